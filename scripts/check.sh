@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Runs the named stages one after another and prints how long each took. Stops at the first failure.
+#
+#   scripts/check.sh tidy fmt clippy docs doctests tests
+#
+# No stage writes into the sources; --locked makes a forgotten Cargo.lock an error.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+tidy() { cargo run --quiet --locked --package xtask -- tidy; }
+fmt() { cargo fmt --all -- --check; }
+clippy() { cargo clippy --workspace --all-targets --locked -- -D warnings; }
+
+tests() {
+    if cargo nextest --version >/dev/null 2>&1; then
+        cargo nextest run --workspace --locked
+    else
+        cargo test --workspace --all-targets --locked
+    fi
+}
+
+doctests() { cargo test --workspace --doc --locked; }
+
+docs() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+}
+
+deny() { cargo deny --locked check licenses bans sources; }
+
+# Advisories live in a repository of their own; a machine without a network still verifies the rest.
+advisories() {
+    if ! timeout 20 git ls-remote --quiet https://github.com/rustsec/advisory-db HEAD >/dev/null 2>&1
+    then
+        echo "skipped: the advisory database cannot be reached from here"
+        return
+    fi
+    cargo deny --locked check advisories
+}
+
+known="tidy fmt clippy docs doctests tests deny advisories"
+for stage in "$@"; do
+    case " $known " in
+    *" $stage "*) ;;
+    *)
+        echo "check: unknown stage '$stage'; allowed: $known" >&2
+        exit 2
+        ;;
+    esac
+done
+
+summary=""
+began=$SECONDS
+for stage in "$@"; do
+    printf '\n== %s\n' "$stage"
+    start=$SECONDS
+    # A subshell as an `if` condition would switch `set -e` off inside the stage.
+    set +e
+    (
+        set -e
+        "$stage"
+    )
+    status=$?
+    set -e
+    took=$((SECONDS - start))
+    if [ "$status" != 0 ]; then
+        printf '== %s FAILED after %s s%s\n' "$stage" "$took" "${summary:+ (passed before:$summary)}"
+        exit "$status"
+    fi
+    printf '== %s passed in %s s\n' "$stage" "$took"
+    summary="$summary $stage ${took}s"
+done
+printf '\nall passed in %s s:%s\n' "$((SECONDS - began))" "$summary"
