@@ -1,0 +1,551 @@
+//! What a job or machine must look like to be let in (B2-B10): every field has a range, and what
+//! lies outside is refused with the field, the value and the range. Nothing is clamped.
+//!
+//! These rules need the spec alone, so a client can check before it sends, and the loader can
+//! check what it reads. Whether the cell has the owner, the quota or the alloc set is decided by
+//! `apply`. The ranges also carry the arithmetic: below them no sum the cell keeps can overflow.
+
+use crate::constraint::{AttributeValue, Constraint, MAX_PATTERN, Operator};
+use crate::device::{DeviceRequest, MAX_DEVICES, WHOLE};
+use crate::label::Labels;
+use crate::machine::MachineSpec;
+use crate::named::{NamedAmount, UNBOUNDED};
+use crate::priority::MAX_PRIORITY;
+use crate::reason::Refusal;
+use crate::resource::{Dimension, MAX_QUANTITY, Resources};
+use crate::spec::{JobKind, JobSpec, MAX_LIST, MAX_TASKS, PackageRef, TaskSpec};
+use crate::time::Span;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most that all tasks of a job may ask for together, and that one quota may grant, in one
+/// dimension. Sixteen of these still add up without overflow, as do the sums of a user's jobs,
+/// which admission holds below the quota.
+pub const MAX_TOTAL: u64 = 1 << 60;
+/// Bytes of command and environment of one task.
+pub const MAX_TASK_TEXT: usize = 1 << 16;
+/// Bytes of command and environment of a whole spec, overrides included.
+pub const MAX_SPEC_TEXT: usize = 1 << 23;
+/// Words of a command, variables of an environment.
+pub const MAX_WORDS: usize = 1024;
+/// Attributes of one machine.
+pub const MAX_ATTRIBUTES: usize = 512;
+/// Bytes of one label's value.
+pub const MAX_LABEL: usize = 256;
+/// Longest notice, back-off, lease or retention.
+pub const MAX_SPAN: Span = Span::seconds(366 * 24 * 3600);
+
+type Checked = Result<(), Refusal>;
+
+fn bad(field: impl Into<String>, value: impl ToString, allowed: impl Into<String>) -> Refusal {
+    // A value can be as long as a request; an error is read by a person.
+    let value = value.to_string().chars().take(200).collect();
+    Refusal::BadField { field: field.into(), value, allowed: allowed.into() }
+}
+
+fn ensure(holds: bool, refusal: impl FnOnce() -> Refusal) -> Checked {
+    if holds { Ok(()) } else { Err(refusal()) }
+}
+
+fn at_most(field: &str, value: u64, most: u64) -> Checked {
+    ensure(value <= most, || bad(field, value, format!("at most {most}")))
+}
+
+fn list_length(field: &str, length: usize, most: usize) -> Checked {
+    ensure(length <= most, || bad(field, format!("{length} entries"), format!("at most {most}")))
+}
+
+/// # Errors
+/// [`Refusal::BadField`] for the first field that is out of range.
+pub fn check_job(spec: &JobSpec) -> Checked {
+    let priority = spec.priority.0;
+    ensure((1..=MAX_TASKS).contains(&spec.count), || {
+        bad("count", spec.count, format!("1 to {MAX_TASKS}"))
+    })?;
+    at_most("priority", u64::from(priority), u64::from(MAX_PRIORITY))?;
+    labels("labels", &spec.labels)?;
+    task(&spec.task)?;
+    overrides(spec)?;
+    constraints(&spec.constraints)?;
+    spread(spec)?;
+    restart(spec)?;
+    retained(spec)?;
+    if let Some(lease) = spec.at_most_one {
+        ensure(lease.0 > 0, || bad("at_most_one", 0, "1 ms or more"))?;
+        span("at_most_one", lease)?;
+    }
+    match spec.kind {
+        JobKind::AllocSet => alloc_set(spec)?,
+        JobKind::Tasks if spec.alloc_set.is_some() => inside_alloc_set(spec)?,
+        JobKind::Tasks => {}
+    }
+    total(spec)
+}
+
+/// # Errors
+/// [`Refusal::BadField`] for the first field that is out of range.
+pub fn check_machine(spec: &MachineSpec) -> Checked {
+    quantities("capacity", spec.capacity)?;
+    list_length("attributes", spec.attributes.len(), MAX_ATTRIBUTES)?;
+    for (name, value) in &spec.attributes {
+        if let AttributeValue::Text(text) = value {
+            at_most(&format!("attributes.{name} (bytes)"), text.len() as u64, MAX_PATTERN as u64)?;
+        }
+    }
+    labels("labels", &spec.labels)?;
+    list_length("devices", spec.devices.len(), MAX_DEVICES)?;
+    named("named", &spec.named, true)?;
+    if let Some(amount) = spec.named.iter().find(|amount| amount.name.namespace.is_some()) {
+        let allowed = "names without a namespace; those with one are ephemeral";
+        return Err(bad("named.name", &amount.name, allowed));
+    }
+    let (first, last) = (spec.ports.first, spec.ports.last);
+    ensure(first > 0 && first <= last, || {
+        bad("ports", format!("{first}-{last}"), "1 to 65535, the first not above the last")
+    })
+}
+
+/// # Errors
+/// [`Refusal::BadField`] for the first dimension beyond [`MAX_QUANTITY`].
+pub fn quantities(field: &str, amount: Resources) -> Checked {
+    bounded(field, amount, MAX_QUANTITY)
+}
+
+/// # Errors
+/// [`Refusal::BadField`] for the first dimension beyond `most`.
+pub fn bounded(field: &str, amount: Resources, most: u64) -> Checked {
+    Dimension::ALL.into_iter().try_for_each(|dimension| {
+        at_most(&format!("{field}.{dimension}"), amount.get(dimension), most)
+    })
+}
+
+fn span(field: &str, value: Span) -> Checked {
+    ensure(value <= MAX_SPAN, || {
+        bad(field, format!("{} ms", value.0), format!("at most {} ms", MAX_SPAN.0))
+    })
+}
+
+fn labels(field: &str, labels: &Labels) -> Checked {
+    list_length(field, labels.len(), MAX_LIST)?;
+    labels.iter().try_for_each(|(key, value)| {
+        at_most(&format!("{field}.{key} (bytes)"), value.len() as u64, MAX_LABEL as u64)
+    })
+}
+
+fn task(task: &TaskSpec) -> Checked {
+    quantities("task.limits", task.limits)?;
+    list_length("task.static_ports", task.static_ports.len(), MAX_LIST)?;
+    let mut ports = BTreeSet::new();
+    for port in &task.static_ports {
+        ensure(*port > 0, || bad("task.static_ports", port, "1 to 65535"))?;
+        ensure(ports.insert(port), || bad("task.static_ports", port, "each port once"))?;
+    }
+    named("task.named", &task.named, false)?;
+    list_length("task.devices", task.devices.len(), MAX_LIST)?;
+    task.devices.iter().try_for_each(device)?;
+    packages(&task.packages)?;
+    command("task.command", &task.command)?;
+    environment("task.env", &task.env)?;
+    task_text("task", &task.command, &task.env)?;
+    span("task.notice", task.notice)
+}
+
+/// Sorted by name, each name once; unbounded amounts are for capacities.
+fn named(field: &str, list: &[NamedAmount], capacity: bool) -> Checked {
+    list_length(field, list.len(), MAX_LIST)?;
+    if let Some(pair) = list.windows(2).find(|pair| pair[0].name >= pair[1].name) {
+        return Err(bad(field, &pair[1].name, "names in order, each once"));
+    }
+    list.iter().try_for_each(|amount| {
+        let field = format!("{field}.{}", amount.name);
+        match capacity && amount.amount == UNBOUNDED {
+            true => Ok(()),
+            false => at_most(&field, amount.amount, MAX_QUANTITY),
+        }
+    })
+}
+
+fn device(request: &DeviceRequest) -> Checked {
+    let (count, milli) = (request.count, request.milli);
+    list_length("task.devices.models", request.models.len(), MAX_LIST)?;
+    let distinct: BTreeSet<_> = request.models.iter().collect();
+    ensure(distinct.len() == request.models.len(), || {
+        bad("task.devices.models", format!("{:?}", request.models), "each model once")
+    })?;
+    ensure((1..=MAX_DEVICES).contains(&usize::from(count)), || {
+        bad("task.devices.count", count, format!("1 to {MAX_DEVICES}"))
+    })?;
+    ensure((1..=WHOLE).contains(&milli), || {
+        bad("task.devices.milli", milli, format!("1 to {WHOLE}"))
+    })?;
+    ensure(count == 1 || milli == WHOLE, || {
+        bad("task.devices.milli", milli, format!("{WHOLE} when more than one device is asked for"))
+    })
+}
+
+fn packages(packages: &[PackageRef]) -> Checked {
+    list_length("task.packages", packages.len(), MAX_LIST)?;
+    let mut names = BTreeSet::new();
+    packages.iter().try_for_each(|package| {
+        ensure(names.insert(&package.name), || {
+            bad("task.packages.name", &package.name, "each package once")
+        })?;
+        at_most(&format!("task.packages.{}.bytes", package.name), package.bytes, MAX_QUANTITY)
+    })
+}
+
+fn command(field: &str, words: &[String]) -> Checked {
+    list_length(field, words.len(), MAX_WORDS)?;
+    let broken = words.iter().find(|word| word.contains('\0'));
+    broken.map_or(Ok(()), |word| Err(bad(field, format!("{word:?}"), "no zero bytes")))
+}
+
+fn environment(field: &str, env: &BTreeMap<String, String>) -> Checked {
+    list_length(field, env.len(), MAX_WORDS)?;
+    env.iter().try_for_each(|(key, value)| {
+        ensure(!key.is_empty() && !key.contains(['=', '\0']), || {
+            bad(
+                format!("{field} (name)"),
+                format!("{key:?}"),
+                "not empty, without = and zero bytes",
+            )
+        })?;
+        ensure(!value.contains('\0'), || {
+            bad(format!("{field}.{key}"), format!("{value:?}"), "no zero bytes")
+        })
+    })
+}
+
+fn text_bytes(command: &[String], env: &BTreeMap<String, String>) -> usize {
+    let words: usize = command.iter().map(String::len).sum();
+    words + env.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>()
+}
+
+fn task_text(field: &str, command: &[String], env: &BTreeMap<String, String>) -> Checked {
+    let bytes = text_bytes(command, env);
+    at_most(&format!("{field} (bytes of command and env)"), bytes as u64, MAX_TASK_TEXT as u64)
+}
+
+fn overrides(spec: &JobSpec) -> Checked {
+    let mut text = text_bytes(&spec.task.command, &spec.task.env);
+    for (index, change) in &spec.overrides {
+        let field = format!("overrides.{index}");
+        ensure(*index < spec.count, || {
+            bad("overrides (task index)", index, format!("0 to {}", spec.count - 1))
+        })?;
+        quantities(&format!("{field}.limits"), change.limits.unwrap_or_default())?;
+        let words = change.command.as_deref().unwrap_or_default();
+        command(&format!("{field}.command"), words)?;
+        let none = BTreeMap::new();
+        let env = change.env.as_ref().unwrap_or(&none);
+        environment(&format!("{field}.env"), env)?;
+        task_text(&field, words, env)?;
+        text += text_bytes(words, env);
+    }
+    at_most("overrides (bytes of command and env)", text as u64, MAX_SPEC_TEXT as u64)
+}
+
+fn constraints(list: &[Constraint]) -> Checked {
+    list_length("constraints", list.len(), MAX_LIST)?;
+    list.iter().enumerate().try_for_each(|(position, constraint)| {
+        let field = format!("constraints.{position}");
+        match &constraint.operator {
+            Operator::In(values) | Operator::NotIn(values) => {
+                list_length(&field, values.len(), MAX_LIST)?;
+                values.iter().try_for_each(|value| operand(&field, value))?;
+            }
+            Operator::Equal(value) | Operator::NotEqual(value) => operand(&field, value)?,
+            Operator::VersionAtLeast(version) | Operator::VersionBelow(version) => {
+                at_most(&format!("{field} (bytes)"), version.len() as u64, MAX_PATTERN as u64)?;
+            }
+            _ => {}
+        }
+        constraint.check().map_err(|why| bad(field, constraint, why))
+    })
+}
+
+fn operand(field: &str, value: &AttributeValue) -> Checked {
+    match value {
+        AttributeValue::Text(text) => {
+            at_most(&format!("{field} (bytes)"), text.len() as u64, MAX_PATTERN as u64)
+        }
+        AttributeValue::Integer(_) => Ok(()),
+    }
+}
+
+fn spread(spec: &JobSpec) -> Checked {
+    let mut domains = BTreeSet::new();
+    spec.spread.iter().try_for_each(|spread| {
+        ensure(domains.insert(spread.domain), || {
+            bad("spread.domain", format!("{:?}", spread.domain), "each domain once")
+        })?;
+        ensure(spread.limit > 0, || bad("spread.limit", spread.limit, "1 or more"))
+    })
+}
+
+fn restart(spec: &JobSpec) -> Checked {
+    let (first, most) = (spec.restart.backoff, spec.restart.backoff_max);
+    span("restart.backoff_max", most)?;
+    ensure(first <= most, || {
+        let allowed = format!("at most backoff_max, {} ms", most.0);
+        bad("restart.backoff", format!("{} ms", first.0), allowed)
+    })
+}
+
+/// What outlives a task must have been its own.
+fn retained(spec: &JobSpec) -> Checked {
+    let Some(retain) = spec.retain_disk else { return Ok(()) };
+    span("retain_disk.keep", retain.keep)?;
+    let own = spec.overrides.keys().map(|index| spec.limits_of(*index).disk);
+    let least = own.fold(spec.task.limits.disk, u64::min);
+    at_most("retain_disk.bytes", retain.bytes, least)
+}
+
+/// An alloc holds resources and runs nothing.
+fn alloc_set(spec: &JobSpec) -> Checked {
+    let nothing = "none: an alloc runs no program";
+    if let Some(outer) = &spec.alloc_set {
+        return Err(bad("alloc_set", outer, "none: alloc sets do not nest"));
+    }
+    let ports = spec.task.static_ports.len() + usize::from(spec.task.ports);
+    ensure(ports == 0, || {
+        bad("task.ports", ports, "none: the tasks inside get ports from the machine")
+    })?;
+    let program =
+        |change: &crate::spec::TaskOverride| change.command.is_some() || change.env.is_some();
+    let overridden = spec.overrides.iter().find(|(_, change)| program(change));
+    let words = spec.task.command.join(" ");
+    ensure(spec.task.command.is_empty(), || bad("task.command", words, nothing))?;
+    ensure(spec.task.env.is_empty(), || bad("task.env", spec.task.env.len(), nothing))?;
+    ensure(spec.task.packages.is_empty(), || {
+        bad("task.packages", spec.task.packages.len(), nothing)
+    })?;
+    overridden.map_or(Ok(()), |(index, _)| {
+        Err(bad(format!("overrides.{index}"), "command or env", nothing))
+    })
+}
+
+/// The alloc has the devices, the licences, the place and the disk; its tasks share them.
+fn inside_alloc_set(spec: &JobSpec) -> Checked {
+    let owned = "none inside an alloc set: ask for it in the alloc set";
+    ensure(spec.task.devices.is_empty(), || bad("task.devices", spec.task.devices.len(), owned))?;
+    ensure(spec.task.named.is_empty(), || bad("task.named", spec.task.named.len(), owned))?;
+    ensure(spec.spread.is_empty(), || bad("spread", spec.spread.len(), owned))?;
+    spec.retain_disk.map_or(Ok(()), |retain| Err(bad("retain_disk", retain.bytes, owned)))
+}
+
+/// Exact sum of what all tasks ask for, refused beyond [`MAX_TOTAL`].
+fn total(spec: &JobSpec) -> Checked {
+    let own: Vec<u32> =
+        spec.overrides.iter().filter(|(_, o)| o.limits.is_some()).map(|(i, _)| *i).collect();
+    let plain = u128::from(spec.count) - own.len() as u128;
+    Dimension::ALL.into_iter().try_for_each(|dimension| {
+        let base = u128::from(spec.task.limits.get(dimension)) * plain;
+        let overridden = own.iter().map(|i| u128::from(spec.limits_of(*i).get(dimension)));
+        let sum = overridden.fold(base, |sum, part| sum + part);
+        ensure(sum <= u128::from(MAX_TOTAL), || {
+            bad(
+                format!("total of all tasks' limits.{dimension}"),
+                sum,
+                format!("at most {MAX_TOTAL}"),
+            )
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::fixture::{all, job, key, machine};
+    use crate::constraint::Strength;
+    use crate::device::Device;
+    use crate::machine::PortRange;
+    use crate::name::Token;
+    use crate::named::ResourceName;
+    use crate::priority::Priority;
+    use crate::spec::{RetainDisk, SpreadLimit, TaskOverride};
+
+    fn token(text: &str) -> Token {
+        Token::new(text).unwrap()
+    }
+
+    /// `want`: the field and a part of what is allowed; empty when the spec is fine.
+    fn judge(got: Checked, want: (&str, &str)) {
+        match got {
+            Ok(()) => assert_eq!(want, ("", "")),
+            Err(Refusal::BadField { field, allowed, .. }) => {
+                assert_eq!(field, want.0);
+                assert!(!want.1.is_empty() && allowed.contains(want.1), "{field}: {allowed}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut JobSpec), field: &str, allowed: &str) {
+        let mut spec = job("jfoo", 3, 200);
+        change(&mut spec);
+        judge(check_job(&spec), (field, allowed));
+    }
+
+    fn check_alloc_set(change: impl FnOnce(&mut JobSpec), field: &str, allowed: &str) {
+        check(
+            |spec| {
+                spec.kind = JobKind::AllocSet;
+                change(spec);
+            },
+            field,
+            allowed,
+        );
+    }
+
+    fn check_inside(change: impl FnOnce(&mut JobSpec), field: &str) {
+        let inside = |spec: &mut JobSpec| {
+            spec.alloc_set = Some(key("ubar/set"));
+            change(spec);
+        };
+        check(inside, field, if field.is_empty() { "" } else { "none inside an alloc set" });
+    }
+
+    fn check_a_machine(change: impl FnOnce(&mut MachineSpec), field: &str, allowed: &str) {
+        let mut spec = machine("m1", 100);
+        change(&mut spec);
+        judge(check_machine(&spec), (field, allowed));
+    }
+
+    fn gpu(count: u8, milli: u16) -> DeviceRequest {
+        DeviceRequest { kind: token("gpu"), models: Vec::new(), count, milli }
+    }
+
+    fn amount(name: &str, amount: u64) -> NamedAmount {
+        NamedAmount { name: ResourceName { namespace: None, name: token(name) }, amount }
+    }
+
+    fn limits(amount: u64) -> TaskOverride {
+        TaskOverride { limits: Some(all(amount)), ..TaskOverride::default() }
+    }
+
+    #[test]
+    fn counts_priorities_and_quantities() {
+        check(|_| (), "", "");
+        check(|s| s.count = 0, "count", "1 to 200000");
+        check(|s| s.count = MAX_TASKS + 1, "count", "1 to 200000");
+        check(|s| s.priority = Priority(400), "priority", "at most 399");
+        check(|s| s.task.limits.ram = MAX_QUANTITY, "", "");
+        check(|s| s.task.limits.ram = MAX_QUANTITY + 1, "task.limits.ram", "at most");
+        check(
+            |s| (s.count, s.task.limits.cpu) = (MAX_TASKS, MAX_QUANTITY),
+            "total of all tasks' limits.cpu",
+            "at most",
+        );
+        check(|s| drop(s.overrides.insert(2, limits(5))), "", "");
+        check(|s| drop(s.overrides.insert(3, limits(5))), "overrides (task index)", "0 to 2");
+        let much = |s: &mut JobSpec| drop(s.overrides.insert(0, limits(MAX_QUANTITY + 1)));
+        check(much, "overrides.0.limits.cpu", "at most");
+    }
+
+    #[test]
+    fn ports_devices_and_named_resources() {
+        check(|s| s.task.static_ports = vec![80, 443], "", "");
+        check(|s| s.task.static_ports = vec![0], "task.static_ports", "1 to 65535");
+        check(|s| s.task.static_ports = vec![80, 80], "task.static_ports", "each port once");
+        let many = |s: &mut JobSpec| s.task.static_ports = (1..=65).collect();
+        check(many, "task.static_ports", "at most 64");
+        check(|s| s.task.devices = vec![gpu(1, 500), gpu(2, 1000)], "", "");
+        check(|s| s.task.devices = vec![gpu(0, 500)], "task.devices.count", "1 to 64");
+        check(|s| s.task.devices = vec![gpu(1, 0)], "task.devices.milli", "1 to 1000");
+        check(|s| s.task.devices = vec![gpu(1, 1001)], "task.devices.milli", "1 to 1000");
+        check(|s| s.task.devices = vec![gpu(2, 500)], "task.devices.milli", "1000 when more");
+        check(|s| s.task.named = vec![amount("a", 1), amount("b", 1)], "", "");
+        let unsorted = |s: &mut JobSpec| s.task.named = vec![amount("b", 1), amount("a", 1)];
+        check(unsorted, "task.named", "names in order");
+        check(|s| s.task.named = vec![amount("a", UNBOUNDED)], "task.named.a", "at most");
+    }
+
+    #[test]
+    fn programs_and_texts() {
+        let variable = |name: &str, value: &str| BTreeMap::from([(name.into(), value.into())]);
+        check(|s| s.task.env = variable("A", "b=c"), "", "");
+        check(|s| s.task.env = variable("A=", "b"), "task.env (name)", "without =");
+        check(|s| s.task.env = variable("", "b"), "task.env (name)", "not empty");
+        check(|s| s.task.env = variable("A", "\0"), "task.env.A", "no zero bytes");
+        check(|s| s.task.command = vec!["a\0".into()], "task.command", "no zero bytes");
+        check(
+            |s| s.task.command = vec!["x".repeat(MAX_TASK_TEXT + 1)],
+            "task (bytes of command and env)",
+            "at most 65536",
+        );
+        let package = |name: &str| PackageRef { name: token(name), digest: token("d"), bytes: 1 };
+        check(|s| s.task.packages = vec![package("a"), package("b")], "", "");
+        check(
+            |s| s.task.packages = vec![package("a"), package("a")],
+            "task.packages.name",
+            "each package once",
+        );
+        check(|s| s.task.notice = Span(u64::MAX), "task.notice", "at most");
+        check(
+            |s| s.labels = BTreeMap::from([(token("a"), "x".repeat(300))]),
+            "labels.a (bytes)",
+            "at most 256",
+        );
+    }
+
+    #[test]
+    fn policies() {
+        let matches = |pattern: &str| Constraint {
+            attribute: token("os"),
+            operator: Operator::Matches(pattern.into()),
+            strength: Strength::Hard,
+        };
+        check(|s| s.constraints = vec![matches("a.*")], "", "");
+        check(|s| s.constraints = vec![matches("a"), matches("(")], "constraints.1", "not valid");
+        let spread = |limit| SpreadLimit { domain: crate::spec::Domain::Rack, limit };
+        check(|s| s.spread = vec![spread(2)], "", "");
+        check(|s| s.spread = vec![spread(0)], "spread.limit", "1 or more");
+        check(|s| s.spread = vec![spread(1), spread(2)], "spread.domain", "each domain once");
+        check(|s| s.restart.backoff = Span::seconds(61), "restart.backoff", "60000 ms");
+        check(|s| s.restart.backoff_max = Span(u64::MAX), "restart.backoff_max", "at most");
+        check(|s| s.at_most_one = Some(Span(0)), "at_most_one", "1 ms or more");
+        let retain = |bytes| Some(RetainDisk { bytes, keep: Span::seconds(1) });
+        check(|s| s.retain_disk = retain(10), "", "");
+        check(|s| s.retain_disk = retain(11), "retain_disk.bytes", "at most 10");
+        let smaller = |s: &mut JobSpec| {
+            s.retain_disk = retain(10);
+            s.overrides.insert(0, limits(5));
+        };
+        check(smaller, "retain_disk.bytes", "at most 5");
+    }
+
+    #[test]
+    fn alloc_sets_run_nothing_and_what_is_inside_owns_nothing() {
+        check_alloc_set(|s| s.task.devices = vec![gpu(1, 1000)], "", "");
+        check_alloc_set(|s| s.task.command = vec!["run".into()], "task.command", "no program");
+        check_alloc_set(|s| s.task.ports = 1, "task.ports", "from the machine");
+        check_alloc_set(|s| s.alloc_set = Some(key("ubar/set")), "alloc_set", "do not nest");
+        let own = TaskOverride { command: Some(Vec::new()), ..TaskOverride::default() };
+        check_alloc_set(|s| drop(s.overrides.insert(1, own)), "overrides.1", "no program");
+        check_inside(|s| s.gang = true, "");
+        check_inside(|s| s.task.ports = 2, "");
+        check_inside(|s| s.task.devices = vec![gpu(1, 1000)], "task.devices");
+        check_inside(|s| s.task.named = vec![amount("a", 1)], "task.named");
+        check_inside(
+            |s| s.retain_disk = Some(RetainDisk { bytes: 1, keep: Span(1) }),
+            "retain_disk",
+        );
+    }
+
+    #[test]
+    fn machines() {
+        check_a_machine(|m| m.named = vec![amount("licence", UNBOUNDED)], "", "");
+        check_a_machine(|m| m.capacity.disk = u64::MAX, "capacity.disk", "at most");
+        let ports = |first, last| PortRange { first, last };
+        check_a_machine(|m| m.ports = ports(0, 5), "ports", "1 to 65535");
+        check_a_machine(|m| m.ports = ports(6, 5), "ports", "not above the last");
+        let gpu = Device { kind: token("gpu"), model: token("a100") };
+        check_a_machine(|m| m.devices = vec![gpu; 65], "devices", "at most 64");
+        let name = ResourceName { namespace: Some(token("app")), name: token("x") };
+        let ephemeral = NamedAmount { name, amount: 1 };
+        check_a_machine(|m| m.named = vec![ephemeral], "named.name", "without a namespace");
+        let long = AttributeValue::Text("x".repeat(257));
+        let attributes = BTreeMap::from([(token("os"), long)]);
+        check_a_machine(|m| m.attributes = attributes, "attributes.os (bytes)", "at most 256");
+    }
+}

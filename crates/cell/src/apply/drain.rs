@@ -1,0 +1,30 @@
+//! Draining (B41): a draining machine takes nothing new. Moving what is on it away is the work of a
+//! controller, one budgeted [`crate::Command::Evict`] at a time; a command that emptied the machine
+//! at once was rejected, because it could not honour anybody's disruption budget.
+
+use super::Context;
+use crate::command::{Done, Verdict};
+use crate::event::MachineChange;
+use crate::name::Name;
+use crate::quota::Capability;
+use crate::reason::Reason;
+
+impl Context<'_> {
+    pub(super) fn set_drain(&mut self, name: &Name, draining: bool) -> Verdict {
+        self.require(Capability::ManageMachines)?;
+        let (machine, row) = self.machine_by_name(name)?;
+        if row.draining == draining {
+            return Ok(Done::Unchanged);
+        }
+        self.state.edit_machine(machine, |m| {
+            m.draining = draining;
+            m.generation = m.generation.saturating_add(1);
+        });
+        let change = match draining {
+            true => MachineChange::DrainStarted,
+            false => MachineChange::DrainStopped,
+        };
+        self.machine_event(machine, change, Reason::Requested);
+        Ok(Done::Applied)
+    }
+}

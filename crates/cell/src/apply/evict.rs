@@ -1,0 +1,211 @@
+//! Evictions (B39, B41): a controller moves one task or alloc away. What the system chooses to do
+//! keeps to disruption budgets; what it must do, because a machine holds more than it has, does
+//! not, and may for that reason take only those whom [`obligation::victims`] names.
+
+use super::Context;
+use crate::command::{Done, EvictCause, Verdict};
+use crate::id::{JobId, MachineId, TaskId};
+use crate::obligation;
+use crate::reason::{Reason, Refusal};
+use crate::task::{StopCause, Task, TaskState};
+use std::collections::BTreeMap;
+
+impl Context<'_> {
+    pub(super) fn evict(&mut self, task: TaskId, attempt: u32, cause: EvictCause) -> Verdict {
+        self.system_only()?;
+        let row = self.task_at(task, attempt)?;
+        let Some(machine) = row.machine else {
+            return Err(wrong_state(task, &row, "eviction: it is on no machine"));
+        };
+        if matches!(row.state, TaskState::Stopping(why) if !why.keeps_place()) {
+            return Ok(Done::Unchanged);
+        }
+        let (stop, reason) = match cause {
+            EvictCause::Drain => {
+                self.must_drain(machine)?;
+                (StopCause::Drained, Reason::Drained)
+            }
+            EvictCause::OverCommit => {
+                self.must_shed(machine, task)?;
+                (StopCause::OverCommitted, Reason::OverCommitted)
+            }
+            EvictCause::Rebalance if row.state != TaskState::Running => {
+                return Err(wrong_state(task, &row, "rebalancing: only running tasks are moved"));
+            }
+            EvictCause::Rebalance => (StopCause::Rebalanced, Reason::Rebalanced),
+        };
+        if cause != EvictCause::OverCommit {
+            self.within_budget(task)?;
+        }
+        self.stop_task(task, stop, reason);
+        Ok(Done::Applied)
+    }
+
+    fn must_drain(&self, machine: MachineId) -> Result<(), Refusal> {
+        let row = self.machine_row(machine)?;
+        match row.draining {
+            true => Ok(()),
+            false => Err(Refusal::WrongState {
+                what: format!("machine {} is not draining", row.spec.name),
+            }),
+        }
+    }
+
+    fn must_shed(&self, machine: MachineId, task: TaskId) -> Result<(), Refusal> {
+        let row = self.machine_row(machine)?;
+        let named = row.over_committed && obligation::victims(self.state, machine).contains(&task);
+        if named {
+            return Ok(());
+        }
+        let name = &row.spec.name;
+        let what = match row.over_committed {
+            true => format!("others must leave machine {name} before task row {}", task.0),
+            false => format!("machine {name} holds no more than it has"),
+        };
+        Err(Refusal::WrongState { what })
+    }
+
+    /// Whether the system may choose to stop `task`, and with an alloc what runs inside it. A task
+    /// that does not run is down already: stopping it disrupts nobody.
+    pub(super) fn within_budget(&self, task: TaskId) -> Result<(), Refusal> {
+        let inner = self.state.alloc_load(task).map_or(&[][..], |load| &load.tasks);
+        if inner.is_empty() {
+            return match self.running_job(task) {
+                Some(job) => self.may_disrupt(job, 1),
+                None => Ok(()),
+            };
+        }
+        let mut disrupted: BTreeMap<JobId, u32> = BTreeMap::new();
+        for id in std::iter::once(&task).chain(inner) {
+            if let Some(job) = self.running_job(*id) {
+                *disrupted.entry(job).or_default() += 1;
+            }
+        }
+        disrupted.into_iter().try_for_each(|(job, tasks)| self.may_disrupt(job, tasks))
+    }
+
+    fn running_job(&self, task: TaskId) -> Option<JobId> {
+        let row = self.state.tasks.get(task)?;
+        (row.state == TaskState::Running).then_some(row.job)
+    }
+
+    fn may_disrupt(&self, job: JobId, tasks: u32) -> Result<(), Refusal> {
+        let max = self.state.jobs.get(job).and_then(|row| row.spec().max_down);
+        let down = self.state.job_load(job).map_or(0, |load| load.down());
+        match max {
+            Some(max) if down.saturating_add(tasks) > max => {
+                Err(Refusal::BudgetExhausted { job, down, max })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn wrong_state(task: TaskId, row: &Task, action: &str) -> Refusal {
+    Refusal::WrongTaskState { task, state: row.state, action: action.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::apply::fixture::{Cell, job, key, machine, name};
+    use crate::command::{Command, EvictCause, Observed};
+    use crate::render;
+    use crate::spec::JobKind;
+    use crate::task::{StopCause, TaskState};
+
+    fn evict(cell: &mut Cell, job: &str, index: usize, cause: EvictCause) -> String {
+        let (task, attempt) = (cell.task_id(job, index), cell.task(job, index).attempt);
+        let verdict = cell.apply(crate::Actor::System, Command::Evict { task, attempt, cause });
+        render::verdict(&cell.state, &verdict)
+    }
+
+    /// Jobs `jfoo` (batch) and `jbar` (best effort) with a task each on `m1`, and one pending.
+    fn cell() -> Cell {
+        let mut cell = Cell::with_machines(1);
+        let mut foo = job("jfoo", 2, 100);
+        foo.max_down = Some(1);
+        cell.submit(&foo);
+        cell.grant("ubar", crate::priority::Band::BestEffort, 100);
+        cell.submit(&job("jbar", 1, 50));
+        cell.run("jfoo", 0, "m1");
+        cell.run("jbar", 0, "m1");
+        cell
+    }
+
+    fn check(prepare: fn(&mut Cell), job: &str, index: usize, cause: EvictCause, want: &str) {
+        let mut cell = cell();
+        prepare(&mut cell);
+        assert_eq!(evict(&mut cell, job, index, cause), want, "{job}/{index} {cause:?}");
+    }
+
+    fn drain(cell: &mut Cell) {
+        cell.ok(Command::StartDrain { name: name("m1") });
+    }
+
+    fn shrink(cell: &mut Cell) {
+        cell.ok(Command::UpdateMachine { spec: machine("m1", 10) });
+    }
+
+    #[test]
+    fn an_eviction_needs_its_cause_and_keeps_to_budgets() {
+        use EvictCause::{Drain, OverCommit, Rebalance};
+        check(drain, "jbar", 0, Drain, "done");
+        check(|_| {}, "jbar", 0, Drain, "refused: not possible while machine m1 is not draining");
+        check(|_| {}, "jbar", 0, Rebalance, "done");
+        let waits = "refused: ubar/jfoo/1 is pending, which does not allow eviction: it is on no \
+            machine";
+        check(drain, "jfoo", 1, Drain, waits);
+        // The second task of jfoo is down already; once it runs, one may go.
+        let budget = "1 tasks down already, at most 1 allowed";
+        let mut cell = cell();
+        let said = evict(&mut cell, "jfoo", 0, Rebalance);
+        assert!(said.contains(budget), "{said}");
+        cell.run("jfoo", 1, "m1");
+        assert_eq!(evict(&mut cell, "jfoo", 0, Rebalance), "done");
+        drain(&mut cell);
+        let said = evict(&mut cell, "jfoo", 1, Drain);
+        assert!(said.contains(budget), "{said}");
+        let fits = "refused: not possible while machine m1 holds no more than it has";
+        check(|_| {}, "jbar", 0, OverCommit, fits);
+        check(shrink, "jbar", 0, OverCommit, "done");
+        let others = "refused: not possible while others must leave machine m1 before task row 0";
+        check(shrink, "jfoo", 0, OverCommit, others);
+    }
+
+    #[test]
+    fn evicting_twice_is_harmless_and_the_task_comes_back_to_the_queue() {
+        let mut cell = cell();
+        assert_eq!(evict(&mut cell, "jbar", 0, EvictCause::Rebalance), "done");
+        assert_eq!(cell.states("jbar"), [TaskState::Stopping(StopCause::Rebalanced)]);
+        assert_eq!(evict(&mut cell, "jbar", 0, EvictCause::Rebalance), "nothing to do");
+        cell.report("jbar", 0, Observed::Stopped);
+        assert_eq!(cell.states("jbar"), [TaskState::Pending]);
+        let (task, attempt) = (cell.task_id("jbar", 0), 7);
+        let stale = Command::Evict { task, attempt, cause: EvictCause::Drain };
+        assert_eq!(cell.refused(stale), "ubar/jbar/0 is at attempt 1, not 7");
+    }
+
+    #[test]
+    fn an_alloc_takes_its_tasks_along_if_their_budget_allows() {
+        for (max_down, want) in [(1, "refused"), (2, "done")] {
+            let mut cell = Cell::with_machines(1);
+            let mut set = job("jset", 1, 100);
+            set.kind = JobKind::AllocSet;
+            set.task.limits = crate::apply::fixture::all(20);
+            cell.submit(&set);
+            let mut inner = job("jfoo", 2, 100);
+            inner.alloc_set = Some(key("ubar/jset"));
+            inner.max_down = Some(max_down);
+            cell.submit(&inner);
+            cell.run("jset", 0, "m1");
+            let alloc = cell.task_id("jset", 0);
+            cell.run_in("jfoo", 0, "m1", Some(alloc));
+            cell.run_in("jfoo", 1, "m1", Some(alloc));
+            drain(&mut cell);
+            let said = evict(&mut cell, "jset", 0, EvictCause::Drain);
+            assert!(said.starts_with(want), "max_down {max_down}: {said}");
+            let moved = TaskState::Stopping(StopCause::AllocMoved);
+            assert_eq!(cell.states("jfoo") == [moved; 2], max_down == 2);
+        }
+    }
+}

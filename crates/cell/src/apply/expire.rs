@@ -1,0 +1,179 @@
+//! Expiry: what ends by the passing of time ends when a controller says so in the log, never by
+//! itself, because the state has no clock. Leases of ephemeral resources, disk kept for log savers,
+//! quota spans and the replay windows of silent clients are all looked at by the one command.
+
+use super::Context;
+use crate::command::{Done, Verdict};
+use crate::event::MachineChange;
+use crate::id::{MachineId, ResourceId, TaskId, UserId};
+use crate::priority::Band;
+use crate::reason::Reason;
+use crate::replay;
+
+impl Context<'_> {
+    pub(super) fn expire(&mut self) -> Verdict {
+        self.system_only()?;
+        let events = self.events.len();
+        self.expire_leases();
+        self.expire_retained();
+        self.expire_quotas();
+        let windows = replay::expire(&mut self.state.windows, self.now);
+        match windows || self.events.len() > events {
+            true => Ok(Done::Applied),
+            false => Ok(Done::Unchanged),
+        }
+    }
+
+    fn expire_leases(&mut self) {
+        let now = self.now;
+        let over: Vec<ResourceId> = self
+            .state
+            .resources
+            .iter()
+            .filter(|(_, row)| row.lease_until <= now)
+            .map(|(id, _)| id)
+            .collect();
+        self.drop_resources(&over, &Reason::LeaseExpired);
+    }
+
+    fn expire_retained(&mut self) {
+        let now = self.now;
+        let over: Vec<(MachineId, u64)> = self
+            .state
+            .machines
+            .iter()
+            .flat_map(|(id, row)| row.retained.iter().map(move |r| (id, r)))
+            .filter(|(_, retained)| retained.until <= now)
+            .map(|(id, retained)| (id, retained.bytes))
+            .collect();
+        let mut machines: Vec<MachineId> = over.iter().map(|(machine, _)| *machine).collect();
+        machines.dedup();
+        for machine in machines {
+            self.state.edit_machine(machine, |m| m.retained.retain(|r| r.until > now));
+            self.touched.push(machine);
+        }
+        for (machine, bytes) in over {
+            let change = MachineChange::DiskReleased { bytes };
+            self.machine_event(machine, change, Reason::Retention);
+        }
+    }
+
+    /// A span that began or ended changes what is granted without anybody having asked.
+    fn expire_quotas(&mut self) {
+        let quotas: Vec<(UserId, Band)> = self
+            .state
+            .users
+            .iter()
+            .flat_map(|(id, user)| user.quota.keys().map(move |band| (id, *band)))
+            .collect();
+        for (user, band) in quotas {
+            self.settle_quota(user, band);
+        }
+    }
+
+    /// A log saver has what it wanted, or gave up.
+    pub(super) fn release_retained(
+        &mut self,
+        machine: MachineId,
+        task: TaskId,
+        attempt: u32,
+    ) -> Verdict {
+        self.system_only()?;
+        let row = self.machine_row(machine)?;
+        // Rows of purged tasks are reused, so two entries can bear the same name: the older goes.
+        let at = row.retained.iter().position(|r| r.task == task && r.attempt == attempt);
+        let Some(at) = at else {
+            // Released or expired before: releasing twice is harmless.
+            return Ok(Done::Unchanged);
+        };
+        let bytes = row.retained[at].bytes;
+        self.state.edit_machine(machine, |m| {
+            m.retained.remove(at);
+        });
+        self.touched.push(machine);
+        let change = MachineChange::DiskReleased { bytes };
+        self.machine_event(machine, change, Reason::Retention);
+        Ok(Done::Applied)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::apply::fixture::{Cell, all, job, name};
+    use crate::command::{Command, Done, Observed};
+    use crate::id::MachineId;
+    use crate::priority::Band;
+    use crate::quota::Quota;
+    use crate::spec::RetainDisk;
+    use crate::time::{Span, Time};
+
+    const M1: MachineId = MachineId(0);
+
+    /// A cell in which `jfoo/0` left 4 bytes on `m1`, kept for a second.
+    fn with_retained() -> Cell {
+        let mut cell = Cell::with_machines(1);
+        let mut spec = job("jfoo", 1, 100);
+        spec.retain_disk = Some(RetainDisk { bytes: 4, keep: Span::seconds(1) });
+        cell.submit(&spec);
+        cell.run("jfoo", 0, "m1");
+        cell.report("jfoo", 0, Observed::Finished);
+        assert_eq!(disk(&cell), 4);
+        cell
+    }
+
+    fn disk(cell: &Cell) -> u64 {
+        cell.state.machine_load(M1).unwrap().reserved.disk
+    }
+
+    #[test]
+    fn retained_disk_stays_charged_until_its_time_is_over() {
+        let mut cell = with_retained();
+        let until = cell.now + 1000;
+        cell.now = until - 2;
+        assert_eq!(cell.ok(Command::Expire), Done::Unchanged);
+        assert_eq!(disk(&cell), 4);
+        assert_eq!(cell.ok(Command::Expire), Done::Applied);
+        assert_eq!(disk(&cell), 0);
+        assert_eq!(cell.said.len(), 1);
+        assert_eq!(cell.ok(Command::Expire), Done::Unchanged);
+    }
+
+    #[test]
+    fn retained_disk_is_released_once() {
+        let mut cell = with_retained();
+        let task = cell.task_id("jfoo", 0);
+        let release = |attempt| Command::ReleaseRetained { machine: M1, task, attempt };
+        assert_eq!(cell.ok(release(2)), Done::Unchanged);
+        assert_eq!(cell.ok(release(1)), Done::Applied);
+        assert_eq!(disk(&cell), 0);
+        assert_eq!(cell.ok(release(1)), Done::Unchanged);
+    }
+
+    #[test]
+    fn a_quota_that_runs_out_is_noticed() {
+        let mut cell = Cell::with_machines(1);
+        let quota = Quota { amount: all(50), from: Time::ZERO, until: Time(500) };
+        let (user, band) = (name("ubar"), Band::Batch);
+        cell.ok(Command::SetQuota { user, band, quota: Some(quota) });
+        cell.submit(&job("jfoo", 1, 100));
+        cell.now = 498;
+        assert_eq!(cell.ok(Command::Expire), Done::Unchanged);
+        assert_eq!(cell.ok(Command::Expire), Done::Applied);
+        let user = cell.state.users().get(crate::id::UserId(0)).unwrap();
+        assert!(user.exceeded.contains(&Band::Batch));
+    }
+
+    #[test]
+    fn windows_of_silent_clients_are_forgotten() {
+        use crate::command::{Actor, Entry, Request, RequestId};
+        let mut cell = Cell::with_machines(1);
+        let id = Some(RequestId { client: 7, sequence: 1 });
+        let command = Command::StartDrain { name: name("m1") };
+        let requests = vec![Request { by: Actor::System, id, command }];
+        cell.state.apply(&Entry { now: Time(cell.now), requests }, &mut Vec::new());
+        assert_eq!(cell.state.windows.len(), 1);
+        cell.now += crate::replay::KEEP.0;
+        assert_eq!(cell.ok(Command::Expire), Done::Applied);
+        assert_eq!(cell.state.windows.len(), 0);
+    }
+}

@@ -1,0 +1,59 @@
+//! Raising the level: behaviour of `apply` changes for all replicas at one log index, after every
+//! one of them has a build that knows it. One level at a time, never back: a replica that replays
+//! the log meets the same levels in the same order.
+
+use super::Context;
+use crate::command::{Done, Verdict};
+use crate::event::What;
+use crate::reason::{Reason, Refusal};
+use crate::state::LEVEL;
+
+impl Context<'_> {
+    pub(super) fn raise_level(&mut self, level: u32) -> Verdict {
+        self.system_only()?;
+        let found = self.state.level;
+        if level == found {
+            return Ok(Done::Unchanged);
+        }
+        if level > LEVEL || Some(level) != found.checked_add(1) {
+            let allowed = match found < LEVEL {
+                true => format!("{found} or {}", found + 1),
+                false => format!("{found}, the highest this build knows"),
+            };
+            return Err(Refusal::BadLevel { asked: level, found, allowed });
+        }
+        self.state.level = level;
+        self.emit(What::LevelRaised { level }, Reason::Requested);
+        Ok(Done::Applied)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::apply::fixture::Cell;
+    use crate::command::{Actor, Command, Done};
+    use crate::reason::Refusal;
+    use crate::state::LEVEL;
+
+    fn check(from: u32, asked: u32, want: Result<Done, &str>) {
+        let mut cell = Cell::default();
+        cell.state.level = from;
+        let got = cell.apply(Actor::System, Command::RaiseLevel { level: asked });
+        match (got, want) {
+            (Ok(got), Ok(want)) => assert_eq!(got, want),
+            (Err(Refusal::BadLevel { allowed, .. }), Err(want)) => assert_eq!(allowed, want),
+            (got, want) => panic!("{from} to {asked}: {got:?}, expected {want:?}"),
+        }
+    }
+
+    #[test]
+    fn one_level_at_a_time_up_to_what_the_build_knows() {
+        let highest = format!("{LEVEL}, the highest this build knows");
+        check(LEVEL, LEVEL, Ok(Done::Unchanged));
+        check(LEVEL - 1, LEVEL, Ok(Done::Applied));
+        check(LEVEL, LEVEL + 1, Err(&highest));
+        check(LEVEL, LEVEL - 1, Err(&highest));
+        check(LEVEL - 1, LEVEL + 1, Err(&format!("{} or {LEVEL}", LEVEL - 1)));
+        check(u32::MAX, 0, Err(&format!("{}, the highest this build knows", u32::MAX)));
+    }
+}

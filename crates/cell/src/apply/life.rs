@@ -1,0 +1,252 @@
+//! The life of a task: every way from one state to the next, with its event. Handlers decide
+//! *that* something happens; what it means for the row, the machine and the alloc is here once.
+
+use super::Context;
+use crate::event::{MachineChange, TaskChange, What};
+use crate::id::{JobId, MachineId, TaskId};
+use crate::job::JobState;
+use crate::machine::Retained;
+use crate::reason::Reason;
+use crate::spec::{JobKind, JobSpec};
+use crate::task::{CrashPair, ExitClass, Fate, MAX_CRASH_PAIRS, StopCause, Task, TaskState};
+use crate::time::{Span, Time};
+use std::sync::Arc;
+
+impl Context<'_> {
+    pub(super) fn task_event(&mut self, id: TaskId, change: TaskChange, reason: Reason) {
+        if let Some(task) = self.state.tasks.get(id) {
+            let (job, index, attempt) = (task.job, task.index, task.attempt);
+            self.emit(What::Task { task: id, job, index, attempt, change }, reason);
+        }
+    }
+
+    /// Edits a row, stamps it, and notes the machines whose sums may have changed.
+    pub(super) fn set_task(&mut self, id: TaskId, change: impl FnOnce(&mut Task)) {
+        let now = self.now;
+        let before = self.state.tasks.get(id).and_then(|t| t.machine);
+        self.state.edit_task(id, |task| {
+            change(task);
+            task.changed_at = now;
+        });
+        let after = self.state.tasks.get(id).and_then(|t| t.machine);
+        for machine in before.into_iter().chain(after) {
+            // Reports come machine by machine: one note for many tasks.
+            if self.touched.last() != Some(&machine) {
+                self.touched.push(machine);
+            }
+        }
+    }
+
+    pub(super) fn spec_of(&self, task: &Task) -> Option<Arc<JobSpec>> {
+        self.state.spec_of(task).cloned()
+    }
+
+    /// Tells a task to stop, and with an alloc the tasks inside it. What waits dies at once when
+    /// killed; what is stopping keeps its first cause, unless it is killed now.
+    pub(super) fn stop_task(&mut self, id: TaskId, cause: StopCause, reason: Reason) {
+        let Some(task) = self.state.tasks.get(id).cloned() else { return };
+        match (task.state, task.machine) {
+            (TaskState::Assigned | TaskState::Running, Some(machine)) => {
+                self.stop_inner(id, &task);
+                self.begin_stop(id, &task, machine, cause);
+                self.task_event(id, TaskChange::Stopping { machine }, reason);
+            }
+            (TaskState::Stopping(old), Some(machine)) if overrides(old, cause) => {
+                self.begin_stop(id, &task, machine, cause);
+                self.task_event(id, TaskChange::Stopping { machine }, reason);
+            }
+            (TaskState::Pending | TaskState::Deferred, _) if cause == StopCause::Killed => {
+                self.die(id, Fate::Killed, TaskChange::Killed, reason);
+            }
+            _ => {}
+        }
+    }
+
+    /// Room passes on here, so what must be retained of it is charged in the same step.
+    fn begin_stop(&mut self, id: TaskId, task: &Task, machine: MachineId, cause: StopCause) {
+        let held = task.state.holds_resources();
+        self.set_task(id, |t| t.state = TaskState::Stopping(cause));
+        if held && !cause.keeps_place() {
+            self.retain_disk(id, task, machine);
+        }
+    }
+
+    fn stop_inner(&mut self, id: TaskId, task: &Task) {
+        let is_alloc = self.spec_of(task).is_some_and(|s| s.kind == JobKind::AllocSet);
+        if !is_alloc {
+            return;
+        }
+        let inner = self.state.alloc_load(id).map(|l| l.tasks.clone()).unwrap_or_default();
+        for inner_task in inner {
+            self.stop_task(inner_task, StopCause::AllocMoved, Reason::AllocMoved);
+        }
+    }
+
+    pub(super) fn retain_disk(&mut self, id: TaskId, task: &Task, machine: MachineId) {
+        let Some(retain) = self.spec_of(task).and_then(|s| s.retain_disk) else { return };
+        // Only what ran can have left something behind; what ran inside an alloc left it in the
+        // alloc's disk, for which the alloc answers.
+        if task.state == TaskState::Assigned || task.alloc.is_some() {
+            return;
+        }
+        let until = self.now.plus(retain.keep);
+        let entry = Retained { task: id, attempt: task.attempt, bytes: retain.bytes, until };
+        self.state.edit_machine(machine, |m| m.retained.push(entry));
+        self.touched.push(machine);
+        let change = MachineChange::DiskRetained { bytes: retain.bytes };
+        self.emit(What::Machine { machine, change }, Reason::Retention);
+    }
+
+    /// A stopping task is gone: what follows depends on why it stopped.
+    pub(super) fn stopped(&mut self, id: TaskId) {
+        let Some(task) = self.state.tasks.get(id).cloned() else { return };
+        let (TaskState::Stopping(cause), Some(machine)) = (task.state, task.machine) else { return };
+        self.inner_stopped(id);
+        let evicted = TaskChange::Evicted { machine };
+        match cause {
+            StopCause::Killed => self.die(id, Fate::Killed, TaskChange::Killed, Reason::Requested),
+            StopCause::RestartInPlace => self.restart_in_place(id, machine, Reason::UpdateRestart),
+            StopCause::Unhealthy => self.restart_in_place(id, machine, Reason::Unhealthy),
+            // The preemptor is on record in the event that stopped it.
+            StopCause::Preempted => self.requeue(id, evicted, Reason::AgentReport, Time::ZERO),
+            StopCause::Drained => self.requeue(id, evicted, Reason::Drained, Time::ZERO),
+            StopCause::OverCommitted => {
+                self.requeue(id, evicted, Reason::OverCommitted, Time::ZERO);
+            }
+            StopCause::AllocMoved => self.requeue(id, evicted, Reason::AllocMoved, Time::ZERO),
+            StopCause::UpdateMoves => self.requeue(id, evicted, Reason::UpdateMove, Time::ZERO),
+            StopCause::Rebalanced => self.requeue(id, evicted, Reason::Rebalanced, Time::ZERO),
+        }
+    }
+
+    /// An alloc seen empty has nothing left inside.
+    fn inner_stopped(&mut self, id: TaskId) {
+        let inner = self.state.alloc_load(id).map(|l| l.tasks.clone()).unwrap_or_default();
+        for inner_task in inner {
+            self.stop_task(inner_task, StopCause::AllocMoved, Reason::AllocMoved);
+            self.stopped(inner_task);
+        }
+    }
+
+    fn restart_in_place(&mut self, id: TaskId, machine: MachineId, reason: Reason) {
+        self.set_task(id, |t| {
+            t.state = TaskState::Assigned;
+            t.attempt += 1;
+            t.healthy = true;
+        });
+        self.task_event(id, TaskChange::Restarted { machine }, reason);
+    }
+
+    /// Back into the queue, with the spec new placements use and nothing in its hands. A task of a
+    /// job that is going down, or that a resize cut off, dies instead.
+    pub(super) fn requeue(
+        &mut self,
+        id: TaskId,
+        change: TaskChange,
+        reason: Reason,
+        not_before: Time,
+    ) {
+        let Some(task) = self.state.tasks.get(id).cloned() else { return };
+        let Some(job) = self.state.jobs.get(task.job) else { return };
+        let (version, limits) = (job.version, job.spec().limits_of(task.index));
+        let unwanted = job.state != JobState::Active || task.index >= job.spec().count;
+        if unwanted {
+            return self.die(id, Fate::Killed, TaskChange::Killed, reason);
+        }
+        self.leave(id, &task);
+        self.set_task(id, |t| {
+            t.state = TaskState::Pending;
+            t.healthy = true;
+            t.machine = None;
+            t.alloc = None;
+            t.grant = None;
+            t.version = version;
+            t.reservation = limits;
+            t.not_before = not_before;
+        });
+        self.task_event(id, change, reason);
+        self.note_ended(task.job);
+    }
+
+    /// A holder leaves its machine without having been told to stop. Whatever holds nothing for
+    /// others and leaves nothing behind needs no step of its own for that.
+    fn leave(&mut self, id: TaskId, task: &Task) {
+        let (true, Some(machine)) = (task.state.holds_resources(), task.machine) else { return };
+        let plain = |s: &Arc<JobSpec>| s.kind != JobKind::AllocSet && s.retain_disk.is_none();
+        if self.state.spec_of(task).is_some_and(plain) {
+            return;
+        }
+        let inner = self.state.alloc_load(id).map(|l| l.tasks.clone()).unwrap_or_default();
+        for inner_task in inner {
+            self.stop_task(inner_task, StopCause::AllocMoved, Reason::AllocMoved);
+            self.stopped(inner_task);
+        }
+        self.set_task(id, |t| t.state = TaskState::Stopping(StopCause::Killed));
+        self.retain_disk(id, task, machine);
+    }
+
+    pub(super) fn die(&mut self, id: TaskId, fate: Fate, change: TaskChange, reason: Reason) {
+        let Some(task) = self.state.tasks.get(id).cloned() else { return };
+        self.leave(id, &task);
+        let Some(job) = self.state.jobs.get(task.job) else { return };
+        let (version, limits) = (job.version, job.spec().limits_of(task.index));
+        self.set_task(id, |t| {
+            t.state = TaskState::Dead(fate);
+            t.machine = None;
+            t.alloc = None;
+            t.grant = None;
+            // Holders alone are behind the job's version: a dead row keeps no old spec alive.
+            t.version = version;
+            t.reservation = limits;
+        });
+        self.task_event(id, change, reason);
+        self.note_ended(task.job);
+    }
+
+    fn note_ended(&mut self, job: JobId) {
+        if self.maybe_ended.last() != Some(&job) {
+            self.maybe_ended.push(job);
+        }
+    }
+
+    /// An attempt failed on `machine`: remember the pairing, back off, or give up.
+    pub(super) fn attempt_failed(&mut self, id: TaskId, machine: MachineId, exit: ExitClass) {
+        let Some(task) = self.state.tasks.get(id).cloned() else { return };
+        let Some(policy) = self.spec_of(&task).map(|s| s.restart) else { return };
+        let failures = task.failures_in_row.saturating_add(1);
+        self.set_task(id, |t| {
+            t.failures_in_row = failures;
+            remember_crash(&mut t.crashed_on, machine);
+        });
+        if policy.max_failures.is_some_and(|max| failures > max) {
+            let fate = Fate::Failed(exit);
+            return self.die(id, fate, TaskChange::FailedForGood, Reason::TooManyFailures);
+        }
+        let wait = back_off(policy.backoff, policy.backoff_max, failures);
+        let not_before = self.now.plus(wait);
+        self.requeue(id, TaskChange::Failed { machine }, Reason::Exited(exit), not_before);
+    }
+}
+
+/// A kill is final, and a move or preemption wins over a restart in place.
+fn overrides(old: StopCause, new: StopCause) -> bool {
+    (new == StopCause::Killed && old != StopCause::Killed)
+        || (old.keeps_place() && !new.keeps_place())
+}
+
+fn remember_crash(pairs: &mut Vec<CrashPair>, machine: MachineId) {
+    if let Some(pair) = pairs.iter_mut().find(|p| p.machine == machine) {
+        pair.crashes = pair.crashes.saturating_add(1);
+        return;
+    }
+    if pairs.len() == MAX_CRASH_PAIRS {
+        pairs.remove(0);
+    }
+    pairs.push(CrashPair { machine, crashes: 1 });
+}
+
+/// Doubles with each failure in a row after the first.
+fn back_off(first: Span, most: Span, failures: u32) -> Span {
+    let doublings = failures.saturating_sub(1).min(32);
+    Span(first.0.saturating_mul(1 << doublings).min(most.0))
+}

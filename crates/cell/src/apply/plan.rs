@@ -1,0 +1,690 @@
+//! Plans (B28, B32): the scheduler worked on a copy, so every group is checked again against the
+//! state it meets, and is taken whole or not at all.
+//!
+//! A group of one task without victims, nearly all there are, decides reading only and then writes
+//! one row. Any other group is tried out: victims leave, tasks are put in their places one after
+//! the other, each checked against what the ones before it left; on a refusal the rows it overwrote
+//! are put back. Working on a copy of the state was rejected: a group would pay for the state's
+//! size, not for its own.
+
+use super::Context;
+use crate::command::{Done, Verdict};
+use crate::event::TaskChange;
+use crate::fit::{self, Candidate};
+use crate::id::{JobId, MachineId, TaskId};
+use crate::job::JobState;
+use crate::load::MachineLoad;
+use crate::machine::{Machine, Retained};
+use crate::named::UNBOUNDED;
+use crate::plan::{Assignment, Group, Plan, Victim};
+use crate::priority::Priority;
+use crate::reason::{Misfit, Reason, Refusal};
+use crate::resource::Resources;
+use crate::spec::JobSpec;
+use crate::state::State;
+use crate::task::{Grant, StopCause, Task, TaskState};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl Context<'_> {
+    pub(super) fn commit_plan(&mut self, plan: &Plan) -> Verdict {
+        self.system_only()?;
+        if plan.groups.is_empty() {
+            return Ok(Done::Unchanged);
+        }
+        let mut refused = Vec::new();
+        for (position, group) in plan.groups.iter().enumerate() {
+            if let Err(refusal) = self.commit_group(group) {
+                refused.push((position as u32, refusal));
+            }
+        }
+        Self::partly(refused)
+    }
+
+    fn commit_group(&mut self, group: &Group) -> Result<(), Refusal> {
+        match (&group.victims[..], &group.assignments[..]) {
+            (_, []) => Err(Refusal::BadField {
+                field: "group.assignments".into(),
+                value: "none".into(),
+                allowed: "one or more".into(),
+            }),
+            ([], [only]) => {
+                self.check_assignment(only)?;
+                self.check_gang(only.task, 1)?;
+                self.place(only, &[]);
+                Ok(())
+            }
+            _ => {
+                let mut journal = Journal { events: self.events.len(), ..Journal::default() };
+                let tried = self.try_group(group, &mut journal);
+                if tried.is_err() {
+                    self.put_back(journal);
+                }
+                tried
+            }
+        }
+    }
+
+    fn try_group(&mut self, group: &Group, journal: &mut Journal) -> Result<(), Refusal> {
+        self.check_gangs(group)?;
+        let mut arrivals: BTreeMap<MachineId, Vec<&Assignment>> = BTreeMap::new();
+        for assignment in &group.assignments {
+            arrivals.entry(assignment.machine).or_default().push(assignment);
+        }
+        let mut leaving: BTreeMap<MachineId, Vec<TaskId>> = BTreeMap::new();
+        let mut victims = Vec::with_capacity(group.victims.len());
+        for victim in &group.victims {
+            let (machine, row) = self.preempt(victim, &arrivals, journal)?;
+            leaving.entry(machine).or_default().push(victim.task);
+            victims.push((victim.task, machine, row));
+        }
+        for assignment in &group.assignments {
+            self.check_assignment(assignment)?;
+            journal.keep_task(self.state, assignment.task);
+            let before = leaving.get(&assignment.machine).map_or(&[][..], |tasks| tasks);
+            self.place(assignment, before);
+        }
+        for (id, machine, row) in &victims {
+            let arrived = arrivals.get(machine).map_or(&[][..], |list| list);
+            if !self.stands_in_the_way(*id, row, *machine, arrived) {
+                return Err(Refusal::NeedlessVictim(*id));
+            }
+        }
+        Ok(())
+    }
+
+    fn put_back(&mut self, journal: Journal) {
+        for (id, row) in journal.tasks.into_iter().rev() {
+            self.state.edit_task(id, |task| *task = row);
+        }
+        for (id, retained) in journal.retained.into_iter().rev() {
+            self.state.edit_machine(id, |machine| machine.retained = retained);
+        }
+        // Machines noted as touched stay noted: looking at them once more changes nothing.
+        self.events.truncate(journal.events);
+    }
+
+    /// Everything that must hold for one task to be put where the plan says.
+    fn check_assignment(&self, assignment: &Assignment) -> Result<(), Refusal> {
+        let Assignment { task, machine, alloc, .. } = *assignment;
+        let Some(candidate) = Candidate::of(self.state, task) else { return Err(no_row(task)) };
+        let row = candidate.task;
+        check_attempt(task, row, assignment.attempt)?;
+        if row.state != TaskState::Pending {
+            let action = "placement: only pending tasks are placed".into();
+            return Err(Refusal::WrongTaskState { task, state: row.state, action });
+        }
+        if row.not_before > self.now {
+            return Err(Refusal::TooEarly { task, not_before: row.not_before.0 });
+        }
+        let state = self.state.jobs.get(row.job).map(|job| job.state);
+        if state != Some(JobState::Active) {
+            return Err(Refusal::WrongState { what: format!("the job is {state:?}") });
+        }
+        if let Some(misfit) = fit::misfit(self.state, &candidate, machine, alloc) {
+            return Err(Refusal::DoesNotFit { task, machine, misfit });
+        }
+        self.check_choices(assignment, candidate.spec)
+    }
+
+    /// Ports and devices are the scheduler's choice: they must be what the spec asks for, and free.
+    fn check_choices(&self, assignment: &Assignment, spec: &JobSpec) -> Result<(), Refusal> {
+        let Assignment { task, machine, ports, devices, .. } = assignment;
+        let (task, machine) = (*task, *machine);
+        let rows = self.state.machines.get(machine).zip(self.state.machine_load(machine));
+        let Some((row, load)) = rows else { return Err(no_machine(machine)) };
+        if !fit::ports_granted(spec, row, load, ports) {
+            let taken = ports.iter().find_map(|p| Some((*p, load.port_holder(*p)?)));
+            return Err(match taken {
+                Some((port, holder)) => {
+                    let misfit = Misfit::StaticPort { port, holder: Some(holder) };
+                    Refusal::DoesNotFit { task, machine, misfit }
+                }
+                None => Refusal::BadField {
+                    field: "assignment.ports".into(),
+                    value: format!("{ports:?}"),
+                    allowed: format!(
+                        "{:?}, then {} different ports of {} to {}",
+                        spec.task.static_ports,
+                        spec.task.ports,
+                        row.spec.ports.first,
+                        row.spec.ports.last
+                    ),
+                },
+            });
+        }
+        let requests = &spec.task.devices;
+        let granted = match requests.is_empty() {
+            true => devices.is_empty(),
+            false => fit::devices_granted(&row.spec.devices, load, requests, devices),
+        };
+        match granted {
+            true => Ok(()),
+            false => Err(Refusal::BadField {
+                field: "assignment.devices".into(),
+                value: format!("{devices:?}"),
+                allowed: "in the order of the requests, for each as many different devices of its \
+                          kind and model as it counts, with its shares, free on the machine"
+                    .into(),
+            }),
+        }
+    }
+
+    fn place(&mut self, assignment: &Assignment, waits_for: &[TaskId]) {
+        let Assignment { task, machine, alloc, ports, devices, .. } = assignment;
+        let nothing = ports.is_empty() && devices.is_empty() && waits_for.is_empty();
+        let grant = (!nothing).then(|| {
+            let (ports, devices) = (ports.clone(), devices.clone());
+            Arc::new(Grant { ports, devices, waits_for: waits_for.to_vec() })
+        });
+        let job = self.state.tasks.get(*task).and_then(|row| self.state.jobs.get(row.job));
+        let Some(version) = job.map(|job| job.version) else { return };
+        self.set_task(*task, |row| {
+            row.state = TaskState::Assigned;
+            row.attempt = row.attempt.saturating_add(1);
+            row.version = version;
+            row.machine = Some(*machine);
+            row.alloc = *alloc;
+            row.grant = grant;
+        });
+        self.task_event(*task, TaskChange::Scheduled { machine: *machine }, Reason::FoundPlace);
+    }
+
+    fn check_gangs(&self, group: &Group) -> Result<(), Refusal> {
+        let mut placed: BTreeMap<JobId, (TaskId, u32)> = BTreeMap::new();
+        for assignment in &group.assignments {
+            let Some(row) = self.state.tasks.get(assignment.task) else {
+                return Err(no_row(assignment.task));
+            };
+            placed.entry(row.job).or_insert((assignment.task, 0)).1 += 1;
+        }
+        placed.into_values().try_for_each(|(task, count)| self.check_gang(task, count))
+    }
+
+    /// A gang is placed when no live task of it is left without a place: those on their way out
+    /// count as missing, so the rest waits for them instead of holding room for a partial gang.
+    fn check_gang(&self, task: TaskId, placed: u32) -> Result<(), Refusal> {
+        let row = self.state.tasks.get(task);
+        let Some(job) = row.and_then(|row| self.state.jobs.get(row.job)) else {
+            return Err(no_row(task));
+        };
+        if !job.spec().gang {
+            return Ok(());
+        }
+        let missing = |id: &&TaskId| {
+            let state = self.state.tasks.get(**id).map(|row| row.state);
+            state.is_some_and(|state| !state.is_dead() && !state.holds_resources())
+        };
+        let needed = job.tasks.iter().filter(missing).count() as u32;
+        match placed < needed {
+            true => Err(Refusal::PartialGang { placed, needed }),
+            false => Ok(()),
+        }
+    }
+
+    /// Stops a victim, if those who take its room may; returns where and what it was.
+    fn preempt(
+        &mut self,
+        victim: &Victim,
+        arrivals: &BTreeMap<MachineId, Vec<&Assignment>>,
+        journal: &mut Journal,
+    ) -> Result<(MachineId, Task), Refusal> {
+        let id = victim.task;
+        let row = self.task_at(id, victim.attempt)?;
+        let (TaskState::Assigned | TaskState::Running, Some(machine)) = (row.state, row.machine)
+        else {
+            let action = "preemption: only assigned and running tasks give way".into();
+            return Err(Refusal::WrongTaskState { task: id, state: row.state, action });
+        };
+        let Some(priority) = self.state.spec_of(&row).map(|spec| spec.priority) else {
+            return Err(no_row(id));
+        };
+        let arriving = arrivals.get(&machine).map_or(&[][..], |list| list);
+        let by = self.weakest_taker(&row, arriving).ok_or(Refusal::NeedlessVictim(id))?;
+        if !by.0.may_preempt(priority) {
+            return Err(Refusal::MayNotPreempt { by: by.0, victim: priority });
+        }
+        self.within_budget(id)?;
+        journal.keep_victim(self.state, id, machine);
+        self.stop_task(id, StopCause::Preempted, Reason::Preempted { by: by.1 });
+        Ok((machine, row))
+    }
+
+    /// Of those who take the victim's room or one of its ports, the one with the lowest priority:
+    /// a strong task must not clear the way for a weak one of its group.
+    fn weakest_taker(&self, victim: &Task, arriving: &[&Assignment]) -> Option<(Priority, TaskId)> {
+        let takes = |a: &&&Assignment| a.alloc == victim.alloc || shares_port(victim, a);
+        let priority = |a: &&Assignment| {
+            let spec = Candidate::of(self.state, a.task)?.spec;
+            Some((spec.priority, a.task))
+        };
+        arriving.iter().filter(takes).filter_map(priority).min_by_key(|(priority, _)| *priority)
+    }
+
+    /// Whether the group would not have fitted on the machine had the victim stayed. Only what the
+    /// arrivals ask for counts: an excess that was there before is no reason to preempt.
+    fn stands_in_the_way(
+        &self,
+        id: TaskId,
+        victim: &Task,
+        machine: MachineId,
+        arrived: &[&Assignment],
+    ) -> bool {
+        let rows = self.state.machines.get(machine).zip(self.state.machine_load(machine));
+        let (Some((row, load)), Some(spec)) = (rows, self.state.spec_of(victim)) else {
+            return false;
+        };
+        if arrived.iter().any(|a| shares_port(victim, a)) {
+            return true;
+        }
+        let beside = arrived.iter().filter(|a| a.alloc == victim.alloc);
+        let asks: Vec<Candidate<'_>> =
+            beside.filter_map(|a| Candidate::of(self.state, a.task)).collect();
+        let (capacity, prod_limits, reserved) = fit::sums(self.state, row, load, victim.alloc);
+        let asked = asks.iter().fold(Resources::ZERO, |sum, c| sum.plus(c.task.reservation));
+        let stayed = reserved.minus(left_behind(row, id, victim)).plus(victim.reservation);
+        let mut lacks = lacking(asked, stayed, capacity);
+        if spec.priority.is_prod() {
+            let prod = asks.iter().filter(|c| c.spec.priority.is_prod());
+            let asked = prod.fold(Resources::ZERO, |sum, c| sum.plus(c.limits()));
+            let limits = spec.limits_of(victim.index);
+            lacks |= lacking(asked, prod_limits.plus(limits), capacity);
+        }
+        lacks || (victim.alloc.is_none() && lacks_sparse(victim, spec, row, load, &asks))
+    }
+}
+
+/// Rows a group overwrote, in the order it did.
+#[derive(Default)]
+struct Journal {
+    tasks: Vec<(TaskId, Task)>,
+    retained: Vec<(MachineId, Vec<Retained>)>,
+    /// How many events there were before.
+    events: usize,
+}
+
+impl Journal {
+    fn keep_task(&mut self, state: &State, id: TaskId) {
+        self.tasks.extend(state.tasks().get(id).map(|row| (id, row.clone())));
+    }
+
+    /// A victim takes the tasks inside it along, and may leave retained disk behind.
+    fn keep_victim(&mut self, state: &State, id: TaskId, machine: MachineId) {
+        self.keep_task(state, id);
+        for inner in state.alloc_load(id).map_or(&[][..], |load| &load.tasks) {
+            self.keep_task(state, *inner);
+        }
+        let row = state.machines().get(machine);
+        self.retained.extend(row.map(|row| (machine, row.retained.clone())));
+    }
+}
+
+fn no_row(task: TaskId) -> Refusal {
+    Refusal::NoSuchRow(format!("task {}", task.0))
+}
+
+fn no_machine(machine: MachineId) -> Refusal {
+    Refusal::NoSuchRow(format!("machine {}", machine.0))
+}
+
+fn check_attempt(task: TaskId, row: &Task, expected: u32) -> Result<(), Refusal> {
+    match row.attempt == expected {
+        true => Ok(()),
+        false => Err(Refusal::StaleAttempt { task, expected, found: row.attempt }),
+    }
+}
+
+fn shares_port(victim: &Task, assignment: &Assignment) -> bool {
+    victim.ports().iter().any(|port| assignment.ports.contains(port))
+}
+
+/// Disk retained because the victim left.
+fn left_behind(row: &Machine, id: TaskId, victim: &Task) -> Resources {
+    let mine = row.retained.iter().filter(|r| r.task == id && r.attempt == victim.attempt);
+    let disk = mine.fold(0, |sum: u64, r| sum.saturating_add(r.bytes));
+    Resources { disk, ..Resources::ZERO }
+}
+
+/// Whether `sum` exceeds `capacity` in a dimension of which something is asked.
+fn lacking(asked: Resources, sum: Resources, capacity: Resources) -> bool {
+    let triples = asked.to_array().into_iter().zip(sum.to_array()).zip(capacity.to_array());
+    triples.into_iter().any(|((asked, sum), capacity)| asked > 0 && sum > capacity)
+}
+
+/// The same for devices and named resources.
+fn lacks_sparse(
+    victim: &Task,
+    spec: &JobSpec,
+    row: &Machine,
+    load: &MachineLoad,
+    asks: &[Candidate<'_>],
+) -> bool {
+    let device = |at: u8| {
+        let held = |task: &Task| -> u32 {
+            let mine = task.devices().iter().filter(|grant| grant.device == at);
+            mine.map(|grant| u32::from(grant.milli)).sum()
+        };
+        let free = u32::from(load.device_free(usize::from(at)));
+        held(victim) > free && asks.iter().any(|c| held(c.task) > 0)
+    };
+    let named = spec.task.named.iter().any(|mine| {
+        let capacity = row.named_capacity(&mine.name);
+        let used = load.named_used(&mine.name).saturating_add(mine.amount);
+        let asked = |c: &Candidate<'_>| c.spec.task.named.iter().any(|ask| ask.name == mine.name);
+        capacity != UNBOUNDED && used > capacity && asks.iter().any(asked)
+    });
+    named || victim.devices().iter().any(|grant| device(grant.device))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::apply::fixture::{Cell, all, job, key};
+    use crate::command::Command;
+    use crate::device::{Device, DeviceGrant, DeviceRequest};
+    use crate::id::MachineId;
+    use crate::name::Token;
+    use crate::plan::{Assignment, Group, Plan, Victim};
+    use crate::priority::Band;
+    use crate::render;
+    use crate::spec::{JobKind, JobSpec, RetainDisk};
+    use crate::task::{StopCause, TaskState};
+    use crate::time::Span;
+
+    const STOPPING: TaskState = TaskState::Stopping(StopCause::Preempted);
+
+    /// `job/index@machine`, at the attempt the task is at.
+    fn assign(cell: &Cell, text: &str) -> Assignment {
+        let (task, machine) = text.split_once('@').unwrap();
+        let (job, index) = task.split_once('/').unwrap();
+        let index = index.parse().unwrap();
+        Assignment {
+            task: cell.task_id(job, index),
+            attempt: cell.task(job, index).attempt,
+            machine: MachineId(machine[1..].parse::<u32>().unwrap() - 1),
+            alloc: None,
+            ports: Vec::new(),
+            devices: Vec::new(),
+        }
+    }
+
+    fn group(cell: &Cell, victims: &[&str], assignments: &[&str]) -> Group {
+        let victim = |text: &&str| {
+            let (job, index) = text.split_once('/').unwrap();
+            let index = index.parse().unwrap();
+            Victim { task: cell.task_id(job, index), attempt: cell.task(job, index).attempt }
+        };
+        Group {
+            victims: victims.iter().map(victim).collect(),
+            assignments: assignments.iter().map(|text| assign(cell, text)).collect(),
+        }
+    }
+
+    fn commit(cell: &mut Cell, groups: Vec<Group>) -> String {
+        let command = Command::CommitPlan(Plan { made_at: 0, groups });
+        let verdict = cell.apply(crate::Actor::System, command);
+        render::verdict(&cell.state, &verdict)
+    }
+
+    /// Two machines full of best effort (50 each: `jlow/0`, `jlow/1`) and batch (50 each:
+    /// `jmid/0`, `jmid/1`); a prod job `jtop` of 50, and a batch job `jpal` of 50, wait.
+    fn full_cell() -> Cell {
+        full_cell_with(|_| {})
+    }
+
+    fn full_cell_with(low: fn(&mut JobSpec)) -> Cell {
+        let mut cell = Cell::with_machines(2);
+        for band in [Band::BestEffort, Band::Batch, Band::Production] {
+            cell.grant("ubar", band, 200);
+        }
+        let mut spec = job("jlow", 2, 50);
+        spec.task.limits = all(50);
+        low(&mut spec);
+        cell.submit(&spec);
+        for (name, count, priority) in [("jmid", 2, 100), ("jtop", 2, 200), ("jpal", 1, 100)] {
+            let mut spec = job(name, count, priority);
+            spec.task.limits = all(50);
+            cell.submit(&spec);
+        }
+        for job in ["jlow", "jmid"] {
+            cell.run(job, 0, "m1");
+            cell.run(job, 1, "m2");
+        }
+        cell
+    }
+
+    fn check(victims: &[&str], assignments: &[&str], want: &str) {
+        let mut cell = full_cell();
+        let mut hash = cell.state.clone();
+        let group = group(&cell, victims, assignments);
+        let said = commit(&mut cell, vec![group]);
+        let context = format!("{victims:?} {assignments:?}");
+        match want {
+            "done" => assert_eq!(said, "done", "{context}"),
+            _ => {
+                assert!(said.contains(want), "{context}: {said}");
+                assert!(cell.said.is_empty(), "{context}: {:?}", cell.said);
+                // Time and the count of entries moved on; no row did.
+                hash.now = cell.state.now;
+                hash.applied = cell.state.applied;
+                assert_eq!(hash.hash(), cell.state.hash(), "{context}");
+            }
+        }
+    }
+
+    #[test]
+    fn victims_are_weaker_on_the_spot_and_needed() {
+        check(&["jlow/0"], &["jtop/0@m1"], "done");
+        check(&["jmid/0"], &["jtop/0@m1"], "done");
+        check(&["jlow/0"], &["jpal/0@m1"], "done");
+        check(&["jlow/0", "jlow/1"], &["jtop/0@m1", "jtop/1@m2"], "done");
+        check(&["jlow/0", "jmid/0"], &["jtop/0@m1", "jtop/1@m1"], "done");
+        check(&[], &["jtop/0@m1"], "cpu");
+        check(&["jlow/0"], &["jtop/0@m2"], "need not give way");
+        check(&["jlow/0", "jmid/0"], &["jtop/0@m1"], "need not give way");
+        check(&["jmid/0"], &["jpal/0@m1"], "priority 100 may not preempt priority 100");
+        // A strong task must not clear the way for a weak one beside it.
+        let cleared = &["jtop/0@m1", "jpal/0@m1"];
+        check(&["jlow/0", "jmid/0"], cleared, "priority 100 may not preempt priority 100");
+        check(&["jlow/0", "jlow/0"], &["jtop/0@m1"], "only assigned and running tasks give way");
+        check(&["jlow/0"], &["jtop/0@m1", "jtop/1@m2"], "cpu");
+        check(&["jlow/0"], &["jtop/0@m1", "jtop/0@m1"], "at attempt 1, not 0");
+        check(&["jlow/0"], &[], "group.assignments");
+        check(&["jtop/0"], &["jtop/1@m1"], "only assigned and running tasks give way");
+    }
+
+    #[test]
+    fn a_victim_hands_its_room_over_and_keeps_to_its_budget() {
+        let mut cell = full_cell();
+        let group1 = group(&cell, &["jlow/0"], &["jtop/0@m1"]);
+        assert_eq!(commit(&mut cell, vec![group1]), "done");
+        assert_eq!(cell.states("jlow"), [STOPPING, TaskState::Running]);
+        let top = cell.task("jtop", 0);
+        assert_eq!((top.state, top.attempt), (TaskState::Assigned, 1));
+        assert_eq!(top.grant.as_ref().unwrap().waits_for, [cell.task_id("jlow", 0)]);
+        let mut cell = full_cell_with(|low| low.max_down = Some(1));
+        let both = ["jlow/0", "jlow/1"].map(|v| v.to_owned());
+        let one_by_one = vec![
+            group(&cell, &[&both[0]], &["jtop/0@m1"]),
+            group(&cell, &[&both[1]], &["jtop/1@m2"]),
+        ];
+        let said = commit(&mut cell, one_by_one);
+        assert!(said.contains("item 1") && said.contains("at most 1 allowed"), "{said}");
+        assert_eq!(cell.states("jtop"), [TaskState::Assigned, TaskState::Pending]);
+    }
+
+    /// Disk a victim leaves behind is charged at once, and gone again when the group is refused.
+    #[test]
+    fn retained_disk_of_a_victim_comes_and_goes_with_the_group() {
+        let retains = |low: &mut JobSpec| {
+            low.retain_disk = Some(RetainDisk { bytes: 20, keep: Span::seconds(60) });
+        };
+        let mut cell = full_cell_with(retains);
+        let refused = group(&cell, &["jlow/0"], &["jtop/0@m1"]);
+        let said = commit(&mut cell, vec![refused]);
+        assert!(said.contains("disk"), "{said}");
+        let machine = cell.state.machines().get(MachineId(0)).unwrap();
+        assert_eq!(machine.retained, []);
+        let mut small = job("jsmall", 1, 200);
+        small.task.limits = all(30);
+        cell.submit(&small);
+        let taken = group(&cell, &["jlow/0"], &["jsmall/0@m1"]);
+        assert_eq!(commit(&mut cell, vec![taken]), "done");
+        let load = cell.state.machine_load(MachineId(0)).unwrap();
+        assert_eq!((load.reserved.disk, load.reserved.cpu), (100, 80));
+    }
+
+    /// A pending task that `spoil` makes unfit to be placed as planned.
+    fn check_single(spoil: fn(&mut Cell, &mut Assignment), want: &str) {
+        let mut cell = Cell::with_machines(1);
+        let mut spec = job("jfoo", 1, 100);
+        spec.restart.max_failures = None;
+        cell.submit(&spec);
+        let mut assignment = assign(&cell, "jfoo/0@m1");
+        spoil(&mut cell, &mut assignment);
+        let group = Group { victims: vec![], assignments: vec![assignment] };
+        let said = commit(&mut cell, vec![group]);
+        assert!(said.contains(want), "{said}, not {want}");
+    }
+
+    #[test]
+    fn a_stale_assignment_is_refused() {
+        use crate::command::Observed;
+        use crate::task::ExitClass;
+        check_single(|_, _| {}, "done");
+        check_single(|_, a| a.attempt = 3, "is at attempt 0, not 3");
+        check_single(|_, a| a.machine = MachineId(9), "down");
+        check_single(|_, a| a.task = crate::id::TaskId(99), "no such row: task 99");
+        check_single(
+            |cell, a| {
+                cell.run("jfoo", 0, "m1");
+                a.attempt = 1;
+            },
+            "only pending tasks are placed",
+        );
+        check_single(
+            |cell, a| {
+                cell.run("jfoo", 0, "m1");
+                cell.report("jfoo", 0, Observed::Failed(ExitClass::Code(1)));
+                a.attempt = 1;
+            },
+            "may not start before",
+        );
+        check_single(
+            |cell, _| {
+                cell.ok(Command::MachineDown { machine: MachineId(0) });
+            },
+            "down",
+        );
+        check_single(
+            |cell, _| {
+                cell.ok(Command::StartDrain { name: crate::apply::fixture::name("m1") });
+            },
+            "drain",
+        );
+        check_single(|_, a| a.alloc = Some(a.task), "alloc");
+        check_single(|_, a| a.alloc = Some(crate::id::TaskId(99)), "alloc");
+    }
+
+    /// What a task with one fixed and one free port and two devices may be handed.
+    fn check_choices(ports: &[u16], devices: &[(u8, u16)], want: &str) {
+        let mut cell = Cell::with_machines(0);
+        let token = |text| Token::new(text).unwrap();
+        let mut machine = crate::apply::fixture::machine("m1", 100);
+        let gpu = Device { kind: token("gpu"), model: token("a") };
+        machine.devices = vec![gpu.clone(), gpu, Device { kind: token("nic"), model: token("a") }];
+        cell.ok(Command::AddMachine(machine));
+        cell.ok(Command::MachineUp { machine: MachineId(0), incarnation: 1 });
+        let mut holder = job("jbar", 1, 100);
+        holder.task.ports = 1;
+        cell.submit(&holder);
+        cell.run("jbar", 0, "m1");
+        let mut spec = job("jfoo", 1, 100);
+        spec.task.static_ports = vec![80];
+        spec.task.ports = 1;
+        let kind = token("gpu");
+        spec.task.devices = vec![DeviceRequest { kind, models: vec![], count: 2, milli: 1000 }];
+        cell.submit(&spec);
+        let mut assignment = assign(&cell, "jfoo/0@m1");
+        assignment.ports = ports.to_vec();
+        let grant = |(device, milli): &(u8, u16)| DeviceGrant { device: *device, milli: *milli };
+        assignment.devices = devices.iter().map(grant).collect();
+        let said =
+            commit(&mut cell, vec![Group { victims: vec![], assignments: vec![assignment] }]);
+        assert!(said.contains(want), "{ports:?} {devices:?}: {said}");
+    }
+
+    #[test]
+    fn ports_and_devices_are_what_was_asked_for_and_free() {
+        let both = [(0, 1000), (1, 1000)];
+        check_choices(&[80, 20_001], &both, "done");
+        check_choices(&[80, 20_000], &both, "20000");
+        check_choices(&[80], &both, "assignment.ports");
+        check_choices(&[81, 20_001], &both, "assignment.ports");
+        check_choices(&[80, 80], &both, "assignment.ports");
+        check_choices(&[80, 5], &both, "assignment.ports");
+        check_choices(&[80, 20_001], &both[..1], "assignment.devices");
+        check_choices(&[80, 20_001], &[(0, 1000), (0, 1000)], "assignment.devices");
+        check_choices(&[80, 20_001], &[(0, 1000), (2, 1000)], "assignment.devices");
+        check_choices(&[80, 20_001], &[(0, 1000), (9, 1000)], "assignment.devices");
+        check_choices(&[80, 20_001], &[(0, 1000), (1, 400)], "assignment.devices");
+    }
+
+    #[test]
+    fn a_port_is_worth_a_preemption() {
+        let mut cell = Cell::with_machines(1);
+        for (name, priority) in [("jlow", 100), ("jtop", 200)] {
+            let mut spec = job(name, 1, priority);
+            spec.task.static_ports = vec![80];
+            cell.submit(&spec);
+        }
+        cell.run("jlow", 0, "m1");
+        let mut clash = group(&cell, &["jlow/0"], &["jtop/0@m1"]);
+        clash.assignments[0].ports = vec![80];
+        assert_eq!(commit(&mut cell, vec![clash]), "done");
+    }
+
+    #[test]
+    fn a_gang_is_placed_whole_or_not_at_all() {
+        let mut cell = Cell::with_machines(2);
+        let mut spec = job("jfoo", 3, 100);
+        spec.gang = true;
+        spec.task.limits = all(30);
+        cell.submit(&spec);
+        let whole = ["jfoo/0@m1", "jfoo/1@m1", "jfoo/2@m2"];
+        for (part, want) in [
+            (&whole[..1], "1 of 3 tasks in the group"),
+            (&whole[..2], "2 of 3 tasks in the group"),
+            (&whole[..], "done"),
+        ] {
+            let group = group(&cell, &[], part);
+            let said = commit(&mut cell, vec![group]);
+            assert!(said.contains(want), "{part:?}: {said}");
+        }
+        // One that fell out comes back alone: with it the gang is whole.
+        cell.ok(Command::MachineDown { machine: MachineId(1) });
+        let alone = group(&cell, &[], &["jfoo/2@m1"]);
+        assert_eq!(commit(&mut cell, vec![alone]), "done");
+    }
+
+    #[test]
+    fn an_alloc_is_placed_with_its_tasks_in_one_group() {
+        let mut cell = Cell::with_machines(1);
+        let mut set = job("jset", 1, 100);
+        set.kind = JobKind::AllocSet;
+        cell.submit(&set);
+        let mut inner = job("jfoo", 2, 100);
+        inner.alloc_set = Some(key("ubar/jset"));
+        inner.task.limits = all(5);
+        cell.submit(&inner);
+        let alloc = cell.task_id("jset", 0);
+        let mut group = group(&cell, &[], &["jset/0@m1", "jfoo/0@m1", "jfoo/1@m1"]);
+        group.assignments[1].alloc = Some(alloc);
+        group.assignments[2].alloc = Some(alloc);
+        group.assignments.swap(0, 1);
+        let said = commit(&mut cell, vec![group.clone()]);
+        assert!(said.contains("alloc"), "an alloc comes before what goes into it: {said}");
+        group.assignments.swap(0, 1);
+        assert_eq!(commit(&mut cell, vec![group]), "done");
+        assert_eq!(cell.state.alloc_load(alloc).unwrap().tasks.len(), 2);
+    }
+}

@@ -1,0 +1,288 @@
+//! What agents saw (B5, B24). A report speaks of one attempt on one machine in one life of its
+//! agent; about anything else it is refused, which tells the link to have the container killed.
+//! Saying the same thing twice changes nothing: links resend what they are not sure about.
+//!
+//! Failures in a row count attempts that failed since the last one that finished. A start does not
+//! reset them: a task that crashes an hour after every start has not recovered.
+
+use super::Context;
+use crate::command::{Done, Observed, TaskReport, Verdict};
+use crate::event::TaskChange;
+use crate::id::{MachineId, TaskId};
+use crate::reason::{Reason, Refusal};
+use crate::spec::JobKind;
+use crate::task::{ExitClass, Fate, StopCause, TaskState};
+
+/// What a report means for a task in the state it is in.
+enum Step {
+    /// Known already.
+    Nothing,
+    Start,
+    Finish,
+    Fail(ExitClass),
+    /// The stopping task's container is seen empty, however it ended.
+    Gone,
+    Unhealthy,
+    Refuse(&'static str),
+}
+
+impl Context<'_> {
+    pub(super) fn task_reports(
+        &mut self,
+        machine: MachineId,
+        incarnation: u64,
+        reports: &[TaskReport],
+    ) -> Verdict {
+        self.system_only()?;
+        let row = self.machine_row(machine)?;
+        let found = row.incarnation;
+        if found != incarnation {
+            let machine = row.spec.name.clone();
+            return Err(Refusal::StaleIncarnation { machine, reported: incarnation, found });
+        }
+        let mut refused = Vec::new();
+        let mut changed = false;
+        for (position, report) in reports.iter().enumerate() {
+            match self.report(machine, report) {
+                Ok(some) => changed |= some,
+                Err(refusal) => refused.push((position as u32, refusal)),
+            }
+        }
+        match changed || !refused.is_empty() {
+            true => Self::partly(refused),
+            false => Ok(Done::Unchanged),
+        }
+    }
+
+    /// Whether the report changed anything.
+    fn report(&mut self, machine: MachineId, report: &TaskReport) -> Result<bool, Refusal> {
+        let TaskReport { task, attempt, what } = *report;
+        let Some(row) = self.state.tasks.get(task) else {
+            return Err(Refusal::NoSuchRow(format!("task {}", task.0)));
+        };
+        if row.attempt != attempt {
+            return Err(Refusal::StaleAttempt { task, expected: attempt, found: row.attempt });
+        }
+        let state = row.state;
+        let step = match row.machine {
+            Some(on) if on == machine => step(state, what),
+            Some(_) => Step::Refuse("a report from another machine"),
+            None => late(state, what),
+        };
+        match step {
+            Step::Nothing => return Ok(false),
+            Step::Start => self.started(task, machine),
+            Step::Finish | Step::Unhealthy if self.is_alloc(task) => {
+                return Err(refuse(task, state, "a report on a program: an alloc runs none"));
+            }
+            Step::Finish => self.finished(task, machine, state),
+            Step::Fail(exit) => self.failed(task, machine, state, exit),
+            Step::Gone => self.stopped(task),
+            Step::Unhealthy => self.unhealthy(task),
+            Step::Refuse(action) => return Err(refuse(task, state, action)),
+        }
+        Ok(true)
+    }
+
+    fn is_alloc(&self, task: TaskId) -> bool {
+        let row = self.state.tasks.get(task);
+        let spec = row.and_then(|row| self.state.spec_of(row));
+        spec.is_some_and(|spec| spec.kind == JobKind::AllocSet)
+    }
+
+    fn started(&mut self, task: TaskId, machine: MachineId) {
+        self.set_task(task, |t| {
+            t.state = TaskState::Running;
+            t.healthy = true;
+        });
+        self.task_event(task, TaskChange::Started { machine }, Reason::AgentReport);
+    }
+
+    /// A task that came and went between two reports did start.
+    fn finished(&mut self, task: TaskId, machine: MachineId, state: TaskState) {
+        if state == TaskState::Assigned {
+            self.started(task, machine);
+        }
+        let Some(row) = self.state.tasks.get(task) else { return };
+        let restart = self.state.spec_of(row).map(|spec| spec.restart);
+        match restart {
+            Some(policy) if policy.restart_on_success => {
+                self.set_task(task, |t| t.failures_in_row = 0);
+                let (change, reason) = (TaskChange::Completed { machine }, Reason::Succeeded);
+                self.requeue(task, change, reason, self.now.plus(policy.backoff));
+            }
+            _ => self.die(task, Fate::Finished, TaskChange::Finished, Reason::Succeeded),
+        }
+    }
+
+    fn failed(&mut self, task: TaskId, machine: MachineId, state: TaskState, exit: ExitClass) {
+        if state == TaskState::Assigned && exit != ExitClass::CouldNotStart {
+            self.started(task, machine);
+        }
+        self.attempt_failed(task, machine, exit);
+    }
+
+    /// Stopped and started again where it is; the event of the stop tells why.
+    fn unhealthy(&mut self, task: TaskId) {
+        self.set_task(task, |t| t.healthy = false);
+        self.stop_task(task, StopCause::Unhealthy, Reason::Unhealthy);
+    }
+}
+
+/// A report from the machine the task is on.
+fn step(state: TaskState, what: Observed) -> Step {
+    use Observed as O;
+    match (state, what) {
+        (TaskState::Stopping(_), O::Finished | O::Failed(_) | O::Stopped) => Step::Gone,
+        // Sent before the order to stop arrived.
+        (TaskState::Stopping(_), O::Started | O::Unhealthy | O::Healthy) => Step::Nothing,
+        (TaskState::Assigned, O::Started) => Step::Start,
+        (TaskState::Running, O::Started | O::Healthy) => Step::Nothing,
+        (TaskState::Assigned | TaskState::Running, O::Finished) => Step::Finish,
+        (TaskState::Assigned | TaskState::Running, O::Failed(exit)) => Step::Fail(exit),
+        (TaskState::Running, O::Unhealthy) => Step::Unhealthy,
+        (_, O::Stopped) => Step::Refuse("the end of a stop that nobody asked for"),
+        _ => Step::Refuse("a report on health before the start"),
+    }
+}
+
+/// A report about a task that is on no machine: the end of its last attempt is known, whatever it
+/// was; anything that says it runs is about a container that should not be there.
+fn late(state: TaskState, what: Observed) -> Step {
+    let ended = matches!(state, TaskState::Pending | TaskState::Dead(_));
+    match what {
+        Observed::Finished | Observed::Failed(_) | Observed::Stopped if ended => Step::Nothing,
+        _ => Step::Refuse("a report from a machine it is not on"),
+    }
+}
+
+fn refuse(task: TaskId, state: TaskState, action: &str) -> Refusal {
+    Refusal::WrongTaskState { task, state, action: action.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::apply::fixture::{Cell, job, name};
+    use crate::command::{Command, Observed, TaskReport};
+    use crate::id::MachineId;
+    use crate::render;
+    use crate::spec::{JobKind, JobSpec};
+    use crate::task::{ExitClass, Fate, StopCause, TaskState};
+    use crate::time::{Span, Time};
+
+    fn report(cell: &mut Cell, machine: u32, attempt: u32, what: Observed) -> String {
+        let reports = vec![TaskReport { task: cell.task_id("jfoo", 0), attempt, what }];
+        let machine = MachineId(machine);
+        let command = Command::TaskReports { machine, incarnation: 1, reports };
+        let verdict = cell.apply(crate::Actor::System, command);
+        render::verdict(&cell.state, &verdict)
+    }
+
+    /// Places `jfoo/0` on `m1` without starting it.
+    fn assigned(shape: fn(&mut JobSpec)) -> Cell {
+        let mut cell = Cell::with_machines(2);
+        let mut spec = job("jfoo", 1, 100);
+        spec.restart.max_failures = Some(1);
+        shape(&mut spec);
+        cell.submit(&spec);
+        let machine = cell.state.machine_named(&name("m1")).unwrap();
+        let assignment = crate::plan::Assignment {
+            task: cell.task_id("jfoo", 0),
+            attempt: 0,
+            machine,
+            alloc: None,
+            ports: vec![],
+            devices: vec![],
+        };
+        let group = crate::plan::Group { victims: vec![], assignments: vec![assignment] };
+        cell.ok(Command::CommitPlan(crate::plan::Plan { made_at: 0, groups: vec![group] }));
+        cell
+    }
+
+    /// Reports one after the other about the first attempt on `m1`, then what was said of the
+    /// last one and where the task is.
+    fn check_as(shape: fn(&mut JobSpec), reports: &[Observed], want: &str, state: TaskState) {
+        let mut cell = assigned(shape);
+        let mut said = String::new();
+        for what in reports {
+            said = report(&mut cell, 0, 1, *what);
+        }
+        assert!(said.contains(want), "{reports:?}: {said}");
+        assert_eq!(cell.states("jfoo"), [state], "{reports:?}");
+    }
+
+    fn check(reports: &[Observed], want: &str, state: TaskState) {
+        check_as(|_| {}, reports, want, state);
+    }
+
+    #[test]
+    fn what_a_report_means_depends_on_the_state_it_meets() {
+        use Observed::{Failed, Finished, Healthy, Started, Stopped, Unhealthy};
+        use TaskState::{Assigned, Dead, Pending, Running, Stopping};
+        let crash = Failed(ExitClass::Code(1));
+        let finished = Dead(Fate::Finished);
+        check(&[Started], "done", Running);
+        check(&[Started, Started], "nothing to do", Running);
+        check(&[Started, Healthy], "nothing to do", Running);
+        check(&[Started, Finished], "done", finished);
+        check(&[Started, Finished, Finished], "nothing to do", finished);
+        check(&[Started, Finished, Started], "a machine it is not on", finished);
+        check(&[Finished], "done", finished);
+        check(&[Started, crash], "done", Pending);
+        check(&[Started, crash, crash], "nothing to do", Pending);
+        check(&[Failed(ExitClass::CouldNotStart)], "done", Pending);
+        check(&[Started, Unhealthy], "done", Stopping(StopCause::Unhealthy));
+        check(&[Started, Unhealthy, Unhealthy], "nothing to do", Stopping(StopCause::Unhealthy));
+        check(&[Started, Unhealthy, Healthy], "nothing to do", Stopping(StopCause::Unhealthy));
+        check(&[Started, Unhealthy, Stopped], "done", Assigned);
+        check(&[Started, Unhealthy, crash], "done", Assigned);
+        check(&[Started, Unhealthy, Stopped, Stopped], "is at attempt 2, not 1", Assigned);
+        check(&[Unhealthy], "before the start", Assigned);
+        check(&[Healthy], "before the start", Assigned);
+        check(&[Stopped], "nobody asked for", Assigned);
+        check(&[Started, Stopped], "nobody asked for", Running);
+        let alloc = |spec: &mut JobSpec| spec.kind = JobKind::AllocSet;
+        check_as(alloc, &[Started], "done", Running);
+        check_as(alloc, &[Started, Finished], "an alloc runs none", Running);
+        check_as(alloc, &[Started, Unhealthy], "an alloc runs none", Running);
+        check_as(alloc, &[Started, crash], "done", Pending);
+    }
+
+    #[test]
+    fn a_report_of_another_life_place_or_attempt_is_refused() {
+        let mut cell = assigned(|_| {});
+        let started = Observed::Started;
+        assert!(report(&mut cell, 1, 1, started).contains("another machine"));
+        assert!(report(&mut cell, 0, 2, started).contains("is at attempt 1, not 2"));
+        assert!(report(&mut cell, 9, 1, started).contains("no such row: machine 9"));
+        let (machine, incarnation) = (MachineId(0), 2);
+        let life = Command::TaskReports { machine, incarnation, reports: vec![] };
+        assert_eq!(cell.refused(life), "machine m1 is at incarnation 1, the report is of 2");
+        assert_eq!(cell.states("jfoo"), [TaskState::Assigned]);
+    }
+
+    #[test]
+    fn a_service_that_finishes_starts_again_and_failures_count_since_then() {
+        let mut cell = assigned(|spec| spec.restart.restart_on_success = true);
+        let crash = Observed::Failed(ExitClass::Code(1));
+        assert_eq!(report(&mut cell, 0, 1, crash), "done");
+        assert_eq!(cell.task("jfoo", 0).failures_in_row, 1);
+        let not_before = cell.task("jfoo", 0).not_before;
+        assert_eq!(not_before, Time(cell.now).plus(Span::seconds(1)));
+        cell.now = not_before.0;
+        cell.run("jfoo", 0, "m2");
+        assert_eq!(cell.task("jfoo", 0).failures_in_row, 1, "a start alone forgives nothing");
+        assert_eq!(report(&mut cell, 1, 2, Observed::Finished), "done");
+        let task = cell.task("jfoo", 0);
+        assert_eq!((task.state, task.failures_in_row), (TaskState::Pending, 0));
+        assert_eq!(task.not_before, Time(cell.now).plus(Span::seconds(1)));
+        // Two failures in a row are more than its policy allows.
+        for attempt in [3, 4] {
+            cell.now = cell.task("jfoo", 0).not_before.0;
+            cell.run("jfoo", 0, "m2");
+            assert_eq!(report(&mut cell, 1, attempt, crash), "done");
+        }
+        let fate = Fate::Failed(ExitClass::Code(1));
+        assert_eq!(cell.states("jfoo"), [TaskState::Dead(fate)]);
+    }
+}

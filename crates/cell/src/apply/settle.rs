@@ -1,0 +1,167 @@
+//! What follows from a command once it is done: machines that hold too much or fit again, jobs
+//! whose tasks have all ended, jobs that waited for them, quotas that are exceeded or recovered.
+//! Runs after every command, on what the command touched.
+
+use super::Context;
+use crate::event::{JobChange, MachineChange, TaskChange, UserChange, What};
+use crate::id::{JobId, MachineId, TaskId, UserId};
+use crate::job::{Job, JobOutcome, JobState};
+use crate::priority::Band;
+use crate::reason::Reason;
+use crate::task::{Fate, TaskState};
+use std::collections::BTreeSet;
+
+impl Context<'_> {
+    pub(super) fn settle(&mut self) {
+        // Ending a job can release others; releasing one whose dependency failed ends it.
+        while let Some(job) = self.maybe_ended.pop() {
+            self.settle_job(job);
+        }
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        touched.into_iter().for_each(|machine| self.settle_machine(machine));
+        let mut charged = std::mem::take(&mut self.charged);
+        charged.sort_unstable();
+        charged.dedup();
+        charged.into_iter().for_each(|(user, band)| self.settle_quota(user, band));
+    }
+
+    /// Keeps the flag of over-commitment true to the sums.
+    fn settle_machine(&mut self, machine: MachineId) {
+        let Some(row) = self.state.machines.get(machine) else { return };
+        let Some(load) = self.state.machine_loads.get(machine) else { return };
+        let exceeds = load.exceeds(row);
+        if exceeds == row.over_committed {
+            return;
+        }
+        self.state.edit_machine(machine, |m| m.over_committed = exceeds);
+        let (change, reason) = match exceeds {
+            true => (MachineChange::OverCommitted, Reason::Excess),
+            false => (MachineChange::Recovered, Reason::ExcessGone),
+        };
+        self.emit(What::Machine { machine, change }, reason);
+    }
+
+    pub(super) fn settle_quota(&mut self, user: UserId, band: Band) {
+        let Some(row) = self.state.users.get(user) else { return };
+        let granted = row.granted(band, self.now);
+        let charged = self
+            .state
+            .user_loads
+            .get(user)
+            .and_then(|l| l.charged.get(&band).copied())
+            .unwrap_or_default();
+        let exceeded = !charged.within(granted);
+        if exceeded == row.exceeded.contains(&band) {
+            return;
+        }
+        if let Some(row) = self.state.users.get_mut(user) {
+            match exceeded {
+                true => row.exceeded.insert(band),
+                false => row.exceeded.remove(&band),
+            };
+        }
+        let (change, reason) = match exceeded {
+            true => (UserChange::QuotaExceeded { band }, Reason::Excess),
+            false => (UserChange::QuotaRecovered { band }, Reason::ExcessGone),
+        };
+        self.emit(What::User { user, change }, reason);
+    }
+
+    fn settle_job(&mut self, id: JobId) {
+        self.forget_versions(id);
+        let Some(job) = self.state.jobs.get(id) else { return };
+        let Some(load) = self.state.job_loads.get(id) else { return };
+        if job.is_dead() || load.live() > 0 {
+            return;
+        }
+        let outcome = match job.state {
+            JobState::Stopping => JobOutcome::Killed,
+            JobState::Deferred => JobOutcome::DependencyFailed,
+            _ if load.failed > 0 => JobOutcome::Failed,
+            _ => JobOutcome::Succeeded,
+        };
+        self.end_job(id, outcome);
+    }
+
+    fn end_job(&mut self, id: JobId, outcome: JobOutcome) {
+        let now = self.now;
+        self.note_charges(id);
+        self.state.edit_job(id, |job| {
+            job.state = JobState::Dead(outcome);
+            job.ended_at = Some(now);
+            job.waits_for = None;
+            job.update = None;
+        });
+        self.forget_versions(id);
+        let change = match outcome {
+            JobOutcome::Succeeded => JobChange::Succeeded,
+            JobOutcome::Failed => JobChange::Failed,
+            JobOutcome::Killed => JobChange::Killed,
+            JobOutcome::DependencyFailed => JobChange::NeverRan,
+        };
+        let reason = match outcome {
+            JobOutcome::DependencyFailed => Reason::DependencyFailed,
+            _ => Reason::AllTasksEnded,
+        };
+        self.emit(What::Job { job: id, change }, reason);
+        let waiting = self.state.dependents.get(&id).cloned().unwrap_or_default();
+        for dependent in waiting {
+            self.release(dependent, outcome);
+        }
+    }
+
+    /// Quotas that the job draws on are looked at when the command is done.
+    pub(super) fn note_charges(&mut self, id: JobId) {
+        let Some(job) = self.state.jobs.get(id) else { return };
+        self.charged.extend(job.charges().into_keys().map(|band| (job.user, band)));
+    }
+
+    /// Drops specs that no task runs and no open update may return to.
+    pub(super) fn forget_versions(&mut self, id: JobId) {
+        let Some(job) = self.state.jobs.get(id) else { return };
+        if job.specs.len() <= 1 {
+            return;
+        }
+        let Some(load) = self.state.job_loads.get(id) else { return };
+        let mut keep: BTreeSet<u32> = load.at_version.keys().copied().collect();
+        keep.insert(job.version);
+        keep.extend(job.update.iter().flat_map(|update| [update.from, update.to]));
+        if job.specs.keys().all(|version| keep.contains(version)) {
+            return;
+        }
+        self.note_charges(id);
+        self.state.edit_job(id, |job| job.specs.retain(|version, _| keep.contains(version)));
+    }
+
+    /// The job that `id` waited for has ended with `outcome` (B6).
+    pub(super) fn release(&mut self, id: JobId, outcome: JobOutcome) {
+        let Some(job) = self.state.jobs.get(id).cloned() else { return };
+        let strict = job.spec().after.as_ref().is_some_and(|after| after.require_success);
+        if strict && outcome != JobOutcome::Succeeded {
+            for task in self.deferred_of(&job) {
+                let fate = Fate::DependencyFailed;
+                self.die(task, fate, TaskChange::NeverRan, Reason::DependencyFailed);
+            }
+            return;
+        }
+        self.state.edit_job(id, |job| {
+            job.state = JobState::Active;
+            job.waits_for = None;
+        });
+        self.emit(What::Job { job: id, change: JobChange::Released }, Reason::DependencyMet);
+        for task in self.deferred_of(&job) {
+            self.set_task(task, |t| t.state = TaskState::Pending);
+            self.task_event(task, TaskChange::Released, Reason::DependencyMet);
+        }
+    }
+
+    /// Tasks that still wait with their job; a resize may have ended others meanwhile.
+    fn deferred_of(&self, job: &Job) -> Vec<TaskId> {
+        let waits = |id: &&TaskId| {
+            self.state.tasks.get(**id).is_some_and(|t| t.state == TaskState::Deferred)
+        };
+        job.tasks.iter().filter(waits).copied().collect()
+    }
+}

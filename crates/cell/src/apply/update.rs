@@ -1,0 +1,502 @@
+//! Updates (B7): a job rolls from one spec to another, task by task, and can be rolled back until
+//! the owner closes the update.
+//!
+//! What needs neither a restart nor a move takes effect at once. The rest waits for a controller,
+//! one [`crate::Command::StepUpdate`] at a time, so that disruption budgets hold while the world
+//! goes on; a command that rolled all tasks at once could not know what else goes down meanwhile.
+//! Undoing is the same roll with the ends exchanged.
+
+mod adopt;
+
+use super::Context;
+use super::jobs::next_version;
+use crate::admit;
+use crate::change::{self, Effect};
+use crate::command::{Done, Verdict};
+use crate::event::{JobChange, TaskChange};
+use crate::id::{JobId, TaskId};
+use crate::job::{Job, Update};
+use crate::name::{JobKey, Name};
+use crate::reason::{Reason, Refusal};
+use crate::spec::JobSpec;
+use crate::task::{StopCause, Task, TaskState};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+impl Context<'_> {
+    pub(super) fn update_job(
+        &mut self,
+        owner: &Name,
+        spec: &JobSpec,
+        expect: Option<u32>,
+    ) -> Verdict {
+        let verdict = self.try_update(owner, spec, expect);
+        self.note_rejection(owner, &spec.name, &verdict);
+        verdict
+    }
+
+    /// The same spec again is no update, whatever version the client saw: it asks for what is.
+    fn try_update(&mut self, owner: &Name, spec: &JobSpec, expect: Option<u32>) -> Verdict {
+        let key = JobKey { user: owner.clone(), job: spec.name.clone() };
+        let (id, job) = self.job_to_change(&key)?;
+        admit::check_job(spec)?;
+        let old = job.spec().clone();
+        if *old == *spec {
+            return Ok(Done::Unchanged);
+        }
+        self.expected_version(&key, &job, expect)?;
+        if job.update.is_some() {
+            let what = format!("an update of job {key} is open; close it or undo it first");
+            return Err(Refusal::WrongState { what });
+        }
+        if let Some(field) = change::fixed_field(&old, spec) {
+            let (field, value) = (field.to_owned(), "another one".to_owned());
+            let allowed = format!("as in version {}; submit a new job instead", job.version);
+            return Err(Refusal::BadField { field, value, allowed });
+        }
+        self.restricted_features(Some(&old), spec)?;
+        self.room_for_tasks((spec.count as usize).saturating_sub(job.tasks.len()))?;
+        let version = next_version(&job)?;
+        let updated = with_update(&job, spec, version, self.now);
+        self.within_quota(Some(&job), &updated)?;
+        self.note_charges(id);
+        self.state.edit_job(id, |job| *job = updated);
+        self.roll_to(id, old.count, JobChange::UpdateOpened { version });
+        Ok(Done::Version(version))
+    }
+
+    /// The job has a new target: report it, follow its count, and let it take effect where that
+    /// disturbs nobody.
+    fn roll_to(&mut self, id: JobId, old_count: u32, change: JobChange) {
+        self.note_charges(id);
+        self.job_event(id, change, Reason::Requested);
+        let count = self.state.jobs.get(id).map_or(old_count, |job| job.spec().count);
+        if count != old_count {
+            self.job_event(id, JobChange::Resized { count }, Reason::Requested);
+            self.follow_count(id, old_count);
+        }
+        self.adopt_where_free(id);
+        self.forget_versions(id);
+    }
+
+    /// Back to where the update came from. Tasks it skipped are there already.
+    pub(super) fn undo_update(&mut self, key: &JobKey) -> Verdict {
+        let (id, job) = self.job_to_change(key)?;
+        let Some(update) = &job.update else { return Err(no_update(key)) };
+        if update.undoing {
+            return Ok(Done::Unchanged);
+        }
+        let version = update.from;
+        let undone = Update {
+            from: update.to,
+            to: version,
+            opened_at: update.opened_at,
+            disruptions: 0,
+            skipped: BTreeSet::new(),
+            undoing: true,
+        };
+        let old_count = job.spec().count;
+        self.state.edit_job(id, |job| {
+            job.version = version;
+            job.update = Some(undone);
+        });
+        self.roll_to(id, old_count, JobChange::UpdateUndone { version });
+        Ok(Done::Version(version))
+    }
+
+    /// From here on there is no way back. Tasks that were skipped run their old spec until
+    /// something else replaces them.
+    pub(super) fn close_update(&mut self, key: &JobKey) -> Verdict {
+        let (id, job) = self.job_to_change(key)?;
+        let Some(update) = &job.update else { return Ok(Done::Unchanged) };
+        let behind = |task: &Task| {
+            task.version != job.version
+                && task.state.holds_resources()
+                && !update.skipped.contains(&task.index)
+        };
+        let rows = job.tasks.iter().filter_map(|task| self.state.tasks.get(*task));
+        let left = rows.filter(|task| behind(task)).count();
+        if left > 0 {
+            let what = format!("{left} tasks of job {key} still have to be updated");
+            return Err(Refusal::WrongState { what });
+        }
+        self.adopt_where_free(id);
+        self.note_charges(id);
+        self.state.edit_job(id, |job| job.update = None);
+        self.forget_versions(id);
+        let change = JobChange::UpdateClosed { version: job.version };
+        self.job_event(id, change, Reason::Requested);
+        Ok(Done::Applied)
+    }
+
+    /// Rolls one task of an open update.
+    pub(super) fn step_update(&mut self, key: &JobKey, index: u32) -> Verdict {
+        self.system_only()?;
+        let (id, job) = self.job_to_change(key)?;
+        let Some(update) = &job.update else { return Err(no_update(key)) };
+        let row = job.tasks.get(index as usize);
+        let found = row.and_then(|task| Some((*task, self.state.tasks.get(*task)?.clone())));
+        let Some((task_id, task)) = found else {
+            return Err(Refusal::BadField {
+                field: "index".into(),
+                value: index.to_string(),
+                allowed: format!("0 to {}", job.tasks.len().saturating_sub(1)),
+            });
+        };
+        if task.version == job.version {
+            return Ok(Done::Unchanged);
+        }
+        let (_, effect) = change::for_task(job.spec_of(task.version), job.spec(), index);
+        let free = !task.state.holds_resources() || effect == Effect::InPlace;
+        if free && self.adopt(task_id) {
+            self.task_event(task_id, TaskChange::Updated, Reason::UpdateInPlace);
+            self.maybe_ended.push(id);
+            return Ok(Done::Applied);
+        }
+        let running = task.state == TaskState::Running;
+        let most = job.spec().max_update_disruptions;
+        if running && most.is_some_and(|most| update.disruptions >= most) {
+            return Ok(self.skip(id, update, task_id, index));
+        }
+        self.within_budget(task_id)?;
+        self.disrupt(task_id, &task, effect);
+        self.state.edit_job(id, |job| {
+            if let Some(update) = &mut job.update {
+                update.disruptions = update.disruptions.saturating_add(u32::from(running));
+            }
+        });
+        self.maybe_ended.push(id);
+        Ok(Done::Applied)
+    }
+
+    fn skip(&mut self, job: JobId, update: &Update, task: TaskId, index: u32) -> Done {
+        if update.skipped.contains(&index) {
+            return Done::Unchanged;
+        }
+        self.state.edit_job(job, |job| {
+            if let Some(update) = &mut job.update {
+                update.skipped.insert(index);
+            }
+        });
+        self.task_event(task, TaskChange::UpdateSkipped, Reason::UpdateSkipped);
+        Done::Applied
+    }
+
+    /// Stops a task to start it again: where it is, if the new spec fits there; else elsewhere.
+    fn disrupt(&mut self, id: TaskId, task: &Task, effect: Effect) {
+        if effect == Effect::Restart && self.adopt(id) {
+            match task.state {
+                // It starts again anyway, and then with the new spec.
+                TaskState::Stopping(_) => {
+                    self.task_event(id, TaskChange::Updated, Reason::UpdateRestart);
+                }
+                _ => self.stop_task(id, StopCause::RestartInPlace, Reason::UpdateRestart),
+            }
+            return;
+        }
+        self.stop_task(id, StopCause::UpdateMoves, Reason::UpdateMove);
+        self.adopt(id);
+    }
+}
+
+fn no_update(key: &JobKey) -> Refusal {
+    Refusal::WrongState { what: format!("no update of job {key} is open") }
+}
+
+fn with_update(job: &Job, spec: &JobSpec, version: u32, now: crate::time::Time) -> Job {
+    let mut updated = job.clone();
+    updated.update = Some(Update {
+        from: job.version,
+        to: version,
+        opened_at: now,
+        disruptions: 0,
+        skipped: BTreeSet::new(),
+        undoing: false,
+    });
+    updated.version = version;
+    updated.last_version = version;
+    updated.specs.insert(version, Arc::new(spec.clone()));
+    updated
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::apply::fixture::{Cell, all, job, key, name};
+    use crate::command::{Command, Done, Observed};
+    use crate::constraint::{Constraint, Operator, Strength};
+    use crate::name::Token;
+    use crate::priority::{Band, Priority};
+    use crate::resource::Resources;
+    use crate::spec::{JobKind, JobSpec};
+    use crate::task::{StopCause, TaskState};
+    use TaskState::{Pending, Running, Stopping};
+
+    fn update(spec: &JobSpec, expect: Option<u32>) -> Command {
+        Command::UpdateJob { owner: name("ubar"), spec: spec.clone(), expect }
+    }
+
+    fn step(index: u32) -> Command {
+        Command::StepUpdate { job: key("ubar/jfoo"), index }
+    }
+
+    fn close() -> Command {
+        Command::CloseUpdate { job: key("ubar/jfoo") }
+    }
+
+    fn undo() -> Command {
+        Command::UndoUpdate { job: key("ubar/jfoo") }
+    }
+
+    fn versions(cell: &Cell) -> Vec<u32> {
+        let id = cell.state.job_named(&key("ubar/jfoo")).unwrap();
+        let job = cell.state.jobs().get(id).unwrap();
+        job.tasks.iter().map(|task| cell.state.tasks().get(*task).unwrap().version).collect()
+    }
+
+    fn kept(cell: &Cell) -> Vec<u32> {
+        let id = cell.state.job_named(&key("ubar/jfoo")).unwrap();
+        cell.state.jobs().get(id).unwrap().specs.keys().copied().collect()
+    }
+
+    fn charged(cell: &Cell, band: Band) -> Resources {
+        let user = cell.state.user_named(&name("ubar")).unwrap();
+        cell.state.user_load(user).unwrap().charged.get(&band).copied().unwrap_or_default()
+    }
+
+    /// `jfoo` with 3 tasks: the first two run on `m1`, the last waits.
+    fn rolling(spec: &JobSpec) -> Cell {
+        let mut cell = Cell::with_machines(2);
+        cell.submit(spec);
+        cell.run("jfoo", 0, "m1");
+        cell.run("jfoo", 1, "m1");
+        cell
+    }
+
+    fn changed(spec: &JobSpec, change: impl FnOnce(&mut JobSpec)) -> JobSpec {
+        let mut new = spec.clone();
+        change(&mut new);
+        new
+    }
+
+    fn new_program(spec: &JobSpec) -> JobSpec {
+        changed(spec, |s| s.task.command = vec!["new".into()])
+    }
+
+    #[test]
+    fn a_new_program_rolls_task_by_task_and_closes() {
+        let spec = job("jfoo", 3, 100);
+        let mut cell = rolling(&spec);
+        let new = new_program(&spec);
+        assert_eq!(cell.ok(update(&new, Some(1))), Done::Version(2));
+        assert_eq!(versions(&cell), [1, 1, 2]);
+        assert_eq!(cell.ok(update(&new, Some(1))), Done::Unchanged);
+        let open = "not possible while an update of job ubar/jfoo is open; \
+                    close it or undo it first";
+        assert_eq!(cell.refused(update(&changed(&new, |s| s.count = 2), None)), open);
+        let left = "not possible while 2 tasks of job ubar/jfoo still have to be updated";
+        assert_eq!(cell.refused(close()), left);
+        assert_eq!(cell.ok(step(0)), Done::Applied);
+        assert_eq!(cell.said, ["ubar/jfoo/0 told to stop on m1: new spec needs a restart"]);
+        assert_eq!(cell.ok(step(0)), Done::Unchanged);
+        cell.report("jfoo", 0, Observed::Stopped);
+        assert_eq!(cell.said, ["ubar/jfoo/0 starts again on m1: new spec needs a restart"]);
+        cell.ok(step(1));
+        assert_eq!(cell.ok(close()), Done::Applied);
+        assert_eq!(cell.ok(close()), Done::Unchanged);
+        assert_eq!((versions(&cell), kept(&cell)), (vec![2, 2, 2], vec![2]));
+        assert_eq!(cell.refused(undo()), "not possible while no update of job ubar/jfoo is open");
+    }
+
+    #[test]
+    fn an_undone_update_rolls_back_and_its_number_is_never_used_again() {
+        let spec = job("jfoo", 3, 100);
+        let mut cell = rolling(&spec);
+        cell.ok(update(&changed(&new_program(&spec), |s| s.count = 4), None));
+        cell.ok(step(0));
+        assert_eq!(versions(&cell), [2, 1, 2, 2]);
+        assert_eq!(cell.ok(undo()), Done::Version(1));
+        assert_eq!(cell.ok(undo()), Done::Unchanged);
+        // Task 0 is still stopping for the restart: it takes the old spec without another stop.
+        assert_eq!(versions(&cell), [2, 1, 1, 1]);
+        cell.ok(step(0));
+        assert_eq!(cell.said, ["ubar/jfoo/0 updated: new spec needs a restart"]);
+        cell.ok(close());
+        assert_eq!(kept(&cell), [1]);
+        assert_eq!(charged(&cell, Band::Batch), all(30));
+        assert_eq!(cell.ok(update(&new_program(&spec), None)), Done::Version(3));
+    }
+
+    #[test]
+    fn what_needs_no_restart_takes_effect_at_once() {
+        let spec = job("jfoo", 3, 100);
+        let mut cell = rolling(&spec);
+        cell.ok(update(&changed(&spec, |s| s.priority = Priority(110)), None));
+        assert_eq!((versions(&cell), cell.states("jfoo")[0]), (vec![2, 2, 2], Running));
+        let said = cell.said.iter().filter(|s| s.ends_with("updated: new spec, no restart needed"));
+        assert_eq!(said.count(), 3);
+        cell.ok(close());
+        // A constraint that holds where the tasks run disturbs nobody; one that fails moves them.
+        let mut flash = Constraint {
+            attribute: Token::new("flash").unwrap(),
+            operator: Operator::Absent,
+            strength: Strength::Hard,
+        };
+        cell.ok(update(&changed(&spec, |s| s.constraints = vec![flash.clone()]), None));
+        assert_eq!(versions(&cell), [3, 3, 3]);
+        cell.ok(close());
+        flash.operator = Operator::Exists;
+        cell.ok(update(&changed(&spec, |s| s.constraints = vec![flash]), None));
+        assert_eq!(versions(&cell), [3, 3, 4]);
+        cell.ok(step(1));
+        assert_eq!(cell.said, ["ubar/jfoo/1 told to stop on m1: new spec needs another place"]);
+        cell.report("jfoo", 1, Observed::Stopped);
+        assert_eq!(cell.states("jfoo"), [Running, Pending, Pending]);
+    }
+
+    /// Task 0 of `jfoo` (2 x 10 on `m1`, of which others hold 75) steps to new limits.
+    fn check_limits(priority: u16, limits: u64, want: StopCause) {
+        let spec = job("jfoo", 2, priority);
+        let mut cell = Cell::with_machines(2);
+        cell.grant("ubar", Band::Batch, 1000);
+        let other = changed(&job("jother", 1, priority), |s| s.task.limits = all(75));
+        if priority >= 200 {
+            cell.grant("ubar", Band::Production, 200);
+        }
+        cell.submit(&other);
+        cell.run("jother", 0, "m1");
+        cell.submit(&spec);
+        cell.run("jfoo", 0, "m1");
+        cell.run("jfoo", 1, "m1");
+        cell.ok(update(&changed(&spec, |s| s.task.limits = all(limits)), None));
+        cell.ok(step(0));
+        assert_eq!(cell.states("jfoo")[0], Stopping(want), "{priority} {limits}");
+    }
+
+    #[test]
+    fn larger_limits_stay_where_they_fit() {
+        for priority in [100, 200] {
+            check_limits(priority, 5, StopCause::RestartInPlace);
+            check_limits(priority, 15, StopCause::RestartInPlace);
+            check_limits(priority, 16, StopCause::UpdateMoves);
+        }
+    }
+
+    #[test]
+    fn a_priority_that_does_not_fit_moves_and_both_ends_are_charged() {
+        let spec = changed(&job("jfoo", 1, 100), |s| s.task.limits = all(30));
+        let mut cell = Cell::with_machines(2);
+        let prod = changed(&job("jprod", 1, 200), |s| s.task.limits = all(70));
+        cell.submit(&prod);
+        cell.run("jprod", 0, "m1");
+        // The estimator lends out what jprod does not use, so that jfoo fits beside it.
+        let (task, attempt) = (cell.task_id("jprod", 0), cell.task("jprod", 0).attempt);
+        let change = crate::command::ReservationChange { task, attempt, reservation: all(20) };
+        cell.ok(Command::SetReservations(vec![change]));
+        let wide = changed(&spec, |s| s.task.limits = all(40));
+        cell.submit(&wide);
+        cell.run("jfoo", 0, "m1");
+        cell.grant("ubar", Band::Production, 110);
+        cell.ok(update(&changed(&wide, |s| s.priority = Priority(200)), None));
+        assert_eq!(versions(&cell), [1]);
+        assert_eq!(charged(&cell, Band::Production), all(110));
+        assert_eq!(charged(&cell, Band::Batch), all(40));
+        cell.ok(step(0));
+        assert_eq!(cell.states("jfoo"), [Stopping(StopCause::UpdateMoves)]);
+        cell.ok(close());
+        assert_eq!(charged(&cell, Band::Batch), Resources::ZERO);
+    }
+
+    #[test]
+    fn budgets_hold_and_what_would_disrupt_too_much_is_skipped() {
+        let spec = changed(&job("jfoo", 2, 100), |s| {
+            s.max_down = Some(1);
+            s.max_update_disruptions = Some(1);
+        });
+        let mut cell = rolling(&spec);
+        cell.ok(update(&new_program(&spec), None));
+        cell.ok(step(0));
+        // Beyond its own bound the update skips, even while the budget would refuse.
+        assert_eq!(cell.ok(step(1)), Done::Applied);
+        let why = "the update has caused as many disruptions as it may";
+        assert_eq!(cell.said, [format!("ubar/jfoo/1 not updated: {why}")]);
+        assert_eq!(cell.ok(step(1)), Done::Unchanged);
+        cell.ok(close());
+        // The skipped task keeps its spec, and its charge, until it is replaced.
+        assert_eq!((versions(&cell), kept(&cell)), (vec![2, 1], vec![1, 2]));
+        cell.report("jfoo", 1, Observed::Finished);
+        assert_eq!(kept(&cell), [2]);
+
+        let spec = changed(&spec, |s| s.max_update_disruptions = None);
+        let mut cell = rolling(&spec);
+        cell.ok(update(&new_program(&spec), None));
+        cell.ok(step(0));
+        let full = "ubar/jfoo has 1 tasks down already, at most 1 allowed";
+        assert_eq!(cell.refused(step(1)), full);
+        cell.report("jfoo", 0, Observed::Stopped);
+        assert_eq!(cell.refused(step(1)), full);
+        cell.report("jfoo", 0, Observed::Started);
+        assert_eq!(cell.ok(step(1)), Done::Applied);
+    }
+
+    #[test]
+    fn an_update_is_charged_for_the_larger_end_until_it_is_closed() {
+        let spec = job("jfoo", 3, 100);
+        let mut cell = rolling(&spec);
+        cell.ok(update(&changed(&spec, |s| s.task.limits.ram = 5), None));
+        assert_eq!(charged(&cell, Band::Batch), all(30));
+        cell.ok(step(0));
+        cell.ok(step(1));
+        cell.ok(close());
+        assert_eq!(charged(&cell, Band::Batch), Resources { ram: 15, ..all(30) });
+        let short = "quota of ubar in band batch does not suffice: \
+                     disk: asked 120, available 100, short by 20";
+        let wide = changed(&spec, |s| s.task.limits.disk = 40);
+        assert_eq!(cell.refused(update(&wide, None)), short);
+        assert_eq!(cell.said, [format!("ubar/jfoo rejected: {short}")]);
+    }
+
+    #[test]
+    fn an_alloc_grows_around_its_tasks_and_moves_only_when_it_must() {
+        let mut set = job("jfoo", 1, 200);
+        set.kind = JobKind::AllocSet;
+        let mut cell = Cell::with_machines(1);
+        cell.submit(&set);
+        cell.run("jfoo", 0, "m1");
+        let inner = changed(&job("inner", 1, 200), |s| {
+            s.alloc_set = Some(key("ubar/jfoo"));
+            s.task.limits = all(8);
+        });
+        cell.submit(&inner);
+        let alloc = cell.task_id("jfoo", 0);
+        cell.run_in("inner", 0, "m1", Some(alloc));
+        cell.ok(update(&changed(&set, |s| s.task.limits = all(20)), None));
+        assert_eq!((versions(&cell), cell.states("inner")), (vec![2], vec![Running]));
+        cell.ok(close());
+        cell.ok(update(&changed(&set, |s| s.task.limits = all(7)), None));
+        assert_eq!(versions(&cell), [2]);
+        cell.ok(step(0));
+        assert_eq!(cell.states("jfoo"), [Stopping(StopCause::UpdateMoves)]);
+        assert_eq!(cell.states("inner"), [Stopping(StopCause::AllocMoved)]);
+    }
+
+    #[test]
+    fn some_changes_and_some_times_are_refused() {
+        let spec = job("jfoo", 2, 100);
+        let mut cell = rolling(&spec);
+        let gang = "field gang: value another one is not valid; \
+                    allowed: as in version 1; submit a new job instead";
+        assert_eq!(cell.refused(update(&changed(&spec, |s| s.gang = true), None)), gang);
+        let stale = "job ubar/jfoo is at version 1, not 7; read it again and retry";
+        assert_eq!(cell.refused(update(&new_program(&spec), Some(7))), stale);
+        let none = "not possible while no update of job ubar/jfoo is open";
+        assert_eq!(cell.refused(step(0)), none);
+        cell.ok(update(&new_program(&spec), None));
+        let index = "field index: value 2 is not valid; allowed: 0 to 1";
+        assert_eq!(cell.refused(step(2)), index);
+        let resize = Command::ResizeJob { job: key("ubar/jfoo"), count: 3, expect: None };
+        let open = "not possible while an update of job ubar/jfoo is open";
+        assert_eq!(cell.refused(resize), open);
+        cell.ok(Command::StopJob { job: key("ubar/jfoo") });
+        assert_eq!(cell.refused(step(0)), "not possible while job ubar/jfoo is stopping");
+    }
+}

@@ -1,0 +1,395 @@
+//! The only writers of rows: each keeps the derived sums equal to what the rows add up to.
+
+use crate::ephemeral::ResourceRow;
+use crate::id::{JobId, MachineId, ResourceId, TaskId, UserId};
+use crate::job::{Job, JobState};
+use crate::load::{AllocLoad, JobLoad, MachineLoad, UserLoad};
+use crate::machine::Machine;
+use crate::name::Name;
+use crate::named::ResourceName;
+use crate::priority::Priority;
+use crate::quota::User;
+use crate::resource::Resources;
+use crate::spec::JobSpec;
+use crate::state::State;
+use crate::task::Task;
+use crate::time::Time;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What a task adds to the sums of its machine or alloc.
+struct Footprint<'a> {
+    limits: Resources,
+    priority: Priority,
+    spec: &'a JobSpec,
+}
+
+fn sorted_insert<T: Ord>(list: &mut Vec<T>, value: T) {
+    if let Err(at) = list.binary_search(&value) {
+        list.insert(at, value);
+    }
+}
+
+fn sorted_remove<T: Ord>(list: &mut Vec<T>, value: &T) {
+    if let Ok(at) = list.binary_search(value) {
+        list.remove(at);
+    }
+}
+
+fn shift(sum: &mut Resources, by: Resources, add: bool) {
+    *sum = if add { sum.plus(by) } else { sum.minus(by) };
+}
+
+/// Whether two versions of a task row weigh differently in any sum but the job's counters.
+fn weighs_the_same(a: &Task, b: &Task) -> bool {
+    a.machine == b.machine
+        && a.state.holds_resources() == b.state.holds_resources()
+        && a.state.on_machine() == b.state.on_machine()
+        && a.reservation == b.reservation
+        && a.version == b.version
+        && a.alloc == b.alloc
+        && a.grant == b.grant
+}
+
+impl State {
+    /// Changes a task row through `change`. False when there is no such row.
+    pub(crate) fn edit_task(&mut self, id: TaskId, change: impl FnOnce(&mut Task)) -> bool {
+        let Some(row) = self.tasks.get_mut(id) else { return false };
+        let before = row.clone();
+        change(row);
+        let (job, state, version) = (row.job, row.state, row.version);
+        // Most changes only move a counter of the job: those need no second copy of the row.
+        let after = (!weighs_the_same(&before, row)).then(|| row.clone());
+        if before.state != state
+            && let Some(load) = self.job_loads.get_mut(job)
+        {
+            let old = load.counter(before.state);
+            *old = old.saturating_sub(1);
+            *load.counter(state) += 1;
+        }
+        if before.version != version
+            && let Some(load) = self.job_loads.get_mut(job)
+        {
+            load.count_version(before.version, false);
+            load.count_version(version, true);
+        }
+        if let Some(after) = after {
+            self.weigh(id, &before, false);
+            self.weigh(id, &after, true);
+        }
+        true
+    }
+
+    /// Makes the row of a new task in the smallest vacant slot.
+    pub(crate) fn insert_task(&mut self, task: Task) -> TaskId {
+        let vacant = self.vacant_tasks.first().copied();
+        let id = match vacant {
+            Some(id) => {
+                Arc::make_mut(&mut self.vacant_tasks).remove(&id);
+                self.tasks.refill(id, task.clone());
+                id
+            }
+            None => self.tasks.push(task.clone()),
+        };
+        self.count_task(id, &task, true);
+        id
+    }
+
+    pub(crate) fn remove_task(&mut self, id: TaskId) {
+        if let Some(task) = self.tasks.remove(id) {
+            self.count_task(id, &task, false);
+            Arc::make_mut(&mut self.vacant_tasks).insert(id);
+        }
+    }
+
+    /// Adds a whole row to every sum, or takes it out; used for new, purged and loaded rows.
+    pub(crate) fn count_task(&mut self, id: TaskId, task: &Task, add: bool) {
+        if let Some(load) = self.job_loads.get_mut(task.job) {
+            let counter = load.counter(task.state);
+            *counter = if add { *counter + 1 } else { counter.saturating_sub(1) };
+            load.count_version(task.version, add);
+        }
+        self.weigh(id, task, add);
+    }
+
+    fn weigh(&mut self, id: TaskId, task: &Task, add: bool) {
+        let (Some(machine), true) = (task.machine, task.state.on_machine()) else { return };
+        let Some(spec) = self.spec_of(task).cloned() else { return };
+        if let Some(load) = self.machine_loads.get_mut(machine) {
+            match add {
+                true => sorted_insert(&mut load.tasks, id),
+                false => sorted_remove(&mut load.tasks, &id),
+            }
+        }
+        if let Some(alloc) = task.alloc {
+            self.edit_alloc_load(alloc, |load| match add {
+                true => sorted_insert(&mut load.tasks, id),
+                false => sorted_remove(&mut load.tasks, &id),
+            });
+        }
+        if task.state.holds_resources() {
+            let footprint = Footprint {
+                limits: spec.limits_of(task.index),
+                priority: spec.priority,
+                spec: &spec,
+            };
+            self.weigh_holder(id, task, machine, &footprint, add);
+        }
+    }
+
+    fn weigh_holder(
+        &mut self,
+        id: TaskId,
+        task: &Task,
+        machine: MachineId,
+        footprint: &Footprint<'_>,
+        add: bool,
+    ) {
+        let Footprint { limits, priority, spec } = *footprint;
+        let prod = priority.is_prod();
+        if let Some(load) = self.machine_loads.get_mut(machine) {
+            for port in task.ports() {
+                match add {
+                    true => sorted_insert(&mut load.ports, (*port, id)),
+                    false => sorted_remove(&mut load.ports, &(*port, id)),
+                }
+            }
+            if task.alloc.is_none() {
+                weigh_top_level(load, task, footprint, add);
+            }
+        }
+        if let Some(alloc) = task.alloc {
+            self.edit_alloc_load(alloc, |load| {
+                shift(&mut load.reserved, task.reservation, add);
+                if prod {
+                    shift(&mut load.prod_limits, limits, add);
+                }
+            });
+        }
+        if !spec.spread.is_empty()
+            && let Some(row) = self.machines.get(machine)
+            && let Some(load) = self.job_loads.get_mut(task.job)
+        {
+            load.count_domains(machine, row, add);
+        }
+    }
+
+    /// Empty alloc loads are not kept, so that the sums are canonical.
+    fn edit_alloc_load(&mut self, alloc: TaskId, change: impl FnOnce(&mut AllocLoad)) {
+        let mut load = self.alloc_loads.get(&alloc).cloned().unwrap_or_default();
+        change(&mut load);
+        if load == AllocLoad::default() {
+            self.alloc_loads.remove(&alloc);
+        } else {
+            self.alloc_loads.insert(alloc, load);
+        }
+    }
+
+    /// Changes a job row; charges, names and dependents follow. Changing what running tasks weigh
+    /// (limits of a version in use) is not possible here: versions are immutable.
+    pub(crate) fn edit_job(&mut self, id: JobId, change: impl FnOnce(&mut Job)) -> bool {
+        let Some(before) = self.jobs.get(id).cloned() else { return false };
+        self.count_job(id, &before, false);
+        if let Some(row) = self.jobs.get_mut(id) {
+            change(row);
+            let after = row.clone();
+            self.count_job(id, &after, true);
+        }
+        true
+    }
+
+    pub(crate) fn insert_job(&mut self, job: Job) -> JobId {
+        self.job_loads.push(JobLoad::default());
+        let id = self.jobs.push(job.clone());
+        self.job_names.insert((job.user, job.name.clone()), id);
+        self.count_job(id, &job, true);
+        id
+    }
+
+    /// Forgets a dead job whose task rows are gone already.
+    pub(crate) fn remove_job(&mut self, id: JobId) {
+        if let Some(job) = self.jobs.remove(id) {
+            self.count_job(id, &job, false);
+            self.job_loads.remove(id);
+            let key = (job.user, job.name);
+            if self.job_names.get(&key) == Some(&id) {
+                self.job_names.remove(&key);
+            }
+        }
+    }
+
+    pub(crate) fn count_job(&mut self, id: JobId, job: &Job, add: bool) {
+        let charges = job.charges();
+        if let Some(load) = self.user_loads.get_mut(job.user) {
+            for (band, charge) in charges {
+                count_charge(load, band, charge, add);
+            }
+            if !job.is_dead() {
+                let jobs = load.live_jobs;
+                load.live_jobs = if add { jobs + 1 } else { jobs.saturating_sub(1) };
+            }
+        }
+        if let (Some(on), JobState::Deferred) = (job.waits_for, job.state) {
+            let mut set = self.dependents.get(&on).cloned().unwrap_or_default();
+            match add {
+                true => set.insert(id),
+                false => set.remove(&id),
+            };
+            match set.is_empty() {
+                true => self.dependents.remove(&on),
+                false => self.dependents.insert(on, set),
+            };
+        }
+    }
+
+    /// Changes a machine row. Domain counts follow a changed rack or power domain.
+    pub(crate) fn edit_machine(&mut self, id: MachineId, change: impl FnOnce(&mut Machine)) -> bool {
+        let Some(before) = self.machines.get(id).cloned() else { return false };
+        let mut after = before.clone();
+        change(&mut after);
+        let moved = before.spec.rack != after.spec.rack || before.spec.power != after.spec.power;
+        if moved {
+            self.recount_domains(id, false);
+        }
+        self.capacity = self.capacity.minus(before.spec.capacity).plus(after.spec.capacity);
+        if let Some(load) = self.machine_loads.get_mut(id) {
+            shift(&mut load.reserved, retained(&before), false);
+            shift(&mut load.reserved, retained(&after), true);
+        }
+        if let Some(row) = self.machines.get_mut(id) {
+            *row = after;
+        }
+        if moved {
+            self.recount_domains(id, true);
+        }
+        true
+    }
+
+    fn recount_domains(&mut self, machine: MachineId, add: bool) {
+        let tasks = self.machine_loads.get(machine).map(|l| l.tasks.clone()).unwrap_or_default();
+        for id in tasks {
+            let Some(task) = self.tasks.get(id) else { continue };
+            let spread = self.spec_of(task).is_some_and(|spec| !spec.spread.is_empty());
+            let job = task.job;
+            if spread
+                && task.state.holds_resources()
+                && let Some(row) = self.machines.get(machine)
+                && let Some(load) = self.job_loads.get_mut(job)
+            {
+                load.count_domains(machine, row, add);
+            }
+        }
+    }
+
+    pub(crate) fn insert_machine(&mut self, machine: Machine) -> MachineId {
+        let reserved = retained(&machine);
+        self.machine_loads.push(MachineLoad { reserved, ..MachineLoad::default() });
+        self.capacity = self.capacity.plus(machine.spec.capacity);
+        let name = machine.spec.name.clone();
+        let id = self.machines.push(machine);
+        self.machine_names.insert(name, id);
+        id
+    }
+
+    /// Forgets a machine on which nothing is any more.
+    pub(crate) fn remove_machine(&mut self, id: MachineId) {
+        if let Some(machine) = self.machines.remove(id) {
+            self.machine_loads.remove(id);
+            self.capacity = self.capacity.minus(machine.spec.capacity);
+            self.machine_names.remove(&machine.spec.name);
+        }
+    }
+
+    pub(crate) fn insert_user(&mut self, name: Name) -> UserId {
+        self.user_loads.push(UserLoad::default());
+        let id = self.users.push(User {
+            name: name.clone(),
+            capabilities: BTreeSet::new(),
+            quota: Default::default(),
+            exceeded: BTreeSet::new(),
+        });
+        self.user_names.insert(name, id);
+        id
+    }
+
+    /// Forgets a user without jobs.
+    pub(crate) fn remove_user(&mut self, id: UserId) {
+        if let Some(user) = self.users.remove(id) {
+            self.user_loads.remove(id);
+            self.user_names.remove(&user.name);
+        }
+    }
+
+    pub(crate) fn insert_resource(
+        &mut self,
+        name: ResourceName,
+        owner: Option<UserId>,
+        lease_until: Time,
+    ) -> ResourceId {
+        let id = self.resources.next_key();
+        self.resource_names.insert(name.clone(), id);
+        self.resources.push(ResourceRow { id, name, owner, lease_until })
+    }
+
+    /// Forgets a resource no machine has any more.
+    pub(crate) fn remove_resource(&mut self, id: ResourceId) {
+        if let Some(row) = self.resources.remove(id) {
+            self.resource_names.remove(&row.name);
+        }
+    }
+}
+
+fn count_charge(load: &mut UserLoad, band: crate::priority::Band, charge: Resources, add: bool) {
+    if charge.is_zero() {
+        return;
+    }
+    let sum = load.charged.entry(band).or_default();
+    shift(sum, charge, add);
+    if sum.is_zero() {
+        load.charged.remove(&band);
+    }
+}
+
+/// Disk kept for log savers stays charged to the machine.
+pub(crate) fn retained(machine: &Machine) -> Resources {
+    let disk = machine.retained.iter().fold(0u64, |sum, r| sum.saturating_add(r.bytes));
+    Resources { disk, ..Resources::ZERO }
+}
+
+fn weigh_top_level(load: &mut MachineLoad, task: &Task, footprint: &Footprint<'_>, add: bool) {
+    let Footprint { limits, priority, spec } = *footprint;
+    shift(&mut load.reserved, task.reservation, add);
+    shift(&mut load.limits, limits, add);
+    if priority.is_prod() {
+        shift(&mut load.prod_limits, limits, add);
+    }
+    for grant in task.devices() {
+        let at = usize::from(grant.device);
+        if load.devices.len() <= at {
+            load.devices.resize(at + 1, 0);
+        }
+        let used = load.devices[at];
+        load.devices[at] =
+            if add { used.saturating_add(grant.milli) } else { used.saturating_sub(grant.milli) };
+        while load.devices.last() == Some(&0) {
+            load.devices.pop();
+        }
+    }
+    for named in &spec.task.named {
+        weigh_named(&mut load.named, &named.name, named.amount, add);
+    }
+}
+
+fn weigh_named(list: &mut Vec<(ResourceName, u64)>, name: &ResourceName, by: u64, add: bool) {
+    match list.binary_search_by(|(n, _)| n.cmp(name)) {
+        Ok(at) if add => list[at].1 = list[at].1.saturating_add(by),
+        Ok(at) => {
+            list[at].1 = list[at].1.saturating_sub(by);
+            if list[at].1 == 0 {
+                list.remove(at);
+            }
+        }
+        Err(at) if add && by > 0 => list.insert(at, (name.clone(), by)),
+        Err(_) => {}
+    }
+}

@@ -1,0 +1,101 @@
+//! Rows that decode and refer to each other may still hold what admission would never have let in.
+//! Everything `apply` relies on being bounded is bounded here again, by admission's own rules.
+
+use super::LoadError;
+use crate::admit;
+use crate::job::Job;
+use crate::machine::Machine;
+use crate::named::UNBOUNDED;
+use crate::reason::Refusal;
+use crate::replay::WINDOW;
+use crate::resource::MAX_QUANTITY;
+use crate::spec::MAX_TASKS;
+use crate::state::{LEVEL, State};
+use crate::task::{MAX_CRASH_PAIRS, Task};
+
+/// Counters that grow by one stay far from their end; one beyond this was never counted up to.
+const MAX_COUNTER: u64 = 1 << 31;
+
+type Checked = Result<(), LoadError>;
+
+fn bad(row: &str, why: impl ToString) -> LoadError {
+    LoadError::BadRow { row: row.to_owned(), why: why.to_string() }
+}
+
+fn at_most(row: &str, field: &str, value: u64, most: u64) -> Checked {
+    match value <= most {
+        true => Ok(()),
+        false => Err(bad(row, format!("{field} is {value}; allowed: at most {most}"))),
+    }
+}
+
+fn admitted(row: &str, checked: Result<(), Refusal>) -> Checked {
+    checked.map_err(|refusal| bad(row, refusal))
+}
+
+pub(super) fn rows(state: &State) -> Checked {
+    head(state)?;
+    for (id, user) in state.users.iter() {
+        let row = format!("user row {} ({})", id.0, user.name);
+        user.quota.values().try_for_each(|quota| {
+            admitted(&row, admit::bounded("quota", quota.amount, admit::MAX_TOTAL))
+        })?;
+    }
+    for (id, machine) in state.machines.iter() {
+        check_machine(&format!("machine row {} ({})", id.0, machine.spec.name), machine)?;
+    }
+    for (id, job) in state.jobs.iter() {
+        check_job(&format!("job row {} ({})", id.0, job.name), job)?;
+    }
+    for (id, task) in state.tasks.iter() {
+        check_task(&format!("task row {}", id.0), task)?;
+    }
+    windows(state)
+}
+
+fn head(state: &State) -> Checked {
+    let row = "head of the state";
+    if state.level == 0 || state.level > LEVEL {
+        return Err(bad(row, format!("level is {}; allowed: 1 to {LEVEL}", state.level)));
+    }
+    at_most(row, "number of entries applied", state.applied, u64::MAX >> 1)
+}
+
+fn check_machine(row: &str, machine: &Machine) -> Checked {
+    admitted(row, admit::check_machine(&machine.spec))?;
+    at_most(row, "generation", u64::from(machine.generation), MAX_COUNTER)?;
+    let list = &machine.ephemeral;
+    let in_order = list.windows(2).all(|pair| pair[0].name < pair[1].name);
+    if !in_order || list.iter().any(|entry| entry.name.namespace.is_none()) {
+        return Err(bad(row, "ephemeral: allowed: names with a namespace, in order, each once"));
+    }
+    let amounts = list.iter().map(|entry| entry.amount).filter(|amount| *amount != UNBOUNDED);
+    let disks = machine.retained.iter().map(|entry| entry.bytes);
+    amounts.chain(disks).try_for_each(|amount| at_most(row, "amount", amount, MAX_QUANTITY))
+}
+
+fn check_job(row: &str, job: &Job) -> Checked {
+    at_most(row, "version", u64::from(job.version), MAX_COUNTER)?;
+    at_most(row, "number of tasks", job.tasks.len() as u64, u64::from(MAX_TASKS))?;
+    job.specs.values().try_for_each(|spec| admitted(row, admit::check_job(spec)))
+}
+
+fn check_task(row: &str, task: &Task) -> Checked {
+    admitted(row, admit::quantities("reservation", task.reservation))?;
+    at_most(row, "attempt", u64::from(task.attempt), MAX_COUNTER)?;
+    at_most(row, "failures in a row", u64::from(task.failures_in_row), MAX_COUNTER)?;
+    at_most(row, "number of crash pairings", task.crashed_on.len() as u64, MAX_CRASH_PAIRS as u64)
+}
+
+fn windows(state: &State) -> Checked {
+    for (client, window) in state.windows.iter() {
+        let row = format!("replay window of client {client}");
+        at_most(&row, "number of requests", window.entries.len() as u64, WINDOW as u64)?;
+        let first = window.entries.first_key_value().map(|(sequence, _)| *sequence);
+        if first.is_some_and(|first| first <= window.forgotten && window.forgotten > 0) {
+            let forgotten = window.forgotten;
+            return Err(bad(&row, format!("knows request {first:?}, forgot up to {forgotten}")));
+        }
+    }
+    Ok(())
+}

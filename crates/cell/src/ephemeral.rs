@@ -1,0 +1,31 @@
+//! Ephemeral resources (E1): named resources an application makes up to steer its own tasks.
+//! They are matched and accounted like any named resource, belong to an owner, and end with a
+//! lease. Capacity is changed by deltas only, so concurrent writers never lose each other's work;
+//! it may fall below what is held: holders stay, nobody new matches.
+
+use crate::id::{ResourceId, UserId};
+use crate::named::ResourceName;
+use crate::time::Time;
+use serde::{Deserialize, Serialize};
+
+/// An interned resource name. Static names (of machines) have no owner.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ResourceRow {
+    pub id: ResourceId,
+    pub name: ResourceName,
+    /// `None` for operator-given resources, which applications cannot write.
+    pub owner: Option<UserId>,
+    /// When the resource disappears unless renewed.
+    pub lease_until: Time,
+}
+
+/// Change of an ephemeral resource's capacity on one machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum CapacityChange {
+    /// Relative, so that two writers add up.
+    Add(i64),
+    /// To [`crate::named::UNBOUNDED`].
+    Unbounded,
+    /// Gone from this machine.
+    Remove,
+}

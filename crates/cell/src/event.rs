@@ -1,0 +1,119 @@
+//! Events (B5): what `apply` reports of every change. History, names and the scheduler's cached
+//! copy are folds over these.
+
+use crate::id::{JobId, MachineId, ResourceId, TaskId, UserId};
+use crate::name::Name;
+use crate::priority::Band;
+use crate::reason::{Reason, Refusal};
+use crate::time::Time;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    pub at: Time,
+    pub what: What,
+    pub reason: Reason,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum What {
+    Task { task: TaskId, job: JobId, index: u32, attempt: u32, change: TaskChange },
+    Job { job: JobId, change: JobChange },
+    /// A submission or update that was refused; leaves no other trace.
+    JobRejected { user: Name, job: Name, refusal: Refusal },
+    Machine { machine: MachineId, change: MachineChange },
+    User { user: UserId, change: UserChange },
+    Resource { resource: ResourceId, machine: Option<MachineId>, change: ResourceChange },
+    LevelRaised { level: u32 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum TaskChange {
+    /// Row made; deferred or pending.
+    Submitted,
+    /// Deferred -> pending.
+    Released,
+    /// Pending -> assigned.
+    Scheduled { machine: MachineId },
+    /// Assigned -> running.
+    Started { machine: MachineId },
+    /// Told to stop.
+    Stopping { machine: MachineId },
+    /// Back to pending, through no fault of its own.
+    Evicted { machine: MachineId },
+    /// Attempt ended with success and the job wants it again; back to pending.
+    Completed { machine: MachineId },
+    /// Attempt failed; back to pending.
+    Failed { machine: MachineId },
+    /// Machine lost; back to pending.
+    Lost { machine: MachineId },
+    /// Assigned again to the machine it was on.
+    Restarted { machine: MachineId },
+    /// A new version took effect without restart.
+    Updated,
+    /// A change of an update was not made.
+    UpdateSkipped,
+    ReservationChanged,
+    /// Dead.
+    Finished,
+    FailedForGood,
+    Killed,
+    NeverRan,
+    /// Row purged.
+    Purged,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum JobChange {
+    Submitted,
+    Accepted,
+    Released,
+    UpdateOpened { version: u32 },
+    UpdateUndone { version: u32 },
+    UpdateClosed { version: u32 },
+    Resized { count: u32 },
+    Stopping,
+    Succeeded,
+    Failed,
+    Killed,
+    NeverRan,
+    Purged,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum MachineChange {
+    Added,
+    Updated,
+    Removed,
+    Up { incarnation: u64 },
+    Down,
+    DrainStarted,
+    DrainStopped,
+    PackagesChanged,
+    /// Holds more than it has: somebody must go.
+    OverCommitted,
+    /// Fits again.
+    Recovered,
+    DiskRetained { bytes: u64 },
+    DiskReleased { bytes: u64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum UserChange {
+    Added,
+    Removed,
+    CapabilitiesChanged,
+    QuotaChanged { band: Band },
+    /// More is charged than granted: nothing new is admitted in this band.
+    QuotaExceeded { band: Band },
+    QuotaRecovered { band: Band },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ResourceChange {
+    Created,
+    CapacityChanged { capacity: u64 },
+    Renewed,
+    RemovedFromMachine,
+    Deleted,
+}

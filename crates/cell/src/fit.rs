@@ -1,0 +1,293 @@
+//! The only definition of "fits" (B30): whether a task can be put on a machine, or into an alloc on
+//! it, as the state is now. `apply` rechecks every placement with it; the scheduler's dense arrays
+//! are tested against it.
+//!
+//! The rule for room (B40): prod is counted by limits, so that it never depends on reclaimed
+//! resources; everything together is counted by logged reservations. An alloc is to its inner tasks
+//! what a machine is to the rest.
+
+use crate::device::{Device, DeviceGrant, DeviceRequest};
+use crate::id::{MachineId, TaskId};
+use crate::load::MachineLoad;
+use crate::machine::{Machine, MachineStatus};
+use crate::named::UNBOUNDED;
+use crate::reason::Misfit;
+use crate::resource::Resources;
+use crate::spec::{Domain, JobSpec};
+use crate::state::State;
+use crate::task::Task;
+
+/// A task that looks for a place.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    pub task: &'a Task,
+    pub spec: &'a JobSpec,
+}
+
+impl<'a> Candidate<'a> {
+    /// The task as it would be placed: with the version new placements use.
+    #[must_use]
+    pub fn of(state: &'a State, task: TaskId) -> Option<Candidate<'a>> {
+        let task = state.tasks().get(task)?;
+        let spec = state.jobs().get(task.job)?.spec();
+        Some(Candidate { task, spec })
+    }
+
+    #[must_use]
+    pub fn limits(&self) -> Resources {
+        self.spec.limits_of(self.task.index)
+    }
+}
+
+/// First reason, in precedence order, why the candidate does not fit on `machine` (in `alloc`, for
+/// jobs inside an alloc set). `None`: it fits.
+#[must_use]
+pub fn misfit(
+    state: &State,
+    candidate: &Candidate<'_>,
+    machine: MachineId,
+    alloc: Option<TaskId>,
+) -> Option<Misfit> {
+    let Some(row) = state.machines().get(machine) else { return Some(Misfit::MachineDown) };
+    let Some(load) = state.machine_load(machine) else { return Some(Misfit::MachineDown) };
+    None.or_else(|| status(row, alloc))
+        .or_else(|| constraints(candidate.spec, row))
+        .or_else(|| crashed(candidate.task, machine))
+        .or_else(|| alloc_member(state, candidate.spec, machine, alloc))
+        .or_else(|| spread(state, candidate, machine, row))
+        .or_else(|| static_ports(candidate.spec, load))
+        .or_else(|| dynamic_ports(candidate.spec, row, load))
+        .or_else(|| choose_devices(&row.spec.devices, load, &candidate.spec.task.devices).err())
+        .or_else(|| named(candidate.spec, row, load))
+        .or_else(|| room(state, candidate, row, load, alloc))
+}
+
+/// A draining machine takes nothing new, except into allocs that are still there.
+fn status(row: &Machine, alloc: Option<TaskId>) -> Option<Misfit> {
+    if row.status != MachineStatus::Up {
+        return Some(Misfit::MachineDown);
+    }
+    (row.draining && alloc.is_none()).then_some(Misfit::MachineDraining)
+}
+
+fn constraints(spec: &JobSpec, row: &Machine) -> Option<Misfit> {
+    let failing = |c: &crate::constraint::Constraint| c.is_hard() && !c.holds(&row.spec.attributes);
+    let position = spec.constraints.iter().position(failing)? as u32;
+    Some(Misfit::Constraint { position })
+}
+
+fn crashed(task: &Task, machine: MachineId) -> Option<Misfit> {
+    task.avoids(machine).then_some(Misfit::CrashedHere)
+}
+
+fn alloc_member(
+    state: &State,
+    spec: &JobSpec,
+    machine: MachineId,
+    alloc: Option<TaskId>,
+) -> Option<Misfit> {
+    match (&spec.alloc_set, alloc) {
+        (None, None) => None,
+        (Some(set), Some(alloc)) => {
+            let Some(row) = state.tasks().get(alloc) else { return Some(Misfit::NoAllocHere) };
+            let member = state.job_named(set) == Some(row.job)
+                && row.machine == Some(machine)
+                && row.state.holds_resources();
+            (!member).then_some(Misfit::NoAllocHere)
+        }
+        _ => Some(Misfit::NoAllocHere),
+    }
+}
+
+fn spread(
+    state: &State,
+    candidate: &Candidate<'_>,
+    machine: MachineId,
+    row: &Machine,
+) -> Option<Misfit> {
+    let load = state.job_load(candidate.task.job)?;
+    candidate.spec.spread.iter().find_map(|s| {
+        let domain_known = match s.domain {
+            Domain::Machine => true,
+            Domain::Rack => row.spec.rack.is_some(),
+            Domain::Power => row.spec.power.is_some(),
+        };
+        let full = domain_known && load.in_domain(s.domain, machine, row) >= s.limit;
+        full.then_some(Misfit::Spread { domain: s.domain, limit: s.limit })
+    })
+}
+
+fn static_ports(spec: &JobSpec, load: &MachineLoad) -> Option<Misfit> {
+    spec.task.static_ports.iter().find_map(|port| {
+        let holder = load.port_holder(*port)?;
+        Some(Misfit::StaticPort { port: *port, holder: Some(holder) })
+    })
+}
+
+fn dynamic_ports(spec: &JobSpec, row: &Machine, load: &MachineLoad) -> Option<Misfit> {
+    let asked = u32::from(spec.task.ports);
+    if asked == 0 {
+        return None;
+    }
+    let range = row.spec.ports;
+    let own = spec.task.static_ports.iter().filter(|p| range.contains(**p)).count();
+    let used = load.ports.iter().filter(|(p, _)| range.contains(*p)).count();
+    let available = range.count().saturating_sub((own + used) as u32);
+    (asked > available).then_some(Misfit::DynamicPorts { asked, available })
+}
+
+/// Static ports, then the lowest free ones of the machine's range.
+#[must_use]
+pub fn choose_ports(spec: &JobSpec, row: &Machine, load: &MachineLoad) -> Vec<u16> {
+    let mut ports = spec.task.static_ports.clone();
+    let wanted = ports.len() + usize::from(spec.task.ports);
+    let range = row.spec.ports;
+    let mut free = (range.first..=range.last).filter(|p| load.port_holder(*p).is_none());
+    while ports.len() < wanted {
+        match free.next() {
+            Some(port) if !spec.task.static_ports.contains(&port) => ports.push(port),
+            Some(_) => {}
+            None => break,
+        }
+    }
+    ports
+}
+
+/// Whether `ports` are what the spec asks for and free on the machine.
+#[must_use]
+pub fn ports_granted(spec: &JobSpec, row: &Machine, load: &MachineLoad, ports: &[u16]) -> bool {
+    let fixed = spec.task.static_ports.len();
+    let wanted = fixed + usize::from(spec.task.ports);
+    let distinct = (1..ports.len()).all(|i| !ports[..i].contains(&ports[i]));
+    ports.len() == wanted
+        && distinct
+        && ports[..fixed] == spec.task.static_ports[..]
+        && ports[fixed..].iter().all(|p| row.spec.ports.contains(*p))
+        && ports.iter().all(|p| load.port_holder(*p).is_none())
+}
+
+/// Picks devices for all requests: for each, the fullest ones that still have the shares, so that
+/// whole devices stay whole.
+///
+/// # Errors
+/// The first request that cannot be met.
+pub fn choose_devices(
+    devices: &[Device],
+    load: &MachineLoad,
+    requests: &[DeviceRequest],
+) -> Result<Vec<DeviceGrant>, Misfit> {
+    if requests.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut free: Vec<u16> = (0..devices.len()).map(|i| load.device_free(i)).collect();
+    let mut grants = Vec::new();
+    for request in requests {
+        let mut fitting: Vec<usize> = (0..devices.len())
+            .filter(|i| request.accepts(&devices[*i]) && free[*i] >= request.milli)
+            .collect();
+        let (asked, available) = (u32::from(request.count), fitting.len() as u32);
+        if asked > available {
+            let kind = request.kind.clone();
+            return Err(Misfit::Device { kind, asked, milli: request.milli, available });
+        }
+        fitting.sort_by_key(|i| (free[*i], *i));
+        for i in fitting.into_iter().take(asked as usize) {
+            free[i] -= request.milli;
+            grants.push(DeviceGrant { device: i as u8, milli: request.milli });
+        }
+    }
+    Ok(grants)
+}
+
+/// Whether `grants` meet the requests in order, each with distinct devices, within what is free.
+#[must_use]
+pub fn devices_granted(
+    devices: &[Device],
+    load: &MachineLoad,
+    requests: &[DeviceRequest],
+    grants: &[DeviceGrant],
+) -> bool {
+    let wanted: usize = requests.iter().map(|r| usize::from(r.count)).sum();
+    if grants.len() != wanted {
+        return false;
+    }
+    let mut free: Vec<u16> = (0..devices.len()).map(|i| load.device_free(i)).collect();
+    let mut rest = grants;
+    for request in requests {
+        let (mine, others) = rest.split_at(usize::from(request.count));
+        rest = others;
+        for (i, grant) in mine.iter().enumerate() {
+            let at = usize::from(grant.device);
+            let meets = devices.get(at).is_some_and(|d| request.accepts(d))
+                && grant.milli == request.milli
+                && free[at] >= grant.milli
+                && !mine[..i].iter().any(|g| g.device == grant.device);
+            if !meets {
+                return false;
+            }
+            free[at] -= grant.milli;
+        }
+    }
+    true
+}
+
+fn named(spec: &JobSpec, row: &Machine, load: &MachineLoad) -> Option<Misfit> {
+    spec.task.named.iter().find_map(|ask| {
+        let capacity = row.named_capacity(&ask.name);
+        if capacity == UNBOUNDED {
+            return None;
+        }
+        let available = capacity.saturating_sub(load.named_used(&ask.name));
+        let short = ask.amount > available || capacity == 0;
+        let (name, asked) = (ask.name.clone(), ask.amount);
+        short.then_some(Misfit::Named { name, asked, available })
+    })
+}
+
+fn room(
+    state: &State,
+    candidate: &Candidate<'_>,
+    row: &Machine,
+    load: &MachineLoad,
+    alloc: Option<TaskId>,
+) -> Option<Misfit> {
+    let (capacity, prod_limits, reserved) = sums(state, row, load, alloc);
+    room_misfit(candidate, capacity, prod_limits, reserved)
+}
+
+/// Capacity, prod limits held and reservations held of the machine, or of an alloc on it.
+pub(crate) fn sums(
+    state: &State,
+    row: &Machine,
+    load: &MachineLoad,
+    alloc: Option<TaskId>,
+) -> (Resources, Resources, Resources) {
+    let Some(alloc) = alloc else {
+        return (row.spec.capacity, load.prod_limits, load.reserved);
+    };
+    let limits = |task: &Task| Some(state.spec_of(task)?.limits_of(task.index));
+    let capacity = state.tasks().get(alloc).and_then(limits).unwrap_or_default();
+    let held = state.alloc_load(alloc);
+    let (prod, all) = held.map_or(Default::default(), |l| (l.prod_limits, l.reserved));
+    (capacity, prod, all)
+}
+
+/// The two sums of the module's rule, dimension by dimension.
+fn room_misfit(
+    candidate: &Candidate<'_>,
+    capacity: Resources,
+    prod_limits: Resources,
+    reserved: Resources,
+) -> Option<Misfit> {
+    let by_reservation = candidate.task.reservation.first_excess(capacity.minus(reserved));
+    let by_limits = match candidate.spec.priority.is_prod() {
+        true => candidate.limits().first_excess(capacity.minus(prod_limits)),
+        false => None,
+    };
+    let first = match (by_reservation, by_limits) {
+        (Some(a), Some(b)) if b.dimension < a.dimension => Some(b),
+        (Some(a), _) => Some(a),
+        (None, b) => b,
+    };
+    first.map(Misfit::Resource)
+}

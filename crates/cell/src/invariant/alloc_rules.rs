@@ -1,0 +1,85 @@
+//! Tasks of a job inside an alloc set are in an alloc of that set, on its machine, and only while
+//! the alloc holds its place. What they hold, prod by limits, is within what the alloc holds.
+//!
+//! Reservations inside an alloc may rise beyond it together, as on a machine; nothing the system
+//! chooses to do makes that worse. An alloc itself is reclaimable like a task: its reservation is
+//! what the estimator logged for it, unless its spec switched reclamation off.
+
+use super::{Check, Step, violation};
+use crate::id::TaskId;
+use crate::resource::Resources;
+use crate::spec::{JobKind, JobSpec};
+use crate::state::State;
+use crate::task::Task;
+
+const NAME: &str = "alloc_rules";
+
+pub(super) fn check(state: &State) -> Check {
+    for (id, task) in state.tasks.iter() {
+        let Some(spec) = state.spec_of(task) else { continue };
+        let fail = |detail: String| Err(violation(NAME, state.task_name(id), detail));
+        let inside = spec.alloc_set.is_some() && task.machine.is_some();
+        if inside != task.alloc.is_some() {
+            return fail(format!("of {:?}, in alloc {:?}", spec.alloc_set, task.alloc));
+        }
+        if let Some(alloc) = task.alloc {
+            check_inner(state, id, task, spec, alloc)?;
+        }
+    }
+    state.alloc_loads.iter().try_for_each(|(alloc, load)| {
+        match load.prod_limits.first_excess(limits(state, *alloc)) {
+            Some(excess) => {
+                Err(violation(NAME, state.task_name(*alloc), format!("inner prod limits: {excess}")))
+            }
+            None => Ok(()),
+        }
+    })
+}
+
+fn check_inner(state: &State, id: TaskId, task: &Task, spec: &JobSpec, alloc: TaskId) -> Check {
+    let fail = |detail: String| Err(violation(NAME, state.task_name(id), detail));
+    let Some(outer) = state.tasks.get(alloc) else {
+        return fail(format!("its alloc, row {}, does not exist", alloc.0));
+    };
+    let name = state.task_name(alloc);
+    if state.spec_of(outer).is_none_or(|spec| spec.kind != JobKind::AllocSet) {
+        return fail(format!("is inside {name}, which is no alloc"));
+    }
+    if state.job_key(outer.job) != spec.alloc_set {
+        return fail(format!("belongs into {:?}, is in {name}", spec.alloc_set));
+    }
+    if outer.machine != task.machine {
+        return fail(format!("is on {:?}, its alloc {name} on {:?}", task.machine, outer.machine));
+    }
+    if task.state.holds_resources() && !outer.state.holds_resources() {
+        return fail(format!("is {:?}, its alloc {name} {:?}", task.state, outer.state));
+    }
+    match task.devices().is_empty() && spec.task.named.is_empty() {
+        true => Ok(()),
+        false => fail("has devices or named resources of its own".to_owned()),
+    }
+}
+
+fn limits(state: &State, alloc: TaskId) -> Resources {
+    let row = state.tasks.get(alloc);
+    let found = row.and_then(|task| Some(state.spec_of(task)?.limits_of(task.index)));
+    found.unwrap_or_default()
+}
+
+pub(super) fn check_step(step: &Step<'_>) -> Check {
+    if step.voluntary().is_none() {
+        return Ok(());
+    }
+    let beyond = |state: &State, alloc: TaskId| {
+        let held = state.alloc_load(alloc).map(|load| load.reserved).unwrap_or_default();
+        held.minus(limits(state, alloc))
+    };
+    for (alloc, _) in step.after.alloc_loads.iter() {
+        let (before, after) = (beyond(step.before, *alloc), beyond(step.after, *alloc));
+        if let Some(grown) = after.first_excess(before) {
+            let detail = format!("reserved inside beyond its limits: {grown}");
+            return Err(violation(NAME, step.after.task_name(*alloc), detail));
+        }
+    }
+    Ok(())
+}

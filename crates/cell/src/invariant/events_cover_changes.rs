@@ -1,0 +1,171 @@
+//! Every row that changed has an event that says so, and every event belongs to a row that changed
+//! (a rejection, which changes nothing, aside). So a reader of events misses nothing: history,
+//! names and the scheduler's copy are folds over them.
+
+use super::{Check, Step, violation};
+use crate::event::{Event, TaskChange, What};
+use crate::id::{JobId, MachineId, ResourceId, TaskId, UserId};
+use crate::job::Job;
+use crate::machine::Machine;
+use crate::table::{Key, Table};
+use std::collections::BTreeSet;
+
+const NAME: &str = "events_cover_changes";
+
+/// Rows that differ between two states, or that events speak of.
+#[derive(Default)]
+struct Touched {
+    tasks: BTreeSet<TaskId>,
+    jobs: BTreeSet<JobId>,
+    machines: BTreeSet<MachineId>,
+    users: BTreeSet<UserId>,
+    resources: BTreeSet<ResourceId>,
+    /// Jobs of which a task is touched, and machines on which a resource is: their rows keep the
+    /// books of that.
+    jobs_through_tasks: BTreeSet<JobId>,
+    machines_through_resources: BTreeSet<MachineId>,
+    level: bool,
+}
+
+pub(super) fn check(step: &Step<'_>) -> Check {
+    let told = told(step.events);
+    let changed = changed(step);
+    every_change_is_told(step, &changed, &told)?;
+    // Two commands can undo each other; one cannot.
+    match step.only() {
+        Some(_) => step.events.iter().try_for_each(|event| is_true(event, &changed)),
+        None => Ok(()),
+    }
+}
+
+fn told(events: &[Event]) -> Touched {
+    let mut told = Touched::default();
+    for event in events {
+        match &event.what {
+            What::Task { task, job, .. } => {
+                told.tasks.insert(*task);
+                told.jobs_through_tasks.insert(*job);
+            }
+            What::Job { job, .. } => {
+                told.jobs.insert(*job);
+            }
+            What::JobRejected { .. } => {}
+            What::Machine { machine, .. } => {
+                told.machines.insert(*machine);
+            }
+            What::User { user, .. } => {
+                told.users.insert(*user);
+            }
+            What::Resource { resource, machine, .. } => {
+                told.resources.insert(*resource);
+                told.machines_through_resources.extend(*machine);
+            }
+            What::LevelRaised { .. } => told.level = true,
+        }
+    }
+    told
+}
+
+fn differing<K: Key + Ord, V: Clone + PartialEq>(
+    before: &Table<K, V>,
+    after: &Table<K, V>,
+) -> BTreeSet<K> {
+    let slots = before.slots().max(after.slots());
+    (0..slots).map(K::from_slot).filter(|key| before.get(*key) != after.get(*key)).collect()
+}
+
+fn changed(step: &Step<'_>) -> Touched {
+    let (before, after) = (step.before, step.after);
+    let tasks = differing(&before.tasks, &after.tasks);
+    let job_of = |task: &TaskId| {
+        after.tasks.get(*task).or_else(|| before.tasks.get(*task)).map(|row| row.job)
+    };
+    Touched {
+        jobs_through_tasks: tasks.iter().filter_map(job_of).collect(),
+        tasks,
+        jobs: differing(&before.jobs, &after.jobs),
+        machines: differing(&before.machines, &after.machines),
+        users: differing(&before.users, &after.users),
+        resources: differing(&before.resources, &after.resources),
+        machines_through_resources: BTreeSet::new(),
+        level: before.level != after.level,
+    }
+}
+
+fn every_change_is_told(step: &Step<'_>, changed: &Touched, told: &Touched) -> Check {
+    let silent = |what: String, was: String, is: String| {
+        Err(violation(NAME, what, format!("changed without an event: was {was}, is {is}")))
+    };
+    let (before, after) = (step.before, step.after);
+    if let Some(id) = changed.tasks.difference(&told.tasks).next() {
+        let row = |state: &crate::state::State| format!("{:?}", state.tasks.get(*id));
+        return silent(after.task_name(*id), row(before), row(after));
+    }
+    for id in changed.jobs.difference(&told.jobs) {
+        let (old, new) = (before.jobs.get(*id), after.jobs.get(*id));
+        if !(told.jobs_through_tasks.contains(id) && only_the_books(old, new)) {
+            return silent(format!("job row {}", id.0), format!("{old:?}"), format!("{new:?}"));
+        }
+    }
+    for id in changed.machines.difference(&told.machines) {
+        let (old, new) = (before.machines.get(*id), after.machines.get(*id));
+        if !(told.machines_through_resources.contains(id) && only_ephemeral(old, new)) {
+            return silent(format!("machine row {}", id.0), format!("{old:?}"), format!("{new:?}"));
+        }
+    }
+    if let Some(id) = changed.users.difference(&told.users).next() {
+        let row = |state: &crate::state::State| format!("{:?}", state.users.get(*id));
+        return silent(format!("user row {}", id.0), row(before), row(after));
+    }
+    if let Some(id) = changed.resources.difference(&told.resources).next() {
+        let row = |state: &crate::state::State| format!("{:?}", state.resources.get(*id));
+        return silent(format!("resource row {}", id.0), row(before), row(after));
+    }
+    match changed.level && !told.level {
+        true => silent("level".to_owned(), before.level.to_string(), after.level.to_string()),
+        false => Ok(()),
+    }
+}
+
+/// Specs nobody runs any more, and the counts of an update, follow the tasks they are about.
+fn only_the_books(old: Option<&Job>, new: Option<&Job>) -> bool {
+    let (Some(old), Some(new)) = (old, new) else { return false };
+    let mut same = old.clone();
+    same.specs = new.specs.clone();
+    if let (Some(books), Some(update)) = (&mut same.update, &new.update) {
+        books.disruptions = update.disruptions;
+        books.skipped = update.skipped.clone();
+    }
+    same == *new
+}
+
+fn only_ephemeral(old: Option<&Machine>, new: Option<&Machine>) -> bool {
+    let (Some(old), Some(new)) = (old, new) else { return false };
+    let mut same = old.clone();
+    same.ephemeral = new.ephemeral.clone();
+    same == *new
+}
+
+fn is_true(event: &Event, changed: &Touched) -> Check {
+    let happened = match &event.what {
+        // One batch may set a task's reservation twice, and back to what it was.
+        What::Task { change: TaskChange::ReservationChanged, .. } => true,
+        // A change that was skipped is kept in the job's books.
+        What::Task { task, job, .. } => changed.tasks.contains(task) || changed.jobs.contains(job),
+        What::Job { job, .. } => {
+            changed.jobs.contains(job) || changed.jobs_through_tasks.contains(job)
+        }
+        What::JobRejected { .. } => true,
+        What::Machine { machine, .. } => changed.machines.contains(machine),
+        What::User { user, .. } => changed.users.contains(user),
+        What::Resource { resource, machine, .. } => {
+            changed.resources.contains(resource)
+                || machine.is_some_and(|machine| changed.machines.contains(&machine))
+        }
+        What::LevelRaised { .. } => changed.level,
+    };
+    match happened {
+        true => Ok(()),
+        false => Err(violation(NAME, "event", format!("{event:?}, and nothing of it changed"))),
+    }
+}

@@ -1,0 +1,167 @@
+//! What must be true of every state and of every step, one file each, checked after every step of
+//! every test and once by the loader.
+//!
+//! The checks recompute what they need from the rows, with code of their own: a check that calls
+//! the function it guards agrees with its mistakes.
+//!
+//! | invariant | of | from |
+//! |---|---|---|
+//! | [`references`] | state | ids, names and versions lead to rows: B2 |
+//! | [`sums_equal_parts`] | state | accounting behind every admission and placement: B3, section 2.5 |
+//! | [`one_machine`] | state | a task is on at most one machine, what it holds is its own: section 2.3 |
+//! | [`life`] | state | a job's state follows from its tasks': B5, section 2.3 |
+//! | [`deferred`] | state | deferred start: B6, section 2.3 |
+//! | [`versions_in_use_kept`] | state | updates can be undone until closed: B7, section 2.3 |
+//! | [`alloc_rules`] | state, step | inner tasks live in their alloc and charge it alone: B9, section 2.4 |
+//! | [`retained_disk_charged`] | state, step | a log saver finds what the alloc left: B9, section 2.4 |
+//! | [`overcommit_flagged`] | state | excess is known and somebody must go: B40, section 5.5 |
+//! | [`no_voluntary_overcommit`] | step | prod at limits, all at reservations: B40, E2, section 5.5 |
+//! | [`reservation_bounds`] | state | a reservation is at most the limit: B40, section 5.5 |
+//! | [`prod_never_preempts_prod`] | step | no preemption cascades: B10, section 2.5 |
+//! | [`quota`] | state, step | nothing is admitted beyond quota: B11, section 2.5 |
+//! | [`prod_quota_sold`] | step | prod quota sold is at most the cell: B11, section 2.5 |
+//! | [`budgets`] | step | disruption budgets: B41, section 4 |
+//! | [`gang_whole`] | step | a gang is placed whole: E4 |
+//! | [`events_cover_changes`] | step | every transition is a recorded event: B5 |
+//! | [`refused_leaves_no_trace`] | step | refusals and repeats change nothing: B25, section 4 |
+//! | [`time_monotone`] | step | log time never runs backwards: B22 |
+
+mod alloc_rules;
+mod budgets;
+mod deferred;
+mod events_cover_changes;
+mod gang_whole;
+mod life;
+mod no_voluntary_overcommit;
+mod one_machine;
+mod overcommit_flagged;
+mod prod_never_preempts_prod;
+mod prod_quota_sold;
+mod quota;
+mod references;
+mod refused_leaves_no_trace;
+mod reservation_bounds;
+mod retained_disk_charged;
+mod sums_equal_parts;
+mod time_monotone;
+mod versions_in_use_kept;
+
+use crate::command::{Command, Entry, EvictCause, RequestId, Verdict};
+use crate::event::Event;
+use crate::state::State;
+use std::fmt::Display;
+
+/// A broken promise: which, of which row, and the numbers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{invariant}: {row}: {detail}")]
+pub struct Violation {
+    pub invariant: &'static str,
+    pub row: String,
+    pub detail: String,
+}
+
+type Check = Result<(), Violation>;
+
+fn violation(invariant: &'static str, row: impl Display, detail: impl Display) -> Violation {
+    Violation { invariant, row: row.to_string(), detail: detail.to_string() }
+}
+
+/// Ids, names and versions lead to rows. Everything else may rely on it, so it comes first.
+///
+/// # Errors
+/// The first reference that leads nowhere or to the wrong row.
+pub fn references(state: &State) -> Check {
+    references::check(state)
+}
+
+/// Every invariant of a state.
+///
+/// # Errors
+/// The first one found broken.
+pub fn check_state(state: &State) -> Check {
+    let checks: [fn(&State) -> Check; 11] = [
+        references::check,
+        sums_equal_parts::check,
+        one_machine::check,
+        life::check,
+        deferred::check,
+        versions_in_use_kept::check,
+        reservation_bounds::check,
+        alloc_rules::check,
+        retained_disk_charged::check,
+        overcommit_flagged::check,
+        quota::check,
+    ];
+    checks.iter().try_for_each(|check| check(state))
+}
+
+/// Every invariant of a step: `entry` led from `before` to `after`, with these answers and events.
+///
+/// Rules about what one command may do are judged where the entry holds one request; of an entry
+/// with several nobody can tell afterwards which one did it.
+///
+/// # Errors
+/// The first one found broken.
+pub fn check_step(
+    before: &State,
+    entry: &Entry,
+    verdicts: &[Verdict],
+    after: &State,
+    events: &[Event],
+) -> Check {
+    let step = Step { before, entry, verdicts, after, events };
+    let checks: [fn(&Step<'_>) -> Check; 11] = [
+        time_monotone::check,
+        refused_leaves_no_trace::check,
+        events_cover_changes::check,
+        no_voluntary_overcommit::check,
+        prod_never_preempts_prod::check,
+        quota::check_step,
+        prod_quota_sold::check,
+        budgets::check,
+        gang_whole::check,
+        alloc_rules::check_step,
+        retained_disk_charged::check_step,
+    ];
+    checks.iter().try_for_each(|check| check(&step))
+}
+
+/// One entry, what it met, what it made of it.
+struct Step<'a> {
+    before: &'a State,
+    entry: &'a Entry,
+    verdicts: &'a [Verdict],
+    after: &'a State,
+    events: &'a [Event],
+}
+
+impl<'a> Step<'a> {
+    /// The one command of this entry and its answer.
+    fn only(&self) -> Option<(&'a Command, &'a Verdict)> {
+        match (&self.entry.requests[..], self.verdicts) {
+            ([request], [verdict]) => Some((&request.command, verdict)),
+            _ => None,
+        }
+    }
+
+    /// The one command, if it is one the system is free to leave undone.
+    fn voluntary(&self) -> Option<&'a Command> {
+        let (command, _) = self.only()?;
+        let voluntary = match command {
+            Command::CommitPlan(_) | Command::StepUpdate { .. } => true,
+            Command::Evict { cause, .. } => *cause != EvictCause::OverCommit,
+            _ => false,
+        };
+        voluntary.then_some(command)
+    }
+
+    /// Whether a client's window knew one of the request ids before: answered, not done again.
+    fn repeated(&self) -> bool {
+        let known = |id: RequestId| {
+            let window = self.before.windows.get(&id.client)?;
+            Some(window.entries.contains_key(&id.sequence) || id.sequence <= window.forgotten)
+        };
+        let ids = self.entry.requests.iter().filter_map(|request| request.id);
+        ids.filter_map(known).any(|known| known)
+    }
+}

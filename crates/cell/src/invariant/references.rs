@@ -1,0 +1,119 @@
+//! Every id, name and version kept in a row leads to a row, and to the right one. Checked before
+//! anything else, without indexing: the loader asks this of rows nobody has vouched for.
+
+use super::{Check, violation};
+use crate::id::{JobId, TaskId};
+use crate::job::Job;
+use crate::state::State;
+use crate::task::Task;
+use std::collections::{BTreeMap, BTreeSet};
+
+const NAME: &str = "references";
+
+pub(super) fn check(state: &State) -> Check {
+    names(state)?;
+    state.jobs.iter().try_for_each(|(id, job)| check_job(state, id, job))?;
+    newest_lives(state)?;
+    state.tasks.iter().try_for_each(|(id, task)| check_task(state, id, task))
+}
+
+fn unique<T: Ord + std::fmt::Display>(what: &str, names: impl Iterator<Item = T>) -> Check {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        let row = format!("{what} {name}");
+        if !seen.insert(name) {
+            return Err(violation(NAME, row, "two rows have this name"));
+        }
+    }
+    Ok(())
+}
+
+fn names(state: &State) -> Check {
+    unique("machine", state.machines.iter().map(|(_, m)| &m.spec.name))?;
+    unique("user", state.users.iter().map(|(_, u)| &u.name))?;
+    unique("resource", state.resources.iter().map(|(_, r)| &r.name))?;
+    for (id, row) in state.resources.iter() {
+        let owned = row.owner.is_none_or(|owner| state.users.get(owner).is_some());
+        if row.id != id || !owned {
+            let detail = format!("says it is {:?}, owner {:?}; it is {id:?}", row.id, row.owner);
+            return Err(violation(NAME, &row.name, detail));
+        }
+    }
+    Ok(())
+}
+
+fn check_job(state: &State, id: JobId, job: &Job) -> Check {
+    let fail = |detail: String| Err(violation(NAME, format!("job row {} ({})", id.0, job.name), detail));
+    if state.users.get(job.user).is_none() {
+        return fail(format!("its owner, user row {}, does not exist", job.user.0));
+    }
+    if !job.specs.contains_key(&job.version) {
+        return fail(format!("has no spec of its version {}", job.version));
+    }
+    if let Some((version, spec)) = job.specs.iter().find(|(_, s)| s.name != job.name) {
+        return fail(format!("its spec of version {version} is named {}", spec.name));
+    }
+    let rows = job.tasks.len();
+    if let Some((version, spec)) = job.specs.iter().find(|(_, s)| s.count as usize > rows) {
+        return fail(format!("has {rows} task rows, version {version} wants {}", spec.count));
+    }
+    if let Some(update) = &job.update {
+        for version in [update.from, update.to] {
+            if !job.specs.contains_key(&version) {
+                return fail(format!("its open update needs version {version}, which is gone"));
+            }
+        }
+    }
+    if let Some(on) = job.waits_for
+        && state.jobs.get(on).is_none()
+    {
+        return fail(format!("waits for job row {}, which does not exist", on.0));
+    }
+    for (index, task) in job.tasks.iter().enumerate() {
+        let found = state.tasks.get(*task).map(|t| (t.job, t.index as usize));
+        if found != Some((id, index)) {
+            return fail(format!("its task {index} is row {}, which is {found:?}", task.0));
+        }
+    }
+    Ok(())
+}
+
+/// A name may be used again once its job is dead; the living one is always the newest.
+fn newest_lives(state: &State) -> Check {
+    let mut newest = BTreeMap::new();
+    for (id, job) in state.jobs.iter() {
+        newest.insert((job.user, &job.name), id);
+    }
+    for (id, job) in state.jobs.iter().filter(|(_, job)| !job.is_dead()) {
+        let last = newest.get(&(job.user, &job.name));
+        if last != Some(&id) {
+            let row = format!("job row {} ({})", id.0, job.name);
+            return Err(violation(NAME, row, format!("lives, but its name belongs to {last:?}")));
+        }
+    }
+    Ok(())
+}
+
+fn check_task(state: &State, id: TaskId, task: &Task) -> Check {
+    let fail = |detail: String| Err(violation(NAME, format!("task row {}", id.0), detail));
+    let Some(job) = state.jobs.get(task.job) else {
+        return fail(format!("its job, row {}, does not exist", task.job.0));
+    };
+    if job.tasks.get(task.index as usize) != Some(&id) {
+        return fail(format!("its job has another row at index {}", task.index));
+    }
+    if !job.specs.contains_key(&task.version) {
+        return fail(format!("runs version {}, whose spec is gone", task.version));
+    }
+    if let Some(machine) = task.machine
+        && state.machines.get(machine).is_none()
+    {
+        return fail(format!("is on machine row {}, which does not exist", machine.0));
+    }
+    match task.alloc {
+        Some(alloc) if state.tasks.get(alloc).is_none() => {
+            fail(format!("is in alloc row {}, which does not exist", alloc.0))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,24 @@
+//! A reservation is at most the task's limits: reclamation lends out what is unused, it never adds.
+//! And at least the disk that must outlive the task, which is handed over when it leaves.
+
+use super::{Check, violation};
+use crate::state::State;
+
+const NAME: &str = "reservation_bounds";
+
+pub(super) fn check(state: &State) -> Check {
+    for (id, task) in state.tasks.iter() {
+        let Some(spec) = state.spec_of(task) else { continue };
+        let limits = spec.limits_of(task.index);
+        if let Some(excess) = task.reservation.first_excess(limits) {
+            let detail = format!("reserves more than its limits: {excess}");
+            return Err(violation(NAME, state.task_name(id), detail));
+        }
+        let floor = spec.retain_disk.map_or(0, |retain| retain.bytes);
+        if task.state.holds_resources() && task.reservation.disk < floor {
+            let detail = format!("reserves {} of disk, must retain {floor}", task.reservation.disk);
+            return Err(violation(NAME, state.task_name(id), detail));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Disk that must outlive a task is charged to its machine from the moment the task lets go, and
+//! stays so until it is fetched, out of time, or gone with the machine. That it is charged is
+//! [`super::sums_equal_parts`]'s business; this holds that it is there.
+
+use super::{Check, Step, violation};
+use crate::command::Command;
+use crate::machine::Retained;
+use crate::resource::MAX_QUANTITY;
+use crate::state::State;
+use crate::task::{Task, TaskState};
+
+const NAME: &str = "retained_disk_charged";
+
+pub(super) fn check(state: &State) -> Check {
+    for (_, machine) in state.machines.iter() {
+        let kept = &machine.retained;
+        for (at, entry) in kept.iter().enumerate() {
+            let same = |other: &Retained| (other.task, other.attempt) == (entry.task, entry.attempt);
+            if entry.bytes > MAX_QUANTITY || kept[..at].iter().any(same) {
+                let detail = format!("{entry:?} is too large, or there twice");
+                return Err(violation(NAME, &machine.spec.name, detail));
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn check_step(step: &Step<'_>) -> Check {
+    let Some((command, _)) = step.only() else { return Ok(()) };
+    left_behind(step)?;
+    kept(step, command)
+}
+
+/// Who ran here and holds nothing here any more has left its disk.
+fn left_behind(step: &Step<'_>) -> Check {
+    for (id, task) in step.before.tasks.iter() {
+        let Some(retain) = step.before.spec_of(task).and_then(|spec| spec.retain_disk) else {
+            continue;
+        };
+        let ran = task.state.holds_resources() && task.state != TaskState::Assigned;
+        let stays = |now: &Task| now.state.holds_resources() && now.machine == task.machine;
+        if !ran || step.after.tasks.get(id).is_some_and(stays) {
+            continue;
+        }
+        let Some(machine) = task.machine.and_then(|m| step.after.machines.get(m)) else { continue };
+        let found = machine.retained.iter().find(|r| (r.task, r.attempt) == (id, task.attempt));
+        if found.is_none_or(|entry| entry.bytes != retain.bytes) {
+            let detail = format!("should leave {} bytes, left {found:?}", retain.bytes);
+            return Err(violation(NAME, step.before.task_name(id), detail));
+        }
+    }
+    Ok(())
+}
+
+/// What was kept is still there, or there is a reason why not.
+fn kept(step: &Step<'_>, command: &Command) -> Check {
+    for (id, machine) in step.before.machines.iter() {
+        let Some(after) = step.after.machines.get(id) else { continue };
+        for entry in machine.retained.iter().filter(|entry| !after.retained.contains(entry)) {
+            let fetched = matches!(command, Command::ReleaseRetained { machine, task, attempt }
+                if (*machine, *task, *attempt) == (id, entry.task, entry.attempt));
+            if !fetched && entry.until > step.after.now {
+                let detail = format!("{entry:?} vanished before its time");
+                return Err(violation(NAME, &machine.spec.name, detail));
+            }
+        }
+    }
+    Ok(())
+}

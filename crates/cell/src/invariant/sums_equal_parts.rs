@@ -1,0 +1,242 @@
+//! Every derived sum, count and index equals what the rows add up to. Added up here by its own
+//! code, from scratch, so that a mistake in the incremental accounting shows.
+
+use super::{Check, violation};
+use crate::id::{JobId, MachineId, TaskId, UserId};
+use crate::job::{Job, JobState};
+use crate::load::{AllocLoad, JobLoad, MachineLoad, UserLoad};
+use crate::priority::Band;
+use crate::resource::Resources;
+use crate::spec::JobSpec;
+use crate::state::State;
+use crate::table::{Key, Table};
+use crate::task::{Fate, Task, TaskState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+const NAME: &str = "sums_equal_parts";
+
+#[derive(Default)]
+struct Parts {
+    machines: BTreeMap<MachineId, MachineLoad>,
+    jobs: BTreeMap<JobId, JobLoad>,
+    users: BTreeMap<UserId, UserLoad>,
+    allocs: BTreeMap<TaskId, AllocLoad>,
+    dependents: BTreeMap<JobId, BTreeSet<JobId>>,
+}
+
+pub(super) fn check(state: &State) -> Check {
+    let mut parts = Parts::default();
+    add_machines(state, &mut parts);
+    add_users_and_jobs(state, &mut parts);
+    for (id, task) in state.tasks.iter() {
+        add_task(state, &mut parts, id, task);
+    }
+    parts.machines.values_mut().for_each(canonical);
+    compare_loads(state, &parts)?;
+    compare_indexes(state, &parts)
+}
+
+fn add_machines(state: &State, parts: &mut Parts) {
+    for (id, machine) in state.machines.iter() {
+        let mut load = MachineLoad::default();
+        load.reserved.disk = machine.retained.iter().map(|r| r.bytes).sum();
+        parts.machines.insert(id, load);
+    }
+}
+
+fn add_users_and_jobs(state: &State, parts: &mut Parts) {
+    for (id, _) in state.users.iter() {
+        parts.users.insert(id, UserLoad::default());
+    }
+    for (id, job) in state.jobs.iter() {
+        parts.jobs.insert(id, JobLoad::default());
+        if job.is_dead() {
+            continue;
+        }
+        let load = parts.users.entry(job.user).or_default();
+        load.live_jobs += 1;
+        for (band, charge) in charges(job) {
+            let sum = load.charged.entry(band).or_default();
+            *sum = sum.plus(charge);
+        }
+        if let (JobState::Deferred, Some(on)) = (job.state, job.waits_for) {
+            parts.dependents.entry(on).or_default().insert(id);
+        }
+    }
+}
+
+/// Task by task, the most any kept version allows it, in that version's band.
+fn charges(job: &Job) -> BTreeMap<Band, Resources> {
+    let paid: Vec<&Arc<JobSpec>> = job
+        .specs
+        .values()
+        .filter(|spec| spec.alloc_set.is_none() && spec.priority.0 > 0)
+        .collect();
+    let mut charges: BTreeMap<Band, Resources> = BTreeMap::new();
+    for index in 0..job.tasks.len() as u32 {
+        let mut most: BTreeMap<Band, Resources> = BTreeMap::new();
+        for spec in paid.iter().filter(|spec| index < spec.count) {
+            let part = most.entry(spec.priority.band()).or_default();
+            *part = Resources::max(*part, spec.limits_of(index));
+        }
+        for (band, part) in most {
+            let sum = charges.entry(band).or_default();
+            *sum = sum.plus(part);
+        }
+    }
+    charges.retain(|_, sum| !sum.is_zero());
+    charges
+}
+
+fn add_task(state: &State, parts: &mut Parts, id: TaskId, task: &Task) {
+    let Some(spec) = state.jobs.get(task.job).and_then(|job| job.specs.get(&task.version)) else {
+        return;
+    };
+    let load = parts.jobs.entry(task.job).or_default();
+    *count_of(load, task.state) += 1;
+    *load.at_version.entry(task.version).or_default() += 1;
+    let Some(machine) = task.machine else { return };
+    if !spec.spread.is_empty() && task.state.holds_resources() {
+        add_domains(state, load, machine);
+    }
+    let load = parts.machines.entry(machine).or_default();
+    load.tasks.push(id);
+    if task.state.holds_resources() {
+        load.ports.extend(task.ports().iter().map(|port| (*port, id)));
+    }
+    match task.alloc {
+        Some(alloc) => add_inner(parts.allocs.entry(alloc).or_default(), id, task, spec),
+        None if task.state.holds_resources() => add_holder(load, task, spec),
+        None => {}
+    }
+}
+
+fn count_of(load: &mut JobLoad, state: TaskState) -> &mut u32 {
+    match state {
+        TaskState::Deferred => &mut load.deferred,
+        TaskState::Pending => &mut load.pending,
+        TaskState::Assigned => &mut load.assigned,
+        TaskState::Running => &mut load.running,
+        TaskState::Stopping(_) => &mut load.stopping,
+        TaskState::Dead(Fate::Finished) => &mut load.finished,
+        TaskState::Dead(Fate::Failed(_)) => &mut load.failed,
+        TaskState::Dead(Fate::Killed | Fate::DependencyFailed) => &mut load.killed,
+    }
+}
+
+fn add_domains(state: &State, load: &mut JobLoad, machine: MachineId) {
+    let Some(row) = state.machines.get(machine) else { return };
+    *Arc::make_mut(&mut load.on_machine).entry(machine).or_default() += 1;
+    if let Some(rack) = &row.spec.rack {
+        *Arc::make_mut(&mut load.in_rack).entry(rack.clone()).or_default() += 1;
+    }
+    if let Some(power) = &row.spec.power {
+        *Arc::make_mut(&mut load.in_power).entry(power.clone()).or_default() += 1;
+    }
+}
+
+fn add_inner(load: &mut AllocLoad, id: TaskId, task: &Task, spec: &JobSpec) {
+    load.tasks.push(id);
+    if !task.state.holds_resources() {
+        return;
+    }
+    load.reserved = load.reserved.plus(task.reservation);
+    if spec.priority.is_prod() {
+        load.prod_limits = load.prod_limits.plus(spec.limits_of(task.index));
+    }
+}
+
+fn add_holder(load: &mut MachineLoad, task: &Task, spec: &JobSpec) {
+    let limits = spec.limits_of(task.index);
+    load.reserved = load.reserved.plus(task.reservation);
+    load.limits = load.limits.plus(limits);
+    if spec.priority.is_prod() {
+        load.prod_limits = load.prod_limits.plus(limits);
+    }
+    for grant in task.devices() {
+        let at = usize::from(grant.device);
+        load.devices.resize(load.devices.len().max(at + 1), 0);
+        load.devices[at] = load.devices[at].saturating_add(grant.milli);
+    }
+    for named in &spec.task.named {
+        load.named.push((named.name.clone(), named.amount));
+    }
+}
+
+/// Sorted, amounts of one name added up, nothing that is zero.
+fn canonical(load: &mut MachineLoad) {
+    load.ports.sort_unstable();
+    let mut named = BTreeMap::new();
+    for (name, amount) in load.named.drain(..).filter(|(_, amount)| *amount > 0) {
+        let sum: &mut u64 = named.entry(name).or_default();
+        *sum = sum.saturating_add(amount);
+    }
+    load.named = named.into_iter().collect();
+    while load.devices.last() == Some(&0) {
+        load.devices.pop();
+    }
+}
+
+fn equal<T: PartialEq + Debug>(row: String, kept: &T, parts: &T) -> Check {
+    match kept == parts {
+        true => Ok(()),
+        false => Err(violation(NAME, row, format!("kept {kept:?}; parts add up to {parts:?}"))),
+    }
+}
+
+fn equal_table<K: Key + Ord + Debug, V: Clone + PartialEq + Debug>(
+    what: &str,
+    kept: &Table<K, V>,
+    parts: &BTreeMap<K, V>,
+) -> Check {
+    let kept: BTreeMap<K, V> = kept.iter().map(|(k, v)| (k, v.clone())).collect();
+    equal_map(what, kept, parts)
+}
+
+fn equal_map<K: Ord + Debug, V: PartialEq + Debug>(
+    what: &str,
+    kept: BTreeMap<K, V>,
+    parts: &BTreeMap<K, V>,
+) -> Check {
+    let keys: BTreeSet<&K> = kept.keys().chain(parts.keys()).collect();
+    keys.into_iter().try_for_each(|key| {
+        equal(format!("{what} {key:?}"), &kept.get(key), &parts.get(key))
+    })
+}
+
+fn compare_loads(state: &State, parts: &Parts) -> Check {
+    equal_table("machine load", &state.machine_loads, &parts.machines)?;
+    equal_table("job load", &state.job_loads, &parts.jobs)?;
+    equal_table("user load", &state.user_loads, &parts.users)?;
+    let allocs = state.alloc_loads.iter().map(|(k, v)| (*k, v.clone())).collect();
+    equal_map("alloc load", allocs, &parts.allocs)?;
+    let capacity = state.machines.iter().fold(Resources::ZERO, |sum, (_, machine)| {
+        sum.plus(machine.spec.capacity)
+    });
+    equal("capacity of the cell".to_owned(), &state.capacity, &capacity)
+}
+
+fn compare_indexes(state: &State, parts: &Parts) -> Check {
+    let dependents = state.dependents.iter().map(|(k, v)| (*k, v.clone())).collect();
+    equal_map("dependents", dependents, &parts.dependents)?;
+    let machines = state.machines.iter().map(|(id, m)| (m.spec.name.clone(), id)).collect();
+    let kept = state.machine_names.iter().map(|(k, v)| (k.clone(), *v)).collect();
+    equal_map("machine name", kept, &machines)?;
+    let users = state.users.iter().map(|(id, u)| (u.name.clone(), id)).collect();
+    let kept = state.user_names.iter().map(|(k, v)| (k.clone(), *v)).collect();
+    equal_map("user name", kept, &users)?;
+    // Later rows overwrite earlier ones: a name belongs to its newest job.
+    let jobs = state.jobs.iter().map(|(id, j)| ((j.user, j.name.clone()), id)).collect();
+    let kept = state.job_names.iter().map(|(k, v)| (k.clone(), *v)).collect();
+    equal_map("job name", kept, &jobs)?;
+    let resources = state.resources.iter().map(|(id, r)| (r.name.clone(), id)).collect();
+    let kept = state.resource_names.iter().map(|(k, v)| (k.clone(), *v)).collect();
+    equal_map("resource name", kept, &resources)?;
+    let vacant: BTreeSet<TaskId> = (0..state.tasks.slots())
+        .map(TaskId::from_slot)
+        .filter(|id| state.tasks.get(*id).is_none())
+        .collect();
+    equal("vacant task rows".to_owned(), &*state.vacant_tasks, &vacant)
+}

@@ -1,0 +1,46 @@
+//! The nouns of a cell and its replicated state machine.
+//!
+//! `Command → apply → events`: pure, deterministic and total. The same entries give the same bytes
+//! of state on every replica, on every machine, in the simulator.
+//!
+//! **Invariant:** nothing here reads a clock, a file, a socket or a random source, starts a thread,
+//! or iterates in hash order. Time, choices and ids of choice arrive inside commands.
+
+pub mod admit;
+pub mod apply;
+pub mod change;
+pub mod command;
+pub mod constraint;
+pub mod device;
+mod edit;
+pub mod encode;
+pub mod ephemeral;
+pub mod event;
+pub mod fit;
+pub mod id;
+pub mod index;
+pub mod invariant;
+pub mod job;
+pub mod label;
+pub mod load;
+pub mod machine;
+pub mod name;
+pub mod named;
+pub mod obligation;
+pub mod plan;
+pub mod priority;
+pub mod quota;
+pub mod reason;
+pub mod reclaim;
+pub mod render;
+pub mod replay;
+pub mod resource;
+pub mod spec;
+pub mod state;
+pub mod table;
+pub mod task;
+pub mod time;
+
+pub use command::{Actor, Command, Done, Entry, Request, RequestId, Verdict};
+pub use event::{Event, What};
+pub use state::State;

@@ -1,0 +1,162 @@
+//! Derived sums: what the rows of tasks add up to on machines, in allocs, for jobs and users.
+//!
+//! None of this is saved or hashed: it is rebuilt from the rows on load, so a damaged checkpoint
+//! cannot hold sums that disagree with their parts. Every decision that reads it is canonical:
+//! the same rows give the same sums, whatever happened on the way.
+
+use crate::device::WHOLE;
+use crate::id::{MachineId, TaskId};
+use crate::machine::Machine;
+use crate::name::Token;
+use crate::named::ResourceName;
+use crate::priority::Band;
+use crate::resource::Resources;
+use crate::spec::Domain;
+use crate::task::{Fate, TaskState};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What is held on one machine. Inner tasks of allocs appear in `tasks` and `ports` only.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MachineLoad {
+    /// Limits of prod tasks and allocs: what prod is placed by.
+    pub prod_limits: Resources,
+    /// Logged reservations of all, and retained disk: what non-prod is placed by.
+    pub reserved: Resources,
+    /// Limits of all, for reports.
+    pub limits: Resources,
+    /// Everything bound to the machine, stopping ones too, sorted.
+    pub tasks: Vec<TaskId>,
+    /// Ports in use and by whom, sorted. Ports of stopping tasks have passed on.
+    pub ports: Vec<(u16, TaskId)>,
+    /// Milli-shares in use by device position.
+    pub devices: Vec<u16>,
+    /// Sorted by name.
+    pub named: Vec<(ResourceName, u64)>,
+}
+
+impl MachineLoad {
+    /// Whether more is held than the machine has.
+    #[must_use]
+    pub fn exceeds(&self, machine: &Machine) -> bool {
+        let capacity = machine.spec.capacity;
+        let known = machine.spec.devices.len();
+        let device_excess =
+            self.devices.iter().enumerate().any(|(i, used)| *used > WHOLE || (i >= known && *used > 0));
+        !self.prod_limits.within(capacity) || !self.reserved.within(capacity) || device_excess
+    }
+
+    #[must_use]
+    pub fn named_used(&self, name: &ResourceName) -> u64 {
+        self.named.binary_search_by(|(n, _)| n.cmp(name)).map_or(0, |at| self.named[at].1)
+    }
+
+    #[must_use]
+    pub fn port_holder(&self, port: u16) -> Option<TaskId> {
+        self.ports.binary_search_by_key(&port, |(p, _)| *p).ok().map(|at| self.ports[at].1)
+    }
+
+    #[must_use]
+    pub fn device_free(&self, position: usize) -> u16 {
+        WHOLE.saturating_sub(self.devices.get(position).copied().unwrap_or(0))
+    }
+}
+
+/// What the tasks inside one alloc hold of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllocLoad {
+    pub prod_limits: Resources,
+    pub reserved: Resources,
+    /// Sorted; stopping ones too.
+    pub tasks: Vec<TaskId>,
+}
+
+/// How a job's tasks stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobLoad {
+    pub deferred: u32,
+    pub pending: u32,
+    pub assigned: u32,
+    pub running: u32,
+    pub stopping: u32,
+    pub finished: u32,
+    pub failed: u32,
+    pub killed: u32,
+    /// Tasks that hold resources, per machine. Kept only for jobs with spread limits.
+    pub on_machine: Arc<BTreeMap<MachineId, u32>>,
+    pub in_rack: Arc<BTreeMap<Token, u32>>,
+    pub in_power: Arc<BTreeMap<Token, u32>>,
+    /// Task rows by the version of the job's spec they are at.
+    pub at_version: BTreeMap<u32, u32>,
+}
+
+impl JobLoad {
+    pub(crate) fn counter(&mut self, state: TaskState) -> &mut u32 {
+        match state {
+            TaskState::Deferred => &mut self.deferred,
+            TaskState::Pending => &mut self.pending,
+            TaskState::Assigned => &mut self.assigned,
+            TaskState::Running => &mut self.running,
+            TaskState::Stopping(_) => &mut self.stopping,
+            TaskState::Dead(Fate::Finished) => &mut self.finished,
+            TaskState::Dead(Fate::Failed(_)) => &mut self.failed,
+            TaskState::Dead(Fate::Killed | Fate::DependencyFailed) => &mut self.killed,
+        }
+    }
+
+    pub(crate) fn count_version(&mut self, version: u32, add: bool) {
+        bump(&mut self.at_version, version, add);
+    }
+
+    /// Tasks that should run and do not: what disruption budgets bound.
+    #[must_use]
+    pub fn down(&self) -> u32 {
+        self.deferred + self.pending + self.assigned + self.stopping
+    }
+
+    #[must_use]
+    pub fn live(&self) -> u32 {
+        self.down() + self.running
+    }
+
+    #[must_use]
+    pub fn in_domain(&self, domain: Domain, machine: MachineId, row: &Machine) -> u32 {
+        let count = |map: &BTreeMap<Token, u32>, key: &Option<Token>| {
+            key.as_ref().and_then(|k| map.get(k)).copied().unwrap_or(0)
+        };
+        match domain {
+            Domain::Machine => self.on_machine.get(&machine).copied().unwrap_or(0),
+            Domain::Rack => count(&self.in_rack, &row.spec.rack),
+            Domain::Power => count(&self.in_power, &row.spec.power),
+        }
+    }
+
+    /// Adds one task on `machine` to the domain counts, or takes one away.
+    pub(crate) fn count_domains(&mut self, machine: MachineId, row: &Machine, add: bool) {
+        bump(Arc::make_mut(&mut self.on_machine), machine, add);
+        if let Some(rack) = &row.spec.rack {
+            bump(Arc::make_mut(&mut self.in_rack), rack.clone(), add);
+        }
+        if let Some(power) = &row.spec.power {
+            bump(Arc::make_mut(&mut self.in_power), power.clone(), add);
+        }
+    }
+}
+
+fn bump<K: Ord>(map: &mut BTreeMap<K, u32>, key: K, add: bool) {
+    if add {
+        *map.entry(key).or_insert(0) += 1;
+    } else if let Some(n) = map.get_mut(&key) {
+        *n -= 1;
+        if *n == 0 {
+            map.remove(&key);
+        }
+    }
+}
+
+/// What a user's jobs are charged per band.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserLoad {
+    pub charged: BTreeMap<Band, Resources>,
+    pub live_jobs: u32,
+}

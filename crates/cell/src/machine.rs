@@ -1,0 +1,95 @@
+//! Machines (B1): what an operator or the machine's own agent says of it, and how it stands.
+
+use crate::constraint::Attributes;
+use crate::device::Device;
+use crate::id::TaskId;
+use crate::label::Labels;
+use crate::name::{Name, Token};
+use crate::named::{NamedAmount, ResourceName};
+use crate::resource::Resources;
+use crate::spec::PackageRef;
+use crate::time::Time;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Inclusive range of the ports the system hands out on a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PortRange {
+    pub first: u16,
+    pub last: u16,
+}
+
+impl PortRange {
+    #[must_use]
+    pub fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+    #[must_use]
+    pub fn count(self) -> u32 {
+        (u32::from(self.last) + 1).saturating_sub(u32::from(self.first))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MachineSpec {
+    pub name: Name,
+    pub capacity: Resources,
+    pub attributes: Attributes,
+    pub labels: Labels,
+    /// Failure domains; `None` when the operator did not say.
+    pub rack: Option<Token>,
+    pub power: Option<Token>,
+    pub devices: Vec<Device>,
+    /// Operator-given countable resources, sorted by name, without namespace.
+    pub named: Vec<NamedAmount>,
+    pub ports: PortRange,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum MachineStatus {
+    /// Known, never heard from or silent too long; nothing is placed there.
+    Down,
+    Up,
+}
+
+/// Disk that outlives its alloc or task until fetched or out of time. Stays charged.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Retained {
+    pub task: TaskId,
+    pub attempt: u32,
+    pub bytes: u64,
+    pub until: Time,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Machine {
+    pub spec: MachineSpec,
+    pub status: MachineStatus,
+    pub draining: bool,
+    /// Number of the agent's life; reports of an earlier life are refused.
+    pub incarnation: u64,
+    /// Counts changes to spec or status: a plan made against an older one can be told.
+    pub generation: u32,
+    /// Packages the agent says are installed.
+    pub packages: BTreeSet<PackageRef>,
+    pub retained: Vec<Retained>,
+    /// Capacity of ephemeral resources here, sorted by name; all have a namespace.
+    pub ephemeral: Vec<NamedAmount>,
+    /// Holds more than it can; somebody must be evicted.
+    /// Invariant: true exactly when [`crate::load::MachineLoad::exceeds`] says so.
+    pub over_committed: bool,
+}
+
+impl Machine {
+    #[must_use]
+    pub fn schedulable(&self) -> bool {
+        self.status == MachineStatus::Up && !self.draining
+    }
+
+    /// Capacity of a named resource here: operator-given or ephemeral, zero when unknown.
+    #[must_use]
+    pub fn named_capacity(&self, name: &ResourceName) -> u64 {
+        let list = if name.namespace.is_some() { &self.ephemeral } else { &self.spec.named };
+        list.binary_search_by(|a| a.name.cmp(name)).map_or(0, |at| list[at].amount)
+    }
+}

@@ -1,0 +1,145 @@
+//! Validated names. Names end up in DNS records, cgroup paths and URLs, so the alphabet is the one
+//! that is safe in all three; a name that parsed once never needs escaping later.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+
+/// Longest name: a DNS label.
+pub const MAX_NAME: usize = 63;
+
+/// Why a string is not a name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{what} {value:?} is not valid: {allowed}")]
+pub struct BadName {
+    pub what: String,
+    pub value: String,
+    pub allowed: String,
+}
+
+/// A lower-case DNS label: letters, digits and inner dashes, 1 to 63 characters.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Name(Arc<str>);
+
+impl Name {
+    /// # Errors
+    /// When `text` is not a DNS label.
+    pub fn new(text: &str) -> Result<Name, BadName> {
+        let bytes = text.as_bytes();
+        let inner = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-';
+        let edge = |b: Option<&u8>| b.is_some_and(|b| *b != b'-');
+        let ok = bytes.len() <= MAX_NAME
+            && edge(bytes.first())
+            && edge(bytes.last())
+            && bytes.iter().all(inner);
+        if ok {
+            return Ok(Name(Arc::from(text)));
+        }
+        Err(BadName {
+            what: "name".into(),
+            value: text.chars().take(100).collect(),
+            allowed: "1 to 63 characters a-z, 0-9 and -, not starting or ending with -".into(),
+        })
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = BadName;
+    fn try_from(text: String) -> Result<Name, BadName> {
+        Name::new(&text)
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> String {
+        name.0.as_ref().to_owned()
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+
+/// A free-form key (label, attribute, package, named resource): printable ASCII without spaces,
+/// 1 to 128 characters.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Token(Arc<str>);
+
+/// Longest [`Token`].
+pub const MAX_TOKEN: usize = 128;
+
+impl Token {
+    /// # Errors
+    /// When `text` is empty, too long, or holds a space or a non-printable character.
+    pub fn new(text: &str) -> Result<Token, BadName> {
+        let ok = !text.is_empty()
+            && text.len() <= MAX_TOKEN
+            && text.bytes().all(|b| b.is_ascii_graphic());
+        if ok {
+            return Ok(Token(Arc::from(text)));
+        }
+        Err(BadName {
+            what: "token".into(),
+            value: text.chars().take(140).collect(),
+            allowed: "1 to 128 printable ASCII characters without spaces".into(),
+        })
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Token {
+    type Error = BadName;
+    fn try_from(text: String) -> Result<Token, BadName> {
+        Token::new(&text)
+    }
+}
+
+impl From<Token> for String {
+    fn from(token: Token) -> String {
+        token.0.as_ref().to_owned()
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+
+/// `user/job`: how people and specs refer to a job inside one cell.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct JobKey {
+    pub user: Name,
+    pub job: Name,
+}
+
+impl fmt::Display for JobKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.user, self.job)
+    }
+}

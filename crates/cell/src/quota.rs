@@ -1,0 +1,71 @@
+//! Users, what they may do (B12) and how much they may ask for (B11).
+//!
+//! Quota is admission's business alone: it is charged by limits when a job is accepted and given
+//! back when the job has ended; placement never looks at it.
+
+use crate::name::Name;
+use crate::priority::Band;
+use crate::resource::Resources;
+use crate::time::Time;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Privileges beyond one's own jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Capability {
+    /// Stop, update and resize anybody's job.
+    AdministrateJobs,
+    /// Add, drain and remove machines.
+    ManageMachines,
+    /// Create users, grant quota and capabilities.
+    ManageUsers,
+    /// Submit jobs whose unused resources are not lent out.
+    DisableReclamation,
+    /// Submit in the monitoring band.
+    UseMonitoringBand,
+}
+
+impl Capability {
+    pub const ALL: [Capability; 5] = [
+        Capability::AdministrateJobs,
+        Capability::ManageMachines,
+        Capability::ManageUsers,
+        Capability::DisableReclamation,
+        Capability::UseMonitoringBand,
+    ];
+}
+
+/// The right to ask for up to `amount` at once in one band, from `from` until before `until`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Quota {
+    pub amount: Resources,
+    pub from: Time,
+    pub until: Time,
+}
+
+impl Quota {
+    #[must_use]
+    pub fn valid_at(&self, now: Time) -> bool {
+        self.from <= now && now < self.until
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct User {
+    pub name: Name,
+    pub capabilities: BTreeSet<Capability>,
+    pub quota: BTreeMap<Band, Quota>,
+    /// Bands in which more is charged than granted, through a cut or an expiry.
+    pub exceeded: BTreeSet<Band>,
+}
+
+impl User {
+    /// What the user may ask for in `band` at `now`. Priority zero is never charged.
+    #[must_use]
+    pub fn granted(&self, band: Band, now: Time) -> Resources {
+        match self.quota.get(&band) {
+            Some(quota) if quota.valid_at(now) => quota.amount,
+            _ => Resources::ZERO,
+        }
+    }
+}

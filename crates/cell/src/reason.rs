@@ -1,0 +1,229 @@
+//! Reasons are data (B17): every refusal and every state change carries one of these, and the CLI,
+//! the console, metrics and explanations all speak from them.
+
+use crate::id::{JobId, MachineId, TaskId};
+use crate::name::{JobKey, Name, Token};
+use crate::named::ResourceName;
+use crate::priority::{Band, Priority};
+use crate::quota::Capability;
+use crate::resource::Shortfall;
+use crate::spec::Domain;
+use crate::task::{ExitClass, TaskState};
+use serde::{Deserialize, Serialize};
+
+/// Why a task does not fit on a machine. Declaration order is precedence: of several reasons the
+/// first is the one reported, so that counts per reason add up to the cell.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Misfit {
+    MachineDown,
+    MachineDraining,
+    /// Position of the first hard constraint that does not hold, in the job's list.
+    Constraint { position: u32 },
+    /// The task crashed there too often.
+    CrashedHere,
+    /// No placed alloc of the job's alloc set is on this machine.
+    NoAllocHere,
+    /// The domain already holds as many tasks of the job as its spread limit allows.
+    Spread { domain: Domain, limit: u32 },
+    StaticPort { port: u16, holder: Option<TaskId> },
+    DynamicPorts { asked: u32, available: u32 },
+    Device { kind: Token, asked: u32, milli: u16, available: u32 },
+    Named { name: ResourceName, asked: u64, available: u64 },
+    Resource(Shortfall),
+}
+
+impl Misfit {
+    /// Stable code for programs.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Misfit::MachineDown => "machine-down",
+            Misfit::MachineDraining => "machine-draining",
+            Misfit::Constraint { .. } => "constraint",
+            Misfit::CrashedHere => "crashed-here",
+            Misfit::NoAllocHere => "no-alloc-here",
+            Misfit::Spread { .. } => "spread",
+            Misfit::StaticPort { .. } => "static-port",
+            Misfit::DynamicPorts { .. } => "dynamic-ports",
+            Misfit::Device { .. } => "device",
+            Misfit::Named { .. } => "named-resource",
+            Misfit::Resource(_) => "resource",
+        }
+    }
+}
+
+/// Why a command did not take effect. Nothing of a refused command is in the state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    #[error("user {user} lacks the capability {capability:?}")]
+    NotAllowed { user: Name, capability: Capability },
+    #[error("user {user} does not own {job} and lacks the capability AdministrateJobs")]
+    NotOwner { user: Name, job: JobKey },
+    #[error("field {field}: value {value} is not valid; allowed: {allowed}")]
+    BadField { field: String, value: String, allowed: String },
+    #[error("there is no user {0}")]
+    NoSuchUser(Name),
+    #[error("there is no job {0}")]
+    NoSuchJob(JobKey),
+    #[error("there is no machine {0}")]
+    NoSuchMachine(Name),
+    #[error("there is no resource {0}")]
+    NoSuchResource(ResourceName),
+    #[error("there is no such row: {0}")]
+    NoSuchRow(String),
+    #[error("{0} exists already")]
+    Exists(String),
+    #[error("quota of {user} in band {band} does not suffice: {shortfall}")]
+    QuotaExceeded { user: Name, band: Band, shortfall: Shortfall },
+    #[error("prod quota sold would exceed the cell's capacity: {0}")]
+    QuotaOversold(Shortfall),
+    #[error("{object} is at version {found}, not {expected}; read it again and retry")]
+    StaleVersion { object: String, expected: u32, found: u32 },
+    #[error("task row {task:?} is at attempt {found}, not {expected}")]
+    StaleAttempt { task: TaskId, expected: u32, found: u32 },
+    #[error("machine {machine} is at incarnation {found}, the report is of {reported}")]
+    StaleIncarnation { machine: Name, reported: u64, found: u64 },
+    #[error("not possible while {what}")]
+    WrongState { what: String },
+    #[error("task row {task:?} is {state:?}, which does not allow {action}")]
+    WrongTaskState { task: TaskId, state: TaskState, action: String },
+    #[error("task row {task:?} does not fit on machine row {machine:?}: {misfit:?}")]
+    DoesNotFit { task: TaskId, machine: MachineId, misfit: Misfit },
+    #[error("task row {task:?} may not start before {not_before} ms (back-off or lease)")]
+    TooEarly { task: TaskId, not_before: u64 },
+    #[error("priority {} may not preempt priority {}", by.0, victim.0)]
+    MayNotPreempt { by: Priority, victim: Priority },
+    #[error("victim {0:?} is not needed: the group fits without it")]
+    NeedlessVictim(TaskId),
+    #[error("job row {job:?}: {down} tasks down already, at most {max} allowed")]
+    BudgetExhausted { job: JobId, down: u32, max: u32 },
+    #[error("a gang is placed whole: {placed} of {needed} tasks in the group")]
+    PartialGang { placed: u32, needed: u32 },
+    #[error("request id was used before for a different request")]
+    RequestIdReused,
+    #[error("request id is older than the window kept for this client; use the object's version")]
+    RequestTooOld,
+    #[error("the state cannot hold more {0}")]
+    Full(String),
+    #[error("level {asked} cannot follow level {found}; allowed: {allowed}")]
+    BadLevel { asked: u32, found: u32, allowed: String },
+    #[error("only the cell's own parts may do this; {0} is a user")]
+    SystemOnly(Name),
+    #[error("user {user} does not own the resource namespace {namespace}")]
+    ForeignNamespace { user: Name, namespace: Token },
+}
+
+/// Why something happened to a task, job, machine or resource.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Reason {
+    /// Somebody asked for it.
+    Requested,
+    /// Within quota and well formed.
+    Admitted,
+    /// The scheduler found a place.
+    FoundPlace,
+    /// Confirmed by the machine's agent.
+    AgentReport,
+    Preempted { by: TaskId },
+    Drained,
+    OverCommitted,
+    AllocMoved,
+    /// A new spec takes effect without stopping the task.
+    UpdateInPlace,
+    /// A new spec needs a restart on the same machine.
+    UpdateRestart,
+    /// A new spec does not fit on the machine any more.
+    UpdateMove,
+    /// Skipped: it would have caused more disruptions than the update may.
+    UpdateSkipped,
+    Unhealthy,
+    Exited(ExitClass),
+    Succeeded,
+    MachineDown,
+    MachineRemoved,
+    /// The job it waited for has ended as required.
+    DependencyMet,
+    DependencyFailed,
+    /// Failed more often in a row than its policy allows.
+    TooManyFailures,
+    /// Every task has ended.
+    AllTasksEnded,
+    LeaseExpired,
+    /// The world changed (usage, machine, quota): more is held than there is.
+    Excess,
+    /// The excess is gone.
+    ExcessGone,
+    /// The estimator's batch.
+    Reservation,
+    Retention,
+    /// Moved because the cell is better off with it elsewhere.
+    Rebalanced,
+}
+
+impl Reason {
+    /// Stable code for programs.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        use Reason as R;
+        match self {
+            R::Requested => "requested",
+            R::Admitted => "admitted",
+            R::FoundPlace => "found-place",
+            R::AgentReport => "agent-report",
+            R::Preempted { .. } => "preempted",
+            R::Drained => "drained",
+            R::OverCommitted => "over-committed",
+            R::AllocMoved => "alloc-moved",
+            R::UpdateInPlace => "update-in-place",
+            R::UpdateRestart => "update-restart",
+            R::UpdateMove => "update-move",
+            R::UpdateSkipped => "update-skipped",
+            R::Unhealthy => "unhealthy",
+            R::Exited(_) => "exited",
+            R::Succeeded => "succeeded",
+            R::MachineDown => "machine-down",
+            R::MachineRemoved => "machine-removed",
+            R::DependencyMet => "dependency-met",
+            R::DependencyFailed => "dependency-failed",
+            R::TooManyFailures => "too-many-failures",
+            R::AllTasksEnded => "all-tasks-ended",
+            R::LeaseExpired => "lease-expired",
+            R::Excess => "excess",
+            R::ExcessGone => "excess-gone",
+            R::Reservation => "reservation",
+            R::Retention => "retention",
+            R::Rebalanced => "rebalanced",
+        }
+    }
+
+    /// Every code: tests hold that each is reached.
+    pub const CODES: [&'static str; 27] = [
+        "requested",
+        "admitted",
+        "found-place",
+        "agent-report",
+        "preempted",
+        "drained",
+        "over-committed",
+        "alloc-moved",
+        "update-in-place",
+        "update-restart",
+        "update-move",
+        "update-skipped",
+        "unhealthy",
+        "exited",
+        "succeeded",
+        "machine-down",
+        "machine-removed",
+        "dependency-met",
+        "dependency-failed",
+        "too-many-failures",
+        "all-tasks-ended",
+        "lease-expired",
+        "excess",
+        "excess-gone",
+        "reservation",
+        "retention",
+        "rebalanced",
+    ];
+}

@@ -1,0 +1,20 @@
+//! Reclamation (B40): how much of its limit a task will use, from what it has used.
+//!
+//! A task reserves its limit for its first [`Settings::warm_up`]; then the estimate decays towards
+//! recent peak usage plus a margin, and rises at once when usage passes it. Non-prod work is placed
+//! into what limits leave over reservations, so a wrong estimate throttles or kills non-prod work,
+//! never prod.
+//!
+//! Two values are kept apart: the running estimate, soft and recomputed with every sample, and the
+//! *logged* reservation, the only one `apply` uses. Rises are logged at once; decays only when they
+//! are worth it, in steps of a fixed fraction of the limit. That bounds the log: a task whose usage
+//! does not move logs a handful of entries in its life.
+//!
+//! Rejected: a percentile of the usage distribution (needs long histories per task and reacts to a
+//! level shift only after a fraction of the window has passed).
+
+mod estimate;
+mod settings;
+
+pub use estimate::{Estimate, Sample};
+pub use settings::{DimensionSettings, Settings};

@@ -1,0 +1,360 @@
+//! Events, verdicts and reasons as a person would say them, one line each, with names instead of
+//! rows. Golden transcripts and the CLI speak with this voice alone, so that what a test pins is
+//! what people read.
+//!
+//! A row that is gone has no name any more; it is then called by its number (`task#7`).
+
+use crate::command::{Done, Verdict};
+use crate::event::{Event, JobChange, MachineChange, ResourceChange, TaskChange, UserChange, What};
+use crate::id::{JobId, MachineId, ResourceId, TaskId, UserId};
+use crate::reason::{Misfit, Reason, Refusal};
+use crate::spec::Domain;
+use crate::state::State;
+use crate::task::ExitClass;
+
+/// `ubar/jfoo/3 scheduled on m17: found a place`.
+#[must_use]
+pub fn event(state: &State, event: &Event) -> String {
+    let why = reason(state, &event.reason);
+    match &event.what {
+        What::Task { job, index, change, .. } => {
+            format!("{}/{index} {}: {why}", job_name(state, *job), task_change(state, *change))
+        }
+        What::Job { job, change } => {
+            format!("{} {}: {why}", job_name(state, *job), job_change(*change))
+        }
+        What::JobRejected { user, job, refusal: cause } => {
+            format!("{user}/{job} rejected: {}", refusal(state, cause))
+        }
+        What::Machine { machine, change } => {
+            format!("{} {}: {why}", machine_name(state, *machine), machine_change(*change))
+        }
+        What::User { user, change } => {
+            format!("{} {}: {why}", user_name(state, *user), user_change(*change))
+        }
+        What::Resource { resource, machine, change } => {
+            let place = machine.map(|m| format!(" on {}", machine_name(state, m)));
+            let (name, place) = (resource_name(state, *resource), place.unwrap_or_default());
+            format!("{name}{place} {}: {why}", resource_change(*change))
+        }
+        What::LevelRaised { level } => format!("cell raised to level {level}: {why}"),
+    }
+}
+
+/// What became of a command.
+#[must_use]
+pub fn verdict(state: &State, verdict: &Verdict) -> String {
+    match verdict {
+        Ok(Done::Applied) => "done".into(),
+        Ok(Done::Unchanged) => "nothing to do".into(),
+        Ok(Done::Version(version)) => format!("done, now at version {version}"),
+        Ok(Done::Partly(refused)) => {
+            let item = |(at, why): &(u32, Refusal)| format!("item {at}: {}", refusal(state, why));
+            let list: Vec<String> = refused.iter().map(item).collect();
+            format!("done in part; refused: {}", list.join("; "))
+        }
+        Err(why) => format!("refused: {}", refusal(state, why)),
+    }
+}
+
+/// Why a command did not take effect.
+#[must_use]
+pub fn refusal(state: &State, refusal: &Refusal) -> String {
+    let task = |id: &TaskId| state.task_name(*id);
+    match refusal {
+        Refusal::StaleAttempt { task: id, expected, found } => {
+            format!("{} is at attempt {found}, not {expected}", task(id))
+        }
+        Refusal::WrongTaskState { task: id, state: now, action } => {
+            format!("{} is {}, which does not allow {action}", task(id), task_state(*now))
+        }
+        Refusal::DoesNotFit { task: id, machine, misfit: why } => {
+            let machine = machine_name(state, *machine);
+            format!("{} does not fit on {machine}: {}", task(id), misfit(state, why))
+        }
+        Refusal::TooEarly { task: id, not_before } => {
+            format!("{} may not start before {not_before} ms (back-off or lease)", task(id))
+        }
+        Refusal::NeedlessVictim(id) => {
+            format!("{} need not give way: the group fits without that", task(id))
+        }
+        Refusal::BudgetExhausted { job, down, max } => {
+            let name = job_name(state, *job);
+            format!("{name} has {down} tasks down already, at most {max} allowed")
+        }
+        // The rest hold names already.
+        other => other.to_string(),
+    }
+}
+
+/// Why a task does not fit on a machine.
+#[must_use]
+pub fn misfit(state: &State, misfit: &Misfit) -> String {
+    match misfit {
+        Misfit::MachineDown => "the machine is down".into(),
+        Misfit::MachineDraining => "the machine is draining".into(),
+        Misfit::Constraint { position } => format!("constraint {position} does not hold"),
+        Misfit::CrashedHere => "it crashed there too often".into(),
+        Misfit::NoAllocHere => "no alloc of its alloc set is there".into(),
+        Misfit::Spread { domain, limit } => {
+            format!("{} holds {limit} tasks of the job already", domain_name(*domain))
+        }
+        Misfit::StaticPort { port, holder: Some(holder) } => {
+            format!("port {port} is held by {}", state.task_name(*holder))
+        }
+        Misfit::StaticPort { port, holder: None } => format!("port {port} is not free"),
+        Misfit::DynamicPorts { asked, available } => {
+            format!("{asked} ports asked, {available} free")
+        }
+        Misfit::Device { kind, asked, milli, available } => {
+            format!("{asked} {kind} with {milli} milli free asked, {available} available")
+        }
+        Misfit::Named { name, asked, available } => {
+            format!("{name}: asked {asked}, available {available}")
+        }
+        Misfit::Resource(shortfall) => shortfall.to_string(),
+    }
+}
+
+/// Why something happened.
+#[must_use]
+pub fn reason(state: &State, reason: &Reason) -> String {
+    let text = match reason {
+        Reason::Preempted { by } => return format!("preempted by {}", state.task_name(*by)),
+        Reason::Exited(exit) => return exit_class(*exit),
+        Reason::Requested => "requested",
+        Reason::Admitted => "well formed and within quota",
+        Reason::FoundPlace => "found a place",
+        Reason::AgentReport => "seen by the machine's agent",
+        Reason::Drained => "the machine is drained",
+        Reason::OverCommitted => "the machine holds more than it has",
+        Reason::AllocMoved => "its alloc moves away",
+        Reason::UpdateInPlace => "new spec, no restart needed",
+        Reason::UpdateRestart => "new spec needs a restart",
+        Reason::UpdateMove => "new spec needs another place",
+        Reason::UpdateSkipped => "the update has caused as many disruptions as it may",
+        Reason::Unhealthy => "failed its health check",
+        Reason::Succeeded => "succeeded",
+        Reason::MachineDown => "the machine is down",
+        Reason::MachineRemoved => "the machine was removed",
+        Reason::DependencyMet => "the job it waited for has ended",
+        Reason::DependencyFailed => "the job it needed did not succeed",
+        Reason::TooManyFailures => "failed too often in a row",
+        Reason::AllTasksEnded => "all tasks have ended",
+        Reason::LeaseExpired => "the lease has run out",
+        Reason::Excess => "more is held than there is",
+        Reason::ExcessGone => "no more is held than there is",
+        Reason::Reservation => "the estimate of its usage changed",
+        Reason::Retention => "kept for a log saver",
+        Reason::Rebalanced => "better off elsewhere",
+    };
+    text.into()
+}
+
+fn exit_class(exit: ExitClass) -> String {
+    match exit {
+        ExitClass::Code(code) => format!("exited with code {code}"),
+        ExitClass::Signal(signal) => format!("killed by signal {signal}"),
+        ExitClass::OutOfMemory => "exceeded its memory limit".into(),
+        ExitClass::OutOfMemoryBystander => "the machine ran out of memory through others".into(),
+        ExitClass::OverDiskLimit => "exceeded its disk limit".into(),
+        ExitClass::CouldNotStart => "could not be started".into(),
+        ExitClass::TimedOut => "ran out of time".into(),
+    }
+}
+
+fn task_change(state: &State, change: TaskChange) -> String {
+    let at = |machine: MachineId| machine_name(state, machine);
+    match change {
+        TaskChange::Submitted => "submitted".into(),
+        TaskChange::Released => "released".into(),
+        TaskChange::Scheduled { machine } => format!("scheduled on {}", at(machine)),
+        TaskChange::Started { machine } => format!("started on {}", at(machine)),
+        TaskChange::Stopping { machine } => format!("told to stop on {}", at(machine)),
+        TaskChange::Evicted { machine } => format!("evicted from {}, pending again", at(machine)),
+        TaskChange::Completed { machine } => {
+            format!("completed on {}, pending again", at(machine))
+        }
+        TaskChange::Failed { machine } => format!("failed on {}, pending again", at(machine)),
+        TaskChange::Lost { machine } => format!("lost with {}, pending again", at(machine)),
+        TaskChange::Restarted { machine } => format!("starts again on {}", at(machine)),
+        TaskChange::Updated => "updated".into(),
+        TaskChange::UpdateSkipped => "not updated".into(),
+        TaskChange::ReservationChanged => "reserves a new amount".into(),
+        TaskChange::Finished => "finished".into(),
+        TaskChange::FailedForGood => "failed for good".into(),
+        TaskChange::Killed => "killed".into(),
+        TaskChange::NeverRan => "never ran".into(),
+        TaskChange::Purged => "forgotten".into(),
+    }
+}
+
+fn job_change(change: JobChange) -> String {
+    match change {
+        JobChange::Submitted => "submitted".into(),
+        JobChange::Accepted => "accepted".into(),
+        JobChange::Released => "released".into(),
+        JobChange::UpdateOpened { version } => format!("update to version {version} opened"),
+        JobChange::UpdateUndone { version } => format!("update undone, back to version {version}"),
+        JobChange::UpdateClosed { version } => format!("update closed at version {version}"),
+        JobChange::Resized { count } => format!("resized to {count} tasks"),
+        JobChange::Stopping => "told to stop".into(),
+        JobChange::Succeeded => "succeeded".into(),
+        JobChange::Failed => "failed".into(),
+        JobChange::Killed => "killed".into(),
+        JobChange::NeverRan => "never ran".into(),
+        JobChange::Purged => "forgotten".into(),
+    }
+}
+
+fn machine_change(change: MachineChange) -> String {
+    match change {
+        MachineChange::Added => "added".into(),
+        MachineChange::Updated => "updated".into(),
+        MachineChange::Removed => "removed".into(),
+        MachineChange::Up { incarnation } => format!("up (life {incarnation})"),
+        MachineChange::Down => "down".into(),
+        MachineChange::DrainStarted => "draining".into(),
+        MachineChange::DrainStopped => "no longer draining".into(),
+        MachineChange::PackagesChanged => "has other packages".into(),
+        MachineChange::OverCommitted => "over-committed".into(),
+        MachineChange::Recovered => "no longer over-committed".into(),
+        MachineChange::DiskRetained { bytes } => format!("retains {bytes} bytes of disk"),
+        MachineChange::DiskReleased { bytes } => format!("releases {bytes} bytes of disk"),
+    }
+}
+
+fn user_change(change: UserChange) -> String {
+    match change {
+        UserChange::Added => "added".into(),
+        UserChange::Removed => "removed".into(),
+        UserChange::CapabilitiesChanged => "has other capabilities".into(),
+        UserChange::QuotaChanged { band } => format!("has another {band} quota"),
+        UserChange::QuotaExceeded { band } => format!("exceeds the {band} quota"),
+        UserChange::QuotaRecovered { band } => format!("is within the {band} quota again"),
+    }
+}
+
+fn resource_change(change: ResourceChange) -> String {
+    match change {
+        ResourceChange::Created => "created".into(),
+        ResourceChange::CapacityChanged { capacity: u64::MAX } => "is now unbounded".into(),
+        ResourceChange::CapacityChanged { capacity } => format!("has now {capacity}"),
+        ResourceChange::Renewed => "renewed".into(),
+        ResourceChange::RemovedFromMachine => "gone".into(),
+        ResourceChange::Deleted => "deleted".into(),
+    }
+}
+
+fn task_state(state: crate::task::TaskState) -> &'static str {
+    use crate::task::TaskState as S;
+    match state {
+        S::Deferred => "deferred",
+        S::Pending => "pending",
+        S::Assigned => "assigned",
+        S::Running => "running",
+        S::Stopping(_) => "stopping",
+        S::Dead(_) => "dead",
+    }
+}
+
+fn domain_name(domain: Domain) -> &'static str {
+    match domain {
+        Domain::Machine => "the machine",
+        Domain::Rack => "its rack",
+        Domain::Power => "its power domain",
+    }
+}
+
+fn job_name(state: &State, job: JobId) -> String {
+    state.job_key(job).map_or_else(|| format!("job#{}", job.0), |key| key.to_string())
+}
+
+fn machine_name(state: &State, machine: MachineId) -> String {
+    let row = state.machines().get(machine);
+    row.map_or_else(|| format!("machine#{}", machine.0), |row| row.spec.name.to_string())
+}
+
+fn user_name(state: &State, user: UserId) -> String {
+    let row = state.users().get(user);
+    row.map_or_else(|| format!("user#{}", user.0), |row| format!("user {}", row.name))
+}
+
+fn resource_name(state: &State, resource: ResourceId) -> String {
+    let row = state.resources().get(resource);
+    row.map_or_else(|| format!("resource#{}", resource.0), |row| row.name.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::fixture::{Cell, job, key, name};
+    use crate::command::{Command, Observed};
+    use crate::id::TaskId;
+    use crate::name::Token;
+    use crate::time::Time;
+
+    fn check(cell: &mut Cell, command: Command, want: &[&str]) {
+        cell.ok(command);
+        assert_eq!(cell.said, want);
+    }
+
+    #[test]
+    fn a_life_reads_like_a_story() {
+        let mut cell = Cell::with_machines(1);
+        let submit = Command::SubmitJob { owner: name("ubar"), spec: job("jfoo", 1, 100) };
+        check(
+            &mut cell,
+            submit,
+            &[
+                "ubar/jfoo submitted: requested",
+                "ubar/jfoo accepted: well formed and within quota",
+                "ubar/jfoo/0 submitted: well formed and within quota",
+            ],
+        );
+        cell.run("jfoo", 0, "m1");
+        assert_eq!(cell.said, ["ubar/jfoo/0 started on m1: seen by the machine's agent"]);
+        let stop = Command::StopJob { job: key("ubar/jfoo") };
+        let told =
+            ["ubar/jfoo told to stop: requested", "ubar/jfoo/0 told to stop on m1: requested"];
+        check(&mut cell, stop, &told);
+        cell.report("jfoo", 0, Observed::Stopped);
+        let ends = ["ubar/jfoo/0 killed: requested", "ubar/jfoo killed: all tasks have ended"];
+        assert_eq!(cell.said, ends);
+        // Of what is forgotten only the numbers are left.
+        let purge = Command::PurgeJobs { ended_before: Time::NEVER };
+        check(&mut cell, purge, &["job#0/0 forgotten: requested", "job#0 forgotten: requested"]);
+    }
+
+    #[test]
+    fn reasons_name_the_port_its_holder_and_the_numbers() {
+        let mut cell = Cell::with_machines(1);
+        cell.submit(&job("jfoo", 1, 100));
+        let check = |why: Misfit, want: &str| assert_eq!(misfit(&cell.state, &why), want);
+        check(
+            Misfit::StaticPort { port: 80, holder: Some(TaskId(0)) },
+            "port 80 is held by ubar/jfoo/0",
+        );
+        check(
+            Misfit::StaticPort { port: 80, holder: Some(TaskId(9)) },
+            "port 80 is held by task#9",
+        );
+        check(
+            Misfit::Spread { domain: Domain::Rack, limit: 2 },
+            "its rack holds 2 tasks of the job already",
+        );
+        let kind = Token::new("gpu").unwrap();
+        check(
+            Misfit::Device { kind, asked: 2, milli: 500, available: 1 },
+            "2 gpu with 500 milli free asked, 1 available",
+        );
+        let by = Reason::Preempted { by: TaskId(0) };
+        assert_eq!(reason(&cell.state, &by), "preempted by ubar/jfoo/0");
+        let partly = Done::Partly(vec![(3, Refusal::NeedlessVictim(TaskId(0)))]);
+        assert_eq!(
+            verdict(&cell.state, &Ok(partly)),
+            "done in part; refused: item 3: ubar/jfoo/0 need not give way: \
+             the group fits without that"
+        );
+    }
+}

@@ -1,0 +1,184 @@
+//! The state of a cell: rows that are saved and hashed, and sums derived from them.
+//!
+//! Rows change only through the `edit_*` functions below, which keep the derived sums equal to
+//! their parts; the rules that decide *whether* a row may change live in [`crate::apply`].
+
+use crate::ephemeral::ResourceRow;
+use crate::id::{JobId, MachineId, ResourceId, TaskId, UserId};
+use crate::index::Index;
+use crate::job::Job;
+use crate::load::{AllocLoad, JobLoad, MachineLoad, UserLoad};
+use crate::machine::Machine;
+use crate::name::{JobKey, Name};
+use crate::named::ResourceName;
+use crate::quota::User;
+use crate::replay::Window;
+use crate::resource::Resources;
+use crate::spec::JobSpec;
+use crate::table::Table;
+use crate::task::Task;
+use crate::time::Time;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Behaviour of `apply` this build understands. A cell starts here and is raised by command.
+pub const LEVEL: u32 = 1;
+
+#[derive(Clone, Debug)]
+pub struct State {
+    // Saved and hashed.
+    pub(crate) level: u32,
+    pub(crate) now: Time,
+    pub(crate) machines: Table<MachineId, Machine>,
+    pub(crate) jobs: Table<JobId, Job>,
+    pub(crate) tasks: Table<TaskId, Task>,
+    pub(crate) users: Table<UserId, User>,
+    pub(crate) resources: Table<ResourceId, ResourceRow>,
+    pub(crate) windows: Index<u64, Window>,
+    pub(crate) applied: u64,
+    // Derived.
+    pub(crate) machine_loads: Table<MachineId, MachineLoad>,
+    pub(crate) job_loads: Table<JobId, JobLoad>,
+    pub(crate) user_loads: Table<UserId, UserLoad>,
+    pub(crate) alloc_loads: Index<TaskId, AllocLoad>,
+    pub(crate) machine_names: Index<Name, MachineId>,
+    pub(crate) user_names: Index<Name, UserId>,
+    pub(crate) job_names: Index<(UserId, Name), JobId>,
+    pub(crate) resource_names: Index<ResourceName, ResourceId>,
+    /// Jobs deferred until the key has ended.
+    pub(crate) dependents: Index<JobId, BTreeSet<JobId>>,
+    /// Vacant task rows; the smallest is used next, so that replicas agree after a reload.
+    pub(crate) vacant_tasks: Arc<BTreeSet<TaskId>>,
+    /// Sum of the capacity of all machines.
+    pub(crate) capacity: Resources,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State {
+            level: LEVEL,
+            now: Time::ZERO,
+            machines: Table::default(),
+            jobs: Table::default(),
+            tasks: Table::default(),
+            users: Table::default(),
+            resources: Table::default(),
+            windows: Index::default(),
+            applied: 0,
+            machine_loads: Table::default(),
+            job_loads: Table::default(),
+            user_loads: Table::default(),
+            alloc_loads: Index::default(),
+            machine_names: Index::default(),
+            user_names: Index::default(),
+            job_names: Index::default(),
+            resource_names: Index::default(),
+            dependents: Index::default(),
+            vacant_tasks: Arc::default(),
+            capacity: Resources::ZERO,
+        }
+    }
+}
+
+/// Reading.
+impl State {
+    pub fn level(&self) -> u32 {
+        self.level
+    }
+    /// Time of the last entry.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+    /// Entries applied so far.
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+    pub fn machines(&self) -> &Table<MachineId, Machine> {
+        &self.machines
+    }
+    pub fn jobs(&self) -> &Table<JobId, Job> {
+        &self.jobs
+    }
+    pub fn tasks(&self) -> &Table<TaskId, Task> {
+        &self.tasks
+    }
+    pub fn users(&self) -> &Table<UserId, User> {
+        &self.users
+    }
+    pub fn resources(&self) -> &Table<ResourceId, ResourceRow> {
+        &self.resources
+    }
+    pub fn capacity(&self) -> Resources {
+        self.capacity
+    }
+    pub fn machine_load(&self, machine: MachineId) -> Option<&MachineLoad> {
+        self.machine_loads.get(machine)
+    }
+    pub fn job_load(&self, job: JobId) -> Option<&JobLoad> {
+        self.job_loads.get(job)
+    }
+    pub fn user_load(&self, user: UserId) -> Option<&UserLoad> {
+        self.user_loads.get(user)
+    }
+    /// What is used inside an alloc; `None` when nothing is.
+    pub fn alloc_load(&self, alloc: TaskId) -> Option<&AllocLoad> {
+        self.alloc_loads.get(&alloc)
+    }
+    pub fn machine_named(&self, name: &Name) -> Option<MachineId> {
+        self.machine_names.get(name).copied()
+    }
+    pub fn user_named(&self, name: &Name) -> Option<UserId> {
+        self.user_names.get(name).copied()
+    }
+    pub fn job_named(&self, key: &JobKey) -> Option<JobId> {
+        let user = self.user_named(&key.user)?;
+        self.job_names.get(&(user, key.job.clone())).copied()
+    }
+    pub fn resource_named(&self, name: &ResourceName) -> Option<ResourceId> {
+        self.resource_names.get(name).copied()
+    }
+    /// The spec a task runs under.
+    pub fn spec_of(&self, task: &Task) -> Option<&Arc<JobSpec>> {
+        Some(self.jobs.get(task.job)?.spec_of(task.version))
+    }
+    /// `user/job/index` for people.
+    pub fn task_name(&self, task: TaskId) -> String {
+        let named = self.tasks.get(task).and_then(|row| {
+            let job = self.jobs.get(row.job)?;
+            let user = self.users.get(job.user)?;
+            Some(format!("{}/{}/{}", user.name, job.name, row.index))
+        });
+        named.unwrap_or_else(|| format!("task#{}", task.0))
+    }
+
+    /// `user/job` for people and specs.
+    pub fn job_key(&self, job: JobId) -> Option<JobKey> {
+        let row = self.jobs.get(job)?;
+        let user = self.users.get(row.user)?.name.clone();
+        Some(JobKey { user, job: row.name.clone() })
+    }
+
+    /// Hash over everything saved; equal on replicas that applied the same entries.
+    pub fn hash(&mut self) -> u64 {
+        let mut scratch = Vec::with_capacity(512);
+        let parts = [
+            self.applied,
+            u64::from(self.level),
+            self.now.0,
+            self.machines.slots() as u64,
+            self.machines.hash(&mut scratch),
+            self.jobs.slots() as u64,
+            self.jobs.hash(&mut scratch),
+            self.tasks.slots() as u64,
+            self.tasks.hash(&mut scratch),
+            self.users.slots() as u64,
+            self.users.hash(&mut scratch),
+            self.resources.slots() as u64,
+            self.resources.hash(&mut scratch),
+            crate::replay::hash(&self.windows),
+        ];
+        scratch.clear();
+        parts.iter().for_each(|p| scratch.extend_from_slice(&p.to_le_bytes()));
+        xxhash_rust::xxh3::xxh3_64(&scratch)
+    }
+}

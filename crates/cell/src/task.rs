@@ -1,0 +1,175 @@
+//! One task or alloc: its life (B5), where it is and what it holds.
+//!
+//! The paper's three states are split so that hand-over is explicit: a task between pending and
+//! running is assigned, then starting; one on its way out is stopping, no longer charged, and its
+//! successor waits until the machine has seen it gone.
+
+use crate::device::DeviceGrant;
+use crate::id::{JobId, MachineId, TaskId};
+use crate::resource::Resources;
+use crate::time::Time;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum TaskState {
+    /// Waits for its job's predecessor (B6).
+    Deferred,
+    /// Waits for a machine.
+    Pending,
+    /// Has a machine; the agent has not confirmed the start.
+    Assigned,
+    Running,
+    /// Told to stop; its machine has not seen it gone. Its room has passed on already, unless it
+    /// starts again in place.
+    Stopping(StopCause),
+    Dead(Fate),
+}
+
+/// Why a task was told to stop, which decides what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum StopCause {
+    /// A task of higher priority took its place: back to pending.
+    Preempted,
+    /// Its machine is drained: back to pending.
+    Drained,
+    /// The machine holds more than it can: back to pending.
+    OverCommitted,
+    /// Its alloc is moving away: back to pending.
+    AllocMoved,
+    /// A new spec that fits in place: assigned again on the same machine.
+    RestartInPlace,
+    /// A new spec that does not fit in place: back to pending.
+    UpdateMoves,
+    /// Failed its health check: assigned again on the same machine.
+    Unhealthy,
+    /// Its owner stopped the job or shrank it: dead.
+    Killed,
+    /// Better off elsewhere: back to pending.
+    Rebalanced,
+}
+
+impl StopCause {
+    /// Whether the task starts again where it was.
+    #[must_use]
+    pub fn keeps_place(self) -> bool {
+        matches!(self, StopCause::RestartInPlace | StopCause::Unhealthy)
+    }
+}
+
+/// How a task ended for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Fate {
+    Finished,
+    /// Failed more often in a row than its policy allows.
+    Failed(ExitClass),
+    Killed,
+    /// The job it had to wait for failed, so it never ran.
+    DependencyFailed,
+}
+
+/// What made one attempt end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ExitClass {
+    Code(i32),
+    Signal(i32),
+    /// Exceeded its own memory limit.
+    OutOfMemory,
+    /// Died because the machine ran out of memory through others.
+    OutOfMemoryBystander,
+    OverDiskLimit,
+    /// Packages or the driver could not start it.
+    CouldNotStart,
+    TimedOut,
+}
+
+impl TaskState {
+    /// Charged to a machine or an alloc: counts in every sum. A task that stops to start again in
+    /// place is its own successor and keeps what it has.
+    #[must_use]
+    #[inline]
+    pub fn holds_resources(self) -> bool {
+        match self {
+            TaskState::Assigned | TaskState::Running => true,
+            TaskState::Stopping(cause) => cause.keeps_place(),
+            _ => false,
+        }
+    }
+
+    /// Bound to a machine, charged or not.
+    #[must_use]
+    pub fn on_machine(self) -> bool {
+        matches!(self, TaskState::Assigned | TaskState::Running | TaskState::Stopping(_))
+    }
+
+    #[must_use]
+    pub fn is_dead(self) -> bool {
+        matches!(self, TaskState::Dead(_))
+    }
+}
+
+/// What a placement hands to a task besides room. Absent when there is nothing to hand over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Grant {
+    /// Static ports first in spec order, then the chosen ones.
+    pub ports: Vec<u16>,
+    pub devices: Vec<DeviceGrant>,
+    /// Victims whose room this task takes over; it starts when they are gone.
+    pub waits_for: Vec<TaskId>,
+}
+
+/// Attempts on one machine that crashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CrashPair {
+    pub machine: MachineId,
+    pub crashes: u8,
+}
+
+/// Crashes on one machine after which the pairing is avoided.
+pub const CRASHES_TO_AVOID: u8 = 2;
+/// Crash pairings remembered per task; the oldest is forgotten first.
+pub const MAX_CRASH_PAIRS: usize = 8;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Task {
+    pub job: JobId,
+    pub index: u32,
+    pub state: TaskState,
+    /// False from a failed health check until the next start.
+    pub healthy: bool,
+    /// Placements so far. Reports about an older attempt are refused.
+    pub attempt: u32,
+    /// Version of the job's spec this task runs, or will run.
+    pub version: u32,
+    /// Invariant: `Some` exactly when `state.on_machine()`.
+    pub machine: Option<MachineId>,
+    /// The alloc it is in. Invariant: `Some` exactly when on a machine and the job has an alloc set.
+    pub alloc: Option<TaskId>,
+    pub grant: Option<Arc<Grant>>,
+    /// Logged reservation, or what a placement will reserve: the limits unless something better is
+    /// known. Invariant: at most the limits, at least the disk it must retain.
+    pub reservation: Resources,
+    pub failures_in_row: u32,
+    /// Not placed before this time: back-off, or the lease of an `at_most_one` job.
+    pub not_before: Time,
+    pub changed_at: Time,
+    pub crashed_on: Vec<CrashPair>,
+}
+
+impl Task {
+    /// Whether this task has crashed on `machine` too often to be tried there again.
+    #[must_use]
+    pub fn avoids(&self, machine: MachineId) -> bool {
+        self.crashed_on.iter().any(|p| p.machine == machine && p.crashes >= CRASHES_TO_AVOID)
+    }
+
+    #[must_use]
+    pub fn ports(&self) -> &[u16] {
+        self.grant.as_ref().map_or(&[], |g| &g.ports)
+    }
+
+    #[must_use]
+    pub fn devices(&self) -> &[DeviceGrant] {
+        self.grant.as_ref().map_or(&[], |g| &g.devices)
+    }
+}

@@ -1,0 +1,38 @@
+//! Every reason an event can carry, every change and every refusal is reached by a test: what no
+//! test reaches, nobody has seen work.
+
+use crate::world::World;
+use crate::{properties, samples, transcripts};
+use cellwright_cell::reason::Reason;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Refusals that take four billion rows or versions to come about.
+const OUT_OF_REACH: [&str; 1] = ["Refusal.Full"];
+
+/// All transcripts, and random runs that are the same each time.
+fn worlds() -> impl Iterator<Item = World> {
+    let runs = (0..40u64).map(|run| {
+        let seeds: Vec<u64> = (0..150).map(|step| run * 1_000_003 + step * 7_919).collect();
+        properties::run(&seeds).unwrap_or_else(|why| panic!("run {run}: {why}"))
+    });
+    transcripts::worlds().chain(runs)
+}
+
+#[test]
+fn every_reason_change_and_refusal_is_reached() {
+    let mut reasons = BTreeSet::new();
+    let mut seen: BTreeMap<String, u64> = BTreeMap::new();
+    for world in worlds() {
+        reasons.extend(world.reasons);
+        for (name, times) in world.seen {
+            *seen.entry(name).or_default() += times;
+        }
+    }
+    println!("{seen:#?}");
+    let missing: Vec<&str> =
+        Reason::CODES.into_iter().filter(|code| !reasons.contains(code)).collect();
+    assert!(missing.is_empty(), "no test reaches these reasons: {missing:?}");
+    let unseen = |name: &String| !seen.contains_key(name) && !OUT_OF_REACH.contains(&&**name);
+    let missing: Vec<String> = samples::names_of_changes_and_refusals().filter(unseen).collect();
+    assert!(missing.is_empty(), "no test reaches these: {missing:?}");
+}

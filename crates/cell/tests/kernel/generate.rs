@@ -1,0 +1,403 @@
+//! Random commands: mostly ones that make sense for the state they meet, so that runs get
+//! somewhere, and some that never should have been sent: unknown ids, stale attempts, hostile specs.
+//! Few names, so that commands meet each other.
+
+use crate::build;
+use crate::draw::Draw;
+use crate::schedule;
+use crate::specs;
+use cellwright_cell::command::{
+    Actor, Command, Entry, EvictCause, Observed, Request, RequestId, ReservationChange, TaskReport,
+};
+use cellwright_cell::ephemeral::CapacityChange;
+use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::machine::MachineStatus;
+use cellwright_cell::name::JobKey;
+use cellwright_cell::obligation;
+use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
+use cellwright_cell::priority::Band;
+use cellwright_cell::quota::{Capability, Quota};
+use cellwright_cell::resource::Resources;
+use cellwright_cell::state::State;
+use cellwright_cell::task::{ExitClass, Task, TaskState};
+use cellwright_cell::time::{Span, Time};
+
+/// The next entry: nearly always one request, so that every rule about commands can be judged.
+pub fn entry(state: &State, sent: &[Entry], seed: u64) -> Entry {
+    let mut draw = Draw::new(seed);
+    let requests = if draw.one_in(12) { 2 + draw.below(3) } else { 1 };
+    let now = next_time(state, &mut draw);
+    let requests = (0..requests).map(|_| request(state, sent, &mut draw)).collect();
+    Entry { now, requests }
+}
+
+/// Seconds later; sometimes a proposer with a slow clock, rarely days later.
+fn next_time(state: &State, draw: &mut Draw) -> Time {
+    let now = state.now();
+    match draw.below(40) {
+        0 => Time(now.0.saturating_sub(5_000)),
+        1 => now.plus(Span::seconds(25 * 3600)),
+        2..8 => now.plus(Span::seconds(draw.below(600))),
+        _ => now.plus(Span(draw.below(20_000))),
+    }
+}
+
+fn request(state: &State, sent: &[Entry], draw: &mut Draw) -> Request {
+    if draw.one_in(25)
+        && let Some(old) = draw.pick(sent).and_then(|entry| entry.requests.first())
+    {
+        return old.clone();
+    }
+    let command = command(state, draw);
+    let by = actor(state, &command, draw);
+    let id = draw.one_in(4).then(|| RequestId {
+        client: draw.below(3),
+        sequence: if draw.one_in(3) { draw.below(20) } else { state.applied() + 1 },
+    });
+    Request { by, id, command }
+}
+
+/// Mostly somebody who may.
+fn actor(state: &State, command: &Command, draw: &mut Draw) -> Actor {
+    let owner = match command {
+        Command::SubmitJob { owner, .. } | Command::UpdateJob { owner, .. } => Some(owner.clone()),
+        Command::ResizeJob { job, .. } | Command::StopJob { job } => Some(job.user.clone()),
+        Command::UndoUpdate { job } | Command::CloseUpdate { job } => Some(job.user.clone()),
+        _ => None,
+    };
+    match (draw.below(20), owner) {
+        (0, _) => Actor::User(build::name(&user_name(draw))),
+        (1..12, Some(owner)) => Actor::User(owner),
+        (1..3, None) => {
+            let users: Vec<_> = state.users().iter().map(|(_, user)| user.name.clone()).collect();
+            draw.pick(&users).map_or(Actor::System, |name| Actor::User(name.clone()))
+        }
+        _ => Actor::System,
+    }
+}
+
+pub fn user_name(draw: &mut Draw) -> String {
+    format!("u{}", draw.below(3))
+}
+
+pub fn machine_name(draw: &mut Draw) -> String {
+    format!("m{}", draw.below(5))
+}
+
+fn job_name(draw: &mut Draw) -> String {
+    format!("j{}", draw.below(8))
+}
+
+/// Until there are users, quota and machines, mostly those.
+fn command(state: &State, draw: &mut Draw) -> Command {
+    if state.users().len() < 2 || state.machines().len() < 2 {
+        return match draw.below(3) {
+            0 => Command::AddUser { name: build::name(&user_name(draw)) },
+            1 => Command::AddMachine(specs::machine(&machine_name(draw), draw)),
+            _ => any_command(state, draw),
+        };
+    }
+    any_command(state, draw)
+}
+
+fn any_command(state: &State, draw: &mut Draw) -> Command {
+    match draw.below(100) {
+        0..10 => machine_command(state, draw),
+        10..15 => user_command(draw),
+        15..33 => job_command(state, draw),
+        33..38 => step_update(state, draw),
+        38..60 => Command::CommitPlan(plan(state, draw)),
+        60..66 => evict(state, draw),
+        66..88 => reports(state, draw),
+        88..90 => release(state, draw),
+        90..93 => Command::Expire,
+        93..96 => resource(state, draw),
+        96..99 => reservations(state, draw),
+        _ => match draw.below(3) {
+            0 => Command::RaiseLevel { level: draw.below(4) as u32 },
+            _ => Command::PurgeJobs { ended_before: state.now() },
+        },
+    }
+}
+
+fn machine_command(state: &State, draw: &mut Draw) -> Command {
+    let name = build::name(&machine_name(draw));
+    let machine = some_machine(state, draw);
+    let row = state.machines().get(machine);
+    match draw.below(16) {
+        0 | 1 => Command::AddMachine(specs::machine(name.as_str(), draw)),
+        2 => match row {
+            Some(row) => Command::UpdateMachine { spec: specs::changed_machine(&row.spec, draw) },
+            None => Command::UpdateMachine { spec: specs::machine(name.as_str(), draw) },
+        },
+        3 => Command::RemoveMachine { name },
+        4 => Command::MachineDown { machine },
+        5 => Command::StartDrain { name },
+        6 | 7 => Command::StopDrain { name },
+        8 => Command::SetMachinePackages { machine, packages: specs::packages(draw).collect() },
+        _ => {
+            let down = |id: &MachineId| {
+                state.machines().get(*id).is_some_and(|row| row.status == MachineStatus::Down)
+            };
+            let all: Vec<MachineId> = state.machines().iter().map(|(id, _)| id).filter(down).collect();
+            let machine = draw.pick(&all).copied().unwrap_or(machine);
+            let incarnation = state.machines().get(machine).map_or(1, |row| row.incarnation);
+            Command::MachineUp { machine, incarnation: incarnation + draw.below(3) }
+        }
+    }
+}
+
+/// Nearly always one that exists.
+fn some_machine(state: &State, draw: &mut Draw) -> MachineId {
+    let all: Vec<MachineId> = state.machines().iter().map(|(id, _)| id).collect();
+    match draw.pick(&all) {
+        Some(id) if !draw.one_in(30) => *id,
+        _ => MachineId(draw.below(1 << 33) as u32),
+    }
+}
+
+fn some_task(state: &State, draw: &mut Draw, like: impl Fn(&Task) -> bool) -> TaskId {
+    let all: Vec<TaskId> =
+        state.tasks().iter().filter(|(_, task)| like(task)).map(|(id, _)| id).collect();
+    match draw.pick(&all) {
+        Some(id) if !draw.one_in(30) => *id,
+        _ => TaskId(draw.below(200) as u32),
+    }
+}
+
+/// Nearly always the one the row is at.
+fn attempt_of(state: &State, task: TaskId, draw: &mut Draw) -> u32 {
+    let attempt = state.tasks().get(task).map_or(0, |row| row.attempt);
+    if draw.one_in(15) { attempt.wrapping_sub(1) } else { attempt }
+}
+
+fn user_command(draw: &mut Draw) -> Command {
+    let name = build::name(&user_name(draw));
+    match draw.below(10) {
+        0 => Command::AddUser { name },
+        1 => Command::RemoveUser { name },
+        2 => {
+            let capabilities = Capability::ALL.into_iter().filter(|_| draw.one_in(2)).collect();
+            Command::SetCapabilities { user: name, capabilities }
+        }
+        _ => {
+            let band = *draw.pick(&Band::ALL).unwrap_or(&Band::Batch);
+            let quota = (!draw.one_in(6)).then(|| Quota {
+                amount: build::room(draw.below(20), draw.below(40), draw.below(200)),
+                from: if draw.one_in(5) { Time(draw.below(2_000_000)) } else { Time::ZERO },
+                until: if draw.one_in(4) { Time(draw.below(4_000_000)) } else { Time::NEVER },
+            });
+            Command::SetQuota { user: name, band, quota }
+        }
+    }
+}
+
+fn some_job(state: &State, draw: &mut Draw) -> JobKey {
+    let all: Vec<_> = state.jobs().iter().map(|(id, _)| id).collect();
+    let known = draw.pick(&all).and_then(|id| state.job_key(*id));
+    match known {
+        Some(key) if !draw.one_in(20) => key,
+        _ => build::job_key(&user_name(draw), &job_name(draw)),
+    }
+}
+
+fn job_command(state: &State, draw: &mut Draw) -> Command {
+    let expect = draw.one_in(6).then(|| draw.below(4) as u32);
+    match draw.below(20) {
+        0..9 => {
+            let owner = build::name(&user_name(draw));
+            let spec = specs::job(&job_name(draw), draw);
+            Command::SubmitJob { owner, spec }
+        }
+        9..14 => {
+            let key = some_job(state, draw);
+            let row = state.job_named(&key).and_then(|id| state.jobs().get(id));
+            let spec = match row {
+                Some(row) => specs::changed_job(row.spec(), draw),
+                None => specs::job(key.job.as_str(), draw),
+            };
+            Command::UpdateJob { owner: key.user, spec, expect }
+        }
+        14 | 15 => {
+            let count = draw.below(7) as u32;
+            Command::ResizeJob { job: some_job(state, draw), count, expect }
+        }
+        16 => Command::StopJob { job: some_job(state, draw) },
+        17 => Command::UndoUpdate { job: updating(state, draw) },
+        _ => Command::CloseUpdate { job: updating(state, draw) },
+    }
+}
+
+/// A job whose update is open, if there is one.
+fn updating(state: &State, draw: &mut Draw) -> JobKey {
+    let open: Vec<_> =
+        state.jobs().iter().filter(|(_, row)| row.update.is_some()).map(|(id, _)| id).collect();
+    let key = draw.pick(&open).and_then(|id| state.job_key(*id));
+    key.unwrap_or_else(|| some_job(state, draw))
+}
+
+fn step_update(state: &State, draw: &mut Draw) -> Command {
+    let job = updating(state, draw);
+    let row = state.job_named(&job).and_then(|id| state.jobs().get(id));
+    let tasks = row.map_or(1, |row| row.tasks.len() as u64);
+    Command::StepUpdate { job, index: draw.below(tasks + 1) as u32 }
+}
+
+/// Mostly what the simple scheduler finds; else groups nobody should commit.
+fn plan(state: &State, draw: &mut Draw) -> Plan {
+    let mut plan = schedule::plan(state, draw);
+    if !draw.one_in(8) {
+        return plan;
+    }
+    let task = some_task(state, draw, |_| true);
+    let machine = some_machine(state, draw);
+    let alloc = draw.one_in(4).then(|| some_task(state, draw, |task| task.machine.is_some()));
+    let attempt = attempt_of(state, task, draw);
+    let odd = schedule::assign(state, task, machine, alloc, &[]).unwrap_or(Assignment {
+        task,
+        attempt,
+        machine,
+        alloc,
+        ports: vec![draw.below(1 << 16) as u16],
+        devices: Vec::new(),
+    });
+    let victims = (0..draw.below(3)).map(|_| {
+        let task = some_task(state, draw, |task| task.machine.is_some());
+        Victim { task, attempt: attempt_of(state, task, draw) }
+    });
+    let victims = victims.collect();
+    plan.groups.push(Group { victims, assignments: vec![odd] });
+    if let Some(group) = plan.groups.first().cloned()
+        && draw.one_in(3)
+    {
+        plan.groups.push(group);
+    }
+    plan
+}
+
+fn evict(state: &State, draw: &mut Draw) -> Command {
+    let flagged: Vec<MachineId> =
+        state.machines().iter().filter(|(_, row)| row.over_committed).map(|(id, _)| id).collect();
+    if let Some(machine) = draw.pick(&flagged)
+        && let Some(task) = draw.pick(&obligation::victims(state, *machine))
+    {
+        let attempt = attempt_of(state, *task, draw);
+        return Command::Evict { task: *task, attempt, cause: EvictCause::OverCommit };
+    }
+    let draining = |task: &Task| {
+        task.machine.and_then(|m| state.machines().get(m)).is_some_and(|row| row.draining)
+    };
+    let causes = [EvictCause::Drain, EvictCause::OverCommit, EvictCause::Rebalance];
+    let cause = *draw.pick(&causes).unwrap_or(&EvictCause::Drain);
+    let task = match cause {
+        EvictCause::Drain => some_task(state, draw, draining),
+        _ => some_task(state, draw, |task| task.state == TaskState::Running),
+    };
+    Command::Evict { task, attempt: attempt_of(state, task, draw), cause }
+}
+
+/// What an agent would see, of some of the tasks on its machine.
+fn reports(state: &State, draw: &mut Draw) -> Command {
+    let machine = some_machine(state, draw);
+    let incarnation = state.machines().get(machine).map_or(0, |row| row.incarnation);
+    let incarnation = if draw.one_in(25) { incarnation.wrapping_sub(1) } else { incarnation };
+    let tasks = state.machine_load(machine).map_or(Vec::new(), |load| load.tasks.clone());
+    let mut reports = Vec::new();
+    for task in tasks.into_iter().filter(|_| !draw.one_in(4)).collect::<Vec<_>>() {
+        let attempt = attempt_of(state, task, draw);
+        let what = match state.tasks().get(task).map(|row| row.state) {
+            _ if draw.one_in(20) => any_observation(draw),
+            Some(TaskState::Assigned) => Observed::Started,
+            Some(TaskState::Running) if draw.one_in(2) => continue,
+            Some(TaskState::Running) => any_observation(draw),
+            _ => Observed::Stopped,
+        };
+        reports.push(TaskReport { task, attempt, what });
+    }
+    if draw.one_in(20) {
+        let task = some_task(state, draw, |_| true);
+        reports.push(TaskReport { task, attempt: draw.below(3) as u32, what: any_observation(draw) });
+    }
+    Command::TaskReports { machine, incarnation, reports }
+}
+
+fn any_observation(draw: &mut Draw) -> Observed {
+    match draw.below(12) {
+        0..2 => Observed::Finished,
+        2..6 => Observed::Failed(exit(draw)),
+        6..8 => Observed::Unhealthy,
+        8 => Observed::Started,
+        9 => Observed::Stopped,
+        _ => Observed::Healthy,
+    }
+}
+
+fn exit(draw: &mut Draw) -> ExitClass {
+    let all = [
+        ExitClass::Code(1),
+        ExitClass::Signal(9),
+        ExitClass::OutOfMemory,
+        ExitClass::OutOfMemoryBystander,
+        ExitClass::OverDiskLimit,
+        ExitClass::CouldNotStart,
+        ExitClass::TimedOut,
+    ];
+    *draw.pick(&all).unwrap_or(&ExitClass::TimedOut)
+}
+
+fn release(state: &State, draw: &mut Draw) -> Command {
+    let kept: Vec<_> = state
+        .machines()
+        .iter()
+        .flat_map(|(id, row)| row.retained.iter().map(move |r| (id, r.task, r.attempt)))
+        .collect();
+    let picked = draw.pick(&kept).copied();
+    let (machine, task, attempt) = picked.unwrap_or_else(|| {
+        (some_machine(state, draw), some_task(state, draw, |_| true), draw.below(3) as u32)
+    });
+    Command::ReleaseRetained { machine, task, attempt }
+}
+
+fn resource(state: &State, draw: &mut Draw) -> Command {
+    let namespace = build::token(&user_name(draw));
+    let name = build::token(if draw.one_in(2) { "slot" } else { "data" });
+    if draw.one_in(6) {
+        return Command::DeleteResource { namespace, name };
+    }
+    let changes = (0..1 + draw.below(3)).map(|_| {
+        let change = match draw.below(10) {
+            0 => CapacityChange::Unbounded,
+            1 => CapacityChange::Remove,
+            2 => CapacityChange::Add(-(draw.below(4) as i64)),
+            3 => CapacityChange::Add(i64::MIN),
+            4 => CapacityChange::Add(i64::MAX),
+            _ => CapacityChange::Add(draw.below(5) as i64),
+        };
+        (some_machine(state, draw), change)
+    });
+    let changes = changes.collect();
+    let lease_until = match draw.below(6) {
+        0 => Time::NEVER,
+        1 => Time::ZERO,
+        _ => state.now().plus(Span::seconds(draw.below(3_000))),
+    };
+    Command::SetResource { namespace, name, lease_until, changes }
+}
+
+/// Up, down, and beyond what is allowed.
+fn reservations(state: &State, draw: &mut Draw) -> Command {
+    let changes = (0..1 + draw.below(5)).map(|_| {
+        let task = some_task(state, draw, |task| task.state == TaskState::Running);
+        let attempt = attempt_of(state, task, draw);
+        let limits = state
+            .tasks()
+            .get(task)
+            .and_then(|row| Some(state.spec_of(row)?.limits_of(row.index)))
+            .unwrap_or_default();
+        let share = draw.below(6);
+        let part = |whole: u64| whole / 4 * share.min(4) + u64::from(share == 5) * (whole + 1);
+        let [cpu, ram, disk, rate] = limits.to_array().map(part);
+        ReservationChange { task, attempt, reservation: Resources::new(cpu, ram, disk, rate) }
+    });
+    Command::SetReservations(changes.collect())
+}

@@ -1,0 +1,17 @@
+//! Tests of the kernel as a whole, through its public interface: random runs under all invariants,
+//! transcripts that read like the paper, pinned bytes, and decoders under hostile input.
+
+mod build;
+mod coverage;
+mod decoders;
+mod draw;
+mod generate;
+mod language;
+mod options;
+mod properties;
+mod samples;
+mod schedule;
+mod specs;
+mod transcripts;
+mod wire;
+mod world;

@@ -1,0 +1,539 @@
+//! One value of every variant of every durable noun, for the pinned bytes. Values are small and
+//! all different, so that two fields changing places shows.
+
+use crate::build::{self, job_key, name, token};
+use crate::language::Teller;
+use crate::wire::{Pins, every_variant, one};
+use cellwright_cell::command::{
+    Actor, Command, Done, Entry, EvictCause, Observed, Request, RequestId, ReservationChange,
+    TaskReport,
+};
+use cellwright_cell::constraint::{AttributeValue, Constraint, Operator, Strength};
+use cellwright_cell::device::{Device, DeviceGrant};
+use cellwright_cell::ephemeral::CapacityChange;
+use cellwright_cell::event::{
+    Event, JobChange, MachineChange, ResourceChange, TaskChange, UserChange, What,
+};
+use cellwright_cell::id::{JobId, MachineId, ResourceId, TaskId, UserId};
+use cellwright_cell::job::{ChangeClass, JobOutcome, JobState};
+use cellwright_cell::label::LabelTerm;
+use cellwright_cell::machine::MachineStatus;
+use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
+use cellwright_cell::priority::{AppClass, Band, Priority};
+use cellwright_cell::quota::{Capability, Quota};
+use cellwright_cell::reason::{Misfit, Reason, Refusal};
+use cellwright_cell::resource::{Dimension, Resources, Shortfall};
+use cellwright_cell::spec::{Domain, JobKind, JobSpec, PackageRef};
+use cellwright_cell::state::State;
+use cellwright_cell::task::{ExitClass, Fate, StopCause, TaskState};
+use cellwright_cell::time::{Span, Time};
+use std::collections::BTreeSet;
+
+pub fn pin_all(pins: &mut Pins) {
+    pin_words(pins);
+    pin_states(pins);
+    pin_specs(pins);
+    every_variant(pins, "Command", &commands());
+    pin_requests(pins);
+    every_variant(pins, "Misfit", &misfits());
+    every_variant(pins, "Refusal", &refusals());
+    every_variant(pins, "Reason", &reasons());
+    pin_events(pins);
+}
+
+fn pin_words(pins: &mut Pins) {
+    every_variant(pins, "Dimension", &Dimension::ALL);
+    every_variant(pins, "Band", &Band::ALL);
+    every_variant(pins, "Capability", &Capability::ALL);
+    every_variant(pins, "AppClass", &[AppClass::LatencySensitive, AppClass::Batch]);
+    every_variant(pins, "JobKind", &[JobKind::Tasks, JobKind::AllocSet]);
+    every_variant(pins, "Domain", &[Domain::Machine, Domain::Rack, Domain::Power]);
+    every_variant(pins, "MachineStatus", &[MachineStatus::Down, MachineStatus::Up]);
+    let causes = [EvictCause::Drain, EvictCause::OverCommit, EvictCause::Rebalance];
+    every_variant(pins, "EvictCause", &causes);
+    let classes = [ChangeClass::NoRestart, ChangeClass::Restart, ChangeClass::MayMove];
+    every_variant(pins, "ChangeClass", &classes);
+    every_variant(pins, "Strength", &[Strength::Hard, Strength::Soft(40)]);
+    every_variant(pins, "AttributeValue", &[AttributeValue::Integer(-3), build::text("flash")]);
+    every_variant(
+        pins,
+        "CapacityChange",
+        &[CapacityChange::Add(-2), CapacityChange::Unbounded, CapacityChange::Remove],
+    );
+    every_variant(
+        pins,
+        "LabelTerm",
+        &[
+            LabelTerm::Equals(token("tier"), "front".into()),
+            LabelTerm::NotEquals(token("tier"), "back".into()),
+            LabelTerm::Exists(token("tier")),
+            LabelTerm::Absent(token("tier")),
+        ],
+    );
+}
+
+fn pin_states(pins: &mut Pins) {
+    let exits = [
+        ExitClass::Code(3),
+        ExitClass::Signal(9),
+        ExitClass::OutOfMemory,
+        ExitClass::OutOfMemoryBystander,
+        ExitClass::OverDiskLimit,
+        ExitClass::CouldNotStart,
+        ExitClass::TimedOut,
+    ];
+    every_variant(pins, "ExitClass", &exits);
+    let fates =
+        [Fate::Finished, Fate::Failed(ExitClass::Code(1)), Fate::Killed, Fate::DependencyFailed];
+    every_variant(pins, "Fate", &fates);
+    let causes = [
+        StopCause::Preempted,
+        StopCause::Drained,
+        StopCause::OverCommitted,
+        StopCause::AllocMoved,
+        StopCause::RestartInPlace,
+        StopCause::UpdateMoves,
+        StopCause::Unhealthy,
+        StopCause::Killed,
+        StopCause::Rebalanced,
+    ];
+    every_variant(pins, "StopCause", &causes);
+    let states = [
+        TaskState::Deferred,
+        TaskState::Pending,
+        TaskState::Assigned,
+        TaskState::Running,
+        TaskState::Stopping(StopCause::Drained),
+        TaskState::Dead(Fate::Finished),
+    ];
+    every_variant(pins, "TaskState", &states);
+    let outcomes = [
+        JobOutcome::Succeeded,
+        JobOutcome::Failed,
+        JobOutcome::Killed,
+        JobOutcome::DependencyFailed,
+    ];
+    every_variant(pins, "JobOutcome", &outcomes);
+    let states = [
+        JobState::Deferred,
+        JobState::Active,
+        JobState::Stopping,
+        JobState::Dead(JobOutcome::Failed),
+    ];
+    every_variant(pins, "JobState", &states);
+}
+
+fn pin_specs(pins: &mut Pins) {
+    let operators = [
+        Operator::Equal(build::text("debian")),
+        Operator::NotEqual(AttributeValue::Integer(7)),
+        Operator::Less(1),
+        Operator::LessOrEqual(2),
+        Operator::Greater(-3),
+        Operator::GreaterOrEqual(4),
+        Operator::In(vec![build::text("a"), build::text("b")]),
+        Operator::NotIn(vec![build::text("c")]),
+        Operator::Exists,
+        Operator::Absent,
+        Operator::Matches("deb.*".into()),
+        Operator::VersionAtLeast("6.10".into()),
+        Operator::VersionBelow("7".into()),
+    ];
+    every_variant(pins, "Operator", &operators);
+    one(pins, "Resources", &Resources::new(1, 2, 3, 4));
+    one(pins, "Quota", &quota());
+    one(pins, "PackageRef", &package());
+    one(pins, "MachineSpec", &machine_spec());
+    one(pins, "JobSpec", &job_spec());
+}
+
+fn quota() -> Quota {
+    Quota { amount: Resources::new(5, 6, 7, 8), from: Time(9), until: Time::NEVER }
+}
+
+fn package() -> PackageRef {
+    PackageRef { name: token("server"), digest: token("0a1b"), bytes: 300 }
+}
+
+fn machine_spec() -> cellwright_cell::machine::MachineSpec {
+    let mut spec = build::machine("m1", Resources::new(4000, 1 << 34, 1 << 40, 1 << 20));
+    spec.attributes.insert(token("kernel"), build::text("6.10"));
+    spec.labels.insert(token("row"), "north".into());
+    spec.rack = Some(token("r1"));
+    spec.power = Some(token("p1"));
+    spec.devices = vec![Device { kind: token("gpu"), model: token("a100") }];
+    spec.named = vec![build::amount(None, "licence", 2)];
+    spec
+}
+
+fn job_spec() -> JobSpec {
+    use cellwright_cell::spec::{After, RetainDisk, SpreadLimit, TaskOverride};
+    let mut spec = build::job("web", 210, 3, Resources::new(500, 1 << 30, 1 << 31, 64));
+    spec.appclass = AppClass::LatencySensitive;
+    spec.labels.insert(token("tier"), "front".into());
+    spec.task.ports = 2;
+    spec.task.static_ports = vec![80, 443];
+    spec.task.named = vec![build::amount(Some("app"), "slot", 1)];
+    spec.task.devices = vec![build::gpu_request(1, 250)];
+    spec.task.packages = vec![package()];
+    spec.task.command = vec!["server".into(), "--port".into()];
+    spec.task.env.insert("HOME".into(), "/".into());
+    let limits = Some(Resources::new(600, 1 << 30, 1 << 31, 64));
+    spec.overrides.insert(1, TaskOverride { limits, command: Some(vec![]), env: None });
+    spec.constraints = vec![Constraint {
+        attribute: token("os"),
+        operator: Operator::Exists,
+        strength: Strength::Soft(3),
+    }];
+    spec.spread = vec![SpreadLimit { domain: Domain::Rack, limit: 1 }];
+    spec.alloc_set = Some(job_key("ada", "box"));
+    spec.after = Some(After { job: job_key("ada", "first"), require_success: true });
+    spec.gang = true;
+    spec.max_down = Some(1);
+    spec.max_update_disruptions = Some(2);
+    spec.restart.max_failures = Some(4);
+    spec.restart.backoff = Span(1500);
+    spec.at_most_one = Some(Span(30_000));
+    spec.retain_disk = Some(RetainDisk { bytes: 1 << 20, keep: Span(60_000) });
+    spec
+}
+
+fn plan() -> Plan {
+    let devices = vec![DeviceGrant { device: 1, milli: 250 }];
+    let assignment = Assignment {
+        task: TaskId(3),
+        attempt: 2,
+        machine: MachineId(1),
+        alloc: Some(TaskId(4)),
+        ports: vec![80, 20_000],
+        devices,
+    };
+    let victims = vec![Victim { task: TaskId(9), attempt: 8 }];
+    Plan { made_at: 77, groups: vec![Group { victims, assignments: vec![assignment] }] }
+}
+
+fn commands() -> Vec<Command> {
+    let (job, machine) = (job_key("ada", "web"), MachineId(2));
+    let mut all = more_commands();
+    all.extend([
+        Command::AddMachine(machine_spec()),
+        Command::UpdateMachine { spec: machine_spec() },
+        Command::RemoveMachine { name: name("m1") },
+        Command::MachineUp { machine, incarnation: 3 },
+        Command::MachineDown { machine },
+        Command::StartDrain { name: name("m1") },
+        Command::StopDrain { name: name("m1") },
+        Command::SetMachinePackages { machine, packages: BTreeSet::from([package()]) },
+        Command::AddUser { name: name("ada") },
+        Command::RemoveUser { name: name("ada") },
+        Command::SetCapabilities {
+            user: name("ada"),
+            capabilities: BTreeSet::from([Capability::ManageMachines]),
+        },
+        Command::SetQuota { user: name("ada"), band: Band::Batch, quota: Some(quota()) },
+        Command::SubmitJob { owner: name("ada"), spec: job_spec() },
+        Command::UpdateJob { owner: name("ada"), spec: job_spec(), expect: Some(4) },
+        Command::ResizeJob { job: job.clone(), count: 5, expect: None },
+        Command::StopJob { job: job.clone() },
+    ]);
+    all
+}
+
+fn more_commands() -> Vec<Command> {
+    let (job, machine, task) = (job_key("ada", "web"), MachineId(2), TaskId(3));
+    vec![
+        Command::UndoUpdate { job: job.clone() },
+        Command::CloseUpdate { job: job.clone() },
+        Command::StepUpdate { job, index: 6 },
+        Command::PurgeJobs { ended_before: Time(1000) },
+        Command::CommitPlan(plan()),
+        Command::Evict { task, attempt: 2, cause: EvictCause::Rebalance },
+        Command::TaskReports {
+            machine,
+            incarnation: 9,
+            reports: vec![TaskReport { task, attempt: 2, what: Observed::Started }],
+        },
+        Command::ReleaseRetained { machine, task, attempt: 1 },
+        Command::Expire,
+        Command::SetResource {
+            namespace: token("app"),
+            name: token("slot"),
+            lease_until: Time(5000),
+            changes: vec![(machine, CapacityChange::Add(4))],
+        },
+        Command::DeleteResource { namespace: token("app"), name: token("slot") },
+        Command::SetReservations(vec![ReservationChange {
+            task,
+            attempt: 2,
+            reservation: Resources::new(1, 2, 3, 4),
+        }]),
+        Command::RaiseLevel { level: 2 },
+    ]
+}
+
+fn pin_requests(pins: &mut Pins) {
+    every_variant(pins, "Actor", &[Actor::System, Actor::User(name("ada"))]);
+    let done = [
+        Done::Applied,
+        Done::Unchanged,
+        Done::Partly(vec![(1, Refusal::RequestIdReused)]),
+        Done::Version(3),
+    ];
+    every_variant(pins, "Done", &done);
+    let observed = [
+        Observed::Started,
+        Observed::Finished,
+        Observed::Failed(ExitClass::Signal(15)),
+        Observed::Stopped,
+        Observed::Unhealthy,
+        Observed::Healthy,
+    ];
+    every_variant(pins, "Observed", &observed);
+}
+
+fn shortfall() -> Shortfall {
+    Shortfall { dimension: Dimension::Ram, asked: 5, available: 3 }
+}
+
+fn misfits() -> Vec<Misfit> {
+    vec![
+        Misfit::MachineDown,
+        Misfit::MachineDraining,
+        Misfit::Constraint { position: 1 },
+        Misfit::CrashedHere,
+        Misfit::NoAllocHere,
+        Misfit::Spread { domain: Domain::Power, limit: 2 },
+        Misfit::StaticPort { port: 80, holder: Some(TaskId(5)) },
+        Misfit::DynamicPorts { asked: 3, available: 1 },
+        Misfit::Device { kind: token("gpu"), asked: 2, milli: 500, available: 1 },
+        Misfit::Named { name: build::resource(Some("app"), "slot"), asked: 2, available: 1 },
+        Misfit::Resource(shortfall()),
+    ]
+}
+
+fn refusals() -> Vec<Refusal> {
+    let (ada, web, task) = (name("ada"), job_key("ada", "web"), TaskId(3));
+    let text = |t: &str| t.to_owned();
+    vec![
+        Refusal::NotAllowed { user: ada.clone(), capability: Capability::ManageUsers },
+        Refusal::NotOwner { user: ada.clone(), job: web.clone() },
+        Refusal::BadField { field: text("count"), value: text("0"), allowed: text("1 or more") },
+        Refusal::NoSuchUser(ada.clone()),
+        Refusal::NoSuchJob(web),
+        Refusal::NoSuchMachine(name("m1")),
+        Refusal::NoSuchResource(build::resource(Some("app"), "slot")),
+        Refusal::NoSuchRow(text("task 9")),
+        Refusal::Exists(text("job ada/web")),
+        Refusal::QuotaExceeded { user: ada.clone(), band: Band::Batch, shortfall: shortfall() },
+        Refusal::QuotaOversold(shortfall()),
+        Refusal::StaleVersion { object: text("job ada/web"), expected: 1, found: 2 },
+        Refusal::StaleAttempt { task, expected: 1, found: 2 },
+        Refusal::StaleIncarnation { machine: name("m1"), reported: 1, found: 2 },
+        Refusal::WrongState { what: text("it rains") },
+        Refusal::WrongTaskState { task, state: TaskState::Pending, action: text("a start") },
+        Refusal::DoesNotFit { task, machine: MachineId(1), misfit: Misfit::CrashedHere },
+        Refusal::TooEarly { task, not_before: 9 },
+        Refusal::MayNotPreempt { by: Priority(210), victim: Priority(200) },
+        Refusal::NeedlessVictim(task),
+        Refusal::BudgetExhausted { job: JobId(4), down: 2, max: 1 },
+        Refusal::PartialGang { placed: 1, needed: 2 },
+        Refusal::RequestIdReused,
+        Refusal::RequestTooOld,
+        Refusal::Full(text("tasks")),
+        Refusal::BadLevel { asked: 3, found: 1, allowed: text("2") },
+        Refusal::SystemOnly(ada.clone()),
+        Refusal::ForeignNamespace { user: ada, namespace: token("app") },
+    ]
+}
+
+fn reasons() -> Vec<Reason> {
+    vec![
+        Reason::Requested,
+        Reason::Admitted,
+        Reason::FoundPlace,
+        Reason::AgentReport,
+        Reason::Preempted { by: TaskId(6) },
+        Reason::Drained,
+        Reason::OverCommitted,
+        Reason::AllocMoved,
+        Reason::UpdateInPlace,
+        Reason::UpdateRestart,
+        Reason::UpdateMove,
+        Reason::UpdateSkipped,
+        Reason::Unhealthy,
+        Reason::Exited(ExitClass::OutOfMemory),
+        Reason::Succeeded,
+        Reason::MachineDown,
+        Reason::MachineRemoved,
+        Reason::DependencyMet,
+        Reason::DependencyFailed,
+        Reason::TooManyFailures,
+        Reason::AllTasksEnded,
+        Reason::LeaseExpired,
+        Reason::Excess,
+        Reason::ExcessGone,
+        Reason::Reservation,
+        Reason::Retention,
+        Reason::Rebalanced,
+    ]
+}
+
+fn pin_events(pins: &mut Pins) {
+    let machine = MachineId(2);
+    let change = TaskChange::Started { machine };
+    let what = [
+        What::Task { task: TaskId(1), job: JobId(2), index: 3, attempt: 4, change },
+        What::Job { job: JobId(2), change: JobChange::Accepted },
+        What::JobRejected {
+            user: name("ada"),
+            job: name("web"),
+            refusal: Refusal::RequestIdReused,
+        },
+        What::Machine { machine, change: MachineChange::Added },
+        What::User { user: UserId(1), change: UserChange::Added },
+        What::Resource {
+            resource: ResourceId(3),
+            machine: Some(machine),
+            change: ResourceChange::Created,
+        },
+        What::LevelRaised { level: 2 },
+    ];
+    every_variant(pins, "What", &what);
+    for (at, what) in what.into_iter().enumerate() {
+        let event = Event { at: Time(12), what, reason: Reason::Requested };
+        one(pins, &format!("Event{at}"), &event);
+    }
+    every_variant(pins, "TaskChange", &task_changes());
+    every_variant(pins, "JobChange", &job_changes());
+    pin_other_changes(pins);
+}
+
+fn task_changes() -> Vec<TaskChange> {
+    let machine = MachineId(2);
+    vec![
+        TaskChange::Submitted,
+        TaskChange::Released,
+        TaskChange::Scheduled { machine },
+        TaskChange::Started { machine },
+        TaskChange::Stopping { machine },
+        TaskChange::Evicted { machine },
+        TaskChange::Completed { machine },
+        TaskChange::Failed { machine },
+        TaskChange::Lost { machine },
+        TaskChange::Restarted { machine },
+        TaskChange::Updated,
+        TaskChange::UpdateSkipped,
+        TaskChange::ReservationChanged,
+        TaskChange::Finished,
+        TaskChange::FailedForGood,
+        TaskChange::Killed,
+        TaskChange::NeverRan,
+        TaskChange::Purged,
+    ]
+}
+
+fn job_changes() -> Vec<JobChange> {
+    vec![
+        JobChange::Submitted,
+        JobChange::Accepted,
+        JobChange::Released,
+        JobChange::UpdateOpened { version: 2 },
+        JobChange::UpdateUndone { version: 3 },
+        JobChange::UpdateClosed { version: 4 },
+        JobChange::Resized { count: 5 },
+        JobChange::Stopping,
+        JobChange::Succeeded,
+        JobChange::Failed,
+        JobChange::Killed,
+        JobChange::NeverRan,
+        JobChange::Purged,
+    ]
+}
+
+fn pin_other_changes(pins: &mut Pins) {
+    let machines = [
+        MachineChange::Added,
+        MachineChange::Updated,
+        MachineChange::Removed,
+        MachineChange::Up { incarnation: 7 },
+        MachineChange::Down,
+        MachineChange::DrainStarted,
+        MachineChange::DrainStopped,
+        MachineChange::PackagesChanged,
+        MachineChange::OverCommitted,
+        MachineChange::Recovered,
+        MachineChange::DiskRetained { bytes: 8 },
+        MachineChange::DiskReleased { bytes: 9 },
+    ];
+    every_variant(pins, "MachineChange", &machines);
+    let band = Band::Production;
+    let users = [
+        UserChange::Added,
+        UserChange::Removed,
+        UserChange::CapabilitiesChanged,
+        UserChange::QuotaChanged { band },
+        UserChange::QuotaExceeded { band },
+        UserChange::QuotaRecovered { band },
+    ];
+    every_variant(pins, "UserChange", &users);
+    let resources = [
+        ResourceChange::Created,
+        ResourceChange::CapacityChanged { capacity: 10 },
+        ResourceChange::Renewed,
+        ResourceChange::RemovedFromMachine,
+        ResourceChange::Deleted,
+    ];
+    every_variant(pins, "ResourceChange", &resources);
+}
+
+/// `TaskChange.Started`, `Refusal.NoSuchUser`: everything pinned above, by name.
+pub fn names_of_changes_and_refusals() -> impl Iterator<Item = String> {
+    let mut pins = Pins::new();
+    every_variant(&mut pins, "Refusal", &refusals());
+    every_variant(&mut pins, "TaskChange", &task_changes());
+    every_variant(&mut pins, "JobChange", &job_changes());
+    pin_other_changes(&mut pins);
+    pins.into_keys()
+}
+
+/// A small cell with something in every table and every optional field, and an entry.
+pub fn state_and_entry() -> (State, Entry) {
+    let story = "machine m1 cpu=8 ram=16g disk=100g rack=r1 gpus=2 attribute:os=debian
+        machine m2 cpu=4 ram=16g disk=100g power=p1 has:licence=2
+        user ada
+        user app
+        grant ada AdministrateJobs
+        quota ada production cpu=8 ram=16g disk=50g for=900s
+        as app resource app/slot for=60s m1:+2
+        packages m2 server
+        submit-alloc-set ada/box cpu=2 ram=4g disk=10g retain=5g
+        submit ada/web in=ada/box cpu=1 ram=1g ports=1
+        submit ada/gpu count=2 cpu=1 ram=1g gpu-milli=250 max-down=1 max-failures=3 backoff=5s
+        submit ada/next priority=0 cpu=1 ram=1g after=ada/gpu on-success
+        submit app/batch priority=0 cpu=4 ram=1g needs:app/slot=1
+        place ada/box/0 on m2
+        started ada/box/0
+        place ada/web/0 on m2 in ada/box/0
+        place ada/gpu/0 on m1
+        place ada/gpu/1 on m1
+        started ada/gpu/0
+        reserve ada/gpu/0 cpu=500m
+        failed ada/gpu/1 9
+        update ada/gpu command=v2
+        drain m2
+        evict ada/box/0 drain
+        id 7.1 submit ada/gone priority=0 cpu=1 ram=1g
+        id 7.2 stop ada/gone
+        wait 10s
+        purge
+        remove-user nobody";
+    let mut teller = Teller::default();
+    for line in story.lines() {
+        teller.tell(line).unwrap_or_else(|why| panic!("{line}: {why}"));
+    }
+    let requests = commands().into_iter().map(|command| {
+        let id = Some(RequestId { client: 1, sequence: 2 });
+        Request { by: Actor::User(name("ada")), id, command }
+    });
+    (teller.world.state, Entry { now: Time(99), requests: requests.collect() })
+}

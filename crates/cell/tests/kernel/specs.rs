@@ -1,0 +1,175 @@
+//! Random specs for random commands: jobs and machines small enough to crowd each other, with every
+//! feature now and then, and hostile ones.
+
+use crate::build;
+use crate::draw::Draw;
+use cellwright_cell::constraint::{Constraint, Operator, Strength};
+use cellwright_cell::machine::MachineSpec;
+use cellwright_cell::named::UNBOUNDED;
+use cellwright_cell::priority::Priority;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::{
+    After, Domain, JobKind, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
+};
+use cellwright_cell::time::Span;
+
+pub fn machine(name: &str, draw: &mut Draw) -> MachineSpec {
+    let mut spec = build::machine(name, build::room(4 + draw.below(5), 8 + draw.below(9), 100));
+    spec.rack = draw.one_in(2).then(|| build::token(&format!("r{}", draw.below(2))));
+    spec.power = draw.one_in(2).then(|| build::token("p0"));
+    spec.devices = build::gpus(draw.below(4) as usize);
+    if draw.one_in(2) {
+        spec.attributes.insert(build::token("os"), build::text("debian"));
+    }
+    if draw.one_in(3) {
+        let count = if draw.one_in(3) { UNBOUNDED } else { draw.below(4) };
+        spec.named = vec![build::amount(None, "licence", count)];
+    }
+    if draw.one_in(40) {
+        spec.capacity.ram = u64::MAX;
+    }
+    spec
+}
+
+pub fn changed_machine(old: &MachineSpec, draw: &mut Draw) -> MachineSpec {
+    let mut spec = old.clone();
+    match draw.below(4) {
+        0 => spec.capacity.cpu = spec.capacity.cpu / 2 + 1,
+        1 => spec.capacity = build::room(8, 16, 100),
+        2 => spec.devices = build::gpus(draw.below(3) as usize),
+        _ => spec.rack = draw.one_in(2).then(|| build::token("r1")),
+    }
+    spec
+}
+
+pub fn packages(draw: &mut Draw) -> impl Iterator<Item = PackageRef> {
+    let count = draw.below(3);
+    (0..count).map(|i| PackageRef {
+        name: build::token(&format!("package{i}")),
+        digest: build::token("0a1b"),
+        bytes: 1 << 20,
+    })
+}
+
+fn limits(draw: &mut Draw) -> Resources {
+    build::room(1 + draw.below(3), 1 + draw.below(5), draw.below(20))
+}
+
+fn priority(draw: &mut Draw) -> Priority {
+    let all = [0, 0, 50, 100, 120, 150, 200, 200, 220, 250, 300];
+    Priority(*draw.pick(&all).unwrap_or(&100))
+}
+
+pub fn job(name: &str, draw: &mut Draw) -> JobSpec {
+    let mut spec = build::job(name, priority(draw).0, 1 + draw.below(4) as u32, limits(draw));
+    spec.reclaimable = !draw.one_in(10);
+    spec.task.command = vec!["server".to_owned()];
+    policies(&mut spec, draw);
+    match draw.below(10) {
+        0 | 1 => alloc_set(&mut spec),
+        2 | 3 => {
+            let (user, set) = (draw.below(3), draw.below(8));
+            spec.alloc_set = Some(build::job_key(&format!("u{user}"), &format!("j{set}")));
+            spec.task.limits = build::room(1, 1, 0);
+            spec.retain_disk = None;
+        }
+        _ => needs(&mut spec, draw),
+    }
+    if draw.one_in(30) {
+        hostile(&mut spec, draw);
+    }
+    spec
+}
+
+fn alloc_set(spec: &mut JobSpec) {
+    spec.kind = JobKind::AllocSet;
+    spec.task.command.clear();
+    spec.task.limits = build::room(3, 6, 20);
+}
+
+fn policies(spec: &mut JobSpec, draw: &mut Draw) {
+    spec.gang = draw.one_in(8);
+    spec.max_down = draw.one_in(3).then(|| draw.below(3) as u32);
+    spec.max_update_disruptions = draw.one_in(4).then(|| draw.below(2) as u32);
+    spec.restart.max_failures = draw.one_in(2).then(|| draw.below(3) as u32);
+    spec.restart.backoff = Span::seconds(draw.below(3));
+    spec.restart.restart_on_success = draw.one_in(3);
+    spec.at_most_one = draw.one_in(8).then_some(Span::seconds(30));
+    spec.after = draw.one_in(6).then(|| After {
+        job: build::job_key(&format!("u{}", draw.below(3)), &format!("j{}", draw.below(8))),
+        require_success: draw.one_in(2),
+    });
+    let keep = Span::seconds(draw.below(600));
+    let bytes = spec.task.limits.disk / 2;
+    spec.retain_disk = draw.one_in(4).then_some(RetainDisk { bytes, keep });
+}
+
+fn needs(spec: &mut JobSpec, draw: &mut Draw) {
+    spec.task.ports = if draw.one_in(3) { draw.below(4) as u8 } else { 0 };
+    if draw.one_in(6) {
+        spec.task.static_ports = vec![if draw.one_in(2) { 80 } else { 20_003 }];
+    }
+    if draw.one_in(5) {
+        let request = build::gpu_request(1 + draw.below(2) as u8, 250 * (1 + draw.below(4)) as u16);
+        spec.task.devices = vec![request];
+    }
+    spec.task.named = match draw.below(8) {
+        0 => vec![build::amount(None, "licence", 1 + draw.below(2))],
+        1 => vec![build::amount(Some("u0"), "slot", 1)],
+        _ => Vec::new(),
+    };
+    if draw.one_in(5) {
+        let domain = *draw.pick(&[Domain::Machine, Domain::Rack]).unwrap_or(&Domain::Power);
+        spec.spread = vec![SpreadLimit { domain, limit: 1 + draw.below(2) as u32 }];
+    }
+    if draw.one_in(6) {
+        spec.constraints = vec![Constraint {
+            attribute: build::token("os"),
+            operator: Operator::Equal(build::text("debian")),
+            strength: if draw.one_in(2) { Strength::Hard } else { Strength::Soft(10) },
+        }];
+    }
+    if draw.one_in(5) {
+        let limits = Some(limits(draw));
+        let small = spec.retain_disk.is_none();
+        let change = TaskOverride { limits, ..TaskOverride::default() };
+        spec.overrides.extend(small.then_some((0, change)));
+    }
+}
+
+fn hostile(spec: &mut JobSpec, draw: &mut Draw) {
+    match draw.below(7) {
+        0 => spec.count = 0,
+        1 => spec.count = u32::MAX,
+        2 => spec.priority = Priority(u16::MAX),
+        3 => spec.task.limits.cpu = u64::MAX,
+        4 => spec.task.static_ports = vec![0, 0],
+        5 => spec.restart.backoff = Span(u64::MAX),
+        _ => spec.overrides.extend([(u32::MAX, TaskOverride::default())]),
+    }
+}
+
+/// The same job, changed in one or two ways: some take effect at once, some restart, some move.
+pub fn changed_job(old: &JobSpec, draw: &mut Draw) -> JobSpec {
+    let mut spec = old.clone();
+    for _ in 0..1 + draw.below(2) {
+        match draw.below(9) {
+            0 => spec.priority = priority(draw),
+            1 => spec.max_down = draw.one_in(2).then(|| draw.below(3) as u32),
+            2 if spec.kind == JobKind::Tasks => {
+                spec.task.command = vec!["server".to_owned(), draw.below(9).to_string()];
+            }
+            3 => spec.task.limits = limits(draw),
+            4 => spec.task.limits.cpu /= 2,
+            5 if spec.alloc_set.is_none() => spec.task.devices = vec![build::gpu_request(1, 500)],
+            6 => spec.count = 1 + draw.below(5) as u32,
+            7 => spec.max_update_disruptions = Some(draw.below(3) as u32),
+            _ if spec.kind == JobKind::Tasks => spec.task.ports = draw.below(3) as u8,
+            _ => spec.labels.extend([(build::token("tier"), "front".to_owned())]),
+        }
+    }
+    let least = spec.overrides.keys().map(|i| spec.limits_of(*i).disk);
+    let least = least.fold(spec.task.limits.disk, u64::min);
+    spec.retain_disk = spec.retain_disk.map(|r| RetainDisk { bytes: r.bytes.min(least), ..r });
+    spec
+}

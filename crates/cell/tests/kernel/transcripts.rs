@@ -1,0 +1,82 @@
+//! Golden transcripts: stories told in commands and what the cell answers, in `tests/transcripts`.
+//!
+//! A line at the margin is a command (the words are in `language.rs`) or a comment; the indented
+//! lines below it are the answer, unless it is a plain "done", and the events. With
+//! `UPDATE_TRANSCRIPTS=1` the answers are written anew; read the difference before keeping it.
+
+use crate::language::Teller;
+use crate::world::World;
+use std::path::PathBuf;
+
+const INDENT: &str = "    ";
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts")
+}
+
+/// Every transcript: its path and its text.
+fn all() -> Vec<(PathBuf, String)> {
+    let entries = std::fs::read_dir(folder()).expect("the folder of transcripts is there");
+    let mut paths: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("the folder can be read").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "txt"))
+        .collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "no transcript in {}", folder().display());
+    let read = |path: &PathBuf| std::fs::read_to_string(path).expect("a transcript is text");
+    paths.into_iter().map(|path| (path.clone(), read(&path))).collect()
+}
+
+/// The story as it goes now, and the cell it leads to.
+fn tell(text: &str) -> Result<(String, World), String> {
+    let mut teller = Teller::default();
+    let mut told = String::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.starts_with(INDENT) {
+            continue;
+        }
+        told.push_str(line);
+        told.push('\n');
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let answers = teller.tell(line).map_err(|why| format!("line {}: {why}", number + 1))?;
+        for answer in answers {
+            told.push_str(INDENT);
+            told.push_str(&answer);
+            told.push('\n');
+        }
+    }
+    Ok((told, teller.world))
+}
+
+fn first_difference(old: &str, new: &str) -> String {
+    let mut lines = old.lines().zip(new.lines()).enumerate();
+    match lines.find(|(_, (a, b))| a != b) {
+        Some((at, (a, b))) => format!("line {}:\n  recorded: {a}\n  now:      {b}", at + 1),
+        None => format!("{} lines recorded, {} now", old.lines().count(), new.lines().count()),
+    }
+}
+
+#[test]
+fn transcripts_go_as_recorded() {
+    let update = std::env::var_os("UPDATE_TRANSCRIPTS").is_some();
+    let mut failures = Vec::new();
+    for (path, text) in all() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match tell(&text) {
+            Err(why) => failures.push(format!("{name}: {why}")),
+            Ok((told, _)) if told == text => {}
+            Ok((told, _)) if update => {
+                std::fs::write(&path, told).expect("the transcript can be written");
+            }
+            Ok((told, _)) => failures.push(format!("{name}: {}", first_difference(&text, &told))),
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// The cells all transcripts lead to.
+pub fn worlds() -> impl Iterator<Item = World> {
+    all().into_iter().filter_map(|(_, text)| tell(&text).ok()).map(|(_, world)| world)
+}

@@ -1,0 +1,83 @@
+//! A cell under test: every entry is applied with all invariants, its events and answers kept.
+
+use cellwright_cell::command::{Actor, Command, Done, Entry, Request, RequestId, Verdict};
+use cellwright_cell::event::{Event, What};
+use cellwright_cell::invariant::{check_state, check_step};
+use cellwright_cell::state::State;
+use cellwright_cell::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+
+#[derive(Default)]
+pub struct World {
+    pub state: State,
+    pub entries: Vec<Entry>,
+    /// Codes of the reasons events have carried so far.
+    pub reasons: BTreeSet<&'static str>,
+    /// Changes that happened and refusals that were given, by name, and how often.
+    pub seen: BTreeMap<String, u64>,
+}
+
+/// What one entry led to.
+pub struct Outcome {
+    pub verdicts: Vec<Verdict>,
+    pub events: Vec<Event>,
+}
+
+pub fn entry(now: Time, by: Actor, id: Option<RequestId>, command: Command) -> Entry {
+    Entry { now, requests: vec![Request { by, id, command }] }
+}
+
+impl World {
+    /// # Errors
+    /// The first invariant the entry broke, and the entry.
+    pub fn apply(&mut self, entry: Entry) -> Result<Outcome, String> {
+        let before = self.state.clone();
+        let mut events = Vec::new();
+        let verdicts = self.state.apply(&entry, &mut events);
+        let checked = check_state(&self.state)
+            .and_then(|()| check_step(&before, &entry, &verdicts, &self.state, &events));
+        if let Err(violation) = checked {
+            let number = self.entries.len();
+            return Err(format!(
+                "{violation}\nafter entry {number}: {entry:?}\nanswers {verdicts:?}\n\
+                 events {events:?}"
+            ));
+        }
+        self.reasons.extend(events.iter().map(|event| event.reason.code()));
+        self.tally(&verdicts, &events);
+        self.entries.push(entry);
+        Ok(Outcome { verdicts, events })
+    }
+
+    fn tally(&mut self, verdicts: &[Verdict], events: &[Event]) {
+        let mut count = |kind: &str, value: &dyn Debug| {
+            *self.seen.entry(format!("{kind}.{}", variant(value))).or_default() += 1;
+        };
+        for event in events {
+            match &event.what {
+                What::Task { change, .. } => count("TaskChange", change),
+                What::Job { change, .. } => count("JobChange", change),
+                What::Machine { change, .. } => count("MachineChange", change),
+                What::User { change, .. } => count("UserChange", change),
+                What::Resource { change, .. } => count("ResourceChange", change),
+                What::JobRejected { .. } | What::LevelRaised { .. } => {}
+            }
+        }
+        for verdict in verdicts {
+            match verdict {
+                Err(refusal) => count("Refusal", refusal),
+                Ok(Done::Partly(refused)) => {
+                    refused.iter().for_each(|(_, refusal)| count("Refusal", refusal));
+                }
+                Ok(_) => {}
+            }
+        }
+    }
+}
+
+/// The name of an enum's variant.
+pub fn variant(value: &dyn Debug) -> String {
+    let text = format!("{value:?}");
+    text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
+}
