@@ -1,0 +1,278 @@
+//! Machines as structure of arrays, by machine slot. A slot without a machine is `Gone` and fails
+//! the first predicate.
+
+use super::intern::Interner;
+use super::{Board, MachineFacts};
+use crate::class::SUMS;
+use cellwright_cell::device::{Device, WHOLE};
+use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::machine::PortRange;
+use cellwright_cell::name::Token;
+use cellwright_cell::resource::{DIMENSIONS, Dimension};
+
+/// Free amounts of every sum: by limits, then by reservations. Negative where over-committed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(align(64))]
+pub(crate) struct Room {
+    pub free: [i64; SUMS],
+}
+
+impl Room {
+    pub fn of(capacity: [u64; DIMENSIONS]) -> Room {
+        Room { free: std::array::from_fn(|i| capacity[i % DIMENSIONS] as i64) }
+    }
+
+    /// Whether every sum has what is needed; all sums are compared, so that nothing branches.
+    #[inline]
+    pub fn fits(&self, need: &[i64; SUMS]) -> bool {
+        self.free.iter().zip(need).fold(true, |fits, (free, need)| fits & (free >= need))
+    }
+
+    #[inline]
+    pub fn take(&mut self, amounts: &[i64; SUMS]) {
+        self.free.iter_mut().zip(amounts).for_each(|(free, amount)| *free -= amount);
+    }
+
+    #[inline]
+    pub fn give(&mut self, amounts: &[i64; SUMS]) {
+        self.free.iter_mut().zip(amounts).for_each(|(free, amount)| *free += amount);
+    }
+}
+
+/// Whether anything may be placed there, in the order of the predicates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Status {
+    Gone,
+    Down,
+    Draining,
+    Open,
+}
+
+/// Capacities, interned: a cell has a handful of machine types.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub capacity: [u64; DIMENSIONS],
+    /// 2^62 / capacity: turns an amount into a fraction by one multiplication.
+    pub inverse: [u64; DIMENSIONS],
+}
+
+/// Fractions have this many bits.
+pub(crate) const FRACTION_BITS: u32 = 20;
+
+impl Shape {
+    pub fn new(capacity: [u64; DIMENSIONS]) -> Shape {
+        let inverse = capacity.map(|c| (1u64 << 62).checked_div(c).unwrap_or(0));
+        Shape { capacity, inverse }
+    }
+
+    /// `amount` as a fraction of the capacity in 2^-20; an amount below zero counts as none.
+    #[inline]
+    pub fn fraction(&self, dimension: usize, amount: i64) -> u32 {
+        let amount = amount.max(0) as u64;
+        (amount.wrapping_mul(self.inverse[dimension]) >> (62 - FRACTION_BITS)) as u32
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceSlot {
+    pub kind: u32,
+    /// Milli-shares in use; more than a whole one after an involuntary change.
+    pub used: u16,
+}
+
+impl DeviceSlot {
+    #[inline]
+    pub fn free(self) -> u16 {
+        WHOLE.saturating_sub(self.used)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ports {
+    pub range: PortRange,
+    /// In use and by whom, sorted.
+    pub used: Vec<(u16, TaskId)>,
+    /// How many of `used` lie in the range.
+    pub used_in_range: u32,
+}
+
+/// What is there of a named resource, and what is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NamedRoom {
+    pub capacity: u64,
+    pub used: u64,
+}
+
+/// Position of disk space among the sums by reservation.
+pub(crate) const RESERVED_DISK: usize = DIMENSIONS + Dimension::Disk as usize;
+
+/// No rack or power domain known.
+pub(crate) const NO_DOMAIN: u32 = u32::MAX;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Machines {
+    pub room: Vec<Room>,
+    pub status: Vec<Status>,
+    pub shape: Vec<u32>,
+    pub profile: Vec<u32>,
+    pub rack: Vec<u32>,
+    pub power: Vec<u32>,
+    pub retained: Vec<u64>,
+    pub ports: Vec<Ports>,
+    pub devices: Vec<Vec<DeviceSlot>>,
+    /// By interned name, sorted; names nobody has or holds are absent.
+    pub named: Vec<Vec<(u32, NamedRoom)>>,
+    /// Interned packages, sorted.
+    pub packages: Vec<Vec<u32>>,
+    pub holders: Vec<Vec<TaskId>>,
+    /// Room if everybody of a band and below were gone, for the three bands somebody can preempt:
+    /// a bound that tells most machines off at the cost of one cache line.
+    pub without_band: [Vec<Room>; BANDS_BELOW_TOP],
+    /// Lowest priority of a holder; `NOBODY` when there is none.
+    pub lowest: Vec<u16>,
+    pub shapes: Vec<Shape>,
+    pub shape_ids: Interner<[u64; DIMENSIONS]>,
+    pub domains: Interner<Token>,
+    pub device_kinds: Interner<Device>,
+    pub present: usize,
+}
+
+pub(crate) const NOBODY: u16 = u16::MAX;
+
+/// Bands that somebody can preempt.
+pub(crate) const BANDS_BELOW_TOP: usize = 3;
+
+impl Machines {
+    pub fn len(&self) -> usize {
+        self.room.len()
+    }
+
+    #[inline]
+    pub fn exists(&self, machine: usize) -> bool {
+        self.status.get(machine).is_some_and(|s| *s != Status::Gone)
+    }
+
+    #[inline]
+    pub fn shape_of(&self, machine: usize) -> &Shape {
+        &self.shapes[self.shape[machine] as usize]
+    }
+
+    pub fn named_room(&self, machine: usize, name: u32) -> NamedRoom {
+        let list = &self.named[machine];
+        list.binary_search_by_key(&name, |n| n.0).map_or(NamedRoom::default(), |at| list[at].1)
+    }
+
+    pub fn named_entry(&mut self, machine: usize, name: u32) -> &mut NamedRoom {
+        let list = &mut self.named[machine];
+        let at = match list.binary_search_by_key(&name, |n| n.0) {
+            Ok(at) => at,
+            Err(at) => {
+                list.insert(at, (name, NamedRoom::default()));
+                at
+            }
+        };
+        &mut list[at].1
+    }
+
+    fn grow(&mut self, slots: usize) {
+        if slots <= self.len() {
+            return;
+        }
+        // Slots without a machine have the shape of nothing.
+        self.intern_shape([0; DIMENSIONS]);
+        let no_ports = Ports {
+            range: PortRange { first: 1, last: 0 },
+            used: Vec::new(),
+            used_in_range: 0,
+        };
+        self.room.resize(slots, Room::default());
+        self.status.resize(slots, Status::Gone);
+        self.shape.resize(slots, 0);
+        self.profile.resize(slots, 0);
+        self.rack.resize(slots, NO_DOMAIN);
+        self.power.resize(slots, NO_DOMAIN);
+        self.retained.resize(slots, 0);
+        self.ports.resize(slots, no_ports);
+        self.devices.resize(slots, Vec::new());
+        self.named.resize(slots, Vec::new());
+        self.packages.resize(slots, Vec::new());
+        self.holders.resize(slots, Vec::new());
+        self.without_band.iter_mut().for_each(|rooms| rooms.resize(slots, Room::default()));
+        self.lowest.resize(slots, NOBODY);
+    }
+
+    fn intern_shape(&mut self, capacity: [u64; DIMENSIONS]) -> u32 {
+        let id = self.shape_ids.intern(&capacity);
+        if id as usize == self.shapes.len() {
+            self.shapes.push(Shape::new(capacity));
+        }
+        id
+    }
+
+    fn intern_domain(&mut self, domain: &Option<Token>) -> u32 {
+        domain.as_ref().map_or(NO_DOMAIN, |d| self.domains.intern(d))
+    }
+}
+
+/// Writing machines.
+impl Board {
+    /// Adds a machine or takes over what changed of it; what is placed there stays charged.
+    pub fn put_machine(&mut self, id: MachineId, facts: &MachineFacts<'_>) {
+        let m = id.slot();
+        self.machines.grow(m + 1);
+        let holders = self.uncount_all(m);
+        if !self.machines.exists(m) {
+            self.machines.present += 1;
+        }
+        self.machines.status[m] = match (facts.up, facts.draining) {
+            (false, _) => Status::Down,
+            (true, true) => Status::Draining,
+            (true, false) => Status::Open,
+        };
+        let spec = facts.spec;
+        self.machines.shape[m] = self.machines.intern_shape(spec.capacity.to_array());
+        self.machines.room[m] = Room::of(spec.capacity.to_array());
+        self.machines.room[m].free[RESERVED_DISK] -= facts.retained_disk as i64;
+        let empty = Room::of(spec.capacity.to_array());
+        self.machines.without_band.iter_mut().for_each(|rooms| rooms[m] = empty);
+        self.machines.retained[m] = facts.retained_disk;
+        self.machines.profile[m] = self.constraints.profile(&spec.attributes);
+        self.machines.rack[m] = self.machines.intern_domain(&spec.rack);
+        self.machines.power[m] = self.machines.intern_domain(&spec.power);
+        self.machines.ports[m] =
+            Ports { range: spec.ports, used: Vec::new(), used_in_range: 0 };
+        self.machines.devices[m] = spec
+            .devices
+            .iter()
+            .map(|d| DeviceSlot { kind: self.machines.device_kinds.intern(d), used: 0 })
+            .collect();
+        self.machines.named[m].clear();
+        for amount in spec.named.iter().chain(facts.ephemeral) {
+            let name = self.names.intern(&amount.name);
+            self.machines.named_entry(m, name).capacity = amount.amount;
+        }
+        let mut packages: Vec<u32> =
+            facts.packages.iter().map(|p| self.packages.intern(p)).collect();
+        packages.sort_unstable();
+        self.machines.packages[m] = packages;
+        for task in holders {
+            self.count_in(task);
+        }
+        self.log.push(id.0);
+    }
+
+    /// Forgets a machine; tasks still there are forgotten with it.
+    pub fn remove_machine(&mut self, id: MachineId) {
+        let m = id.slot();
+        if !self.machines.exists(m) {
+            return;
+        }
+        for task in self.machines.holders[m].clone() {
+            self.drop_task(task);
+        }
+        self.machines.status[m] = Status::Gone;
+        self.machines.room[m] = Room::default();
+        self.machines.present -= 1;
+        self.log.push(id.0);
+    }
+}

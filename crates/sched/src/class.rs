@@ -1,0 +1,160 @@
+//! Equivalence classes: tasks no decision can tell apart. Feasibility and score are worked out once
+//! per class and machine, not once per task (B33).
+//!
+//! The key is everything that decides where a task can go and how well it sits there. The job is
+//! part of it only when its other tasks matter (spread); a task that crashed somewhere carries the
+//! machines it avoids. Rejected: hashing the whole spec, which would tell apart tasks that differ
+//! in their command line only.
+
+use crate::board::intern::Interner;
+use cellwright_cell::device::DeviceRequest;
+use cellwright_cell::id::{JobId, MachineId};
+use cellwright_cell::priority::Priority;
+use cellwright_cell::resource::{DIMENSIONS, Resources};
+use cellwright_cell::spec::SpreadLimit;
+use serde::{Deserialize, Serialize};
+
+/// Dimensions by limits, then by reservations.
+pub(crate) const SUMS: usize = 2 * DIMENSIONS;
+
+/// An equivalence class of one [`crate::Board`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ClassId(pub u32);
+
+impl ClassId {
+    #[must_use]
+    #[inline]
+    pub fn slot(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Which tasks of the same job count against a placement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Siblings {
+    pub job: JobId,
+    /// Tasks in the job: what one domain's share is measured against.
+    pub count: u32,
+    /// The job asked for spread limits; otherwise spreading is only preferred.
+    pub strict: bool,
+}
+
+/// What a task asks of a machine; the identity of its class.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Request {
+    pub priority: Priority,
+    pub limits: Resources,
+    /// What it will be charged in the sum of reservations once placed.
+    pub reservation: Resources,
+    /// Ports the system chooses.
+    pub ports: u8,
+    pub static_ports: Vec<u16>,
+    /// Interned name and amount.
+    pub named: Vec<(u32, u64)>,
+    pub devices: Vec<DeviceRequest>,
+    /// Interned constraint list; `None` when there is none.
+    pub constraints: Option<u32>,
+    /// Interned packages, sorted.
+    pub packages: Vec<u32>,
+    /// Runs inside allocs of this set. A set that does not exist is a set without allocs.
+    pub alloc_set: Option<AllocSet>,
+    /// Hard spread limits, in the job's order.
+    pub spread: Vec<SpreadLimit>,
+    pub siblings: Option<Siblings>,
+    /// Machines the task crashed on too often, sorted.
+    pub avoid: Vec<MachineId>,
+}
+
+/// The alloc set a task runs in, if it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AllocSet(pub Option<JobId>);
+
+#[derive(Clone, Debug)]
+pub struct Class {
+    pub request: Request,
+    /// What must be free in each sum; `i64::MIN` where the sum does not matter.
+    pub(crate) need: [i64; SUMS],
+    /// What is taken from each sum.
+    pub(crate) take: [i64; SUMS],
+    /// Nothing but the machine's status and room decides.
+    pub(crate) plain: bool,
+}
+
+impl Class {
+    /// A class that need not be any task's: for questions of the kind "would it fit if".
+    #[must_use]
+    pub fn of(request: Request) -> Class {
+        let plain = request.ports == 0
+            && request.static_ports.is_empty()
+            && request.named.is_empty()
+            && request.devices.is_empty()
+            && request.constraints.is_none()
+            && request.packages.is_empty()
+            && request.alloc_set.is_none()
+            && request.siblings.is_none()
+            && request.avoid.is_empty();
+        let take = charges(request.priority, request.limits, request.reservation);
+        let need = take.map(|asked| if asked == 0 { i64::MIN } else { asked });
+        Class { request, need, take, plain }
+    }
+}
+
+/// What a task adds to the sums of its machine or alloc: prod by limits, all by reservations.
+#[inline]
+pub(crate) fn charges(
+    priority: Priority,
+    limits: Resources,
+    reservation: Resources,
+) -> [i64; SUMS] {
+    let limits = if priority.is_prod() { limits } else { Resources::ZERO };
+    let (l, r) = (limits.to_array(), reservation.to_array());
+    // Quantities are at most 2^50, so nothing is lost.
+    std::array::from_fn(|i| if i < DIMENSIONS { l[i] as i64 } else { r[i - DIMENSIONS] as i64 })
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Classes {
+    ids: Interner<Request>,
+    rows: Vec<Class>,
+    /// Tasks of the class that wait or hold: the cell's demand mix.
+    members: Vec<u32>,
+    total: u64,
+}
+
+impl Classes {
+    pub fn intern(&mut self, request: Request) -> ClassId {
+        let id = self.ids.intern(&request);
+        if id as usize == self.rows.len() {
+            self.rows.push(Class::of(request));
+            self.members.push(0);
+        }
+        ClassId(id)
+    }
+
+    /// One task of the class comes or goes.
+    pub fn count(&mut self, id: ClassId, add: bool) {
+        let members = &mut self.members[id.slot()];
+        match add {
+            true => (*members, self.total) = (*members + 1, self.total + 1),
+            false => (*members, self.total) = (*members - 1, self.total - 1),
+        }
+    }
+
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Classes with their number of tasks.
+    pub fn demand(&self) -> impl Iterator<Item = (&Request, u32)> {
+        self.rows.iter().map(|c| &c.request).zip(self.members.iter().copied())
+    }
+
+    #[inline]
+    pub fn get(&self, id: ClassId) -> &Class {
+        &self.rows[id.slot()]
+    }
+
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+}

@@ -1,0 +1,64 @@
+//! How an explanation calls machines and tasks. The board knows rows, people know names; whoever
+//! asks for an explanation says where names come from.
+
+use crate::board::Board;
+use cellwright_cell::State;
+use cellwright_cell::id::{MachineId, TaskId};
+use serde::Serialize;
+
+/// Where names come from.
+pub trait Names {
+    fn machine(&self, id: MachineId) -> String;
+    /// `user/job/index`, as far as it is known.
+    fn task(&self, id: TaskId) -> String;
+}
+
+/// The names in the cell's own state.
+impl Names for State {
+    fn machine(&self, id: MachineId) -> String {
+        let row = self.machines().get(id);
+        row.map_or_else(|| format!("machine#{}", id.0), |row| row.spec.name.to_string())
+    }
+
+    fn task(&self, id: TaskId) -> String {
+        self.task_name(id)
+    }
+}
+
+/// What a board alone can say: machines by number, tasks by job and index.
+#[derive(Clone, Copy, Debug)]
+pub struct BoardNames<'a>(pub &'a Board);
+
+impl Names for BoardNames<'_> {
+    fn machine(&self, id: MachineId) -> String {
+        format!("machine#{}", id.0)
+    }
+
+    fn task(&self, id: TaskId) -> String {
+        let named = self.0.identity_of(id).and_then(|(job, index)| {
+            let spec = self.0.job_spec(job)?;
+            Some(format!("{}/{index}", spec.name))
+        });
+        named.unwrap_or_else(|| format!("task#{}", id.0))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MachineRef {
+    pub id: MachineId,
+    pub name: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TaskRef {
+    pub id: TaskId,
+    pub name: String,
+}
+
+pub(crate) fn machine(names: &dyn Names, id: MachineId) -> MachineRef {
+    MachineRef { id, name: names.machine(id) }
+}
+
+pub(crate) fn task(names: &dyn Names, id: TaskId) -> TaskRef {
+    TaskRef { id, name: names.task(id) }
+}

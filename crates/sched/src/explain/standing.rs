@@ -1,0 +1,76 @@
+//! Where a waiting task stands in the queue. The order is the scheduler's own: the queue is walked
+//! as a pass would walk it if every task found a place, which is the order in which freed room is
+//! given out.
+
+use crate::board::{Board, Place};
+use crate::queue::{Order, Queue};
+use cellwright_cell::id::TaskId;
+use cellwright_cell::priority::MAX_PRIORITY;
+use cellwright_cell::time::Time;
+use serde::Serialize;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Standing {
+    /// One is next. `None`: not in the queue yet, because of `not_before`.
+    pub position: Option<u32>,
+    /// Tasks in the queue.
+    pub waiting: u32,
+    /// Of them, those with a higher priority than this one.
+    pub higher_priority: u32,
+    /// Back-off or lease: not tried before this time.
+    pub not_before: Option<Time>,
+}
+
+/// The standing of every pending task at one time; made once for many explanations.
+#[derive(Clone, Debug)]
+pub struct Standings {
+    now: Time,
+    /// By task slot; zero when not in the queue.
+    positions: Vec<u32>,
+    waiting: u32,
+    /// By priority: waiting tasks above it.
+    above: Vec<u32>,
+}
+
+impl Standings {
+    #[must_use]
+    pub fn new(board: &Board, order: Order, now: Time, seed: u64) -> Standings {
+        let levels = usize::from(MAX_PRIORITY) + 1;
+        let mut at_level = vec![0u32; levels];
+        let mut positions = Vec::new();
+        let mut waiting = 0;
+        let mut queue = Queue::new(board, order, now, seed);
+        while let Some(tasks) = queue.next(true) {
+            for task in tasks {
+                waiting += 1;
+                if positions.len() <= task.slot() {
+                    positions.resize(task.slot() + 1, 0);
+                }
+                positions[task.slot()] = waiting;
+                if let Some(priority) = board.priority_of(*task) {
+                    at_level[usize::from(priority.0).min(levels - 1)] += 1;
+                }
+            }
+        }
+        let mut above = vec![0u32; levels];
+        for level in (0..levels - 1).rev() {
+            above[level] = above[level + 1] + at_level[level + 1];
+        }
+        Standings { now, positions, waiting, above }
+    }
+
+    /// `None` for a task that does not wait.
+    #[must_use]
+    pub fn of(&self, board: &Board, task: TaskId) -> Option<Standing> {
+        let Some(Place::Pending { not_before }) = board.place_of(task) else { return None };
+        let priority = board.priority_of(task)?;
+        let position = self.positions.get(task.slot()).copied().filter(|p| *p > 0);
+        let level = usize::from(priority.0).min(self.above.len() - 1);
+        Some(Standing {
+            position,
+            waiting: self.waiting,
+            higher_priority: self.above[level],
+            not_before: (*not_before > self.now).then_some(*not_before),
+        })
+    }
+}

@@ -1,0 +1,355 @@
+//! An explanation in sentences, as a person would write it: what is short, how many machines fail
+//! for which reason, what would help, who is in the way, when it is tried again. Lines have at most
+//! 80 columns.
+
+use super::units::{Rounding, Units, grouped};
+use super::{Change, Counterfactual, Detail, Explanation, FITS, Obstacle, ReasonCount, Victims};
+use cellwright_cell::device::WHOLE;
+use cellwright_cell::resource::Dimension;
+use cellwright_cell::spec::Domain;
+
+const COLUMNS: usize = 80;
+/// Reasons spelt out; the rest is summed up.
+const REASONS_SHOWN: usize = 8;
+/// Further changes spelt out.
+const ALTERNATIVES_SHOWN: usize = 3;
+/// Victims named.
+const VICTIMS_SHOWN: usize = 5;
+
+/// One paragraph of sentences, one line each where they fit.
+#[must_use]
+pub fn render(explanation: &Explanation, units: &dyn Units) -> String {
+    let text = Text { units };
+    let mut lines = vec![text.headline(explanation)];
+    let reasons = text.reasons(explanation);
+    if !reasons.is_empty() {
+        lines.push(reasons);
+    }
+    lines.extend(text.changes(explanation));
+    if explanation.fitting() == 0 {
+        lines.extend(text.when_empty(explanation));
+    }
+    lines.extend(explanation.victims.as_ref().map(|victims| text.victims(victims)));
+    lines.extend(text.queue(explanation));
+    lines.iter().map(|line| wrap(line)).collect::<Vec<_>>().join("\n")
+}
+
+impl Explanation {
+    /// Machines on which the task fits as things are.
+    #[must_use]
+    pub fn fitting(&self) -> u32 {
+        self.reasons.iter().filter(|r| r.code == FITS).map(|r| r.machines).sum()
+    }
+}
+
+struct Text<'a> {
+    units: &'a dyn Units,
+}
+
+impl Text<'_> {
+    /// `4 GiB ram`, `2 cores`.
+    fn asked(&self, dimension: Dimension, value: u64) -> String {
+        self.amount(dimension, value, Rounding::Up)
+    }
+
+    fn free(&self, dimension: Dimension, value: u64) -> String {
+        self.units.amount(dimension, value, Rounding::Down)
+    }
+
+    fn amount(&self, dimension: Dimension, value: u64, rounding: Rounding) -> String {
+        let amount = self.units.amount(dimension, value, rounding);
+        format!("{amount} {dimension}")
+    }
+
+    fn headline(&self, e: &Explanation) -> String {
+        let total = grouped(u64::from(e.machines_total));
+        let fitting = e.fitting();
+        if e.machines_total == 0 {
+            return "pending: the cell has no machines.".into();
+        }
+        if let (true, Some(gang)) = (fitting > 0, e.gang.filter(|gang| *gang > 1)) {
+            let gang = grouped(u64::from(gang));
+            return format!(
+                "pending: one task would fit on {} of {total} machines, but all {gang} of the gang \
+                 must find a place together.",
+                grouped(u64::from(fitting))
+            );
+        }
+        if fitting > 0 {
+            let fitting = grouped(u64::from(fitting));
+            return format!("pending: fits on {fitting} of {total} machines as they are now.");
+        }
+        let short: Vec<Dimension> = Dimension::ALL
+            .into_iter()
+            .filter(|d| e.reasons.iter().any(|r| is_short_of(r, *d)))
+            .collect();
+        if short.is_empty() {
+            return format!("pending: no machine of {total} can take it.");
+        }
+        let needs: Vec<String> = short.iter().map(|d| self.asked(*d, e.limits.get(*d))).collect();
+        let it = if needs.len() == 1 { "it" } else { "both" };
+        let it = if needs.len() > 2 { "all of it" } else { it };
+        format!("pending: needs {}; no machine of {total} has {it} free.", listed(&needs))
+    }
+
+    fn reasons(&self, e: &Explanation) -> String {
+        let refusing = e.reasons.iter().filter(|r| r.code != FITS);
+        let mut parts: Vec<String> =
+            refusing.clone().take(REASONS_SHOWN).map(|r| self.reason(r)).collect();
+        let rest: u32 = refusing.skip(REASONS_SHOWN).map(|r| r.machines).sum();
+        if rest > 0 {
+            parts.push(format!("{} fail for other reasons", grouped(u64::from(rest))));
+        }
+        let mut text = parts.join(", ");
+        if !text.is_empty() {
+            text.push('.');
+        }
+        text
+    }
+
+    fn reason(&self, reason: &ReasonCount) -> String {
+        let n = reason.machines;
+        let machines = grouped(u64::from(n));
+        let (is, lack) = if n == 1 { ("is", "lacks") } else { ("are", "lack") };
+        let fail = if n == 1 { "fails" } else { "fail" };
+        let on = |machine: &Option<super::MachineRef>, available: u64| match machine {
+            Some(machine) if available > 0 => format!(" on {}", machine.name),
+            _ => String::new(),
+        };
+        match &reason.detail {
+            Detail::Nothing => match reason.code {
+                "machine-down" => format!("{machines} {is} down"),
+                "machine-draining" => format!("{machines} {is} draining"),
+                "crashed-here" => format!("on {machines} it crashed too often"),
+                "no-alloc-here" => format!("{machines} have no alloc of its set"),
+                code => format!("{machines} {fail} for {code}"),
+            },
+            Detail::Constraint { constraint, .. } => {
+                format!("{machines} {fail} the constraint {constraint}")
+            }
+            Detail::Spread { domain, limit } => format!(
+                "on {machines} the {} holds {limit} of the job's tasks already",
+                domain_name(*domain)
+            ),
+            Detail::StaticPort { port, holders } => {
+                let mut named: Vec<String> = holders
+                    .iter()
+                    .map(|h| format!("{} on {}", h.task.name, h.machine.name))
+                    .collect();
+                if holders.len() < n as usize {
+                    named.push("others".into());
+                }
+                format!("on {machines} port {port} is taken (by {})", listed(&named))
+            }
+            Detail::DynamicPorts { asked, available, machine } => format!(
+                "{machines} {lack} free ports (asked {asked}, most free: {available}{})",
+                on(machine, *available)
+            ),
+            Detail::Device { kind, asked, milli, available, machine } => {
+                let share = share_text(*milli);
+                format!(
+                    "{machines} {lack} {kind} (asked {asked}{share}, at best {available}{})",
+                    on(machine, *available)
+                )
+            }
+            Detail::Named { name, asked, available, machine } => format!(
+                "{machines} {lack} {name} (asked {}, most free: {}{})",
+                grouped(*asked),
+                grouped(*available),
+                on(machine, *available)
+            ),
+            Detail::Resource { dimension, available, machine, .. } => {
+                let most = self.free(*dimension, *available);
+                format!(
+                    "{machines} {lack} {dimension} (most free: {most}{})",
+                    on(machine, *available)
+                )
+            }
+        }
+    }
+
+    fn changes(&self, e: &Explanation) -> Option<String> {
+        if e.fitting() > 0 {
+            return None;
+        }
+        let Some(nearest) = &e.counterfactual else {
+            return Some("No single change of the request would make it fit.".into());
+        };
+        let mut text = match nearest.change {
+            Change::TwoResources(_) => {
+                let change = self.change(nearest);
+                format!(
+                    "No single change of the request would make it fit; {change} together would."
+                )
+            }
+            _ => format!("Would fit if {}.", self.change(nearest)),
+        };
+        let others: Vec<String> =
+            e.alternatives.iter().take(ALTERNATIVES_SHOWN).map(|c| self.change(c)).collect();
+        if !others.is_empty() {
+            text.push_str(&format!(" Or if {}.", others.join("; or if ")));
+        }
+        Some(text)
+    }
+
+    fn change(&self, c: &Counterfactual) -> String {
+        let place = match &c.alloc {
+            Some(alloc) => format!("{} in {}", c.machine.name, alloc.name),
+            None => c.machine.name.clone(),
+        };
+        let n = u64::from(c.machines);
+        let place = match n {
+            0 | 1 => format!("on {place}"),
+            _ => format!("on {} machines, such as {place}", grouped(n)),
+        };
+        let lowered = |dimension: Dimension, at_most: u64| {
+            format!("{dimension} <= {}", self.free(dimension, at_most))
+        };
+        match &c.change {
+            Change::Resource { dimension, at_most, .. } => {
+                format!("{} ({place})", lowered(*dimension, *at_most))
+            }
+            Change::TwoResources([a, b]) => format!(
+                "{} and {} ({place})",
+                lowered(a.dimension, a.at_most),
+                lowered(b.dimension, b.at_most)
+            ),
+            Change::Ports { at_most, .. } => format!("it asked for {at_most} ports ({place})"),
+            Change::Named { name, at_most: 0, .. } => format!("it did without {name} ({place})"),
+            Change::Named { name, at_most, .. } => {
+                format!("{name} <= {} ({place})", grouped(*at_most))
+            }
+            Change::DeviceCount { kind, at_most: 0, .. } => {
+                format!("it did without {kind} ({place})")
+            }
+            Change::DeviceCount { kind, at_most, .. } => {
+                format!("it asked for {at_most} {kind} ({place})")
+            }
+            Change::DeviceShares { kind, at_most, .. } => {
+                format!("its share of one {kind} were {at_most}/{WHOLE} ({place})")
+            }
+            Change::Spread { domain, at_least, .. } => format!(
+                "{at_least} of its tasks were allowed in one {} ({place})",
+                domain_name(*domain)
+            ),
+            Change::DropConstraint { constraint, .. } => {
+                format!("the constraint {constraint} were dropped ({place})")
+            }
+            Change::DropStaticPort { port } => {
+                format!("it did not insist on port {port} ({place})")
+            }
+            Change::DrainEnded => format!("draining machines were open again ({place})"),
+            Change::MachineBack => format!("machines that are down came back ({place})"),
+        }
+    }
+
+    fn when_empty(&self, e: &Explanation) -> Option<String> {
+        if e.when_empty > 0 {
+            let n = grouped(u64::from(e.when_empty));
+            let machines = if e.when_empty == 1 { "machine" } else { "machines" };
+            return Some(format!(
+                "The cell is only full: {n} {machines} could take it when empty."
+            ));
+        }
+        let too_large: Vec<String> = e
+            .too_large
+            .iter()
+            .map(|t| {
+                let asked = self.asked(t.dimension, t.asked);
+                format!("{asked}, the largest has {}", self.free(t.dimension, t.largest))
+            })
+            .collect();
+        match too_large.is_empty() {
+            true => Some("No machine could take it even when empty.".into()),
+            false => {
+                let asked = listed(&too_large);
+                Some(format!("No machine is large enough even when empty: asked {asked}."))
+            }
+        }
+    }
+
+    fn victims(&self, victims: &Victims) -> String {
+        let shown = victims.tasks.iter().take(VICTIMS_SHOWN);
+        let mut who: Vec<String> =
+            shown.map(|v| format!("{} (priority {})", v.task.name, v.priority.0)).collect();
+        if victims.tasks.len() > VICTIMS_SHOWN {
+            who.push(format!("{} more", victims.tasks.len() - VICTIMS_SHOWN));
+        }
+        let who = format!("{} on {}", listed(&who), victims.machine.name);
+        if victims.allowed {
+            return format!("It may evict {who}; a pass with preemption would.");
+        }
+        let mut why: Vec<String> = Vec::new();
+        for obstacle in victims.tasks.iter().filter_map(|v| v.obstacle.as_ref()) {
+            let sentence = obstacle_text(obstacle);
+            if !why.contains(&sentence) {
+                why.push(sentence);
+            }
+        }
+        format!("Room would need {who} evicted, which is not allowed: {}.", listed(&why))
+    }
+
+    fn queue(&self, e: &Explanation) -> Option<String> {
+        let standing = e.standing?;
+        if let Some(not_before) = standing.not_before {
+            return Some(format!("Not tried before {} ms (back-off or lease).", not_before.0));
+        }
+        let position = grouped(u64::from(standing.position?));
+        let waiting = grouped(u64::from(standing.waiting));
+        let higher = grouped(u64::from(standing.higher_priority));
+        Some(format!("Number {position} of {waiting} in the queue, {higher} of higher priority."))
+    }
+}
+
+fn is_short_of(reason: &ReasonCount, dimension: Dimension) -> bool {
+    matches!(&reason.detail, Detail::Resource { dimension: d, .. } if *d == dimension)
+}
+
+fn share_text(milli: u16) -> String {
+    if milli == WHOLE { String::new() } else { format!(" with {milli}/{WHOLE} free") }
+}
+
+fn domain_name(domain: Domain) -> &'static str {
+    match domain {
+        Domain::Machine => "machine",
+        Domain::Rack => "rack",
+        Domain::Power => "power domain",
+    }
+}
+
+fn obstacle_text(obstacle: &Obstacle) -> String {
+    match obstacle {
+        Obstacle::NotLower => "equal or higher priority is never evicted".into(),
+        Obstacle::SameProdBand(band) => format!("{band} never preempts {band}"),
+        Obstacle::Budget { left } => format!("a victim's job may lose only {left} more tasks now"),
+        Obstacle::Restarting => "a victim is restarting in place".into(),
+    }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn listed(items: &[String]) -> String {
+    match items {
+        [] => String::new(),
+        [one] => one.clone(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
+}
+
+/// Breaks a line at spaces; continuation lines are indented. A longer word stands alone.
+fn wrap(line: &str) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for word in line.split_whitespace() {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > COLUMNS {
+            out.push_str("\n  ");
+            column = 2;
+        } else if column > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
+    }
+    out
+}

@@ -1,0 +1,174 @@
+//! How good a feasible machine is (B31). The declaration order of [`Score`] is the policy: a term
+//! matters only where all terms before it are equal. Lower is better throughout. All integers.
+//!
+//! The hot path packs the terms into one [`Key`]; a test holds that keys order exactly as scores.
+
+pub(crate) mod devices;
+pub(crate) mod locality;
+pub mod packing;
+pub(crate) mod preference;
+pub(crate) mod slot_values;
+pub(crate) mod spread;
+
+use crate::board::Board;
+use crate::class::Class;
+use packing::Model;
+
+/// The terms of one placement, most important first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Score {
+    /// One more than the highest priority among the victims; zero without victims.
+    pub worst_victim: u16,
+    pub victims: u16,
+    /// Weights of soft constraints that do not hold.
+    pub preference: u16,
+    /// Share of package bytes that would have to be fetched.
+    pub locality: u8,
+    /// Shares of the job that would be lost with the machine, its rack or its power domain.
+    pub spread: u8,
+    /// Device worth that the machine loses, [`MAX_DEVICES`] at most.
+    pub devices: u32,
+    /// The packing model's opinion.
+    pub packing: u32,
+    /// Machine id rotated by the seed, so that ties do not always fall on the first machine.
+    pub rank: u32,
+}
+
+/// A [`Score`] in one integer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key(pub u128);
+
+impl Key {
+    pub const WORST: Key = Key(u128::MAX);
+
+    #[inline]
+    pub fn rank(self) -> u32 {
+        self.0 as u32 & ((1 << RANK_BITS) - 1)
+    }
+}
+
+/// Largest values that a key can carry; larger ones count as these.
+const MAX_WORST_VICTIM: u16 = (1 << 9) - 1;
+const MAX_VICTIMS: u16 = (1 << 12) - 1;
+const MAX_PREFERENCE: u16 = (1 << 13) - 1;
+pub(crate) const MAX_DEVICES: u32 = (1 << 24) - 1;
+/// Machine slots a board can rank.
+pub(crate) const RANK_BITS: u32 = 22;
+const _: () = assert!(cellwright_cell::machine::MAX_MACHINES <= 1 << RANK_BITS);
+
+impl Score {
+    #[inline]
+    pub(crate) fn key(self) -> Key {
+        let high = u64::from(self.worst_victim.min(MAX_WORST_VICTIM)) << 41
+            | u64::from(self.victims.min(MAX_VICTIMS)) << 29
+            | u64::from(self.preference.min(MAX_PREFERENCE)) << 16
+            | u64::from(self.locality) << 8
+            | u64::from(self.spread);
+        let middle = u64::from(self.devices.min(MAX_DEVICES)) << 32 | u64::from(self.packing);
+        let rank = u128::from(self.rank & ((1 << RANK_BITS) - 1));
+        Key(u128::from(high) << 78 | u128::from(middle) << RANK_BITS | rank)
+    }
+}
+
+/// What turns machine slots into ranks and rooms into packing terms, fixed for one pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ranking {
+    pub model: Model,
+    offset: u32,
+    slots: u32,
+}
+
+impl Ranking {
+    pub fn new(model: Model, seed: u64, slots: usize) -> Ranking {
+        let offset = crate::random::below(seed, 0x71e5, slots) as u32;
+        Ranking { model, offset, slots: slots as u32 }
+    }
+
+    #[inline]
+    pub fn rank(self, m: usize) -> u32 {
+        let rank = m as u32 + self.offset;
+        if rank >= self.slots { rank - self.slots } else { rank }
+    }
+
+    /// The machine slot behind a rank.
+    #[inline]
+    pub fn machine(self, rank: u32) -> usize {
+        let back = if rank >= self.offset { rank } else { rank + self.slots };
+        (back - self.offset) as usize
+    }
+}
+
+/// The score of a placement without victims on machine slot `m`, term by term.
+pub(crate) fn score(board: &Board, class: &Class, m: usize, ranking: Ranking) -> Score {
+    Score {
+        worst_victim: 0,
+        victims: 0,
+        preference: preference::missed(board, class, m),
+        locality: locality::missing(board, class, m),
+        spread: spread::share_at_stake(board, class, m),
+        devices: match ranking.model {
+            Model::Hybrid => devices::loss(board, class, m),
+            _ => 0,
+        },
+        packing: packing::on_machine(board, class, m, ranking.model),
+        rank: ranking.rank(m),
+    }
+}
+
+/// [`score`] as a key, without looking at terms a plain class cannot have.
+#[inline]
+pub(crate) fn key(board: &Board, class: &Class, m: usize, ranking: Ranking) -> Key {
+    if !class.plain || !board.device_mix.is_empty() {
+        return score(board, class, m, ranking).key();
+    }
+    let packing = packing::on_machine(board, class, m, ranking.model);
+    Key(u128::from(packing) << RANK_BITS | u128::from(ranking.rank(m)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_score() -> impl Strategy<Value = Score> {
+        let small = (0..3u16, 0..3u16, 0..3u16, 0..3u8, 0..3u8);
+        let wide = (
+            0..=MAX_WORST_VICTIM,
+            0..=MAX_VICTIMS,
+            0..=MAX_PREFERENCE,
+            any::<u8>(),
+            any::<u8>(),
+        );
+        let tail = (
+            prop_oneof![0..3u32, 0..=MAX_DEVICES],
+            prop_oneof![0..3u32, any::<u32>()],
+            prop_oneof![0..3u32, 0..1u32 << RANK_BITS],
+        );
+        (prop_oneof![small, wide], tail).prop_map(|((a, b, c, d, e), (h, f, g))| Score {
+            worst_victim: a,
+            victims: b,
+            preference: c,
+            locality: d,
+            spread: e,
+            devices: h,
+            packing: f,
+            rank: g,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn keys_order_as_scores_do(a in any_score(), b in any_score()) {
+            prop_assert_eq!(a.cmp(&b), a.key().cmp(&b.key()));
+        }
+    }
+
+    #[test]
+    fn ranks_are_a_rotation() {
+        let ranking = Ranking::new(Model::Hybrid, 5, 100);
+        let mut ranks: Vec<u32> = (0..100).map(|m| ranking.rank(m)).collect();
+        assert!((0..100).all(|m| ranking.machine(ranking.rank(m)) == m));
+        ranks.sort_unstable();
+        assert_eq!(ranks, (0..100).collect::<Vec<u32>>());
+    }
+}

@@ -1,0 +1,477 @@
+//! One scheduling pass: queue in, plan out. Named phases per task: find a free place; failing that,
+//! find a place to make free; commit it to the board, so that the next task sees it.
+//!
+//! **Invariant:** the plan is a function of the board, the options, the time and the seed. Nothing
+//! depends on the executor, on addresses or on hash order.
+
+mod judges;
+pub(crate) mod memory;
+pub mod options;
+mod preempt;
+mod repair;
+mod scan;
+mod search;
+
+use crate::board::{Board, Held};
+use crate::class::{Class, ClassId};
+use crate::executor::{Executor, Sequential};
+use crate::feasible;
+use crate::queue::{Order, Queue};
+use crate::random;
+use crate::score::packing::Model;
+use crate::score::{self, Ranking};
+use cellwright_cell::id::{JobId, MachineId, TaskId};
+use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
+use cellwright_cell::time::Time;
+use judges::{Free, Preempting};
+use memory::{Memory, Pool, Tag};
+use options::Options;
+use repair::Repair;
+use search::{Judge, Search};
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// Sampling: machines on which room can be made that are looked at per class.
+const PREEMPTION_SAMPLE: usize = 32;
+
+/// A task that found no place, with its class for explanations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingTask {
+    pub task: TaskId,
+    pub class: ClassId,
+    /// How many tasks were tried before it in this pass.
+    pub position: u32,
+}
+
+/// Counters of one pass, for reports and tuning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Scans over all machines.
+    pub scans: u64,
+    /// Walks over part of the random order.
+    pub walks: u64,
+    /// Machines looked at.
+    pub evaluations: u64,
+    /// Searches for a place to make free.
+    pub preemption_searches: u64,
+    /// Planned tasks moved to make room for others.
+    pub moves: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub plan: Plan,
+    pub placed: usize,
+    /// Tasks evicted, members of allocs included.
+    pub preempted: usize,
+    pub pending: Vec<PendingTask>,
+    /// Tasks whose time to start has not come.
+    pub not_yet: usize,
+    pub stats: Stats,
+}
+
+/// Runs passes with fixed options.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Solver {
+    pub options: Options,
+}
+
+impl Solver {
+    #[must_use]
+    pub fn new(options: Options) -> Solver {
+        Solver { options }
+    }
+
+    /// Tries every pending task of the board once. The board holds the result.
+    pub fn pass(&self, board: &mut Board, now: Time, seed: u64) -> Outcome {
+        let queue = Queue::new(board, self.options.order, now, seed);
+        self.pass_over(board, queue, seed)
+    }
+
+    /// Same, with a queue made beforehand.
+    pub fn pass_over(&self, board: &mut Board, queue: Queue, seed: u64) -> Outcome {
+        self.pass_with(board, queue, seed, &Sequential)
+    }
+
+    /// Same, with full scans divided over an executor. The outcome does not depend on it.
+    pub fn pass_with(
+        &self,
+        board: &mut Board,
+        mut queue: Queue,
+        seed: u64,
+        executor: &dyn Executor,
+    ) -> Outcome {
+        let mut pass = Pass::new(self.options, board, seed, executor);
+        pass.outcome.not_yet = queue.not_yet;
+        let mut placed = false;
+        let mut tried = 0;
+        while let Some(tasks) = queue.next(placed) {
+            placed = match tasks {
+                [task] => pass.place_one(*task, tried),
+                gang => pass.place_gang(gang, tried),
+            };
+            tried += 1;
+        }
+        pass.finish()
+    }
+}
+
+/// Where a task goes and who has to leave.
+struct Choice {
+    machine: MachineId,
+    alloc: Option<TaskId>,
+    victims: Vec<TaskId>,
+}
+
+struct Pass<'a> {
+    options: Options,
+    /// `None`: all machines are looked at.
+    enough: Option<usize>,
+    board: &'a mut Board,
+    memory: Memory,
+    ranking: Ranking,
+    seed: u64,
+    outcome: Outcome,
+    /// Change log position at which a class inside an alloc set was last found not to fit.
+    full_sets: BTreeMap<ClassId, u64>,
+    repair: Repair,
+    executor: &'a dyn Executor,
+}
+
+impl<'a> Pass<'a> {
+    fn new(
+        options: Options,
+        board: &'a mut Board,
+        seed: u64,
+        executor: &'a dyn Executor,
+    ) -> Pass<'a> {
+        board.log.trim(board.machines.len());
+        if board.mix.is_stale(&board.classes, board.machines.shapes.len()) {
+            let Board { mix, device_mix, classes, machines, .. } = board;
+            mix.redraw(classes, &machines.shapes);
+            device_mix.redraw(classes, machines);
+        }
+        let slots = board.machine_slots();
+        // A small cell is searched whole: sampling would save nothing.
+        let sample = options.randomization.map(|n| n as usize);
+        let enough = sample.filter(|n| *n < board.machine_count());
+        let mut memory = std::mem::take(&mut board.memory);
+        memory.prepare(Tag { options, seed, slots, mix: board.mix.version }, board.class_count());
+        let mut outcome = Outcome::default();
+        outcome.plan.made_at = board.made_at;
+        Pass {
+            options,
+            enough,
+            ranking: Ranking::new(options.model, seed, slots),
+            board,
+            memory,
+            seed,
+            outcome,
+            full_sets: BTreeMap::new(),
+            repair: Repair::default(),
+            executor,
+        }
+    }
+
+    fn finish(mut self) -> Outcome {
+        // Groups whose task was moved later left an empty place.
+        self.outcome.plan.groups.retain(|group| !group.assignments.is_empty());
+        self.board.memory = self.memory;
+        self.outcome
+    }
+
+    fn place_one(&mut self, task: TaskId, position: u32) -> bool {
+        let Some(class) = self.board.class_of(task) else { return false };
+        let choice = match self.lacks_members(task) {
+            true => None,
+            false => self.find(class, task),
+        };
+        match choice {
+            Some(choice) => {
+                let mut group = Group::default();
+                self.commit(task, class, choice, &mut group);
+                self.outcome.placed += 1;
+                self.outcome.plan.groups.push(group);
+                true
+            }
+            None => {
+                self.outcome.pending.push(PendingTask { task, class, position });
+                false
+            }
+        }
+    }
+
+    /// A gang of which somebody is on the way out cannot be whole, not even by its last task.
+    fn lacks_members(&self, task: TaskId) -> bool {
+        let job = self.board.job(self.board.tasks[task.slot()].job);
+        job.is_some_and(|job| job.spec.gang && job.absent > 0)
+    }
+
+    /// All of them or none: what was done for the first is taken back when the last finds no place.
+    fn place_gang(&mut self, tasks: &[TaskId], position: u32) -> bool {
+        let mut group = Group::default();
+        let preempted = self.outcome.preempted;
+        self.board.record();
+        for task in tasks {
+            let Some(class) = self.board.class_of(*task) else { continue };
+            let found = match self.lacks_members(*task) {
+                true => None,
+                false => self.find(class, *task),
+            };
+            let Some(choice) = found else {
+                self.board.roll_back();
+                self.outcome.preempted = preempted;
+                let waiting = tasks.iter().filter_map(|task| {
+                    let class = self.board.class_of(*task)?;
+                    Some(PendingTask { task: *task, class, position })
+                });
+                self.outcome.pending.extend(waiting);
+                return false;
+            };
+            self.commit(*task, class, choice, &mut group);
+        }
+        self.spare_victims(&mut group);
+        self.board.keep();
+        self.outcome.placed += group.assignments.len();
+        self.outcome.plan.groups.push(group);
+        true
+    }
+
+    /// Room made for a later member may make an earlier victim unnecessary.
+    fn spare_victims(&mut self, group: &mut Group) {
+        let takers: Vec<TaskId> = group.assignments.iter().map(|a| a.task).collect();
+        let mut victims = std::mem::take(&mut group.victims);
+        // An evicted task keeps its row, and with it the class it had.
+        let priority = |board: &Board, victim: &Victim| {
+            board.class(board.tasks[victim.task.slot()].class).request.priority
+        };
+        victims.sort_by_key(|victim| (Reverse(priority(self.board, victim)), victim.task));
+        for victim in victims {
+            match self.board.spare(victim.task, &takers) {
+                0 => group.victims.push(victim),
+                spared => self.outcome.preempted -= spared,
+            }
+        }
+        group.victims.sort_by_key(|victim| victim.task);
+    }
+
+    fn find(&mut self, class: ClassId, task: TaskId) -> Option<Choice> {
+        if self.board.class(class).request.alloc_set.is_some() {
+            return self.find_alloc(class);
+        }
+        let on = |m: usize| Choice { machine: MachineId(m as u32), alloc: None, victims: vec![] };
+        if let Some(m) = self.find_free(class, task) {
+            return Some(on(m));
+        }
+        // A gang may be taken back, a moved task could not; and arrivals are decided one by one.
+        let may_move = self.options.repair
+            && self.options.order == Order::Fair
+            && self.board.journal.is_none();
+        if may_move && let Some(choice) = self.find_by_moving(class, task) {
+            return Some(choice);
+        }
+        if !self.options.preemption {
+            return None;
+        }
+        let m = self.find_preempting(class, task)?;
+        let eviction = preempt::on_machine(self.board, self.board.class(class), m, self.ranking)?;
+        Some(Choice { victims: eviction.victims, ..on(m) })
+    }
+
+    fn find_free(&mut self, class: ClassId, task: TaskId) -> Option<usize> {
+        if self.is_reference() {
+            return scan::reference(self.board, self.board.class(class), self.ranking);
+        }
+        let mut pool = std::mem::take(&mut self.memory.free[class.slot()]);
+        let judge = Free { class: self.board.class(class), ranking: self.ranking };
+        let found = search(self.board, &judge, &mut pool, (class, task), &mut SearchState {
+            options: self.options,
+            memory: &mut self.memory,
+            ranking: self.ranking,
+            seed: self.seed,
+            enough: self.enough,
+            stats: &mut self.outcome.stats,
+            executor: self.executor,
+        });
+        self.memory.free[class.slot()] = pool;
+        found
+    }
+
+    fn find_preempting(&mut self, class: ClassId, task: TaskId) -> Option<usize> {
+        self.outcome.stats.preemption_searches += 1;
+        if self.is_reference() {
+            return scan::reference_preempting(self.board, self.board.class(class), self.ranking);
+        }
+        let mut pool = std::mem::take(&mut self.memory.preempting[class.slot()]);
+        let judge = Preempting { class: self.board.class(class), ranking: self.ranking };
+        let found = search(self.board, &judge, &mut pool, (class, task), &mut SearchState {
+            options: self.options,
+            memory: &mut self.memory,
+            ranking: self.ranking,
+            seed: self.seed,
+            // A search for victims costs much more than one for room.
+            enough: self.enough.map(|enough| enough.min(PREEMPTION_SAMPLE)),
+            stats: &mut self.outcome.stats,
+            executor: self.executor,
+        });
+        self.memory.preempting[class.slot()] = pool;
+        found
+    }
+
+    fn is_reference(&self) -> bool {
+        !self.options.classes && !self.options.score_cache && self.enough.is_none()
+    }
+
+    fn find_alloc(&mut self, class: ClassId) -> Option<Choice> {
+        let now = self.board.log.end();
+        if self.options.classes && self.full_sets.get(&class) == Some(&now) {
+            return None;
+        }
+        let row = self.board.class(class);
+        let machine = |alloc: &TaskId| self.board.allocs.get(alloc).map(|row| row.machine);
+        if let Some(alloc) = scan::alloc(self.board, row, self.ranking) {
+            let machine = machine(&alloc)?;
+            return Some(Choice { machine, alloc: Some(alloc), victims: vec![] });
+        }
+        let found = match self.options.preemption {
+            true => scan::alloc_preempting(self.board, row, self.ranking),
+            false => None,
+        };
+        let Some((alloc, eviction)) = found else {
+            self.full_sets.insert(class, now);
+            return None;
+        };
+        let machine = machine(&alloc)?;
+        Some(Choice { machine, alloc: Some(alloc), victims: eviction.victims })
+    }
+
+    /// Carries the choice out on the board and writes it into the plan.
+    fn commit(&mut self, task: TaskId, class: ClassId, choice: Choice, group: &mut Group) {
+        if !choice.victims.is_empty() {
+            self.repair.evicted_on.insert(choice.machine);
+        }
+        for victim in &choice.victims {
+            for member in self.board.members(*victim).to_vec() {
+                self.board.evict(member);
+                self.outcome.preempted += 1;
+            }
+            let attempt = self.board.attempt_of(*victim).unwrap_or(0);
+            group.victims.push(Victim { task: *victim, attempt });
+            self.board.evict(*victim);
+            self.outcome.preempted += 1;
+        }
+        let row = self.board.class(class);
+        let m = choice.machine.slot();
+        let ports = choose_ports(self.board, row, m);
+        // The place was found feasible, so there are devices for every request.
+        let devices = match self.options.model {
+            Model::Hybrid => score::devices::choose(self.board, row, m),
+            _ => None,
+        };
+        let devices = devices
+            .or_else(|| feasible::choose_devices(self.board, row, m, &[]).ok())
+            .unwrap_or_default();
+        let reservation = row.request.reservation;
+        group.assignments.push(Assignment {
+            task,
+            attempt: self.board.attempt_of(task).unwrap_or(0),
+            machine: choice.machine,
+            alloc: choice.alloc,
+            ports: ports.clone(),
+            devices: devices.clone(),
+        });
+        let Choice { machine, alloc, .. } = choice;
+        self.board.assign(task, Held { machine, alloc, reservation, ports, devices });
+    }
+}
+
+/// Static ports, then the lowest free ones of the machine's range.
+fn choose_ports(board: &Board, class: &Class, m: usize) -> Vec<u16> {
+    let mut chosen = class.request.static_ports.clone();
+    let wanted = chosen.len() + usize::from(class.request.ports);
+    let ports = &board.machines.ports[m];
+    let mut used = ports.used.iter().map(|(port, _)| *port).peekable();
+    for port in ports.range.first..=ports.range.last {
+        if chosen.len() == wanted {
+            break;
+        }
+        while used.peek().is_some_and(|u| *u < port) {
+            used.next();
+        }
+        if used.peek() != Some(&port) && !class.request.static_ports.contains(&port) {
+            chosen.push(port);
+        }
+    }
+    chosen
+}
+
+struct SearchState<'a> {
+    options: Options,
+    memory: &'a mut Memory,
+    ranking: Ranking,
+    seed: u64,
+    enough: Option<usize>,
+    stats: &'a mut Stats,
+    executor: &'a dyn Executor,
+}
+
+/// The best machine by whatever techniques are switched on.
+fn search(
+    board: &Board,
+    judge: &impl Judge,
+    pool: &mut Pool,
+    (class, task): (ClassId, TaskId),
+    state: &mut SearchState<'_>,
+) -> Option<usize> {
+    let SearchState { options, ranking, seed, enough, executor, .. } = *state;
+    if options.classes && options.score_cache {
+        let (memory, stats) = (&mut *state.memory, &mut *state.stats);
+        let mut search = Search { memory, ranking, seed, enough, stats, executor };
+        return search.best(board, judge, pool, class).map(|(m, _)| m);
+    }
+    // Without cached scores a class still remembers that it fitted nowhere and nothing changed.
+    let known_full = options.classes
+        && pool.complete
+        && pool.seen == board.log.end()
+        && pool.loosened == judge.loosened(board);
+    if known_full {
+        return None;
+    }
+    state.stats.scans += 1;
+    let found = match enough {
+        None => scan::whole(board, judge),
+        Some(enough) => {
+            let order = &state.memory.order;
+            let start = random::below(seed, u64::from(task.0), order.len());
+            scan::sample(board, judge, order, start, enough)
+        }
+    };
+    pool.complete = found.is_none();
+    pool.seen = board.log.end();
+    pool.loosened = judge.loosened(board);
+    found
+}
+
+/// Jobs whose pending tasks were tried, for reports.
+impl Outcome {
+    /// Pending tasks per class, in the order of classes.
+    #[must_use]
+    pub fn pending_by_class(&self) -> BTreeMap<ClassId, Vec<TaskId>> {
+        let mut by_class: BTreeMap<ClassId, Vec<TaskId>> = BTreeMap::new();
+        for pending in &self.pending {
+            by_class.entry(pending.class).or_default().push(pending.task);
+        }
+        by_class
+    }
+
+    /// Jobs with pending tasks, sorted.
+    #[must_use]
+    pub fn pending_jobs(&self, board: &Board) -> Vec<JobId> {
+        let jobs = self.pending.iter().filter_map(|p| Some(board.identity_of(p.task)?.0));
+        let mut jobs: Vec<JobId> = jobs.collect();
+        jobs.sort_unstable();
+        jobs.dedup();
+        jobs
+    }
+}

@@ -1,0 +1,55 @@
+//! How a pass works. The three techniques of B33 can be switched off one by one; with all of them
+//! off, a pass is the plain reference the fast one is tested against.
+
+use crate::queue::Order;
+use crate::score::packing::Model;
+use serde::{Deserialize, Serialize};
+
+/// Feasible machines looked at per class before the best of them is taken.
+pub const DEFAULT_SAMPLE: u32 = 256;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Options {
+    /// Equal tasks share feasibility and scores.
+    pub classes: bool,
+    /// Scores are kept until the machine changes.
+    pub score_cache: bool,
+    /// Enough feasible machines in a random order are looked at, instead of all. A cell with no
+    /// more machines than this is searched whole. `None`: the best of all machines, exactly.
+    pub randomization: Option<u32>,
+    pub model: Model,
+    pub order: Order,
+    /// Whether lower priorities may be evicted for higher ones.
+    pub preemption: bool,
+    /// Whether a task planned in this pass may be planned elsewhere to make room for another. Not
+    /// in arrival order, where every task is decided as it comes.
+    pub repair: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            classes: true,
+            score_cache: true,
+            randomization: Some(DEFAULT_SAMPLE),
+            model: Model::Hybrid,
+            order: Order::Fair,
+            preemption: true,
+            repair: true,
+        }
+    }
+}
+
+impl Options {
+    /// Caches on, no sampling: the same choices as [`Options::reference`], fast.
+    #[must_use]
+    pub fn exact() -> Options {
+        Options { randomization: None, ..Options::default() }
+    }
+
+    /// Every machine for every task, from scratch.
+    #[must_use]
+    pub fn reference() -> Options {
+        Options { classes: false, score_cache: false, randomization: None, ..Options::default() }
+    }
+}

@@ -1,0 +1,200 @@
+//! One-move repair: when a class fits nowhere, a task planned in this same pass may be moved so
+//! that it does. The plan has not been carried out, so the move costs nothing and disturbs nobody.
+//!
+//! For each class that got stuck, the planned tasks whose leaving would open a place for it are
+//! listed, smallest first: small ones find another place most easily. A task that needs at least as
+//! much as the stuck one in every dimension is left alone, because whoever takes its next place
+//! could have taken it himself; unless the stuck one is kept apart from its siblings and the
+//! planned one is not.
+//!
+//! Rejected: longer chains of moves. One move closes most of the gap to the lower bound already.
+
+use super::{Choice, Pass};
+use crate::board::machines::Status;
+use crate::board::{Board, Place};
+use crate::class::{Class, ClassId};
+use crate::feasible::{self, Spot};
+use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::plan::Group;
+use cellwright_cell::resource::{DIMENSIONS, Resources};
+use cellwright_cell::spec::JobKind;
+use cellwright_cell::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Lists made per pass: each walks over everything planned.
+const MAX_LISTS: u32 = 64;
+/// Planned tasks looked at per stuck task.
+const MAX_LOOKS: u32 = 64;
+
+/// A planned task whose leaving would open its machine. Smallest last, to be popped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Opening {
+    size: u64,
+    machine: MachineId,
+    task: TaskId,
+    group: u32,
+}
+
+#[derive(Debug)]
+struct List {
+    openings: Vec<Opening>,
+    /// Moves made when the list was.
+    moves: u32,
+}
+
+/// What repair remembers within one pass.
+#[derive(Debug, Default)]
+pub(super) struct Repair {
+    lists: BTreeMap<ClassId, List>,
+    lists_made: u32,
+    moves: u32,
+    /// Machines where somebody was evicted in this pass. Who is planned there stays: were he to
+    /// leave, the victims would have been evicted for nothing.
+    pub evicted_on: BTreeSet<MachineId>,
+}
+
+impl Pass<'_> {
+    /// A machine made free for the class by moving one planned task elsewhere.
+    pub(super) fn find_by_moving(&mut self, class: ClassId, task: TaskId) -> Option<Choice> {
+        let mut stuck: Vec<ClassId> = Vec::new();
+        for _ in 0..MAX_LOOKS {
+            let opening = self.next_opening(class)?;
+            let Opening { task: planned, machine, group, .. } = opening;
+            let Some(mover) = self.board.class_of(planned).filter(|c| !stuck.contains(c)) else {
+                continue;
+            };
+            let there = self.board.place_of(planned).and_then(|place| place.machine());
+            let stays = there != Some(machine) || self.repair.evicted_on.contains(&machine);
+            if stays || !opens(self.board, self.board.class(class), planned, machine) {
+                continue;
+            }
+            let found = match self.find_free(mover, planned) {
+                Some(m) if m == machine.slot() => self.find_beside(planned, mover, task, machine),
+                other => other,
+            };
+            let Some(m) = found else {
+                stuck.push(mover);
+                continue;
+            };
+            self.move_planned(planned, mover, group, MachineId(m as u32));
+            return Some(Choice { machine, alloc: None, victims: Vec::new() });
+        }
+        None
+    }
+
+    /// Where the planned task would go if the stuck one had its machine already. Asked when its own
+    /// machine looks best to it, because it still has room for one more.
+    fn find_beside(
+        &mut self,
+        planned: TaskId,
+        mover: ClassId,
+        task: TaskId,
+        machine: MachineId,
+    ) -> Option<usize> {
+        let class = self.board.class_of(task)?;
+        let Some(Place::Pending { not_before }) = self.board.place_of(task) else { return None };
+        let not_before = *not_before;
+        let held = self.board.unassign(planned, Time::ZERO)?;
+        let choice = Choice { machine, alloc: None, victims: Vec::new() };
+        self.commit(task, class, choice, &mut Group::default());
+        let found = self.find_free(mover, planned);
+        self.board.unassign(task, not_before);
+        self.board.assign(planned, held);
+        found.filter(|m| *m != machine.slot())
+    }
+
+    /// The smallest opening not tried yet; lists are made again only after something moved.
+    fn next_opening(&mut self, class: ClassId) -> Option<Opening> {
+        let moves = self.repair.moves;
+        let known = self.repair.lists.get_mut(&class);
+        if let Some(opening) = known.and_then(|list| list.openings.pop()) {
+            return Some(opening);
+        }
+        let useless = self.repair.lists.get(&class).is_some_and(|list| list.moves == moves);
+        if useless || self.repair.lists_made == MAX_LISTS {
+            return None;
+        }
+        self.repair.lists_made += 1;
+        let mut openings = self.openings(class);
+        let first = openings.pop();
+        self.repair.lists.insert(class, List { openings, moves });
+        first
+    }
+
+    fn openings(&self, class: ClassId) -> Vec<Opening> {
+        let stuck = self.board.class(class);
+        let total = total_capacity(self.board);
+        let mut found = Vec::new();
+        for (at, group) in self.outcome.plan.groups.iter().enumerate() {
+            let Some(task) = movable(self.board, group) else { continue };
+            let Some(machine) = self.board.place_of(task).and_then(|p| p.machine()) else {
+                continue;
+            };
+            let planned = self.board.class(self.board.tasks[task.slot()].class);
+            let stays = self.repair.evicted_on.contains(&machine);
+            if !stays && worth_moving(planned, stuck) && opens(self.board, stuck, task, machine) {
+                let size = size(planned, &total);
+                found.push(Opening { size, machine, task, group: at as u32 });
+            }
+        }
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        found
+    }
+
+    /// Puts a planned task elsewhere. Its group goes to the end of the plan: room it relies on may
+    /// have been made by a group planned after it.
+    fn move_planned(&mut self, task: TaskId, class: ClassId, group: u32, machine: MachineId) {
+        self.repair.moves += 1;
+        self.outcome.stats.moves += 1;
+        self.outcome.plan.groups[group as usize] = Group::default();
+        // It is placed again at once, so it does not matter since when it may start.
+        self.board.unassign(task, Time::ZERO);
+        let mut moved = Group::default();
+        let choice = Choice { machine, alloc: None, victims: Vec::new() };
+        self.commit(task, class, choice, &mut moved);
+        self.outcome.plan.groups.push(moved);
+    }
+}
+
+/// The task of a group that may be moved: alone, without victims, in no alloc, and no alloc itself.
+fn movable(board: &Board, group: &Group) -> Option<TaskId> {
+    let ([only], []) = (&group.assignments[..], &group.victims[..]) else { return None };
+    let (job, _) = board.identity_of(only.task)?;
+    let spec = board.job_spec(job)?;
+    let free = only.alloc.is_none() && spec.kind == JobKind::Tasks && !spec.gang;
+    free.then_some(only.task)
+}
+
+/// Whether the stuck class fits on the machine once the planned task has left it.
+fn opens(board: &Board, stuck: &Class, planned: TaskId, machine: MachineId) -> bool {
+    let mut room = board.machines.room[machine.slot()];
+    room.give(&feasible::held(board, planned));
+    if !room.fits(&stuck.need) || board.machines.status[machine.slot()] != Status::Open {
+        return false;
+    }
+    let without = [planned];
+    let spot = Spot { machine, alloc: None, without: &without };
+    stuck.plain || feasible::first(board, stuck, &spot).is_none()
+}
+
+fn worth_moving(planned: &Class, stuck: &Class) -> bool {
+    let as_large = stuck.request.limits.within(planned.request.limits)
+        && stuck.request.reservation.within(planned.request.reservation);
+    let freer = !stuck.request.spread.is_empty() && planned.request.spread.is_empty();
+    !as_large || freer
+}
+
+fn total_capacity(board: &Board) -> [u64; DIMENSIONS] {
+    let mut total = Resources::ZERO;
+    for machine in board.machine_ids() {
+        total = total.plus(board.capacity(machine));
+    }
+    total.to_array()
+}
+
+/// Sum of the shares of the cell a task asks for, in 2^-40.
+fn size(class: &Class, total: &[u64; DIMENSIONS]) -> u64 {
+    let asked = class.request.limits.to_array();
+    let share = |d: usize| (u128::from(asked[d]) << 40) / u128::from(total[d].max(1));
+    (0..DIMENSIONS).map(|d| share(d) as u64).sum()
+}

@@ -1,0 +1,215 @@
+//! Questions about a job that is not there (yet): how many of its tasks would fit, and what adding
+//! it would do to the others.
+//!
+//! The answer is the real scheduler's: the job is put on a copy of the board and an ordinary pass
+//! is run over it alone. Rejected: undoing the pass on the board itself. The pass also leaves
+//! classes, cached scores and log entries behind, and with sampling on those would sway later
+//! passes; a copy leaves no trace and costs less than the pass.
+
+mod imagined;
+
+use crate::board::Board;
+use crate::class::ClassId;
+use crate::executor::Executor;
+use crate::explain::names::{self, MachineRef, Names, TaskRef};
+use crate::explain::{Explainer, Explanation};
+use crate::solve::options::Options;
+use crate::solve::{Outcome, Solver};
+use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
+use cellwright_cell::priority::Priority;
+use cellwright_cell::reason::Refusal;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::JobSpec;
+use cellwright_cell::time::Time;
+use imagined::Stage;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// Whose tasks are imagined.
+#[derive(Clone, Copy, Debug)]
+pub enum Whose<'a> {
+    /// Those of a job that is not on the board. `alloc_set` is the job that `spec.alloc_set` names.
+    New { user: UserId, spec: &'a JobSpec, alloc_set: Option<JobId> },
+    /// More of a job that is; its spread limits count the tasks it has.
+    More(JobId),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct WhatifOptions {
+    /// How the pass works; `preemption` says whether others may be evicted.
+    pub solver: Options,
+    pub seed: u64,
+    /// What each task is charged by reservation once placed; `None`: its limits, as for a task
+    /// nobody has seen running.
+    pub reservation: Option<Resources>,
+    /// Most tasks [`fits`] tries.
+    pub max: u32,
+    /// Most machines listed in an answer.
+    pub listed: usize,
+}
+
+impl Default for WhatifOptions {
+    fn default() -> Self {
+        let solver = Options { preemption: false, ..Options::default() };
+        WhatifOptions { solver, seed: 0, reservation: None, max: 1_000_000, listed: 20 }
+    }
+}
+
+/// Tasks of the job on one machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OnMachine {
+    pub machine: MachineRef,
+    pub tasks: u32,
+}
+
+/// How many more tasks of a job fit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fits {
+    pub count: u32,
+    /// The count stopped at the most that was to be tried; more may fit.
+    pub reached_max: bool,
+    /// Machines they would be on.
+    pub machines: u32,
+    /// The machines with most of them.
+    pub placements: Vec<OnMachine>,
+    /// Tasks of others that would be evicted.
+    pub evicted: u32,
+    /// Why the next one does not fit.
+    pub stopped_by: Option<Explanation>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Evicted {
+    pub task: TaskRef,
+    pub job: JobId,
+    pub index: u32,
+    pub priority: Priority,
+    pub machine: MachineRef,
+}
+
+/// What adding a job would do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Whatif {
+    pub placed: u32,
+    pub pending: u32,
+    pub machines: u32,
+    /// The machines with most of its tasks.
+    pub placements: Vec<OnMachine>,
+    /// Everybody who would have to go, lowest priority first.
+    pub victims: Vec<Evicted>,
+    /// Why the first of the pending ones waits.
+    pub explanation: Option<Explanation>,
+}
+
+/// How many more tasks of the job fit, one by one: overrides of single tasks and gangs do not
+/// matter here. The board is not changed.
+///
+/// # Errors
+/// [`Refusal::BadField`] for a spec no cell would admit, [`Refusal::NoSuchRow`] for a job that is
+/// not on the board.
+pub fn fits(
+    board: &Board,
+    whose: Whose<'_>,
+    names: &dyn Names,
+    executor: &dyn Executor,
+    options: &WhatifOptions,
+) -> Result<Fits, Refusal> {
+    let mut stage = Stage::alike(board, whose)?;
+    let solver = Solver::new(options.solver);
+    let mut on: BTreeMap<MachineId, u32> = BTreeMap::new();
+    let (mut count, mut evicted, mut stopped) = (0, 0, None);
+    // Growing steps: a job that hardly fits should not pay for a million imagined tasks.
+    let mut step = 256;
+    while count < options.max && stopped.is_none() {
+        let tasks = step.min(options.max - count);
+        stage.wait(tasks, options.reservation);
+        let outcome = solver.pass(&mut stage.board, Time::ZERO, options.seed);
+        count += outcome.placed as u32;
+        evicted += outcome.preempted as u32;
+        count_machines(&outcome, &mut on);
+        stopped = outcome.pending.first().map(|pending| pending.class);
+        step = step.saturating_mul(2);
+    }
+    Ok(Fits {
+        count,
+        reached_max: stopped.is_none(),
+        machines: on.len() as u32,
+        placements: placements(&on, options.listed, names),
+        evicted,
+        stopped_by: stopped.map(|class| why(&stage, class, names, executor)),
+    })
+}
+
+/// What a pass over the job alone would do: who is placed where, who is evicted, who still waits.
+/// The board is not changed.
+///
+/// # Errors
+/// As [`fits`].
+pub fn add(
+    board: &Board,
+    user: UserId,
+    spec: &JobSpec,
+    alloc_set: Option<JobId>,
+    names: &dyn Names,
+    executor: &dyn Executor,
+    options: &WhatifOptions,
+) -> Result<Whatif, Refusal> {
+    let mut stage = Stage::whole(board, Whose::New { user, spec, alloc_set })?;
+    stage.wait(spec.count, options.reservation);
+    let outcome = Solver::new(options.solver).pass(&mut stage.board, Time::ZERO, options.seed);
+    let mut on: BTreeMap<MachineId, u32> = BTreeMap::new();
+    count_machines(&outcome, &mut on);
+    let first = outcome.pending.first().map(|pending| pending.class);
+    let mut explanation = first.map(|class| why(&stage, class, names, executor));
+    if let Some(explanation) = explanation.as_mut().filter(|_| spec.gang) {
+        explanation.gang = Some(outcome.pending.len() as u32);
+    }
+    Ok(Whatif {
+        placed: outcome.placed as u32,
+        pending: outcome.pending.len() as u32,
+        machines: on.len() as u32,
+        placements: placements(&on, options.listed, names),
+        victims: victims(board, &outcome, names),
+        explanation,
+    })
+}
+
+fn count_machines(outcome: &Outcome, on: &mut BTreeMap<MachineId, u32>) {
+    for assignment in outcome.plan.groups.iter().flat_map(|group| &group.assignments) {
+        *on.entry(assignment.machine).or_insert(0) += 1;
+    }
+}
+
+fn placements(on: &BTreeMap<MachineId, u32>, listed: usize, names: &dyn Names) -> Vec<OnMachine> {
+    let mut most: Vec<(MachineId, u32)> = on.iter().map(|(m, n)| (*m, *n)).collect();
+    most.sort_unstable_by_key(|(machine, tasks)| (Reverse(*tasks), *machine));
+    let shown = most.into_iter().take(listed);
+    shown.map(|(m, tasks)| OnMachine { machine: names::machine(names, m), tasks }).collect()
+}
+
+fn why(stage: &Stage, class: ClassId, names: &dyn Names, executor: &dyn Executor) -> Explanation {
+    let names = stage.names(names);
+    Explainer::new(&stage.board, &names, executor).class(class)
+}
+
+/// `board` is the one before the pass: what was there to be evicted.
+fn victims(board: &Board, outcome: &Outcome, names: &dyn Names) -> Vec<Evicted> {
+    let listed = outcome.plan.groups.iter().flat_map(|group| &group.victims);
+    let everybody = listed.flat_map(|victim| {
+        std::iter::once(victim.task).chain(board.members(victim.task).iter().copied())
+    });
+    let evicted = |task: TaskId| {
+        let (job, index) = board.identity_of(task)?;
+        Some(Evicted {
+            task: names::task(names, task),
+            job,
+            index,
+            priority: board.priority_of(task)?,
+            machine: names::machine(names, board.place_of(task)?.machine()?),
+        })
+    };
+    let mut victims: Vec<Evicted> = everybody.filter_map(evicted).collect();
+    victims.sort_by_key(|victim| (victim.priority, victim.job, victim.index));
+    victims
+}

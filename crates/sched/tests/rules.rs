@@ -1,0 +1,248 @@
+//! Single rules of scheduling, each on a cell small enough to read. Every rule is held by the
+//! default, the exact and the reference scheduler.
+
+mod support;
+
+use cellwright_cell::id::TaskId;
+use cellwright_cell::name::{JobKey, Name};
+use cellwright_cell::plan::Victim;
+use cellwright_cell::spec::{Domain, JobKind, JobSpec, SpreadLimit};
+use cellwright_sched::score::packing::Model;
+use cellwright_sched::{Options, Outcome};
+use support::hand::{Hand, amount, job, machine};
+
+/// Runs the rule with every kind of scheduler.
+fn always(rule: impl Fn(Options)) {
+    for options in [Options::default(), Options::exact(), Options::reference()] {
+        rule(options);
+    }
+}
+
+/// The order in which tasks were placed.
+fn placed(outcome: &Outcome) -> Vec<TaskId> {
+    outcome.plan.groups.iter().flat_map(|g| &g.assignments).map(|a| a.task).collect()
+}
+
+fn victims(outcome: &Outcome) -> Vec<TaskId> {
+    outcome.plan.groups.iter().flat_map(|g| &g.victims).map(|v| v.task).collect()
+}
+
+#[test]
+fn higher_priorities_come_first_whoever_asked_earlier() {
+    always(|options| {
+        let mut hand = Hand::machines(1, 100);
+        let batch = hand.submit(1, job(1, 100, 10));
+        let prod = hand.submit(2, job(1, 200, 10));
+        let free = hand.submit(3, job(1, 0, 10));
+        assert_eq!(placed(&hand.pass(options)), [prod[0], batch[0], free[0]]);
+    });
+}
+
+#[test]
+fn users_take_turns_inside_a_priority() {
+    always(|options| {
+        let mut hand = Hand::machines(1, 100);
+        let large = hand.submit(1, job(8, 100, 10));
+        let small = hand.submit(2, job(2, 100, 10));
+        let order = placed(&hand.pass(options));
+        let place = |task: &TaskId| order.iter().position(|t| t == task).unwrap();
+        assert!(place(&small[0]) < 2 && place(&small[1]) < 4, "{order:?}");
+        let own: Vec<usize> = large.iter().map(place).collect();
+        assert!(own.is_sorted(), "a user's own tasks keep their order: {order:?}");
+    });
+}
+
+#[test]
+fn a_task_that_fits_nowhere_holds_nobody_up_and_costs_no_turn() {
+    always(|options| {
+        let mut hand = Hand::machines(1, 40);
+        let giants = hand.submit(1, job(3, 100, 1000));
+        let mine = hand.submit(1, job(2, 100, 10));
+        let other = hand.submit(2, job(2, 100, 10));
+        let outcome = hand.pass(options);
+        assert_eq!(outcome.placed, 4);
+        let pending: Vec<TaskId> = outcome.pending.iter().map(|p| p.task).collect();
+        assert_eq!(pending, giants);
+        let order = placed(&outcome);
+        let first_two = [order[0], order[1]];
+        assert!(first_two.contains(&mine[0]) && first_two.contains(&other[0]), "{order:?}");
+    });
+}
+
+#[test]
+fn no_victim_that_is_not_needed() {
+    always(|options| {
+        let mut hand = Hand::machines(1, 100);
+        let low = hand.running(1, job(5, 0, 10), 0);
+        let mid = hand.running(1, job(5, 50, 10), 0);
+        hand.submit(2, job(1, 150, 20));
+        let outcome = hand.pass(options);
+        assert_eq!((outcome.placed, outcome.preempted), (1, 2));
+        let gone = victims(&outcome);
+        assert!(gone.iter().all(|task| low.contains(task)), "the lowest give way: {gone:?}");
+        assert!(mid.iter().all(|task| hand.on(*task) == Some(0)));
+    });
+}
+
+#[test]
+fn one_large_victim_rather_than_many_small_ones_of_the_same_priority() {
+    always(|options| {
+        let mut hand = Hand::machines(1, 100);
+        hand.running(1, job(4, 0, 10), 0);
+        let large = hand.running(1, job(1, 0, 60), 0);
+        hand.submit(2, job(1, 100, 50));
+        assert_eq!(victims(&hand.pass(options)), large);
+    });
+}
+
+#[test]
+fn victims_are_taken_where_they_matter_least_and_are_named_in_the_group() {
+    always(|options| {
+        let mut hand = Hand::machines(2, 100);
+        hand.running(1, job(1, 100, 100), 0);
+        let cheap = hand.running(1, job(2, 10, 50), 1);
+        hand.submit(2, job(1, 200, 100));
+        let outcome = hand.pass(options);
+        let group = &outcome.plan.groups[0];
+        let named: Vec<Victim> = cheap.iter().map(|t| Victim { task: *t, attempt: 1 }).collect();
+        assert_eq!(group.victims, named);
+        assert_eq!(group.assignments[0].machine.0, 1);
+    });
+}
+
+#[test]
+fn production_never_preempts_production_but_monitoring_may() {
+    always(|options| {
+        let mut hand = Hand::machines(1, 100);
+        let held = hand.running(1, job(1, 200, 100), 0);
+        hand.submit(2, job(1, 299, 50));
+        let outcome = hand.pass(options);
+        assert_eq!((outcome.placed, outcome.preempted), (0, 0));
+        hand.submit(2, job(1, 300, 50));
+        assert_eq!(victims(&hand.pass(options)), held);
+    });
+}
+
+#[test]
+fn a_job_without_disruption_budget_keeps_its_tasks() {
+    always(|options| {
+        let mut hand = Hand::machines(1, 100);
+        hand.running(1, JobSpec { max_down: Some(1), ..job(2, 0, 50) }, 0);
+        hand.submit(2, job(1, 200, 100));
+        assert_eq!(hand.pass(options).placed, 0, "two would have to go, one may");
+        hand.submit(2, job(2, 200, 50));
+        let outcome = hand.pass(options);
+        assert_eq!((outcome.placed, outcome.preempted), (1, 1), "one may go, and no more");
+    });
+}
+
+#[test]
+fn a_gang_is_placed_whole_or_not_at_all() {
+    always(|options| {
+        let mut hand = Hand::machines(2, 100);
+        let low = hand.running(1, job(1, 0, 60), 0);
+        let gang = hand.submit(2, JobSpec { gang: true, ..job(4, 100, 60) });
+        let outcome = hand.pass(options);
+        assert_eq!((outcome.placed, outcome.preempted, outcome.pending.len()), (0, 0, 4));
+        assert_eq!(hand.on(low[0]), Some(0), "what was made free for it is given back");
+        assert!(gang.iter().all(|task| hand.on(*task).is_none()));
+        let pair = hand.submit(2, JobSpec { gang: true, ..job(2, 100, 60) });
+        let outcome = hand.pass(options);
+        assert_eq!(outcome.plan.groups.len(), 1);
+        assert_eq!(placed(&outcome), pair);
+        assert_eq!(victims(&outcome), low);
+    });
+}
+
+#[test]
+fn tasks_of_a_job_keep_apart_as_asked() {
+    always(|options| {
+        let mut hand = Hand::default();
+        ["a", "a", "b"].iter().for_each(|rack| hand.add(Hand::in_rack(100, rack)));
+        let apart = |domain, limit| vec![SpreadLimit { domain, limit }];
+        let spec = JobSpec { spread: apart(Domain::Machine, 1), ..job(4, 100, 10) };
+        assert_eq!(hand.pass_of(spec, options), (3, 1));
+        let spec = JobSpec { spread: apart(Domain::Rack, 1), ..job(4, 100, 10) };
+        assert_eq!(hand.pass_of(spec, options), (2, 2));
+    });
+}
+
+impl Hand {
+    /// Placed and pending tasks of one more job; what waited before is forgotten.
+    fn pass_of(&mut self, spec: JobSpec, options: Options) -> (usize, usize) {
+        self.board.pending().to_vec().into_iter().for_each(|task| self.board.drop_task(task));
+        self.submit(1, spec);
+        let outcome = self.pass(options);
+        (outcome.placed, outcome.pending.len())
+    }
+}
+
+#[test]
+fn tasks_go_into_allocs_of_the_same_pass_and_charge_nothing_else() {
+    always(|options| {
+        let mut hand = Hand::machines(2, 100);
+        let set = JobSpec { kind: JobKind::AllocSet, ..job(2, 100, 60) };
+        let allocs = hand.submit(1, set);
+        let set = hand.job_of(allocs[0]);
+        let key = JobKey { user: Name::new("ada").unwrap(), job: Name::new("job").unwrap() };
+        let inner = JobSpec { alloc_set: Some(key), ..job(5, 100, 30) };
+        let inner = hand.submit_into(1, inner, Some(set));
+        let outcome = hand.pass(options);
+        assert_eq!((outcome.placed, outcome.pending.len()), (6, 1), "two fit into each alloc");
+        assert!(allocs.iter().all(|alloc| hand.board.members(*alloc).len() == 2));
+        for machine in hand.board.machine_ids() {
+            assert_eq!(hand.board.free(machine).1, amount(40), "only the alloc is charged");
+        }
+        assert!(inner.iter().filter(|t| hand.on(**t).is_some()).count() == 4);
+    });
+}
+
+#[test]
+fn an_evicted_alloc_takes_its_tasks_along() {
+    always(|options| {
+        let mut hand = Hand::machines(1, 100);
+        let allocs = hand.submit(1, JobSpec { kind: JobKind::AllocSet, ..job(1, 10, 80) });
+        let set = hand.job_of(allocs[0]);
+        let key = JobKey { user: Name::new("ada").unwrap(), job: Name::new("job").unwrap() };
+        hand.submit_into(1, JobSpec { alloc_set: Some(key), ..job(2, 10, 40) }, Some(set));
+        assert_eq!(hand.pass(options).placed, 3);
+        hand.submit(2, job(1, 200, 100));
+        let outcome = hand.pass(options);
+        assert_eq!((outcome.placed, outcome.preempted), (1, 3));
+        assert_eq!(victims(&outcome), allocs, "the plan names the alloc alone");
+    });
+}
+
+#[test]
+fn a_planned_task_moves_over_so_that_a_larger_one_fits() {
+    always(|options| {
+        let mut hand = Hand::default();
+        hand.add(machine(100));
+        hand.add(machine(40));
+        // Worst fit puts the first task on the larger machine, the only one for the second.
+        let small = hand.submit(1, job(1, 200, 40));
+        let large = hand.submit(1, job(1, 200, 80));
+        let outcome = hand.pass(Options { model: Model::WorstFit, ..options });
+        assert_eq!((outcome.placed, outcome.stats.moves), (2, 1));
+        assert_eq!((hand.on(small[0]), hand.on(large[0])), (Some(1), Some(0)));
+        assert_eq!(placed(&outcome), [small[0], large[0]], "one assignment for each");
+    });
+}
+
+#[test]
+fn ports_are_the_lowest_free_ones_after_the_static_ones() {
+    always(|options| {
+        let mut hand = Hand::machines(1, 100);
+        let mut spec = job(2, 100, 10);
+        spec.task.ports = 2;
+        hand.submit(1, spec);
+        let mut fixed = job(1, 200, 10);
+        fixed.task.static_ports = vec![20_001];
+        fixed.task.ports = 1;
+        hand.submit(1, fixed);
+        let outcome = hand.pass(options);
+        let ports: Vec<Vec<u16>> =
+            outcome.plan.groups.iter().map(|g| g.assignments[0].ports.clone()).collect();
+        assert_eq!(ports, [vec![20_001, 20_000], vec![20_002, 20_003], vec![20_004, 20_005]]);
+    });
+}

@@ -1,0 +1,281 @@
+//! A random cell that lives through the state machine's own commands, with a scheduler's mirror at
+//! its side. Everything is drawn from one seed.
+#![allow(dead_code)] // Every test file uses its own part.
+
+pub mod hand;
+pub mod specs;
+
+use cellwright_cell::command::{Actor, Command, Done, Entry, EvictCause, Observed, Request};
+use cellwright_cell::command::{ReservationChange, TaskReport, Verdict};
+use cellwright_cell::ephemeral::CapacityChange;
+use cellwright_cell::id::{JobId, MachineId, TaskId};
+use cellwright_cell::machine::MachineStatus;
+use cellwright_cell::name::{Name, Token};
+use cellwright_cell::plan::Plan;
+use cellwright_cell::priority::Band;
+use cellwright_cell::quota::{Capability, Quota};
+use cellwright_cell::resource::Resources;
+use cellwright_cell::task::{ExitClass, TaskState};
+use cellwright_cell::time::Time;
+use cellwright_cell::{Event, State};
+use cellwright_sched::{Board, Options, Outcome, Solver};
+use specs::Draw;
+
+pub struct World {
+    pub state: State,
+    pub board: Board,
+    pub draw: Draw,
+    pub now: u64,
+    jobs: u32,
+    machines: u32,
+}
+
+pub const USERS: [&str; 3] = ["ada", "bob", "cyd"];
+
+impl World {
+    /// Machines up and ready, users with quota, no jobs.
+    pub fn new(seed: u64, machines: u32) -> World {
+        let mut world = World {
+            state: State::default(),
+            board: Board::new(),
+            draw: Draw(seed),
+            now: 1,
+            jobs: 0,
+            machines: 0,
+        };
+        (0..machines).for_each(|_| world.add_machine());
+        for user in USERS {
+            let name = Name::new(user).unwrap();
+            world.must(Command::AddUser { name: name.clone() });
+            let capabilities = Capability::ALL.into_iter().collect();
+            world.must(Command::SetCapabilities { user: name.clone(), capabilities });
+            for band in Band::ALL {
+                let share = if band.is_prod() { 6 } else { 1 };
+                let amount = match band.is_prod() {
+                    true => Resources::from_array(
+                        world.state.capacity().to_array().map(|total| total / share),
+                    ),
+                    false => Resources::new(1 << 40, 1 << 40, 1 << 40, 1 << 40),
+                };
+                let quota = Quota { amount, from: Time::ZERO, until: Time::NEVER };
+                world.must(Command::SetQuota { user: name.clone(), band, quota: Some(quota) });
+            }
+        }
+        world
+    }
+
+    fn add_machine(&mut self) {
+        self.machines += 1;
+        let spec = specs::machine(&mut self.draw, &format!("m{}", self.machines));
+        self.must(Command::AddMachine(spec));
+        let machine = MachineId(self.machines - 1);
+        self.must(Command::MachineUp { machine, incarnation: 1 });
+        let packages = specs::packages(&mut self.draw).into_iter().collect();
+        self.must(Command::SetMachinePackages { machine, packages });
+    }
+
+    /// Applies one command and lets the mirror follow.
+    pub fn apply(&mut self, command: Command) -> Verdict {
+        let mut events: Vec<Event> = Vec::new();
+        let request = Request { by: Actor::System, id: None, command };
+        let entry = Entry { now: Time(self.now), requests: vec![request] };
+        let verdict = self.state.apply(&entry, &mut events).pop().unwrap();
+        self.board.sync(&self.state, &events);
+        verdict
+    }
+
+    pub fn must(&mut self, command: Command) {
+        let said = format!("{command:?}");
+        let verdict = self.apply(command);
+        assert!(verdict.is_ok(), "{verdict:?} to {said}");
+    }
+
+    /// A command that the state may well refuse.
+    pub fn may(&mut self, command: Command) {
+        drop(self.apply(command));
+    }
+
+    pub fn submit(&mut self) {
+        self.jobs += 1;
+        let owner = Name::new(self.draw.pick(&USERS)).unwrap();
+        let sets = self.alloc_sets();
+        let spec = specs::job(&mut self.draw, &format!("j{}", self.jobs), &owner, &sets);
+        // Quota may refuse it; then there is one job less.
+        self.may(Command::SubmitJob { owner, spec });
+    }
+
+    fn alloc_sets(&self) -> Vec<cellwright_cell::name::JobKey> {
+        let sets = self.state.jobs().iter().filter(|(_, job)| {
+            job.spec().kind == cellwright_cell::spec::JobKind::AllocSet && !job.is_dead()
+        });
+        sets.filter_map(|(id, _)| self.state.job_key(id)).collect()
+    }
+
+    /// One pass on the mirror; the plan must be accepted whole.
+    pub fn schedule(&mut self, options: Options, seed: u64) -> Outcome {
+        let now = Time(self.now);
+        let outcome = Solver::new(options).pass(&mut self.board, now, seed);
+        self.commit(outcome.plan.clone());
+        outcome
+    }
+
+    pub fn commit(&mut self, plan: Plan) {
+        let groups = plan.groups.clone();
+        let verdict = self.apply(Command::CommitPlan(plan));
+        if let Ok(Done::Partly(refused)) = &verdict {
+            let (at, why) = &refused[0];
+            panic!("group refused: {why} in {:?}", groups[*at as usize]);
+        }
+        assert!(verdict.is_ok(), "{verdict:?}");
+    }
+
+    pub fn tasks_in(&self, wanted: impl Fn(TaskState) -> bool) -> Vec<TaskId> {
+        let rows = self.state.tasks().iter().filter(|(_, task)| wanted(task.state));
+        rows.map(|(id, _)| id).collect()
+    }
+
+    fn report(&mut self, task: TaskId, what: Observed) {
+        let row = self.state.tasks().get(task).unwrap().clone();
+        let Some(machine) = row.machine else { return };
+        let incarnation = self.state.machines().get(machine).unwrap().incarnation;
+        let reports = vec![TaskReport { task, attempt: row.attempt, what }];
+        self.may(Command::TaskReports { machine, incarnation, reports });
+    }
+
+    fn report_some(&mut self, wanted: impl Fn(TaskState) -> bool, one_in: u64, what: Observed) {
+        for task in self.tasks_in(wanted) {
+            if self.draw.one_in(one_in) {
+                self.report(task, what);
+            }
+        }
+    }
+
+    /// Something happens to the cell.
+    pub fn step(&mut self) {
+        self.now += self.draw.below(2000);
+        match self.draw.below(16) {
+            0..=3 => (0..self.draw.below(4) + 1).for_each(|_| self.submit()),
+            4 => self.report_some(|s| s == TaskState::Assigned, 1, Observed::Started),
+            5 => self.report_some(|s| matches!(s, TaskState::Stopping(_)), 1, Observed::Stopped),
+            6 => self.report_some(|s| s == TaskState::Running, 3, Observed::Finished),
+            7 => {
+                let crash = Observed::Failed(ExitClass::Code(1));
+                self.report_some(|s| s == TaskState::Running, 3, crash);
+            }
+            8 => self.machine_step(),
+            9 => self.reserve(),
+            10 => self.change_job(),
+            11 => self.evict_one(),
+            12 => self.set_resource(),
+            13 => self.may(Command::Expire),
+            14 => self.report_some(|s| s == TaskState::Running, 4, Observed::Unhealthy),
+            _ => self.report_some(|s| s == TaskState::Assigned, 2, Observed::Started),
+        }
+    }
+
+    fn machine_step(&mut self) {
+        let machines: Vec<MachineId> = self.state.machines().iter().map(|(id, _)| id).collect();
+        let machine = self.draw.pick(&machines);
+        let row = self.state.machines().get(machine).unwrap().clone();
+        let name = row.spec.name.clone();
+        match self.draw.below(5) {
+            0 if row.status == MachineStatus::Up => {
+                self.may(Command::MachineDown { machine });
+            }
+            0 | 1 => {
+                let incarnation = row.incarnation + 1;
+                self.may(Command::MachineUp { machine, incarnation });
+            }
+            2 if !row.draining => self.may(Command::StartDrain { name }),
+            2 => self.may(Command::StopDrain { name }),
+            3 => {
+                let spec = specs::machine(&mut self.draw, name.as_str());
+                self.may(Command::UpdateMachine { spec });
+            }
+            _ => self.add_machine(),
+        }
+    }
+
+    fn reserve(&mut self) {
+        let running = self.tasks_in(|s| s == TaskState::Running);
+        let mut changes = Vec::new();
+        for task in running {
+            let row = self.state.tasks().get(task).unwrap().clone();
+            let limits = self.state.spec_of(&row).unwrap().limits_of(row.index);
+            let part = self.draw.below(4) + 1;
+            let reservation = Resources::from_array(limits.to_array().map(|l| l * part / 4));
+            changes.push(ReservationChange { task, attempt: row.attempt, reservation });
+        }
+        self.may(Command::SetReservations(changes));
+    }
+
+    fn change_job(&mut self) {
+        let live: Vec<JobId> = self
+            .state
+            .jobs()
+            .iter()
+            .filter(|(_, job)| !job.is_dead())
+            .map(|(id, _)| id)
+            .collect();
+        if live.is_empty() {
+            return;
+        }
+        let id = self.draw.pick(&live);
+        let (job, key) = (self.state.jobs().get(id).unwrap(), self.state.job_key(id).unwrap());
+        let mut spec = job.spec().as_ref().clone();
+        match self.draw.below(5) {
+            0 => self.may(Command::StopJob { job: key }),
+            1 => {
+                let count = self.draw.below(8) as u32 + 1;
+                self.may(Command::ResizeJob { job: key, count, expect: None });
+            }
+            2 => self.may(Command::CloseUpdate { job: key }),
+            3 => {
+                let index = self.draw.below(u64::from(spec.count)) as u32;
+                self.may(Command::StepUpdate { job: key, index });
+            }
+            _ => {
+                spec.task.limits = specs::limits(&mut self.draw, false);
+                spec.overrides.clear();
+                if spec.retain_disk.is_some() {
+                    spec.retain_disk = None;
+                }
+                let owner = key.user;
+                self.may(Command::UpdateJob { owner, spec, expect: None });
+            }
+        }
+    }
+
+    fn evict_one(&mut self) {
+        let held = self.tasks_in(|s| s == TaskState::Running);
+        if held.is_empty() {
+            return;
+        }
+        let task = self.draw.pick(&held);
+        let attempt = self.state.tasks().get(task).unwrap().attempt;
+        let causes = [EvictCause::Drain, EvictCause::OverCommit, EvictCause::Rebalance];
+        let cause = self.draw.pick(&causes);
+        self.may(Command::Evict { task, attempt, cause });
+    }
+
+    fn set_resource(&mut self) {
+        let machines: Vec<MachineId> = self.state.machines().iter().map(|(id, _)| id).collect();
+        let mut changes = Vec::new();
+        for machine in machines {
+            if self.draw.one_in(3) {
+                let change = match self.draw.below(4) {
+                    0 => CapacityChange::Unbounded,
+                    1 => CapacityChange::Remove,
+                    _ => CapacityChange::Add(self.draw.below(6) as i64 - 1),
+                };
+                changes.push((machine, change));
+            }
+        }
+        self.may(Command::SetResource {
+            namespace: Token::new("app").unwrap(),
+            name: Token::new("slot").unwrap(),
+            lease_until: Time(self.now + 50_000),
+            changes,
+        });
+    }
+}

@@ -1,0 +1,203 @@
+//! What-if answers are those of the real pass, and asking leaves no trace.
+
+mod support;
+
+use cellwright_cell::fit::{self, Candidate};
+use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
+use cellwright_cell::name::Name;
+use cellwright_cell::reason::Refusal;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::{Domain, JobKind, JobSpec, SpreadLimit};
+use cellwright_cell::task::TaskState;
+use cellwright_cell::time::Time;
+use cellwright_sched::executor::Sequential;
+use cellwright_sched::explain::FITS;
+use cellwright_sched::whatif::{self, WhatifOptions, Whose};
+use cellwright_sched::{Board, Options, Solver};
+use proptest::prelude::*;
+use support::World;
+use support::specs;
+
+fn exact(preemption: bool) -> WhatifOptions {
+    let solver = Options { preemption, ..Options::exact() };
+    WhatifOptions { solver, max: 5000, ..WhatifOptions::default() }
+}
+
+/// A job that asks for room alone.
+fn plain(world: &mut World, limits: Resources, priority: u16) -> JobSpec {
+    let owner = Name::new("ada").unwrap();
+    let mut spec = specs::job(&mut world.draw, "imagined", &owner, &[]);
+    spec.kind = JobKind::Tasks;
+    spec.priority = cellwright_cell::priority::Priority(priority);
+    spec.appclass = cellwright_cell::priority::AppClass::Batch;
+    (spec.constraints, spec.spread) = (vec![], vec![]);
+    (spec.gang, spec.retain_disk) = (false, None);
+    spec.overrides.clear();
+    spec.task.limits = limits;
+    (spec.task.ports, spec.task.static_ports) = (0, vec![]);
+    (spec.task.named, spec.task.devices, spec.task.packages) = (vec![], vec![], vec![]);
+    spec
+}
+
+fn new(spec: &JobSpec) -> Whose<'_> {
+    Whose::New { user: UserId(0), spec, alloc_set: None }
+}
+
+fn lived_in(seed: u64, machines: u32, steps: usize) -> World {
+    let mut world = World::new(seed, machines);
+    for _ in 0..steps {
+        world.step();
+        if world.draw.one_in(3) {
+            world.schedule(Options::exact(), seed);
+        }
+    }
+    world
+}
+
+/// How often a non-prod task of these limits goes into what is free.
+fn room_for(world: &World, limits: Resources) -> u32 {
+    let times = |machine: MachineId| {
+        let open = world.state.machines().get(machine).is_some_and(|row| row.schedulable());
+        let (_, free) = world.board.free(machine);
+        let pairs = free.to_array().into_iter().zip(limits.to_array());
+        let times = pairs.filter(|(_, ask)| *ask > 0).map(|(free, ask)| free / ask).min();
+        if open { times.unwrap_or(0) as u32 } else { 0 }
+    };
+    world.board.machine_ids().map(times).sum()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn as_many_fit_as_there_is_room_for(
+        seed in any::<u64>(),
+        machines in 1u32..9,
+        steps in 5usize..40,
+    ) {
+        let mut world = lived_in(seed, machines, steps);
+        let limits = specs::limits(&mut world.draw, true);
+        let spec = plain(&mut world, limits, 100);
+        let before = world.board.clone();
+        let found =
+            whatif::fits(&world.board, new(&spec), &world.state, &Sequential, &exact(false))
+                .unwrap();
+        prop_assert_eq!(found.count, room_for(&world, limits));
+        prop_assert_eq!((found.evicted, found.reached_max), (0, false));
+        let why = found.stopped_by.unwrap();
+        prop_assert!(why.reasons.iter().all(|reason| reason.code != FITS));
+        prop_assert!(world.board.same_as(&before).is_ok());
+        prop_assert_eq!(world.board.class_count(), before.class_count());
+        let more = whatif::fits(&world.board, new(&spec), &world.state, &Sequential, &exact(true));
+        prop_assert!(more.unwrap().count >= found.count);
+    }
+
+    /// Submitting the job for real and running a pass over it gives what was foretold.
+    #[test]
+    fn adding_foretells_the_pass(
+        seed in any::<u64>(),
+        machines in 1u32..9,
+        steps in 5usize..40,
+    ) {
+        let mut world = lived_in(seed, machines, steps);
+        let owner = Name::new("ada").unwrap();
+        let spec = specs::job(&mut world.draw, "imagined", &owner, &[]);
+        let found = whatif::add(
+            &world.board, UserId(0), &spec, None, &world.state, &Sequential, &exact(true),
+        ).unwrap();
+        prop_assert_eq!(found.placed + found.pending, spec.count);
+        prop_assert_eq!(found.pending > 0, found.explanation.is_some());
+        prop_assert_eq!(found.placements.iter().map(|p| p.tasks).sum::<u32>(), found.placed);
+        let mut alone = world.board.clone();
+        alone.pending().to_vec().into_iter().for_each(|task| alone.drop_task(task));
+        let job = JobId(10_000);
+        let arc = std::sync::Arc::new(spec.clone());
+        let facts = cellwright_sched::board::JobFacts {
+            user: UserId(0), spec: &arc, version: 1, alloc_set: None, budget: None, absent: 0,
+        };
+        alone.put_job(job, &facts);
+        for index in 0..spec.count {
+            let facts = cellwright_sched::board::PendingFacts {
+                job, index, attempt: 0, not_before: Time::ZERO, reservation: None, avoid: &[],
+            };
+            alone.put_pending(TaskId(20_000 + index), &facts);
+        }
+        let outcome = Solver::new(exact(true).solver).pass(&mut alone, Time::ZERO, 0);
+        prop_assert_eq!(found.placed as usize, outcome.placed);
+        prop_assert_eq!(found.victims.len(), outcome.preempted);
+        for victim in &found.victims {
+            prop_assert!(spec.priority.may_preempt(victim.priority), "{:?}", victim);
+            let row = world.state.tasks().get(victim.task.id).unwrap();
+            prop_assert_eq!(row.machine, Some(victim.machine.id));
+            prop_assert!(row.state.holds_resources());
+        }
+    }
+}
+
+#[test]
+fn more_of_a_job_respects_the_tasks_it_has() {
+    let mut world = World::new(11, 6);
+    let mut spec = plain(&mut world, Resources::new(1, 1, 0, 0), 100);
+    spec.name = Name::new("apart").unwrap();
+    spec.count = 2;
+    spec.spread = vec![SpreadLimit { domain: Domain::Machine, limit: 1 }];
+    let owner = Name::new("ada").unwrap();
+    let submit = cellwright_cell::command::Command::SubmitJob { owner, spec: spec.clone() };
+    assert!(world.apply(submit).is_ok());
+    world.schedule(Options::exact(), 1);
+    assert!(world.tasks_in(|state| state == TaskState::Pending).is_empty());
+    let (job, _) = world.state.jobs().iter().next().unwrap();
+    let ask = |whose| whatif::fits(&world.board, whose, &world.state, &Sequential, &exact(false));
+    assert_eq!(ask(Whose::More(job)).unwrap().count, 4);
+    assert_eq!(ask(new(&spec)).unwrap().count, 6);
+    let why = ask(Whose::More(job)).unwrap().stopped_by.unwrap();
+    assert_eq!((why.reasons[0].code, why.reasons[0].machines), ("spread", 6));
+    assert!(matches!(ask(Whose::More(JobId(99))), Err(Refusal::NoSuchRow(_))));
+}
+
+#[test]
+fn the_count_stops_at_the_most_that_was_asked_for() {
+    let mut world = World::new(3, 8);
+    let spec = plain(&mut world, Resources::new(1, 1, 0, 0), 100);
+    let options = WhatifOptions { max: 100, ..exact(false) };
+    let found =
+        whatif::fits(&world.board, new(&spec), &world.state, &Sequential, &options).unwrap();
+    assert_eq!((found.count, found.reached_max, found.stopped_by), (100, true, None));
+}
+
+#[test]
+fn a_spec_no_cell_would_admit_is_refused_by_field() {
+    let mut world = World::new(3, 1);
+    let mut spec = plain(&mut world, Resources::new(1, 1, 0, 0), 100);
+    spec.count = 0;
+    let found = whatif::fits(&world.board, new(&spec), &world.state, &Sequential, &exact(false));
+    let Err(Refusal::BadField { field, .. }) = found else { panic!("{found:?}") };
+    assert_eq!(field, "count");
+}
+
+/// The next task does not fit by the cell's own definition either, once the others are there.
+#[test]
+fn what_stops_the_next_one_is_the_definitions_reason() {
+    let mut world = World::new(5, 5);
+    let limits = Resources::new(30, 1, 0, 0);
+    let mut spec = plain(&mut world, limits, 100);
+    let ask = |board: &Board, spec: &JobSpec, state: &cellwright_cell::State| {
+        whatif::fits(board, new(spec), state, &Sequential, &exact(false)).unwrap()
+    };
+    let found = ask(&world.board, &spec, &world.state);
+    spec.count = found.count + 1;
+    let owner = Name::new("ada").unwrap();
+    let submit = cellwright_cell::command::Command::SubmitJob { owner, spec: spec.clone() };
+    assert!(world.apply(submit).is_ok());
+    let outcome = world.schedule(Options::exact(), 0);
+    assert_eq!((outcome.placed as u32, outcome.pending.len()), (found.count, 1));
+    let candidate = Candidate::of(&world.state, outcome.pending[0].task).unwrap();
+    let machines = world.state.machines().iter();
+    let codes: Vec<&str> = machines
+        .map(|(m, _)| fit::misfit(&world.state, &candidate, m, None).unwrap().code())
+        .collect();
+    let reasons = found.stopped_by.unwrap().reasons;
+    assert!(codes.iter().all(|code| *code == "resource"));
+    assert_eq!(reasons.iter().map(|r| r.machines).sum::<u32>(), 5);
+    assert!(reasons.iter().all(|r| r.code == "resource"));
+}
