@@ -243,7 +243,11 @@ impl State {
     }
 
     /// Changes a machine row. Domain counts follow a changed rack or power domain.
-    pub(crate) fn edit_machine(&mut self, id: MachineId, change: impl FnOnce(&mut Machine)) -> bool {
+    pub(crate) fn edit_machine(
+        &mut self,
+        id: MachineId,
+        change: impl FnOnce(&mut Machine),
+    ) -> bool {
         let Some(before) = self.machines.get(id).cloned() else { return false };
         let mut after = before.clone();
         change(&mut after);

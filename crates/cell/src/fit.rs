@@ -13,7 +13,7 @@ use crate::machine::{Machine, MachineStatus};
 use crate::named::UNBOUNDED;
 use crate::reason::Misfit;
 use crate::resource::Resources;
-use crate::spec::{Domain, JobSpec};
+use crate::spec::{Domain, JobKind, JobSpec};
 use crate::state::State;
 use crate::task::Task;
 
@@ -90,7 +90,10 @@ fn alloc_member(
         (None, None) => None,
         (Some(set), Some(alloc)) => {
             let Some(row) = state.tasks().get(alloc) else { return Some(Misfit::NoAllocHere) };
-            let member = state.job_named(set) == Some(row.job)
+            // The set's name may have passed to a job of tasks.
+            let is_alloc = state.spec_of(row).is_some_and(|spec| spec.kind == JobKind::AllocSet);
+            let member = is_alloc
+                && state.job_named(set) == Some(row.job)
                 && row.machine == Some(machine)
                 && row.state.holds_resources();
             (!member).then_some(Misfit::NoAllocHere)

@@ -41,8 +41,8 @@ impl MachineLoad {
     pub fn exceeds(&self, machine: &Machine) -> bool {
         let capacity = machine.spec.capacity;
         let known = machine.spec.devices.len();
-        let device_excess =
-            self.devices.iter().enumerate().any(|(i, used)| *used > WHOLE || (i >= known && *used > 0));
+        let mut devices = self.devices.iter().enumerate();
+        let device_excess = devices.any(|(i, used)| *used > WHOLE || (i >= known && *used > 0));
         !self.prod_limits.within(capacity) || !self.reserved.within(capacity) || device_excess
     }
 

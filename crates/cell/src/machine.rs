@@ -30,6 +30,12 @@ impl PortRange {
     }
 }
 
+/// Machines that a cell can ever have had: ids are never reused, and the scheduler packs them into
+/// its score keys.
+pub const MAX_MACHINES: usize = 1 << 22;
+/// Most of one dimension in all machines together: sums over the cell stay exact.
+pub const MAX_CELL_CAPACITY: u64 = 1 << 62;
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MachineSpec {
     pub name: Name,

@@ -50,8 +50,9 @@ impl fmt::Display for Dimension {
 
 pub const DIMENSIONS: usize = 4;
 
-/// Largest quantity in one dimension of one task or machine. Sums over u32::MAX tasks stay far
-/// from u64 overflow, which keeps all accounting exact without 128-bit arithmetic.
+/// Largest quantity in one dimension of one task or machine. What is held on one machine, what a
+/// job asks for and what the cell has are bounded as well (by admission), so that all sums are
+/// exact without 128-bit arithmetic.
 pub const MAX_QUANTITY: u64 = 1 << 50;
 
 /// An amount of every dense dimension.

@@ -143,7 +143,8 @@ pub struct Task {
     pub version: u32,
     /// Invariant: `Some` exactly when `state.on_machine()`.
     pub machine: Option<MachineId>,
-    /// The alloc it is in. Invariant: `Some` exactly when on a machine and the job has an alloc set.
+    /// The alloc it is in. Invariant: `Some` exactly when on a machine and its job has an alloc
+    /// set.
     pub alloc: Option<TaskId>,
     pub grant: Option<Arc<Grant>>,
     /// Logged reservation, or what a placement will reserve: the limits unless something better is

@@ -87,7 +87,9 @@ fn header(cells: &[&str]) -> Option<Columns> {
         code: find("code"),
         test: find("test"),
     };
-    columns.state.is_some().then_some(columns)
+    // All three: a cell of a row may well begin with one of the words.
+    let complete = columns.state.is_some() && columns.code.is_some() && columns.test.is_some();
+    complete.then_some(columns)
 }
 
 /// `B1`, also when written bold or followed by a title.

@@ -44,6 +44,7 @@ const CRATES: &[(&str, Allowed)] = &[
 /// Packages beside the product: they use it, nothing uses them.
 const OUTSIDE: &[(&str, Allowed)] = &[
     ("bench", AllBut(&["cli"])),
+    ("fuzz", Only(&["cell"])),
     ("tests", AllBut(&[])),
     ("xtask", Only(&[])),
 ];

@@ -334,7 +334,8 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// Rows to which retained disk still refers stay: a log saver must be able to name them.
+    /// Rows to which retained disk still refers stay: a log saver must be able to name them. So
+    /// does a newer job of the same name, which would otherwise leave its name to the older one.
     pub(super) fn purge_jobs(&mut self, ended_before: Time) -> Verdict {
         self.system_only()?;
         let retained: BTreeSet<TaskId> = self
@@ -343,14 +344,19 @@ impl Context<'_> {
             .iter()
             .flat_map(|(_, machine)| machine.retained.iter().map(|entry| entry.task))
             .collect();
-        let over = |job: &Job| job.is_dead() && job.ended_at.is_some_and(|at| at < ended_before);
-        let old: BTreeMap<JobId, Arc<Vec<TaskId>>> = self
-            .state
-            .jobs
-            .iter()
-            .filter(|(_, job)| over(job) && !job.tasks.iter().any(|t| retained.contains(t)))
-            .map(|(id, job)| (id, job.tasks.clone()))
-            .collect();
+        let over = |job: &Job| job.ended_at.is_some_and(|at| at < ended_before);
+        let mut old: BTreeMap<JobId, Arc<Vec<TaskId>>> = BTreeMap::new();
+        // A name belongs to its newest row, so rows of one name go oldest first.
+        let mut older_stays: BTreeSet<(UserId, &Name)> = BTreeSet::new();
+        for (id, job) in self.state.jobs.iter().filter(|(_, job)| job.is_dead()) {
+            let name = (job.user, &job.name);
+            let held = job.tasks.iter().any(|task| retained.contains(task));
+            if over(job) && !held && !older_stays.contains(&name) {
+                old.insert(id, job.tasks.clone());
+            } else {
+                older_stays.insert(name);
+            }
+        }
         for (id, tasks) in &old {
             for task in tasks.iter() {
                 self.task_event(*task, TaskChange::Purged, Reason::Requested);

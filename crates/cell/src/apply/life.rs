@@ -100,7 +100,9 @@ impl Context<'_> {
     /// A stopping task is gone: what follows depends on why it stopped.
     pub(super) fn stopped(&mut self, id: TaskId) {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
-        let (TaskState::Stopping(cause), Some(machine)) = (task.state, task.machine) else { return };
+        let (TaskState::Stopping(cause), Some(machine)) = (task.state, task.machine) else {
+            return;
+        };
         self.inner_stopped(id);
         let evicted = TaskChange::Evicted { machine };
         match cause {

@@ -11,10 +11,11 @@ use crate::admit;
 use crate::command::{Done, Verdict};
 use crate::event::{MachineChange, TaskChange, What};
 use crate::id::{MachineId, TaskId};
-use crate::machine::{Machine, MachineSpec, MachineStatus};
+use crate::machine::{MAX_CELL_CAPACITY, MAX_MACHINES, Machine, MachineSpec, MachineStatus};
 use crate::name::Name;
 use crate::quota::Capability;
 use crate::reason::{Reason, Refusal};
+use crate::resource::Resources;
 use crate::spec::PackageRef;
 use crate::task::{StopCause, TaskState};
 use crate::time::{Span, Time};
@@ -36,9 +37,10 @@ impl Context<'_> {
                 false => Err(Refusal::Exists(format!("machine {}", spec.name))),
             };
         }
-        if !self.state.machines.has_room_for(1) {
+        if self.state.machines.slots() >= MAX_MACHINES {
             return Err(Refusal::Full("machines".into()));
         }
+        self.capacity_holds(Resources::ZERO, spec.capacity)?;
         let machine = self.state.insert_machine(Machine {
             spec: spec.clone(),
             status: MachineStatus::Down,
@@ -54,6 +56,15 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
+    /// Whether the sum over the cell stays exact when one machine's capacity changes.
+    fn capacity_holds(&self, old: Resources, new: Resources) -> Result<(), Refusal> {
+        let total = self.state.capacity.minus(old).plus(new).to_array();
+        match total.iter().all(|amount| *amount <= MAX_CELL_CAPACITY) {
+            true => Ok(()),
+            false => Err(Refusal::Full("capacity: at most 2^62 of each resource".into())),
+        }
+    }
+
     /// A machine that shrinks below what is held on it is not refused: the world is as it is. The
     /// excess is flagged when the command settles.
     pub(super) fn update_machine(&mut self, spec: &MachineSpec) -> Verdict {
@@ -63,6 +74,8 @@ impl Context<'_> {
         if row.spec == *spec {
             return Ok(Done::Unchanged);
         }
+        let old = row.spec.capacity;
+        self.capacity_holds(old, spec.capacity)?;
         self.state.edit_machine(machine, |m| {
             m.spec = spec.clone();
             m.generation = m.generation.saturating_add(1);

@@ -28,9 +28,11 @@ pub(super) fn check(state: &State) -> Check {
     }
     state.alloc_loads.iter().try_for_each(|(alloc, load)| {
         match load.prod_limits.first_excess(limits(state, *alloc)) {
-            Some(excess) => {
-                Err(violation(NAME, state.task_name(*alloc), format!("inner prod limits: {excess}")))
-            }
+            Some(excess) => Err(violation(
+                NAME,
+                state.task_name(*alloc),
+                format!("inner prod limits: {excess}"),
+            )),
             None => Ok(()),
         }
     })

@@ -39,8 +39,9 @@ fn disrupted(step: &Step<'_>) -> BTreeSet<JobId> {
 /// Tasks that should run and do not.
 fn down(state: &State, job: JobId) -> u32 {
     let rows = state.jobs.get(job).map(|row| row.tasks.clone()).unwrap_or_default();
-    let waiting = rows.iter().filter_map(|task| state.tasks.get(*task)).filter(|task| {
-        !task.state.is_dead() && task.state != TaskState::Running
-    });
+    let waiting = rows
+        .iter()
+        .filter_map(|task| state.tasks.get(*task))
+        .filter(|task| !task.state.is_dead() && task.state != TaskState::Running);
     waiting.count() as u32
 }

@@ -24,7 +24,8 @@ pub(super) fn check(state: &State) -> Check {
         for task in job.tasks.iter().filter_map(|task| state.tasks.get(*task)) {
             let waits = task.state == TaskState::Deferred;
             if waits != deferred && !task.state.is_dead() {
-                let detail = format!("is {:?}, its task {} {:?}", job.state, task.index, task.state);
+                let detail =
+                    format!("is {:?}, its task {} {:?}", job.state, task.index, task.state);
                 return Err(violation(NAME, row, detail));
             }
         }

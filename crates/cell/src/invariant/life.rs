@@ -12,9 +12,8 @@ pub(super) fn check(state: &State) -> Check {
     for (id, job) in state.jobs.iter() {
         let row = format!("job row {} ({})", id.0, job.name);
         let fail = |detail: String| Err(violation(NAME, &row, detail));
-        let states = || {
-            job.tasks.iter().filter_map(|task| state.tasks.get(*task)).map(|task| task.state)
-        };
+        let states =
+            || job.tasks.iter().filter_map(|task| state.tasks.get(*task)).map(|task| task.state);
         let live = states().filter(|task| !task.is_dead()).count();
         let dead = job.is_dead();
         if dead != (live == 0) {
@@ -22,11 +21,13 @@ pub(super) fn check(state: &State) -> Check {
         }
         if dead != job.ended_at.is_some() || (dead && job.update.is_some()) {
             let update = &job.update;
-            return fail(format!("is {:?}, ended {:?}, update {update:?}", job.state, job.ended_at));
+            return fail(format!(
+                "is {:?}, ended {:?}, update {update:?}",
+                job.state, job.ended_at
+            ));
         }
-        let stays = |task: &TaskState| {
-            !task.is_dead() && *task != TaskState::Stopping(StopCause::Killed)
-        };
+        let stays =
+            |task: &TaskState| !task.is_dead() && *task != TaskState::Stopping(StopCause::Killed);
         if job.state == JobState::Stopping
             && let Some(task) = states().find(stays)
         {

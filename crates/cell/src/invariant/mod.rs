@@ -7,24 +7,26 @@
 //! | invariant | of | from |
 //! |---|---|---|
 //! | [`references`] | state | ids, names and versions lead to rows: B2 |
-//! | [`sums_equal_parts`] | state | accounting behind every admission and placement: B3, section 2.5 |
-//! | [`one_machine`] | state | a task is on at most one machine, what it holds is its own: section 2.3 |
-//! | [`life`] | state | a job's state follows from its tasks': B5, section 2.3 |
-//! | [`deferred`] | state | deferred start: B6, section 2.3 |
-//! | [`versions_in_use_kept`] | state | updates can be undone until closed: B7, section 2.3 |
-//! | [`alloc_rules`] | state, step | inner tasks live in their alloc and charge it alone: B9, section 2.4 |
-//! | [`retained_disk_charged`] | state, step | a log saver finds what the alloc left: B9, section 2.4 |
-//! | [`overcommit_flagged`] | state | excess is known and somebody must go: B40, section 5.5 |
-//! | [`no_voluntary_overcommit`] | step | prod at limits, all at reservations: B40, E2, section 5.5 |
-//! | [`reservation_bounds`] | state | a reservation is at most the limit: B40, section 5.5 |
-//! | [`prod_never_preempts_prod`] | step | no preemption cascades: B10, section 2.5 |
-//! | [`quota`] | state, step | nothing is admitted beyond quota: B11, section 2.5 |
-//! | [`prod_quota_sold`] | step | prod quota sold is at most the cell: B11, section 2.5 |
-//! | [`budgets`] | step | disruption budgets: B41, section 4 |
+//! | [`sums_equal_parts`] | state | the accounting behind every decision: B3, §2.5 |
+//! | [`one_machine`] | state | a task is on one machine, its ports its own: B3, §2.3 |
+//! | [`life`] | state | a job's state follows from its tasks': B5, §2.3 |
+//! | [`deferred`] | state | deferred start: B6, §2.3 |
+//! | [`versions_in_use_kept`] | state | updates can be undone until closed: B7, §2.3 |
+//! | [`alloc_rules`] | state, step | inner tasks charge their alloc alone: B9, §2.4 |
+//! | [`retained_disk_charged`] | state, step | a log saver finds what was left: B9, §2.4 |
+//! | [`overcommit_flagged`] | state | excess is known, somebody must go: B40, §5.5 |
+//! | [`no_voluntary_overcommit`] | step | prod at limits, all at reservations: B40, E2, §5.5 |
+//! | [`reservation_bounds`] | state | a reservation is at most the limit: B40, §5.5 |
+//! | [`prod_never_preempts_prod`] | step | no preemption cascades: B10, §2.5 |
+//! | [`quota`] | state, step | nothing is admitted beyond quota: B11, §2.5 |
+//! | [`prod_quota_sold`] | step | prod quota sold is at most the cell: B11, §2.5 |
+//! | [`budgets`] | step | disruption budgets: B41, §4 |
 //! | [`gang_whole`] | step | a gang is placed whole: E4 |
 //! | [`events_cover_changes`] | step | every transition is a recorded event: B5 |
-//! | [`refused_leaves_no_trace`] | step | refusals and repeats change nothing: B25, section 4 |
+//! | [`refused_leaves_no_trace`] | step | refusals and repeats change nothing: B25, §4 |
 //! | [`time_monotone`] | step | log time never runs backwards: B22 |
+//!
+//! Sections (§) are those of the Borg paper of 2015.
 
 mod alloc_rules;
 mod budgets;

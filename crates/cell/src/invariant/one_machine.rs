@@ -26,7 +26,10 @@ pub(super) fn check(state: &State) -> Check {
             }
         };
         if state.machines.get(machine).is_none_or(|m| m.status != MachineStatus::Up) {
-            return fail(format!("is {:?} on machine row {}, which is down", task.state, machine.0));
+            return fail(format!(
+                "is {:?} on machine row {}, which is down",
+                task.state, machine.0
+            ));
         }
         if !task.state.holds_resources() {
             continue;

@@ -19,8 +19,7 @@ pub(super) fn check(step: &Step<'_>) -> Check {
             continue;
         };
         let row = step.before.task_name(*victim);
-        let (Some(low), Some(high)) =
-            (priority(step.before, *victim), priority(step.after, *by))
+        let (Some(low), Some(high)) = (priority(step.before, *victim), priority(step.after, *by))
         else {
             return Err(violation(NAME, row, format!("preempted by {by:?}; one has no row")));
         };

@@ -54,9 +54,10 @@ pub(super) fn check_step(step: &Step<'_>) -> Check {
 }
 
 fn each(state: &State, mut check: impl FnMut(UserId, &User, Band) -> Check) -> Check {
-    state.users.iter().try_for_each(|(id, user)| {
-        Band::ALL.into_iter().try_for_each(|band| check(id, user, band))
-    })
+    state
+        .users
+        .iter()
+        .try_for_each(|(id, user)| Band::ALL.into_iter().try_for_each(|band| check(id, user, band)))
 }
 
 fn admitted(step: &Step<'_>, id: UserId, user: &User, band: Band) -> Check {

@@ -43,7 +43,8 @@ fn names(state: &State) -> Check {
 }
 
 fn check_job(state: &State, id: JobId, job: &Job) -> Check {
-    let fail = |detail: String| Err(violation(NAME, format!("job row {} ({})", id.0, job.name), detail));
+    let fail =
+        |detail: String| Err(violation(NAME, format!("job row {} ({})", id.0, job.name), detail));
     if state.users.get(job.user).is_none() {
         return fail(format!("its owner, user row {}, does not exist", job.user.0));
     }

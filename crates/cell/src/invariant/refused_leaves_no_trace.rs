@@ -23,9 +23,10 @@ pub(super) fn check(step: &Step<'_>) -> Check {
         Ok(Done::Unchanged) => false,
         Ok(_) => return Ok(()),
     };
-    let stray = step.events.iter().find(|event| {
-        !(may_reject && matches!(event.what, What::JobRejected { .. }))
-    });
+    let stray = step
+        .events
+        .iter()
+        .find(|event| !(may_reject && matches!(event.what, What::JobRejected { .. })));
     if let Some(event) = stray {
         return Err(violation(NAME, "event", format!("{event:?} after {verdict:?}")));
     }

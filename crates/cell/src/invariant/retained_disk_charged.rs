@@ -15,14 +15,23 @@ pub(super) fn check(state: &State) -> Check {
     for (_, machine) in state.machines.iter() {
         let kept = &machine.retained;
         for (at, entry) in kept.iter().enumerate() {
-            let same = |other: &Retained| (other.task, other.attempt) == (entry.task, entry.attempt);
-            if entry.bytes > MAX_QUANTITY || kept[..at].iter().any(same) {
-                let detail = format!("{entry:?} is too large, or there twice");
+            let key = |other: &Retained| (other.task, other.attempt);
+            let twice = kept[..at].iter().any(|other| key(other) == key(entry));
+            if twice || entry.bytes > MAX_QUANTITY || !has_let_go(state, entry) {
+                let detail = format!("{entry:?} is too large, there twice, or still in use");
                 return Err(violation(NAME, &machine.spec.name, detail));
             }
         }
     }
     Ok(())
+}
+
+/// The row stays for the log saver to name, and its attempt is over.
+fn has_let_go(state: &State, entry: &Retained) -> bool {
+    state.tasks.get(entry.task).is_some_and(|task| {
+        let over = task.attempt == entry.attempt && !task.state.holds_resources();
+        task.attempt > entry.attempt || over
+    })
 }
 
 pub(super) fn check_step(step: &Step<'_>) -> Check {
@@ -43,7 +52,9 @@ fn left_behind(step: &Step<'_>) -> Check {
             continue;
         }
         let Some(machine) = task.machine.and_then(|m| step.after.machines.get(m)) else { continue };
-        let found = machine.retained.iter().find(|r| (r.task, r.attempt) == (id, task.attempt));
+        // One batch of reports can hold a restart in place and the end of what was restarted.
+        let mut kept = machine.retained.iter();
+        let found = kept.find(|r| r.task == id && r.attempt >= task.attempt);
         if found.is_none_or(|entry| entry.bytes != retain.bytes) {
             let detail = format!("should leave {} bytes, left {found:?}", retain.bytes);
             return Err(violation(NAME, step.before.task_name(id), detail));

@@ -69,11 +69,8 @@ fn add_users_and_jobs(state: &State, parts: &mut Parts) {
 
 /// Task by task, the most any kept version allows it, in that version's band.
 fn charges(job: &Job) -> BTreeMap<Band, Resources> {
-    let paid: Vec<&Arc<JobSpec>> = job
-        .specs
-        .values()
-        .filter(|spec| spec.alloc_set.is_none() && spec.priority.0 > 0)
-        .collect();
+    let paid: Vec<&Arc<JobSpec>> =
+        job.specs.values().filter(|spec| spec.alloc_set.is_none() && spec.priority.0 > 0).collect();
     let mut charges: BTreeMap<Band, Resources> = BTreeMap::new();
     for index in 0..job.tasks.len() as u32 {
         let mut most: BTreeMap<Band, Resources> = BTreeMap::new();
@@ -201,9 +198,8 @@ fn equal_map<K: Ord + Debug, V: PartialEq + Debug>(
     parts: &BTreeMap<K, V>,
 ) -> Check {
     let keys: BTreeSet<&K> = kept.keys().chain(parts.keys()).collect();
-    keys.into_iter().try_for_each(|key| {
-        equal(format!("{what} {key:?}"), &kept.get(key), &parts.get(key))
-    })
+    keys.into_iter()
+        .try_for_each(|key| equal(format!("{what} {key:?}"), &kept.get(key), &parts.get(key)))
 }
 
 fn compare_loads(state: &State, parts: &Parts) -> Check {
@@ -212,9 +208,10 @@ fn compare_loads(state: &State, parts: &Parts) -> Check {
     equal_table("user load", &state.user_loads, &parts.users)?;
     let allocs = state.alloc_loads.iter().map(|(k, v)| (*k, v.clone())).collect();
     equal_map("alloc load", allocs, &parts.allocs)?;
-    let capacity = state.machines.iter().fold(Resources::ZERO, |sum, (_, machine)| {
-        sum.plus(machine.spec.capacity)
-    });
+    let capacity = state
+        .machines
+        .iter()
+        .fold(Resources::ZERO, |sum, (_, machine)| sum.plus(machine.spec.capacity));
     equal("capacity of the cell".to_owned(), &state.capacity, &capacity)
 }
 

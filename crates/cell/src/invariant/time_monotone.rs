@@ -9,7 +9,8 @@ pub(super) fn check(step: &Step<'_>) -> Check {
     let (before, after) = (step.before.now, step.after.now);
     let want = before.max(step.entry.now);
     if after != want {
-        let detail = format!("from {} with an entry of {} to {}", before.0, step.entry.now.0, after.0);
+        let detail =
+            format!("from {} with an entry of {} to {}", before.0, step.entry.now.0, after.0);
         return Err(violation(NAME, "log time", detail));
     }
     if step.after.applied != step.before.applied + 1 {

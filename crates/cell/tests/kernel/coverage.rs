@@ -1,8 +1,9 @@
 //! Every reason an event can carry, every change and every refusal is reached by a test: what no
 //! test reaches, nobody has seen work.
 
+use crate::properties::Run;
 use crate::world::World;
-use crate::{properties, samples, transcripts};
+use crate::{samples, transcripts};
 use cellwright_cell::reason::Reason;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +13,9 @@ const OUT_OF_REACH: [&str; 1] = ["Refusal.Full"];
 /// All transcripts, and random runs that are the same each time.
 fn worlds() -> impl Iterator<Item = World> {
     let runs = (0..40u64).map(|run| {
-        let seeds: Vec<u64> = (0..150).map(|step| run * 1_000_003 + step * 7_919).collect();
-        properties::run(&seeds).unwrap_or_else(|why| panic!("run {run}: {why}"))
+        let steps = (0..150).map(|step| run * 1_000_003 + step * 7_919).collect();
+        let outcome = Run { opening: run, steps }.go();
+        outcome.unwrap_or_else(|why| panic!("run {run}: {why}"))
     });
     transcripts::worlds().chain(runs)
 }

@@ -1,5 +1,5 @@
 //! Random commands: mostly ones that make sense for the state they meet, so that runs get
-//! somewhere, and some that never should have been sent: unknown ids, stale attempts, hostile specs.
+//! somewhere, and some that never should have been sent: unknown ids, stale attempts, odd specs.
 //! Few names, so that commands meet each other.
 
 use crate::build;
@@ -11,6 +11,7 @@ use cellwright_cell::command::{
 };
 use cellwright_cell::ephemeral::CapacityChange;
 use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::job::Job;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::JobKey;
 use cellwright_cell::obligation;
@@ -18,9 +19,32 @@ use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::{Capability, Quota};
 use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::JobKind;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{ExitClass, Task, TaskState};
 use cellwright_cell::time::{Span, Time};
+
+/// A cell in which work can begin: machines that are up, users with quota. Without it most of a
+/// short run is spent on getting there.
+pub fn opening(draw: &mut Draw) -> Vec<Entry> {
+    let mut commands = Vec::new();
+    for number in 0..4 {
+        commands.push(Command::AddMachine(specs::machine(&format!("m{number}"), draw)));
+        commands.push(Command::MachineUp { machine: MachineId(number), incarnation: 1 });
+    }
+    for number in 0..3 {
+        let user = build::name(&format!("u{number}"));
+        commands.push(Command::AddUser { name: user.clone() });
+        for (band, cores) in [(Band::BestEffort, 20), (Band::Batch, 20), (Band::Production, 5)] {
+            let amount = build::room(cores, 2 * cores, 10 * cores);
+            let quota = Some(Quota { amount, from: Time::ZERO, until: Time::NEVER });
+            commands.push(Command::SetQuota { user: user.clone(), band, quota });
+        }
+    }
+    let request = |command| Request { by: Actor::System, id: None, command };
+    let entry = |command| Entry { now: Time::ZERO, requests: vec![request(command)] };
+    commands.into_iter().map(entry).collect()
+}
 
 /// The next entry: nearly always one request, so that every rule about commands can be judged.
 pub fn entry(state: &State, sent: &[Entry], seed: u64) -> Entry {
@@ -65,9 +89,9 @@ fn actor(state: &State, command: &Command, draw: &mut Draw) -> Actor {
         Command::UndoUpdate { job } | Command::CloseUpdate { job } => Some(job.user.clone()),
         _ => None,
     };
-    match (draw.below(20), owner) {
+    match (draw.below(60), owner) {
         (0, _) => Actor::User(build::name(&user_name(draw))),
-        (1..12, Some(owner)) => Actor::User(owner),
+        (1..40, Some(owner)) => Actor::User(owner),
         (1..3, None) => {
             let users: Vec<_> = state.users().iter().map(|(_, user)| user.name.clone()).collect();
             draw.pick(&users).map_or(Actor::System, |name| Actor::User(name.clone()))
@@ -85,7 +109,7 @@ pub fn machine_name(draw: &mut Draw) -> String {
 }
 
 fn job_name(draw: &mut Draw) -> String {
-    format!("j{}", draw.below(8))
+    format!("j{}", draw.below(5))
 }
 
 /// Until there are users, quota and machines, mostly those.
@@ -101,18 +125,21 @@ fn command(state: &State, draw: &mut Draw) -> Command {
 }
 
 fn any_command(state: &State, draw: &mut Draw) -> Command {
+    let waiting = state.tasks().iter().filter(|(_, row)| row.state == TaskState::Pending).count();
     match draw.below(100) {
-        0..10 => machine_command(state, draw),
-        10..15 => user_command(draw),
-        15..33 => job_command(state, draw),
-        33..38 => step_update(state, draw),
-        38..60 => Command::CommitPlan(plan(state, draw)),
-        60..66 => evict(state, draw),
-        66..88 => reports(state, draw),
-        88..90 => release(state, draw),
-        90..93 => Command::Expire,
-        93..96 => resource(state, draw),
-        96..99 => reservations(state, draw),
+        _ if state.tasks().len() < 6 && draw.one_in(3) => submit(state, draw),
+        _ if waiting > 3 && draw.one_in(4) => Command::CommitPlan(plan(state, draw)),
+        0..7 => machine_command(state, draw),
+        7..10 => user_command(draw),
+        10..30 => job_command(state, draw),
+        30..37 => step_update(state, draw),
+        37..53 => Command::CommitPlan(plan(state, draw)),
+        53..60 => evict(state, draw),
+        60..86 => reports(state, draw),
+        86..88 => release(state, draw),
+        88..90 => Command::Expire,
+        90..93 => resource(state, draw),
+        93..98 => reservations(state, draw),
         _ => match draw.below(3) {
             0 => Command::RaiseLevel { level: draw.below(4) as u32 },
             _ => Command::PurgeJobs { ended_before: state.now() },
@@ -124,22 +151,23 @@ fn machine_command(state: &State, draw: &mut Draw) -> Command {
     let name = build::name(&machine_name(draw));
     let machine = some_machine(state, draw);
     let row = state.machines().get(machine);
-    match draw.below(16) {
+    match draw.below(18) {
         0 | 1 => Command::AddMachine(specs::machine(name.as_str(), draw)),
-        2 => match row {
+        2 | 9 | 10 => match row {
             Some(row) => Command::UpdateMachine { spec: specs::changed_machine(&row.spec, draw) },
             None => Command::UpdateMachine { spec: specs::machine(name.as_str(), draw) },
         },
         3 => Command::RemoveMachine { name },
         4 => Command::MachineDown { machine },
-        5 => Command::StartDrain { name },
+        5 | 11 => Command::StartDrain { name },
         6 | 7 => Command::StopDrain { name },
         8 => Command::SetMachinePackages { machine, packages: specs::packages(draw).collect() },
         _ => {
             let down = |id: &MachineId| {
                 state.machines().get(*id).is_some_and(|row| row.status == MachineStatus::Down)
             };
-            let all: Vec<MachineId> = state.machines().iter().map(|(id, _)| id).filter(down).collect();
+            let all: Vec<MachineId> =
+                state.machines().iter().map(|(id, _)| id).filter(down).collect();
             let machine = draw.pick(&all).copied().unwrap_or(machine);
             let incarnation = state.machines().get(machine).map_or(1, |row| row.incarnation);
             Command::MachineUp { machine, incarnation: incarnation + draw.below(3) }
@@ -173,10 +201,10 @@ fn attempt_of(state: &State, task: TaskId, draw: &mut Draw) -> u32 {
 
 fn user_command(draw: &mut Draw) -> Command {
     let name = build::name(&user_name(draw));
-    match draw.below(10) {
-        0 => Command::AddUser { name },
-        1 => Command::RemoveUser { name },
-        2 => {
+    match draw.below(14) {
+        0 | 1 => Command::AddUser { name },
+        2 => Command::RemoveUser { name },
+        3 => {
             let capabilities = Capability::ALL.into_iter().filter(|_| draw.one_in(2)).collect();
             Command::SetCapabilities { user: name, capabilities }
         }
@@ -201,14 +229,31 @@ fn some_job(state: &State, draw: &mut Draw) -> JobKey {
     }
 }
 
+/// Jobs that want an alloc set or a predecessor mostly name one that is there.
+fn submit(state: &State, draw: &mut Draw) -> Command {
+    let owner = build::name(&user_name(draw));
+    let mut spec = specs::job(&job_name(draw), draw);
+    let live = |wanted: fn(&Job) -> bool| -> Vec<JobKey> {
+        let rows = state.jobs().iter().filter(|(_, row)| !row.is_dead() && wanted(row));
+        rows.filter_map(|(id, _)| state.job_key(id)).collect()
+    };
+    if let Some(set) = &mut spec.alloc_set
+        && let Some(known) = draw.pick(&live(|row| row.spec().kind == JobKind::AllocSet))
+    {
+        *set = known.clone();
+    }
+    if let Some(after) = &mut spec.after
+        && let Some(known) = draw.pick(&live(|_| true))
+    {
+        after.job = known.clone();
+    }
+    Command::SubmitJob { owner, spec }
+}
+
 fn job_command(state: &State, draw: &mut Draw) -> Command {
     let expect = draw.one_in(6).then(|| draw.below(4) as u32);
     match draw.below(20) {
-        0..9 => {
-            let owner = build::name(&user_name(draw));
-            let spec = specs::job(&job_name(draw), draw);
-            Command::SubmitJob { owner, spec }
-        }
+        0..9 => submit(state, draw),
         9..14 => {
             let key = some_job(state, draw);
             let row = state.job_named(&key).and_then(|id| state.jobs().get(id));
@@ -298,7 +343,13 @@ fn evict(state: &State, draw: &mut Draw) -> Command {
 
 /// What an agent would see, of some of the tasks on its machine.
 fn reports(state: &State, draw: &mut Draw) -> Command {
-    let machine = some_machine(state, draw);
+    let machine = match some_task(state, draw, |task| task.machine.is_some()) {
+        task if draw.one_in(10) => MachineId(task.0),
+        task => {
+            let on = state.tasks().get(task).and_then(|row| row.machine);
+            on.unwrap_or_else(|| some_machine(state, draw))
+        }
+    };
     let incarnation = state.machines().get(machine).map_or(0, |row| row.incarnation);
     let incarnation = if draw.one_in(25) { incarnation.wrapping_sub(1) } else { incarnation };
     let tasks = state.machine_load(machine).map_or(Vec::new(), |load| load.tasks.clone());
@@ -308,7 +359,7 @@ fn reports(state: &State, draw: &mut Draw) -> Command {
         let what = match state.tasks().get(task).map(|row| row.state) {
             _ if draw.one_in(20) => any_observation(draw),
             Some(TaskState::Assigned) => Observed::Started,
-            Some(TaskState::Running) if draw.one_in(2) => continue,
+            Some(TaskState::Running) if !draw.one_in(3) => continue,
             Some(TaskState::Running) => any_observation(draw),
             _ => Observed::Stopped,
         };
@@ -316,15 +367,19 @@ fn reports(state: &State, draw: &mut Draw) -> Command {
     }
     if draw.one_in(20) {
         let task = some_task(state, draw, |_| true);
-        reports.push(TaskReport { task, attempt: draw.below(3) as u32, what: any_observation(draw) });
+        reports.push(TaskReport {
+            task,
+            attempt: draw.below(3) as u32,
+            what: any_observation(draw),
+        });
     }
     Command::TaskReports { machine, incarnation, reports }
 }
 
 fn any_observation(draw: &mut Draw) -> Observed {
     match draw.below(12) {
-        0..2 => Observed::Finished,
-        2..6 => Observed::Failed(exit(draw)),
+        0..4 => Observed::Finished,
+        4..6 => Observed::Failed(exit(draw)),
         6..8 => Observed::Unhealthy,
         8 => Observed::Started,
         9 => Observed::Stopped,

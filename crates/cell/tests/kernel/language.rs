@@ -52,7 +52,8 @@ impl Teller {
             }
             // A machine comes with its agent: added, then heard from.
             ["machine", name, options @ ..] => {
-                let spec = Options::new(options)?.machine(build::machine(name, build::room(0, 0, 0)))?;
+                let spec =
+                    Options::new(options)?.machine(build::machine(name, build::room(0, 0, 0)))?;
                 let mut lines = self.send(Actor::System, None, Command::AddMachine(spec))?;
                 let machine = self.machine(name)?;
                 let up = Command::MachineUp { machine, incarnation: 1 };
@@ -383,10 +384,7 @@ impl Teller {
     }
 }
 
-fn observed<'a>(
-    verb: &str,
-    options: Words<'a>,
-) -> Result<Option<(Observed, Words<'a>)>, String> {
+fn observed<'a>(verb: &str, options: Words<'a>) -> Result<Option<(Observed, Words<'a>)>, String> {
     let what = match (verb, options) {
         ("started", _) => Observed::Started,
         ("finished", _) => Observed::Finished,

@@ -177,8 +177,7 @@ impl<'a> Options<'a> {
 
     fn policies(&mut self, spec: &mut JobSpec) -> Result<(), String> {
         spec.max_down = self.bound("max-down", spec.max_down)?;
-        spec.max_update_disruptions =
-            self.bound("max-disruptions", spec.max_update_disruptions)?;
+        spec.max_update_disruptions = self.bound("max-disruptions", spec.max_update_disruptions)?;
         spec.restart.max_failures = self.bound("max-failures", spec.restart.max_failures)?;
         spec.restart.restart_on_success |= self.text("service").is_some();
         spec.restart.backoff = self.span("backoff")?.unwrap_or(spec.restart.backoff);

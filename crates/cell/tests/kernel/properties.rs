@@ -4,10 +4,16 @@
 //!
 //! Runs are the same each time; `CELL_SEED` draws others and `CELL_CASES` more of them.
 
+use crate::build;
+use crate::draw::Draw;
 use crate::generate;
-use crate::world::World;
+use crate::world::{World, entry};
+use cellwright_cell::command::{Actor, Command, Done, RequestId};
 use cellwright_cell::encode;
+use cellwright_cell::reason::Refusal;
+use cellwright_cell::replay::WINDOW;
 use cellwright_cell::state::State;
+use cellwright_cell::time::Time;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
@@ -20,7 +26,7 @@ fn for_random_runs(
     name: &str,
     cases: u32,
     most_steps: usize,
-    check: impl Fn(&[u64]) -> Result<(), String>,
+    check: impl Fn(&Run) -> Result<(), String>,
 ) {
     let seed = number("CELL_SEED").unwrap_or(0x5eed);
     let cases = number("CELL_CASES").map_or(cases, |n| n as u32);
@@ -28,33 +34,51 @@ fn for_random_runs(
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let config = Config {
-        cases,
-        failure_persistence: None,
-        max_shrink_iters: 4000,
-        ..Config::default()
-    };
+    let config =
+        Config { cases, failure_persistence: None, max_shrink_iters: 4000, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, rng);
-    let seeds = proptest::collection::vec(proptest::num::u64::ANY.no_shrink(), 1..most_steps);
-    let outcome = runner.run(&seeds, |seeds| check(&seeds).map_err(TestCaseError::fail));
+    let seed_of = || proptest::num::u64::ANY.no_shrink();
+    let steps = proptest::collection::vec(seed_of(), 1..most_steps);
+    let runs = (seed_of(), steps).prop_map(|(opening, steps)| Run { opening, steps });
+    let outcome = runner.run(&runs, |run| check(&run).map_err(TestCaseError::fail));
     if let Err(error) = outcome {
         panic!("{name} fails (CELL_SEED={seed}): {error}");
     }
 }
 
-/// A run of the given step seeds with all invariants.
-pub fn run(seeds: &[u64]) -> Result<World, String> {
-    let mut world = World::default();
-    for seed in seeds {
-        let entry = generate::entry(&world.state, &world.entries, *seed);
-        world.apply(entry)?;
+/// Seeds of a run: how the cell begins, and one for each step.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub opening: u64,
+    pub steps: Vec<u64>,
+}
+
+impl Run {
+    /// A cell at its beginning; one in eight is empty.
+    fn begin(&self) -> Result<World, String> {
+        let mut world = World::default();
+        if !self.opening.is_multiple_of(8) {
+            for entry in generate::opening(&mut Draw::new(self.opening)) {
+                world.apply(entry)?;
+            }
+        }
+        Ok(world)
     }
-    Ok(world)
+
+    /// The whole run, all invariants checked after every entry.
+    pub fn go(&self) -> Result<World, String> {
+        let mut world = self.begin()?;
+        for seed in &self.steps {
+            let entry = generate::entry(&world.state, &world.entries, *seed);
+            world.apply(entry)?;
+        }
+        Ok(world)
+    }
 }
 
 #[test]
 fn every_invariant_holds_after_every_entry() {
-    for_random_runs("invariants", 128, 200, |seeds| run(seeds).map(drop));
+    for_random_runs("invariants", 400, 200, |run| run.go().map(drop));
 }
 
 fn equal(what: &str, left: &mut State, right: &mut State) -> Result<(), String> {
@@ -70,8 +94,8 @@ fn equal(what: &str, left: &mut State, right: &mut State) -> Result<(), String> 
 
 #[test]
 fn replicas_that_apply_the_same_entries_are_equal_even_when_one_reloads() {
-    for_random_runs("replicas", 40, 160, |seeds| {
-        let world = run(seeds)?;
+    for_random_runs("replicas", 100, 160, |run| {
+        let world = run.go()?;
         let (mut steady, mut reloaded) = (State::default(), State::default());
         for (at, entry) in world.entries.iter().enumerate() {
             let (mut seen, mut seen_too) = (Vec::new(), Vec::new());
@@ -98,14 +122,14 @@ fn replicas_that_apply_the_same_entries_are_equal_even_when_one_reloads() {
 
 #[test]
 fn a_request_sent_again_gets_its_first_answer_and_changes_nothing() {
-    for_random_runs("replays", 40, 120, |seeds| {
-        let mut world = World::default();
-        for seed in seeds {
+    for_random_runs("replays", 100, 120, |run| {
+        let mut world = run.begin()?;
+        for seed in &run.steps {
             let mut entry = generate::entry(&world.state, &world.entries, *seed);
             let sequence = world.state.applied() + 1;
             entry.requests.truncate(1);
             entry.requests.iter_mut().for_each(|request| {
-                request.id = Some(cellwright_cell::RequestId { client: 77, sequence });
+                request.id = Some(RequestId { client: 77, sequence });
             });
             let first = world.apply(entry.clone())?;
             // The same moment, so that only the repeat itself could change anything.
@@ -117,4 +141,27 @@ fn a_request_sent_again_gets_its_first_answer_and_changes_nothing() {
         }
         Ok(())
     });
+}
+
+#[test]
+fn a_window_remembers_its_latest_requests_and_refuses_older_ones() {
+    let mut world = World::default();
+    let mut send = |sequence: u64, times: u64| {
+        let command = Command::AddUser { name: build::name(&format!("u{sequence}")) };
+        let id = Some(RequestId { client: 9, sequence });
+        let mut verdicts = Vec::new();
+        for _ in 0..times {
+            let sent = entry(Time(sequence), Actor::System, id, command.clone());
+            let outcome = world.apply(sent).unwrap_or_else(|why| panic!("{why}"));
+            verdicts.extend(outcome.verdicts);
+        }
+        verdicts
+    };
+    let window = WINDOW as u64;
+    for sequence in 1..=window + 40 {
+        assert_eq!(send(sequence, 2), [Ok(Done::Applied), Ok(Done::Applied)]);
+    }
+    assert_eq!(send(40, 1), [Err(Refusal::RequestTooOld)]);
+    assert_eq!(send(41, 1), [Ok(Done::Applied)]);
+    assert_eq!(send(window + 40, 1), [Ok(Done::Applied)]);
 }

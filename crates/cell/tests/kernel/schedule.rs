@@ -68,9 +68,8 @@ fn gang(state: &State, job: JobId, draw: &mut Draw) -> Option<Group> {
     for (turn, task) in row.tasks.iter().filter(waits).enumerate() {
         let candidate = Candidate::of(state, *task)?;
         let mut places = places(state, *task, draw);
-        places.retain(|(machine, alloc)| {
-            fit::misfit(state, &candidate, *machine, *alloc).is_none()
-        });
+        places
+            .retain(|(machine, alloc)| fit::misfit(state, &candidate, *machine, *alloc).is_none());
         places.sort_by_key(|(machine, _)| {
             let taken = |a: &&Assignment| a.machine == *machine;
             assignments.iter().filter(taken).count()
@@ -183,13 +182,10 @@ fn weaker_holders(state: &State, by: &Candidate<'_>, machine: MachineId) -> Vec<
             let limits = spec.limits_of(row.index);
             let prod_limits = if spec.priority.is_prod() { limits } else { Resources::ZERO };
             let (attempt, reservation) = (row.attempt, row.reservation);
-            gives_way.then_some((
-                spec.priority,
-                Holder { id: *id, attempt, reservation, prod_limits },
-            ))
+            gives_way
+                .then_some((spec.priority, Holder { id: *id, attempt, reservation, prod_limits }))
         })
         .collect();
     holders.sort_by_key(|(priority, holder)| (*priority, holder.id));
     holders.into_iter().map(|(_, holder)| holder).collect()
 }
-

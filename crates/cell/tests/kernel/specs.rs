@@ -68,7 +68,7 @@ pub fn job(name: &str, draw: &mut Draw) -> JobSpec {
     match draw.below(10) {
         0 | 1 => alloc_set(&mut spec),
         2 | 3 => {
-            let (user, set) = (draw.below(3), draw.below(8));
+            let (user, set) = (draw.below(3), draw.below(5));
             spec.alloc_set = Some(build::job_key(&format!("u{user}"), &format!("j{set}")));
             spec.task.limits = build::room(1, 1, 0);
             spec.retain_disk = None;
@@ -96,7 +96,7 @@ fn policies(spec: &mut JobSpec, draw: &mut Draw) {
     spec.restart.restart_on_success = draw.one_in(3);
     spec.at_most_one = draw.one_in(8).then_some(Span::seconds(30));
     spec.after = draw.one_in(6).then(|| After {
-        job: build::job_key(&format!("u{}", draw.below(3)), &format!("j{}", draw.below(8))),
+        job: build::job_key(&format!("u{}", draw.below(3)), &format!("j{}", draw.below(5))),
         require_success: draw.one_in(2),
     });
     let keep = Span::seconds(draw.below(600));
@@ -159,6 +159,7 @@ pub fn changed_job(old: &JobSpec, draw: &mut Draw) -> JobSpec {
             2 if spec.kind == JobKind::Tasks => {
                 spec.task.command = vec!["server".to_owned(), draw.below(9).to_string()];
             }
+            3 if spec.kind == JobKind::AllocSet => spec.task.limits = build::room(1, 1, 20),
             3 => spec.task.limits = limits(draw),
             4 => spec.task.limits.cpu /= 2,
             5 if spec.alloc_set.is_none() => spec.task.devices = vec![build::gpu_request(1, 500)],

@@ -102,7 +102,8 @@ fn encoded_bytes_are_as_pinned() {
         return;
     }
     if std::env::var_os("UPDATE_WIRE").is_some() {
-        let head = format!("# Format {FORMAT}: name of a value, its bytes. Written by the tests.\n");
+        let head =
+            format!("# Format {FORMAT}: name of a value, its bytes. Written by the tests.\n");
         let lines = new.iter().map(|(name, bytes)| format!("{name} {bytes}\n"));
         std::fs::write(file(FORMAT), head + &lines.collect::<String>()).expect("pins are written");
         return;

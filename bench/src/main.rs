@@ -1,0 +1,41 @@
+//! Benchmarks: each prints its figures and records them in `bench/reports`. They measure; they
+//! assert nothing about time. Without arguments all run; with names, those.
+
+mod apply;
+mod compact;
+mod online;
+mod openb;
+mod pack;
+mod reclaim;
+mod report;
+mod trace;
+
+type Benchmark = fn() -> std::io::Result<()>;
+
+const BENCHMARKS: [(&str, Benchmark); 6] = [
+    ("reclaim", reclaim::main),
+    ("apply", apply::main),
+    ("pack", pack::main),
+    ("online", online::main),
+    ("compact", compact::main),
+    ("openb", openb::main),
+];
+
+fn main() -> std::io::Result<()> {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    for name in &wanted {
+        if !BENCHMARKS.iter().any(|(known, _)| known == name) {
+            let known: Vec<&str> = BENCHMARKS.iter().map(|(name, _)| *name).collect();
+            let allowed = known.join(", ");
+            let message = format!("benchmark {name:?} is unknown; allowed: {allowed}");
+            return Err(std::io::Error::other(message));
+        }
+    }
+    for (name, benchmark) in BENCHMARKS {
+        if wanted.is_empty() || wanted.iter().any(|w| w == name) {
+            println!("== {name}");
+            benchmark()?;
+        }
+    }
+    Ok(())
+}

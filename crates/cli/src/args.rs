@@ -1,0 +1,212 @@
+//! Options that several verbs share, and what they mean.
+
+use crate::failure::Failure;
+use crate::output::Output;
+use cellwright_cell::reclaim::Settings;
+use cellwright_sched::Options;
+use cellwright_sched::score::packing::Model;
+use cellwright_sched::solve::options::DEFAULT_SAMPLE;
+use cellwright_sim::convert::UsageModel;
+use cellwright_sim::experiment::load::LoadOptions;
+use cellwright_sim::trace::TraceSource;
+use cellwright_sim::trace::decimal::{Rounding, parse_scaled};
+use clap::{Args, ValueEnum};
+
+/// Which cell and workload.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Workload")]
+pub struct TraceArgs {
+    /// What to read: google2011:DIR, openb:DIR, swf:FILE or example:DIR
+    #[arg(long, value_name = "KIND:PATH")]
+    pub trace: TraceSource,
+
+    /// Only jobs of the production and monitoring bands
+    #[arg(long)]
+    pub prod_only: bool,
+
+    /// What tasks are charged: their limits, or the smaller reservations that reclamation leaves
+    #[arg(long, value_enum, default_value = "reservations")]
+    pub at: At,
+
+    /// The cell this many seconds after trace start [default: at the start]; google2011 only
+    #[arg(long, value_name = "SECONDS")]
+    pub at_time: Option<u64>,
+
+    /// Machines and workload this many times over
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub copies: u32,
+
+    /// Pod list by file or variant (default, gpushare40, ...) [default: default]; openb only
+    #[arg(long, value_name = "NAME")]
+    pub pods: Option<String>,
+
+    /// Safety margin of reclamation [default: medium]
+    #[arg(long, value_enum)]
+    pub reclaim: Option<Reclaim>,
+
+    /// Modelled CPU usage as a fraction of the limit, where the trace has none [default: 0.4]
+    #[arg(long, value_name = "FRACTION", value_parser = parse_fraction)]
+    pub usage_cpu: Option<u32>,
+
+    /// Modelled memory usage as a fraction of the limit [default: 0.55]
+    #[arg(long, value_name = "FRACTION", value_parser = parse_fraction)]
+    pub usage_ram: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum At {
+    /// Every task reserves its limits: no reclamation.
+    Limits,
+    /// Tasks reserve what they use plus a margin.
+    Reservations,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Reclaim {
+    /// Wide margins: little reclaimed.
+    Baseline,
+    Medium,
+    /// Small margins: most reclaimed.
+    Aggressive,
+}
+
+/// Thousandths of the limits that tasks are taken to use.
+const USAGE_CPU: u32 = 400;
+const USAGE_RAM: u32 = 550;
+
+impl TraceArgs {
+    pub fn load_options(&self) -> Result<LoadOptions, Failure> {
+        if self.pods.is_some() && !self.is_openb() {
+            return Err(not_for("--pods", &self.trace, "openb:DIR"));
+        }
+        Ok(LoadOptions {
+            source: self.trace.clone(),
+            prod_only: self.prod_only,
+            usage: self.usage()?,
+            at_seconds: self.at_time,
+            copies: self.copies,
+            pods: self.pods.clone().unwrap_or_else(|| "default".into()),
+        })
+    }
+
+    pub fn is_openb(&self) -> bool {
+        matches!(self.trace, TraceSource::Openb(_))
+    }
+
+    fn usage(&self) -> Result<Option<UsageModel>, Failure> {
+        let given = [
+            ("--usage-cpu", self.usage_cpu.is_some()),
+            ("--usage-ram", self.usage_ram.is_some()),
+            ("--reclaim", self.reclaim.is_some()),
+        ];
+        let first = given.iter().find(|(_, is_given)| *is_given);
+        match (self.at, first) {
+            (At::Limits, Some((option, _))) => Err(Failure::Usage {
+                message: format!("{option} has no effect with --at limits: nothing is reclaimed"),
+                next: format!("leave out {option}, or use --at reservations"),
+            }),
+            (At::Limits, None) => Ok(None),
+            (At::Reservations, _) => Ok(Some(UsageModel {
+                cpu_permille: self.usage_cpu.unwrap_or(USAGE_CPU),
+                ram_permille: self.usage_ram.unwrap_or(USAGE_RAM),
+                settings: match self.reclaim {
+                    Some(Reclaim::Baseline) => Settings::BASELINE,
+                    Some(Reclaim::Aggressive) => Settings::AGGRESSIVE,
+                    Some(Reclaim::Medium) | None => Settings::MEDIUM,
+                },
+            })),
+        }
+    }
+}
+
+/// An option that the given trace cannot use.
+pub fn not_for(option: &str, trace: &TraceSource, allowed: &str) -> Failure {
+    Failure::Usage {
+        message: format!("{option} does not apply to {trace}; allowed: only with {allowed}"),
+        next: format!("the same command without {option}"),
+    }
+}
+
+/// How the scheduler works.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Scheduler")]
+pub struct SchedulerArgs {
+    /// Seed of all random choices; the same seed gives the same placements
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(0..=1 << 62))]
+    pub seed: u64,
+
+    /// Threads; they change the time, never the result
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: u16,
+
+    /// Score machines anew every time instead of keeping scores until a machine changes
+    #[arg(long)]
+    pub no_score_cache: bool,
+
+    /// Look at every task by itself instead of once per class of equal tasks
+    #[arg(long)]
+    pub no_classes: bool,
+
+    /// Look at all machines for the best one instead of at enough of them in a random order
+    #[arg(long)]
+    pub no_randomization: bool,
+}
+
+impl SchedulerArgs {
+    pub fn options(&self, model: Model) -> Options {
+        Options {
+            classes: !self.no_classes,
+            score_cache: !self.no_score_cache,
+            randomization: (!self.no_randomization).then_some(DEFAULT_SAMPLE),
+            model,
+            ..Options::default()
+        }
+    }
+}
+
+/// How machines are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Score {
+    /// Strand as little sellable room as possible.
+    Hybrid,
+    /// Fill machines up.
+    BestFit,
+    /// Keep head room everywhere.
+    WorstFit,
+}
+
+impl Score {
+    pub fn model(self) -> Model {
+        match self {
+            Score::Hybrid => Model::Hybrid,
+            Score::BestFit => Model::BestFit,
+            Score::WorstFit => Model::WorstFit,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub struct OutputArgs {
+    /// A table for people or JSON for programs
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub output: Output,
+}
+
+/// `0.4` to 400 thousandths.
+fn parse_fraction(text: &str) -> Result<u32, String> {
+    permille(text, 1000).ok_or_else(|| "allowed: 0 to 1 with at most 3 decimals, as 0.4".into())
+}
+
+/// `1.3` to 1300 thousandths.
+pub fn parse_load(text: &str) -> Result<u32, String> {
+    let load = permille(text, 100_000).filter(|load| *load > 0);
+    load.ok_or_else(|| "allowed: 0.001 to 100 with at most 3 decimals, as 1.3".into())
+}
+
+fn permille(text: &str, most: u64) -> Option<u32> {
+    let value = parse_scaled(text, 3, Rounding::Exact).ok()?;
+    u32::try_from(value).ok().filter(|value| u64::from(*value) <= most)
+}

@@ -1,0 +1,107 @@
+//! `cell sim pack --trace openb:DIR`: pods that arrive one at a time.
+
+use super::Success;
+use super::pack::PackArgs;
+use super::shown::{notes, problems};
+use crate::args::not_for;
+use crate::failure::Failure;
+use crate::output::{Output, print, print_json};
+use crate::table::wrapped;
+use crate::{format, progress, style, table};
+use cellwright_sim::experiment::arrivals::{ArrivalOptions, ArrivalResult, arrivals};
+use cellwright_sim::trace::TraceSource;
+use serde::Serialize;
+
+/// The load of the published figures.
+const LOAD: u32 = 1300;
+
+/// Several pod lists in one answer.
+#[derive(Serialize)]
+struct Workloads<'a> {
+    workloads: &'a [ArrivalResult],
+}
+
+pub fn run(args: PackArgs) -> Result<Success, Failure> {
+    let options = options(&args)?;
+    let progress = progress::to_stderr();
+    let results = arrivals(&options, progress.as_ref())?;
+    drop(progress);
+    match (args.output.output, results.as_slice()) {
+        (Output::Json, [one]) => print_json(one)?,
+        (Output::Json, all) => print_json(&Workloads { workloads: all })?,
+        (Output::Table, all) => print(&shown(all))?,
+    }
+    Ok(Success::Done)
+}
+
+fn options(args: &PackArgs) -> Result<ArrivalOptions, Failure> {
+    let trace = &args.trace;
+    let not_here = [
+        ("--prod-only", trace.prod_only),
+        ("--at-time", trace.at_time.is_some()),
+        ("--copies", trace.copies > 1),
+        ("--usage-cpu", trace.usage_cpu.is_some()),
+        ("--usage-ram", trace.usage_ram.is_some()),
+        ("--reclaim", trace.reclaim.is_some()),
+        ("--explain", args.explain.is_some()),
+    ];
+    if let Some((option, _)) = not_here.iter().find(|(_, is_given)| *is_given) {
+        return Err(not_for(option, &trace.trace, "another trace"));
+    }
+    let TraceSource::Openb(folder) = &trace.trace else {
+        return Err(not_for("arrival", &trace.trace, "openb:DIR"));
+    };
+    Ok(ArrivalOptions {
+        folder: folder.clone(),
+        pods: trace.pods.clone().unwrap_or_else(|| "default".into()),
+        load_permille: args.load.unwrap_or(LOAD),
+        seed: args.scheduler.seed,
+        seeds: args.seeds.unwrap_or(1),
+        scheduler: args.scheduler.options(args.score.model()),
+        threads: usize::from(args.scheduler.threads),
+    })
+}
+
+fn shown(results: &[ArrivalResult]) -> String {
+    let Some(first) = results.first() else { return "no pod list\n".into() };
+    let style = style::for_stdout();
+    let Some(run) = first.runs.first() else { return "no run\n".into() };
+    let summary = format!(
+        "{} machines; pods ask for {:.0} % of the GPUs, one at a time; {} seeds; {}",
+        format::count(run.machines as u64),
+        first.load * 100.0,
+        first.runs.len(),
+        first.techniques.score,
+    );
+    let mut out = wrapped("", "", &summary);
+    out.push('\n');
+    let percent = |value: f64| format!("{value:.2}");
+    let rows: Vec<Vec<String>> = results
+        .iter()
+        .map(|result| {
+            let published = result.published;
+            let or_dash = |value: Option<f64>| value.map_or("-".into(), percent);
+            let least = result.gpu_allocated_percent.iter().copied().fold(f64::MAX, f64::min);
+            let most = result.gpu_allocated_percent.iter().copied().fold(f64::MIN, f64::max);
+            vec![
+                result.pods.trim_start_matches("openb_pod_list_").to_owned(),
+                percent(result.gpu_allocated_percent_mean),
+                percent(least),
+                percent(most),
+                or_dash(published.map(|p| p.fgd)),
+                or_dash(published.map(|p| p.best_fit)),
+                or_dash(published.map(|p| p.random)),
+                or_dash(result.unallocated_vs_fgd),
+            ]
+        })
+        .collect();
+    let header = ["pods", "GPU %", "min", "max", "FGD %", "best fit %", "random %", "idle/FGD"];
+    out.push_str(&table::render(&header, &rows));
+    let meaning = "idle/FGD: GPU left unallocated, as a multiple of what the best published \
+                   policy (FGD) leaves; below 1 is better";
+    out.push('\n');
+    out.push_str(&wrapped("", "", meaning));
+    out.push_str(&problems(&first.trace, style));
+    out.push_str(&notes(&first.notes, style));
+    out
+}

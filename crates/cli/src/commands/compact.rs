@@ -1,0 +1,197 @@
+//! `cell sim compact`: how few machines would do.
+
+use super::Success;
+use super::shown::{notes, problems};
+use crate::args::{OutputArgs, SchedulerArgs, TraceArgs};
+use crate::failure::Failure;
+use crate::output::{Output, print, print_json};
+use crate::table::wrapped;
+use crate::{format, progress, style, table};
+use cellwright_sched::score::packing::Model;
+use cellwright_sim::experiment::compact::{CompactOptions, CompactResult, compact};
+use cellwright_sim::experiment::load::{read, units_of};
+use cellwright_sim::experiment::scheduler::MODELS;
+use cellwright_sim::plot::{Chart, Mark, Series, render};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  cell sim compact --trace example:examples/small-cell
+  cell sim compact --trace google2011:traces/google2011 --prod-only --at limits
+  cell sim compact --trace google2011:traces/google2011 --score all --trials 5 -o json
+
+Each trial takes machines away in a random order, packing from scratch each time,
+until more tasks pend than allowed. The answer to plan with is the 90th percentile
+of the trials. Jobs with more tasks than half the machines have their constraints
+turned into wishes; a workload that does not fit gets the cell several times over.";
+
+/// Find how few machines would do for a workload
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CompactArgs {
+    #[command(flatten)]
+    trace: TraceArgs,
+
+    #[command(flatten)]
+    scheduler: SchedulerArgs,
+
+    /// How machines are compared; `all` runs the three one after the other
+    #[arg(long, value_enum, default_value = "hybrid", help_heading = "Scheduler")]
+    score: Scores,
+
+    /// Random orders of machines to try, from --seed on
+    #[arg(long, value_name = "N", default_value_t = 11,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    trials: u32,
+
+    /// Thousandths of the tasks that may stay pending
+    #[arg(long, value_name = "N", default_value_t = 2,
+          value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pending_permille: u32,
+
+    /// Where to write the chart of the trials
+    #[arg(long, value_name = "FILE", default_value = "cell-compact.svg")]
+    svg: PathBuf,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Scores {
+    Hybrid,
+    BestFit,
+    WorstFit,
+    All,
+}
+
+/// Several scores in one answer.
+#[derive(Serialize)]
+struct ByScore<'a> {
+    scores: &'a [CompactResult],
+    svg: &'a Path,
+}
+
+#[derive(Serialize)]
+struct WithChart<'a> {
+    #[serde(flatten)]
+    result: &'a CompactResult,
+    svg: &'a Path,
+}
+
+impl CompactArgs {
+    pub fn run(self) -> Result<Success, Failure> {
+        let progress = progress::to_stderr();
+        let load = self.trace.load_options()?;
+        let workload = read(&load, progress.as_ref())?;
+        let mut results = Vec::new();
+        for model in self.models() {
+            let options = CompactOptions {
+                trials: self.trials,
+                seed: self.scheduler.seed,
+                pending_permille: self.pending_permille,
+                scheduler: self.scheduler.options(model),
+                threads: usize::from(self.scheduler.threads),
+            };
+            let units = units_of(&load.source);
+            results.push(compact(workload.clone(), units, options, progress.as_ref())?);
+        }
+        drop(progress);
+        let chart = render(&chart(&results, &load.source.to_string()));
+        fs::write(&self.svg, chart).map_err(|source| Failure::Write {
+            what: format!("the chart {}", self.svg.display()),
+            source,
+        })?;
+        match (self.output.output, results.as_slice()) {
+            (Output::Json, [result]) => print_json(&WithChart { result, svg: &self.svg })?,
+            (Output::Json, scores) => print_json(&ByScore { scores, svg: &self.svg })?,
+            (Output::Table, all) => print(&shown(all, &load.source.to_string(), &self.svg))?,
+        }
+        Ok(Success::Done)
+    }
+
+    fn models(&self) -> Vec<Model> {
+        match self.score {
+            Scores::Hybrid => vec![Model::Hybrid],
+            Scores::BestFit => vec![Model::BestFit],
+            Scores::WorstFit => vec![Model::WorstFit],
+            Scores::All => MODELS.iter().map(|(_, model)| *model).collect(),
+        }
+    }
+}
+
+fn shown(results: &[CompactResult], trace: &str, svg: &Path) -> String {
+    let Some(first) = results.first() else { return String::new() };
+    let style = style::for_stdout();
+    let machines = format::count(first.machines as u64);
+    let tasks = format::count(first.tasks);
+    let mut out = format!("{} {trace}: {machines} machines, {tasks} tasks\n", style.strong("cell"));
+    out.push_str(&format!(
+        "{} {} trials; tasks that may pend: {}\n\n",
+        style.strong("method"),
+        first.trials.len(),
+        format::count(first.may_pend as u64),
+    ));
+    let percent = |fraction: f64| format!("{:.2} %", fraction * 100.0);
+    let rows: Vec<Vec<String>> = results
+        .iter()
+        .map(|result| {
+            vec![
+                result.techniques.score.to_owned(),
+                percent(result.machines_fraction_p90),
+                percent(result.machines_fraction_min),
+                percent(result.machines_fraction_median),
+                percent(result.machines_fraction_max),
+                percent(result.lower_bound_fraction),
+                format!("x{}", result.cell_clones),
+                format::seconds(result.seconds),
+            ]
+        })
+        .collect();
+    let header = ["score", "90th pct", "min", "median", "max", "lower bound", "cells", "time"];
+    out.push_str(&table::render(&header, &rows));
+    out.push_str(&style.strong("\nlower bound\n"));
+    out.push_str(&wrapped("  ", "  ", first.lower_bound_meaning));
+    out.push_str(&problems(&first.trace, style));
+    out.push_str(&notes(&first.notes, style));
+    out.push_str(&format!("\nchart of the trials: {}\n", svg.display()));
+    out
+}
+
+fn chart(results: &[CompactResult], trace: &str) -> Chart {
+    let mut series = Vec::new();
+    for result in results {
+        let points = |value: &dyn Fn(usize) -> f64| -> Vec<(f64, f64)> {
+            (0..result.trials.len()).map(|i| ((i + 1) as f64, value(i))).collect()
+        };
+        let name = result.techniques.score;
+        series.push(Series {
+            name: name.to_owned(),
+            mark: Mark::Points,
+            points: points(&|i| 100.0 * result.trials[i].fraction),
+        });
+        series.push(Series {
+            name: format!("{name}: 90th pct {:.2} %", 100.0 * result.machines_fraction_p90),
+            mark: Mark::Rule,
+            points: points(&|_| 100.0 * result.machines_fraction_p90),
+        });
+    }
+    if let Some(first) = results.first() {
+        let bounds = first.trials.iter().enumerate().map(|(i, trial)| {
+            let fraction = trial.lower_bound.machines as f64 / first.machines as f64;
+            ((i + 1) as f64, 100.0 * fraction)
+        });
+        let points = bounds.collect();
+        series.push(Series { name: "lower bound".into(), mark: Mark::Line, points });
+    }
+    Chart {
+        title: "Machines needed after compaction".into(),
+        subtitle: trace.to_owned(),
+        x_title: "trial".into(),
+        y_title: "% of the machines of the cell".into(),
+        series,
+    }
+}

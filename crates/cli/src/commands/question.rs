@@ -1,0 +1,119 @@
+//! What `fits` and `whatif` have in common: a packed cell and a job that is not in it.
+
+use crate::args::{OutputArgs, SchedulerArgs, Score, TraceArgs};
+use crate::failure::Failure;
+use crate::{format, progress};
+use cellwright_cell::reason::Refusal;
+use cellwright_cell::resource::Dimension;
+use cellwright_cell::spec::JobSpec;
+use cellwright_sched::Options;
+use cellwright_sched::executor::Executor;
+use cellwright_sched::whatif::OnMachine;
+use cellwright_sim::experiment::job_text::parse_job;
+use cellwright_sim::experiment::load::{Units, load};
+use cellwright_sim::experiment::pack::{PackOptions, PackResult, Packed, pack};
+use cellwright_sim::experiment::question::{AskedCell, AskedJob};
+use cellwright_sim::experiment::threads::executor;
+use clap::Args;
+use std::fs;
+
+#[derive(Debug, Args)]
+pub struct QuestionArgs {
+    #[command(flatten)]
+    trace: TraceArgs,
+
+    #[command(flatten)]
+    scheduler: SchedulerArgs,
+
+    /// How machines are compared
+    #[arg(long, value_enum, default_value = "hybrid", help_heading = "Scheduler")]
+    score: Score,
+
+    /// The job: a JSON file, or KEY=VALUE,... with name, count, priority, cpu, ram, disk,
+    /// disk_rate, ports, gpus, gpu_share, gpu_model, max_per_machine, gang
+    #[arg(long, value_name = "FILE|KEY=VALUE,...")]
+    job: String,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// A cell that can be asked.
+pub struct Asked {
+    pub result: PackResult,
+    pub packed: Packed,
+    pub spec: JobSpec,
+    pub scheduler: Options,
+    pub executor: Box<dyn Executor>,
+}
+
+impl QuestionArgs {
+    pub fn pack(&self) -> Result<Asked, Failure> {
+        let threads = usize::from(self.scheduler.threads);
+        let executor = executor(threads)?;
+        let progress = progress::to_stderr();
+        let options = self.trace.load_options()?;
+        let units = cellwright_sim::experiment::load::units_of(&options.source);
+        let spec = self.spec(units)?;
+        let loaded = load(&options, progress.as_ref())?;
+        let scheduler = self.scheduler.options(self.score.model());
+        let (seed, explain) = (self.scheduler.seed, 0);
+        let pack_options =
+            PackOptions { scheduler, seed, threads, executor: executor.as_ref(), explain };
+        let (result, packed) = pack(loaded, pack_options, progress.as_ref())?;
+        Ok(Asked { result, packed, spec, scheduler, executor })
+    }
+
+    fn spec(&self, units: Units) -> Result<JobSpec, Failure> {
+        let is_text = self.job.contains('=') || self.job.trim_start().starts_with('{');
+        let text = match is_text {
+            true => self.job.clone(),
+            false => fs::read_to_string(&self.job).map_err(|error| Failure::Usage {
+                message: format!("cannot read the job file {}: {error}", self.job),
+                next: "write the job out: --job cpu=500m,ram=1GiB,priority=200,count=10".into(),
+            })?,
+        };
+        parse_job(&text, units).map_err(|error| Failure::Usage {
+            message: error.to_string(),
+            next: "correct --job, for example --job cpu=500m,ram=1GiB,priority=200".into(),
+        })
+    }
+}
+
+/// No cell would admit the job.
+pub fn refused(refusal: &Refusal) -> Failure {
+    Failure::Usage {
+        message: format!("no cell would admit this job: {refusal}"),
+        next: "correct that field of --job".into(),
+    }
+}
+
+pub fn header(cell: &AskedCell, job: &AskedJob) -> String {
+    let count = |number: usize| format::count(number as u64);
+    let asked = Dimension::ALL.into_iter().filter(|d| job.limits.get(*d) > 0);
+    let amounts: Vec<String> = asked
+        .map(|d| {
+            format!("{} {}", d.as_str(), format::amount(cell.units, d.as_str(), job.limits.get(d)))
+        })
+        .collect();
+    format!(
+        "cell  {} machines, {} of {} tasks placed\njob   priority {} ({}), each task {}\n\n",
+        count(cell.machines),
+        count(cell.placed),
+        format::count(cell.tasks),
+        job.priority,
+        job.band,
+        amounts.join(", "),
+    )
+}
+
+/// The machines with most tasks, a few to the line.
+pub fn places(placements: &[OnMachine]) -> String {
+    const NAMED: usize = 8;
+    let named: Vec<String> = placements
+        .iter()
+        .take(NAMED)
+        .map(|place| format!("{} ({})", place.machine.name, place.tasks))
+        .collect();
+    named.join(", ")
+}

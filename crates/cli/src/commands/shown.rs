@@ -1,0 +1,79 @@
+//! Parts that the results of several verbs have in common.
+
+use crate::format;
+use crate::style::Style;
+use crate::table::wrapped;
+use cellwright_sched::explain::units::{Millionths, Natural};
+use cellwright_sched::explain::{Explanation, text};
+use cellwright_sim::experiment::load::Units;
+use cellwright_sim::experiment::pack::TraceProblems;
+use cellwright_sim::experiment::pending::PendingReport;
+
+/// Why tasks are pending; nothing when none is, or nobody asked.
+pub fn reasons(report: &PendingReport, units: Units, style: Style) -> String {
+    if report.classes.is_empty() {
+        return String::new();
+    }
+    let (shown, all) = (report.classes.len(), report.classes_total);
+    let of_all = match shown < all {
+        true => format!(" ({shown} of {all} kinds of tasks; --explain N shows more)"),
+        false => String::new(),
+    };
+    let mut out = format!("\n{}{of_all}\n", style.strong("why pending"));
+    for class in &report.classes {
+        let others = match class.tasks {
+            1 => String::new(),
+            tasks => format!(" and {} like it", format::count(tasks as u64 - 1)),
+        };
+        out.push_str(&format!("  {}{others}\n", style.strong(&class.example)));
+        out.push_str(&explained(&class.explanation, units));
+    }
+    out
+}
+
+/// An explanation in sentences, indented.
+pub fn explained(explanation: &Explanation, units: Units) -> String {
+    let sentences = match units {
+        Units::CoresAndBytes => text::render(explanation, &Natural),
+        Units::LargestMachine => text::render(explanation, &Millionths { whole: "units" }),
+    };
+    paragraphs(&sentences).iter().map(|line| wrapped("    ", "      ", line)).collect()
+}
+
+/// Lines that go on from the line before are joined to it, so that they can be wrapped anew.
+fn paragraphs(text: &str) -> Vec<String> {
+    let mut out: Vec<String> = Vec::new();
+    for line in text.lines() {
+        match out.last_mut().filter(|last| !last.ends_with('.')) {
+            Some(last) => *last = format!("{last} {line}"),
+            None => out.push(line.to_owned()),
+        }
+    }
+    out
+}
+
+/// Rows of the trace that could not be used; nothing when all could.
+pub fn problems(trace: &TraceProblems, style: Style) -> String {
+    if trace.rows_unusable == 0 {
+        return String::new();
+    }
+    let unusable = format::count(trace.rows_unusable);
+    let read = format::count(trace.rows_read);
+    let mut out = format!("\n{}: {unusable} rows left out, {read} read\n", style.warning("trace"));
+    for problem in &trace.first {
+        out.push_str(&wrapped("  - ", "    ", &problem.to_string()));
+    }
+    out
+}
+
+/// What stands in for what the trace does not say.
+pub fn notes(notes: &[String], style: Style) -> String {
+    if notes.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n{}\n", style.strong("notes"));
+    for note in notes {
+        out.push_str(&wrapped("  - ", "    ", note));
+    }
+    out
+}

@@ -1,0 +1,76 @@
+//! Amounts as people write them: cores, GiB, seconds, thousands.
+
+use cellwright_sim::experiment::load::Units;
+
+/// `12,477`.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `1.234 s` or `56.7 ms`.
+pub fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s >= 100.0 => format!("{s:.0} s"),
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s => format!("{:.1} ms", s * 1000.0),
+    }
+}
+
+/// `1.5 GiB`.
+pub fn bytes(amount: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = amount as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let decimals = if unit == 0 || value.fract() == 0.0 { 0 } else { 1 };
+    format!("{value:.decimals$} {}", UNITS[unit])
+}
+
+/// An amount of `dimension` in the units of the trace.
+pub fn amount(units: Units, dimension: &str, amount: u64) -> String {
+    match (units, dimension) {
+        (Units::LargestMachine, _) => format!("{:.3} units", amount as f64 / 1e6),
+        (Units::CoresAndBytes, "cpu") => match (amount, amount % 1000) {
+            (1000, _) => "1 core".into(),
+            (_, 0) => format!("{} cores", count(amount / 1000)),
+            _ => format!("{:.2} cores", amount as f64 / 1000.0),
+        },
+        (Units::CoresAndBytes, "disk-rate") => format!("{}/s", bytes(amount)),
+        (Units::CoresAndBytes, _) => bytes(amount),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_read_well() {
+        assert_eq!(
+            (count(7), count(1234), count(1_234_567)),
+            ("7".into(), "1,234".into(), "1,234,567".into())
+        );
+        assert_eq!(
+            (bytes(512), bytes(3 << 29), bytes(2 << 40)),
+            ("512 B".into(), "1.5 GiB".into(), "2 TiB".into())
+        );
+        assert_eq!(
+            (seconds(0.0123), seconds(1.5), seconds(250.0)),
+            ("12.3 ms".into(), "1.50 s".into(), "250 s".into())
+        );
+        assert_eq!(amount(Units::CoresAndBytes, "cpu", 2500), "2.50 cores");
+        assert_eq!(amount(Units::LargestMachine, "ram", 250_000), "0.250 units");
+        assert_eq!(amount(Units::CoresAndBytes, "disk-rate", 1 << 20), "1 MiB/s");
+    }
+}

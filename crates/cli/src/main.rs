@@ -1,0 +1,43 @@
+//! The `cell` binary: arguments in, tables or JSON out. What was typed is in [`args`] and in one
+//! file per verb under [`commands`]; everything they do is done by the libraries.
+
+mod args;
+mod commands;
+mod failure;
+mod format;
+mod output;
+mod progress;
+mod style;
+mod table;
+
+use clap::Parser;
+use commands::Success;
+use failure::Failure;
+use std::process::ExitCode;
+
+/// Manage a cell: a set of machines as one.
+#[derive(Debug, Parser)]
+#[command(name = "cell", version, arg_required_else_help = true, subcommand_required = true)]
+#[command(after_help = "Exit codes: 0 done, 1 error, 2 wrong usage, 3 the job does not fit.")]
+struct Cli {
+    #[command(subcommand)]
+    command: commands::Command,
+}
+
+/// The one place where exit codes are decided. Wrong usage (2) is clap's.
+fn main() -> ExitCode {
+    match Cli::parse().command.run() {
+        Ok(Success::Done) => ExitCode::SUCCESS,
+        Ok(Success::DoesNotFit) => ExitCode::from(3),
+        // Whoever reads our output has seen enough.
+        Err(Failure::OutputClosed) => ExitCode::SUCCESS,
+        Err(failure @ Failure::Usage { .. }) => {
+            failure.show();
+            ExitCode::from(2)
+        }
+        Err(failure) => {
+            failure.show();
+            ExitCode::from(1)
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Colours, only where a person sees them: on a terminal, unless NO_COLOR is set.
+
+use std::env;
+use std::io::{self, IsTerminal};
+
+/// Whether to write colour codes.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    coloured: bool,
+}
+
+pub fn for_stdout() -> Style {
+    Style { coloured: io::stdout().is_terminal() && allowed() }
+}
+
+pub fn for_stderr() -> Style {
+    Style { coloured: io::stderr().is_terminal() && allowed() }
+}
+
+fn allowed() -> bool {
+    env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+impl Style {
+    pub fn strong(self, text: &str) -> String {
+        self.with("1", text)
+    }
+
+    pub fn bad(self, text: &str) -> String {
+        self.with("1;31", text)
+    }
+
+    pub fn warning(self, text: &str) -> String {
+        self.with("33", text)
+    }
+
+    fn with(self, code: &str, text: &str) -> String {
+        match self.coloured {
+            true => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+            false => text.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Tables that are readable at 80 columns, and text wrapped to the same width.
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Row, Table};
+
+/// Columns of a terminal nobody has made wider.
+pub const WIDTH: usize = 80;
+
+/// Rows of cells without lines around them. The first column is to the left, numbers to the right.
+pub fn render(header: &[&str], rows: &[Vec<String>]) -> String {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::NOTHING);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(WIDTH as u16);
+    if !header.is_empty() {
+        table.set_header(cells(header.iter().map(|text| (*text).to_owned())));
+    }
+    for row in rows {
+        table.add_row(cells(row.iter().cloned()));
+    }
+    let text = table.to_string();
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    lines.join("\n") + "\n"
+}
+
+fn cells(texts: impl Iterator<Item = String>) -> Row {
+    let cells = texts.enumerate().map(|(position, text)| {
+        let alignment = if position == 0 { CellAlignment::Left } else { CellAlignment::Right };
+        Cell::new(text).set_alignment(alignment)
+    });
+    Row::from(cells)
+}
+
+/// Words wrapped to the width; lines after the first start with `indent`.
+pub fn wrapped(first: &str, indent: &str, text: &str) -> String {
+    let mut out = String::from(first);
+    let mut used = first.chars().count();
+    let mut is_start = true;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if !is_start && used + 1 + length > WIDTH {
+            out.push('\n');
+            out.push_str(indent);
+            used = indent.chars().count();
+            is_start = true;
+        }
+        if !is_start {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(word);
+        used += length;
+        is_start = false;
+    }
+    out.push('\n');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_wrapped_between_words() {
+        let text = "word ".repeat(40);
+        let out = wrapped("  - ", "    ", &text);
+        assert!(out.lines().all(|line| line.chars().count() <= WIDTH));
+        assert_eq!(out.split_whitespace().filter(|w| *w == "word").count(), 40);
+        assert!(out.lines().skip(1).all(|line| line.starts_with("    word")));
+    }
+
+    #[test]
+    fn numbers_are_to_the_right_and_lines_have_no_tail() {
+        let rows = vec![vec!["cpu".into(), "7".into()], vec!["memory".into(), "1234".into()]];
+        let out = render(&["what", "amount"], &rows);
+        assert!(out.lines().all(|line| line == line.trim_end() && line.len() <= WIDTH));
+        assert!(out.lines().any(|line| line.ends_with("  7") || line.ends_with("     7")));
+    }
+}

@@ -1,0 +1,220 @@
+//! `cell sim` from the outside: what is printed, which exit code, what a wrong command line says.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn repo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Runs `cell` in the root of the repository.
+fn cell(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cell"));
+    command.current_dir(repo()).args(args).output().expect("cell runs")
+}
+
+const EXAMPLE: [&str; 2] = ["--trace", "example:examples/small-cell"];
+
+fn on_example(verb: &str, more: &[&str]) -> Output {
+    let mut args = vec!["sim", verb];
+    args.extend(EXAMPLE);
+    args.extend(more);
+    cell(&args)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
+}
+
+/// Standard output as JSON, of a run that went well.
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("output is JSON")
+}
+
+fn number(value: &Value, field: &str) -> f64 {
+    value[field].as_f64().unwrap_or_else(|| panic!("{field} is a number in {value}"))
+}
+
+/// Every wrong command line says what is wrong and leaves with the right code.
+fn check_refused(args: &[&str], code: i32, expected: &[&str]) {
+    let output = cell(args);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {error}");
+    assert!(output.stdout.is_empty(), "{args:?}");
+    for part in expected {
+        assert!(error.contains(part), "{args:?}: no {part:?} in\n{error}");
+    }
+}
+
+#[test]
+fn help_and_version_are_there_for_strangers() {
+    let version = cell(&["--version"]);
+    assert_eq!(text(&version.stdout), format!("cell {}\n", env!("CARGO_PKG_VERSION")));
+    let help = text(&cell(&["sim", "--help"]).stdout);
+    for verb in ["pack", "compact", "fits", "whatif"] {
+        assert!(help.contains(verb), "{help}");
+        let of_verb = cell(&["sim", verb, "--help"]);
+        assert!(of_verb.status.success());
+        assert!(text(&of_verb.stdout).contains(&format!("cell sim {verb} --trace ")), "{verb}");
+    }
+}
+
+#[test]
+fn the_example_is_packed_and_the_rest_explained() {
+    let output = on_example("pack", &[]);
+    let shown = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    for part in [
+        "40 machines",
+        "60 jobs, 630 tasks",
+        "625 placed, 5 pending, 0 preempted",
+        "ci/riscv-port/0 and 3 like it",
+        "arch = riscv64",
+        "research/genome-assembly/0",
+        "768 GiB",
+    ] {
+        assert!(shown.contains(part), "no {part:?} in\n{shown}");
+    }
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    assert!(!shown.contains('\u{1b}'), "no colours into a pipe");
+}
+
+#[test]
+fn json_has_the_fields_that_programs_need() {
+    let result = json(&on_example("pack", &["-o", "json", "--seed", "7"]));
+    let counts = ["machines", "tasks", "placed", "pending", "preempted", "seed"];
+    assert_eq!(counts.map(|field| number(&result, field)), [40.0, 630.0, 625.0, 5.0, 0.0, 7.0]);
+    for field in ["load_seconds", "solve_seconds", "cpu_seconds", "peak_rss_bytes"] {
+        assert!(number(&result, field) > 0.0, "{field}");
+    }
+    assert_eq!(result["placement_hash"].as_str().map(str::len), Some(16));
+    assert_eq!(result["trace"]["rows_unusable"], 0);
+    let classes = result["pending_reasons"]["classes"].as_array().expect("a list");
+    assert_eq!(classes.len(), 2);
+    for class in classes {
+        let reasons = class["reasons"].as_array().expect("a list");
+        let sum: f64 = reasons.iter().map(|reason| number(reason, "machines")).sum();
+        assert_eq!(sum, 40.0, "{class}");
+        assert!(class["counterfactual"].is_object(), "{class}");
+    }
+}
+
+#[test]
+fn placements_depend_on_the_seed_and_not_on_threads_or_techniques() {
+    let hash = |more: &[&str]| {
+        let mut args = vec!["-o", "json"];
+        args.extend(more);
+        json(&on_example("pack", &args))["placement_hash"].clone()
+    };
+    let first = hash(&["--seed", "1"]);
+    assert_eq!(first, hash(&["--seed", "1"]));
+    assert_eq!(first, hash(&["--seed", "1", "--threads", "4"]));
+    // A cell this small is searched whole, so the plain reference makes the same choices.
+    let plain = ["--seed", "1", "--no-score-cache", "--no-classes", "--no-randomization"];
+    assert_eq!(first, hash(&plain));
+    let others: Vec<Value> = ["2", "3", "4"].iter().map(|seed| hash(&["--seed", seed])).collect();
+    assert!(others.iter().any(|other| *other != first));
+    assert_ne!(first, hash(&["--seed", "1", "--score", "worst-fit"]));
+}
+
+#[test]
+fn without_reclamation_less_fits() {
+    let placed = |more: &[&str]| {
+        let mut args = vec!["-o", "json", "--copies", "2"];
+        args.extend(more);
+        let result = json(&on_example("pack", &args));
+        assert_eq!((number(&result, "machines"), number(&result, "tasks")), (80.0, 1260.0));
+        number(&result, "placed")
+    };
+    assert!(placed(&["--at", "limits"]) <= placed(&[]));
+}
+
+#[test]
+fn compaction_of_the_example_is_bounded_and_drawn() {
+    let svg = Path::new(env!("CARGO_TARGET_TMPDIR")).join("trials.svg");
+    let path = svg.to_str().expect("a path in UTF-8");
+    let args = ["--trials", "3", "--score", "all", "--svg", path, "-o", "json"];
+    let result = json(&on_example("compact", &args));
+    let scores = result["scores"].as_array().expect("a list");
+    let names: Vec<&str> =
+        scores.iter().filter_map(|score| score["techniques"]["score"].as_str()).collect();
+    assert_eq!(names, ["hybrid", "best-fit", "worst-fit"]);
+    for score in scores {
+        let [bound, least, p90, most] = [
+            "lower_bound_fraction",
+            "machines_fraction_min",
+            "machines_fraction_p90",
+            "machines_fraction_max",
+        ]
+        .map(|field| number(score, field));
+        assert!(0.0 < bound && bound <= least && least <= p90 && p90 <= most, "{score}");
+        for trial in score["trials"].as_array().expect("a list") {
+            assert!(number(trial, "pending") <= number(score, "may_pend"), "{trial}");
+        }
+    }
+    let drawn = std::fs::read_to_string(&svg).expect("the chart was written");
+    assert!(drawn.starts_with("<svg ") && drawn.contains("lower bound"));
+    let threads = [&args[..], &["--threads", "2"]].concat();
+    let again = json(&on_example("compact", &threads));
+    let hashes = |result: &Value| -> Vec<Value> {
+        let scores = result["scores"].as_array().expect("a list").clone();
+        let trials =
+            scores.iter().flat_map(|s| s["trials"].as_array().cloned().unwrap_or_default());
+        trials.map(|trial| trial["placement_hash"].clone()).collect()
+    };
+    assert_eq!(hashes(&result), hashes(&again));
+}
+
+#[test]
+fn questions_are_answered_with_reasons() {
+    let fits = json(&on_example("fits", &["--job", "cpu=2,ram=8GiB", "-o", "json"]));
+    assert!(number(&fits, "count") > 0.0);
+    assert_eq!(fits["stopped_by"]["machines_total"], 40);
+    let small = ["--job", "cpu=100m,ram=64MiB,priority=100,count=3"];
+    let added = on_example("whatif", &small);
+    assert_eq!(added.status.code(), Some(0));
+    assert!(text(&added.stdout).contains("3 of 3 tasks placed"));
+    let large = on_example("whatif", &["--job", "cpu=1,ram=2TiB"]);
+    assert_eq!(large.status.code(), Some(3), "{}", text(&large.stderr));
+    assert!(text(&large.stdout).contains("the largest has"), "{}", text(&large.stdout));
+}
+
+#[test]
+fn a_prod_job_evicts_and_says_whom() {
+    let args = ["--job", "cpu=8,ram=32GiB,count=30,priority=250", "-o", "json"];
+    let result = json(&on_example("whatif", &args));
+    let victims = result["victims"].as_array().expect("a list");
+    assert!(!victims.is_empty());
+    assert!(victims.iter().all(|victim| number(victim, "priority") < 200.0), "{result}");
+}
+
+#[test]
+fn errors_name_the_cause_and_the_next_step() {
+    let pack = ["sim", "pack", "--trace"];
+    let with = |trace: &'static str, more: &[&'static str]| [&pack[..], &[trace], more].concat();
+    check_refused(
+        &with("example:no-such", &[]),
+        1,
+        &["cannot open no-such", "next: check the path"],
+    );
+    check_refused(&with("borg:x", &[]), 2, &["trace kind \"borg\"", "google2011:DIR"]);
+    let small = "example:examples/small-cell";
+    let check = |more: &[&'static str], expected: &[&str]| {
+        check_refused(&with(small, more), 2, expected);
+    };
+    check(&["--usage-cpu", "1.5"], &["1.5", "0 to 1"]);
+    check(&["--at", "limits", "--usage-cpu", "0.5"], &["--usage-cpu has no effect", "next:"]);
+    check(&["--copies", "0"], &["0", "1..=64"]);
+    check(&["--at-time", "700"], &["--at-time does not apply", "google2011"]);
+    check(&["--load", "1.3"], &["--load does not apply", "openb:DIR"]);
+    check(&["--pods", "default"], &["--pods does not apply", "openb:DIR"]);
+    check(&["--score", "best"], &["best-fit"]);
+    check(&["--frobnicate"], &["--frobnicate"]);
+    let job = |job: &'static str, expected: &[&str]| {
+        check_refused(&["sim", "fits", EXAMPLE[0], EXAMPLE[1], "--job", job], 2, expected);
+    };
+    job("mem=1GiB", &["job field mem is unknown", "next:"]);
+    job("no-such-file.json", &["cannot read the job file", "next:"]);
+}

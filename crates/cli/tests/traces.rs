@@ -1,0 +1,69 @@
+//! `cell sim` on the public traces: counts, not times. Skipped with a message where the traces are
+//! not on this machine.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The folder of one trace, when it is there.
+fn trace(kind: &str) -> Option<PathBuf> {
+    let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder =
+        std::env::var_os("CELL_TRACES").map_or_else(|| "../shared/traces".into(), PathBuf::from);
+    let folder = repo.join(folder).join(kind);
+    if !folder.is_dir() {
+        eprintln!("skipped: no {} (set CELL_TRACES)", folder.display());
+        return None;
+    }
+    Some(folder)
+}
+
+fn json(verb: &str, trace: &str, more: &[&str]) -> Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cell"));
+    command.args(["sim", verb, "--trace", trace, "-o", "json"]).args(more);
+    let output = command.output().expect("cell runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("output is JSON")
+}
+
+#[test]
+fn the_2011_cell_is_packed_whole_and_twice_the_same() {
+    let Some(folder) = trace("google2011") else { return };
+    let source = format!("google2011:{}", folder.display());
+    let result = json("pack", &source, &["--seed", "5"]);
+    assert_eq!((&result["machines"], &result["tasks"]), (&12_477.into(), &144_339.into()));
+    let counted = result["placed"].as_u64().zip(result["pending"].as_u64());
+    assert_eq!(counted.map(|(placed, pending)| placed + pending), Some(144_339));
+    assert_eq!(result["trace"]["rows_unusable"], 0);
+    assert!(result["notes"].to_string().contains("--usage-cpu"));
+    let again = json("pack", &source, &["--seed", "5", "--threads", "2"]);
+    assert_eq!(result["placement_hash"], again["placement_hash"]);
+}
+
+#[test]
+fn prod_of_the_2011_cell_fits_at_limits() {
+    let Some(folder) = trace("google2011") else { return };
+    let source = format!("google2011:{}", folder.display());
+    let result = json("pack", &source, &["--prod-only", "--at", "limits"]);
+    assert_eq!((&result["tasks"], &result["pending"]), (&56_054.into(), &0.into()));
+    let cpu = &result["utilisation"][0];
+    assert_eq!(cpu["prod_limits_percent"], cpu["reserved_percent"]);
+}
+
+#[test]
+fn gpu_pods_arrive_beside_the_published_figures() {
+    let Some(folder) = trace("openb") else { return };
+    let source = format!("openb:{}", folder.display());
+    let args = ["--pods", "default", "--load", "1.3", "--seeds", "2"];
+    let result = json("pack", &source, &args);
+    assert_eq!(result["published"]["fgd"], 95.391);
+    let runs = result["gpu_allocated_percent"].as_array().expect("a list");
+    let values: Vec<f64> = runs.iter().filter_map(Value::as_f64).collect();
+    assert!(values.len() == 2 && values.iter().all(|v| (50.0..=100.0).contains(v)), "{values:?}");
+    let mean = result["gpu_allocated_percent_mean"].as_f64().expect("a mean");
+    assert!((mean - (values[0] + values[1]) / 2.0).abs() < 1e-9);
+    let arrived = result["runs"][0]["gpu_arrived_percent"].as_f64().expect("a number");
+    assert!((129.0..=130.0).contains(&arrived));
+    let again = json("pack", &source, &[&args[..], &["--threads", "2"]].concat());
+    assert_eq!(result["gpu_allocated_percent"], again["gpu_allocated_percent"]);
+}

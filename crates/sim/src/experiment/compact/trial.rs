@@ -1,0 +1,189 @@
+//! One trial: an order of machines, a search for how many of them are needed, and a last look by
+//! `apply` at the packing found.
+//!
+//! The workload is submitted once and mirrored once; every packing starts from a copy of that
+//! mirror with the machines beyond the first `n` taken away. Rejected: a new state per size, which
+//! would spend most of the time on submitting the same jobs.
+
+use super::bound::{Bound, Demand};
+use super::search::smallest_fitting;
+use super::{CompactError, CompactOptions, MAX_CLONES};
+use crate::experiment::placement::{PlacementHash, placement_hash};
+use crate::experiment::progress::Progress;
+use crate::experiment::scheduler::{PlanRefused, commit};
+use crate::trace::draw::Draws;
+use crate::workload::Workload;
+use cellwright_cell::State;
+use cellwright_cell::id::MachineId;
+use cellwright_cell::resource::Resources;
+use cellwright_sched::feasible::{self, Spot};
+use cellwright_sched::{Board, Options, Outcome, Solver};
+use serde::Serialize;
+
+/// What one order of machines came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Trial {
+    pub seed: u64,
+    pub machines: usize,
+    /// Of the original cell.
+    pub fraction: f64,
+    pub pending: usize,
+    pub lower_bound: Bound,
+    pub lower_bound_all_placed: usize,
+    /// Packings tried.
+    pub packings: u32,
+    pub seconds: f64,
+    pub placement_hash: PlacementHash,
+}
+
+/// A cell on which the workload fits, ready to be packed many times.
+#[derive(Debug)]
+pub struct Cell {
+    state: State,
+    board: Board,
+    demand: Demand,
+    scheduler: Options,
+    may_pend: usize,
+    /// Machines before cloning.
+    pub original: usize,
+    pub clones: u32,
+}
+
+/// The draws that order the machines.
+const ORDER: u64 = 3;
+
+impl Cell {
+    /// The cell, cloned until the workload fits.
+    ///
+    /// # Errors
+    /// When it does not fit on several clones, or cannot be submitted.
+    pub fn that_fits(
+        workload: &mut Workload,
+        options: CompactOptions,
+        may_pend: usize,
+        progress: &dyn Progress,
+    ) -> Result<Cell, CompactError> {
+        let original = workload.machines.len();
+        let mut pending = 0;
+        for clones in 1..=MAX_CLONES {
+            progress.stage(&format!("packing the cell {clones} times over"), 0);
+            if clones > 1 {
+                workload.clone_machines(original, clones - 1);
+            }
+            let state = workload.submit()?;
+            let board = Board::from_state(&state);
+            let scheduler = options.scheduler;
+            let demand = demand_of(&state, &board);
+            let mut cell = Cell { state, board, demand, scheduler, may_pend, original, clones };
+            let order: Vec<MachineId> = cell.board.machine_ids().collect();
+            let outcome = cell.pack(&order, order.len(), options.seed);
+            let left_out = cell.leave_out_hopeless(&outcome);
+            pending = outcome.pending.len() - left_out;
+            if pending <= may_pend {
+                workload.notes.extend(cell.notes(left_out));
+                return Ok(cell);
+            }
+        }
+        Err(CompactError::DoesNotFit { pending, tasks: workload.tasks(), may_pend })
+    }
+
+    /// Tasks that pend though their class fits on no machine even when all are empty say nothing
+    /// about how few machines would do. Returns how many were taken out.
+    fn leave_out_hopeless(&mut self, outcome: &Outcome) -> usize {
+        let mut left_out = 0;
+        for (class, tasks) in outcome.pending_by_class() {
+            let class = self.board.class(class);
+            // Tasks inside allocs need the allocs placed first, so an empty cell proves nothing.
+            let is_hopeless = class.request.alloc_set.is_none()
+                && self.board.machine_ids().all(|machine| {
+                    feasible::first(&self.board, class, &Spot::on(machine)).is_some()
+                });
+            if is_hopeless {
+                left_out += tasks.len();
+                tasks.into_iter().for_each(|task| self.board.drop_task(task));
+            }
+        }
+        if left_out > 0 {
+            self.demand = demand_of(&self.state, &self.board);
+        }
+        left_out
+    }
+
+    fn notes(&self, left_out: usize) -> Vec<String> {
+        let mut notes = Vec::new();
+        if left_out > 0 {
+            notes.push(format!(
+                "{left_out} tasks fit on no machine of the empty cell and are left out"
+            ));
+        }
+        if self.clones > 1 {
+            notes.push(format!(
+                "the workload does not fit in the cell; machines were taken {} times over, \
+                 fractions are of the original cell",
+                self.clones
+            ));
+        }
+        notes
+    }
+
+    /// Packs everything onto the first `kept` machines of the order, from scratch.
+    fn pack(&self, order: &[MachineId], kept: usize, seed: u64) -> Outcome {
+        let mut board = self.board.clone();
+        for machine in &order[kept..] {
+            board.remove_machine(*machine);
+        }
+        Solver::new(self.scheduler).pass(&mut board, self.state.now(), seed)
+    }
+
+    /// # Errors
+    /// When the state refuses a placement of the packing found.
+    pub fn trial(&self, seed: u64) -> Result<Trial, PlanRefused> {
+        let start = std::time::Instant::now();
+        let mut order: Vec<MachineId> = self.board.machine_ids().collect();
+        Draws::for_purpose(seed, ORDER).shuffle(&mut order);
+        let capacities: Vec<Resources> =
+            order.iter().map(|machine| self.board.capacity(*machine)).collect();
+        let all = Bound { machines: order.len(), dimension: "none", by: "none" };
+        let lower_bound = self.demand.bound(&capacities, self.may_pend).unwrap_or(all);
+        let all_placed = self.demand.bound(&capacities, 0).unwrap_or(all);
+        let mut best: Option<(usize, Outcome)> = None;
+        let found = smallest_fitting(lower_bound.machines, order.len(), |kept| {
+            let outcome = self.pack(&order, kept, seed);
+            let fits = outcome.pending.len() <= self.may_pend;
+            if fits && best.as_ref().is_none_or(|(size, _)| kept < *size) {
+                best = Some((kept, outcome));
+            }
+            fits
+        });
+        // A seed other than the first may, rarely, fail where the first fitted: then every machine
+        // is needed, and the trial says so.
+        let packings = found.map_or(1, |found| found.probes);
+        let (machines, outcome) =
+            best.unwrap_or_else(|| (order.len(), self.pack(&order, order.len(), seed)));
+        let mut state = self.state.clone();
+        let pending = outcome.pending.len();
+        commit(&mut state, outcome.plan)?;
+        Ok(Trial {
+            seed,
+            machines,
+            fraction: machines as f64 / self.original as f64,
+            pending,
+            lower_bound,
+            lower_bound_all_placed: all_placed.machines,
+            packings,
+            seconds: start.elapsed().as_secs_f64(),
+            placement_hash: placement_hash(&state),
+        })
+    }
+}
+
+/// What every task outside allocs asks for; inside, the alloc asks for them.
+fn demand_of(state: &State, board: &Board) -> Demand {
+    Demand::new(board.pending().iter().filter_map(|id| {
+        let task = state.tasks().get(*id)?;
+        let spec = state.spec_of(task)?;
+        let is_top_level = spec.alloc_set.is_none();
+        let limits = spec.limits_of(task.index);
+        is_top_level.then_some((limits, task.reservation, spec.priority.is_prod()))
+    }))
+}

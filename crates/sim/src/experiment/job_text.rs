@@ -1,0 +1,210 @@
+//! A job in a few words, for questions: `cpu=500m,ram=1GiB,priority=200,count=10`, or the same keys
+//! as a JSON object. Unknown keys are refused: a misspelt demand would give a wrong answer.
+
+use super::load::Units;
+use crate::convert::plain_job;
+use crate::trace::decimal::{Rounding, parse_scaled};
+use crate::trace::example::{parse_bytes, parse_bytes_per_second, parse_milli};
+use cellwright_cell::device::{DeviceRequest, WHOLE};
+use cellwright_cell::name::{Name, Token};
+use cellwright_cell::priority::{MAX_PRIORITY, Priority};
+use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::{Domain, JobSpec, MAX_TASKS, SpreadLimit};
+use std::collections::BTreeMap;
+
+/// Why a text is not a job.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JobTextError {
+    #[error("job field {field}: value \"{value}\" is not valid; allowed: {allowed}")]
+    Value { field: String, value: String, allowed: String },
+    #[error("job field {field} is unknown; allowed: {KEYS}")]
+    UnknownField { field: String },
+    #[error("job field {field} stands there twice; allowed: once")]
+    Twice { field: String },
+    #[error(
+        "job \"{text}\" is not valid; allowed: KEY=VALUE with commas between, or a JSON object"
+    )]
+    Shape { text: String },
+}
+
+const KEYS: &str = "name, count, priority, cpu, ram, disk, disk_rate, ports, gpus, gpu_share, \
+                    gpu_model, max_per_machine, gang";
+
+const BYTES: &str = "a number and B, KiB, MiB, GiB or TiB, such as 4GiB";
+const CORES: &str = "cores such as 2 or 0.5, or milli-cores such as 500m";
+const SHARE: &str = "a share of the largest machine from 0 to 1000 with at most 6 decimals";
+
+/// Reads `key=value,…` or, when it starts with a brace, a JSON object of the same keys.
+///
+/// # Errors
+/// Names the field, the value and what is allowed.
+pub fn parse_job(text: &str, units: Units) -> Result<JobSpec, JobTextError> {
+    let fields = match text.trim_start().starts_with('{') {
+        true => json_fields(text)?,
+        false => listed_fields(text)?,
+    };
+    spec(&Fields { fields, units })
+}
+
+fn listed_fields(text: &str) -> Result<BTreeMap<String, String>, JobTextError> {
+    let mut fields = BTreeMap::new();
+    for part in text.split(',') {
+        let Some((key, value)) = part.split_once('=') else {
+            return Err(JobTextError::Shape { text: shown(text) });
+        };
+        let key = key.trim().to_owned();
+        if fields.insert(key.clone(), value.trim().to_owned()).is_some() {
+            return Err(JobTextError::Twice { field: shown(&key) });
+        }
+    }
+    Ok(fields)
+}
+
+fn json_fields(text: &str) -> Result<BTreeMap<String, String>, JobTextError> {
+    let object: BTreeMap<String, serde_json::Value> =
+        serde_json::from_str(text).map_err(|_| JobTextError::Shape { text: shown(text) })?;
+    let plain = |(key, value): (String, serde_json::Value)| match value {
+        serde_json::Value::String(value) => (key, value),
+        other => (key, other.to_string()),
+    };
+    Ok(object.into_iter().map(plain).collect())
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(60).flat_map(char::escape_debug).collect()
+}
+
+struct Fields {
+    fields: BTreeMap<String, String>,
+    units: Units,
+}
+
+impl Fields {
+    fn get<T>(
+        &self,
+        field: &str,
+        default: T,
+        allowed: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, JobTextError> {
+        let Some(value) = self.fields.get(field) else { return Ok(default) };
+        parse(value).ok_or_else(|| JobTextError::Value {
+            field: field.to_owned(),
+            value: shown(value),
+            allowed: allowed.to_owned(),
+        })
+    }
+
+    fn number(&self, field: &str, default: u32, low: u32, high: u32) -> Result<u32, JobTextError> {
+        let allowed = format!("a whole number from {low} to {high}");
+        let parse = |text: &str| text.parse().ok().filter(|n| (low..=high).contains(n));
+        self.get(field, default, &allowed, parse)
+    }
+
+    fn amount(
+        &self,
+        field: &str,
+        allowed: &str,
+        parse: fn(&str) -> Option<u64>,
+    ) -> Result<u64, JobTextError> {
+        match self.units {
+            Units::CoresAndBytes => self.get(field, 0, allowed, parse),
+            Units::LargestMachine => self.get(field, 0, SHARE, |text| {
+                parse_scaled(text, 6, Rounding::Exact).ok().filter(|n| *n <= 1_000_000_000)
+            }),
+        }
+    }
+}
+
+fn spec(fields: &Fields) -> Result<JobSpec, JobTextError> {
+    let known: Vec<&str> = KEYS.split(", ").map(str::trim).collect();
+    if let Some(field) = fields.fields.keys().find(|key| !known.contains(&key.as_str())) {
+        return Err(JobTextError::UnknownField { field: shown(field) });
+    }
+    let name_rule = "1 to 63 characters a-z, 0-9 and -, not starting or ending with -";
+    let name = fields.get("name", None, name_rule, |text| Name::new(text).ok().map(Some))?;
+    let name = match name {
+        Some(name) => name,
+        None => Name::new("what-if").map_err(|_| JobTextError::Shape { text: "what-if".into() })?,
+    };
+    let limits = Resources::new(
+        fields.amount("cpu", CORES, parse_milli)?,
+        fields.amount("ram", BYTES, parse_bytes)?,
+        fields.amount("disk", BYTES, parse_bytes)?,
+        fields.amount("disk_rate", "such as 20MiB/s", parse_bytes_per_second)?,
+    );
+    let priority = fields.number("priority", 200, 0, u32::from(MAX_PRIORITY))?;
+    let count = fields.number("count", 1, 1, MAX_TASKS)?;
+    let mut spec = plain_job(name, count, Priority(priority as u16), limits);
+    spec.task.ports = fields.number("ports", 0, 0, 64)? as u8;
+    spec.gang = fields.get("gang", false, "yes or no", |text| match text {
+        "yes" | "true" => Some(true),
+        "no" | "false" => Some(false),
+        _ => None,
+    })?;
+    let limit = fields.number("max_per_machine", 0, 1, MAX_TASKS)?;
+    if limit > 0 {
+        spec.spread.push(SpreadLimit { domain: Domain::Machine, limit });
+    }
+    spec.task.devices = devices(fields)?;
+    Ok(spec)
+}
+
+fn devices(fields: &Fields) -> Result<Vec<DeviceRequest>, JobTextError> {
+    let count = fields.number("gpus", 0, 1, 64)?;
+    let token = |text: &str| Token::new(text).ok();
+    let rule = "a share of one GPU from 0.001 to 1, less than 1 only of one GPU";
+    let milli = fields.get("gpu_share", u64::from(WHOLE), rule, |text| {
+        let share = parse_milli(text).filter(|m| (1..=u64::from(WHOLE)).contains(m));
+        share.filter(|m| count == 1 || (count > 1 && *m == u64::from(WHOLE)))
+    })?;
+    let rule = "a GPU model, together with gpus";
+    let model = fields.get("gpu_model", None, rule, |text| {
+        if count == 0 { None } else { token(text).map(Some) }
+    })?;
+    let Some(kind) = token("gpu").filter(|_| count > 0) else { return Ok(Vec::new()) };
+    let models = model.into_iter().collect();
+    Ok(vec![DeviceRequest { kind, models, count: count as u8, milli: milli as u16 }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_spellings_give_the_same_job() {
+        let text = "cpu=500m,ram=1GiB,priority=120,count=7,gpus=1,gpu_share=0.5,gang=yes";
+        let json = r#"{"cpu": "500m", "ram": "1GiB", "priority": 120, "count": 7,
+                       "gpus": 1, "gpu_share": 0.5, "gang": true}"#;
+        let listed = parse_job(text, Units::CoresAndBytes).expect("a job");
+        assert_eq!(listed, parse_job(json, Units::CoresAndBytes).expect("a job"));
+        assert_eq!(listed.task.limits, Resources::new(500, 1 << 30, 0, 0));
+        assert_eq!((listed.count, listed.priority, listed.gang), (7, Priority(120), true));
+        assert_eq!(listed.task.devices[0].milli, 500);
+    }
+
+    #[test]
+    fn amounts_of_the_2011_trace_are_shares_of_its_largest_machine() {
+        let spec = parse_job("cpu=0.25,ram=0.5", Units::LargestMachine).expect("a job");
+        assert_eq!(spec.task.limits, Resources::new(250_000, 500_000, 0, 0));
+    }
+
+    #[test]
+    fn mistakes_name_field_value_and_what_is_allowed() {
+        let check = |text: &str, expected: &str| {
+            let error = parse_job(text, Units::CoresAndBytes).expect_err(text).to_string();
+            assert!(error.starts_with(expected), "{text}: {error}");
+            assert!(error.contains("allowed: "), "{error}");
+        };
+        check("cpu=500x", "job field cpu: value \"500x\" is not valid");
+        check("ram=4GB", "job field ram: value \"4GB\" is not valid");
+        check("mem=4GiB", "job field mem is unknown");
+        check("cpu=1,cpu=2", "job field cpu stands there twice");
+        check("count=0", "job field count: value \"0\" is not valid");
+        check("priority=400", "job field priority: value \"400\" is not valid");
+        check("gpus=2,gpu_share=0.5", "job field gpu_share: value \"0.5\" is not valid");
+        check("gpu_model=a100", "job field gpu_model: value \"a100\" is not valid");
+        check("500m", "job \"500m\" is not valid");
+        check("{", "job \"{\" is not valid");
+    }
+}

@@ -1,0 +1,129 @@
+//! From the name of a trace to a cell with all machines up and all jobs submitted, through the
+//! commands a live cell takes.
+
+use super::measure::timed;
+use super::progress::Progress;
+use crate::convert::{self, ConvertError, Google2011Options, UsageModel};
+use crate::trace::TraceSource;
+use crate::workload::{Refused, ReservedShare, Workload, WorkloadJob};
+use cellwright_cell::State;
+use cellwright_cell::name::Name;
+use serde::Serialize;
+
+/// What of the trace is wanted, and what stands in for what it lacks.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    pub source: TraceSource,
+    pub prod_only: bool,
+    /// `None`: everything reserves its limits, so nothing is reclaimed.
+    pub usage: Option<UsageModel>,
+    /// Seconds since trace start; only the 2011 trace has a time line.
+    pub at_seconds: Option<u64>,
+    pub copies: u32,
+    /// The pod list; only the GPU trace has several.
+    pub pods: String,
+}
+
+/// How people read the amounts of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Units {
+    /// Milli-cores and bytes.
+    CoresAndBytes,
+    /// Millionths of the largest machine, in both dimensions.
+    LargestMachine,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error(transparent)]
+    Convert(#[from] ConvertError),
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error("{option} does not apply to {source_name}; allowed: {allowed}")]
+    NotForThisTrace { option: &'static str, source_name: String, allowed: &'static str },
+    #[error("{source_name} has no {what} left; allowed: at least one")]
+    Empty { what: &'static str, source_name: String },
+}
+
+/// A cell as the scheduler finds it.
+#[derive(Debug)]
+pub struct Loaded {
+    pub workload: Workload,
+    pub state: State,
+    pub units: Units,
+    pub read_seconds: f64,
+    pub submit_seconds: f64,
+}
+
+/// Reads the trace and submits it.
+///
+/// # Errors
+/// When the trace cannot be read, an option does not apply to it, or the cell refuses a command.
+pub fn load(options: &LoadOptions, progress: &dyn Progress) -> Result<Loaded, LoadError> {
+    let (workload, read_seconds) = timed(|| read(options, progress));
+    let workload = workload?;
+    progress.stage("submitting jobs", 0);
+    let (state, submit_seconds) = timed(|| workload.submit());
+    let units = units_of(&options.source);
+    Ok(Loaded { state: state?, workload, units, read_seconds, submit_seconds })
+}
+
+/// Reads the trace as a workload; nothing is submitted yet.
+///
+/// # Errors
+/// When the trace cannot be read or an option does not apply to it.
+pub fn read(options: &LoadOptions, progress: &dyn Progress) -> Result<Workload, LoadError> {
+    let source_name = options.source.to_string();
+    if options.at_seconds.is_some() && !matches!(options.source, TraceSource::Google2011(_)) {
+        let (option, allowed) = ("--at-time", "only google2011:DIR, which has a time line");
+        return Err(LoadError::NotForThisTrace { option, source_name, allowed });
+    }
+    progress.stage(&format!("reading {source_name}"), 0);
+    let workload = match &options.source {
+        TraceSource::Google2011(folder) => {
+            let LoadOptions { at_seconds, prod_only, usage, .. } = *options;
+            convert::google2011(folder, Google2011Options { at_seconds, prod_only, usage })?
+        }
+        TraceSource::Openb(folder) => openb(folder, &options.pods)?,
+        TraceSource::Swf(file) => convert::swf(file)?,
+        TraceSource::Example(folder) => convert::example(folder, options.usage)?,
+    };
+    let workload = match options.prod_only {
+        true => workload.filter_jobs(|job| job.priority.is_prod()),
+        false => workload,
+    };
+    for (what, is_empty) in
+        [("machine", workload.machines.is_empty()), ("job", workload.jobs.is_empty())]
+    {
+        if is_empty {
+            return Err(LoadError::Empty { what, source_name });
+        }
+    }
+    Ok(workload.copies(options.copies))
+}
+
+#[must_use]
+pub fn units_of(source: &TraceSource) -> Units {
+    match source {
+        TraceSource::Google2011(_) => Units::LargestMachine,
+        _ => Units::CoresAndBytes,
+    }
+}
+
+/// The pod list as it stands, every pod once and all at the same time.
+fn openb(folder: &std::path::Path, pods: &str) -> Result<Workload, LoadError> {
+    let cell = convert::openb_cell(folder, pods)?;
+    let owner = Name::new("openb").map_err(ConvertError::from)?;
+    let job = |spec| WorkloadJob { owner: owner.clone(), spec, reserved: ReservedShare::ALL };
+    Ok(Workload {
+        machines: cell.machines,
+        jobs: cell.jobs.into_iter().map(job).collect(),
+        notes: vec![
+            format!("pod list {pods}, every pod once, as the job of one task it would be"),
+            "only the nodes with GPUs are in the cell".into(),
+            "reservations equal limits: pods say what they ask for, not what they use".into(),
+        ],
+        reports: cell.reports,
+    })
+}

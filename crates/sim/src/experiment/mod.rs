@@ -1,0 +1,24 @@
+//! Experiments: the real state machine and the real scheduler on a trace.
+//!
+//! | experiment | question |
+//! |---|---|
+//! | [`pack`] | does the workload fit, how fast, and why not the rest? |
+//! | [`arrivals`] | how much of the GPUs is used when pods come one at a time? |
+//! | [`compact`] | how few machines would do? |
+//! | [`question`] | how many more of this job fit, and who would have to go for it? |
+//!
+//! Results are plain serialisable values; tables and files are left to whoever shows them.
+
+pub mod arrivals;
+pub mod compact;
+pub mod job_text;
+pub mod load;
+pub mod measure;
+pub mod pack;
+pub mod pending;
+pub mod placement;
+pub mod progress;
+pub mod question;
+pub mod scheduler;
+pub mod threads;
+pub mod utilisation;

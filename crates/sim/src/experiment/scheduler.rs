@@ -1,0 +1,102 @@
+//! The scheduler as the experiments use it: a snapshot of a state, one pass, and the plan back
+//! through `apply`, which looks at every placement again.
+
+use super::measure::{process_cpu, timed};
+use cellwright_cell::command::{Actor, Command, Done, Entry, Request};
+use cellwright_cell::plan::{Group, Plan};
+use cellwright_cell::reason::Refusal;
+use cellwright_cell::{Event, State};
+use cellwright_sched::score::packing::Model;
+use cellwright_sched::{Board, Options, Outcome, Solver};
+use serde::Serialize;
+
+/// Names of the packing models on the command line and in results.
+pub const MODELS: [(&str, Model); 3] =
+    [("hybrid", Model::Hybrid), ("best-fit", Model::BestFit), ("worst-fit", Model::WorstFit)];
+
+#[must_use]
+pub fn model_name(model: Model) -> &'static str {
+    MODELS.iter().find(|(_, known)| *known == model).map_or("hybrid", |(name, _)| name)
+}
+
+/// What was switched on, for the record.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Techniques {
+    pub score: &'static str,
+    pub score_cache: bool,
+    pub equivalence_classes: bool,
+    /// Feasible machines looked at per class; `null` when all of them were.
+    pub randomization: Option<u32>,
+}
+
+impl Techniques {
+    #[must_use]
+    pub fn of(options: &Options) -> Techniques {
+        Techniques {
+            score: model_name(options.model),
+            score_cache: options.score_cache,
+            equivalence_classes: options.classes,
+            randomization: options.randomization,
+        }
+    }
+}
+
+/// One pass over a snapshot.
+#[derive(Debug)]
+pub struct Solved {
+    pub board: Board,
+    pub outcome: Outcome,
+    /// Building the board from the state.
+    pub snapshot_seconds: f64,
+    pub solve_seconds: f64,
+    pub solve_cpu_seconds: f64,
+}
+
+/// Mirrors the state and runs one pass.
+#[must_use]
+pub fn solve(state: &State, options: Options, seed: u64) -> Solved {
+    let (mut board, snapshot_seconds) = timed(|| Board::from_state(state));
+    let before = process_cpu();
+    let (outcome, solve_seconds) =
+        timed(|| Solver::new(options).pass(&mut board, state.now(), seed));
+    let solve_cpu_seconds = (process_cpu() - before).as_secs_f64();
+    Solved { board, outcome, snapshot_seconds, solve_seconds, solve_cpu_seconds }
+}
+
+/// The state refused part of a plan. The scheduler and `apply` share one definition of "fits", so
+/// this is a fault of the program, and it is shown instead of being counted as pending.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{refused} of {groups} groups of the plan were refused, the first for {first}: {refusal}")]
+pub struct PlanRefused {
+    pub refused: usize,
+    pub groups: usize,
+    pub first: String,
+    pub refusal: Refusal,
+}
+
+/// Puts the plan through `apply`.
+///
+/// # Errors
+/// When any of its groups was refused.
+pub fn commit(state: &mut State, plan: Plan) -> Result<Vec<Event>, PlanRefused> {
+    let request = Request { by: Actor::System, id: None, command: Command::CommitPlan(plan) };
+    let entry = Entry { now: state.now(), requests: vec![request] };
+    let mut events = Vec::new();
+    let verdict = state.apply(&entry, &mut events).into_iter().next();
+    let Command::CommitPlan(plan) = &entry.requests[0].command else { return Ok(events) };
+    let refused = match verdict {
+        Some(Ok(Done::Partly(refused))) => refused,
+        Some(Err(refusal)) => vec![(0, refusal)],
+        _ => return Ok(events),
+    };
+    let Some((position, refusal)) = refused.first().cloned() else { return Ok(events) };
+    let first = plan.groups.get(position as usize).map_or_else(String::new, |g| named(state, g));
+    Err(PlanRefused { refused: refused.len(), groups: plan.groups.len(), first, refusal })
+}
+
+fn named(state: &State, group: &Group) -> String {
+    let Some(assignment) = group.assignments.first() else { return "an empty group".into() };
+    let machine = state.machines().get(assignment.machine).map(|row| row.spec.name.to_string());
+    let machine = machine.unwrap_or_else(|| format!("machine#{}", assignment.machine.0));
+    format!("{} on {machine}", state.task_name(assignment.task))
+}

@@ -1,0 +1,7 @@
+//! Trace readers and experiments that run the real state machine and the real scheduler.
+
+pub mod convert;
+pub mod experiment;
+pub mod plot;
+pub mod trace;
+pub mod workload;
