@@ -2,7 +2,8 @@
 
 use cellwright_cell::reclaim::Settings;
 use cellwright_sim::convert::UsageModel;
-use cellwright_sim::experiment::load::{LoadOptions, Loaded, load};
+use cellwright_sim::experiment::load::{LoadOptions, Loaded, load, read, units_of};
+use cellwright_sim::experiment::measure::timed;
 use cellwright_sim::experiment::progress::Silent;
 use cellwright_sim::trace::TraceSource;
 use std::io;
@@ -14,17 +15,40 @@ pub fn folder() -> PathBuf {
     std::env::var_os("CELL_TRACES").map_or_else(|| default.into(), PathBuf::from)
 }
 
-pub fn google2011(copies: u32) -> io::Result<Loaded> {
+fn options(copies: u32) -> LoadOptions {
     let source = TraceSource::Google2011(folder().join("google2011"));
     let usage =
         Some(UsageModel { cpu_permille: 400, ram_permille: 550, settings: Settings::MEDIUM });
-    let options = LoadOptions {
+    LoadOptions {
         source,
         prod_only: false,
         usage,
         at_seconds: None,
         copies,
         pods: "default".into(),
-    };
-    load(&options, &Silent).map_err(io::Error::other)
+    }
+}
+
+pub fn google2011(copies: u32) -> io::Result<Loaded> {
+    load(&options(copies), &Silent).map_err(io::Error::other)
+}
+
+/// Every `share`-th machine, and every job with a `share`-th of its tasks.
+pub fn google2011_part(share: usize) -> io::Result<Loaded> {
+    let (workload, read_seconds) = timed(|| read(&options(1), &Silent));
+    let mut workload = workload.map_err(io::Error::other)?;
+    workload.machines = workload.machines.into_iter().step_by(share).collect();
+    // Rounding up alone would fill the small cell beyond its size with jobs of one task.
+    let mut position = 0;
+    workload.jobs.retain_mut(|job| {
+        job.spec.count = job.spec.count.div_ceil(share as u32);
+        let count = job.spec.count;
+        job.spec.overrides.retain(|index, _| *index < count);
+        position += 1;
+        count > 1 || position % share == 0
+    });
+    let (state, submit_seconds) = timed(|| workload.submit());
+    let units = units_of(&options(1).source);
+    let state = state.map_err(io::Error::other)?;
+    Ok(Loaded { workload, state, units, read_seconds, submit_seconds })
 }

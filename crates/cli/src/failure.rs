@@ -44,8 +44,9 @@ impl Failure {
 const FAULT: &str = "this is a fault of the program, not of your input: run the same command with \
      -o json and report it";
 
-const LOOK_AT_TRACE: &str = "check the path after the colon; for a cell that is sure to work type\n      \
-     cell sim pack --trace example:examples/small-cell";
+const LOOK_AT_TRACE: &str = "\
+check the path after the colon; for a cell that is sure to work type
+      cell sim pack --trace example:examples/small-cell";
 
 impl From<LoadError> for Failure {
     fn from(error: LoadError) -> Failure {

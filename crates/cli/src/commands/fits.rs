@@ -2,11 +2,11 @@
 
 use super::Success;
 use super::question::{QuestionArgs, header, places, refused};
-use super::shown::explained;
+use super::shown::{explained, notes, problems};
 use crate::failure::Failure;
-use crate::format;
 use crate::output::{Output, print, print_json};
 use crate::table::wrapped;
+use crate::{format, style};
 use cellwright_sched::whatif::Fits;
 use cellwright_sim::experiment::question::{Answer, fits};
 use clap::Args;
@@ -58,5 +58,8 @@ fn shown(answer: &Answer<Fits>) -> String {
         out.push_str("\nwhat stops the next one\n");
         out.push_str(&explained(explanation, answer.cell.units));
     }
+    let style = style::for_stdout();
+    out.push_str(&problems(&answer.cell.trace, style));
+    out.push_str(&notes(&answer.cell.notes, style));
     out
 }

@@ -39,7 +39,7 @@ pub struct PackArgs {
     pub score: Score,
 
     /// Explain this many classes of pending tasks, those with most tasks first [default: 3]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "3")]
     pub explain: Option<usize>,
 
     /// GPU demand that arrives, as a multiple of the capacity [default: 1.3]; openb only

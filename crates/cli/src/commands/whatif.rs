@@ -2,11 +2,11 @@
 
 use super::Success;
 use super::question::{QuestionArgs, header, places, refused};
-use super::shown::explained;
+use super::shown::{explained, notes, problems};
 use crate::failure::Failure;
 use crate::output::{Output, print, print_json};
 use crate::table::wrapped;
-use crate::{format, table};
+use crate::{format, style, table};
 use cellwright_sched::whatif::Whatif;
 use cellwright_sim::experiment::question::{Answer, whatif};
 use clap::Args;
@@ -86,5 +86,8 @@ fn shown(answer: &Answer<Whatif>) -> String {
         out.push_str("\nwhy the rest is pending\n");
         out.push_str(&explained(explanation, answer.cell.units));
     }
+    let style = style::for_stdout();
+    out.push_str(&problems(&answer.cell.trace, style));
+    out.push_str(&notes(&answer.cell.notes, style));
     out
 }

@@ -11,6 +11,8 @@ use std::path::Path;
 
 /// Milli-cores of a node.
 const NODE: u64 = 1000;
+/// Largest machine of such a log that is believed.
+const MAX_NODES: u64 = 1_000_000;
 
 /// Reads a log and turns its jobs into gangs.
 ///
@@ -24,20 +26,38 @@ pub fn swf(file: &Path) -> Result<Workload, ConvertError> {
         value: "absent".into(),
         allowed: "a header that states it",
     })?;
+    if nodes > MAX_NODES {
+        return Err(ConvertError::Field {
+            field: "MaxProcs",
+            of: file.display().to_string(),
+            value: nodes.to_string(),
+            allowed: "1 to 1,000,000",
+        });
+    }
     let mut out = Workload { reports: vec![log.report], ..Workload::default() };
-    for node in 0..nodes.min(1_000_000) {
+    let (mut unsaid, mut too_large) = (0u64, 0u64);
+    for node in 0..nodes {
         let name = Name::new(&format!("n{node}"))?;
         out.machines.push(plain_machine(name, Resources::new(NODE, 0, 0, 0)));
     }
     for job in &log.jobs {
-        let procs = job.allocated_procs.or(job.requested_procs).unwrap_or(1).max(1);
-        let count = u32::try_from(procs.min(nodes)).unwrap_or(u32::MAX);
+        let said = job.allocated_procs.or(job.requested_procs).filter(|procs| *procs > 0);
+        unsaid += u64::from(said.is_none());
+        let procs = said.unwrap_or(1);
+        too_large += u64::from(procs > nodes);
+        let count = procs.min(nodes) as u32;
         let limits = Resources::new(NODE, 0, 0, 0);
         let mut spec =
             plain_job(Name::new(&format!("j{}", job.job.0))?, count, Priority(100), limits);
         spec.gang = count > 1;
         let owner = Name::new(&format!("u{}", job.user.unwrap_or(0)))?;
         out.jobs.push(WorkloadJob { owner, spec, reserved: ReservedShare::ALL });
+    }
+    if unsaid > 0 {
+        out.notes.push(format!("{unsaid} jobs do not say their processors and count as one"));
+    }
+    if too_large > 0 {
+        out.notes.push(format!("{too_large} jobs ask for more than all {nodes} and get all"));
     }
     out.notes.push("a snapshot without time: all jobs of the log are in the queue at once".into());
     out.notes.push("each processor is a machine of one core; memory is not in the log".into());

@@ -20,6 +20,7 @@ use crate::trace::{Input, TraceError};
 use crate::workload::{Refused, ReservedShare, Workload, WorkloadJob};
 use cellwright_cell::name::Name;
 use cellwright_sched::Options;
+use cellwright_sched::executor::Sequential;
 use cellwright_sched::queue::Order;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -189,7 +190,7 @@ fn run_seed(
     let workload = workload(cell, &arrivals)?;
     let mut state = workload.submit()?;
     let scheduler = Options { order: Order::Arrival, preemption: false, ..options.scheduler };
-    let solved = solve(&state, scheduler, seed);
+    let solved = solve(&state, scheduler, seed, &Sequential);
     let outcome = solved.outcome;
     commit(&mut state, outcome.plan)?;
     let (used, all) = device_shares(&state);

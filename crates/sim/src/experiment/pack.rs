@@ -107,7 +107,7 @@ pub fn pack(
     let Loaded { workload, mut state, units, read_seconds, submit_seconds } = loaded;
     progress.stage("placing tasks", 0);
     let Solved { board, mut outcome, snapshot_seconds, solve_seconds, solve_cpu_seconds } =
-        solve(&state, options.scheduler, options.seed);
+        solve(&state, options.scheduler, options.seed, options.executor);
     progress.stage("applying the plan", 0);
     let plan = std::mem::take(&mut outcome.plan);
     let (applied, apply_seconds) = timed(|| commit(&mut state, plan));

@@ -2,7 +2,7 @@
 //! adding it would do to the others. The scheduler answers on a copy; the cell stays as it is.
 
 use super::load::Units;
-use super::pack::{PackResult, Packed};
+use super::pack::{PackResult, Packed, TraceProblems};
 use cellwright_cell::id::UserId;
 use cellwright_cell::reason::Refusal;
 use cellwright_cell::resource::Resources;
@@ -22,6 +22,7 @@ pub struct AskedCell {
     pub seed: u64,
     pub units: Units,
     pub notes: Vec<String>,
+    pub trace: TraceProblems,
 }
 
 /// The job that is asked about.
@@ -85,6 +86,8 @@ fn nobody(packed: &Packed) -> UserId {
 }
 
 fn asked_cell(pack: &PackResult) -> AskedCell {
+    let mut notes = pack.notes.clone();
+    notes.push("the job asked about reserves its limits, as every new task does".into());
     AskedCell {
         machines: pack.machines,
         tasks: pack.tasks,
@@ -92,7 +95,8 @@ fn asked_cell(pack: &PackResult) -> AskedCell {
         pending: pack.pending,
         seed: pack.seed,
         units: pack.units,
-        notes: pack.notes.clone(),
+        notes,
+        trace: pack.trace.clone(),
     }
 }
 

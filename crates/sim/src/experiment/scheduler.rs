@@ -6,6 +6,8 @@ use cellwright_cell::command::{Actor, Command, Done, Entry, Request};
 use cellwright_cell::plan::{Group, Plan};
 use cellwright_cell::reason::Refusal;
 use cellwright_cell::{Event, State};
+use cellwright_sched::executor::Executor;
+use cellwright_sched::queue::Queue;
 use cellwright_sched::score::packing::Model;
 use cellwright_sched::{Board, Options, Outcome, Solver};
 use serde::Serialize;
@@ -34,7 +36,8 @@ impl Techniques {
     pub fn of(options: &Options) -> Techniques {
         Techniques {
             score: model_name(options.model),
-            score_cache: options.score_cache,
+            // Scores are kept per class: without classes there is nothing to keep them by.
+            score_cache: options.score_cache && options.classes,
             equivalence_classes: options.classes,
             randomization: options.randomization,
         }
@@ -54,11 +57,13 @@ pub struct Solved {
 
 /// Mirrors the state and runs one pass.
 #[must_use]
-pub fn solve(state: &State, options: Options, seed: u64) -> Solved {
+pub fn solve(state: &State, options: Options, seed: u64, executor: &dyn Executor) -> Solved {
     let (mut board, snapshot_seconds) = timed(|| Board::from_state(state));
     let before = process_cpu();
-    let (outcome, solve_seconds) =
-        timed(|| Solver::new(options).pass(&mut board, state.now(), seed));
+    let (outcome, solve_seconds) = timed(|| {
+        let queue = Queue::new(&board, options.order, state.now(), seed);
+        Solver::new(options).pass_with(&mut board, queue, seed, executor)
+    });
     let solve_cpu_seconds = (process_cpu() - before).as_secs_f64();
     Solved { board, outcome, snapshot_seconds, solve_seconds, solve_cpu_seconds }
 }

@@ -153,11 +153,11 @@ fn run_trials(
         }
         trial
     };
-    let trials: Vec<Result<Trial, PlanRefused>> = match options.threads {
+    let trials: Vec<Result<Trial, CompactError>> = match options.threads {
         0 | 1 => seeds.iter().map(run).collect(),
         threads => Threads::new(threads)?.map(&seeds, run),
     };
-    Ok(trials.into_iter().collect::<Result<_, _>>()?)
+    trials.into_iter().collect()
 }
 
 fn sorted_percentile(mut values: Vec<usize>, permille: u32) -> usize {

@@ -1,5 +1,5 @@
 //! One trial: an order of machines, a search for how many of them are needed, and a last look by
-//! `apply` at the packing found.
+//! `apply` at the packing found, with all other machines down.
 //!
 //! The workload is submitted once and mirrored once; every packing starts from a copy of that
 //! mirror with the machines beyond the first `n` taken away. Rejected: a new state per size, which
@@ -10,10 +10,11 @@ use super::search::smallest_fitting;
 use super::{CompactError, CompactOptions, MAX_CLONES};
 use crate::experiment::placement::{PlacementHash, placement_hash};
 use crate::experiment::progress::Progress;
-use crate::experiment::scheduler::{PlanRefused, commit};
+use crate::experiment::scheduler::commit;
 use crate::trace::draw::Draws;
-use crate::workload::Workload;
+use crate::workload::{Refused, Workload, apply_one};
 use cellwright_cell::State;
+use cellwright_cell::command::Command;
 use cellwright_cell::id::MachineId;
 use cellwright_cell::resource::Resources;
 use cellwright_sched::feasible::{self, Spot};
@@ -78,7 +79,7 @@ impl Cell {
             let order: Vec<MachineId> = cell.board.machine_ids().collect();
             let outcome = cell.pack(&order, order.len(), options.seed);
             let left_out = cell.leave_out_hopeless(&outcome);
-            pending = outcome.pending.len() - left_out;
+            pending = waiting(&outcome) - left_out;
             if pending <= may_pend {
                 workload.notes.extend(cell.notes(left_out));
                 return Ok(cell);
@@ -135,9 +136,20 @@ impl Cell {
         Solver::new(self.scheduler).pass(&mut board, self.state.now(), seed)
     }
 
+    /// The submitted cell with these machines down: a plan that used one of them is refused.
+    fn state_without(&self, machines: &[MachineId]) -> Result<State, Refused> {
+        let mut state = self.state.clone();
+        let mut events = Vec::new();
+        for machine in machines {
+            let command = Command::MachineDown { machine: *machine };
+            apply_one(&mut state, &mut events, command)?;
+        }
+        Ok(state)
+    }
+
     /// # Errors
     /// When the state refuses a placement of the packing found.
-    pub fn trial(&self, seed: u64) -> Result<Trial, PlanRefused> {
+    pub fn trial(&self, seed: u64) -> Result<Trial, CompactError> {
         let start = std::time::Instant::now();
         let mut order: Vec<MachineId> = self.board.machine_ids().collect();
         Draws::for_purpose(seed, ORDER).shuffle(&mut order);
@@ -149,7 +161,7 @@ impl Cell {
         let mut best: Option<(usize, Outcome)> = None;
         let found = smallest_fitting(lower_bound.machines, order.len(), |kept| {
             let outcome = self.pack(&order, kept, seed);
-            let fits = outcome.pending.len() <= self.may_pend;
+            let fits = waiting(&outcome) <= self.may_pend;
             if fits && best.as_ref().is_none_or(|(size, _)| kept < *size) {
                 best = Some((kept, outcome));
             }
@@ -160,8 +172,8 @@ impl Cell {
         let packings = found.map_or(1, |found| found.probes);
         let (machines, outcome) =
             best.unwrap_or_else(|| (order.len(), self.pack(&order, order.len(), seed)));
-        let mut state = self.state.clone();
-        let pending = outcome.pending.len();
+        let pending = waiting(&outcome);
+        let mut state = self.state_without(&order[machines..])?;
         commit(&mut state, outcome.plan)?;
         Ok(Trial {
             seed,
@@ -175,6 +187,11 @@ impl Cell {
             placement_hash: placement_hash(&state),
         })
     }
+}
+
+/// Everybody without a machine at the end: those who found none and those who were evicted again.
+fn waiting(outcome: &Outcome) -> usize {
+    outcome.pending.len() + outcome.not_yet + outcome.preempted
 }
 
 /// What every task outside allocs asks for; inside, the alloc asks for them.
