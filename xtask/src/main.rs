@@ -20,12 +20,7 @@ const USAGE: &str = "usage: cargo xtask tidy";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments
-        .iter()
-        .map(String::as_str)
-        .collect::<Vec<_>>()
-        .as_slice()
-    {
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["tidy"] => run_tidy(),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
@@ -64,20 +59,14 @@ fn run_tidy() -> ExitCode {
         findings.len(),
         started.elapsed().as_secs_f64()
     );
-    if findings.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The nearest folder upwards that holds this crate. The path known when this was compiled will not
 /// do: checkouts that share a build cache share this program.
 fn find_root() -> io::Result<PathBuf> {
     let here = std::env::current_dir()?;
-    let root = here
-        .ancestors()
-        .find(|folder| folder.join("xtask/tidy-allow.txt").is_file());
+    let root = here.ancestors().find(|folder| folder.join("xtask/tidy-allow.txt").is_file());
     root.map(Path::to_path_buf)
         .ok_or_else(|| io::Error::other(format!("{} is outside of it", here.display())))
 }

@@ -29,11 +29,8 @@ enum Section {
 
 impl Manifest {
     pub fn parse(text: &str) -> Manifest {
-        let mut manifest = Manifest {
-            package: None,
-            dependencies: Vec::new(),
-            target_paths: Vec::new(),
-        };
+        let mut manifest =
+            Manifest { package: None, dependencies: Vec::new(), target_paths: Vec::new() };
         let mut section = Section::Other;
         for (index, raw) in text.lines().enumerate() {
             let line = raw.trim();
@@ -41,11 +38,7 @@ impl Manifest {
                 continue;
             }
             if let Some(header) = line.strip_prefix('[') {
-                let header = header
-                    .trim_start_matches('[')
-                    .split(']')
-                    .next()
-                    .unwrap_or("");
+                let header = header.trim_start_matches('[').split(']').next().unwrap_or("");
                 section = manifest.enter(header, index + 1);
             } else if let Some((key, value)) = line.split_once('=') {
                 manifest.key(&section, key.trim(), value.trim(), index + 1);
@@ -63,11 +56,7 @@ impl Manifest {
             [.., last] if is_dependency_table(last) => Section::Dependencies,
             [.., table, name] if is_dependency_table(table) => {
                 let name = unquoted(name);
-                self.dependencies.push(Dependency {
-                    key: name.clone(),
-                    package: name,
-                    line,
-                });
+                self.dependencies.push(Dependency { key: name.clone(), package: name, line });
                 Section::OneDependency
             }
             _ => Section::Other,
@@ -94,28 +83,18 @@ impl Manifest {
 }
 
 fn is_dependency_table(name: &str) -> bool {
-    matches!(
-        name,
-        "dependencies" | "dev-dependencies" | "build-dependencies"
-    )
+    matches!(name, "dependencies" | "dev-dependencies" | "build-dependencies")
 }
 
 /// The value of `package = "…"` inside an inline table.
 fn alias_target(value: &str) -> Option<String> {
     let (_, after) = value.split_once("package")?;
     let after = after.trim_start().strip_prefix('=')?;
-    Some(unquoted(
-        after
-            .trim_start()
-            .trim_start_matches('"')
-            .split('"')
-            .next()?,
-    ))
+    Some(unquoted(after.trim_start().trim_start_matches('"').split('"').next()?))
 }
 
 fn unquoted(text: &str) -> String {
-    text.trim_matches(|c: char| c == '"' || c == '\'' || c.is_whitespace())
-        .to_owned()
+    text.trim_matches(|c: char| c == '"' || c == '\'' || c.is_whitespace()).to_owned()
 }
 
 #[cfg(test)]
@@ -135,13 +114,8 @@ mod tests {
             .iter()
             .map(|d| (d.key.as_str(), d.package.as_str(), d.line))
             .collect();
-        let expected = [
-            ("a", "a", 4),
-            ("b", "b", 5),
-            ("c", "real-c", 6),
-            ("d", "real-d", 8),
-            ("e", "e", 11),
-        ];
+        let expected =
+            [("a", "a", 4), ("b", "b", 5), ("c", "real-c", 6), ("d", "real-d", 8), ("e", "e", 11)];
         assert_eq!(seen, expected);
         assert_eq!(manifest.package.as_deref(), Some("p"));
         assert_eq!(manifest.target_paths, ["src/x.rs"]);

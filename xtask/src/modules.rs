@@ -26,9 +26,7 @@ pub fn reach(repo: &Repo) -> Reach {
         }
         for kind in ["tests", "benches"] {
             let folder = format!("{package}/{kind}/");
-            let files = repo
-                .paths()
-                .filter(|p| p.starts_with(&folder) && p.ends_with(".rs"));
+            let files = repo.paths().filter(|p| p.starts_with(&folder) && p.ends_with(".rs"));
             reach.tests.extend(files.map(str::to_owned));
         }
     }
@@ -45,11 +43,8 @@ enum Follow {
 
 fn roots(repo: &Repo, package: &str) -> Vec<String> {
     let manifest = Manifest::parse(repo.text(&format!("{package}/Cargo.toml")).unwrap_or(""));
-    let mut roots: Vec<String> = manifest
-        .target_paths
-        .iter()
-        .map(|path| format!("{package}/{path}"))
-        .collect();
+    let mut roots: Vec<String> =
+        manifest.target_paths.iter().map(|path| format!("{package}/{path}")).collect();
     roots.extend(["src/lib.rs", "src/main.rs", "build.rs"].map(|name| format!("{package}/{name}")));
     let programs = format!("{package}/src/bin/");
     for path in repo.paths() {
@@ -74,10 +69,7 @@ fn follow(repo: &Repo, path: &str, which: Follow, seen: &mut BTreeSet<String>) {
         }
         for module in declared_modules(file, &path, is_root) {
             if which == Follow::All || !module.test {
-                let found = module
-                    .candidates
-                    .into_iter()
-                    .find(|c| repo.rust(c).is_some());
+                let found = module.candidates.into_iter().find(|c| repo.rust(c).is_some());
                 queue.extend(found.map(|file| (file, false)));
             }
         }
@@ -92,11 +84,8 @@ struct Module {
 fn declared_modules(file: &RustFile, path: &str, is_root: bool) -> Vec<Module> {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     let stem = name.trim_end_matches(".rs");
-    let home = if is_root || stem == "mod" {
-        folder.to_owned()
-    } else {
-        format!("{folder}/{stem}")
-    };
+    let home =
+        if is_root || stem == "mod" { folder.to_owned() } else { format!("{folder}/{stem}") };
     let mut inline: Vec<(&str, usize)> = Vec::new();
     let mut modules = Vec::new();
     for (index, token) in file.tokens.iter().enumerate() {
@@ -110,10 +99,7 @@ fn declared_modules(file: &RustFile, path: &str, is_root: bool) -> Vec<Module> {
         match file.at(index + 2) {
             "{" => inline.push((name, token.depth)),
             ";" => {
-                let inner: String = inline
-                    .iter()
-                    .map(|(outer, _)| format!("{outer}/"))
-                    .collect();
+                let inner: String = inline.iter().map(|(outer, _)| format!("{outer}/")).collect();
                 let candidates = match path_attribute(file, index) {
                     Some(relative) => vec![joined(folder, &relative)],
                     None => vec![
@@ -121,10 +107,7 @@ fn declared_modules(file: &RustFile, path: &str, is_root: bool) -> Vec<Module> {
                         format!("{home}/{inner}{name}/mod.rs"),
                     ],
                 };
-                modules.push(Module {
-                    candidates,
-                    test: token.test,
-                });
+                modules.push(Module { candidates, test: token.test });
             }
             _ => {}
         }
@@ -190,16 +173,9 @@ mod tests {
     #[test]
     fn test_files_are_those_only_tests_reach() {
         let repo = repo();
-        let tests: Vec<&str> = repo
-            .rust_files()
-            .map(|(path, _)| path)
-            .filter(|p| repo.is_test_file(p))
-            .collect();
-        let expected = [
-            "crates/a/src/t.rs",
-            "crates/a/src/t/helper.rs",
-            "crates/a/tests/whole.rs",
-        ];
+        let tests: Vec<&str> =
+            repo.rust_files().map(|(path, _)| path).filter(|p| repo.is_test_file(p)).collect();
+        let expected = ["crates/a/src/t.rs", "crates/a/src/t/helper.rs", "crates/a/tests/whole.rs"];
         assert_eq!(tests, expected);
     }
 

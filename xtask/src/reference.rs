@@ -8,12 +8,7 @@ use crate::repo::Repo;
 
 /// The texts between single backticks of one line.
 pub fn in_backticks(line: &str) -> Vec<&str> {
-    line.split('`')
-        .skip(1)
-        .step_by(2)
-        .map(str::trim)
-        .filter(|text| !text.is_empty())
-        .collect()
+    line.split('`').skip(1).step_by(2).map(str::trim).filter(|text| !text.is_empty()).collect()
 }
 
 /// Whether the text means a file or folder of this repository.
@@ -38,11 +33,7 @@ pub fn is_test_name(text: &str) -> bool {
 pub fn resolve(repo: &Repo, text: &str) -> Result<(), String> {
     if !is_path(text) {
         let declared = repo.rust_files().any(|(_, file)| file.declares(text));
-        return if declared {
-            Ok(())
-        } else {
-            Err(format!("no item `{text}` in any Rust file"))
-        };
+        return if declared { Ok(()) } else { Err(format!("no item `{text}` in any Rust file")) };
     }
     let (path, item) = match text.split_once("::") {
         Some((path, item)) => (path, item.rsplit("::").next()),
@@ -65,22 +56,11 @@ mod tests {
 
     #[test]
     fn paths_are_told_from_prose() {
-        for text in [
-            "crates/cell/src/a.rs",
-            "bench/",
-            "deny.toml",
-            "a/b.rs::some_test",
-        ] {
+        for text in ["crates/cell/src/a.rs", "bench/", "deny.toml", "a/b.rs::some_test"] {
             assert!(is_path(text), "{text}");
         }
-        for text in [
-            "cell",
-            "cell::fit",
-            "cell/user/job/index = 3",
-            "/metrics",
-            "make test",
-            ".rs",
-        ] {
+        for text in ["cell", "cell::fit", "cell/user/job/index = 3", "/metrics", "make test", ".rs"]
+        {
             assert!(!is_path(text), "{text}");
         }
     }
@@ -88,19 +68,10 @@ mod tests {
     #[test]
     fn pointers_must_lead_somewhere() {
         let repo = Repo::of(&[("crates/a/src/lib.rs", "fn holds() {} struct Plan;")]);
-        for good in [
-            "crates/a",
-            "crates/a/src/lib.rs",
-            "crates/a/src/lib.rs::holds",
-            "Plan",
-        ] {
+        for good in ["crates/a", "crates/a/src/lib.rs", "crates/a/src/lib.rs::holds", "Plan"] {
             assert_eq!(resolve(&repo, good), Ok(()), "{good}");
         }
-        for bad in [
-            "crates/b",
-            "crates/a/src/lib.rs::fails",
-            "nowhere_to_be_found",
-        ] {
+        for bad in ["crates/b", "crates/a/src/lib.rs::fails", "nowhere_to_be_found"] {
             assert!(resolve(&repo, bad).is_err(), "{bad}");
         }
     }

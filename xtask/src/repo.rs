@@ -98,11 +98,7 @@ impl Repo {
         let inside = format!("{path}/");
         path.is_empty()
             || self.paths.contains(path)
-            || self
-                .paths
-                .range(inside.clone()..)
-                .next()
-                .is_some_and(|p| p.starts_with(&inside))
+            || self.paths.range(inside.clone()..).next().is_some_and(|p| p.starts_with(&inside))
     }
 
     pub fn paths(&self) -> impl Iterator<Item = &str> {
@@ -114,9 +110,7 @@ impl Repo {
     }
 
     pub fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.texts
-            .iter()
-            .map(|(path, text)| (path.as_str(), text.as_str()))
+        self.texts.iter().map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
     pub fn rust(&self, path: &str) -> Option<&RustFile> {
@@ -144,8 +138,7 @@ impl Repo {
 
     /// Folders of packages (`crates/cell`, `xtask`), the workspace root left out.
     pub fn packages(&self) -> impl Iterator<Item = &str> {
-        self.paths()
-            .filter_map(|path| path.strip_suffix("/Cargo.toml"))
+        self.paths().filter_map(|path| path.strip_suffix("/Cargo.toml"))
     }
 }
 

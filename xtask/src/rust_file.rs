@@ -48,19 +48,12 @@ pub struct RustFile {
 impl RustFile {
     pub fn lex(text: &str) -> Result<RustFile, String> {
         let stream = TokenStream::from_str(text).map_err(|error| {
-            format!(
-                "not valid Rust tokens at line {}: {error}",
-                error.span().start().line
-            )
+            format!("not valid Rust tokens at line {}: {error}", error.span().start().line)
         })?;
         let mut tokens = Vec::new();
         flatten(stream, 0, &mut tokens);
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-        let mut file = RustFile {
-            tokens,
-            test_lines: vec![false; lines.len() + 2],
-            lines,
-        };
+        let mut file = RustFile { tokens, test_lines: vec![false; lines.len() + 2], lines };
         file.mark_tests();
         Ok(file)
     }
@@ -71,9 +64,7 @@ impl RustFile {
 
     /// The text of the token at `index`, empty outside the file: patterns need no bounds checks.
     pub fn at(&self, index: usize) -> &str {
-        self.tokens
-            .get(index)
-            .map_or("", |token| token.text.as_str())
+        self.tokens.get(index).map_or("", |token| token.text.as_str())
     }
 
     /// Whether `::` starts at `index`.
@@ -93,10 +84,7 @@ impl RustFile {
     pub fn functions(&self) -> Vec<Function> {
         let mut functions = Vec::new();
         for (index, token) in self.tokens.iter().enumerate() {
-            let named = self
-                .tokens
-                .get(index + 1)
-                .is_some_and(|next| next.kind == Kind::Ident);
+            let named = self.tokens.get(index + 1).is_some_and(|next| next.kind == Kind::Ident);
             if token.text != "fn" || token.kind != Kind::Ident || !named {
                 continue;
             }
@@ -157,10 +145,7 @@ impl RustFile {
     }
 
     fn joined(&self, from: usize, to: usize) -> String {
-        self.tokens[from..to]
-            .iter()
-            .map(|token| token.text.as_str())
-            .collect()
+        self.tokens[from..to].iter().map(|token| token.text.as_str()).collect()
     }
 
     fn mark_tests(&mut self) {
@@ -257,21 +242,11 @@ fn flatten(stream: TokenStream, depth: usize, into: &mut Vec<Token>) {
                 into.push(token(Kind::Ident, &ident.to_string(), ident.span(), false));
             }
             TokenTree::Literal(literal) => {
-                into.push(token(
-                    Kind::Literal,
-                    &literal.to_string(),
-                    literal.span(),
-                    false,
-                ));
+                into.push(token(Kind::Literal, &literal.to_string(), literal.span(), false));
             }
             TokenTree::Punct(punct) => {
                 let joint = punct.spacing() == Spacing::Joint;
-                into.push(token(
-                    Kind::Punct,
-                    &punct.as_char().to_string(),
-                    punct.span(),
-                    joint,
-                ));
+                into.push(token(Kind::Punct, &punct.as_char().to_string(), punct.span(), joint));
             }
             TokenTree::Group(group) => {
                 let (open, close) = match group.delimiter() {
@@ -294,42 +269,24 @@ mod tests {
 
     fn test_idents(source: &str) -> Vec<String> {
         let file = RustFile::lex(source).expect("lexes");
-        let marked = file
-            .tokens
-            .iter()
-            .filter(|t| t.test && t.text.starts_with("in_"));
+        let marked = file.tokens.iter().filter(|t| t.test && t.text.starts_with("in_"));
         marked.map(|t| t.text.clone()).collect()
     }
 
     #[test]
     fn test_code_ends_with_its_item() {
         for (source, expected) in [
-            (
-                "#[cfg(test)] mod in_a { fn in_b() {} } fn out() {}",
-                vec!["in_a", "in_b"],
-            ),
+            ("#[cfg(test)] mod in_a { fn in_b() {} } fn out() {}", vec!["in_a", "in_b"]),
             (
                 "#[test] #[allow(x)] fn in_a<T, U>() -> u8 where T: X, U: Y { in_b } fn out() {}",
                 vec!["in_a", "in_b"],
             ),
-            (
-                "#[cfg(test)] use in_a::{in_b, in_c}; use out;",
-                vec!["in_a", "in_b", "in_c"],
-            ),
-            (
-                "struct S { #[cfg(test)] in_a: Map<A, in_b>, out: u8 }",
-                vec!["in_a", "in_b"],
-            ),
-            (
-                "#[cfg(all(test, unix))] const fn in_a() {} fn in_not() {}",
-                vec!["in_a"],
-            ),
+            ("#[cfg(test)] use in_a::{in_b, in_c}; use out;", vec!["in_a", "in_b", "in_c"]),
+            ("struct S { #[cfg(test)] in_a: Map<A, in_b>, out: u8 }", vec!["in_a", "in_b"]),
+            ("#[cfg(all(test, unix))] const fn in_a() {} fn in_not() {}", vec!["in_a"]),
             ("#[cfg(any(test, fuzzing))] fn in_not() {}", vec![]),
             ("#[cfg(not(test))] fn in_not() {}", vec![]),
-            (
-                "mod out { #[cfg(test)] mod in_a; } fn in_not() {}",
-                vec!["in_a"],
-            ),
+            ("mod out { #[cfg(test)] mod in_a; } fn in_not() {}", vec!["in_a"]),
         ] {
             assert_eq!(test_idents(source), expected, "{source}");
         }
@@ -356,11 +313,7 @@ mod tests {
     #[test]
     fn attributes_are_found_behind_visibility() {
         let file = RustFile::lex("#[a] #[path = \"x.rs\"] pub(crate) mod m;").expect("lexes");
-        let index = file
-            .tokens
-            .iter()
-            .position(|t| t.text == "mod")
-            .expect("has a mod");
+        let index = file.tokens.iter().position(|t| t.text == "mod").expect("has a mod");
         assert_eq!(file.attributes_before(index), ["path=\"x.rs\"", "a"]);
     }
 }

@@ -30,11 +30,7 @@ pub struct Finding {
 
 impl Finding {
     pub fn new(path: &str, line: usize, message: impl Into<String>) -> Finding {
-        Finding {
-            path: path.to_owned(),
-            line,
-            message: message.into(),
-        }
+        Finding { path: path.to_owned(), line, message: message.into() }
     }
 }
 
@@ -67,16 +63,11 @@ pub fn run(repo: &Repo) -> Vec<Finding> {
 
 fn unreadable(repo: &Repo) -> Vec<Finding> {
     let files = repo.unreadable().iter();
-    files
-        .map(|(path, reason)| Finding::new(path, 0, reason.clone()))
-        .collect()
+    files.map(|(path, reason)| Finding::new(path, 0, reason.clone())).collect()
 }
 
 /// The messages of a check over a repository made of these files.
 #[cfg(test)]
 fn messages(check: fn(&Repo) -> Vec<Finding>, files: &[(&str, &str)]) -> Vec<String> {
-    check(&Repo::of(files))
-        .iter()
-        .map(ToString::to_string)
-        .collect()
+    check(&Repo::of(files)).iter().map(ToString::to_string).collect()
 }

@@ -8,10 +8,11 @@
 //! list of rules.
 
 use crate::constraint::Constraint;
-use crate::job::ChangeClass;
+use crate::job::{ChangeClass, Job};
 use crate::named::NamedAmount;
 use crate::resource::Resources;
 use crate::spec::{JobKind, JobSpec};
+use crate::task::Task;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What has to be done to a task that is on a machine, mildest first.
@@ -65,6 +66,13 @@ pub fn for_task(old: &JobSpec, new: &JobSpec, index: u32) -> (ChangeClass, Effec
     let own = task_fields(old, new, index);
     let all = shared_fields(old, new).into_iter().chain(own);
     all.fold((ChangeClass::NoRestart, Effect::InPlace), worst)
+}
+
+/// Whether `task` is to become another program or ask for another place than the one it failed in:
+/// what it did so far says little of what it will do.
+pub(crate) fn starts_afresh(job: &Job, task: &Task) -> bool {
+    let other = task.version != job.version;
+    other && for_task(job.spec_of(task.version), job.spec(), task.index).0 >= ChangeClass::Restart
 }
 
 /// Name of the first field that no update can change. What such a change means is a new job.

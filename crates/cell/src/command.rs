@@ -31,7 +31,7 @@ pub struct Request {
     pub command: Command,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Actor {
     /// The cell's own parts: schedulers, controllers, link shards. Authenticated by the master.
     System,
@@ -49,40 +49,101 @@ pub struct RequestId {
 pub enum Command {
     // Machines.
     AddMachine(MachineSpec),
-    UpdateMachine { spec: MachineSpec },
-    RemoveMachine { name: Name },
-    MachineUp { machine: MachineId, incarnation: u64 },
-    MachineDown { machine: MachineId },
-    StartDrain { name: Name },
-    StopDrain { name: Name },
+    UpdateMachine {
+        spec: MachineSpec,
+    },
+    RemoveMachine {
+        name: Name,
+    },
+    MachineUp {
+        machine: MachineId,
+        incarnation: u64,
+    },
+    MachineDown {
+        machine: MachineId,
+    },
+    StartDrain {
+        name: Name,
+    },
+    StopDrain {
+        name: Name,
+    },
     /// The agent's full list of installed packages.
-    SetMachinePackages { machine: MachineId, packages: BTreeSet<PackageRef> },
+    SetMachinePackages {
+        machine: MachineId,
+        packages: BTreeSet<PackageRef>,
+    },
     // Users.
-    AddUser { name: Name },
-    RemoveUser { name: Name },
-    SetCapabilities { user: Name, capabilities: BTreeSet<Capability> },
+    AddUser {
+        name: Name,
+    },
+    RemoveUser {
+        name: Name,
+    },
+    SetCapabilities {
+        user: Name,
+        capabilities: BTreeSet<Capability>,
+    },
     /// `None` takes the quota away.
-    SetQuota { user: Name, band: Band, quota: Option<Quota> },
+    SetQuota {
+        user: Name,
+        band: Band,
+        quota: Option<Quota>,
+    },
     // Jobs. `owner` is whose job it is; the actor must be the owner or an administrator.
-    SubmitJob { owner: Name, spec: JobSpec },
+    SubmitJob {
+        owner: Name,
+        spec: JobSpec,
+    },
     /// `expect`: the version the client saw; `None` overwrites whatever is there.
-    UpdateJob { owner: Name, spec: JobSpec, expect: Option<u32> },
-    ResizeJob { job: JobKey, count: u32, expect: Option<u32> },
-    StopJob { job: JobKey },
-    UndoUpdate { job: JobKey },
-    CloseUpdate { job: JobKey },
+    UpdateJob {
+        owner: Name,
+        spec: JobSpec,
+        expect: Option<u32>,
+    },
+    ResizeJob {
+        job: JobKey,
+        count: u32,
+        expect: Option<u32>,
+    },
+    StopJob {
+        job: JobKey,
+    },
+    UndoUpdate {
+        job: JobKey,
+    },
+    CloseUpdate {
+        job: JobKey,
+    },
     /// Controllers: roll the open update of the job forward on one task.
-    StepUpdate { job: JobKey, index: u32 },
+    StepUpdate {
+        job: JobKey,
+        index: u32,
+    },
     /// Controllers: forget jobs that ended before `ended_before`.
-    PurgeJobs { ended_before: Time },
+    PurgeJobs {
+        ended_before: Time,
+    },
     // Placement.
     CommitPlan(Plan),
     /// Controllers: move a task or alloc away, within budgets unless its machine over-commits.
-    Evict { task: TaskId, attempt: u32, cause: EvictCause },
+    Evict {
+        task: TaskId,
+        attempt: u32,
+        cause: EvictCause,
+    },
     // Agents.
-    TaskReports { machine: MachineId, incarnation: u64, reports: Vec<TaskReport> },
+    TaskReports {
+        machine: MachineId,
+        incarnation: u64,
+        reports: Vec<TaskReport>,
+    },
     /// A log saver fetched the retained disk, or it can no longer be fetched.
-    ReleaseRetained { machine: MachineId, task: TaskId, attempt: u32 },
+    ReleaseRetained {
+        machine: MachineId,
+        task: TaskId,
+        attempt: u32,
+    },
     /// Controllers: let everything whose time has passed expire (retained disk, leases, quota).
     Expire,
     // Ephemeral resources.
@@ -92,11 +153,16 @@ pub enum Command {
         lease_until: Time,
         changes: Vec<(MachineId, CapacityChange)>,
     },
-    DeleteResource { namespace: Token, name: Token },
+    DeleteResource {
+        namespace: Token,
+        name: Token,
+    },
     // Reclamation: the estimator's logged reservations.
     SetReservations(Vec<ReservationChange>),
     /// Raised once every replica can apply the new behaviour.
-    RaiseLevel { level: u32 },
+    RaiseLevel {
+        level: u32,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -116,8 +116,12 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
     compile(pattern).map(drop).map_err(|e| format!("pattern {pattern:?} is not valid: {e}"))
 }
 
+/// The pattern has to stand on its own before it is put in brackets: one that closes them and opens
+/// others would match parts.
 fn compile(pattern: &str) -> Result<regex_lite::Regex, regex_lite::Error> {
-    regex_lite::RegexBuilder::new(&format!("^(?:{pattern})$")).size_limit(1 << 18).build()
+    let build = |text: &str| regex_lite::RegexBuilder::new(text).size_limit(1 << 18).build();
+    build(pattern)?;
+    build(&format!("^(?:{pattern})$"))
 }
 
 /// A pattern that does not compile (possible only in hand-made state) matches nothing.
@@ -247,6 +251,7 @@ mod tests {
             assert!(error.contains(says), "{error}");
         };
         bad(Operator::Matches("(".into()), Strength::Hard, "not valid");
+        bad(Operator::Matches("a)|(?:b".into()), Strength::Hard, "not valid");
         bad(Operator::Matches("a".repeat(300)), Strength::Hard, "at most 256");
         bad(Operator::In(vec![]), Strength::Hard, "one value or more");
         bad(Operator::VersionBelow("1..2".into()), Strength::Hard, "dotted parts");

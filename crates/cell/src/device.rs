@@ -31,8 +31,7 @@ pub struct DeviceRequest {
 impl DeviceRequest {
     #[must_use]
     pub fn accepts(&self, device: &Device) -> bool {
-        self.kind == device.kind
-            && (self.models.is_empty() || self.models.contains(&device.model))
+        self.kind == device.kind && (self.models.is_empty() || self.models.contains(&device.model))
     }
 }
 

@@ -98,6 +98,7 @@ impl State {
     pub(crate) fn remove_task(&mut self, id: TaskId) {
         if let Some(task) = self.tasks.remove(id) {
             self.count_task(id, &task, false);
+            self.attempt_floor = self.attempt_floor.max(task.attempt.saturating_add(1));
             Arc::make_mut(&mut self.vacant_tasks).insert(id);
         }
     }
@@ -119,6 +120,10 @@ impl State {
             match add {
                 true => sorted_insert(&mut load.tasks, id),
                 false => sorted_remove(&mut load.tasks, &id),
+            }
+            if !task.state.holds_resources() {
+                let leaving = load.leaving;
+                load.leaving = if add { leaving + 1 } else { leaving.saturating_sub(1) };
             }
         }
         if let Some(alloc) = task.alloc {

@@ -17,14 +17,39 @@ pub struct Event {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
-    Task { task: TaskId, job: JobId, index: u32, attempt: u32, change: TaskChange },
-    Job { job: JobId, change: JobChange },
+    Task {
+        task: TaskId,
+        job: JobId,
+        index: u32,
+        attempt: u32,
+        change: TaskChange,
+    },
+    Job {
+        job: JobId,
+        change: JobChange,
+    },
     /// A submission or update that was refused; leaves no other trace.
-    JobRejected { user: Name, job: Name, refusal: Refusal },
-    Machine { machine: MachineId, change: MachineChange },
-    User { user: UserId, change: UserChange },
-    Resource { resource: ResourceId, machine: Option<MachineId>, change: ResourceChange },
-    LevelRaised { level: u32 },
+    JobRejected {
+        user: Name,
+        job: Name,
+        refusal: Refusal,
+    },
+    Machine {
+        machine: MachineId,
+        change: MachineChange,
+    },
+    User {
+        user: UserId,
+        change: UserChange,
+    },
+    Resource {
+        resource: ResourceId,
+        machine: Option<MachineId>,
+        change: ResourceChange,
+    },
+    LevelRaised {
+        level: u32,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -34,21 +59,37 @@ pub enum TaskChange {
     /// Deferred -> pending.
     Released,
     /// Pending -> assigned.
-    Scheduled { machine: MachineId },
+    Scheduled {
+        machine: MachineId,
+    },
     /// Assigned -> running.
-    Started { machine: MachineId },
+    Started {
+        machine: MachineId,
+    },
     /// Told to stop.
-    Stopping { machine: MachineId },
+    Stopping {
+        machine: MachineId,
+    },
     /// Back to pending, through no fault of its own.
-    Evicted { machine: MachineId },
+    Evicted {
+        machine: MachineId,
+    },
     /// Attempt ended with success and the job wants it again; back to pending.
-    Completed { machine: MachineId },
+    Completed {
+        machine: MachineId,
+    },
     /// Attempt failed; back to pending.
-    Failed { machine: MachineId },
+    Failed {
+        machine: MachineId,
+    },
     /// Machine lost; back to pending.
-    Lost { machine: MachineId },
+    Lost {
+        machine: MachineId,
+    },
     /// Assigned again to the machine it was on.
-    Restarted { machine: MachineId },
+    Restarted {
+        machine: MachineId,
+    },
     /// A new version took effect without restart.
     Updated,
     /// A change of an update was not made.
@@ -85,7 +126,9 @@ pub enum MachineChange {
     Added,
     Updated,
     Removed,
-    Up { incarnation: u64 },
+    Up {
+        incarnation: u64,
+    },
     Down,
     DrainStarted,
     DrainStopped,
@@ -94,8 +137,12 @@ pub enum MachineChange {
     OverCommitted,
     /// Fits again.
     Recovered,
-    DiskRetained { bytes: u64 },
-    DiskReleased { bytes: u64 },
+    DiskRetained {
+        bytes: u64,
+    },
+    DiskReleased {
+        bytes: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -103,10 +150,16 @@ pub enum UserChange {
     Added,
     Removed,
     CapabilitiesChanged,
-    QuotaChanged { band: Band },
+    QuotaChanged {
+        band: Band,
+    },
     /// More is charged than granted: nothing new is admitted in this band.
-    QuotaExceeded { band: Band },
-    QuotaRecovered { band: Band },
+    QuotaExceeded {
+        band: Band,
+    },
+    QuotaRecovered {
+        band: Band,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -52,7 +52,7 @@ pub fn misfit(
     let Some(load) = state.machine_load(machine) else { return Some(Misfit::MachineDown) };
     None.or_else(|| status(row, alloc))
         .or_else(|| constraints(candidate.spec, row))
-        .or_else(|| crashed(candidate.task, machine))
+        .or_else(|| crashed(state, candidate.task, machine))
         .or_else(|| alloc_member(state, candidate.spec, machine, alloc))
         .or_else(|| spread(state, candidate, machine, row))
         .or_else(|| static_ports(candidate.spec, load))
@@ -76,8 +76,8 @@ fn constraints(spec: &JobSpec, row: &Machine) -> Option<Misfit> {
     Some(Misfit::Constraint { position })
 }
 
-fn crashed(task: &Task, machine: MachineId) -> Option<Misfit> {
-    task.avoids(machine).then_some(Misfit::CrashedHere)
+fn crashed(state: &State, task: &Task, machine: MachineId) -> Option<Misfit> {
+    task.avoids(machine, state.now()).then_some(Misfit::CrashedHere)
 }
 
 fn alloc_member(
@@ -170,10 +170,10 @@ pub fn ports_granted(spec: &JobSpec, row: &Machine, load: &MachineLoad, ports: &
 }
 
 /// Picks devices for all requests: for each, the fullest ones that still have the shares, so that
-/// whole devices stay whole.
+/// whole devices stay whole. Where that leaves a later request without, others are searched for.
 ///
 /// # Errors
-/// The first request that cannot be met.
+/// The first request that cannot be met when each takes the fullest.
 pub fn choose_devices(
     devices: &[Device],
     load: &MachineLoad,
@@ -182,7 +182,21 @@ pub fn choose_devices(
     if requests.is_empty() {
         return Ok(Vec::new());
     }
-    let mut free: Vec<u16> = (0..devices.len()).map(|i| load.device_free(i)).collect();
+    let free: Vec<u16> = (0..devices.len()).map(|i| load.device_free(i)).collect();
+    let in_turn = choose_in_turn(devices, free.clone(), requests);
+    match in_turn {
+        Err(misfit) if requests.len() > 1 => {
+            DeviceSearch::run(devices, free, requests).ok_or(misfit)
+        }
+        decided => decided,
+    }
+}
+
+fn choose_in_turn(
+    devices: &[Device],
+    mut free: Vec<u16>,
+    requests: &[DeviceRequest],
+) -> Result<Vec<DeviceGrant>, Misfit> {
     let mut grants = Vec::new();
     for request in requests {
         let mut fitting: Vec<usize> = (0..devices.len())
@@ -200,6 +214,84 @@ pub fn choose_devices(
         }
     }
     Ok(grants)
+}
+
+/// Devices looked at before a search gives up: what needs more counts as not fitting.
+const DEVICE_SEARCH_STEPS: u32 = 20_000;
+
+/// A search for devices that meet all requests at once, one device at a time with backtracking.
+struct DeviceSearch<'a> {
+    devices: &'a [Device],
+    requests: &'a [DeviceRequest],
+    /// Which request each step serves, those with the least choice first.
+    units: Vec<usize>,
+    free: Vec<u16>,
+    /// By request, in rising order.
+    chosen: Vec<Vec<usize>>,
+    steps: u32,
+}
+
+impl<'a> DeviceSearch<'a> {
+    fn run(
+        devices: &'a [Device],
+        free: Vec<u16>,
+        requests: &'a [DeviceRequest],
+    ) -> Option<Vec<DeviceGrant>> {
+        let slack = |request: &DeviceRequest| {
+            let meets = |at: &usize| request.accepts(&devices[*at]) && free[*at] >= request.milli;
+            let fitting = (0..devices.len()).filter(meets).count();
+            fitting.checked_sub(usize::from(request.count))
+        };
+        let slacks: Option<Vec<usize>> = requests.iter().map(slack).collect();
+        let slacks = slacks?;
+        let mut order: Vec<usize> = (0..requests.len()).collect();
+        order.sort_by_key(|at| (slacks[*at], *at));
+        let many = |at: usize| std::iter::repeat_n(at, usize::from(requests[at].count));
+        let units = order.into_iter().flat_map(many).collect();
+        let chosen = vec![Vec::new(); requests.len()];
+        let steps = DEVICE_SEARCH_STEPS;
+        let mut search = DeviceSearch { devices, requests, units, free, chosen, steps };
+        search.extend(0).then(|| search.grants())
+    }
+
+    /// Serves the units from `unit` on; false, and nothing taken, when that cannot be done.
+    fn extend(&mut self, unit: usize) -> bool {
+        let Some(asks) = self.units.get(unit).copied() else { return true };
+        let request = &self.requests[asks];
+        let first = self.chosen[asks].last().map_or(0, |last| last + 1);
+        for at in first..self.devices.len() {
+            if self.steps == 0 {
+                return false;
+            }
+            self.steps -= 1;
+            let same = |other: usize| {
+                self.devices[other] == self.devices[at] && self.free[other] == self.free[at]
+            };
+            // What failed with its twin fails with this one.
+            let tried = (first..at).any(same);
+            if tried || !request.accepts(&self.devices[at]) || self.free[at] < request.milli {
+                continue;
+            }
+            self.free[at] -= request.milli;
+            self.chosen[asks].push(at);
+            if self.extend(unit + 1) {
+                return true;
+            }
+            self.chosen[asks].pop();
+            self.free[at] += request.milli;
+        }
+        false
+    }
+
+    fn grants(&self) -> Vec<DeviceGrant> {
+        let served = self.requests.iter().zip(&self.chosen);
+        let grant = |(request, devices): (&DeviceRequest, &Vec<usize>)| {
+            let milli = request.milli;
+            let grant = move |at: &usize| DeviceGrant { device: *at as u8, milli };
+            devices.iter().map(grant).collect::<Vec<_>>()
+        };
+        served.flat_map(grant).collect()
+    }
 }
 
 /// Whether `grants` meet the requests in order, each with distinct devices, within what is free.
@@ -293,4 +385,54 @@ fn room_misfit(
         (None, b) => b,
     };
     first.map(Misfit::Resource)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::MAX_DEVICES;
+    use crate::name::Token;
+
+    /// Requests like `any`, `a100` or `2*any:500` on whole devices of these models.
+    fn check(models: &[&str], asks: &[&str], want: Option<&[u8]>) {
+        let token = |text: &str| Token::new(text).unwrap();
+        let device = |model: &&str| Device { kind: token("gpu"), model: token(model) };
+        let devices: Vec<Device> = models.iter().map(device).collect();
+        let request = |text: &&str| {
+            let (count, rest) = text.split_once('*').unwrap_or(("1", text));
+            let (model, milli) = rest.split_once(':').unwrap_or((rest, "1000"));
+            DeviceRequest {
+                kind: token("gpu"),
+                models: if model == "any" { vec![] } else { vec![token(model)] },
+                count: count.parse().unwrap(),
+                milli: milli.parse().unwrap(),
+            }
+        };
+        let requests: Vec<DeviceRequest> = asks.iter().map(request).collect();
+        let load = MachineLoad::default();
+        let chosen = choose_devices(&devices, &load, &requests).ok();
+        if let Some(grants) = &chosen {
+            assert!(devices_granted(&devices, &load, &requests, grants), "{asks:?}: {grants:?}");
+        }
+        let chosen: Option<Vec<u8>> = chosen.map(|g| g.iter().map(|g| g.device).collect());
+        assert_eq!(chosen.as_deref(), want, "{asks:?} on {models:?}");
+    }
+
+    #[test]
+    fn a_request_without_choice_is_not_left_without_a_device() {
+        check(&["a100", "t4"], &["any", "a100"], Some(&[1, 0]));
+        check(&["a100", "t4"], &["a100", "any"], Some(&[0, 1]));
+        check(&["a100", "t4", "t4"], &["2*any", "a100"], Some(&[1, 2, 0]));
+        check(&["a100", "t4"], &["2*any:500", "any:500", "a100:500"], Some(&[0, 1, 1, 0]));
+        check(&["a100", "t4"], &["any", "a100", "t4"], None);
+        check(&["t4", "t4"], &["any", "a100"], None);
+        check(&["t4"], &["2*any"], None);
+    }
+
+    #[test]
+    fn a_search_among_many_like_devices_ends() {
+        let models = ["a100"; MAX_DEVICES];
+        check(&models, &["40*any:600", "25*any:600"], None);
+        check(&models, &["40*any:600", "30*any:500", "64*any:400", "24*any:100"], None);
+    }
 }

@@ -94,8 +94,7 @@ impl Job {
     #[must_use]
     pub fn charges(&self) -> BTreeMap<Band, Resources> {
         let mut versions: BTreeMap<Band, Vec<&JobSpec>> = BTreeMap::new();
-        let charged =
-            |spec: &JobSpec| spec.alloc_set.is_none() && spec.priority != Priority(0);
+        let charged = |spec: &JobSpec| spec.alloc_set.is_none() && spec.priority != Priority(0);
         if !self.is_dead() {
             for spec in self.specs.values().filter(|spec| charged(spec)) {
                 versions.entry(spec.priority.band()).or_default().push(spec);
@@ -129,7 +128,7 @@ fn most_of_each(specs: &[&JobSpec]) -> Resources {
     let mut cuts: BTreeSet<u32> = marks.filter(|at| *at <= count).collect();
     cuts.insert(0);
     let ends = cuts.iter().skip(1).copied();
-    cuts.iter().zip(ends).fold(Resources::ZERO, |sum, (from, to)| {
-        sum.plus(most(*from).times(u64::from(to - from)))
-    })
+    cuts.iter()
+        .zip(ends)
+        .fold(Resources::ZERO, |sum, (from, to)| sum.plus(most(*from).times(u64::from(to - from))))
 }

@@ -27,6 +27,8 @@ pub struct MachineLoad {
     pub limits: Resources,
     /// Everything bound to the machine, stopping ones too, sorted.
     pub tasks: Vec<TaskId>,
+    /// How many of `tasks` are on their way out and hold nothing any more.
+    pub leaving: u32,
     /// Ports in use and by whom, sorted. Ports of stopping tasks have passed on.
     pub ports: Vec<(u16, TaskId)>,
     /// Milli-shares in use by device position.

@@ -3,8 +3,9 @@
 //! is lacking, and nobody goes whose leaving turns out not to be needed.
 //!
 //! Prod pays only for prod: a prod task is named when the limits of prod alone exceed the machine,
-//! when it holds a device the machine no longer has, or when no non-prod task is left that could
-//! give way. Named resources whose capacity fell below their use oblige nobody: their holders stay.
+//! or when it holds a device the machine no longer has. Where prod fits and what others left behind
+//! for log savers does not, nobody is named: the disk comes back by itself. Named resources whose
+//! capacity fell below their use oblige nobody: their holders stay.
 //!
 //! Rejected: the smallest set by count. It would evict one batch task where two best-effort tasks
 //! suffice, and a priority is a promise about order.
@@ -27,7 +28,7 @@ pub fn victims(state: &State, machine: MachineId) -> Vec<TaskId> {
     }
     let mut rest = holders(state, machine);
     let mut chosen = Vec::new();
-    for round in [Round::ProdForProd, Round::NonProd, Round::Anyone] {
+    for round in [Round::ProdForProd, Round::NonProd, Round::ProdForDevices] {
         shed(&mut sums, &mut rest, &mut chosen, round);
     }
     drop_needless(&mut sums, &mut chosen);
@@ -40,7 +41,8 @@ enum Round {
     /// Prod, as far as the limits of prod alone exceed the machine.
     ProdForProd,
     NonProd,
-    Anyone,
+    /// Prod, as far as it holds devices that are not there.
+    ProdForDevices,
 }
 
 /// Takes holders out, worst first, while the round has one that gives something back.
@@ -119,7 +121,8 @@ fn holders(state: &State, machine: MachineId) -> Vec<Holder<'_>> {
 /// What the machine has and what is held of it, changed as holders are taken out and put back.
 struct Sums<'a> {
     machine: &'a crate::machine::Machine,
-    /// At least the retained disk: no eviction gives that back, so nobody leaves because of it.
+    /// What reservations are held against. At least the retained disk: no eviction gives that
+    /// back, so nobody leaves because of it.
     capacity: Resources,
     prod_limits: Resources,
     reserved: Resources,
@@ -149,7 +152,7 @@ impl<'a> Sums<'a> {
 
     fn excess(&self) -> Excess {
         Excess {
-            prod: self.prod_limits.minus(self.capacity),
+            prod: self.prod_limits.minus(self.machine.spec.capacity),
             all: self.reserved.minus(self.capacity),
             devices: (0..self.devices.len()).map(|at| self.device_excess(at)).sum(),
         }
@@ -186,7 +189,8 @@ impl<'a> Sums<'a> {
         let for_prod = part(holder.prod_limits(), lacking.prod);
         match round {
             Round::ProdForProd => for_prod,
-            _ => for_prod + part(holder.reservation, lacking.all) + devices.sum::<u64>(),
+            Round::NonProd => part(holder.reservation, lacking.all) + devices.sum::<u64>(),
+            Round::ProdForDevices => devices.sum::<u64>(),
         }
     }
 
@@ -306,5 +310,33 @@ mod tests {
         cell.run("jbar", 0, "m1");
         cell.ok(set(41));
         assert_eq!(victims(&cell.state, M1), [cell.task_id("jbar", 0)]);
+    }
+
+    #[test]
+    fn prod_does_not_leave_for_disk_that_others_left_behind() {
+        let mut cell = Cell::with_machines(1);
+        let mut prod = job("jfoo", 1, 200);
+        prod.task.limits = Resources::new(1, 1, 60, 1);
+        let mut batch = job("jbar", 1, 100);
+        batch.task.limits = Resources::new(1, 1, 40, 1);
+        let keep = crate::time::Span::seconds(60);
+        batch.retain_disk = Some(crate::spec::RetainDisk { bytes: 40, keep });
+        for (name, spec) in [("jfoo", prod), ("jbar", batch)] {
+            cell.submit(&spec);
+            cell.run(name, 0, "m1");
+        }
+        cell.report("jbar", 0, crate::command::Observed::Finished);
+        let shrink = |disk| {
+            let mut spec = machine("m1", 100);
+            spec.capacity.disk = disk;
+            Command::UpdateMachine { spec }
+        };
+        cell.ok(shrink(70));
+        assert!(cell.state.machines().get(M1).unwrap().over_committed);
+        assert_eq!(victims(&cell.state, M1), []);
+        cell.ok(shrink(59));
+        assert_eq!(victims(&cell.state, M1), [cell.task_id("jfoo", 0)]);
+        cell.ok(shrink(39));
+        assert_eq!(victims(&cell.state, M1), [cell.task_id("jfoo", 0)]);
     }
 }

@@ -1,8 +1,8 @@
 //! A plan: what the scheduler wants done, as groups that are accepted or refused whole (B28).
 //! An immutable value that names what it was made against; it has no choices left in it.
 
-use crate::id::{MachineId, TaskId};
 use crate::device::DeviceGrant;
+use crate::id::{MachineId, TaskId};
 use serde::{Deserialize, Serialize};
 
 /// One task put on one machine.

@@ -18,17 +18,37 @@ pub enum Misfit {
     MachineDown,
     MachineDraining,
     /// Position of the first hard constraint that does not hold, in the job's list.
-    Constraint { position: u32 },
+    Constraint {
+        position: u32,
+    },
     /// The task crashed there too often.
     CrashedHere,
     /// No placed alloc of the job's alloc set is on this machine.
     NoAllocHere,
     /// The domain already holds as many tasks of the job as its spread limit allows.
-    Spread { domain: Domain, limit: u32 },
-    StaticPort { port: u16, holder: Option<TaskId> },
-    DynamicPorts { asked: u32, available: u32 },
-    Device { kind: Token, asked: u32, milli: u16, available: u32 },
-    Named { name: ResourceName, asked: u64, available: u64 },
+    Spread {
+        domain: Domain,
+        limit: u32,
+    },
+    StaticPort {
+        port: u16,
+        holder: Option<TaskId>,
+    },
+    DynamicPorts {
+        asked: u32,
+        available: u32,
+    },
+    Device {
+        kind: Token,
+        asked: u32,
+        milli: u16,
+        available: u32,
+    },
+    Named {
+        name: ResourceName,
+        asked: u64,
+        available: u64,
+    },
     Resource(Shortfall),
 }
 
@@ -124,7 +144,9 @@ pub enum Reason {
     FoundPlace,
     /// Confirmed by the machine's agent.
     AgentReport,
-    Preempted { by: TaskId },
+    Preempted {
+        by: TaskId,
+    },
     Drained,
     OverCommitted,
     AllocMoved,

@@ -160,6 +160,7 @@ fn exit_class(exit: ExitClass) -> String {
         ExitClass::OverDiskLimit => "exceeded its disk limit".into(),
         ExitClass::CouldNotStart => "could not be started".into(),
         ExitClass::TimedOut => "ran out of time".into(),
+        ExitClass::Unhealthy => "failed its health check".into(),
     }
 }
 

@@ -147,9 +147,8 @@ impl JobSpec {
     pub fn total_limits(&self) -> Resources {
         let overridden = self.overrides.range(..self.count).filter(|(_, o)| o.limits.is_some());
         let plain = u64::from(self.count) - overridden.clone().count() as u64;
-        overridden.fold(self.task.limits.times(plain), |sum, (index, _)| {
-            sum.plus(self.limits_of(*index))
-        })
+        overridden
+            .fold(self.task.limits.times(plain), |sum, (index, _)| sum.plus(self.limits_of(*index)))
     }
 
     /// The tightest spread limit over `domain`.

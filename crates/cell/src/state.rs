@@ -3,6 +3,7 @@
 //! Rows change only through the `edit_*` functions below, which keep the derived sums equal to
 //! their parts; the rules that decide *whether* a row may change live in [`crate::apply`].
 
+use crate::command::Actor;
 use crate::ephemeral::ResourceRow;
 use crate::id::{JobId, MachineId, ResourceId, TaskId, UserId};
 use crate::index::Index;
@@ -34,8 +35,12 @@ pub struct State {
     pub(crate) tasks: Table<TaskId, Task>,
     pub(crate) users: Table<UserId, User>,
     pub(crate) resources: Table<ResourceId, ResourceRow>,
-    pub(crate) windows: Index<u64, Window>,
+    /// By who asked and which of their clients.
+    pub(crate) windows: Index<(Actor, u64), Window>,
     pub(crate) applied: u64,
+    /// Above every attempt of a row that is gone. New rows start here, so that a late report about
+    /// the former user of a row never names an attempt of the present one.
+    pub(crate) attempt_floor: u32,
     // Derived.
     pub(crate) machine_loads: Table<MachineId, MachineLoad>,
     pub(crate) job_loads: Table<JobId, JobLoad>,
@@ -65,6 +70,7 @@ impl Default for State {
             resources: Table::default(),
             windows: Index::default(),
             applied: 0,
+            attempt_floor: 0,
             machine_loads: Table::default(),
             job_loads: Table::default(),
             user_loads: Table::default(),
@@ -164,6 +170,7 @@ impl State {
         let parts = [
             self.applied,
             u64::from(self.level),
+            u64::from(self.attempt_floor),
             self.now.0,
             self.machines.slots() as u64,
             self.machines.hash(&mut scratch),

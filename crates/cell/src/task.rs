@@ -6,8 +6,9 @@
 
 use crate::device::DeviceGrant;
 use crate::id::{JobId, MachineId, TaskId};
+use crate::plan::Victim;
 use crate::resource::Resources;
-use crate::time::Time;
+use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -81,6 +82,8 @@ pub enum ExitClass {
     /// Packages or the driver could not start it.
     CouldNotStart,
     TimedOut,
+    /// Stopped because it failed its health check.
+    Unhealthy,
 }
 
 impl TaskState {
@@ -114,8 +117,9 @@ pub struct Grant {
     /// Static ports first in spec order, then the chosen ones.
     pub ports: Vec<u16>,
     pub devices: Vec<DeviceGrant>,
-    /// Victims whose room this task takes over; it starts when they are gone.
-    pub waits_for: Vec<TaskId>,
+    /// Those still on their way out of where this task goes, whose room it may have got; it starts
+    /// when they are gone. Invariant: empty once it runs.
+    pub waits_for: Vec<Victim>,
 }
 
 /// Attempts on one machine that crashed.
@@ -123,10 +127,14 @@ pub struct Grant {
 pub struct CrashPair {
     pub machine: MachineId,
     pub crashes: u8,
+    /// Forgotten from here on: machines get repaired.
+    pub until: Time,
 }
 
 /// Crashes on one machine after which the pairing is avoided.
 pub const CRASHES_TO_AVOID: u8 = 2;
+/// How long a crash counts against its machine.
+pub const CRASH_KEEP: Span = Span::seconds(3600);
 /// Crash pairings remembered per task; the oldest is forgotten first.
 pub const MAX_CRASH_PAIRS: usize = 8;
 
@@ -160,8 +168,9 @@ pub struct Task {
 impl Task {
     /// Whether this task has crashed on `machine` too often to be tried there again.
     #[must_use]
-    pub fn avoids(&self, machine: MachineId) -> bool {
-        self.crashed_on.iter().any(|p| p.machine == machine && p.crashes >= CRASHES_TO_AVOID)
+    pub fn avoids(&self, machine: MachineId, now: Time) -> bool {
+        let counts = |p: &CrashPair| p.crashes >= CRASHES_TO_AVOID && now < p.until;
+        self.crashed_on.iter().any(|p| p.machine == machine && counts(p))
     }
 
     #[must_use]

@@ -8,16 +8,18 @@ use cellwright_sched::score::packing::Model;
 use cellwright_sched::solve::options::DEFAULT_SAMPLE;
 use cellwright_sim::convert::UsageModel;
 use cellwright_sim::experiment::load::LoadOptions;
-use cellwright_sim::trace::TraceSource;
 use cellwright_sim::trace::decimal::{Rounding, parse_scaled};
+use cellwright_sim::trace::{TraceSource, TraceSourceError};
 use clap::{Args, ValueEnum};
+use std::path::PathBuf;
 
 /// Which cell and workload.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Workload")]
 pub struct TraceArgs {
-    /// What to read: google2011:DIR, openb:DIR, swf:FILE or example:DIR
-    #[arg(long, value_name = "KIND:PATH")]
+    /// What to read: google2011:DIR, openb:DIR, swf:FILE or example:DIR; a relative path that is
+    /// not here is looked for below $CELL_TRACES
+    #[arg(long, value_name = "KIND:PATH", value_parser = parse_trace)]
     pub trace: TraceSource,
 
     /// Only jobs of the production and monitoring bands
@@ -209,4 +211,22 @@ pub fn parse_load(text: &str) -> Result<u32, String> {
 fn permille(text: &str, most: u64) -> Option<u32> {
     let value = parse_scaled(text, 3, Rounding::Exact).ok()?;
     u32::try_from(value).ok().filter(|value| u64::from(*value) <= most)
+}
+
+/// A trace as typed; a relative path that does not exist here is taken below `$CELL_TRACES`.
+fn parse_trace(text: &str) -> Result<TraceSource, TraceSourceError> {
+    let below = |path: PathBuf| {
+        let root = std::env::var_os("CELL_TRACES").map(PathBuf::from);
+        let elsewhere = root.filter(|_| path.is_relative()).map(|root| root.join(&path));
+        match elsewhere.filter(|there| !path.exists() && there.exists()) {
+            Some(there) => there,
+            None => path,
+        }
+    };
+    Ok(match text.parse()? {
+        TraceSource::Google2011(path) => TraceSource::Google2011(below(path)),
+        TraceSource::Openb(path) => TraceSource::Openb(below(path)),
+        TraceSource::Swf(path) => TraceSource::Swf(below(path)),
+        TraceSource::Example(path) => TraceSource::Example(below(path)),
+    })
 }

@@ -4,8 +4,9 @@
 //! [`cellwright_cell::fit`] defines what fits; the board is a faster way to ask. It is built from a
 //! state ([`Board::from_state`]), follows it by its events ([`Board::sync`]: touched rows are read
 //! again from the state, so the mirror cannot drift), or is fed by hand (`put_*`), as a simulator
-//! does. A pass writes its own placements into the board at once, so that the next task sees them;
-//! whatever the master refuses is put right by the next sync.
+//! does. A pass writes its own placements into the board at once, so that the next task sees them.
+//! What a pass wrote is remembered until the next sync, which reads it again from the state: a
+//! group that was refused, or never sent, left no event and would stay in the mirror for ever.
 //!
 //! The free amounts of a machine are one cache line: a scan streams through them, and a rescore of
 //! a single machine is one memory access. Rejected: one array per dimension, which costs eight
@@ -40,9 +41,9 @@ use constraints::Constraints;
 use intern::Interner;
 use log::ChangeLog;
 use machines::Machines;
-pub use rows::{Held, Holding, Place};
 use rows::{AllocRow, JobRow, TaskRow};
-use std::collections::BTreeMap;
+pub use rows::{Held, Holding, Place};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What the board needs to know of a machine.
@@ -125,6 +126,23 @@ pub struct Board {
     pub(crate) mix: Mix,
     pub(crate) device_mix: DeviceMix,
     pub(crate) made_at: u64,
+    /// What passes wrote since the last sync; `None` when no state is followed, because then the
+    /// board itself says what is true.
+    pub(crate) written: Option<Written>,
+    /// When a machine that a waiting task avoids may be tried again.
+    pub(crate) crashes_end: BTreeSet<(Time, TaskId)>,
+    /// Passes made on this board: whose turn it is to be first.
+    pub(crate) passes: u64,
+}
+
+/// Rows a pass wrote that the state may know nothing of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Written {
+    pub tasks: Vec<TaskId>,
+    /// Jobs somebody was evicted from: their budget was spent.
+    pub jobs: Vec<JobId>,
+    /// Machines on which somebody evicted left disk. All other sums follow from the tasks.
+    pub machines: Vec<MachineId>,
 }
 
 /// Reading.
@@ -142,9 +160,7 @@ impl Board {
 
     /// Machines that exist, whatever their status.
     pub fn machine_ids(&self) -> impl Iterator<Item = MachineId> + '_ {
-        (0..self.machines.len())
-            .filter(|m| self.machines.exists(*m))
-            .map(|m| MachineId(m as u32))
+        (0..self.machines.len()).filter(|m| self.machines.exists(*m)).map(|m| MachineId(m as u32))
     }
 
     /// Number of machines that exist.

@@ -9,7 +9,7 @@
 use crate::board::intern::Interner;
 use cellwright_cell::device::DeviceRequest;
 use cellwright_cell::id::{JobId, MachineId};
-use cellwright_cell::priority::Priority;
+use cellwright_cell::priority::{Band, Priority};
 use cellwright_cell::resource::{DIMENSIONS, Resources};
 use cellwright_cell::spec::SpreadLimit;
 use serde::{Deserialize, Serialize};
@@ -119,6 +119,8 @@ pub(crate) struct Classes {
     /// Tasks of the class that wait or hold: the cell's demand mix.
     members: Vec<u32>,
     total: u64,
+    /// Limits of all members outside alloc sets, by band: tells how far the mix has drifted.
+    limits: [[u128; DIMENSIONS]; Band::ALL.len()],
 }
 
 impl Classes {
@@ -138,6 +140,21 @@ impl Classes {
             true => (*members, self.total) = (*members + 1, self.total + 1),
             false => (*members, self.total) = (*members - 1, self.total - 1),
         }
+        let request = &self.rows[id.slot()].request;
+        if request.alloc_set.is_some() {
+            return;
+        }
+        let sums = &mut self.limits[request.priority.band() as usize];
+        for (sum, limit) in sums.iter_mut().zip(request.limits.to_array()) {
+            match add {
+                true => *sum += u128::from(limit),
+                false => *sum -= u128::from(limit),
+            }
+        }
+    }
+
+    pub fn limits_by_band(&self) -> &[[u128; DIMENSIONS]; Band::ALL.len()] {
+        &self.limits
     }
 
     pub fn total(&self) -> u64 {

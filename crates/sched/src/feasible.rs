@@ -43,6 +43,13 @@ impl Spot<'_> {
     }
 }
 
+/// Whether a task is imagined gone: itself, or the alloc it runs in, which takes it along.
+fn is_gone(board: &Board, task: TaskId, without: &[TaskId]) -> bool {
+    !without.is_empty()
+        && (without.contains(&task)
+            || board.tasks[task.slot()].place.alloc().is_some_and(|a| without.contains(&a)))
+}
+
 type Predicate = fn(&Board, &Class, &Spot<'_>, &mut Vec<Misfit>);
 
 /// In the order of [`Misfit`].
@@ -91,9 +98,9 @@ pub fn all(board: &Board, class: &Class, spot: &Spot<'_>) -> Vec<Misfit> {
 pub fn spots(board: &Board, class: &Class, machine: MachineId) -> Vec<Spot<'static>> {
     let set = class.request.alloc_set.and_then(|set| set.0);
     let allocs = set.map_or(&[][..], |set| board.allocs_of(set));
-    let here = allocs.iter().filter(|alloc| {
-        board.allocs.get(alloc).is_some_and(|row| row.machine == machine)
-    });
+    let here = allocs
+        .iter()
+        .filter(|alloc| board.allocs.get(alloc).is_some_and(|row| row.machine == machine));
     let found: Vec<Spot<'static>> =
         here.map(|alloc| Spot { machine, alloc: Some(*alloc), without: &[] }).collect();
     if found.is_empty() { vec![Spot::on(machine)] } else { found }

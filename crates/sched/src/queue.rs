@@ -19,6 +19,9 @@ pub enum Order {
     Arrival,
 }
 
+/// Odd, so that no two passes draw with the same seed.
+const PASS_STRIDE: u64 = 0xd6e8_feb8_6659_fd93;
+
 /// A run of tasks in the sorted list: one task, or all pending tasks of a gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Item {
@@ -44,15 +47,21 @@ pub struct Queue {
     /// Lanes of the current priority that have something left, in turn.
     active: Vec<Lane>,
     turn: usize,
+    /// Seed of the turns of this pass.
     seed: u64,
     /// Tasks that wait for their time.
     pub not_yet: usize,
 }
 
 impl Queue {
-    /// All pending tasks of the board that may start at `now`.
+    /// All pending tasks of the board that may start at `now`. Who is first inside a priority is
+    /// drawn from the seed and the number of passes the board has seen, so that turns change under
+    /// one seed too: a new seed per pass would void everything the board remembers.
     #[must_use]
     pub fn new(board: &Board, order: Order, now: Time, seed: u64) -> Queue {
+        // Not a plain rotation by one: passes and free places often come in step, and a step of
+        // two between two users would always serve the same one.
+        let seed = seed ^ board.passes.wrapping_mul(PASS_STRIDE);
         let mut queue = Queue { seed, ..Queue::default() };
         let mut keyed: Vec<(u128, TaskId)> = Vec::with_capacity(board.pending.len());
         for task in &board.pending {
@@ -141,7 +150,7 @@ impl Queue {
         let from = if self.level == 0 { 0 } else { self.levels[self.level - 1] as usize };
         let Some(to) = self.levels.get(self.level) else { return };
         self.active = self.lanes[from..*to as usize].to_vec();
-        // Whose turn is first differs from seed to seed, so that no user is always first.
+        // Whose turn is first differs from pass to pass, so that no user is always first.
         let first = random::below(self.seed, 0x9_0e0e + self.level as u64, self.active.len());
         self.active.rotate_left(first);
         self.turn = 0;

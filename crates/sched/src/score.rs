@@ -132,13 +132,8 @@ mod tests {
 
     fn any_score() -> impl Strategy<Value = Score> {
         let small = (0..3u16, 0..3u16, 0..3u16, 0..3u8, 0..3u8);
-        let wide = (
-            0..=MAX_WORST_VICTIM,
-            0..=MAX_VICTIMS,
-            0..=MAX_PREFERENCE,
-            any::<u8>(),
-            any::<u8>(),
-        );
+        let wide =
+            (0..=MAX_WORST_VICTIM, 0..=MAX_VICTIMS, 0..=MAX_PREFERENCE, any::<u8>(), any::<u8>());
         let tail = (
             prop_oneof![0..3u32, 0..=MAX_DEVICES],
             prop_oneof![0..3u32, any::<u32>()],

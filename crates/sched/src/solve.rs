@@ -2,7 +2,8 @@
 //! find a place to make free; commit it to the board, so that the next task sees it.
 //!
 //! **Invariant:** the plan is a function of the board, the options, the time and the seed. Nothing
-//! depends on the executor, on addresses or on hash order.
+//! depends on the executor, on addresses or on hash order. A board counts its passes, for the turns
+//! of users; one freshly built has seen none, so there the snapshot and the seed decide.
 
 mod judges;
 pub(crate) mod memory;
@@ -148,8 +149,8 @@ impl<'a> Pass<'a> {
     ) -> Pass<'a> {
         board.log.trim(board.machines.len());
         if board.mix.is_stale(&board.classes, board.machines.shapes.len()) {
-            let Board { mix, device_mix, classes, machines, .. } = board;
-            mix.redraw(classes, &machines.shapes);
+            let Board { mix, device_mix, classes, machines, tasks, .. } = board;
+            mix.redraw(classes, tasks, &machines.shapes);
             device_mix.redraw(classes, machines);
         }
         let slots = board.machine_slots();
@@ -178,6 +179,7 @@ impl<'a> Pass<'a> {
         // Groups whose task was moved later left an empty place.
         self.outcome.plan.groups.retain(|group| !group.assignments.is_empty());
         self.board.memory = self.memory;
+        self.board.passes += 1;
         self.outcome
     }
 
@@ -285,15 +287,21 @@ impl<'a> Pass<'a> {
         }
         let mut pool = std::mem::take(&mut self.memory.free[class.slot()]);
         let judge = Free { class: self.board.class(class), ranking: self.ranking };
-        let found = search(self.board, &judge, &mut pool, (class, task), &mut SearchState {
-            options: self.options,
-            memory: &mut self.memory,
-            ranking: self.ranking,
-            seed: self.seed,
-            enough: self.enough,
-            stats: &mut self.outcome.stats,
-            executor: self.executor,
-        });
+        let found = search(
+            self.board,
+            &judge,
+            &mut pool,
+            (class, task),
+            &mut SearchState {
+                options: self.options,
+                memory: &mut self.memory,
+                ranking: self.ranking,
+                seed: self.seed,
+                enough: self.enough,
+                stats: &mut self.outcome.stats,
+                executor: self.executor,
+            },
+        );
         self.memory.free[class.slot()] = pool;
         found
     }
@@ -305,16 +313,22 @@ impl<'a> Pass<'a> {
         }
         let mut pool = std::mem::take(&mut self.memory.preempting[class.slot()]);
         let judge = Preempting { class: self.board.class(class), ranking: self.ranking };
-        let found = search(self.board, &judge, &mut pool, (class, task), &mut SearchState {
-            options: self.options,
-            memory: &mut self.memory,
-            ranking: self.ranking,
-            seed: self.seed,
-            // A search for victims costs much more than one for room.
-            enough: self.enough.map(|enough| enough.min(PREEMPTION_SAMPLE)),
-            stats: &mut self.outcome.stats,
-            executor: self.executor,
-        });
+        let found = search(
+            self.board,
+            &judge,
+            &mut pool,
+            (class, task),
+            &mut SearchState {
+                options: self.options,
+                memory: &mut self.memory,
+                ranking: self.ranking,
+                seed: self.seed,
+                // A search for victims costs much more than one for room.
+                enough: self.enough.map(|enough| enough.min(PREEMPTION_SAMPLE)),
+                stats: &mut self.outcome.stats,
+                executor: self.executor,
+            },
+        );
         self.memory.preempting[class.slot()] = pool;
         found
     }

@@ -638,7 +638,7 @@ pending: needs 2 cores cpu; no machine of 2 has it free.
 1 fails the constraint flash exists, 1 lacks cpu (most free: 1 core on m2).
 Would fit if cpu <= 1 core (on m2). Or if the constraint flash exists were
   dropped (on m1).
-No machine could take it even when empty.
+As asked, no machine could take it even when empty: waiting will not help.
 Number 1 of 1 in the queue, 0 of higher priority.";
     assert_eq!(cell.text(task), want);
 }

@@ -3,10 +3,12 @@
 
 mod support;
 
+use cellwright_cell::command::{Command, Done};
 use cellwright_cell::fit::{self, Candidate};
 use cellwright_cell::task::TaskState;
+use cellwright_cell::time::Time;
 use cellwright_sched::feasible;
-use cellwright_sched::{Board, Options};
+use cellwright_sched::{Board, Options, Outcome, Solver};
 use proptest::prelude::*;
 use support::World;
 
@@ -34,6 +36,60 @@ fn agrees_with_fit(world: &World) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+fn is_fresh(world: &World) -> Result<(), TestCaseError> {
+    let same = world.board.same_as(&Board::from_state(&world.state));
+    prop_assert!(same.is_ok(), "{}", same.unwrap_err());
+    Ok(())
+}
+
+fn plan(world: &mut World, seed: u64) -> Outcome {
+    let now = Time(world.now);
+    Solver::new(Options::exact()).pass(&mut world.board, now, seed)
+}
+
+/// Plans; the cell lives on meanwhile; some groups get lost on the way. How many were refused.
+fn lose_some(world: &mut World, seed: u64) -> usize {
+    let mut plan = plan(world, seed).plan;
+    let mut refused = 0;
+    world.in_the_dark(|world| {
+        (0..world.draw.below(3)).for_each(|_| world.step());
+        let draw = &mut world.draw;
+        plan.groups.retain(|_| !draw.one_in(3));
+        if let Ok(Done::Partly(groups)) = world.apply(Command::CommitPlan(plan)) {
+            refused = groups.len();
+        }
+    });
+    refused
+}
+
+/// Plans and commits nothing: the next pass must find everything as it was.
+fn lose_all(world: &mut World, seed: u64) -> Result<(), TestCaseError> {
+    let lost = plan(world, seed);
+    world.board.sync(&world.state, &[]);
+    is_fresh(world)?;
+    let waits = |task| world.board.pending().contains(&task);
+    let all = lost.plan.groups.iter().flat_map(|g| &g.assignments).all(|a| waits(a.task));
+    prop_assert!(all, "what was planned waits again");
+    let now = Time(world.now);
+    let mut board = world.board.clone();
+    let again = Solver::new(Options::exact()).pass(&mut board, now, seed);
+    prop_assert_eq!(lost.placed > 0, again.placed > 0);
+    Ok(())
+}
+
+#[test]
+fn random_cells_refuse_some_groups() {
+    let mut refused = 0;
+    for seed in 0..40 {
+        let mut world = World::new(seed, 2 + seed as u32 % 6);
+        for _ in 0..30 {
+            world.step();
+            refused += lose_some(&mut world, seed);
+        }
+    }
+    assert!(refused > 10, "{refused}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -58,5 +114,26 @@ proptest! {
             prop_assert!(same.is_ok(), "after step {step}: {}", same.unwrap_err());
         }
         agrees_with_fit(&world)?;
+    }
+
+    #[test]
+    fn what_was_lost_or_refused_leaves_no_trace(
+        seed in any::<u64>(),
+        machines in 1u32..8,
+        steps in 5usize..40,
+    ) {
+        let mut world = World::new(seed, machines);
+        for _ in 0..steps {
+            world.step();
+            match world.draw.below(3) {
+                0 => lose_all(&mut world, seed)?,
+                1 => drop(lose_some(&mut world, seed)),
+                _ => {}
+            }
+            is_fresh(&world)?;
+        }
+        // A board that dragged something along would have a group refused here.
+        world.schedule(Options::exact(), seed);
+        is_fresh(&world)?;
     }
 }

@@ -3,13 +3,22 @@
 
 mod support;
 
-use cellwright_cell::id::TaskId;
+use cellwright_cell::id::{TaskId, UserId};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::plan::Victim;
-use cellwright_cell::spec::{Domain, JobKind, JobSpec, SpreadLimit};
+use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::{Domain, JobKind, JobSpec, SpreadLimit, TaskOverride};
+use cellwright_cell::time::Time;
+use cellwright_sched::board::{JobFacts, PendingFacts};
+use cellwright_sched::executor::Sequential;
+use cellwright_sched::explain::explain;
+use cellwright_sched::explain::names::BoardNames;
+use cellwright_sched::queue::Order;
 use cellwright_sched::score::packing::Model;
 use cellwright_sched::{Options, Outcome};
+use std::sync::Arc;
 use support::hand::{Hand, amount, job, machine};
+use support::specs::Draw;
 
 /// Runs the rule with every kind of scheduler.
 fn always(rule: impl Fn(Options)) {
@@ -245,4 +254,150 @@ fn ports_are_the_lowest_free_ones_after_the_static_ones() {
             outcome.plan.groups.iter().map(|g| g.assignments[0].ports.clone()).collect();
         assert_eq!(ports, [vec![20_001, 20_000], vec![20_002, 20_003], vec![20_004, 20_005]]);
     });
+}
+
+#[test]
+fn every_user_gets_turns_under_one_seed() {
+    always(|options| {
+        let mut hand = Hand::machines(1, 10);
+        let jobs: Vec<Vec<TaskId>> =
+            (1..4).map(|user| hand.submit(user, job(90, 100, 10))).collect();
+        let mut turns = [0; 3];
+        for _ in 0..90 {
+            let outcome = hand.pass(options);
+            assert_eq!(outcome.placed, 1, "there is room for one");
+            let task = placed(&outcome)[0];
+            turns[jobs.iter().position(|tasks| tasks.contains(&task)).unwrap()] += 1;
+            hand.board.drop_task(task);
+        }
+        assert!(turns.iter().all(|n| *n >= 15), "{turns:?}");
+    });
+}
+
+#[test]
+fn a_spec_rewritten_under_the_same_version_counts() {
+    let mut hand = Hand::machines(1, 100);
+    let task = hand.submit(1, job(1, 100, 10))[0];
+    let id = hand.job_of(task);
+    let spec = Arc::new(job(1, 100, 20));
+    let facts = JobFacts {
+        user: UserId(1),
+        spec: &spec,
+        version: 0,
+        alloc_set: None,
+        budget: None,
+        absent: 0,
+    };
+    hand.board.put_job(id, &facts);
+    let facts = PendingFacts {
+        job: id,
+        index: 0,
+        attempt: 0,
+        not_before: Time::ZERO,
+        reservation: None,
+        avoid: &[],
+    };
+    hand.board.put_pending(task, &facts);
+    let class = hand.board.class_of(task).unwrap();
+    assert_eq!(hand.board.class(class).request.limits, amount(20));
+}
+
+#[test]
+fn a_port_held_inside_an_alloc_is_freed_with_the_alloc() {
+    always(|options| {
+        for (fixed, chosen) in [(vec![80], 0), (vec![], 8)] {
+            let mut hand = Hand::machines(1, 100);
+            let allocs = hand.submit(1, JobSpec { kind: JobKind::AllocSet, ..job(1, 10, 20) });
+            let set = hand.job_of(allocs[0]);
+            let key = JobKey { user: Name::new("ada").unwrap(), job: Name::new("job").unwrap() };
+            let mut inner = JobSpec { alloc_set: Some(key), ..job(1, 10, 10) };
+            (inner.task.static_ports, inner.task.ports) = (fixed.clone(), chosen);
+            hand.submit_into(1, inner, Some(set));
+            assert_eq!(hand.pass(options).placed, 2);
+            let mut prod = job(1, 200, 10);
+            (prod.task.static_ports, prod.task.ports) = (fixed, chosen);
+            hand.submit(2, prod);
+            let outcome = hand.pass(options);
+            assert_eq!((outcome.placed, outcome.preempted), (1, 2));
+            assert_eq!(victims(&outcome), allocs);
+        }
+    });
+}
+
+/// A job of which one task may be down, holding CPU with one and memory with the other.
+fn cpu_and_memory() -> JobSpec {
+    let mut spec = JobSpec { max_down: Some(1), ..job(2, 0, 0) };
+    spec.task.limits = Resources::new(60, 0, 0, 0);
+    let limits = Some(Resources::new(0, 50, 0, 0));
+    spec.overrides.insert(1, TaskOverride { limits, ..TaskOverride::default() });
+    spec
+}
+
+#[test]
+fn a_budget_is_not_spent_on_a_victim_that_does_not_help() {
+    always(|options| {
+        let mut hand = Hand::machines(1, 100);
+        let held = hand.running(1, cpu_and_memory(), 0);
+        let mut asks = job(1, 200, 0);
+        asks.task.limits = Resources::new(40, 80, 0, 0);
+        hand.submit(2, asks);
+        assert_eq!(victims(&hand.pass(options)), [held[1]], "only memory is short");
+    });
+}
+
+#[test]
+fn a_budget_goes_to_the_victim_nobody_else_can_stand_in_for() {
+    always(|options| {
+        let mut hand = Hand::machines(1, 100);
+        let held = hand.running(1, cpu_and_memory(), 0);
+        let mut other = job(1, 50, 0);
+        other.task.limits = Resources::new(40, 0, 0, 0);
+        let other = hand.running(1, other, 0);
+        let mut asks = job(1, 200, 0);
+        asks.task.limits = Resources::new(40, 80, 0, 0);
+        hand.submit(2, asks);
+        assert_eq!(victims(&hand.pass(options)), [held[1], other[0]], "CPU and memory are short");
+    });
+}
+
+#[test]
+fn techniques_that_cannot_work_are_reported_as_off() {
+    let alone = Options { classes: false, ..Options::default() };
+    assert!(alone.score_cache && !alone.effective().score_cache);
+    let arrival = Options { order: Order::Arrival, ..Options::default() };
+    assert!(arrival.repair && !arrival.effective().repair);
+    assert_eq!(Options::default().effective(), Options::default());
+}
+
+/// One machine full of small jobs with budgets, and one task that wants in.
+fn crowded(draw: &mut Draw) -> Hand {
+    let mut hand = Hand::machines(1, 100);
+    for _ in 0..draw.below(3) + 1 {
+        let mut spec = job(draw.below(4) as u32 + 1, [0, 50, 100][draw.below(3) as usize], 0);
+        spec.max_down = (!draw.one_in(3)).then(|| draw.below(3) as u32);
+        for index in 0..spec.count {
+            let limits = Some(Resources::new(draw.below(25), draw.below(25), 0, 0));
+            spec.overrides.insert(index, TaskOverride { limits, ..TaskOverride::default() });
+        }
+        hand.running(1, spec, 0);
+    }
+    let mut asks = job(1, 200, 0);
+    asks.task.limits = Resources::new(draw.below(101), draw.below(101), 0, 0);
+    hand.submit(2, asks);
+    hand
+}
+
+#[test]
+fn nobody_waits_for_victims_that_the_explanation_says_may_go() {
+    let (mut waited, mut evicted) = (0, 0);
+    for seed in 0..3000 {
+        let mut hand = crowded(&mut Draw(seed));
+        let outcome = hand.pass(Options::exact());
+        evicted += usize::from(outcome.preempted > 0);
+        let Some(pending) = outcome.pending.first() else { continue };
+        waited += 1;
+        let told = explain(&hand.board, pending.class, &BoardNames(&hand.board), &Sequential);
+        assert!(told.victims.is_none_or(|victims| !victims.allowed), "seed {seed}");
+    }
+    assert!(waited > 100 && evicted > 100, "{waited} waited, {evicted} evicted");
 }

@@ -28,11 +28,7 @@ pub fn check(repo: &Repo) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut excesses = Excesses::new();
     for (path, file) in repo.rust_files() {
-        if !file
-            .lines
-            .first()
-            .is_some_and(|line| line.starts_with("//!"))
-        {
+        if !file.lines.first().is_some_and(|line| line.starts_with("//!")) {
             let message =
                 "must open with `//!`: say what this file is and why, for the next reader";
             findings.push(Finding::new(path, 1, message));
@@ -47,32 +43,19 @@ fn measure(path: &str, file: &RustFile, test_file: bool, excesses: &mut Excesses
     let mut add = |kind: String, line: usize, size: usize, rule: String| {
         let excess = Excess { line, size, rule };
         let slot = excesses.entry((path.to_owned(), kind));
-        let known = slot.or_insert(Excess {
-            line,
-            size: 0,
-            rule: String::new(),
-        });
+        let known = slot.or_insert(Excess { line, size: 0, rule: String::new() });
         if size > known.size {
             *known = excess;
         }
     };
-    let lines = (1..=file.lines.len())
-        .filter(|&line| !file.is_test_line(line))
-        .count();
+    let lines = (1..=file.lines.len()).filter(|&line| !file.is_test_line(line)).count();
     if !test_file && lines > FILE_LINES {
         let rule =
             format!("the file has {lines} lines outside tests, budget {FILE_LINES}: split it");
         add("file".to_owned(), 0, lines, rule);
     }
-    for f in file
-        .functions()
-        .into_iter()
-        .filter(|f| f.lines > FUNCTION_LINES)
-    {
-        let rule = format!(
-            "`{}` has {} lines, budget {FUNCTION_LINES}: split it",
-            f.name, f.lines
-        );
+    for f in file.functions().into_iter().filter(|f| f.lines > FUNCTION_LINES) {
+        let rule = format!("`{}` has {} lines, budget {FUNCTION_LINES}: split it", f.name, f.lines);
         add(format!("function:{}", f.name), f.line, f.lines, rule);
     }
     let wide = wide_lines(file, test_file);
@@ -86,10 +69,7 @@ fn measure(path: &str, file: &RustFile, test_file: bool, excesses: &mut Excesses
 
 fn wide_lines(file: &RustFile, test_file: bool) -> Vec<usize> {
     let wide = |line: &usize| file.lines[line - 1].chars().count() > COLUMNS;
-    (1..=file.lines.len())
-        .filter(wide)
-        .filter(|&line| !is_exempt(file, line, test_file))
-        .collect()
+    (1..=file.lines.len()).filter(wide).filter(|&line| !is_exempt(file, line, test_file)).collect()
 }
 
 /// A URL in a comment cannot be broken, expected text in a test should not be.
@@ -99,14 +79,9 @@ fn is_exempt(file: &RustFile, line: usize, test_file: bool) -> bool {
         return text.contains("://");
     }
     let in_test = test_file || file.is_test_line(line);
-    let opens_string = ["\"", "r\"", "r#", "b\""]
-        .iter()
-        .any(|quote| text.starts_with(quote));
+    let opens_string = ["\"", "r\"", "r#", "b\""].iter().any(|quote| text.starts_with(quote));
     let inside_string = || {
-        let mut literals = file
-            .tokens
-            .iter()
-            .filter(|token| token.kind == Kind::Literal);
+        let mut literals = file.tokens.iter().filter(|token| token.kind == Kind::Literal);
         literals.any(|token| token.line < line && line <= token.end_line)
     };
     in_test && (opens_string || inside_string())
@@ -157,10 +132,7 @@ mod tests {
     }
 
     fn function(lines: usize) -> String {
-        format!(
-            "//! Doc.\nfn long() {{\n{}}}\n",
-            "    g();\n".repeat(lines - 2)
-        )
+        format!("//! Doc.\nfn long() {{\n{}}}\n", "    g();\n".repeat(lines - 2))
     }
 
     #[test]
@@ -174,10 +146,7 @@ mod tests {
     fn test_lines_do_not_count_for_the_file() {
         let product = format!("//! Doc.\n{}", "use a;\n".repeat(599));
         let tests = format!("#[cfg(test)]\nmod tests {{\n{}}}\n", "use a;\n".repeat(50));
-        assert_eq!(
-            found(&format!("{product}{tests}"), ""),
-            Vec::<String>::new()
-        );
+        assert_eq!(found(&format!("{product}{tests}"), ""), Vec::<String>::new());
         assert!(found(&format!("{product}use b;\n{tests}"), "")[0].contains("has 601 lines"));
     }
 
@@ -213,10 +182,7 @@ mod tests {
         assert_eq!(found(&function(80), &entry(80)), Vec::<String>::new());
         assert!(found(&function(80), &entry(79))[0].contains("has 80 lines"));
         let loose = found(&function(80), &entry(81));
-        assert!(
-            loose.iter().any(|m| m.contains("needs only 80, not 81")),
-            "{loose:?}"
-        );
+        assert!(loose.iter().any(|m| m.contains("needs only 80, not 81")), "{loose:?}");
         assert!(found(&function(60), &entry(80))[0].contains("within budget now"));
         assert!(found(&function(60), "nonsense\n")[0].contains("is not `path kind number`"));
     }

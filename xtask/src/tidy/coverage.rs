@@ -24,11 +24,7 @@ struct Columns {
 
 pub fn check(repo: &Repo) -> Vec<Finding> {
     let Some(text) = repo.text(PAGE) else {
-        return vec![Finding::new(
-            PAGE,
-            0,
-            "missing: it says what works and how we know",
-        )];
+        return vec![Finding::new(PAGE, 0, "missing: it says what works and how we know")];
     };
     let mut findings = Vec::new();
     let mut seen = BTreeMap::new();
@@ -43,9 +39,7 @@ pub fn check(repo: &Repo) -> Vec<Finding> {
         };
         let mut complain = |message: String| findings.push(Finding::new(PAGE, index + 1, message));
         if !is_known(&id) {
-            complain(format!(
-                "unknown item `{id}`: ids stay with their capability for good"
-            ));
+            complain(format!("unknown item `{id}`: ids stay with their capability for good"));
         } else if let Some(earlier) = seen.insert(id.clone(), index + 1) {
             complain(format!("`{id}` already has a row, line {earlier}"));
         }
@@ -55,11 +49,7 @@ pub fn check(repo: &Repo) -> Vec<Finding> {
     }
     let missing = all_ids().filter(|id| !seen.contains_key(id));
     findings.extend(missing.map(|id| {
-        Finding::new(
-            PAGE,
-            0,
-            format!("no row for `{id}`: what is not built is listed as absent"),
-        )
+        Finding::new(PAGE, 0, format!("no row for `{id}`: what is not built is listed as absent"))
     }));
     findings
 }
@@ -68,25 +58,12 @@ fn cells(line: &str) -> Vec<&str> {
     let Some(inner) = line.trim().strip_prefix('|') else {
         return Vec::new();
     };
-    inner
-        .strip_suffix('|')
-        .unwrap_or(inner)
-        .split('|')
-        .map(str::trim)
-        .collect()
+    inner.strip_suffix('|').unwrap_or(inner).split('|').map(str::trim).collect()
 }
 
 fn header(cells: &[&str]) -> Option<Columns> {
-    let find = |name: &str| {
-        cells
-            .iter()
-            .position(|cell| cell.to_lowercase().starts_with(name))
-    };
-    let columns = Columns {
-        state: find("state"),
-        code: find("code"),
-        test: find("test"),
-    };
+    let find = |name: &str| cells.iter().position(|cell| cell.to_lowercase().starts_with(name));
+    let columns = Columns { state: find("state"), code: find("code"), test: find("test") };
     // All three: a cell of a row may well begin with one of the words.
     let complete = columns.state.is_some() && columns.code.is_some() && columns.test.is_some();
     complete.then_some(columns)
@@ -94,22 +71,15 @@ fn header(cells: &[&str]) -> Option<Columns> {
 
 /// `B1`, also when written bold or followed by a title.
 fn item_id(cell: &str) -> Option<String> {
-    let word = cell
-        .trim_matches(['*', '`', ' '])
-        .split([' ', '*', '`', ':'])
-        .next()?;
+    let word = cell.trim_matches(['*', '`', ' ']).split([' ', '*', '`', ':']).next()?;
     let (family, number) = word.split_at_checked(1)?;
-    let is_family = FAMILIES
-        .iter()
-        .any(|(letter, _)| family == letter.to_string());
+    let is_family = FAMILIES.iter().any(|(letter, _)| family == letter.to_string());
     let is_number = !number.is_empty() && number.chars().all(|c| c.is_ascii_digit());
     (is_family && is_number).then(|| word.to_owned())
 }
 
 fn all_ids() -> impl Iterator<Item = String> {
-    FAMILIES
-        .iter()
-        .flat_map(|(letter, last)| (1..=*last).map(move |n| format!("{letter}{n}")))
+    FAMILIES.iter().flat_map(|(letter, last)| (1..=*last).map(move |n| format!("{letter}{n}")))
 }
 
 fn is_known(id: &str) -> bool {
@@ -118,31 +88,22 @@ fn is_known(id: &str) -> bool {
 
 fn row(repo: &Repo, id: &str, cells: &[&str], columns: &Columns) -> Vec<String> {
     let (Some(state), Some(code), Some(test)) = (columns.state, columns.code, columns.test) else {
-        return vec![format!(
-            "`{id}`: the table needs columns state, code and test"
-        )];
+        return vec![format!("`{id}`: the table needs columns state, code and test")];
     };
     let cell = |column: usize| cells.get(column).copied().unwrap_or("");
     let word = cell(state).trim_matches(['*', '`', ' ']);
     let mut problems = Vec::new();
     if !STATES.contains(&word) {
-        problems.push(format!(
-            "`{id}` is `{word}`, must be one of {}",
-            STATES.join(", ")
-        ));
+        problems.push(format!("`{id}` is `{word}`, must be one of {}", STATES.join(", ")));
     }
     for (column, name) in [(code, "code"), (test, "test")] {
         let named = reference::in_backticks(cell(column));
         let paths = named.iter().filter(|text| reference::is_path(text));
         problems.extend(paths.clone().filter_map(|text| {
-            reference::resolve(repo, text)
-                .err()
-                .map(|e| format!("`{id}`, {name}: {e}"))
+            reference::resolve(repo, text).err().map(|e| format!("`{id}`, {name}: {e}"))
         }));
         if word != "absent" && STATES.contains(&word) && paths.count() == 0 {
-            problems.push(format!(
-                "`{id}` is {word} but names no {name} in backticks: show it"
-            ));
+            problems.push(format!("`{id}` is {word} but names no {name} in backticks: show it"));
         }
     }
     problems
@@ -190,10 +151,7 @@ mod tests {
     fn rows_are_held_to_their_word() {
         for (row, expected) in [
             ("", "no row for `T3`"),
-            (
-                "| T3 | x | planned | | |",
-                "`T3` is `planned`, must be one of absent",
-            ),
+            ("| T3 | x | planned | | |", "`T3` is `planned`, must be one of absent"),
             (
                 "| T3 | x | done | `crates/cell/src/no.rs` | `crates/cell/tests/a.rs` |",
                 "`T3`, code",
@@ -202,18 +160,9 @@ mod tests {
                 "| T3 | x | done | `crates/cell/src/lib.rs` | `crates/cell/tests/b.rs` |",
                 "`T3`, test",
             ),
-            (
-                "| T3 | x | partial | `crates/cell/src/lib.rs` | soon |",
-                "names no test",
-            ),
-            (
-                "| T3 | x | absent | | |\n| T99 | x | absent | | |",
-                "unknown item `T99`",
-            ),
-            (
-                "| T3 | x | absent | | |\n| T3 | x | absent | | |",
-                "already has a row",
-            ),
+            ("| T3 | x | partial | `crates/cell/src/lib.rs` | soon |", "names no test"),
+            ("| T3 | x | absent | | |\n| T99 | x | absent | | |", "unknown item `T99`"),
+            ("| T3 | x | absent | | |\n| T3 | x | absent | | |", "already has a row"),
         ] {
             let found = found(&page("T3", row));
             assert_eq!(found.len(), 1, "{row}: {found:?}");

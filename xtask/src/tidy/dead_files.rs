@@ -7,21 +7,14 @@ use super::Finding;
 use crate::repo::Repo;
 
 pub fn check(repo: &Repo) -> Vec<Finding> {
-    let sources: Vec<String> = repo
-        .packages()
-        .map(|package| format!("{package}/src/"))
-        .collect();
+    let sources: Vec<String> = repo.packages().map(|package| format!("{package}/src/")).collect();
     let dead = repo
         .rust_files()
         .map(|(path, _)| path)
         .filter(|path| sources.iter().any(|source| path.starts_with(source)))
         .filter(|path| !repo.is_reached(path));
     dead.map(|path| {
-        Finding::new(
-            path,
-            0,
-            "no `mod` leads here: nothing compiles or tests it; delete or use it",
-        )
+        Finding::new(path, 0, "no `mod` leads here: nothing compiles or tests it; delete or use it")
     })
     .collect()
 }
@@ -40,9 +33,6 @@ mod tests {
         ];
         let found = crate::tidy::messages(check, &files);
         assert_eq!(found.len(), 1);
-        assert!(
-            found[0].starts_with("crates/cell/src/unused.rs: no `mod`"),
-            "{found:?}"
-        );
+        assert!(found[0].starts_with("crates/cell/src/unused.rs: no `mod`"), "{found:?}");
     }
 }

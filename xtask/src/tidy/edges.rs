@@ -31,12 +31,7 @@ const CRATES: &[(&str, Allowed)] = &[
     ("negotiate", Only(&["cell", "sched"])),
     ("agent", Only(&["cell", "negotiate", "api", "names"])),
     ("scheduler", Only(&["cell", "sched", "api"])),
-    (
-        "master",
-        Only(&[
-            "cell", "sched", "stream", "store", "api", "names", "history",
-        ]),
-    ),
+    ("master", Only(&["cell", "sched", "stream", "store", "api", "names", "history"])),
     ("sim", AllBut(&["cli"])),
     ("cli", AllBut(&[])),
 ];
@@ -91,10 +86,7 @@ fn forbidden_edges(path: &str, name: &str, allowed: &Allowed, manifest: &Manifes
         let message = match allowed {
             Only([]) => format!("`{name}` may depend on no crate of ours, not on `{target}`"),
             Only(list) => {
-                format!(
-                    "`{name}` may depend on {} only, not on `{target}`",
-                    list.join(", ")
-                )
+                format!("`{name}` may depend on {} only, not on `{target}`", list.join(", "))
             }
             AllBut(_) => format!("`{name}` may not depend on `{target}`, nothing does"),
         };
@@ -115,10 +107,7 @@ fn workspace_aliases(repo: &Repo) -> Vec<Finding> {
         .filter(|dependency| dependency.key != dependency.package);
     aliases
         .map(|d| {
-            let message = format!(
-                "`{}` renames `{}`: an alias hides an edge",
-                d.key, d.package
-            );
+            let message = format!("`{}` renames `{}`: an alias hides an edge", d.key, d.package);
             Finding::new(path, d.line, message)
         })
         .collect()
@@ -135,10 +124,7 @@ mod tests {
 
     #[test]
     fn downward_edges_are_fine() {
-        let sched = manifest(
-            "cellwright-sched",
-            "cellwright-cell.workspace = true\nserde = \"1\"",
-        );
+        let sched = manifest("cellwright-sched", "cellwright-cell.workspace = true\nserde = \"1\"");
         let cli = manifest("cellwright-cli", "cellwright-sim.workspace = true");
         let bench = manifest("cellwright-bench", "cellwright-sim.workspace = true");
         let files = [
@@ -152,41 +138,17 @@ mod tests {
     #[test]
     fn other_edges_names_and_crates_are_refused() {
         for (path, text, expected) in [
-            (
-                "crates/cell",
-                manifest("cellwright-cell", "cellwright-sched = \"1\""),
-                "no crate",
-            ),
-            (
-                "crates/sched",
-                manifest("cellwright-sched", "cellwright-sim = \"1\""),
-                "cell only",
-            ),
+            ("crates/cell", manifest("cellwright-cell", "cellwright-sched = \"1\""), "no crate"),
+            ("crates/sched", manifest("cellwright-sched", "cellwright-sim = \"1\""), "cell only"),
             (
                 "crates/master",
                 manifest("cellwright-master", "x = { package = \"cellwright-sim\" }"),
                 "not on `sim`",
             ),
-            (
-                "crates/sim",
-                manifest("cellwright-sim", "cellwright-cli = \"1\""),
-                "nothing does",
-            ),
-            (
-                "crates/store",
-                manifest("storage", ""),
-                "must be `cellwright-store`",
-            ),
-            (
-                "crates/utils",
-                manifest("cellwright-utils", ""),
-                "unknown crate",
-            ),
-            (
-                "xtask",
-                manifest("xtask", "cellwright-cell = \"1\""),
-                "no crate",
-            ),
+            ("crates/sim", manifest("cellwright-sim", "cellwright-cli = \"1\""), "nothing does"),
+            ("crates/store", manifest("storage", ""), "must be `cellwright-store`"),
+            ("crates/utils", manifest("cellwright-utils", ""), "unknown crate"),
+            ("xtask", manifest("xtask", "cellwright-cell = \"1\""), "no crate"),
         ] {
             let found = messages(check, &[(&format!("{path}/Cargo.toml"), &text)]);
             assert_eq!(found.len(), 1, "{path}: {found:?}");
@@ -199,9 +161,6 @@ mod tests {
         let root = "[workspace.dependencies]\ncore = { package = \"cellwright-cell\" }\n";
         let found = messages(check, &[("Cargo.toml", root)]);
         assert_eq!(found.len(), 1);
-        assert!(
-            found[0].starts_with("Cargo.toml:2: `core` renames"),
-            "{found:?}"
-        );
+        assert!(found[0].starts_with("Cargo.toml:2: `core` renames"), "{found:?}");
     }
 }

@@ -12,11 +12,7 @@ const MARK: &str = "**Invariant:**";
 
 pub fn check(repo: &Repo) -> Vec<Finding> {
     let Some(text) = repo.text(PAGE) else {
-        return vec![Finding::new(
-            PAGE,
-            0,
-            "missing: it draws the layers and their invariants",
-        )];
+        return vec![Finding::new(PAGE, 0, "missing: it draws the layers and their invariants")];
     };
     let mut findings = Vec::new();
     let mut inside = false;
@@ -30,9 +26,7 @@ pub fn check(repo: &Repo) -> Vec<Finding> {
         if !inside {
             continue;
         }
-        for text in reference::in_backticks(line)
-            .into_iter()
-            .filter(|text| is_pointer(text, line))
+        for text in reference::in_backticks(line).into_iter().filter(|text| is_pointer(text, line))
         {
             if let Err(error) = reference::resolve(repo, text) {
                 let message = format!("{error}: an invariant must name what upholds it");
@@ -41,11 +35,7 @@ pub fn check(repo: &Repo) -> Vec<Finding> {
         }
     }
     if !any {
-        findings.push(Finding::new(
-            PAGE,
-            0,
-            format!("no `{MARK}` line: state what never happens"),
-        ));
+        findings.push(Finding::new(PAGE, 0, format!("no `{MARK}` line: state what never happens")));
     }
     findings
 }

@@ -54,10 +54,7 @@ mod tests {
     use super::*;
 
     fn found(text: &str) -> Vec<String> {
-        crate::tidy::messages(
-            check,
-            &[("docs/a.md", text), ("docs/b.md", ""), ("README.md", "")],
-        )
+        crate::tidy::messages(check, &[("docs/a.md", text), ("docs/b.md", ""), ("README.md", "")])
     }
 
     #[test]
@@ -75,12 +72,7 @@ mod tests {
 
     #[test]
     fn broken_links_are_found() {
-        for text in [
-            "[x](c.md)",
-            "[x](../b.md)",
-            "[x](../../README.md)",
-            "[x]: c.md",
-        ] {
+        for text in ["[x](c.md)", "[x](../b.md)", "[x](../../README.md)", "[x]: c.md"] {
             assert_eq!(found(text).len(), 1, "{text}");
         }
     }

@@ -61,13 +61,7 @@ const BANS: &[Ban] = &[
         reason: "no randomness source: seeds arrive as arguments",
     },
     Ban {
-        pattern: Name(&[
-            "thread_rng",
-            "getrandom",
-            "OsRng",
-            "from_os_rng",
-            "from_entropy",
-        ]),
+        pattern: Name(&["thread_rng", "getrandom", "OsRng", "from_os_rng", "from_entropy"]),
         in_tests: true,
         reason: "no randomness source: seeds arrive as arguments",
     },
@@ -111,9 +105,7 @@ const BANS: &[Ban] = &[
 pub fn check(repo: &Repo) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, file) in repo.rust_files() {
-        let folder = path
-            .strip_prefix("crates/")
-            .and_then(|rest| rest.split('/').next());
+        let folder = path.strip_prefix("crates/").and_then(|rest| rest.split('/').next());
         if folder.is_some_and(|folder| PURE_CRATES.contains(&folder)) {
             check_file(path, file, repo.is_test_file(path), &mut findings);
         }
@@ -198,9 +190,7 @@ fn is_float(file: &RustFile, index: usize) -> bool {
     // `pair.0.1` lexes its two indices as one literal.
     let tuple_index = index > 0 && file.at(index - 1) == ".";
     let decimal = text.starts_with(|c: char| c.is_ascii_digit())
-        && !["0x", "0o", "0b"]
-            .iter()
-            .any(|prefix| text.starts_with(prefix));
+        && !["0x", "0o", "0b"].iter().any(|prefix| text.starts_with(prefix));
     let suffixed = text.ends_with("f32") || text.ends_with("f64");
     let exponent = text.contains(['e', 'E']) && !text.contains("size");
     decimal && !tuple_index && (suffixed || exponent || text.contains('.'))
@@ -215,10 +205,7 @@ mod tests {
         messages(
             check,
             &[
-                (
-                    "crates/cell/Cargo.toml",
-                    "[package]\nname = \"cellwright-cell\"\n",
-                ),
+                ("crates/cell/Cargo.toml", "[package]\nname = \"cellwright-cell\"\n"),
                 ("crates/cell/src/lib.rs", source),
             ],
         )

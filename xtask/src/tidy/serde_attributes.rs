@@ -19,10 +19,7 @@ const BANNED: &[&str] = &[
 
 pub fn check(repo: &Repo) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (path, file) in repo
-        .rust_files()
-        .filter(|(path, _)| path.starts_with("crates/cell/src/"))
-    {
+    for (path, file) in repo.rust_files().filter(|(path, _)| path.starts_with("crates/cell/src/")) {
         let start = (0..file.tokens.len()).filter(|&i| starts_serde_attribute(file, i));
         for open in start.map(|index| index + 1) {
             for token in &file.tokens[open..file.close_of(open)] {
@@ -70,28 +67,12 @@ mod tests {
     #[test]
     fn harmless_attributes_and_other_crates_pass() {
         for (path, source) in [
-            (
-                "crates/cell/src/job.rs",
-                "#[serde(rename_all = \"snake_case\")] enum A { B }",
-            ),
-            (
-                "crates/cell/src/job.rs",
-                "#[serde(default, deny_unknown_fields)] struct A;",
-            ),
-            (
-                "crates/cell/src/job.rs",
-                "// #[serde(untagged)]\nfn tag(serde: u8) {}",
-            ),
-            (
-                "crates/sim/src/report.rs",
-                "#[serde(untagged)] enum A { B }",
-            ),
+            ("crates/cell/src/job.rs", "#[serde(rename_all = \"snake_case\")] enum A { B }"),
+            ("crates/cell/src/job.rs", "#[serde(default, deny_unknown_fields)] struct A;"),
+            ("crates/cell/src/job.rs", "// #[serde(untagged)]\nfn tag(serde: u8) {}"),
+            ("crates/sim/src/report.rs", "#[serde(untagged)] enum A { B }"),
         ] {
-            assert_eq!(
-                messages(check, &[(path, source)]),
-                Vec::<String>::new(),
-                "{source}"
-            );
+            assert_eq!(messages(check, &[(path, source)]), Vec::<String>::new(), "{source}");
         }
     }
 }

@@ -6,14 +6,8 @@ use crate::repo::Repo;
 use crate::rust_file::{Kind, RustFile};
 
 const MACROS: &[(&str, &str)] = &[
-    (
-        "todo",
-        "an unfinished branch panics in somebody's cell; leave it out or finish it",
-    ),
-    (
-        "unimplemented",
-        "an unfinished branch panics in somebody's cell; return an error instead",
-    ),
+    ("todo", "an unfinished branch panics in somebody's cell; leave it out or finish it"),
+    ("unimplemented", "an unfinished branch panics in somebody's cell; return an error instead"),
     ("dbg", "left over from debugging"),
 ];
 
@@ -82,30 +76,18 @@ mod tests {
 
     #[test]
     fn leftovers_are_found() {
-        for source in [
-            "fn f() { todo!() }",
-            "fn f() { unimplemented!(\"x\") }",
-            "fn f() { dbg!(1); }",
-        ] {
-            assert_eq!(
-                messages(check, &[("a/src/lib.rs", source)]).len(),
-                1,
-                "{source}"
-            );
+        for source in
+            ["fn f() { todo!() }", "fn f() { unimplemented!(\"x\") }", "fn f() { dbg!(1); }"]
+        {
+            assert_eq!(messages(check, &[("a/src/lib.rs", source)]).len(), 1, "{source}");
         }
-        assert_eq!(
-            messages(check, &[("a/src/lib.rs", "#[ignore = \"slow\"] fn f() {}")]).len(),
-            1
-        );
+        assert_eq!(messages(check, &[("a/src/lib.rs", "#[ignore = \"slow\"] fn f() {}")]).len(), 1);
     }
 
     #[test]
     fn talk_about_them_is_fine() {
         let source = "// todo!( is banned\nfn todo() { let ignore = [\"dbg!(\"]; }";
-        assert_eq!(
-            messages(check, &[("a/src/lib.rs", source)]),
-            Vec::<String>::new()
-        );
+        assert_eq!(messages(check, &[("a/src/lib.rs", source)]), Vec::<String>::new());
     }
 
     #[test]
@@ -115,9 +97,6 @@ mod tests {
             assert_eq!(messages(check, &[("docs/a.md", &line)]).len(), 1, "{line}");
         }
         let relative = concat!("see docs/ho", "me/page.md and target/wo", "rk/x\n");
-        assert_eq!(
-            messages(check, &[("docs/a.md", relative)]),
-            Vec::<String>::new()
-        );
+        assert_eq!(messages(check, &[("docs/a.md", relative)]), Vec::<String>::new());
     }
 }

@@ -42,6 +42,7 @@ impl Context<'_> {
         }
         self.restricted_features(None, spec)?;
         self.alloc_set_is_open(user, spec)?;
+        self.not_below_inner(&key, spec)?;
         let predecessor = self.predecessor(&key, spec)?;
         if !self.state.jobs.has_room_for(1) {
             return Err(Refusal::Full("jobs".into()));
@@ -49,11 +50,13 @@ impl Context<'_> {
         self.room_for_tasks(spec.count as usize)?;
         let job = new_job(user, spec, predecessor.map(|(id, _)| id), self.now);
         self.within_quota(None, &job)?;
+        // A lost task of the job that had this name may still run.
+        let earliest = self.state.job_named(&key).map_or(Time::ZERO, |old| self.leases_over(old));
         let id = self.state.insert_job(job);
         self.job_event(id, JobChange::Submitted, Reason::Requested);
         self.job_event(id, JobChange::Accepted, Reason::Admitted);
         self.note_charges(id);
-        self.follow_count(id, 0);
+        self.follow_count(id, 0, earliest);
         if let Some((_, Some(outcome))) = predecessor {
             self.release(id, outcome);
         }
@@ -117,8 +120,37 @@ impl Context<'_> {
             });
         }
         match set.state {
-            JobState::Deferred | JobState::Active => Ok(()),
+            JobState::Deferred | JobState::Active => not_above_set(spec, key, set),
             _ => Err(Refusal::WrongState { what: format!("alloc set {key} has been stopped") }),
+        }
+    }
+
+    /// The other side of [`not_above_set`]: a set, new or changed, may not fall below the jobs that
+    /// live in it, or wait for a set of its name.
+    pub(super) fn not_below_inner(&self, key: &JobKey, spec: &JobSpec) -> Result<(), Refusal> {
+        if spec.kind != JobKind::AllocSet {
+            return Ok(());
+        }
+        let inside = |job: &&Job| !job.is_dead() && job.spec().alloc_set.as_ref() == Some(key);
+        let jobs = self.state.jobs.iter().map(|(_, job)| job).filter(inside);
+        let asks = jobs.flat_map(|job| job.specs.values().map(|inner| (inner.priority, &job.name)));
+        match asks.max() {
+            Some((most, name)) if most > spec.priority => Err(Refusal::BadField {
+                field: "priority".into(),
+                value: spec.priority.0.to_string(),
+                allowed: format!("{} or more, the priority of job {name} inside it", most.0),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// A changed job inside an alloc set, looked at as when it was submitted.
+    pub(super) fn still_not_above_set(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        let Some(key) = &spec.alloc_set else { return Ok(()) };
+        let set = self.state.job_named(key).and_then(|id| self.state.jobs.get(id));
+        match set.filter(|set| !set.is_dead() && set.spec().kind == JobKind::AllocSet) {
+            Some(set) => not_above_set(spec, key, set),
+            None => Ok(()),
         }
     }
 
@@ -239,14 +271,15 @@ impl Context<'_> {
         self.state.edit_job(id, |job| *job = resized);
         self.note_charges(id);
         self.job_event(id, JobChange::Resized { count }, Reason::Requested);
-        self.follow_count(id, old.count);
+        self.follow_count(id, old.count, Time::ZERO);
         self.adopt_where_free(id);
         self.forget_versions(id);
         Ok(Done::Version(version))
     }
 
-    /// Brings the rows of tasks to the job's count; `old` is the count they followed so far.
-    pub(super) fn follow_count(&mut self, id: JobId, old: u32) {
+    /// Brings the rows of tasks to the job's count; `old` is the count they followed so far, and
+    /// new rows wait until `earliest`.
+    pub(super) fn follow_count(&mut self, id: JobId, old: u32, earliest: Time) {
         let Some(job) = self.state.jobs.get(id) else { return };
         let (count, rows) = (job.spec().count, job.tasks.clone());
         for task in rows.iter().skip(count as usize) {
@@ -258,29 +291,41 @@ impl Context<'_> {
         if rows.len() >= count as usize {
             return;
         }
+        let earliest = earliest.max(self.leases_over(id));
         let mut rows = (*rows).clone();
         for index in rows.len() as u32..count {
-            rows.extend(self.new_task(id, index));
+            rows.extend(self.new_task(id, index, earliest));
         }
         let rows = Arc::new(rows);
         self.state.edit_job(id, |job| job.tasks = rows);
     }
 
-    fn new_task(&mut self, id: JobId, index: u32) -> Option<TaskId> {
+    /// When the leases of all tasks of the job are over, as far as it has any.
+    fn leases_over(&self, id: JobId) -> Time {
+        let Some(job) = self.state.jobs.get(id) else { return Time::ZERO };
+        if job.specs.values().all(|spec| spec.at_most_one.is_none()) {
+            return Time::ZERO;
+        }
+        let rows = job.tasks.iter().filter_map(|task| self.state.tasks.get(*task));
+        let latest = rows.map(|task| task.not_before).max().unwrap_or(Time::ZERO);
+        if latest > self.now { latest } else { Time::ZERO }
+    }
+
+    fn new_task(&mut self, id: JobId, index: u32, not_before: Time) -> Option<TaskId> {
         let job = self.state.jobs.get(id)?;
         let task = Task {
             job: id,
             index,
             state: waiting_state(job),
             healthy: true,
-            attempt: 0,
+            attempt: self.state.attempt_floor,
             version: job.version,
             machine: None,
             alloc: None,
             grant: None,
             reservation: job.spec().limits_of(index),
             failures_in_row: 0,
-            not_before: Time::ZERO,
+            not_before,
             changed_at: self.now,
             crashed_on: Vec::new(),
         };
@@ -289,7 +334,8 @@ impl Context<'_> {
         Some(task)
     }
 
-    /// A task that an earlier shrink cut off is wanted again. What ended on its own stays ended.
+    /// A task that an earlier shrink cut off is wanted again. What ended on its own stays ended. It
+    /// still waits as long as it had to: its lease may not have run out where it was lost.
     fn wake(&mut self, id: TaskId) {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
         let Some(job) = self.state.jobs.get(task.job) else { return };
@@ -302,7 +348,6 @@ impl Context<'_> {
                     t.version = version;
                     t.reservation = limits;
                     t.failures_in_row = 0;
-                    t.not_before = Time::ZERO;
                 });
                 self.task_event(id, TaskChange::Submitted, Reason::Admitted);
             }
@@ -334,8 +379,9 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// Rows to which retained disk still refers stay: a log saver must be able to name them. So
-    /// does a newer job of the same name, which would otherwise leave its name to the older one.
+    /// Rows to which retained disk still refers stay: a log saver must be able to name them. So do
+    /// those whose leases run, which the next job of that name has to know, and a newer job of the
+    /// same name, which would otherwise leave its name to the older one.
     pub(super) fn purge_jobs(&mut self, ended_before: Time) -> Verdict {
         self.system_only()?;
         let retained: BTreeSet<TaskId> = self
@@ -350,7 +396,8 @@ impl Context<'_> {
         let mut older_stays: BTreeSet<(UserId, &Name)> = BTreeSet::new();
         for (id, job) in self.state.jobs.iter().filter(|(_, job)| job.is_dead()) {
             let name = (job.user, &job.name);
-            let held = job.tasks.iter().any(|task| retained.contains(task));
+            let held = job.tasks.iter().any(|task| retained.contains(task))
+                || self.leases_over(id) > self.now;
             if over(job) && !held && !older_stays.contains(&name) {
                 old.insert(id, job.tasks.clone());
             } else {
@@ -366,6 +413,21 @@ impl Context<'_> {
             self.state.remove_job(*id);
         }
         Ok(if old.is_empty() { Done::Unchanged } else { Done::Applied })
+    }
+}
+
+/// Tasks in an alloc set stand and fall with their alloc, and its owner pays in the set's band: a
+/// priority above the set's would be neither kept nor paid for. Every version the set may run at
+/// counts, so that undoing an update never breaks this.
+fn not_above_set(spec: &JobSpec, key: &JobKey, set: &Job) -> Result<(), Refusal> {
+    let most = set.specs.values().map(|version| version.priority).min();
+    match most {
+        Some(most) if spec.priority > most => Err(Refusal::BadField {
+            field: "priority".into(),
+            value: spec.priority.0.to_string(),
+            allowed: format!("at most {}, the priority of alloc set {key}", most.0),
+        }),
+        _ => Ok(()),
     }
 }
 
@@ -416,7 +478,9 @@ fn waiting_state(job: &Job) -> TaskState {
 #[cfg(test)]
 mod tests {
     use crate::apply::fixture::{Cell, all, job, key, name};
-    use crate::command::{Command, Done, Observed};
+    use crate::command::{Command, Done, Observed, TaskReport};
+    use crate::id::MachineId;
+    use crate::job::{JobOutcome, JobState};
     use crate::priority::Band;
     use crate::quota::Capability;
     use crate::render;
@@ -656,5 +720,106 @@ mod tests {
         cell.ok(Command::ReleaseRetained { machine, task, attempt: row.attempt });
         assert_eq!(cell.ok(Command::PurgeJobs { ended_before: Time::NEVER }), Done::Applied);
         assert!(cell.state.tasks().is_empty());
+    }
+
+    #[test]
+    fn a_row_used_again_is_past_every_attempt_it_had() {
+        let mut cell = Cell::with_machines(1);
+        cell.submit(&job("jfoo", 1, 100));
+        cell.run("jfoo", 0, "m1");
+        let (row, attempt) = (cell.task_id("jfoo", 0), cell.task("jfoo", 0).attempt);
+        cell.report("jfoo", 0, Observed::Finished);
+        cell.ok(Command::PurgeJobs { ended_before: Time::NEVER });
+        cell.submit(&job("jnew", 1, 100));
+        assert_eq!(cell.task_id("jnew", 0), row);
+        cell.run("jnew", 0, "m1");
+        let reports = vec![TaskReport { task: row, attempt, what: Observed::Finished }];
+        let late = Command::TaskReports { machine: MachineId(0), incarnation: 1, reports };
+        let said = cell.apply(crate::Actor::System, late);
+        let said = render::verdict(&cell.state, &said);
+        assert!(said.contains("ubar/jnew/0 is at attempt 3, not 1"), "{said}");
+        assert_eq!(cell.states("jnew"), [Running]);
+        let saved = crate::encode::save(&cell.state);
+        assert_eq!(crate::encode::load(&saved).unwrap().attempt_floor, 2);
+    }
+
+    #[test]
+    fn a_job_in_an_alloc_set_never_outranks_it() {
+        let update = |spec: &JobSpec| Command::UpdateJob {
+            owner: name("ubar"),
+            spec: spec.clone(),
+            expect: None,
+        };
+        let mut cell = Cell::with_machines(1);
+        let mut set = job("set", 1, 110);
+        set.kind = JobKind::AllocSet;
+        cell.submit(&set);
+        let inside = |priority| with(1, priority, |s| s.alloc_set = Some(key("ubar/set")));
+        let above = |value: u16| {
+            format!(
+                "field priority: value {value} is not valid; allowed: at most 110, the priority \
+                 of alloc set ubar/set"
+            )
+        };
+        assert_eq!(cell.refused(submit(inside(200))), above(200));
+        cell.submit(&inside(105));
+        assert_eq!(cell.refused(update(&inside(111))), above(111));
+        let below = "field priority: value 100 is not valid; \
+                     allowed: 105 or more, the priority of job jnew inside it";
+        set.priority = crate::priority::Priority(100);
+        assert_eq!(cell.refused(update(&set)), below);
+        // While an update can be undone, both of its priorities bind.
+        set.priority = crate::priority::Priority(119);
+        cell.ok(update(&set));
+        assert_eq!(cell.refused(update(&inside(111))), above(111));
+        cell.ok(Command::CloseUpdate { job: key("ubar/set") });
+        cell.ok(update(&inside(111)));
+        // A set that takes over the name meets the jobs that wait for it.
+        cell.ok(stop("ubar/set"));
+        set.priority = crate::priority::Priority(100);
+        let said = cell.refused(submit(set));
+        assert!(said.ends_with("allowed: 111 or more, the priority of job jnew inside it"));
+    }
+
+    #[test]
+    fn what_was_killed_on_a_lost_machine_may_still_run() {
+        let mut cell = Cell::with_machines(1);
+        let mut spec = job("jfoo", 2, 100);
+        spec.at_most_one = Some(Span::seconds(30));
+        cell.submit(&spec);
+        cell.run("jfoo", 0, "m1");
+        cell.run("jfoo", 1, "m1");
+        cell.ok(resize(1));
+        cell.ok(Command::MachineDown { machine: MachineId(0) });
+        assert_eq!(cell.states("jfoo"), [Pending, Dead(Fate::Killed)]);
+        let over = cell.task("jfoo", 0).not_before;
+        assert!(over > Time(cell.now).plus(Span::seconds(30)));
+        cell.ok(resize(3));
+        let waits = |cell: &Cell, index| cell.task("jfoo", index).not_before;
+        assert_eq!([0, 1, 2].map(|index| waits(&cell, index)), [over; 3]);
+        // Neither another job of that name nor a purge cuts the wait short.
+        cell.ok(stop("ubar/jfoo"));
+        cell.ok(Command::PurgeJobs { ended_before: Time::NEVER });
+        cell.submit(&spec);
+        assert_eq!([0, 1].map(|index| waits(&cell, index)), [over; 2]);
+        cell.ok(stop("ubar/jfoo"));
+        cell.now = over.0;
+        cell.submit(&spec);
+        assert_eq!(waits(&cell, 0), Time::ZERO);
+    }
+
+    #[test]
+    fn a_failure_that_a_shrink_cut_off_does_not_fail_the_job() {
+        for (count, want) in [(2, JobOutcome::Failed), (1, JobOutcome::Succeeded)] {
+            let mut cell = Cell::with_machines(1);
+            cell.submit(&job("jfoo", 2, 100));
+            cell.run("jfoo", 1, "m1");
+            cell.report("jfoo", 1, Observed::Failed(ExitClass::Code(1)));
+            cell.ok(resize(count));
+            cell.run("jfoo", 0, "m1");
+            cell.report("jfoo", 0, Observed::Finished);
+            let id = cell.state.job_named(&key("ubar/jfoo")).unwrap();
+            assert_eq!(cell.state.jobs().get(id).unwrap().state, JobState::Dead(want));
+        }
     }
 }

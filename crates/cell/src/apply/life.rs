@@ -2,13 +2,16 @@
 //! *that* something happens; what it means for the row, the machine and the alloc is here once.
 
 use super::Context;
+use crate::change;
 use crate::event::{MachineChange, TaskChange, What};
 use crate::id::{JobId, MachineId, TaskId};
 use crate::job::JobState;
 use crate::machine::Retained;
 use crate::reason::Reason;
 use crate::spec::{JobKind, JobSpec};
-use crate::task::{CrashPair, ExitClass, Fate, MAX_CRASH_PAIRS, StopCause, Task, TaskState};
+use crate::task::{
+    CRASH_KEEP, CrashPair, ExitClass, Fate, MAX_CRASH_PAIRS, StopCause, Task, TaskState,
+};
 use crate::time::{Span, Time};
 use std::sync::Arc;
 
@@ -108,7 +111,7 @@ impl Context<'_> {
         match cause {
             StopCause::Killed => self.die(id, Fate::Killed, TaskChange::Killed, Reason::Requested),
             StopCause::RestartInPlace => self.restart_in_place(id, machine, Reason::UpdateRestart),
-            StopCause::Unhealthy => self.restart_in_place(id, machine, Reason::Unhealthy),
+            StopCause::Unhealthy => self.unhealthy_stopped(id, &task, machine),
             // The preemptor is on record in the event that stopped it.
             StopCause::Preempted => self.requeue(id, evicted, Reason::AgentReport, Time::ZERO),
             StopCause::Drained => self.requeue(id, evicted, Reason::Drained, Time::ZERO),
@@ -128,6 +131,18 @@ impl Context<'_> {
             self.stop_task(inner_task, StopCause::AllocMoved, Reason::AllocMoved);
             self.stopped(inner_task);
         }
+    }
+
+    /// A failure in a row like any other, except that it starts again where it is.
+    fn unhealthy_stopped(&mut self, id: TaskId, task: &Task, machine: MachineId) {
+        let Some(policy) = self.state.spec_of(task).map(|s| s.restart) else { return };
+        let failures = task.failures_in_row.saturating_add(1);
+        self.set_task(id, |t| t.failures_in_row = failures);
+        if policy.max_failures.is_some_and(|max| failures > max) {
+            let fate = Fate::Failed(ExitClass::Unhealthy);
+            return self.die(id, fate, TaskChange::FailedForGood, Reason::TooManyFailures);
+        }
+        self.restart_in_place(id, machine, Reason::Unhealthy);
     }
 
     fn restart_in_place(&mut self, id: TaskId, machine: MachineId, reason: Reason) {
@@ -151,6 +166,7 @@ impl Context<'_> {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
         let Some(job) = self.state.jobs.get(task.job) else { return };
         let (version, limits) = (job.version, job.spec().limits_of(task.index));
+        let new_program = change::starts_afresh(job, &task);
         let unwanted = job.state != JobState::Active || task.index >= job.spec().count;
         if unwanted {
             return self.die(id, Fate::Killed, TaskChange::Killed, reason);
@@ -165,6 +181,9 @@ impl Context<'_> {
             t.version = version;
             t.reservation = limits;
             t.not_before = not_before;
+            if new_program {
+                t.crashed_on = Vec::new();
+            }
         });
         self.task_event(id, change, reason);
         self.note_ended(task.job);
@@ -216,9 +235,10 @@ impl Context<'_> {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
         let Some(policy) = self.spec_of(&task).map(|s| s.restart) else { return };
         let failures = task.failures_in_row.saturating_add(1);
+        let now = self.now;
         self.set_task(id, |t| {
             t.failures_in_row = failures;
-            remember_crash(&mut t.crashed_on, machine);
+            remember_crash(&mut t.crashed_on, machine, now);
         });
         if policy.max_failures.is_some_and(|max| failures > max) {
             let fate = Fate::Failed(exit);
@@ -236,15 +256,18 @@ fn overrides(old: StopCause, new: StopCause) -> bool {
         || (old.keeps_place() && !new.keeps_place())
 }
 
-fn remember_crash(pairs: &mut Vec<CrashPair>, machine: MachineId) {
+fn remember_crash(pairs: &mut Vec<CrashPair>, machine: MachineId, now: Time) {
+    let until = now.plus(CRASH_KEEP);
+    pairs.retain(|pair| now < pair.until);
     if let Some(pair) = pairs.iter_mut().find(|p| p.machine == machine) {
         pair.crashes = pair.crashes.saturating_add(1);
+        pair.until = until;
         return;
     }
     if pairs.len() == MAX_CRASH_PAIRS {
         pairs.remove(0);
     }
-    pairs.push(CrashPair { machine, crashes: 1 });
+    pairs.push(CrashPair { machine, crashes: 1, until });
 }
 
 /// Doubles with each failure in a row after the first.

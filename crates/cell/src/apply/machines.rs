@@ -181,6 +181,13 @@ impl Context<'_> {
     /// A task that was told to die is dead; any other, stopping or not, goes back to pending.
     fn lose_task(&mut self, id: TaskId, machine: MachineId, reason: &Reason) {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
+        let lease = self.state.spec_of(&task).and_then(|spec| spec.at_most_one);
+        let not_before = match lease {
+            Some(lease) => self.now.plus(lease).plus(LEASE_MARGIN),
+            None => Time::ZERO,
+        };
+        // On the row even if it dies here: whoever takes its place later has to wait as long.
+        self.set_task(id, |t| t.not_before = not_before);
         if task.state == TaskState::Stopping(StopCause::Killed) {
             return self.stopped(id);
         }
@@ -191,11 +198,6 @@ impl Context<'_> {
                 self.retain_disk(id, &task, machine);
             }
         }
-        let lease = self.state.spec_of(&task).and_then(|spec| spec.at_most_one);
-        let not_before = match lease {
-            Some(lease) => self.now.plus(lease).plus(LEASE_MARGIN),
-            None => Time::ZERO,
-        };
         self.requeue(id, TaskChange::Lost { machine }, reason.clone(), not_before);
     }
 }

@@ -58,13 +58,14 @@ impl State {
     fn apply_request(&mut self, request: &Request, events: &mut Vec<Event>) -> Verdict {
         let Some(id) = request.id else { return self.apply_command(request, events) };
         let fingerprint = replay::fingerprint(&request.command);
-        match replay::look_up(&self.windows, id, fingerprint) {
+        match replay::look_up(&self.windows, &request.by, id, fingerprint) {
             Seen::Before(verdict) => verdict,
             Seen::Refused(refusal) => Err(refusal),
             Seen::New => {
                 let verdict = self.apply_command(request, events);
                 let now = self.now;
-                replay::remember(&mut self.windows, id, fingerprint, verdict.clone(), now);
+                let (windows, by) = (&mut self.windows, &request.by);
+                replay::remember(windows, by, id, fingerprint, verdict.clone(), now);
                 verdict
             }
         }
@@ -145,9 +146,7 @@ impl Context<'_> {
         };
         match row.attempt == attempt {
             true => Ok(row.clone()),
-            false => {
-                Err(Refusal::StaleAttempt { task, expected: attempt, found: row.attempt })
-            }
+            false => Err(Refusal::StaleAttempt { task, expected: attempt, found: row.attempt }),
         }
     }
 }

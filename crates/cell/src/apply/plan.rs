@@ -51,7 +51,7 @@ impl Context<'_> {
             ([], [only]) => {
                 self.check_assignment(only)?;
                 self.check_gang(only.task, 1)?;
-                self.place(only, &[]);
+                self.place(only);
                 Ok(())
             }
             _ => {
@@ -71,18 +71,15 @@ impl Context<'_> {
         for assignment in &group.assignments {
             arrivals.entry(assignment.machine).or_default().push(assignment);
         }
-        let mut leaving: BTreeMap<MachineId, Vec<TaskId>> = BTreeMap::new();
         let mut victims = Vec::with_capacity(group.victims.len());
         for victim in &group.victims {
             let (machine, row) = self.preempt(victim, &arrivals, journal)?;
-            leaving.entry(machine).or_default().push(victim.task);
             victims.push((victim.task, machine, row));
         }
         for assignment in &group.assignments {
             self.check_assignment(assignment)?;
             journal.keep_task(self.state, assignment.task);
-            let before = leaving.get(&assignment.machine).map_or(&[][..], |tasks| tasks);
-            self.place(assignment, before);
+            self.place(assignment);
         }
         for (id, machine, row) in &victims {
             let arrived = arrivals.get(machine).map_or(&[][..], |list| list);
@@ -170,12 +167,27 @@ impl Context<'_> {
         }
     }
 
-    fn place(&mut self, assignment: &Assignment, waits_for: &[TaskId]) {
+    /// Those who are leaving the place a task is put, this group's victims or others': any of them
+    /// may still be using what it was given.
+    fn leaving(&self, assignment: &Assignment) -> Vec<Victim> {
+        let load = self.state.machine_load(assignment.machine);
+        let Some(load) = load.filter(|load| load.leaving > 0) else { return Vec::new() };
+        let victim = |id: &TaskId| {
+            let row = self.state.tasks.get(*id)?;
+            let gone = !row.state.holds_resources();
+            let same = row.alloc == assignment.alloc || shares_port(row, assignment);
+            (gone && same).then_some(Victim { task: *id, attempt: row.attempt })
+        };
+        load.tasks.iter().filter_map(victim).collect()
+    }
+
+    fn place(&mut self, assignment: &Assignment) {
         let Assignment { task, machine, alloc, ports, devices, .. } = assignment;
+        let waits_for = self.leaving(assignment);
         let nothing = ports.is_empty() && devices.is_empty() && waits_for.is_empty();
         let grant = (!nothing).then(|| {
             let (ports, devices) = (ports.clone(), devices.clone());
-            Arc::new(Grant { ports, devices, waits_for: waits_for.to_vec() })
+            Arc::new(Grant { ports, devices, waits_for })
         });
         let job = self.state.tasks.get(*task).and_then(|row| self.state.jobs.get(row.job));
         let Some(version) = job.map(|job| job.version) else { return };
@@ -379,7 +391,7 @@ fn lacks_sparse(
 #[cfg(test)]
 mod tests {
     use crate::apply::fixture::{Cell, all, job, key};
-    use crate::command::Command;
+    use crate::command::{Command, Observed};
     use crate::device::{Device, DeviceGrant, DeviceRequest};
     use crate::id::MachineId;
     use crate::name::Token;
@@ -500,7 +512,8 @@ mod tests {
         assert_eq!(cell.states("jlow"), [STOPPING, TaskState::Running]);
         let top = cell.task("jtop", 0);
         assert_eq!((top.state, top.attempt), (TaskState::Assigned, 1));
-        assert_eq!(top.grant.as_ref().unwrap().waits_for, [cell.task_id("jlow", 0)]);
+        let low = Victim { task: cell.task_id("jlow", 0), attempt: 1 };
+        assert_eq!(top.grant.as_ref().unwrap().waits_for, [low]);
         let mut cell = full_cell_with(|low| low.max_down = Some(1));
         let both = ["jlow/0", "jlow/1"].map(|v| v.to_owned());
         let one_by_one = vec![
@@ -686,5 +699,24 @@ mod tests {
         group.assignments.swap(0, 1);
         assert_eq!(commit(&mut cell, vec![group]), "done");
         assert_eq!(cell.state.alloc_load(alloc).unwrap().tasks.len(), 2);
+    }
+
+    #[test]
+    fn whoever_gets_a_place_waits_for_all_who_are_leaving_it() {
+        let mut cell = full_cell();
+        cell.ok(Command::StopJob { job: key("ubar/jmid") });
+        let placed = group(&cell, &[], &["jpal/0@m1"]);
+        assert_eq!(commit(&mut cell, vec![placed]), "done");
+        let mid = Victim { task: cell.task_id("jmid", 0), attempt: 1 };
+        assert_eq!(cell.task("jpal", 0).grant.as_ref().unwrap().waits_for, [mid]);
+        cell.report("jmid", 0, Observed::Stopped);
+        cell.report("jpal", 0, Observed::Started);
+        assert_eq!(cell.task("jpal", 0).grant, None);
+        assert_eq!(cell.state.machine_load(MachineId(0)).map(|load| load.leaving), Some(0));
+        // Where nobody is leaving there is nobody to wait for.
+        let mut cell = Cell::with_machines(1);
+        cell.submit(&job("jfoo", 1, 100));
+        cell.run("jfoo", 0, "m1");
+        assert_eq!(cell.task("jfoo", 0).grant, None);
     }
 }

@@ -11,7 +11,8 @@ use crate::event::TaskChange;
 use crate::id::{MachineId, TaskId};
 use crate::reason::{Reason, Refusal};
 use crate::spec::JobKind;
-use crate::task::{ExitClass, Fate, StopCause, TaskState};
+use crate::task::{ExitClass, Fate, Grant, StopCause, TaskState};
+use std::sync::Arc;
 
 /// What a report means for a task in the state it is in.
 enum Step {
@@ -94,6 +95,7 @@ impl Context<'_> {
         self.set_task(task, |t| {
             t.state = TaskState::Running;
             t.healthy = true;
+            stop_waiting(&mut t.grant);
         });
         self.task_event(task, TaskChange::Started { machine }, Reason::AgentReport);
     }
@@ -107,7 +109,10 @@ impl Context<'_> {
         let restart = self.state.spec_of(row).map(|spec| spec.restart);
         match restart {
             Some(policy) if policy.restart_on_success => {
-                self.set_task(task, |t| t.failures_in_row = 0);
+                self.set_task(task, |t| {
+                    t.failures_in_row = 0;
+                    t.crashed_on = Vec::new();
+                });
                 let (change, reason) = (TaskChange::Completed { machine }, Reason::Succeeded);
                 self.requeue(task, change, reason, self.now.plus(policy.backoff));
             }
@@ -126,6 +131,17 @@ impl Context<'_> {
     fn unhealthy(&mut self, task: TaskId) {
         self.set_task(task, |t| t.healthy = false);
         self.stop_task(task, StopCause::Unhealthy, Reason::Unhealthy);
+    }
+}
+
+/// A task that runs waits for nobody.
+fn stop_waiting(grant: &mut Option<Arc<Grant>>) {
+    if let Some(held) = grant.as_mut().filter(|held| !held.waits_for.is_empty()) {
+        let held = Arc::make_mut(held);
+        held.waits_for = Vec::new();
+        if *held == Grant::default() {
+            *grant = None;
+        }
     }
 }
 
@@ -284,5 +300,46 @@ mod tests {
         }
         let fate = Fate::Failed(ExitClass::Code(1));
         assert_eq!(cell.states("jfoo"), [TaskState::Dead(fate)]);
+    }
+
+    #[test]
+    fn failed_health_checks_count_like_crashes() {
+        let mut cell = assigned(|spec| spec.restart.max_failures = Some(1));
+        cell.report("jfoo", 0, Observed::Started);
+        cell.report("jfoo", 0, Observed::Unhealthy);
+        cell.report("jfoo", 0, Observed::Stopped);
+        assert_eq!(cell.states("jfoo"), [TaskState::Assigned]);
+        assert_eq!(cell.task("jfoo", 0).failures_in_row, 1);
+        cell.report("jfoo", 0, Observed::Started);
+        cell.report("jfoo", 0, Observed::Unhealthy);
+        cell.report("jfoo", 0, Observed::Stopped);
+        let fate = Fate::Failed(ExitClass::Unhealthy);
+        assert_eq!(cell.states("jfoo"), [TaskState::Dead(fate)]);
+    }
+
+    #[test]
+    fn crashes_on_a_machine_are_forgotten_in_time_and_with_the_program() {
+        for new_program in [false, true] {
+            let mut cell = assigned(|spec| spec.restart.max_failures = None);
+            for _ in 0..2 {
+                cell.report("jfoo", 0, Observed::Failed(ExitClass::Code(1)));
+                cell.now = cell.task("jfoo", 0).not_before.0;
+                if cell.task("jfoo", 0).attempt == 1 {
+                    cell.run("jfoo", 0, "m1");
+                }
+            }
+            let (now, m1) = (Time(cell.now), MachineId(0));
+            assert!(cell.task("jfoo", 0).avoids(m1, now));
+            if new_program {
+                let task = cell.task("jfoo", 0);
+                let mut spec = (**cell.state.spec_of(task).unwrap()).clone();
+                spec.task.command = vec!["repaired".into()];
+                cell.ok(Command::UpdateJob { owner: name("ubar"), spec, expect: None });
+            } else {
+                cell.now += crate::task::CRASH_KEEP.0;
+            }
+            assert!(!cell.task("jfoo", 0).avoids(m1, Time(cell.now)));
+            cell.run("jfoo", 0, "m1");
+        }
     }
 }

@@ -2,6 +2,9 @@
 //! fact about usage, so a rise is taken even when the machine then holds too much: that is flagged,
 //! and non-prod leaves. A pending task keeps the figure for its next place.
 //!
+//! Allocs have none: what is unused inside one is its owner's to fill, and a charge below what its
+//! tasks reserve would sell the same room twice.
+//!
 //! `changed_at` is left alone: it says since when the task is in its state, which the estimator
 //! itself reads.
 
@@ -10,7 +13,7 @@ use crate::command::{Done, ReservationChange, Verdict};
 use crate::event::TaskChange;
 use crate::reason::{Reason, Refusal};
 use crate::resource::{Dimension, Resources};
-use crate::spec::JobSpec;
+use crate::spec::{JobKind, JobSpec};
 use crate::task::TaskState;
 
 impl Context<'_> {
@@ -64,6 +67,10 @@ impl Context<'_> {
 
 /// Reservations lie between the disk a task must retain and its limits.
 fn check(spec: &JobSpec, index: u32, reservation: Resources) -> Result<(), Refusal> {
+    if spec.kind == JobKind::AllocSet {
+        let what = "an alloc is charged at its limits: what runs inside is counted against them";
+        return Err(Refusal::WrongState { what: what.into() });
+    }
     if !spec.reclaimable {
         return Err(Refusal::WrongState { what: "the job's resources are not reclaimable".into() });
     }
@@ -129,6 +136,8 @@ mod tests {
         let low = "field reservation.disk: value 3 is not valid; allowed: 4 to 10";
         check(keep, all(3), low);
         check(|spec| spec.reclaimable = false, all(3), "not reclaimable");
+        let alloc = |spec: &mut JobSpec| spec.kind = crate::spec::JobKind::AllocSet;
+        check(alloc, all(3), "counted against them");
     }
 
     #[test]

@@ -79,10 +79,17 @@ impl Context<'_> {
         let outcome = match job.state {
             JobState::Stopping => JobOutcome::Killed,
             JobState::Deferred => JobOutcome::DependencyFailed,
-            _ if load.failed > 0 => JobOutcome::Failed,
+            _ if load.failed > 0 && self.wanted_one_failed(job) => JobOutcome::Failed,
             _ => JobOutcome::Succeeded,
         };
         self.end_job(id, outcome);
+    }
+
+    /// Tasks that a shrink cut off say nothing of what is left of the job.
+    fn wanted_one_failed(&self, job: &Job) -> bool {
+        let mut wanted = job.tasks.iter().take(job.spec().count as usize);
+        let state = |id: &TaskId| self.state.tasks.get(*id).map(|task| task.state);
+        wanted.any(|id| matches!(state(id), Some(TaskState::Dead(Fate::Failed(_)))))
     }
 
     fn end_job(&mut self, id: JobId, outcome: JobOutcome) {

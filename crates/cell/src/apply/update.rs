@@ -55,6 +55,8 @@ impl Context<'_> {
             return Err(Refusal::BadField { field, value, allowed });
         }
         self.restricted_features(Some(&old), spec)?;
+        self.still_not_above_set(spec)?;
+        self.not_below_inner(&key, spec)?;
         self.room_for_tasks((spec.count as usize).saturating_sub(job.tasks.len()))?;
         let version = next_version(&job)?;
         let updated = with_update(&job, spec, version, self.now);
@@ -73,7 +75,7 @@ impl Context<'_> {
         let count = self.state.jobs.get(id).map_or(old_count, |job| job.spec().count);
         if count != old_count {
             self.job_event(id, JobChange::Resized { count }, Reason::Requested);
-            self.follow_count(id, old_count);
+            self.follow_count(id, old_count, crate::time::Time::ZERO);
         }
         self.adopt_where_free(id);
         self.forget_versions(id);

@@ -2,6 +2,7 @@
 //! absence: ids are positions, so absences are part of the value.
 
 use super::LoadError;
+use crate::command::Actor;
 use crate::index::Index;
 use crate::replay::Window;
 use crate::state::State;
@@ -16,7 +17,7 @@ pub(super) fn put<T: Serialize + ?Sized>(out: Vec<u8>, value: &T) -> Vec<u8> {
 }
 
 pub(super) fn write_state(state: &State, out: Vec<u8>) -> Vec<u8> {
-    let out = put(out, &(state.level, state.now, state.applied));
+    let out = put(out, &(state.level, state.now, state.applied, state.attempt_floor));
     let out = write_table(&state.users, out);
     let out = write_table(&state.machines, out);
     let out = write_table(&state.resources, out);
@@ -30,10 +31,10 @@ fn write_table<K: Key, V: Clone + Serialize>(table: &Table<K, V>, out: Vec<u8>) 
     (0..table.slots()).fold(out, |out, slot| put(out, &table.get(K::from_slot(slot))))
 }
 
-/// In order of the client, so that the same rows give the same bytes.
-fn write_windows(windows: &Index<u64, Window>, out: Vec<u8>) -> Vec<u8> {
-    let mut all: Vec<(&u64, &Window)> = windows.iter().collect();
-    all.sort_unstable_by_key(|(client, _)| **client);
+/// In order of actor and client, so that the same rows give the same bytes.
+fn write_windows(windows: &Index<(Actor, u64), Window>, out: Vec<u8>) -> Vec<u8> {
+    let mut all: Vec<(&(Actor, u64), &Window)> = windows.iter().collect();
+    all.sort_unstable_by_key(|(key, _)| *key);
     all.into_iter().fold(put(out, &(windows.len() as u64)), |out, window| put(out, &window))
 }
 
@@ -83,11 +84,12 @@ pub(super) fn read_whole<T: DeserializeOwned>(what: &str, payload: &[u8]) -> Res
 /// The rows alone; nothing about them is known yet except that they decode.
 pub(super) fn read_state(payload: &[u8]) -> Result<State, LoadError> {
     let mut reader = Reader::new(payload);
-    let (level, now, applied) = reader.take(|| "head of the state".to_owned())?;
+    let (level, now, applied, attempt_floor) = reader.take(|| "head of the state".to_owned())?;
     let state = State {
         level,
         now,
         applied,
+        attempt_floor,
         users: read_table(&mut reader, "user")?,
         machines: read_table(&mut reader, "machine")?,
         resources: read_table(&mut reader, "resource")?,
@@ -122,20 +124,20 @@ fn read_table<K: Key, V: Clone + DeserializeOwned>(
     Ok(table)
 }
 
-fn read_windows(reader: &mut Reader<'_>) -> Result<Index<u64, Window>, LoadError> {
+fn read_windows(reader: &mut Reader<'_>) -> Result<Index<(Actor, u64), Window>, LoadError> {
     let count: u64 = reader.take(|| "number of replay windows".to_owned())?;
     let mut windows = Index::default();
     let mut last = None;
     for position in 0..count {
-        let (client, window): (u64, Window) =
+        let (key, window): ((Actor, u64), Window) =
             reader.take(|| format!("replay window {position}"))?;
-        if last >= Some(client) {
+        if last.as_ref() >= Some(&key) {
             let row = format!("replay window {position}");
-            let why = format!("client {client} is out of order or there twice");
+            let why = format!("client {} is out of order or there twice", key.1);
             return Err(LoadError::BadRow { row, why });
         }
-        last = Some(client);
-        windows.insert(client, window);
+        last = Some(key.clone());
+        windows.insert(key, window);
     }
     Ok(windows)
 }

@@ -4,7 +4,7 @@
 use super::LoadError;
 use crate::admit;
 use crate::job::Job;
-use crate::machine::Machine;
+use crate::machine::{MAX_CELL_CAPACITY, Machine};
 use crate::named::UNBOUNDED;
 use crate::reason::Refusal;
 use crate::replay::WINDOW;
@@ -58,6 +58,7 @@ fn head(state: &State) -> Checked {
     if state.level == 0 || state.level > LEVEL {
         return Err(bad(row, format!("level is {}; allowed: 1 to {LEVEL}", state.level)));
     }
+    at_most(row, "attempt floor", u64::from(state.attempt_floor), MAX_COUNTER)?;
     at_most(row, "number of entries applied", state.applied, u64::MAX >> 1)
 }
 
@@ -71,6 +72,8 @@ fn check_machine(row: &str, machine: &Machine) -> Checked {
     }
     let amounts = list.iter().map(|entry| entry.amount).filter(|amount| *amount != UNBOUNDED);
     let disks = machine.retained.iter().map(|entry| entry.bytes);
+    let kept = disks.clone().fold(0u64, u64::saturating_add);
+    at_most(row, "disk retained in all", kept, MAX_CELL_CAPACITY)?;
     amounts.chain(disks).try_for_each(|amount| at_most(row, "amount", amount, MAX_QUANTITY))
 }
 
@@ -88,13 +91,13 @@ fn check_task(row: &str, task: &Task) -> Checked {
 }
 
 fn windows(state: &State) -> Checked {
-    for (client, window) in state.windows.iter() {
+    for ((_, client), window) in state.windows.iter() {
         let row = format!("replay window of client {client}");
         at_most(&row, "number of requests", window.entries.len() as u64, WINDOW as u64)?;
         let first = window.entries.first_key_value().map(|(sequence, _)| *sequence);
-        if first.is_some_and(|first| first <= window.forgotten && window.forgotten > 0) {
+        if first.is_some() && first <= window.forgotten {
             let forgotten = window.forgotten;
-            return Err(bad(&row, format!("knows request {first:?}, forgot up to {forgotten}")));
+            return Err(bad(&row, format!("knows request {first:?}, forgot up to {forgotten:?}")));
         }
     }
     Ok(())

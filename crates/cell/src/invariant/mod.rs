@@ -48,7 +48,7 @@ mod sums_equal_parts;
 mod time_monotone;
 mod versions_in_use_kept;
 
-use crate::command::{Command, Entry, EvictCause, RequestId, Verdict};
+use crate::command::{Command, Entry, EvictCause, Request, Verdict};
 use crate::event::Event;
 use crate::state::State;
 use std::fmt::Display;
@@ -159,11 +159,11 @@ impl<'a> Step<'a> {
 
     /// Whether a client's window knew one of the request ids before: answered, not done again.
     fn repeated(&self) -> bool {
-        let known = |id: RequestId| {
-            let window = self.before.windows.get(&id.client)?;
-            Some(window.entries.contains_key(&id.sequence) || id.sequence <= window.forgotten)
+        let known = |request: &Request| {
+            let id = request.id?;
+            let window = self.before.windows.get(&(request.by.clone(), id.client))?;
+            Some(window.entries.contains_key(&id.sequence) || Some(id.sequence) <= window.forgotten)
         };
-        let ids = self.entry.requests.iter().filter_map(|request| request.id);
-        ids.filter_map(known).any(|known| known)
+        self.entry.requests.iter().filter_map(known).any(|known| known)
     }
 }

@@ -6,7 +6,7 @@ use crate::device::WHOLE;
 use crate::id::{MachineId, TaskId};
 use crate::machine::MachineStatus;
 use crate::state::State;
-use crate::task::Task;
+use crate::task::{Task, TaskState};
 use std::collections::BTreeMap;
 
 const NAME: &str = "one_machine";
@@ -30,6 +30,10 @@ pub(super) fn check(state: &State) -> Check {
                 "is {:?} on machine row {}, which is down",
                 task.state, machine.0
             ));
+        }
+        let waits = task.grant.as_ref().is_some_and(|grant| !grant.waits_for.is_empty());
+        if task.state == TaskState::Running && waits {
+            return fail("runs and waits for others to leave".to_owned());
         }
         if !task.state.holds_resources() {
             continue;

@@ -1,6 +1,8 @@
 //! A machine is flagged exactly when it holds more than it has, and then somebody must leave: the
 //! obligation names holders on that machine whose going ends the excess. Disk retained for log
-//! savers is the one thing no eviction gives back.
+//! savers is the one thing no eviction gives back: where it alone is what is too much, nobody need
+//! be named, and the flag stays until it is fetched or out of time. Prod is named for prod's limits
+//! or for devices, never for that.
 
 use super::{Check, violation};
 use crate::device::WHOLE;
@@ -29,9 +31,13 @@ pub(super) fn check(state: &State) -> Check {
 }
 
 fn exceeds(machine: &Machine, load: &MachineLoad, capacity: Resources) -> bool {
-    let room = |at: usize| if at < machine.spec.devices.len() { WHOLE } else { 0 };
-    let devices = load.devices.iter().enumerate().any(|(at, used)| *used > room(at));
+    let devices = lacks_devices(machine, load);
     !load.prod_limits.within(capacity) || !load.reserved.within(capacity) || devices
+}
+
+fn lacks_devices(machine: &Machine, load: &MachineLoad) -> bool {
+    let room = |at: usize| if at < machine.spec.devices.len() { WHOLE } else { 0 };
+    load.devices.iter().enumerate().any(|(at, used)| *used > room(at))
 }
 
 /// Takes the obliged out of the sums and looks again.
@@ -41,9 +47,9 @@ fn ends_with_obligation(
     machine: &Machine,
     load: &MachineLoad,
 ) -> Check {
-    let kept = machine.retained.iter().map(|r| r.bytes).sum();
-    let mut capacity = machine.spec.capacity;
-    capacity.disk = capacity.disk.max(kept);
+    let kept = machine.retained.iter().fold(0u64, |sum, r| sum.saturating_add(r.bytes));
+    let capacity = machine.spec.capacity;
+    let prod_pays = !load.prod_limits.within(capacity) || lacks_devices(machine, load);
     let obliged = obligation::victims(state, id);
     let mut rest = load.clone();
     for victim in &obliged {
@@ -56,6 +62,10 @@ fn ends_with_obligation(
         };
         rest.reserved = rest.reserved.minus(task.reservation);
         if spec.priority.is_prod() {
+            if !prod_pays {
+                let detail = format!("{} must leave for others", state.task_name(*victim));
+                return Err(violation(NAME, &machine.spec.name, detail));
+            }
             rest.prod_limits = rest.prod_limits.minus(spec.limits_of(task.index));
         }
         for grant in task.devices() {
@@ -64,6 +74,7 @@ fn ends_with_obligation(
             }
         }
     }
+    rest.reserved.disk = rest.reserved.disk.saturating_sub(kept);
     match exceeds(machine, &rest, capacity) {
         false => Ok(()),
         true => {

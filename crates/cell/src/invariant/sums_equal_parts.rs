@@ -41,7 +41,8 @@ pub(super) fn check(state: &State) -> Check {
 fn add_machines(state: &State, parts: &mut Parts) {
     for (id, machine) in state.machines.iter() {
         let mut load = MachineLoad::default();
-        load.reserved.disk = machine.retained.iter().map(|r| r.bytes).sum();
+        let bytes = machine.retained.iter().map(|r| r.bytes);
+        load.reserved.disk = bytes.fold(0, u64::saturating_add);
         parts.machines.insert(id, load);
     }
 }
@@ -100,6 +101,7 @@ fn add_task(state: &State, parts: &mut Parts, id: TaskId, task: &Task) {
     }
     let load = parts.machines.entry(machine).or_default();
     load.tasks.push(id);
+    load.leaving += u32::from(!task.state.holds_resources());
     if task.state.holds_resources() {
         load.ports.extend(task.ports().iter().map(|port| (*port, id)));
     }

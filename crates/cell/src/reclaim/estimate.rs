@@ -91,7 +91,7 @@ impl Estimate {
             let knobs = &settings.dimensions[dimension as usize];
             self.step(dimension, knobs, sample, passed, warm);
         }
-        self.to_log(settings)
+        self.worth_logging(settings)
     }
 
     fn step(
@@ -119,7 +119,7 @@ impl Estimate {
     }
 
     /// Rises at once; decays when a whole step has gathered in some dimension.
-    fn to_log(&mut self, settings: &Settings) -> Option<Resources> {
+    fn worth_logging(&mut self, settings: &Settings) -> Option<Resources> {
         let wanted = self.quantised(settings.steps);
         let rises = Dimension::ALL.iter().any(|d| wanted.get(*d) > self.logged.get(*d));
         let falls = Dimension::ALL.iter().any(|d| {
@@ -180,8 +180,7 @@ mod tests {
         let mut estimate = Estimate::new(Resources::new(LIMIT, 0, 0, 0), Time::ZERO);
         let mut out = Run { rows: Vec::new(), entries: 0 };
         for s in (10..=until_s).step_by(10) {
-            let sample =
-                Sample { at: Time(s * 1000), usage: Resources::new(usage(s), 0, 0, 0) };
+            let sample = Sample { at: Time(s * 1000), usage: Resources::new(usage(s), 0, 0, 0) };
             out.entries += u32::from(estimate.sample(settings, sample).is_some());
             assert!(estimate.logged().cpu <= LIMIT, "never above the limit");
             assert!(

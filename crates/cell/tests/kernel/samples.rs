@@ -81,6 +81,7 @@ fn pin_states(pins: &mut Pins) {
         ExitClass::OverDiskLimit,
         ExitClass::CouldNotStart,
         ExitClass::TimedOut,
+        ExitClass::Unhealthy,
     ];
     every_variant(pins, "ExitClass", &exits);
     let fates =

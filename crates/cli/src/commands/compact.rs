@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 const EXAMPLES: &str = "\
 Examples:
   cell sim compact --trace example:examples/small-cell
-  cell sim compact --trace google2011:traces/google2011 --prod-only --at limits
-  cell sim compact --trace google2011:traces/google2011 --score all --trials 5 -o json
+  cell sim compact --trace google2011:../shared/traces/google2011 --prod-only --at limits
+  cell sim compact --trace google2011:../shared/traces/google2011 --score all --trials 5 -o json
 
 Each trial takes machines away in a random order, packing from scratch each time,
 until more tasks pend than allowed. The answer to plan with is the 90th percentile
@@ -87,6 +87,10 @@ impl CompactArgs {
         let progress = progress::to_stderr();
         let load = self.trace.load_options()?;
         let workload = read(&load, progress.as_ref())?;
+        // Found out now, not after minutes of packing.
+        let unwritable =
+            |source| Failure::Write { what: format!("the chart {}", self.svg.display()), source };
+        fs::OpenOptions::new().create(true).append(true).open(&self.svg).map_err(unwritable)?;
         let mut results = Vec::new();
         for model in self.models() {
             let options = CompactOptions {
@@ -101,10 +105,7 @@ impl CompactArgs {
         }
         drop(progress);
         let chart = render(&chart(&results, &load.source.to_string()));
-        fs::write(&self.svg, chart).map_err(|source| Failure::Write {
-            what: format!("the chart {}", self.svg.display()),
-            source,
-        })?;
+        fs::write(&self.svg, chart).map_err(unwritable)?;
         match (self.output.output, results.as_slice()) {
             (Output::Json, [result]) => print_json(&WithChart { result, svg: &self.svg })?,
             (Output::Json, scores) => print_json(&ByScore { scores, svg: &self.svg })?,
@@ -185,7 +186,7 @@ fn chart(results: &[CompactResult], trace: &str) -> Chart {
             ((i + 1) as f64, 100.0 * fraction)
         });
         let points = bounds.collect();
-        series.push(Series { name: "lower bound".into(), mark: Mark::Line, points });
+        series.push(Series { name: "lower bound".into(), mark: Mark::Points, points });
     }
     Chart {
         title: "Machines needed after compaction".into(),

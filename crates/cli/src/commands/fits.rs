@@ -14,7 +14,7 @@ use clap::Args;
 const EXAMPLES: &str = "\
 Examples:
   cell sim fits --trace example:examples/small-cell --job cpu=2,ram=8GiB
-  cell sim fits --trace google2011:traces/google2011 --job cpu=0.25,ram=0.1
+  cell sim fits --trace google2011:../shared/traces/google2011 --job cpu=0.25,ram=0.1
 
 The workload is packed first; then tasks of the job are added one by one, without
 evicting anybody, until one finds no place. Amounts of google2011 are shares of

@@ -15,9 +15,9 @@ use clap::Args;
 const EXAMPLES: &str = "\
 Examples:
   cell sim pack --trace example:examples/small-cell
-  cell sim pack --trace google2011:traces/google2011 -o json
-  cell sim pack --trace google2011:traces/google2011 --prod-only --at limits
-  cell sim pack --trace openb:traces/openb --pods all --load 1.3 --seeds 10
+  cell sim pack --trace google2011:../shared/traces/google2011 -o json
+  cell sim pack --trace google2011:../shared/traces/google2011 --prod-only --at limits
+  cell sim pack --trace openb:../shared/traces/openb --pods all --load 1.3 --seeds 10
 
 The trace is read and submitted by the commands a live cell takes, one scheduling
 pass places what it can, and the cell checks every placement again. With openb the

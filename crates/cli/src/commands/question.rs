@@ -75,7 +75,13 @@ impl QuestionArgs {
         };
         parse_job(&text, units).map_err(|error| Failure::Usage {
             message: error.to_string(),
-            next: "correct --job, for example --job cpu=500m,ram=1GiB,priority=200".into(),
+            next: match units {
+                Units::CoresAndBytes => "correct it: --job cpu=500m,ram=1GiB,priority=200".into(),
+                Units::LargestMachine => {
+                    "this trace counts in shares of its largest machine: --job cpu=0.25,ram=0.1"
+                        .into()
+                }
+            },
         })
     }
 }

@@ -58,9 +58,8 @@ impl Board {
         let bounds = |board: &Board| board.machines.without_band.each_ref().map(|rooms| rooms[m]);
         equal(what("room without a band"), bounds(self), bounds(other))?;
         equal(what("capacity"), a.shape_of(m).capacity, b.shape_of(m).capacity)?;
-        let attributes = |board: &Board| {
-            board.constraints.attributes(board.machines.profile[m]).cloned()
-        };
+        let attributes =
+            |board: &Board| board.constraints.attributes(board.machines.profile[m]).cloned();
         equal(what("attributes"), attributes(self), attributes(other))?;
         let domain = |board: &Board, id: u32| {
             (id != NO_DOMAIN).then(|| board.machines.domains.get(id).cloned())
@@ -118,8 +117,7 @@ impl Board {
         let mut request = self.class(self.tasks[task.slot()].class).request.clone();
         let named: Vec<_> = request.named.iter().map(|n| (self.names.get(n.0), n.1)).collect();
         let list = request.constraints.map(|list| self.constraints.constraints(list));
-        let mut packages: Vec<_> =
-            request.packages.iter().map(|p| self.packages.get(*p)).collect();
+        let mut packages: Vec<_> = request.packages.iter().map(|p| self.packages.get(*p)).collect();
         packages.sort_unstable();
         let words = format!("{named:?} {list:?} {packages:?}");
         (request.named, request.constraints, request.packages) = (vec![], None, vec![]);

@@ -35,7 +35,10 @@ impl Board {
         if row.budget != facts.budget {
             self.budgets_changed += 1;
         }
-        if row.alloc_set != facts.alloc_set {
+        // A simulator may rewrite a spec without a new version; the usual case is the same `Arc`.
+        let rewritten =
+            row.version == facts.version && !Arc::ptr_eq(&row.spec, &spec) && row.spec != spec;
+        if rewritten || row.alloc_set != facts.alloc_set {
             row.plain_classes.clear();
         }
         row.user = facts.user;
@@ -79,8 +82,7 @@ impl Board {
             return;
         }
         let limits = facts.spec.limits_of(facts.index);
-        let class =
-            self.class_for(facts.job, facts.spec, facts.version, facts.index, limits, &[]);
+        let class = self.class_for(facts.job, facts.spec, facts.version, facts.index, limits, &[]);
         let held = Held {
             machine: facts.machine,
             alloc: facts.alloc,
@@ -211,9 +213,8 @@ impl Board {
 /// service of several tasks, which is better not lost in one piece.
 fn siblings(job: JobId, spec: &JobSpec) -> Option<Siblings> {
     let strict = !spec.spread.is_empty();
-    let service = spec.count > 1
-        && spec.priority.is_prod()
-        && spec.appclass == AppClass::LatencySensitive;
+    let service =
+        spec.count > 1 && spec.priority.is_prod() && spec.appclass == AppClass::LatencySensitive;
     (strict || service).then_some(Siblings { job, count: spec.count, strict })
 }
 

@@ -180,11 +180,8 @@ impl Machines {
         }
         // Slots without a machine have the shape of nothing.
         self.intern_shape([0; DIMENSIONS]);
-        let no_ports = Ports {
-            range: PortRange { first: 1, last: 0 },
-            used: Vec::new(),
-            used_in_range: 0,
-        };
+        let no_ports =
+            Ports { range: PortRange { first: 1, last: 0 }, used: Vec::new(), used_in_range: 0 };
         self.room.resize(slots, Room::default());
         self.status.resize(slots, Status::Gone);
         self.shape.resize(slots, 0);
@@ -239,8 +236,7 @@ impl Board {
         self.machines.profile[m] = self.constraints.profile(&spec.attributes);
         self.machines.rack[m] = self.machines.intern_domain(&spec.rack);
         self.machines.power[m] = self.machines.intern_domain(&spec.power);
-        self.machines.ports[m] =
-            Ports { range: spec.ports, used: Vec::new(), used_in_range: 0 };
+        self.machines.ports[m] = Ports { range: spec.ports, used: Vec::new(), used_in_range: 0 };
         self.machines.devices[m] = spec
             .devices
             .iter()

@@ -1,15 +1,16 @@
 //! The board as a mirror of a state: built whole, then kept up by the state's events. An event only
 //! says *which* rows to read again; what they say is read from the state, so that a missed meaning
-//! of an event cannot make the mirror drift.
+//! of an event cannot make the mirror drift. Rows that a pass wrote are read again as well: a plan
+//! that was refused has no events.
 
-use super::{Board, HeldFacts, Holding, JobFacts, MachineFacts, PendingFacts};
+use super::{Board, HeldFacts, Holding, JobFacts, MachineFacts, PendingFacts, Written};
 use cellwright_cell::event::{Event, JobChange, What};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::job::JobState;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::spec::{JobKind, PackageRef};
 use cellwright_cell::state::State;
-use cellwright_cell::task::{CRASHES_TO_AVOID, Task, TaskState};
+use cellwright_cell::task::{Task, TaskState};
 use std::collections::BTreeSet;
 
 /// Rows to read again.
@@ -51,9 +52,13 @@ impl Touched {
                 | What::LevelRaised { .. } => {}
             }
         }
-        touched.tasks.sort_unstable();
-        touched.tasks.dedup();
         touched
+    }
+
+    fn add(&mut self, written: Written) {
+        self.tasks.extend(written.tasks);
+        self.jobs.extend(written.jobs);
+        self.machines.extend(written.machines);
     }
 }
 
@@ -77,19 +82,28 @@ impl Board {
             board.read_task(state, id, Some(task));
         }
         board.made_at = state.applied();
+        board.written = Some(Written::default());
         board
     }
 
-    /// Takes over what `events` say has changed; `state` is the state after them.
+    /// Takes over what `events` say has changed; `state` is the state after them. What a pass wrote
+    /// becomes what the state says of it, so a plan is to be committed before the next sync.
     pub fn sync(&mut self, state: &State, events: &[Event]) {
         let mut touched = Touched::by(events);
         let moved_sets = self.jobs_of_changed_sets(state, &touched);
         touched.jobs.extend(moved_sets.iter().copied());
         touched.whole_jobs.extend(moved_sets);
+        touched.add(self.written.replace(Written::default()).unwrap_or_default());
+        // A crash is forgotten by the clock alone, without an event.
+        while self.crashes_end.first().is_some_and(|(until, _)| *until <= state.now()) {
+            touched.tasks.extend(self.crashes_end.pop_first().map(|(_, task)| task));
+        }
         for job in &touched.whole_jobs {
             let tasks = state.jobs().get(*job).map(|row| row.tasks.clone()).unwrap_or_default();
             touched.tasks.extend(tasks.iter());
         }
+        touched.tasks.sort_unstable();
+        touched.tasks.dedup();
         // What left frees its place before anybody else is put there.
         let left = |task: &TaskId| !state.tasks().get(*task).is_some_and(holds);
         touched.tasks.iter().copied().filter(left).for_each(|task| self.drop_task(task));
@@ -184,8 +198,9 @@ impl Board {
         if task.state != TaskState::Pending || job.state != JobState::Active {
             return self.drop_task(id);
         }
-        let too_often = task.crashed_on.iter().filter(|p| p.crashes >= CRASHES_TO_AVOID);
-        let avoid: Vec<MachineId> = too_often.map(|pair| pair.machine).collect();
+        let crashed = || task.crashed_on.iter().filter(|p| task.avoids(p.machine, state.now()));
+        let avoid: Vec<MachineId> = crashed().map(|pair| pair.machine).collect();
+        self.crashes_end.extend(crashed().map(|pair| (pair.until, id)));
         let facts = PendingFacts {
             job: task.job,
             index: task.index,

@@ -16,10 +16,15 @@ pub enum Place {
     /// Unknown, dead, stopping or deferred: it neither waits nor holds.
     #[default]
     Gone,
-    Pending { not_before: Time },
+    Pending {
+        not_before: Time,
+    },
     Held(Box<Held>),
     /// [`Place::Held`] without alloc, ports and devices: nearly all tasks, so they cost no heap.
-    HeldPlain { machine: MachineId, reservation: Resources },
+    HeldPlain {
+        machine: MachineId,
+        reservation: Resources,
+    },
 }
 
 /// How far a task that holds resources has come, which decides what its eviction means.

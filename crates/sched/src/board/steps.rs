@@ -16,6 +16,9 @@ impl Board {
     pub fn assign(&mut self, task: TaskId, held: Held) {
         let Some(Place::Pending { not_before }) = self.place_of(task).cloned() else { return };
         self.leave_queue(task);
+        if let Some(written) = &mut self.written {
+            written.tasks.push(task);
+        }
         let row = &mut self.tasks[task.slot()];
         row.attempt += 1;
         row.holding = Holding::Assigned;
@@ -43,6 +46,13 @@ impl Board {
         let Some(held) = self.unsettle(task) else { return };
         self.leave(task);
         let TaskRow { job, holding, leaves_disk, .. } = self.tasks[task.slot()];
+        if let Some(written) = &mut self.written {
+            written.tasks.push(task);
+            written.jobs.push(job);
+            if leaves_disk > 0 {
+                written.machines.push(held.machine);
+            }
+        }
         self.retain_disk(held.machine, leaves_disk as i64);
         self.change_absent(job, 1);
         if holding == Holding::Running {

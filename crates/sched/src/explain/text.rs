@@ -172,7 +172,14 @@ impl Text<'_> {
         if e.fitting() > 0 {
             return None;
         }
-        let Some(nearest) = &e.counterfactual else {
+        // Nobody runs a task without CPU or memory, so that is no advice.
+        let sensible = |c: &&Counterfactual| match c.change {
+            Change::Resource { at_most, .. } => at_most > 0,
+            Change::TwoResources(both) => both.iter().all(|lowered| lowered.at_most > 0),
+            _ => true,
+        };
+        let mut offers = e.counterfactual.iter().chain(&e.alternatives).filter(sensible);
+        let Some(nearest) = offers.next() else {
             return Some("No single change of the request would make it fit.".into());
         };
         let mut text = match nearest.change {
@@ -184,8 +191,7 @@ impl Text<'_> {
             }
             _ => format!("Would fit if {}.", self.change(nearest)),
         };
-        let others: Vec<String> =
-            e.alternatives.iter().take(ALTERNATIVES_SHOWN).map(|c| self.change(c)).collect();
+        let others: Vec<String> = offers.take(ALTERNATIVES_SHOWN).map(|c| self.change(c)).collect();
         if !others.is_empty() {
             text.push_str(&format!(" Or if {}.", others.join("; or if ")));
         }
@@ -260,7 +266,9 @@ impl Text<'_> {
             })
             .collect();
         match too_large.is_empty() {
-            true => Some("No machine could take it even when empty.".into()),
+            true => Some(
+                "As asked, no machine could take it even when empty: waiting will not help.".into(),
+            ),
             false => {
                 let asked = listed(&too_large);
                 Some(format!("No machine is large enough even when empty: asked {asked}."))

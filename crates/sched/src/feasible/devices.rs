@@ -3,11 +3,13 @@
 use super::Spot;
 use crate::board::Board;
 use crate::class::Class;
-use cellwright_cell::device::{DeviceGrant, WHOLE};
+use cellwright_cell::device::{Device, DeviceGrant, WHOLE};
+use cellwright_cell::fit;
 use cellwright_cell::id::TaskId;
+use cellwright_cell::load::MachineLoad;
 use cellwright_cell::reason::Misfit;
 
-fn free_shares(board: &Board, m: usize, without: &[TaskId]) -> Vec<u16> {
+fn used_shares(board: &Board, m: usize, without: &[TaskId]) -> Vec<u16> {
     let mut used: Vec<u16> = board.machines.devices[m].iter().map(|d| d.used).collect();
     // Members of allocs are not charged for devices, so they give none back.
     let charged = |task: &&TaskId| board.tasks[task.slot()].place.alloc().is_none();
@@ -18,23 +20,42 @@ fn free_shares(board: &Board, m: usize, without: &[TaskId]) -> Vec<u16> {
             }
         }
     }
-    used.iter().map(|used| WHOLE.saturating_sub(*used)).collect()
+    used
 }
 
 /// Picks devices for all requests in order: for each the fullest that still have the shares, so
-/// that whole devices stay whole.
+/// that whole devices stay whole. Where that leaves a later request without, the cell's own search
+/// for another division decides.
 pub(crate) fn choose(
     board: &Board,
     class: &Class,
     m: usize,
     without: &[TaskId],
 ) -> Result<Vec<DeviceGrant>, Misfit> {
-    let mut grants = Vec::new();
     if class.request.devices.is_empty() {
-        return Ok(grants);
+        return Ok(Vec::new());
     }
+    let used = used_shares(board, m, without);
+    let in_turn = choose_in_turn(board, class, m, &used);
+    if in_turn.is_ok() || class.request.devices.len() == 1 {
+        return in_turn;
+    }
+    let kinds = &board.machines.device_kinds;
+    let slots = board.machines.devices[m].iter();
+    let devices: Vec<Device> = slots.filter_map(|s| kinds.get(s.kind).cloned()).collect();
+    let load = MachineLoad { devices: used, ..MachineLoad::default() };
+    fit::choose_devices(&devices, &load, &class.request.devices)
+}
+
+fn choose_in_turn(
+    board: &Board,
+    class: &Class,
+    m: usize,
+    used: &[u16],
+) -> Result<Vec<DeviceGrant>, Misfit> {
+    let mut grants = Vec::new();
     let slots = &board.machines.devices[m];
-    let mut free = free_shares(board, m, without);
+    let mut free: Vec<u16> = used.iter().map(|used| WHOLE.saturating_sub(*used)).collect();
     for request in &class.request.devices {
         let accepted = |i: usize| {
             let device = board.machines.device_kinds.get(slots[i].kind);

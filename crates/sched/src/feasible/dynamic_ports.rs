@@ -1,6 +1,6 @@
 //! Enough free ports in the machine's range for those the system shall choose.
 
-use super::Spot;
+use super::{Spot, is_gone};
 use crate::board::Board;
 use crate::class::Class;
 use cellwright_cell::id::TaskId;
@@ -12,7 +12,9 @@ fn available(board: &Board, class: &Class, m: usize, without: &[TaskId]) -> u32 
     let freed = match without {
         [] => 0,
         gone => {
-            let freed = |(p, t): &&(u16, TaskId)| ports.range.contains(*p) && gone.contains(t);
+            let freed = |(port, task): &&(u16, TaskId)| {
+                ports.range.contains(*port) && is_gone(board, *task, gone)
+            };
             ports.used.iter().filter(freed).count()
         }
     };

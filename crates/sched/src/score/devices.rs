@@ -262,8 +262,7 @@ fn best(board: &Board, class: &Class, m: usize) -> (u32, Vec<DeviceGrant>) {
     };
     let Some(ask) = part else {
         // Whole devices are all alike; several requests take what the plain rule takes.
-        let grants =
-            crate::feasible::choose_devices(board, class, m, &[]).unwrap_or_default();
+        let grants = crate::feasible::choose_devices(board, class, m, &[]).unwrap_or_default();
         return (loss(&grants), grants);
     };
     let accepted = |i: &usize| {

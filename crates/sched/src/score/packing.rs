@@ -14,12 +14,19 @@
 //! Rejected: the distance of the leftover's shape from the mix. It punishes a full machine for the
 //! shape of nothing, and needs a weight per dimension.
 //!
+//! The mix is drawn when a pass starts, from what waits and what holds at that moment, and kept
+//! until the cell has changed by an eighth: a redraw voids every score a warm board remembers. So a
+//! warm board may lag behind a fresh one of the same snapshot, by less than an eighth of the tasks
+//! and, band by band, of the demand in any dimension; reservations that change under the same
+//! limits wait for the next redraw.
+//!
 //! Everything is fixed-point.
 
 use crate::board::Board;
 use crate::board::machines::{FRACTION_BITS, Shape};
+use crate::board::rows::{Place, TaskRow};
 use crate::class::{Class, Classes, SUMS};
-use cellwright_cell::priority::MAX_PRIORITY;
+use cellwright_cell::priority::{Band, MAX_PRIORITY};
 use cellwright_cell::resource::DIMENSIONS;
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +45,8 @@ const ROOM_BITS: u32 = 24;
 const LOSS_WEIGHT: u64 = 64;
 /// Fraction bits of the factors.
 const FACTOR_BITS: u32 = 16;
-/// The mix is redrawn when the number of tasks has changed by more than this part.
+/// The mix is redrawn when the number of tasks, or the demand of a band in a dimension as part of
+/// the whole demand there, has changed by more than this part.
 const DRIFT: u64 = 8;
 
 /// Turns leftovers into room by one ledger and one mix.
@@ -107,6 +115,8 @@ struct Level {
 pub(crate) struct Mix {
     /// Tasks it was drawn from.
     tasks: u64,
+    /// Their limits by band.
+    limits: [[u128; DIMENSIONS]; Band::ALL.len()],
     shapes: usize,
     /// Dimensions anybody asks for.
     asked: [bool; DIMENSIONS],
@@ -120,38 +130,58 @@ pub(crate) struct Mix {
 impl Mix {
     pub fn is_stale(&self, classes: &Classes, shapes: usize) -> bool {
         let drift = self.tasks.abs_diff(classes.total());
-        self.level_of.is_empty() || self.shapes != shapes || drift > self.tasks / DRIFT
+        self.level_of.is_empty()
+            || self.shapes != shapes
+            || drift > self.tasks / DRIFT
+            || self.demand_drifted(classes.limits_by_band())
     }
 
-    pub fn redraw(&mut self, classes: &Classes, shapes: &[Shape]) {
-        let mut by_priority: Vec<_> = classes
-            .demand()
-            .filter(|(request, members)| request.alloc_set.is_none() && *members > 0)
-            .collect();
-        by_priority.sort_by_key(|(request, _)| request.priority);
+    fn demand_drifted(&self, now: &[[u128; DIMENSIONS]; Band::ALL.len()]) -> bool {
+        (0..DIMENSIONS).any(|d| {
+            let drawn: u128 = self.limits.iter().map(|band| band[d]).sum();
+            let changed = |band: usize| now[band][d].abs_diff(self.limits[band][d]);
+            (0..now.len()).any(|band| changed(band) > drawn / u128::from(DRIFT))
+        })
+    }
+
+    /// Walks over all tasks, not classes: what a task holds by reservation is its own.
+    pub fn redraw(&mut self, classes: &Classes, tasks: &[TaskRow], shapes: &[Shape]) {
+        let mut by_priority = vec![Demand::default(); usize::from(MAX_PRIORITY) + 1];
+        for task in tasks.iter().filter(|task| task.place != Place::Gone) {
+            let request = &classes.get(task.class).request;
+            if request.alloc_set.is_some() {
+                continue;
+            }
+            let demand = &mut by_priority[usize::from(request.priority.0.min(MAX_PRIORITY))];
+            demand.tasks += 1;
+            let reservation = match task.place {
+                Place::Pending { .. } => request.reservation,
+                _ => task.place.reservation(),
+            };
+            add(&mut demand.reservations, reservation.to_array());
+            if request.priority.is_prod() {
+                add(&mut demand.limits, request.limits.to_array());
+            }
+        }
         let (mut limits, mut reservations) = ([0u128; DIMENSIONS], [0u128; DIMENSIONS]);
         self.levels = vec![Level::default()];
         self.level_of = vec![0; usize::from(MAX_PRIORITY) + 1];
-        let mut rest = by_priority.into_iter().peekable();
-        for priority in 0..=MAX_PRIORITY {
-            let mut new = false;
-            while let Some((request, n)) = rest.next_if(|(r, _)| r.priority.0 <= priority) {
-                new = true;
-                add(&mut reservations, request.reservation.to_array(), n);
-                if request.priority.is_prod() {
-                    add(&mut limits, request.limits.to_array(), n);
-                }
+        for (priority, demand) in by_priority.iter().enumerate() {
+            for d in 0..DIMENSIONS {
+                limits[d] += demand.limits[d];
+                reservations[d] += demand.reservations[d];
             }
-            if new {
+            if demand.tasks > 0 {
                 self.levels.push(Level {
                     limits: Ledger::new(&limits, shapes),
                     reservations: Ledger::new(&reservations, shapes),
                 });
             }
-            self.level_of[usize::from(priority)] = self.levels.len() as u16 - 1;
+            self.level_of[priority] = self.levels.len() as u16 - 1;
         }
         self.asked = reservations.map(|d| d > 0);
         self.tasks = classes.total();
+        self.limits = *classes.limits_by_band();
         self.shapes = shapes.len();
         self.version += 1;
     }
@@ -163,10 +193,16 @@ impl Mix {
     }
 }
 
-fn add(sum: &mut [u128; DIMENSIONS], amounts: [u64; DIMENSIONS], times: u32) {
-    for d in 0..DIMENSIONS {
-        sum[d] += u128::from(amounts[d]) * u128::from(times);
-    }
+/// What the tasks of one priority ask for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Demand {
+    tasks: u64,
+    limits: [u128; DIMENSIONS],
+    reservations: [u128; DIMENSIONS],
+}
+
+fn add(sum: &mut [u128; DIMENSIONS], amounts: [u64; DIMENSIONS]) {
+    sum.iter_mut().zip(amounts).for_each(|(sum, amount)| *sum += u128::from(amount));
 }
 
 /// The packing term of a task of `class` on machine slot `m`.
@@ -220,4 +256,72 @@ fn hybrid(mix: &Mix, class: &Class, free: &[i64; SUMS]) -> u32 {
         left = by_limits.1;
     }
     (LOSS_WEIGHT * lost + left).min(u64::from(u32::MAX)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::class::{ClassId, Request};
+    use cellwright_cell::id::MachineId;
+    use cellwright_cell::priority::Priority;
+    use cellwright_cell::resource::Resources;
+    use cellwright_cell::time::Time;
+
+    fn request(limits: Resources, reservation: Resources) -> Request {
+        Request {
+            priority: Priority(100),
+            limits,
+            reservation,
+            ports: 0,
+            static_ports: Vec::new(),
+            named: Vec::new(),
+            devices: Vec::new(),
+            constraints: None,
+            packages: Vec::new(),
+            alloc_set: None,
+            spread: Vec::new(),
+            siblings: None,
+            avoid: Vec::new(),
+        }
+    }
+
+    fn drawn(classes: &Classes, class: ClassId, place: Place) -> Mix {
+        let task = TaskRow { class, place, ..TaskRow::default() };
+        let mut mix = Mix::default();
+        mix.redraw(classes, &[task], &[Shape::new([100, 100, 100, 100])]);
+        mix
+    }
+
+    #[test]
+    fn what_is_held_counts_by_its_own_reservation() {
+        let (limits, used) = (Resources::new(10, 10, 0, 0), Resources::new(10, 2, 0, 0));
+        let mut classes = Classes::default();
+        let by_limits = classes.intern(request(limits, limits));
+        let by_use = classes.intern(request(limits, used));
+        let waiting = Place::Pending { not_before: Time::ZERO };
+        let held = Place::HeldPlain { machine: MachineId(0), reservation: used };
+        let mix = |class, place: &Place| drawn(&classes, class, place.clone());
+        let levels = |mix: &Mix| format!("{:?}", mix.levels);
+        // A held task is interned by its limits, a waiting one by what it will be charged.
+        assert_eq!(levels(&mix(by_limits, &held)), levels(&mix(by_use, &waiting)));
+        assert_ne!(levels(&mix(by_limits, &held)), levels(&mix(by_limits, &waiting)));
+    }
+
+    #[test]
+    fn other_demand_of_as_many_tasks_makes_the_mix_stale() {
+        let mut classes = Classes::default();
+        let amounts = [Resources::new(10, 1, 0, 0), Resources::new(1, 10, 0, 0)];
+        let [cpu, memory] = amounts.map(|amount| classes.intern(request(amount, amount)));
+        (0..80).for_each(|_| classes.count(cpu, true));
+        let mut mix = Mix::default();
+        mix.redraw(&classes, &[], &[]);
+        let exchange = |classes: &mut Classes, n: u32| {
+            (0..n).for_each(|_| classes.count(cpu, false));
+            (0..n).for_each(|_| classes.count(memory, true));
+        };
+        exchange(&mut classes, 1);
+        assert!(!mix.is_stale(&classes, 0), "memory grew by 9 of 80");
+        exchange(&mut classes, 1);
+        assert!(mix.is_stale(&classes, 0), "memory grew by 18 of 80");
+    }
 }

@@ -2,8 +2,9 @@
 //! the change log instead of being rebuilt.
 //!
 //! The memory lives in the board, because it means nothing without it. In exact mode it never
-//! changes a choice. With sampling on, a pass on a freshly built board depends on the snapshot and
-//! the seed alone; a pass on a warm board also on the passes before it.
+//! changes a choice, except through a mix that lags behind (see [`crate::score::packing`]). With
+//! sampling on, a pass on a freshly built board depends on the snapshot and the seed alone; a pass
+//! on a warm board also on the passes before it.
 
 use super::options::Options;
 use crate::score::Key;

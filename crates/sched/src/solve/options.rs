@@ -12,7 +12,7 @@ pub const DEFAULT_SAMPLE: u32 = 256;
 pub struct Options {
     /// Equal tasks share feasibility and scores.
     pub classes: bool,
-    /// Scores are kept until the machine changes.
+    /// Scores are kept until the machine changes. Needs `classes`; see [`Options::effective`].
     pub score_cache: bool,
     /// Enough feasible machines in a random order are looked at, instead of all. A cell with no
     /// more machines than this is searched whole. `None`: the best of all machines, exactly.
@@ -45,6 +45,18 @@ impl Options {
     #[must_use]
     pub fn exact() -> Options {
         Options { randomization: None, ..Options::default() }
+    }
+
+    /// What is really switched on, for reports: scores are kept per class, so without classes
+    /// there is nothing to keep them in; and nothing is planned again in arrival order. (Sampling
+    /// also depends on the cell: one with no more machines than the sample is searched whole.)
+    #[must_use]
+    pub fn effective(self) -> Options {
+        Options {
+            score_cache: self.score_cache && self.classes,
+            repair: self.repair && self.order == Order::Fair,
+            ..self
+        }
     }
 
     /// Every machine for every task, from scratch.

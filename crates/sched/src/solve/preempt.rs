@@ -8,10 +8,15 @@
 //!
 //! A victim must be allowed by priority and by the disruption budget of its job. An alloc takes
 //! its tasks with it, so all of them must be allowed.
+//!
+//! Where a budget keeps a needed task back, victims of the same job are exchanged for it, one for
+//! one, as long as that helps. Whom to take under several budgets at once is a knapsack, and not
+//! solved: a set that is allowed can be missed when it differs from the greedy one by more than a
+//! row of such exchanges, for instance two small victims given up for one alloc with two tasks.
 
 use crate::board::machines::{Room, Status};
 use crate::board::{Board, Holding};
-use crate::class::Class;
+use crate::class::{Class, SUMS};
 use crate::feasible::{self, Spot};
 use crate::score::{Ranking, Score, locality, packing, preference, spread};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
@@ -94,40 +99,127 @@ fn at_spot(
         held.iter().enumerate().map(|(d, x)| shape.fraction(d, *x as i64)).max()
     };
     candidates.sort_by_cached_key(|task| (board.priority_of(*task), Reverse(size(task)), *task));
-    let fits = |room: &Room, victims: &[TaskId]| {
-        room.fits(&class.need)
-            && (class.plain
-                || feasible::first(board, class, &Spot { without: victims, ..*spot }).is_none())
-    };
-    let mut room = feasible::room(board, spot);
-    let mut budget = Budget::default();
-    let mut victims: Vec<TaskId> = Vec::new();
-    let mut enough = false;
-    for task in candidates {
-        if budget.spend(board, task) {
-            victims.push(task);
-            room.give(&feasible::held(board, task));
-            enough = fits(&room, &victims);
-        }
-        if enough {
-            break;
-        }
-    }
-    if !enough {
+    let room = feasible::room(board, spot);
+    let mut taken = Taken { board, class, spot, room, victims: vec![], budget: Budget::default() };
+    if !taken.gather(&candidates) {
         return None;
     }
-    for at in (0..victims.len()).rev() {
-        let spared = victims.remove(at);
-        let held = feasible::held(board, spared);
-        room.take(&held);
-        if victims.is_empty() || !fits(&room, &victims) {
-            victims.insert(at, spared);
-            room.give(&held);
-        }
-    }
+    taken.spare_all();
+    let mut victims = taken.victims;
     victims.sort_unstable();
     let score = score(board, class, &Spot { without: &victims, ..*spot }, ranking);
     Some(Eviction { victims, score })
+}
+
+/// The victims at one place, while they are chosen.
+struct Taken<'a> {
+    board: &'a Board,
+    class: &'a Class,
+    spot: &'a Spot<'a>,
+    /// Once the victims have left.
+    room: Room,
+    victims: Vec<TaskId>,
+    budget: Budget,
+}
+
+impl Taken<'_> {
+    fn fits(&self) -> bool {
+        let spot = Spot { without: &self.victims, ..*self.spot };
+        self.room.fits(&self.class.need)
+            && (self.class.plain || feasible::first(self.board, self.class, &spot).is_none())
+    }
+
+    /// Takes candidates in order until the task fits.
+    fn gather(&mut self, candidates: &[TaskId]) -> bool {
+        let mut blocked = Vec::new();
+        for task in candidates {
+            if !self.budget.spend(self.board, *task) {
+                blocked.push(*task);
+                continue;
+            }
+            self.victims.push(*task);
+            self.room.give(&feasible::held(self.board, *task));
+            if self.fits() {
+                return true;
+            }
+        }
+        !blocked.is_empty() && self.exchange(blocked)
+    }
+
+    /// A victim taken early may have spent the budget that a more useful task of its job needs:
+    /// exchanges one for another as long as that brings the task closer to fitting.
+    fn exchange(&mut self, mut blocked: Vec<TaskId>) -> bool {
+        let mut all = self.room;
+        blocked.iter().for_each(|task| all.give(&feasible::held(self.board, *task)));
+        if !all.fits(&self.class.need) {
+            return false;
+        }
+        // Every exchange brings it closer, but small steps could be many.
+        for _ in 0..self.victims.len() + blocked.len() {
+            let pairs =
+                (0..blocked.len()).flat_map(|b| (0..self.victims.len()).map(move |v| (b, v)));
+            let pairs: Vec<(usize, usize)> = pairs.collect();
+            if !pairs.into_iter().any(|(b, v)| self.try_exchange(&mut blocked[b], v)) {
+                return false;
+            }
+            if self.fits() {
+                // Lowest priorities first again, as those who are spared are looked for.
+                let board = self.board;
+                self.victims.sort_by_key(|task| (board.priority_of(*task), *task));
+                return true;
+            }
+        }
+        false
+    }
+
+    fn try_exchange(&mut self, blocked: &mut TaskId, at: usize) -> bool {
+        let board = self.board;
+        let (old, new) = (self.victims[at], *blocked);
+        if !limited_jobs(board, old).any(|job| limited_jobs(board, new).any(|j| j == job)) {
+            return false;
+        }
+        let (room, budget, before) = (self.room, self.budget.clone(), self.lacks());
+        self.budget.give_back(board, old);
+        if self.budget.spend(board, new) {
+            self.room.take(&feasible::held(board, old));
+            self.room.give(&feasible::held(board, new));
+            self.victims[at] = new;
+            let after = self.lacks();
+            let worse = (0..SUMS).any(|i| after.0[i] > before.0[i]) || after.1 > before.1;
+            if !worse && after != before {
+                *blocked = old;
+                return true;
+            }
+        }
+        (self.room, self.budget) = (room, budget);
+        self.victims[at] = old;
+        false
+    }
+
+    /// What is short of each sum, and how many reasons there are against the place in all.
+    fn lacks(&self) -> ([i64; SUMS], usize) {
+        let need = &self.class.need;
+        let short = |i: usize| need[i].saturating_sub(self.room.free[i]).max(0);
+        let spot = Spot { without: &self.victims, ..*self.spot };
+        let reasons = match self.class.plain {
+            true => 0,
+            false => feasible::all(self.board, self.class, &spot).len(),
+        };
+        (std::array::from_fn(short), reasons)
+    }
+
+    /// Gives back, highest priority first, whoever need not leave.
+    fn spare_all(&mut self) {
+        for at in (0..self.victims.len()).rev() {
+            let spared = self.victims.remove(at);
+            let held = feasible::held(self.board, spared);
+            self.room.take(&held);
+            if self.victims.is_empty() || !self.fits() {
+                self.victims.insert(at, spared);
+                self.room.give(&held);
+            }
+        }
+    }
 }
 
 /// Whether priority allows it, for the task and everything inside it.
@@ -139,8 +231,16 @@ fn evictable(board: &Board, class: &Class, task: TaskId) -> bool {
         && board.members(task).iter().all(allowed)
 }
 
+/// Jobs with a disruption budget that evicting the task and its members would draw on, once for
+/// each task. One that does not run is down already: stopping it disrupts nobody.
+fn limited_jobs(board: &Board, task: TaskId) -> impl Iterator<Item = JobId> + '_ {
+    let all = std::iter::once(task).chain(board.members(task).iter().copied());
+    let running = all.map(|t| &board.tasks[t.slot()]).filter(|t| t.holding == Holding::Running);
+    running.map(|row| row.job).filter(|job| board.budget_of(*job).is_some())
+}
+
 /// How much of each job's disruption budget the victims chosen so far have used.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Budget {
     used: Vec<(JobId, u32)>,
 }
@@ -149,27 +249,28 @@ impl Budget {
     /// Takes the task and its members into account; false (and nothing spent) when a job involved
     /// has no budget left.
     fn spend(&mut self, board: &Board, task: TaskId) -> bool {
-        let before = self.used.clone();
-        let all = std::iter::once(&task).chain(board.members(task));
-        for victim in all {
-            let row = &board.tasks[victim.slot()];
-            // A task that does not run is down already: stopping it disrupts nobody.
-            if row.holding != Holding::Running {
-                continue;
-            }
-            let job = row.job;
-            let Some(budget) = board.budget_of(job) else { continue };
+        for (spent, job) in limited_jobs(board, task).enumerate() {
             let at = self.used.iter().position(|(j, _)| *j == job).unwrap_or_else(|| {
                 self.used.push((job, 0));
                 self.used.len() - 1
             });
-            self.used[at].1 += 1;
-            if self.used[at].1 > budget {
-                self.used = before;
+            if board.budget_of(job).is_some_and(|budget| self.used[at].1 >= budget) {
+                limited_jobs(board, task).take(spent).for_each(|job| self.less(job));
                 return false;
             }
+            self.used[at].1 += 1;
         }
         true
+    }
+
+    fn give_back(&mut self, board: &Board, task: TaskId) {
+        limited_jobs(board, task).for_each(|job| self.less(job));
+    }
+
+    fn less(&mut self, job: JobId) {
+        if let Some((_, used)) = self.used.iter_mut().find(|(j, _)| *j == job) {
+            *used -= 1;
+        }
     }
 }
 

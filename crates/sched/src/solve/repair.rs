@@ -63,9 +63,11 @@ impl Pass<'_> {
             let Some(mover) = self.board.class_of(planned).filter(|c| !stuck.contains(c)) else {
                 continue;
             };
-            let there = self.board.place_of(planned).and_then(|place| place.machine());
-            let stays = there != Some(machine) || self.repair.evicted_on.contains(&machine);
-            if stays || !opens(self.board, self.board.class(class), planned, machine) {
+            let stays = self.repair.evicted_on.contains(&machine);
+            if stays
+                || !self.is_planned(&opening)
+                || !opens(self.board, self.board.class(class), planned, machine)
+            {
                 continue;
             }
             let found = match self.find_free(mover, planned) {
@@ -80,6 +82,15 @@ impl Pass<'_> {
             return Some(Choice { machine, alloc: None, victims: Vec::new() });
         }
         None
+    }
+
+    /// Whether the opening's group still says what it said when the list was made. Looking at the
+    /// machine alone is not enough: a task that moved away and back stands in another group.
+    fn is_planned(&self, opening: &Opening) -> bool {
+        match &self.outcome.plan.groups[opening.group as usize].assignments[..] {
+            [only] => only.task == opening.task && only.machine == opening.machine,
+            _ => false,
+        }
     }
 
     /// Where the planned task would go if the stuck one had its machine already. Asked when its own

@@ -11,9 +11,8 @@ use cellwright_cell::id::{MachineId, TaskId};
 
 /// The best free machine by the predicates' reasons and the whole score: no key, no shortcut.
 pub(crate) fn reference(board: &Board, class: &Class, ranking: Ranking) -> Option<usize> {
-    let fitting = (0..board.machine_slots()).filter(|m| {
-        feasible::first(board, class, &Spot::on(MachineId(*m as u32))).is_none()
-    });
+    let fitting = (0..board.machine_slots())
+        .filter(|m| feasible::first(board, class, &Spot::on(MachineId(*m as u32))).is_none());
     fitting.min_by_key(|m| score::score(board, class, *m, ranking))
 }
 

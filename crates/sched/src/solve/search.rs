@@ -11,8 +11,8 @@
 //! just packed or freed there. When it runs low the walk goes on; when it has been all around, the
 //! class is known not to fit until something changes.
 
-use super::memory::{Memory, Pool};
 use super::Stats;
+use super::memory::{Memory, Pool};
 use crate::board::Board;
 use crate::class::ClassId;
 use crate::executor::{self, Executor};

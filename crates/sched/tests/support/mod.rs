@@ -26,6 +26,8 @@ pub struct World {
     pub board: Board,
     pub draw: Draw,
     pub now: u64,
+    /// Events the mirror has not seen yet, while it is kept in the dark.
+    unseen: Option<Vec<Event>>,
     jobs: u32,
     machines: u32,
 }
@@ -40,6 +42,7 @@ impl World {
             board: Board::new(),
             draw: Draw(seed),
             now: 1,
+            unseen: None,
             jobs: 0,
             machines: 0,
         };
@@ -80,8 +83,19 @@ impl World {
         let request = Request { by: Actor::System, id: None, command };
         let entry = Entry { now: Time(self.now), requests: vec![request] };
         let verdict = self.state.apply(&entry, &mut events).pop().unwrap();
-        self.board.sync(&self.state, &events);
+        match &mut self.unseen {
+            Some(unseen) => unseen.extend(events),
+            None => self.board.sync(&self.state, &events),
+        }
         verdict
+    }
+
+    /// Lets the cell live on while the mirror does not follow; it catches up at the end.
+    pub fn in_the_dark(&mut self, live: impl FnOnce(&mut World)) {
+        self.unseen = Some(Vec::new());
+        live(self);
+        let events = self.unseen.take().unwrap();
+        self.board.sync(&self.state, &events);
     }
 
     pub fn must(&mut self, command: Command) {
@@ -121,6 +135,10 @@ impl World {
 
     pub fn commit(&mut self, plan: Plan) {
         let groups = plan.groups.clone();
+        let mut tasks: Vec<TaskId> =
+            groups.iter().flat_map(|g| &g.assignments).map(|a| a.task).collect();
+        tasks.sort_unstable();
+        assert!(tasks.windows(2).all(|pair| pair[0] < pair[1]), "planned twice: {groups:?}");
         let verdict = self.apply(Command::CommitPlan(plan));
         if let Ok(Done::Partly(refused)) = &verdict {
             let (at, why) = &refused[0];
@@ -210,13 +228,8 @@ impl World {
     }
 
     fn change_job(&mut self) {
-        let live: Vec<JobId> = self
-            .state
-            .jobs()
-            .iter()
-            .filter(|(_, job)| !job.is_dead())
-            .map(|(id, _)| id)
-            .collect();
+        let live: Vec<JobId> =
+            self.state.jobs().iter().filter(|(_, job)| !job.is_dead()).map(|(id, _)| id).collect();
         if live.is_empty() {
             return;
         }

@@ -61,9 +61,9 @@ pub fn machine(draw: &mut Draw, name: &str) -> MachineSpec {
     attributes.insert(token("disks"), AttributeValue::Integer(draw.below(4) as i64));
     let model = |draw: &mut Draw| token(draw.pick(&["a100", "t4"]));
     let devices = match draw.below(3) {
-        0 => (0..draw.below(4))
-            .map(|_| Device { kind: token("gpu"), model: model(draw) })
-            .collect(),
+        0 => {
+            (0..draw.below(4)).map(|_| Device { kind: token("gpu"), model: model(draw) }).collect()
+        }
         _ => Vec::new(),
     };
     let licence = ResourceName { namespace: None, name: token("licence") };

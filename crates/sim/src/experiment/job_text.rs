@@ -4,7 +4,7 @@
 use super::load::Units;
 use crate::convert::plain_job;
 use crate::trace::decimal::{Rounding, parse_scaled};
-use crate::trace::example::{parse_bytes, parse_bytes_per_second, parse_milli};
+use crate::trace::example::{parse_bytes_down, parse_bytes_per_second, parse_milli};
 use cellwright_cell::device::{DeviceRequest, WHOLE};
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::priority::{MAX_PRIORITY, Priority};
@@ -30,7 +30,7 @@ pub enum JobTextError {
 const KEYS: &str = "name, count, priority, cpu, ram, disk, disk_rate, ports, gpus, gpu_share, \
                     gpu_model, max_per_machine, gang";
 
-const BYTES: &str = "a number and B, KiB, MiB, GiB or TiB, such as 4GiB";
+const BYTES: &str = "a number and B, KiB, MiB, GiB or TiB, such as 4GiB (not 4G or 4Gi)";
 const CORES: &str = "cores such as 2 or 0.5, or milli-cores such as 500m";
 const SHARE: &str = "a share of the largest machine from 0 to 1000 with at most 6 decimals";
 
@@ -129,8 +129,8 @@ fn spec(fields: &Fields) -> Result<JobSpec, JobTextError> {
     };
     let limits = Resources::new(
         fields.amount("cpu", CORES, parse_milli)?,
-        fields.amount("ram", BYTES, parse_bytes)?,
-        fields.amount("disk", BYTES, parse_bytes)?,
+        fields.amount("ram", BYTES, parse_bytes_down)?,
+        fields.amount("disk", BYTES, parse_bytes_down)?,
         fields.amount("disk_rate", "such as 20MiB/s", parse_bytes_per_second)?,
     );
     let priority = fields.number("priority", 200, 0, u32::from(MAX_PRIORITY))?;

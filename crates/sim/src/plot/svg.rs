@@ -4,10 +4,10 @@ use super::axis::Axis;
 use super::{Chart, Mark, Series};
 use std::fmt::Write;
 
-const WIDTH: f64 = 760.0;
+const WIDTH: f64 = 820.0;
 const HEIGHT: f64 = 440.0;
 const LEFT: f64 = 80.0;
-const RIGHT: f64 = 190.0;
+const RIGHT: f64 = 250.0;
 const TOP: f64 = 64.0;
 const BOTTOM: f64 = 60.0;
 
@@ -36,20 +36,33 @@ pub fn render(chart: &Chart) -> String {
     let turned = format!("transform=\"rotate(-90 20 {0})\"", (TOP + HEIGHT - BOTTOM) / 2.0);
     text(&mut out, (20.0, (TOP + HEIGHT - BOTTOM) / 2.0), "middle", &turned, &chart.y_title);
     frame.grid(&mut out);
+    let mut colours = 0;
     for (position, series) in chart.series.iter().enumerate() {
-        let colour = COLOURS[position % COLOURS.len()];
+        // A rule belongs to the points before it and shares their colour.
+        if series.mark != Mark::Rule || position == 0 {
+            colours += 1;
+        }
+        let colour = COLOURS[(colours - 1) % COLOURS.len()];
         frame.series(&mut out, series, colour);
         let at = TOP + 20.0 * position as f64 + 10.0;
-        let _ = writeln!(
-            out,
-            "<circle cx=\"{}\" cy=\"{}\" r=\"5\" fill=\"{colour}\"/>",
-            end + 16.0,
-            at - 4.0
-        );
-        text(&mut out, (end + 28.0, at), "start", "", &series.name);
+        legend(&mut out, series, colour, (end + 16.0, at - 4.0));
+        text(&mut out, (end + 32.0, at), "start", "", &series.name);
     }
     out.push_str("</svg>\n");
     out
+}
+
+/// The mark of a series beside its name.
+fn legend(out: &mut String, series: &Series, colour: &str, (x, y): (f64, f64)) {
+    let _ = match series.mark {
+        Mark::Rule => writeln!(
+            out,
+            "<path d=\"M{} {y}h20\" stroke=\"{colour}\" stroke-width=\"2\" \
+             stroke-dasharray=\"6 4\"/>",
+            x - 10.0
+        ),
+        _ => writeln!(out, "<circle cx=\"{x}\" cy=\"{y}\" r=\"5\" fill=\"{colour}\"/>"),
+    };
 }
 
 struct Frame {
@@ -148,9 +161,9 @@ mod tests {
         let svg = render(&chart());
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
         assert!(svg.contains("a &lt; b &amp; c") && svg.contains(">dots<"));
-        // Two points and two names.
-        assert_eq!(svg.matches("<circle").count(), 4);
-        assert_eq!(svg.matches("stroke-dasharray").count(), 1);
+        // Two points and one name with a point; the rule and its name are dashed.
+        assert_eq!(svg.matches("<circle").count(), 3);
+        assert_eq!(svg.matches("stroke-dasharray").count(), 2);
         assert!(!svg.contains("NaN"));
         assert!(svg.contains("cx=\"80.0\"") && svg.contains("cx=\"570.0\""));
     }

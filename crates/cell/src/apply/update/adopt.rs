@@ -72,9 +72,13 @@ impl Context<'_> {
         let (version, new) = (job.version, job.spec().clone());
         let old = job.spec_of(task.version).clone();
         let reservation = reservation_under(&task, &old, &new);
+        let new_program = change::starts_afresh(job, &task);
         let take = |t: &mut Task| {
             t.version = version;
             t.reservation = reservation;
+            if new_program {
+                t.crashed_on = Vec::new();
+            }
         };
         let (true, Some(machine)) = (task.state.holds_resources(), task.machine) else {
             return self.state.edit_task(id, take);

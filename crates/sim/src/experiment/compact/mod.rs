@@ -106,7 +106,7 @@ pub fn compact(
     if softened_jobs > 0 {
         workload.notes.push(format!(
             "{softened_jobs} jobs with more tasks than half the machines: constraints are wishes, \
-             spread limits are off"
+             spread limits and static ports are off"
         ));
     }
     let trials = run_trials(&cell, options, progress)?;

@@ -1,5 +1,5 @@
 //! Jobs that would not fit on half the cell by their own demands alone: their hard constraints
-//! become wishes and their spread limits go, so that they do not decide the outcome.
+//! become wishes, their spread limits and static ports go, so that they do not decide the outcome.
 
 use crate::workload::Workload;
 use cellwright_cell::constraint::Strength;
@@ -14,10 +14,13 @@ pub fn large_jobs(mut workload: Workload, machines: usize) -> (Workload, usize) 
         let spec = &mut job.spec;
         let is_large = spec.count as usize * 2 > machines;
         let hard = |strength: &Strength| matches!(strength, Strength::Hard);
-        let has_demands =
-            !spec.spread.is_empty() || spec.constraints.iter().any(|c| hard(&c.strength));
+        let has_demands = !spec.spread.is_empty()
+            || !spec.task.static_ports.is_empty()
+            || spec.constraints.iter().any(|c| hard(&c.strength));
         if is_large && has_demands {
             spec.spread.clear();
+            // A port that every task insists on keeps them apart as a spread limit would.
+            spec.task.static_ports.clear();
             for constraint in spec.constraints.iter_mut().filter(|c| hard(&c.strength)) {
                 constraint.strength = WISH;
             }

@@ -18,7 +18,7 @@ use super::{Input, ReadReport, TraceError};
 pub use constraint::{ExampleConstraint, ExampleOperator, parse_constraint};
 pub use jobs::{ExampleAppClass, ExampleGpus, ExampleJob, ExamplePackage, read_jobs};
 pub use machines::{ExampleMachine, read_machines};
-pub use quantity::{parse_bytes, parse_bytes_per_second, parse_milli};
+pub use quantity::{parse_bytes, parse_bytes_down, parse_bytes_per_second, parse_milli};
 
 pub const MACHINES_FILE: &str = "machines.csv";
 pub const JOBS_FILE: &str = "jobs.csv";

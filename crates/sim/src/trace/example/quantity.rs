@@ -30,15 +30,25 @@ pub fn parse_milli(text: &str) -> Option<u64> {
 
 /// `4GiB` to bytes.
 pub fn parse_bytes(text: &str) -> Option<u64> {
+    let (bytes, is_whole) = split_bytes(text)?;
+    is_whole.then_some(bytes)
+}
+
+/// As [`parse_bytes`], but `7.7GiB` is the whole bytes in it: for questions, where people type back
+/// an amount that was rounded for them.
+pub fn parse_bytes_down(text: &str) -> Option<u64> {
+    split_bytes(text).map(|(bytes, _)| bytes)
+}
+
+/// Whole bytes, and whether that is all of it.
+fn split_bytes(text: &str) -> Option<(u64, bool)> {
     let (number, unit) =
         UNITS.iter().find_map(|(name, size)| Some((text.strip_suffix(name)?, *size)))?;
     let scaled = u128::from(parse_scaled(number, BYTE_DECIMALS, Rounding::Exact).ok()?);
     let bytes_scaled = scaled * u128::from(unit);
     let scale = 10_u128.pow(BYTE_DECIMALS);
-    if bytes_scaled % scale != 0 {
-        return None;
-    }
-    u64::try_from(bytes_scaled / scale).ok().filter(|bytes| *bytes <= MAX_AMOUNT)
+    let bytes = u64::try_from(bytes_scaled / scale).ok().filter(|bytes| *bytes <= MAX_AMOUNT)?;
+    Some((bytes, bytes_scaled % scale == 0))
 }
 
 /// `200MiB/s` to bytes per second.
@@ -66,6 +76,8 @@ mod tests {
         for text in ["", "4", "4G", "4GB", "GiB", "0.3B", "0.1KiB", "-1GiB", "1025TiB", "4 GiB"] {
             assert_eq!(parse_bytes(text), None, "{text}");
         }
+        assert_eq!(parse_bytes_down("7.7GiB"), Some(8_267_812_044));
+        assert_eq!(parse_bytes_down("7.7G"), None);
         assert_eq!(parse_bytes_per_second("2MiB/s"), Some(2 << 20));
         assert_eq!(parse_bytes_per_second("2MiB"), None);
     }
