@@ -73,17 +73,16 @@ impl Context<'_> {
         }
         let mut victims = Vec::with_capacity(group.victims.len());
         for victim in &group.victims {
-            let (machine, row) = self.preempt(victim, &arrivals, journal)?;
-            victims.push((victim.task, machine, row));
+            victims.push((victim.task, self.preempt(victim, &arrivals, journal)?));
         }
         for assignment in &group.assignments {
             self.check_assignment(assignment)?;
             journal.keep_task(self.state, assignment.task);
             self.place(assignment);
         }
-        for (id, machine, row) in &victims {
-            let arrived = arrivals.get(machine).map_or(&[][..], |list| list);
-            if !self.stands_in_the_way(*id, row, *machine, arrived) {
+        for (id, gone) in &victims {
+            let arrived = arrivals.get(&gone.machine).map_or(&[][..], |list| list);
+            if !self.stands_in_the_way(*id, gone, arrived) {
                 return Err(Refusal::NeedlessVictim(*id));
             }
         }
@@ -175,7 +174,7 @@ impl Context<'_> {
         let victim = |id: &TaskId| {
             let row = self.state.tasks.get(*id)?;
             let gone = !row.state.holds_resources();
-            let same = row.alloc == assignment.alloc || shares_port(row, assignment);
+            let same = row.alloc == assignment.alloc || any_port(row.ports(), assignment);
             (gone && same).then_some(Victim { task: *id, attempt: row.attempt })
         };
         load.tasks.iter().filter_map(victim).collect()
@@ -240,7 +239,7 @@ impl Context<'_> {
         victim: &Victim,
         arrivals: &BTreeMap<MachineId, Vec<&Assignment>>,
         journal: &mut Journal,
-    ) -> Result<(MachineId, Task), Refusal> {
+    ) -> Result<Gone, Refusal> {
         let id = victim.task;
         let row = self.task_at(id, victim.attempt)?;
         let (TaskState::Assigned | TaskState::Running, Some(machine)) = (row.state, row.machine)
@@ -252,20 +251,30 @@ impl Context<'_> {
             return Err(no_row(id));
         };
         let arriving = arrivals.get(&machine).map_or(&[][..], |list| list);
-        let by = self.weakest_taker(&row, arriving).ok_or(Refusal::NeedlessVictim(id))?;
+        let gone = Gone { machine, ports: self.ports_with_inner(id, &row), row };
+        let by = self.weakest_taker(&gone, arriving).ok_or(Refusal::NeedlessVictim(id))?;
         if !by.0.may_preempt(priority) {
             return Err(Refusal::MayNotPreempt { by: by.0, victim: priority });
         }
         self.within_budget(id)?;
         journal.keep_victim(self.state, id, machine);
         self.stop_task(id, StopCause::Preempted, Reason::Preempted { by: by.1 });
-        Ok((machine, row))
+        Ok(gone)
+    }
+
+    /// Ports of a task, and of the tasks inside it when it is an alloc: they leave with it.
+    fn ports_with_inner(&self, id: TaskId, row: &Task) -> Vec<u16> {
+        let mut ports = row.ports().to_vec();
+        for inner in self.state.alloc_load(id).map_or(&[][..], |load| &load.tasks) {
+            ports.extend(self.state.tasks.get(*inner).map_or(&[][..], |task| task.ports()));
+        }
+        ports
     }
 
     /// Of those who take the victim's room or one of its ports, the one with the lowest priority:
     /// a strong task must not clear the way for a weak one of its group.
-    fn weakest_taker(&self, victim: &Task, arriving: &[&Assignment]) -> Option<(Priority, TaskId)> {
-        let takes = |a: &&&Assignment| a.alloc == victim.alloc || shares_port(victim, a);
+    fn weakest_taker(&self, victim: &Gone, arriving: &[&Assignment]) -> Option<(Priority, TaskId)> {
+        let takes = |a: &&&Assignment| a.alloc == victim.row.alloc || victim.shares_port(a);
         let priority = |a: &&Assignment| {
             let spec = Candidate::of(self.state, a.task)?.spec;
             Some((spec.priority, a.task))
@@ -275,18 +284,13 @@ impl Context<'_> {
 
     /// Whether the group would not have fitted on the machine had the victim stayed. Only what the
     /// arrivals ask for counts: an excess that was there before is no reason to preempt.
-    fn stands_in_the_way(
-        &self,
-        id: TaskId,
-        victim: &Task,
-        machine: MachineId,
-        arrived: &[&Assignment],
-    ) -> bool {
+    fn stands_in_the_way(&self, id: TaskId, gone: &Gone, arrived: &[&Assignment]) -> bool {
+        let (machine, victim) = (gone.machine, &gone.row);
         let rows = self.state.machines.get(machine).zip(self.state.machine_load(machine));
         let (Some((row, load)), Some(spec)) = (rows, self.state.spec_of(victim)) else {
             return false;
         };
-        if arrived.iter().any(|a| shares_port(victim, a)) {
+        if arrived.iter().any(|a| gone.shares_port(a)) {
             return true;
         }
         let beside = arrived.iter().filter(|a| a.alloc == victim.alloc);
@@ -346,8 +350,21 @@ fn check_attempt(task: TaskId, row: &Task, expected: u32) -> Result<(), Refusal>
     }
 }
 
-fn shares_port(victim: &Task, assignment: &Assignment) -> bool {
-    victim.ports().iter().any(|port| assignment.ports.contains(port))
+/// A victim as it was.
+struct Gone {
+    machine: MachineId,
+    row: Task,
+    ports: Vec<u16>,
+}
+
+impl Gone {
+    fn shares_port(&self, assignment: &Assignment) -> bool {
+        any_port(&self.ports, assignment)
+    }
+}
+
+fn any_port(ports: &[u16], assignment: &Assignment) -> bool {
+    ports.iter().any(|port| assignment.ports.contains(port))
 }
 
 /// Disk retained because the victim left.
