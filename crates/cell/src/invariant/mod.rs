@@ -6,7 +6,7 @@
 //!
 //! | invariant | of | from |
 //! |---|---|---|
-//! | [`references`] | state | ids, names and versions lead to rows: B2 |
+//! | [`mod@references`] | state | ids, names and versions lead to rows: B2 |
 //! | [`sums_equal_parts`] | state | the accounting behind every decision: B3, §2.5 |
 //! | [`one_machine`] | state | a task is on one machine, its ports its own: B3, §2.3 |
 //! | [`life`] | state | a job's state follows from its tasks': B5, §2.3 |
