@@ -13,7 +13,7 @@ use crate::named::NamedAmount;
 use crate::resource::Resources;
 use crate::spec::{JobKind, JobSpec};
 use crate::task::Task;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// What has to be done to a task that is on a machine, mildest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -136,18 +136,8 @@ fn task_fields(old: &JobSpec, new: &JobSpec, index: u32) -> impl Iterator<Item =
     let runs = new.kind == JobKind::Tasks;
     limits(old.limits_of(index), new.limits_of(index), runs)
         .into_iter()
-        .chain(program("task.command", command_of(old, index) != command_of(new, index)))
-        .chain(program("task.env", env_of(old, index) != env_of(new, index)))
-}
-
-fn command_of(spec: &JobSpec, index: u32) -> &[String] {
-    let own = spec.overrides.get(&index).and_then(|o| o.command.as_ref());
-    own.unwrap_or(&spec.task.command)
-}
-
-fn env_of(spec: &JobSpec, index: u32) -> &BTreeMap<String, String> {
-    let own = spec.overrides.get(&index).and_then(|o| o.env.as_ref());
-    own.unwrap_or(&spec.task.env)
+        .chain(program("task.command", old.command_of(index) != new.command_of(index)))
+        .chain(program("task.env", old.env_of(index) != new.env_of(index)))
 }
 
 fn change(field: &'static str, class: ChangeClass, effect: Effect) -> FieldChange {
@@ -194,6 +184,7 @@ mod tests {
     use crate::priority::Priority;
     use crate::spec::{SpreadLimit, TaskOverride};
     use ChangeClass::{MayMove, NoRestart, Restart};
+    use std::collections::BTreeMap;
 
     fn check(change: impl FnOnce(&mut JobSpec), want: &[(&str, ChangeClass, Effect)]) {
         let old = job("jfoo", 3, 200);

@@ -1,6 +1,8 @@
 //! Commands: everything that can change the state. One log entry carries many, each gets its own
 //! verdict. Time, ids of choice (ports, machines, devices) and random draws are already inside.
 
+use crate::credential::{SecretHash, TokenKind};
+use crate::cron::CronSpec;
 use crate::ephemeral::CapacityChange;
 use crate::id::{MachineId, TaskId};
 use crate::machine::MachineSpec;
@@ -18,12 +20,16 @@ use std::collections::BTreeSet;
 
 /// One entry of the replicated log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Entry {
     pub now: Time,
     pub requests: Vec<Request>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Request {
     pub by: Actor,
     /// Set by clients that may send the same request twice.
@@ -31,7 +37,9 @@ pub struct Request {
     pub command: Command,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Actor {
     /// The cell's own parts: schedulers, controllers, link shards. Authenticated by the master.
     System,
@@ -40,20 +48,28 @@ pub enum Actor {
 
 /// A client's own number for a request. Sequence numbers of one client grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct RequestId {
     pub client: u64,
     pub sequence: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
     // Machines.
     AddMachine(MachineSpec),
+    /// `expect`, here and below: the version the client saw (of a machine its generation); `None`
+    /// changes whatever is there.
     UpdateMachine {
         spec: MachineSpec,
+        expect: Option<u32>,
     },
     RemoveMachine {
         name: Name,
+        expect: Option<u32>,
     },
     MachineUp {
         machine: MachineId,
@@ -64,9 +80,11 @@ pub enum Command {
     },
     StartDrain {
         name: Name,
+        expect: Option<u32>,
     },
     StopDrain {
         name: Name,
+        expect: Option<u32>,
     },
     /// The agent's full list of installed packages.
     SetMachinePackages {
@@ -79,23 +97,25 @@ pub enum Command {
     },
     RemoveUser {
         name: Name,
+        expect: Option<u32>,
     },
     SetCapabilities {
         user: Name,
         capabilities: BTreeSet<Capability>,
+        expect: Option<u32>,
     },
     /// `None` takes the quota away.
     SetQuota {
         user: Name,
         band: Band,
         quota: Option<Quota>,
+        expect: Option<u32>,
     },
     // Jobs. `owner` is whose job it is; the actor must be the owner or an administrator.
     SubmitJob {
         owner: Name,
         spec: JobSpec,
     },
-    /// `expect`: the version the client saw; `None` overwrites whatever is there.
     UpdateJob {
         owner: Name,
         spec: JobSpec,
@@ -108,12 +128,15 @@ pub enum Command {
     },
     StopJob {
         job: JobKey,
+        expect: Option<u32>,
     },
     UndoUpdate {
         job: JobKey,
+        expect: Option<u32>,
     },
     CloseUpdate {
         job: JobKey,
+        expect: Option<u32>,
     },
     /// Controllers: roll the open update of the job forward on one task.
     StepUpdate {
@@ -163,9 +186,50 @@ pub enum Command {
     RaiseLevel {
         level: u32,
     },
+    // Periodic jobs. Named like jobs, in a space of their own.
+    SetCron {
+        owner: Name,
+        spec: CronSpec,
+        expect: Option<u32>,
+    },
+    RemoveCron {
+        cron: JobKey,
+        expect: Option<u32>,
+    },
+    /// Controllers: submit the run of one moment of the schedule. A slot that was dealt with
+    /// before changes nothing.
+    FireCron {
+        cron: JobKey,
+        slot: Time,
+    },
+    // Tokens. Whoever makes one chooses the id and keeps the secret.
+    AddToken {
+        id: Name,
+        kind: TokenKind,
+        secret_hash: SecretHash,
+        expires: Time,
+    },
+    RevokeToken {
+        id: Name,
+    },
+    /// Masters: somebody joins with this token. Works once.
+    UseJoinToken {
+        id: Name,
+        secret_hash: SecretHash,
+    },
+    // Blobs: the masters hold the bytes by the time this is sent.
+    AddBlob {
+        digest: Token,
+        bytes: u64,
+    },
+    RemoveBlob {
+        digest: Token,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum EvictCause {
     /// The machine is draining.
     Drain,
@@ -176,6 +240,8 @@ pub enum EvictCause {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct TaskReport {
     pub task: TaskId,
     pub attempt: u32,
@@ -184,18 +250,25 @@ pub struct TaskReport {
 
 /// What an agent saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Observed {
     Started,
-    /// Ended with success.
+    /// Ended with success, of its own accord. What ended because it was told to is `Stopped`,
+    /// whatever it exited with; the agent knows which came first.
     Finished,
     Failed(ExitClass),
     /// A stopping task is gone, its container seen empty.
     Stopped,
     Unhealthy,
     Healthy,
+    /// Was here and is no longer, and nobody saw it end: no fault of the task's.
+    Lost,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct ReservationChange {
     pub task: TaskId,
     pub attempt: u32,
@@ -206,6 +279,8 @@ pub struct ReservationChange {
 pub type Verdict = Result<Done, Refusal>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Done {
     /// Took effect.
     Applied,

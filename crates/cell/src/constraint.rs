@@ -13,6 +13,8 @@ use std::fmt;
 /// Value of a machine attribute. Integers compare as integers, texts as texts; a comparison across
 /// kinds is never satisfied.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum AttributeValue {
     Integer(i64),
     Text(String),
@@ -24,6 +26,8 @@ pub type Attributes = BTreeMap<Token, AttributeValue>;
 pub const MAX_PATTERN: usize = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Operator {
     Equal(AttributeValue),
     NotEqual(AttributeValue),
@@ -43,17 +47,26 @@ pub enum Operator {
 }
 
 /// How strongly a constraint is meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Strength {
+    #[default]
     Hard,
     /// A preference; the weight (1 to 100) says how much it counts against the others.
     Soft(u8),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Constraint {
     pub attribute: Token,
     pub operator: Operator,
+    /// Left out: hard.
+    #[serde(default)]
     pub strength: Strength,
 }
 

@@ -11,6 +11,8 @@ pub const MAX_DEVICES: usize = 64;
 
 /// One device of a machine. Its position in the machine's list is its identity there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Device {
     /// What kind of thing: `gpu`.
     pub kind: Token,
@@ -21,11 +23,27 @@ pub struct Device {
 /// What a task asks for: `count` distinct devices of `kind`, `milli` shares of each, of one of
 /// `models` (any model when empty).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct DeviceRequest {
     pub kind: Token,
+    /// Left out: any.
+    #[serde(default)]
     pub models: Vec<Token>,
+    /// Left out: 1.
+    #[serde(default = "one_device")]
     pub count: u8,
+    /// Left out: 1000, whole devices.
+    #[serde(default = "whole_device")]
     pub milli: u16,
+}
+
+fn one_device() -> u8 {
+    1
+}
+
+fn whole_device() -> u16 {
+    WHOLE
 }
 
 impl DeviceRequest {
@@ -35,8 +53,21 @@ impl DeviceRequest {
     }
 }
 
+/// Whether every grant is of a device that is there and that its request accepts. Grants are in
+/// the order of the requests, as many for each as it counts.
+#[must_use]
+pub fn as_asked(devices: &[Device], requests: &[DeviceRequest], grants: &[DeviceGrant]) -> bool {
+    let units = requests.iter().flat_map(|r| std::iter::repeat_n(r, usize::from(r.count)));
+    let fits = |(grant, request): (&DeviceGrant, &DeviceRequest)| {
+        devices.get(usize::from(grant.device)).is_some_and(|device| request.accepts(device))
+    };
+    grants.iter().zip(units).all(fits)
+}
+
 /// Shares of one device held by a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct DeviceGrant {
     /// Position in the machine's device list.
     pub device: u8,

@@ -1,7 +1,11 @@
 //! The only writers of rows: each keeps the derived sums equal to what the rows add up to.
 
+use crate::blob::Blob;
+use crate::credential::AccessToken;
+use crate::cron::Cron;
+use crate::device;
 use crate::ephemeral::ResourceRow;
-use crate::id::{JobId, MachineId, ResourceId, TaskId, UserId};
+use crate::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
 use crate::job::{Job, JobState};
 use crate::load::{AllocLoad, JobLoad, MachineLoad, UserLoad};
 use crate::machine::Machine;
@@ -10,7 +14,7 @@ use crate::named::ResourceName;
 use crate::priority::Priority;
 use crate::quota::User;
 use crate::resource::Resources;
-use crate::spec::JobSpec;
+use crate::spec::{JobKind, JobSpec};
 use crate::state::State;
 use crate::task::Task;
 use crate::time::Time;
@@ -57,7 +61,7 @@ impl State {
         let Some(row) = self.tasks.get_mut(id) else { return false };
         let before = row.clone();
         change(row);
-        let (job, state, version) = (row.job, row.state, row.version);
+        let (job, index, state, version) = (row.job, row.index, row.state, row.version);
         // Most changes only move a counter of the job: those need no second copy of the row.
         let after = (!weighs_the_same(&before, row)).then(|| row.clone());
         if before.state != state
@@ -72,12 +76,23 @@ impl State {
         {
             load.count_version(before.version, false);
             load.count_version(version, true);
+            self.charge_behind(job, index, before.version, false);
+            self.charge_behind(job, index, version, true);
         }
         if let Some(after) = after {
             self.weigh(id, &before, false);
             self.weigh(id, &after, true);
         }
         true
+    }
+
+    /// What a row is charged for running a version its job has left behind.
+    fn charge_behind(&mut self, job: JobId, index: u32, version: u32, add: bool) {
+        let Some(row) = self.jobs.get(job) else { return };
+        let Some((band, extra)) = row.charge_behind(index, version) else { return };
+        if let Some(load) = self.user_loads.get_mut(row.user) {
+            count_charge(load, band, extra, add);
+        }
     }
 
     /// Makes the row of a new task in the smallest vacant slot.
@@ -140,6 +155,29 @@ impl State {
             };
             self.weigh_holder(id, task, machine, &footprint, add);
         }
+        if spec.kind == JobKind::AllocSet && !add {
+            self.note_full(machine, id, false);
+        } else if spec.kind == JobKind::AllocSet || task.alloc.is_some() {
+            self.recount_full(task.alloc.unwrap_or(id));
+        }
+    }
+
+    /// Looks again whether more is held inside `alloc` than it has.
+    fn recount_full(&mut self, alloc: TaskId) {
+        let Some(row) = self.tasks.get(alloc) else { return };
+        let (Some(machine), Some(spec)) = (row.machine, self.spec_of(row)) else { return };
+        let limits = spec.limits_of(row.index);
+        let full = self.alloc_loads.get(&alloc).is_some_and(|load| load.exceeds(limits));
+        self.note_full(machine, alloc, full);
+    }
+
+    fn note_full(&mut self, machine: MachineId, alloc: TaskId, full: bool) {
+        if let Some(load) = self.machine_loads.get_mut(machine) {
+            match full {
+                true => sorted_insert(&mut load.full_allocs, alloc),
+                false => sorted_remove(&mut load.full_allocs, &alloc),
+            }
+        }
     }
 
     fn weigh_holder(
@@ -163,6 +201,9 @@ impl State {
                 weigh_top_level(load, task, footprint, add);
             }
         }
+        if task.alloc.is_none() && !task.devices().is_empty() {
+            self.note_devices(id, task, machine, spec, add);
+        }
         if let Some(alloc) = task.alloc {
             self.edit_alloc_load(alloc, |load| {
                 shift(&mut load.reserved, task.reservation, add);
@@ -176,6 +217,25 @@ impl State {
             && let Some(load) = self.job_loads.get_mut(task.job)
         {
             load.count_domains(machine, row, add);
+        }
+    }
+
+    /// Notes a holder of devices other than it asked for; see [`MachineLoad::wrong_devices`].
+    fn note_devices(
+        &mut self,
+        id: TaskId,
+        task: &Task,
+        machine: MachineId,
+        spec: &JobSpec,
+        add: bool,
+    ) {
+        let Some(row) = self.machines.get(machine) else { return };
+        let right = device::as_asked(&row.spec.devices, &spec.task.devices, task.devices());
+        if let Some(load) = self.machine_loads.get_mut(machine) {
+            match add && !right {
+                true => sorted_insert(&mut load.wrong_devices, id),
+                false => sorted_remove(&mut load.wrong_devices, &id),
+            }
         }
     }
 
@@ -194,11 +254,14 @@ impl State {
     /// (limits of a version in use) is not possible here: versions are immutable.
     pub(crate) fn edit_job(&mut self, id: JobId, change: impl FnOnce(&mut Job)) -> bool {
         let Some(before) = self.jobs.get(id).cloned() else { return false };
-        self.count_job(id, &before, false);
-        if let Some(row) = self.jobs.get_mut(id) {
-            change(row);
-            let after = row.clone();
+        let mut after = before.clone();
+        change(&mut after);
+        if !counts_the_same(&before, &after) {
+            self.count_job(id, &before, false);
             self.count_job(id, &after, true);
+        }
+        if let Some(row) = self.jobs.get_mut(id) {
+            *row = after;
         }
         true
     }
@@ -224,7 +287,7 @@ impl State {
     }
 
     pub(crate) fn count_job(&mut self, id: JobId, job: &Job, add: bool) {
-        let charges = job.charges();
+        let charges = job.charges(&self.tasks);
         if let Some(load) = self.user_loads.get_mut(job.user) {
             for (band, charge) in charges {
                 count_charge(load, band, charge, add);
@@ -257,6 +320,7 @@ impl State {
         let mut after = before.clone();
         change(&mut after);
         let moved = before.spec.rack != after.spec.rack || before.spec.power != after.spec.power;
+        let other_devices = before.spec.devices != after.spec.devices;
         if moved {
             self.recount_domains(id, false);
         }
@@ -271,7 +335,21 @@ impl State {
         if moved {
             self.recount_domains(id, true);
         }
+        if other_devices {
+            self.recount_devices(id);
+        }
         true
+    }
+
+    fn recount_devices(&mut self, machine: MachineId) {
+        let tasks = self.machine_loads.get(machine).map(|l| l.tasks.clone()).unwrap_or_default();
+        for id in tasks {
+            let Some(task) = self.tasks.get(id).cloned() else { continue };
+            let holds = task.state.holds_resources() && !task.devices().is_empty();
+            if let Some(spec) = self.spec_of(&task).cloned().filter(|_| holds) {
+                self.note_devices(id, &task, machine, &spec, true);
+            }
+        }
     }
 
     fn recount_domains(&mut self, machine: MachineId, add: bool) {
@@ -313,6 +391,7 @@ impl State {
         self.user_loads.push(UserLoad::default());
         let id = self.users.push(User {
             name: name.clone(),
+            version: 1,
             capabilities: BTreeSet::new(),
             quota: Default::default(),
             exceeded: BTreeSet::new(),
@@ -340,12 +419,68 @@ impl State {
         self.resources.push(ResourceRow { id, name, owner, lease_until })
     }
 
+    /// The name and the owner of a row stay as they are.
+    pub(crate) fn edit_cron(&mut self, id: CronId, change: impl FnOnce(&mut Cron)) {
+        if let Some(row) = self.crons.get_mut(id) {
+            change(row);
+        }
+    }
+
+    pub(crate) fn insert_cron(&mut self, cron: Cron) -> CronId {
+        let key = (cron.user, cron.spec.name.clone());
+        let id = self.crons.push(cron);
+        self.cron_names.insert(key, id);
+        id
+    }
+
+    pub(crate) fn remove_cron(&mut self, id: CronId) {
+        if let Some(row) = self.crons.remove(id) {
+            self.cron_names.remove(&(row.user, row.spec.name.clone()));
+        }
+    }
+
+    pub(crate) fn insert_token(&mut self, token: AccessToken) -> TokenId {
+        let name = token.id.clone();
+        let id = self.tokens.push(token);
+        self.token_names.insert(name, id);
+        id
+    }
+
+    pub(crate) fn remove_token(&mut self, id: TokenId) {
+        if let Some(row) = self.tokens.remove(id) {
+            self.token_names.remove(&row.id);
+        }
+    }
+
+    pub(crate) fn insert_blob(&mut self, blob: Blob) -> BlobId {
+        let digest = blob.digest.clone();
+        let id = self.blobs.push(blob);
+        self.blob_names.insert(digest, id);
+        id
+    }
+
+    pub(crate) fn remove_blob(&mut self, id: BlobId) {
+        if let Some(row) = self.blobs.remove(id) {
+            self.blob_names.remove(&row.digest);
+        }
+    }
+
     /// Forgets a resource no machine has any more.
     pub(crate) fn remove_resource(&mut self, id: ResourceId) {
         if let Some(row) = self.resources.remove(id) {
             self.resource_names.remove(&row.name);
         }
     }
+}
+
+/// Whether a change of a job's row leaves what it is charged, and who waits for whom, as it was.
+fn counts_the_same(a: &Job, b: &Job) -> bool {
+    let ends = |job: &Job| job.update.as_ref().map(|update| (update.from, update.to));
+    a.state == b.state
+        && a.waits_for == b.waits_for
+        && a.version == b.version
+        && ends(a) == ends(b)
+        && a.specs == b.specs
 }
 
 fn count_charge(load: &mut UserLoad, band: crate::priority::Band, charge: Resources, add: bool) {

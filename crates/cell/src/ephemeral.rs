@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// An interned resource name. Static names (of machines) have no owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ResourceRow {
     pub id: ResourceId,
     pub name: ResourceName,
@@ -21,6 +22,8 @@ pub struct ResourceRow {
 
 /// Change of an ephemeral resource's capacity on one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum CapacityChange {
     /// Relative, so that two writers add up.
     Add(i64),

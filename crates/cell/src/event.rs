@@ -1,7 +1,7 @@
 //! Events (B5): what `apply` reports of every change. History, names and the scheduler's cached
 //! copy are folds over these.
 
-use crate::id::{JobId, MachineId, ResourceId, TaskId, UserId};
+use crate::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
 use crate::name::Name;
 use crate::priority::Band;
 use crate::reason::{Reason, Refusal};
@@ -9,6 +9,7 @@ use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
     pub at: Time,
     pub what: What,
@@ -16,6 +17,8 @@ pub struct Event {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum What {
     Task {
         task: TaskId,
@@ -50,9 +53,66 @@ pub enum What {
     LevelRaised {
         level: u32,
     },
+    Cron {
+        cron: CronId,
+        change: CronChange,
+    },
+    Token {
+        token: TokenId,
+        change: TokenChange,
+    },
+    Blob {
+        blob: BlobId,
+        change: BlobChange,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum CronChange {
+    Added,
+    Updated {
+        version: u32,
+    },
+    Removed,
+    /// The slot's run was submitted.
+    Fired {
+        slot: Time,
+        job: JobId,
+    },
+    /// The slot has no run: the last one still goes on.
+    Skipped {
+        slot: Time,
+    },
+    /// The slot's run was not admitted; the rejection of the job says why.
+    Rejected {
+        slot: Time,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum TokenChange {
+    Added,
+    /// A join token let somebody in.
+    Used,
+    Revoked,
+    Expired,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum BlobChange {
+    Added,
+    Removed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum TaskChange {
     /// Row made; deferred or pending.
     Submitted,
@@ -105,6 +165,8 @@ pub enum TaskChange {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum JobChange {
     Submitted,
     Accepted,
@@ -122,6 +184,8 @@ pub enum JobChange {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum MachineChange {
     Added,
     Updated,
@@ -146,6 +210,8 @@ pub enum MachineChange {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum UserChange {
     Added,
     Removed,
@@ -163,6 +229,8 @@ pub enum UserChange {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum ResourceChange {
     Created,
     CapacityChanged { capacity: u64 },

@@ -9,6 +9,7 @@ macro_rules! id {
         #[derive(
             Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
         )]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub struct $name(pub u32);
 
         impl $name {
@@ -47,6 +48,18 @@ id!(
 id!(
     /// A machine. Never reused.
     MachineId
+);
+id!(
+    /// A periodic job. Never reused.
+    CronId
+);
+id!(
+    /// A token's row. Never reused.
+    TokenId
+);
+id!(
+    /// A blob's row. Never reused.
+    BlobId
 );
 id!(
     /// An interned name of a countable resource (static or ephemeral). Never reused.

@@ -5,12 +5,16 @@ use crate::name::Name;
 use crate::priority::{Band, Priority};
 use crate::resource::Resources;
 use crate::spec::JobSpec;
+use crate::table::Table;
+use crate::task::Task;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum JobState {
     /// Accepted; starts when its predecessor has ended (B6).
     Deferred,
@@ -21,6 +25,8 @@ pub enum JobState {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum JobOutcome {
     /// Every task finished.
     Succeeded,
@@ -32,6 +38,7 @@ pub enum JobOutcome {
 
 /// A non-atomic roll from one version to another; can be undone until closed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Update {
     pub from: u32,
     pub to: u32,
@@ -45,6 +52,8 @@ pub struct Update {
 
 /// What a change of spec does to a running task, mildest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum ChangeClass {
     /// Priority, labels, budgets: takes effect at once.
     NoRestart,
@@ -55,6 +64,7 @@ pub enum ChangeClass {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Job {
     pub user: UserId,
     pub name: Name,
@@ -88,25 +98,65 @@ impl Job {
         self.specs.get(&version).unwrap_or_else(|| self.spec())
     }
 
-    /// What admission charges, by band: for each task the most that any version kept asks for it,
-    /// so that neither end of an open update, nor a task that an update skipped, goes uncharged.
-    /// Nothing once dead; tasks inside an alloc set charge the set alone; priority zero is free.
+    /// What admission charges, by band: for each task the most that the job's version, either end
+    /// of an open update, or the version its row still runs asks for it. So neither what an update
+    /// may lead to nor a task that an update skipped goes uncharged, and an old version that one
+    /// task still runs charges nothing for the others. Nothing once dead; tasks inside an alloc set
+    /// charge the set alone; priority zero is free. A task that ended stays charged with its job:
+    /// what was admitted is the job.
     #[must_use]
-    pub fn charges(&self) -> BTreeMap<Band, Resources> {
-        let mut versions: BTreeMap<Band, Vec<&JobSpec>> = BTreeMap::new();
-        let charged = |spec: &JobSpec| spec.alloc_set.is_none() && spec.priority != Priority(0);
-        if !self.is_dead() {
-            for spec in self.specs.values().filter(|spec| charged(spec)) {
-                versions.entry(spec.priority.band()).or_default().push(spec);
-            }
+    pub fn charges(&self, tasks: &Table<TaskId, Task>) -> BTreeMap<Band, Resources> {
+        if self.is_dead() {
+            return BTreeMap::new();
         }
-        versions.into_iter().map(|(band, specs)| (band, most_of_each(&specs))).collect()
+        let mut versions: BTreeMap<Band, Vec<&JobSpec>> = BTreeMap::new();
+        for (_, spec) in self.specs.iter().filter(|(v, spec)| self.leads_to(**v) && paid(spec)) {
+            versions.entry(spec.priority.band()).or_default().push(spec);
+        }
+        let most = versions.into_iter().map(|(band, specs)| (band, most_of_each(&specs)));
+        let mut charges: BTreeMap<Band, Resources> = most.collect();
+        if self.specs.keys().all(|version| self.leads_to(*version)) {
+            return charges;
+        }
+        let rows = self.tasks.iter().filter_map(|task| tasks.get(*task));
+        for (band, extra) in rows.filter_map(|row| self.charge_behind(row.index, row.version)) {
+            let sum = charges.entry(band).or_default();
+            *sum = sum.plus(extra);
+        }
+        charges
+    }
+
+    /// What the task at `index` is charged, beyond what it is charged anyway, for running
+    /// `version`, which nothing leads to any more.
+    pub(crate) fn charge_behind(&self, index: u32, version: u32) -> Option<(Band, Resources)> {
+        if self.is_dead() || self.leads_to(version) {
+            return None;
+        }
+        let spec = self.specs.get(&version).filter(|spec| paid(spec) && index < spec.count)?;
+        let band = spec.priority.band();
+        let anyway = self
+            .specs
+            .iter()
+            .filter(|(version, _)| self.leads_to(**version))
+            .filter(|(_, spec)| paid(spec) && spec.priority.band() == band && index < spec.count)
+            .fold(Resources::ZERO, |most, (_, spec)| most.max(spec.limits_of(index)));
+        Some((band, spec.limits_of(index).max(anyway).minus(anyway)))
+    }
+
+    /// Whether placements use `version`, or an open update can lead to it.
+    fn leads_to(&self, version: u32) -> bool {
+        let end = |update: &Update| update.from == version || update.to == version;
+        version == self.version || self.update.as_ref().is_some_and(end)
     }
 
     #[must_use]
     pub fn is_dead(&self) -> bool {
         matches!(self.state, JobState::Dead(_))
     }
+}
+
+fn paid(spec: &JobSpec) -> bool {
+    spec.alloc_set.is_none() && spec.priority != Priority(0)
 }
 
 /// Sum over the tasks of the most that any of `specs` allows each.

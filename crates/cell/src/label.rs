@@ -9,6 +9,8 @@ pub type Labels = BTreeMap<Token, String>;
 
 /// One term of a selector; a selector is the AND of its terms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum LabelTerm {
     Equals(Token, String),
     NotEquals(Token, String),

@@ -8,9 +8,13 @@
 
 pub mod admit;
 pub mod apply;
+pub mod blob;
 pub mod change;
 pub mod command;
 pub mod constraint;
+pub mod credential;
+pub mod cron;
+pub mod desired;
 pub mod device;
 mod edit;
 pub mod encode;
@@ -27,6 +31,7 @@ pub mod machine;
 pub mod name;
 pub mod named;
 pub mod obligation;
+pub mod observed;
 pub mod plan;
 pub mod priority;
 pub mod quota;

@@ -35,17 +35,26 @@ pub struct MachineLoad {
     pub devices: Vec<u16>,
     /// Sorted by name.
     pub named: Vec<(ResourceName, u64)>,
+    /// Holders of a device that is not, or no longer, of the kind and model they asked for, sorted.
+    pub wrong_devices: Vec<TaskId>,
+    /// Allocs here inside which more is reserved than they have, sorted.
+    pub full_allocs: Vec<TaskId>,
 }
 
 impl MachineLoad {
-    /// Whether more is held than the machine has.
+    /// Whether more is held than there is: of the machine, of a device, or of an alloc on it.
+    /// Somebody has to leave then; see [`crate::obligation`].
     #[must_use]
     pub fn exceeds(&self, machine: &Machine) -> bool {
         let capacity = machine.spec.capacity;
         let known = machine.spec.devices.len();
         let mut devices = self.devices.iter().enumerate();
         let device_excess = devices.any(|(i, used)| *used > WHOLE || (i >= known && *used > 0));
-        !self.prod_limits.within(capacity) || !self.reserved.within(capacity) || device_excess
+        !self.prod_limits.within(capacity)
+            || !self.reserved.within(capacity)
+            || device_excess
+            || !self.wrong_devices.is_empty()
+            || !self.full_allocs.is_empty()
     }
 
     #[must_use]
@@ -71,6 +80,15 @@ pub struct AllocLoad {
     pub reserved: Resources,
     /// Sorted; stopping ones too.
     pub tasks: Vec<TaskId>,
+}
+
+impl AllocLoad {
+    /// Whether more is held inside than an alloc with these limits has. Only reservations can get
+    /// there: limits of prod are looked at whenever something is placed, changed or shrunk.
+    #[must_use]
+    pub fn exceeds(&self, limits: Resources) -> bool {
+        !self.prod_limits.within(limits) || !self.reserved.within(limits)
+    }
 }
 
 /// How a job's tasks stand.

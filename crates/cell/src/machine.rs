@@ -14,9 +14,18 @@ use std::collections::BTreeSet;
 
 /// Inclusive range of the ports the system hands out on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct PortRange {
     pub first: u16,
     pub last: u16,
+}
+
+impl Default for PortRange {
+    /// Below what Linux hands out for outgoing connections.
+    fn default() -> PortRange {
+        PortRange { first: 20_000, last: 31_999 }
+    }
 }
 
 impl PortRange {
@@ -37,21 +46,34 @@ pub const MAX_MACHINES: usize = 1 << 22;
 pub const MAX_CELL_CAPACITY: u64 = 1 << 62;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct MachineSpec {
     pub name: Name,
     pub capacity: Resources,
+    /// Left out: none.
+    #[serde(default)]
     pub attributes: Attributes,
+    /// Left out: none.
+    #[serde(default)]
     pub labels: Labels,
     /// Failure domains; `None` when the operator did not say.
     pub rack: Option<Token>,
     pub power: Option<Token>,
+    /// Left out: none.
+    #[serde(default)]
     pub devices: Vec<Device>,
-    /// Operator-given countable resources, sorted by name, without namespace.
+    /// Operator-given countable resources, sorted by name, without namespace. Left out: none.
+    #[serde(default)]
     pub named: Vec<NamedAmount>,
+    /// Left out: 20000 to 31999.
+    #[serde(default)]
     pub ports: PortRange,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum MachineStatus {
     /// Known, never heard from or silent too long; nothing is placed there.
     Down,
@@ -60,6 +82,7 @@ pub enum MachineStatus {
 
 /// Disk that outlives its alloc or task until fetched or out of time. Stays charged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Retained {
     pub task: TaskId,
     pub attempt: u32,
@@ -68,6 +91,7 @@ pub struct Retained {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Machine {
     pub spec: MachineSpec,
     pub status: MachineStatus,

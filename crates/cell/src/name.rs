@@ -74,6 +74,22 @@ impl fmt::Debug for Name {
     }
 }
 
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Name {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Name".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "description": "A lower-case DNS label.",
+            "minLength": 1,
+            "maxLength": MAX_NAME,
+            "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
+        })
+    }
+}
+
 /// A free-form key (label, attribute, package, named resource): printable ASCII without spaces,
 /// 1 to 128 characters.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -131,8 +147,26 @@ impl fmt::Debug for Token {
     }
 }
 
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Token {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Token".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "description": "Printable ASCII without spaces.",
+            "minLength": 1,
+            "maxLength": MAX_TOKEN,
+            "pattern": "^[!-~]+$",
+        })
+    }
+}
+
 /// `user/job`: how people and specs refer to a job inside one cell.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct JobKey {
     pub user: Name,
     pub job: Name,

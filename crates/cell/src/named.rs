@@ -11,6 +11,8 @@ pub const UNBOUNDED: u64 = u64::MAX;
 /// `namespace/name`: names of one application never collide with those of another. Names without a
 /// namespace belong to the operator and come with the machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct ResourceName {
     pub namespace: Option<Token>,
     pub name: Token,
@@ -27,6 +29,8 @@ impl std::fmt::Display for ResourceName {
 
 /// One entry of a request or a capacity. Lists of these are sorted by name, names unique.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct NamedAmount {
     pub name: ResourceName,
     pub amount: u64,

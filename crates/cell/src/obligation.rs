@@ -2,8 +2,13 @@
 //! more than it has. The lowest priorities go first, of equals the one that gives back most of what
 //! is lacking, and nobody goes whose leaving turns out not to be needed.
 //!
+//! The same holds inside an alloc, which is to its tasks what a machine is to the rest: when their
+//! reservations rise beyond it, some of them leave it. An alloc that leaves takes its tasks along,
+//! so nobody is named inside one that does.
+//!
 //! Prod pays only for prod: a prod task is named when the limits of prod alone exceed the machine,
-//! or when it holds a device the machine no longer has. Where prod fits and what others left behind
+//! or when it holds a device that the machine no longer has, or has replaced by one of another kind
+//! or model than the task asked for. Where prod fits and what others left behind
 //! for log savers does not, nobody is named: the disk comes back by itself. Named resources whose
 //! capacity fell below their use oblige nobody: their holders stay.
 //!
@@ -22,11 +27,23 @@ use std::cmp::Reverse;
 /// Who must leave `machine`, first one first; empty when it holds no more than it has.
 #[must_use]
 pub fn victims(state: &State, machine: MachineId) -> Vec<TaskId> {
-    let Some(mut sums) = Sums::of(state, machine) else { return Vec::new() };
+    let Some(sums) = Sums::of(state, machine) else { return Vec::new() };
+    let mut leave = choose(sums, holders(state, machine, None));
+    let full = state.machine_load(machine).map_or(&[][..], |load| &load.full_allocs);
+    let stay: Vec<TaskId> = full.iter().filter(|alloc| !leave.contains(alloc)).copied().collect();
+    for alloc in stay {
+        let inside = Sums::inside(state, alloc);
+        let named = inside.map(|sums| choose(sums, holders(state, machine, Some(alloc))));
+        leave.extend(named.unwrap_or_default());
+    }
+    leave
+}
+
+/// Of `rest`, those who must go.
+fn choose<'a>(mut sums: Sums<'a>, mut rest: Vec<Holder<'a>>) -> Vec<TaskId> {
     if !sums.exceed() {
         return Vec::new();
     }
-    let mut rest = holders(state, machine);
     let mut chosen = Vec::new();
     for round in [Round::ProdForProd, Round::NonProd, Round::ProdForDevices] {
         shed(&mut sums, &mut rest, &mut chosen, round);
@@ -41,7 +58,7 @@ enum Round {
     /// Prod, as far as the limits of prod alone exceed the machine.
     ProdForProd,
     NonProd,
-    /// Prod, as far as it holds devices that are not there.
+    /// Prod, as far as it holds devices that are not there, or not what it asked for.
     ProdForDevices,
 }
 
@@ -83,7 +100,7 @@ fn drop_needless(sums: &mut Sums<'_>, chosen: &mut Vec<Holder<'_>>) {
     }
 }
 
-/// A task or alloc charged to the machine.
+/// A task or alloc charged to the machine, or a task charged to an alloc.
 struct Holder<'a> {
     id: TaskId,
     priority: Priority,
@@ -102,12 +119,12 @@ impl Holder<'_> {
     }
 }
 
-fn holders(state: &State, machine: MachineId) -> Vec<Holder<'_>> {
+fn holders(state: &State, machine: MachineId, alloc: Option<TaskId>) -> Vec<Holder<'_>> {
     let tasks = state.machine_load(machine).map_or(&[][..], |load| &load.tasks);
     let holder = |id: &TaskId| {
         let task: &Task = state.tasks().get(*id)?;
         let spec = state.spec_of(task)?;
-        (task.state.holds_resources() && task.alloc.is_none()).then(|| Holder {
+        (task.state.holds_resources() && task.alloc == alloc).then(|| Holder {
             id: *id,
             priority: spec.priority,
             limits: spec.limits_of(task.index),
@@ -118,23 +135,30 @@ fn holders(state: &State, machine: MachineId) -> Vec<Holder<'_>> {
     tasks.iter().filter_map(holder).collect()
 }
 
-/// What the machine has and what is held of it, changed as holders are taken out and put back.
+/// What a machine or an alloc has and what is held of it, changed as holders are taken out and put
+/// back.
 struct Sums<'a> {
-    machine: &'a crate::machine::Machine,
+    prod_capacity: Resources,
     /// What reservations are held against. At least the retained disk: no eviction gives that
     /// back, so nobody leaves because of it.
     capacity: Resources,
     prod_limits: Resources,
     reserved: Resources,
     devices: Vec<u32>,
+    known_devices: usize,
+    /// Holders of devices they did not ask for, and those of them who are still there.
+    wrong: &'a [TaskId],
+    wrong_left: usize,
 }
 
-/// How much is lacking: prod by limits, all by reservations, device shares beyond what exists.
+/// How much is lacking: prod by limits, all by reservations, device shares beyond what exists, and
+/// how many hold devices they did not ask for.
 #[derive(PartialEq, Eq)]
 struct Excess {
     prod: Resources,
     all: Resources,
     devices: u32,
+    wrong: usize,
 }
 
 impl<'a> Sums<'a> {
@@ -142,28 +166,50 @@ impl<'a> Sums<'a> {
         let machine = state.machines().get(id)?;
         let load = state.machine_load(id)?;
         Some(Sums {
-            machine,
+            prod_capacity: machine.spec.capacity,
             capacity: machine.spec.capacity.max(retained(machine)),
             prod_limits: load.prod_limits,
             reserved: load.reserved,
             devices: load.devices.iter().map(|used| u32::from(*used)).collect(),
+            known_devices: machine.spec.devices.len(),
+            wrong: &load.wrong_devices,
+            wrong_left: load.wrong_devices.len(),
+        })
+    }
+
+    /// Inside an alloc there are no devices: its tasks share those of the alloc.
+    fn inside(state: &'a State, alloc: TaskId) -> Option<Sums<'a>> {
+        let row = state.tasks().get(alloc)?;
+        let load = state.alloc_load(alloc)?;
+        let limits = state.spec_of(row)?.limits_of(row.index);
+        Some(Sums {
+            prod_capacity: limits,
+            capacity: limits,
+            prod_limits: load.prod_limits,
+            reserved: load.reserved,
+            devices: Vec::new(),
+            known_devices: 0,
+            wrong: &[],
+            wrong_left: 0,
         })
     }
 
     fn excess(&self) -> Excess {
         Excess {
-            prod: self.prod_limits.minus(self.machine.spec.capacity),
+            prod: self.prod_limits.minus(self.prod_capacity),
             all: self.reserved.minus(self.capacity),
             devices: (0..self.devices.len()).map(|at| self.device_excess(at)).sum(),
+            wrong: self.wrong_left,
         }
     }
 
     fn exceed(&self) -> bool {
-        self.excess() != Excess { prod: Resources::ZERO, all: Resources::ZERO, devices: 0 }
+        let (prod, all) = (Resources::ZERO, Resources::ZERO);
+        self.excess() != Excess { prod, all, devices: 0, wrong: 0 }
     }
 
     fn device_excess(&self, at: usize) -> u32 {
-        let whole = if at < self.machine.spec.devices.len() { u32::from(WHOLE) } else { 0 };
+        let whole = if at < self.known_devices { u32::from(WHOLE) } else { 0 };
         self.devices.get(at).map_or(0, |used| used.saturating_sub(whole))
     }
 
@@ -186,11 +232,12 @@ impl<'a> Sums<'a> {
             let at = usize::from(grant.device);
             share(u64::from(grant.milli), u64::from(self.device_excess(at)))
         });
-        let for_prod = part(holder.prod_limits(), lacking.prod);
+        let wrong = if self.wrong.contains(&holder.id) { 1000 } else { 0 };
+        let for_devices = wrong + devices.sum::<u64>();
         match round {
-            Round::ProdForProd => for_prod,
-            Round::NonProd => part(holder.reservation, lacking.all) + devices.sum::<u64>(),
-            Round::ProdForDevices => devices.sum::<u64>(),
+            Round::ProdForProd => part(holder.prod_limits(), lacking.prod),
+            Round::NonProd => part(holder.reservation, lacking.all) + for_devices,
+            Round::ProdForDevices => for_devices,
         }
     }
 
@@ -198,6 +245,9 @@ impl<'a> Sums<'a> {
         let by = |sum: Resources, part| if back { sum.plus(part) } else { sum.minus(part) };
         self.prod_limits = by(self.prod_limits, holder.prod_limits());
         self.reserved = by(self.reserved, holder.reservation);
+        if self.wrong.contains(&holder.id) {
+            self.wrong_left = if back { self.wrong_left + 1 } else { self.wrong_left - 1 };
+        }
         for grant in holder.devices {
             if let Some(used) = self.devices.get_mut(usize::from(grant.device)) {
                 let milli = u32::from(grant.milli);
@@ -258,7 +308,7 @@ mod tests {
         assert_eq!(victims(&cell.state, M1), [], "nobody must leave before the machine shrinks");
         spec.capacity = Resources::new(cpu, ram, 100, 100);
         spec.devices.truncate(gpus);
-        cell.ok(Command::UpdateMachine { spec });
+        cell.ok(Command::UpdateMachine { spec, expect: None });
         let want: Vec<TaskId> = want.iter().map(|at| cell.task_id(&format!("j{at}"), 0)).collect();
         assert_eq!(victims(&cell.state, M1), want);
     }
@@ -312,6 +362,100 @@ mod tests {
         assert_eq!(victims(&cell.state, M1), [cell.task_id("jbar", 0)]);
     }
 
+    /// Inside an alloc of 20: a prod task and two others with limits of 10 each, then reservations.
+    #[test]
+    fn reservations_that_rise_inside_an_alloc_oblige_those_inside() {
+        let mut cell = Cell::with_machines(1);
+        let mut set = job("jset", 1, 200);
+        set.kind = crate::spec::JobKind::AllocSet;
+        set.task.limits = crate::apply::fixture::all(20);
+        cell.submit(&set);
+        cell.run("jset", 0, "m1");
+        let alloc = cell.task_id("jset", 0);
+        for (name, priority) in [("jtop", 200), ("jmid", 110), ("jlow", 100)] {
+            let mut spec = job(name, 1, priority);
+            spec.alloc_set = Some(crate::apply::fixture::key("ubar/jset"));
+            cell.submit(&spec);
+        }
+        let set = |cell: &mut Cell, name: &str, cpu: u64| {
+            let (task, attempt) = (cell.task_id(name, 0), cell.task(name, 0).attempt);
+            let reservation = Resources { cpu, ..Resources::ZERO };
+            let change = ReservationChange { task, attempt, reservation };
+            cell.ok(Command::SetReservations(vec![change]));
+        };
+        for name in ["jtop", "jmid", "jlow"] {
+            set(&mut cell, name, 2);
+            cell.run_in(name, 0, "m1", Some(alloc));
+        }
+        let flagged = |cell: &Cell| cell.state.machines().get(M1).unwrap().over_committed;
+        set(&mut cell, "jtop", 10);
+        set(&mut cell, "jmid", 8);
+        assert_eq!((victims(&cell.state, M1), flagged(&cell)), (vec![], false));
+        set(&mut cell, "jmid", 9);
+        assert_eq!(
+            (victims(&cell.state, M1), flagged(&cell)),
+            (vec![cell.task_id("jlow", 0)], true)
+        );
+        set(&mut cell, "jlow", 1);
+        set(&mut cell, "jmid", 10);
+        assert_eq!(victims(&cell.state, M1), [cell.task_id("jlow", 0)]);
+        let (task, attempt) = (cell.task_id("jtop", 0), 1);
+        let cause = crate::command::EvictCause::OverCommit;
+        let others = "not possible while others must leave machine m1 before task row 1";
+        assert_eq!(cell.refused(Command::Evict { task, attempt, cause }), others);
+        let task = cell.task_id("jlow", 0);
+        cell.ok(Command::Evict { task, attempt, cause });
+        assert_eq!((victims(&cell.state, M1), flagged(&cell)), (vec![], false));
+        // When the alloc itself must go, nobody inside needs naming.
+        let shrink = |cpu| {
+            let mut spec = machine("m1", 100);
+            spec.capacity.cpu = cpu;
+            Command::UpdateMachine { spec, expect: None }
+        };
+        cell.report("jlow", 0, crate::command::Observed::Stopped);
+        set(&mut cell, "jlow", 0);
+        cell.run_in("jlow", 0, "m1", Some(alloc));
+        set(&mut cell, "jlow", 1);
+        cell.ok(shrink(19));
+        assert_eq!(victims(&cell.state, M1), [alloc]);
+    }
+
+    /// Two tasks that take any device and one that takes a model, on a device each; then the
+    /// machine has others.
+    #[test]
+    fn holders_of_a_device_that_was_replaced_by_another_must_leave() {
+        let token = |text| Token::new(text).unwrap();
+        let device = |kind, model| Device { kind: token(kind), model: token(model) };
+        let with = |second: Device, third: Device| {
+            let mut spec = machine("m1", 100);
+            spec.devices = vec![device("gpu", "a"), second, third];
+            spec
+        };
+        let gpu = || device("gpu", "a");
+        let mut cell = Cell::with_machines(0);
+        cell.ok(Command::AddMachine(with(gpu(), gpu())));
+        cell.ok(Command::MachineUp { machine: M1, incarnation: 1 });
+        cell.grant("ubar", Band::Production, 100);
+        for (name, models) in [("jany", vec![]), ("jpick", vec![token("a")]), ("jlast", vec![])] {
+            let mut spec = job(name, 1, 200);
+            spec.task.devices =
+                vec![DeviceRequest { kind: token("gpu"), models, count: 1, milli: 1000 }];
+            cell.submit(&spec);
+            cell.run(name, 0, "m1");
+        }
+        let mut check = |second: Device, third: Device, want: &[&str]| {
+            cell.ok(Command::UpdateMachine { spec: with(second, third), expect: None });
+            let want: Vec<TaskId> = want.iter().map(|name| cell.task_id(name, 0)).collect();
+            assert_eq!(victims(&cell.state, M1), want);
+            let flagged = cell.state.machines().get(M1).unwrap().over_committed;
+            assert_eq!(flagged, !want.is_empty());
+        };
+        check(gpu(), device("gpu", "b"), &[]);
+        check(device("gpu", "b"), gpu(), &["jpick"]);
+        check(device("gpu", "b"), device("tpu", "a"), &["jpick", "jlast"]);
+        check(gpu(), gpu(), &[]);
+    }
+
     #[test]
     fn prod_does_not_leave_for_disk_that_others_left_behind() {
         let mut cell = Cell::with_machines(1);
@@ -329,7 +473,7 @@ mod tests {
         let shrink = |disk| {
             let mut spec = machine("m1", 100);
             spec.capacity.disk = disk;
-            Command::UpdateMachine { spec }
+            Command::UpdateMachine { spec, expect: None }
         };
         cell.ok(shrink(70));
         assert!(cell.state.machines().get(M1).unwrap().over_committed);

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// One task put on one machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Assignment {
     pub task: TaskId,
     /// The attempt the scheduler saw; a task that moved on meanwhile is not placed twice.
@@ -21,6 +23,8 @@ pub struct Assignment {
 
 /// A running task that gives way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Victim {
     pub task: TaskId,
     pub attempt: u32,
@@ -28,12 +32,16 @@ pub struct Victim {
 
 /// All or nothing: one task; a preemptor with its victims; a gang; an alloc with its tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Group {
     pub victims: Vec<Victim>,
     pub assignments: Vec<Assignment>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Plan {
     /// Log index of the snapshot the plan was made from; for the record, not for refusal: each
     /// group is rechecked against the state it meets.

@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Privileges beyond one's own jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Capability {
     /// Stop, update and resize anybody's job.
     AdministrateJobs,
@@ -37,10 +39,20 @@ impl Capability {
 
 /// The right to ask for up to `amount` at once in one band, from `from` until before `until`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Quota {
     pub amount: Resources,
+    /// Milliseconds since the Unix epoch. Left out: 0, valid at once.
+    #[serde(default)]
     pub from: Time,
+    /// Milliseconds since the Unix epoch. Left out: no end.
+    #[serde(default = "no_end")]
     pub until: Time,
+}
+
+fn no_end() -> Time {
+    Time::NEVER
 }
 
 impl Quota {
@@ -51,8 +63,12 @@ impl Quota {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct User {
     pub name: Name,
+    /// Counts what was asked for: capabilities and quotas. Excess that comes and goes by itself
+    /// does not count, or a client could never keep up.
+    pub version: u32,
     pub capabilities: BTreeSet<Capability>,
     pub quota: BTreeMap<Band, Quota>,
     /// Bands in which more is charged than granted, through a cut or an expiry.

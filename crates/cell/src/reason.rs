@@ -1,6 +1,7 @@
 //! Reasons are data (B17): every refusal and every state change carries one of these, and the CLI,
 //! the console, metrics and explanations all speak from them.
 
+use crate::credential::TokenFlaw;
 use crate::id::{JobId, MachineId, TaskId};
 use crate::name::{JobKey, Name, Token};
 use crate::named::ResourceName;
@@ -14,6 +15,8 @@ use serde::{Deserialize, Serialize};
 /// Why a task does not fit on a machine. Declaration order is precedence: of several reasons the
 /// first is the one reported, so that counts per reason add up to the cell.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Misfit {
     MachineDown,
     MachineDraining,
@@ -74,6 +77,8 @@ impl Misfit {
 
 /// Why a command did not take effect. Nothing of a refused command is in the state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Refusal {
     #[error("user {user} lacks the capability {capability:?}")]
     NotAllowed { user: Name, capability: Capability },
@@ -131,10 +136,20 @@ pub enum Refusal {
     SystemOnly(Name),
     #[error("user {user} does not own the resource namespace {namespace}")]
     ForeignNamespace { user: Name, namespace: Token },
+    #[error("there is no periodic job {0}")]
+    NoSuchCron(JobKey),
+    #[error("there is no token {0}")]
+    NoSuchToken(Name),
+    #[error("token {id} lets nobody in: {flaw}")]
+    BadToken { id: Name, flaw: TokenFlaw },
+    #[error("there is no blob {0}")]
+    NoSuchBlob(Token),
 }
 
 /// Why something happened to a task, job, machine or resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// Somebody asked for it.
     Requested,
@@ -180,6 +195,10 @@ pub enum Reason {
     Retention,
     /// Moved because the cell is better off with it elsewhere.
     Rebalanced,
+    /// A moment of a periodic job has come.
+    SlotDue,
+    /// The last run of the periodic job still goes on.
+    LastRunActive,
 }
 
 impl Reason {
@@ -215,11 +234,13 @@ impl Reason {
             R::Reservation => "reservation",
             R::Retention => "retention",
             R::Rebalanced => "rebalanced",
+            R::SlotDue => "slot-due",
+            R::LastRunActive => "last-run-active",
         }
     }
 
     /// Every code: tests hold that each is reached.
-    pub const CODES: [&'static str; 27] = [
+    pub const CODES: [&'static str; 29] = [
         "requested",
         "admitted",
         "found-place",
@@ -247,5 +268,7 @@ impl Reason {
         "reservation",
         "retention",
         "rebalanced",
+        "slot-due",
+        "last-run-active",
     ];
 }

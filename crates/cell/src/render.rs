@@ -5,8 +5,13 @@
 //! A row that is gone has no name any more; it is then called by its number (`task#7`).
 
 use crate::command::{Done, Verdict};
-use crate::event::{Event, JobChange, MachineChange, ResourceChange, TaskChange, UserChange, What};
-use crate::id::{JobId, MachineId, ResourceId, TaskId, UserId};
+use crate::credential::TokenKind;
+use crate::cron::schedule::stamp;
+use crate::event::{
+    BlobChange, CronChange, Event, JobChange, MachineChange, ResourceChange, TaskChange,
+    TokenChange, UserChange, What,
+};
+use crate::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
 use crate::reason::{Misfit, Reason, Refusal};
 use crate::spec::Domain;
 use crate::state::State;
@@ -38,6 +43,15 @@ pub fn event(state: &State, event: &Event) -> String {
             format!("{name}{place} {}: {why}", resource_change(*change))
         }
         What::LevelRaised { level } => format!("cell raised to level {level}: {why}"),
+        What::Cron { cron, change } => {
+            format!("{} {}: {why}", cron_name(state, *cron), cron_change(state, *change))
+        }
+        What::Token { token, change } => {
+            format!("{} {}: {why}", token_name(state, *token), token_change(*change))
+        }
+        What::Blob { blob, change } => {
+            format!("{} {}: {why}", blob_name(state, *blob), blob_change(*change))
+        }
     }
 }
 
@@ -147,6 +161,8 @@ pub fn reason(state: &State, reason: &Reason) -> String {
         Reason::Reservation => "the estimate of its usage changed",
         Reason::Retention => "kept for a log saver",
         Reason::Rebalanced => "better off elsewhere",
+        Reason::SlotDue => "its time has come",
+        Reason::LastRunActive => "the last run still goes on",
     };
     text.into()
 }
@@ -247,6 +263,35 @@ fn resource_change(change: ResourceChange) -> String {
     }
 }
 
+fn cron_change(state: &State, change: CronChange) -> String {
+    match change {
+        CronChange::Added => "added".into(),
+        CronChange::Updated { version } => format!("changed to version {version}"),
+        CronChange::Removed => "removed".into(),
+        CronChange::Fired { slot, job } => {
+            format!("of {} runs as {}", stamp(slot), job_name(state, job))
+        }
+        CronChange::Skipped { slot } => format!("of {} skipped", stamp(slot)),
+        CronChange::Rejected { slot } => format!("of {} does not run", stamp(slot)),
+    }
+}
+
+fn token_change(change: TokenChange) -> &'static str {
+    match change {
+        TokenChange::Added => "added",
+        TokenChange::Used => "used",
+        TokenChange::Revoked => "revoked",
+        TokenChange::Expired => "expired",
+    }
+}
+
+fn blob_change(change: BlobChange) -> &'static str {
+    match change {
+        BlobChange::Added => "added",
+        BlobChange::Removed => "removed",
+    }
+}
+
 fn task_state(state: crate::task::TaskState) -> &'static str {
     use crate::task::TaskState as S;
     match state {
@@ -279,6 +324,25 @@ fn machine_name(state: &State, machine: MachineId) -> String {
 fn user_name(state: &State, user: UserId) -> String {
     let row = state.users().get(user);
     row.map_or_else(|| format!("user#{}", user.0), |row| format!("user {}", row.name))
+}
+
+fn cron_name(state: &State, cron: CronId) -> String {
+    let key = state.cron_key(cron);
+    key.map_or_else(|| format!("cron#{}", cron.0), |key| format!("periodic job {key}"))
+}
+
+fn token_name(state: &State, token: TokenId) -> String {
+    let Some(row) = state.tokens().get(token) else { return format!("token#{}", token.0) };
+    match &row.kind {
+        TokenKind::UserToken { user } => format!("token {} of user {user}", row.id),
+        TokenKind::JoinAgent { machine } => format!("token {} for machine {machine}", row.id),
+        TokenKind::JoinReplica { name } => format!("token {} for replica {name}", row.id),
+    }
+}
+
+fn blob_name(state: &State, blob: BlobId) -> String {
+    let row = state.blobs().get(blob);
+    row.map_or_else(|| format!("blob#{}", blob.0), |row| format!("blob {}", row.digest))
 }
 
 fn resource_name(state: &State, resource: ResourceId) -> String {
@@ -315,7 +379,7 @@ mod tests {
         );
         cell.run("jfoo", 0, "m1");
         assert_eq!(cell.said, ["ubar/jfoo/0 started on m1: seen by the machine's agent"]);
-        let stop = Command::StopJob { job: key("ubar/jfoo") };
+        let stop = Command::StopJob { job: key("ubar/jfoo"), expect: None };
         let told =
             ["ubar/jfoo told to stop: requested", "ubar/jfoo/0 told to stop on m1: requested"];
         check(&mut cell, stop, &told);

@@ -3,17 +3,23 @@
 //! the body, so that nobody is answered, or shut out, by numbers somebody else used; windows are
 //! bounded in number of requests and expire by log time. Beyond the window a client protects itself
 //! with the object's version.
+//!
+//! An actor has so many windows and no more: a client that takes a new number for every request
+//! pushes out its own oldest ones and nobody else's, and the state does not grow without end.
 
 use crate::command::{Actor, Command, RequestId, Verdict};
 use crate::index::Index;
 use crate::reason::Refusal;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Requests remembered per client.
 pub const WINDOW: usize = 256;
+/// Windows of one actor. The one that was silent longest goes first.
+pub const MAX_WINDOWS: usize = 4096;
 /// How long a silent client's window is kept.
 pub const KEEP: Span = Span::seconds(24 * 3600);
 
@@ -48,64 +54,174 @@ pub fn fingerprint(command: &Command) -> u64 {
     postcard::to_stdvec(command).map_or(0, |bytes| xxh3_64(&bytes))
 }
 
-/// Looks a request up.
-#[must_use]
-pub fn look_up(
-    windows: &Index<(Actor, u64), Window>,
-    by: &Actor,
-    id: RequestId,
-    fingerprint: u64,
-) -> Seen {
-    let Some(window) = windows.get(&(by.clone(), id.client)) else { return Seen::New };
-    match window.entries.get(&id.sequence) {
-        Some(old) if old.fingerprint == fingerprint => Seen::Before(old.verdict.clone()),
-        Some(_) => Seen::Refused(Refusal::RequestIdReused),
-        None if Some(id.sequence) <= window.forgotten => Seen::Refused(Refusal::RequestTooOld),
-        None => Seen::New,
-    }
+/// All windows, by who asked and which of their clients.
+#[derive(Clone, Debug, Default)]
+pub struct Windows {
+    by_client: Index<(Actor, u64), Arc<Window>>,
+    /// Derived: when each client of an actor was last heard, longest silent first.
+    /// Invariant: one pair for each window, no empty set.
+    ages: Index<Actor, Arc<BTreeSet<(Time, u64)>>>,
+    /// Derived: sum of the hashes of all heads and answers. An answer costs its own hash, however
+    /// many are remembered.
+    sum: u64,
 }
 
-/// Remembers an answer; the oldest leave when the window is full.
-pub fn remember(
-    windows: &mut Index<(Actor, u64), Window>,
-    by: &Actor,
-    id: RequestId,
-    fingerprint: u64,
-    verdict: Verdict,
-    now: Time,
-) {
-    let key = (by.clone(), id.client);
-    let mut window = windows.get(&key).cloned().unwrap_or_default();
-    window.entries.insert(id.sequence, Answered { fingerprint, verdict });
-    window.last_at = now;
-    while window.entries.len() > WINDOW {
-        if let Some((sequence, _)) = window.entries.pop_first() {
-            window.forgotten = window.forgotten.max(Some(sequence));
+/// Hash of one window without its answers.
+fn head_hash(key: &(Actor, u64), window: &Window) -> u64 {
+    row_hash(&(key, window.forgotten, window.last_at))
+}
+
+fn answer_hash(key: &(Actor, u64), sequence: u64, answered: &Answered) -> u64 {
+    row_hash(&(key, sequence, answered))
+}
+
+fn window_hash(key: &(Actor, u64), window: &Window) -> u64 {
+    let answers = window.entries.iter().map(|(sequence, a)| answer_hash(key, *sequence, a));
+    answers.fold(head_hash(key, window), u64::wrapping_add)
+}
+
+fn row_hash(row: &impl Serialize) -> u64 {
+    xxh3_64(&postcard::to_stdvec(row).unwrap_or_default())
+}
+
+impl Windows {
+    #[must_use]
+    pub fn get(&self, key: &(Actor, u64)) -> Option<&Window> {
+        self.by_client.get(key).map(|window| &**window)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&(Actor, u64), &Window)> {
+        self.by_client.iter().map(|(key, window)| (key, &**window))
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_client.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_client.is_empty()
+    }
+
+    /// How many windows each actor has.
+    pub fn per_actor(&self) -> impl Iterator<Item = (&Actor, usize)> {
+        self.ages.iter().map(|(actor, ages)| (actor, ages.len()))
+    }
+
+    /// Puts a window in its place, in place of an older one of that client.
+    pub fn insert(&mut self, key: (Actor, u64), window: Window) {
+        let (actor, client) = key.clone();
+        let at = window.last_at;
+        self.sum = self.sum.wrapping_add(window_hash(&key, &window));
+        let old = self.by_client.insert(key.clone(), Arc::new(window));
+        if let Some(old) = &old {
+            self.sum = self.sum.wrapping_sub(window_hash(&key, old));
+        }
+        self.edit_ages(&actor, |ages| {
+            if let Some(old) = old {
+                ages.remove(&(old.last_at, client));
+            }
+            ages.insert((at, client));
+        });
+    }
+
+    fn remove(&mut self, key: &(Actor, u64)) {
+        if let Some(old) = self.by_client.remove(key) {
+            self.sum = self.sum.wrapping_sub(window_hash(key, &old));
+            self.edit_ages(&key.0, |ages| {
+                ages.remove(&(old.last_at, key.1));
+            });
         }
     }
-    windows.insert(key, window);
-}
 
-/// Drops windows of clients silent for [`KEEP`]. Returns whether any was dropped.
-pub fn expire(windows: &mut Index<(Actor, u64), Window>, now: Time) -> bool {
-    let old: Vec<(Actor, u64)> = windows
-        .iter()
-        .filter(|(_, w)| w.last_at.plus(KEEP) <= now)
-        .map(|(key, _)| key.clone())
-        .collect();
-    old.iter().for_each(|key| {
-        windows.remove(key);
-    });
-    !old.is_empty()
-}
+    fn edit_ages(&mut self, actor: &Actor, change: impl FnOnce(&mut BTreeSet<(Time, u64)>)) {
+        let mut ages = self.ages.remove(actor).unwrap_or_default();
+        change(Arc::make_mut(&mut ages));
+        if !ages.is_empty() {
+            self.ages.insert(actor.clone(), ages);
+        }
+    }
 
-/// Order-independent hash over all windows.
-#[must_use]
-pub fn hash(windows: &Index<(Actor, u64), Window>) -> u64 {
-    windows.iter().fold(0, |sum, (client, window)| {
-        let bytes = postcard::to_stdvec(&(client, window)).unwrap_or_default();
-        sum.wrapping_add(xxh3_64(&bytes))
-    })
+    /// Looks a request up.
+    #[must_use]
+    pub fn look_up(&self, by: &Actor, id: RequestId, fingerprint: u64) -> Seen {
+        let Some(window) = self.get(&(by.clone(), id.client)) else { return Seen::New };
+        match window.entries.get(&id.sequence) {
+            Some(old) if old.fingerprint == fingerprint => Seen::Before(old.verdict.clone()),
+            Some(_) => Seen::Refused(Refusal::RequestIdReused),
+            None if Some(id.sequence) <= window.forgotten => Seen::Refused(Refusal::RequestTooOld),
+            None => Seen::New,
+        }
+    }
+
+    /// Remembers an answer; the oldest leave when the window is full, and the window of the client
+    /// silent longest when the actor has too many.
+    pub fn remember(
+        &mut self,
+        by: &Actor,
+        id: RequestId,
+        fingerprint: u64,
+        verdict: Verdict,
+        now: Time,
+    ) {
+        let key = (by.clone(), id.client);
+        if self.get(&key).is_none() {
+            self.insert(key.clone(), Window { last_at: now, ..Window::default() });
+        }
+        self.answer(&key, id.sequence, Answered { fingerprint, verdict }, now);
+        let ages = self.ages.get(by);
+        let oldest = ages.filter(|ages| ages.len() > MAX_WINDOWS).and_then(|ages| {
+            // Several were heard in the same moment: never the one just answered.
+            ages.iter().map(|(_, client)| *client).find(|client| *client != id.client)
+        });
+        if let Some(client) = oldest {
+            self.remove(&(by.clone(), client));
+        }
+    }
+
+    /// Writes an answer into the window of a client that has one.
+    fn answer(&mut self, key: &(Actor, u64), sequence: u64, answered: Answered, now: Time) {
+        let Some(window) = self.by_client.get_mut(key) else { return };
+        let window = Arc::make_mut(window);
+        let mut sum = self.sum.wrapping_sub(head_hash(key, window));
+        sum = sum.wrapping_add(answer_hash(key, sequence, &answered));
+        window.entries.insert(sequence, answered);
+        let before = std::mem::replace(&mut window.last_at, now);
+        while window.entries.len() > WINDOW {
+            if let Some((oldest, gone)) = window.entries.pop_first() {
+                sum = sum.wrapping_sub(answer_hash(key, oldest, &gone));
+                window.forgotten = window.forgotten.max(Some(oldest));
+            }
+        }
+        self.sum = sum.wrapping_add(head_hash(key, window));
+        if before != now {
+            self.edit_ages(&key.0, |ages| {
+                ages.remove(&(before, key.1));
+                ages.insert((now, key.1));
+            });
+        }
+    }
+
+    /// Drops windows of clients silent for [`KEEP`]. Returns whether any was dropped.
+    pub fn expire(&mut self, now: Time) -> bool {
+        let silent = |(at, _): &&(Time, u64)| at.plus(KEEP) <= now;
+        let old: Vec<(Actor, u64)> = self
+            .ages
+            .iter()
+            .flat_map(|(actor, ages)| {
+                ages.iter().take_while(silent).map(move |(_, client)| (actor.clone(), *client))
+            })
+            .collect();
+        old.iter().for_each(|key| self.remove(key));
+        !old.is_empty()
+    }
+
+    /// Order-independent hash over all windows.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.sum
+    }
 }
 
 #[cfg(test)]
@@ -118,32 +234,78 @@ mod tests {
     fn numbers_of_one_actor_mean_nothing_to_another() {
         let user = |text| Actor::User(Name::new(text).unwrap());
         let (ubar, ufoo) = (user("ubar"), user("ufoo"));
-        let mut windows = Index::default();
+        let mut windows = Windows::default();
         let id = |sequence| RequestId { client: 7, sequence };
-        remember(&mut windows, &ubar, id(1), 5, Ok(Done::Applied), Time(1));
-        assert_eq!(look_up(&windows, &ubar, id(1), 5), Seen::Before(Ok(Done::Applied)));
-        assert_eq!(look_up(&windows, &ubar, id(1), 6), Seen::Refused(Refusal::RequestIdReused));
-        assert_eq!(look_up(&windows, &ufoo, id(1), 5), Seen::New);
-        assert_eq!(look_up(&windows, &Actor::System, id(1), 6), Seen::New);
+        windows.remember(&ubar, id(1), 5, Ok(Done::Applied), Time(1));
+        assert_eq!(windows.look_up(&ubar, id(1), 5), Seen::Before(Ok(Done::Applied)));
+        assert_eq!(windows.look_up(&ubar, id(1), 6), Seen::Refused(Refusal::RequestIdReused));
+        assert_eq!(windows.look_up(&ufoo, id(1), 5), Seen::New);
+        assert_eq!(windows.look_up(&Actor::System, id(1), 6), Seen::New);
     }
 
     #[test]
     fn only_what_left_the_window_is_too_old() {
-        let mut windows = Index::default();
+        let mut windows = Windows::default();
         let by = Actor::System;
         let id = |sequence| RequestId { client: 7, sequence };
         let mut answer = |sequence| {
-            remember(&mut windows, &by, id(sequence), 5, Ok(Done::Applied), Time(1));
+            windows.remember(&by, id(sequence), 5, Ok(Done::Applied), Time(1));
             windows.clone()
         };
-        assert_eq!(look_up(&answer(1), &by, id(0), 5), Seen::New);
+        assert_eq!(answer(1).look_up(&by, id(0), 5), Seen::New);
         let full = (2..=WINDOW as u64).map(&mut answer).last().unwrap();
-        assert_eq!(look_up(&full, &by, id(0), 5), Seen::New);
+        assert_eq!(full.look_up(&by, id(0), 5), Seen::New);
         let over = answer(WINDOW as u64 + 1);
         for sequence in [0, 1] {
             let old = Seen::Refused(Refusal::RequestTooOld);
-            assert_eq!(look_up(&over, &by, id(sequence), 5), old);
+            assert_eq!(over.look_up(&by, id(sequence), 5), old);
         }
-        assert_eq!(look_up(&over, &by, id(2), 5), Seen::Before(Ok(Done::Applied)));
+        assert_eq!(over.look_up(&by, id(2), 5), Seen::Before(Ok(Done::Applied)));
+    }
+
+    #[test]
+    fn an_actor_with_too_many_clients_loses_its_own_oldest() {
+        let mut windows = Windows::default();
+        let other = Actor::User(Name::new("ubar").unwrap());
+        let answer = |windows: &mut Windows, by: &Actor, client: u64, at: u64| {
+            let id = RequestId { client, sequence: 1 };
+            windows.remember(by, id, 5, Ok(Done::Applied), Time(at));
+        };
+        let knows = |windows: &Windows, client| windows.get(&(Actor::System, client)).is_some();
+        answer(&mut windows, &other, 0, 1);
+        for client in 0..MAX_WINDOWS as u64 {
+            answer(&mut windows, &Actor::System, client, 10 + client);
+        }
+        // Heard again: no longer the one silent longest.
+        answer(&mut windows, &Actor::System, 0, 9_000);
+        assert_eq!(windows.len(), MAX_WINDOWS + 1);
+        // In one moment with all that follow, so that only the new one is safe.
+        for client in [90_000, 80_000, 70_000] {
+            answer(&mut windows, &Actor::System, client, 9_000);
+            assert!(knows(&windows, client));
+        }
+        assert_eq!(windows.len(), MAX_WINDOWS + 1);
+        assert_eq!([0, 1, 2, 3, 4].map(|c| knows(&windows, c)), [true, false, false, false, true]);
+        assert!(windows.get(&(other, 0)).is_some(), "nobody else pays for it");
+        let counts: Vec<usize> = windows.per_actor().map(|(_, count)| count).collect();
+        assert_eq!(counts.iter().sum::<usize>(), windows.len());
+        assert!(windows.expire(Time(9_000).plus(KEEP)));
+        assert!(windows.is_empty() && windows.per_actor().next().is_none());
+    }
+
+    #[test]
+    fn the_running_hash_is_that_of_the_windows() {
+        let mut windows = Windows::default();
+        let user = |text| Actor::User(Name::new(text).unwrap());
+        for step in 0..2000_u64 {
+            let by = user(["ann", "ben"][(step % 2) as usize]);
+            let id = RequestId { client: step % 3, sequence: step };
+            windows.remember(&by, id, step, Ok(Done::Applied), Time(step));
+        }
+        assert!(windows.expire(Time(1996).plus(KEEP)));
+        let fresh =
+            windows.iter().fold(0_u64, |sum, (key, w)| sum.wrapping_add(window_hash(key, w)));
+        assert_eq!(windows.hash(), fresh);
+        assert!(!windows.is_empty());
     }
 }

@@ -10,6 +10,8 @@ use std::fmt;
 
 /// A dimension of [`Resources`], in reporting order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Dimension {
     /// Milli-cores of a normalised hyperthread. Compressible.
     Cpu,
@@ -59,10 +61,18 @@ pub const MAX_QUANTITY: u64 = 1 << 50;
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Resources {
+    /// Milli-cores.
     pub cpu: u64,
+    /// Bytes.
     pub ram: u64,
+    /// Bytes. Left out: 0.
+    #[serde(default)]
     pub disk: u64,
+    /// Bytes a second. Left out: 0.
+    #[serde(default)]
     pub disk_rate: u64,
 }
 
@@ -163,6 +173,7 @@ impl Resources {
 
 /// One dimension in which a request exceeds what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Shortfall {
     pub dimension: Dimension,
     pub asked: u64,

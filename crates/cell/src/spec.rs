@@ -1,5 +1,10 @@
 //! What a user asks for (B2-B10): a job of tasks, an alloc set, or a job inside an alloc set.
 //! Pure data; the rules that admit it are in [`crate::admit`].
+//!
+//! These are the types of the public JSON too. What a person would leave out has a default, stated
+//! at the field; a field nobody knows is refused. The log leaves nothing out, so defaults can
+//! change without changing the past. Rejected: a second set of structs for requests, which would
+//! have to be kept in step with this one by hand.
 
 use crate::constraint::Constraint;
 use crate::device::DeviceRequest;
@@ -18,8 +23,13 @@ pub const MAX_TASKS: u32 = 200_000;
 pub const MAX_LIST: usize = 64;
 
 /// Whether the members of a job run a program or hold resources for other jobs' tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum JobKind {
+    #[default]
     Tasks,
     /// Each member is an alloc: resources reserved on a machine whether used or not (B9).
     AllocSet,
@@ -27,6 +37,8 @@ pub enum JobKind {
 
 /// A content-addressed program or data bundle.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct PackageRef {
     pub name: Token,
     /// Hex digest of the content.
@@ -36,25 +48,41 @@ pub struct PackageRef {
 
 /// What every task of the job runs and needs, unless overridden.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct TaskSpec {
     /// Upper bound of each resource: what quota is charged and prod is placed by.
     pub limits: Resources,
-    /// How many ports the system shall choose.
+    /// How many ports the system shall choose. Left out: 0.
+    #[serde(default)]
     pub ports: u8,
     /// Ports the task insists on; two tasks that insist on one port never share a machine.
+    /// Left out: none.
+    #[serde(default)]
     pub static_ports: Vec<u16>,
-    /// Sorted by name.
+    /// Sorted by name. Left out: none.
+    #[serde(default)]
     pub named: Vec<NamedAmount>,
+    /// Left out: none.
+    #[serde(default)]
     pub devices: Vec<DeviceRequest>,
+    /// Left out: none.
+    #[serde(default)]
     pub packages: Vec<PackageRef>,
+    /// The program and its arguments; empty for an alloc set, which runs none.
     pub command: Vec<String>,
+    /// Left out: empty.
+    #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Time between the warning signal and the kill.
+    /// Milliseconds between the warning signal and the kill. Left out: 10,000.
+    #[serde(default = "defaults::notice")]
     pub notice: Span,
 }
 
 /// What differs for one task. `None` means as in the job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
 pub struct TaskOverride {
     pub limits: Option<Resources>,
     pub command: Option<Vec<String>>,
@@ -63,6 +91,8 @@ pub struct TaskOverride {
 
 /// The unit over which tasks of one job are kept apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Domain {
     Machine,
     Rack,
@@ -71,6 +101,8 @@ pub enum Domain {
 
 /// At most `limit` tasks of the job in one domain. `Machine` with 1 is "different machines".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct SpreadLimit {
     pub domain: Domain,
     pub limit: u32,
@@ -78,59 +110,113 @@ pub struct SpreadLimit {
 
 /// Start only after another job has ended (B6).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct After {
     pub job: JobKey,
-    /// If the other job fails, this one never starts.
+    /// If the other job fails, this one never starts. Left out: true.
+    #[serde(default = "defaults::yes")]
     pub require_success: bool,
 }
 
-/// What happens to a task that failed.
+/// What happens to a task that failed. Left out: restarted for ever, after a second at first and
+/// five minutes at most, and done once it succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
 pub struct RestartPolicy {
     /// Failures in a row after which the task stays dead. `None`: restart for ever.
     pub max_failures: Option<u32>,
-    /// First wait; doubles with each failure in a row, up to `backoff_max`.
+    /// First wait, in milliseconds; doubles with each failure in a row, up to `backoff_max`.
     pub backoff: Span,
     pub backoff_max: Span,
     /// Whether a task that finished with success is started again (services) or is done (batch).
     pub restart_on_success: bool,
 }
 
+impl Default for RestartPolicy {
+    fn default() -> RestartPolicy {
+        RestartPolicy {
+            max_failures: None,
+            backoff: Span::seconds(1),
+            backoff_max: Span::seconds(300),
+            restart_on_success: false,
+        }
+    }
+}
+
+/// What the JSON of a spec means where it says nothing and the type has no obvious zero.
+mod defaults {
+    use crate::time::Span;
+
+    pub fn notice() -> Span {
+        Span::seconds(10)
+    }
+    pub fn one() -> u32 {
+        1
+    }
+    pub fn yes() -> bool {
+        true
+    }
+}
+
 /// Disk kept on the machine after an alloc or task ended, for a log saver to fetch (B9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct RetainDisk {
     pub bytes: u64,
+    /// In milliseconds.
     pub keep: Span,
 }
 
 /// A job or alloc set as its owner wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct JobSpec {
     pub name: Name,
+    /// Left out: tasks.
+    #[serde(default)]
     pub kind: JobKind,
+    /// Left out: 1.
+    #[serde(default = "defaults::one")]
     pub count: u32,
     pub priority: Priority,
+    /// Left out: batch.
+    #[serde(default)]
     pub appclass: AppClass,
+    /// Left out: none.
+    #[serde(default)]
     pub labels: Labels,
     pub task: TaskSpec,
-    /// By task index.
+    /// By task index. Left out: none.
+    #[serde(default)]
     pub overrides: BTreeMap<u32, TaskOverride>,
+    /// Left out: none.
+    #[serde(default)]
     pub constraints: Vec<Constraint>,
+    /// Left out: none.
+    #[serde(default)]
     pub spread: Vec<SpreadLimit>,
     /// The alloc set inside which the tasks run; they charge it and nothing else.
     pub alloc_set: Option<JobKey>,
     pub after: Option<After>,
-    /// All tasks are placed together or none is.
+    /// All tasks are placed together or none is. Left out: false.
+    #[serde(default)]
     pub gang: bool,
     /// Most tasks that may be down at once through what the system chooses to do.
     /// `None`: no bound.
     pub max_down: Option<u32>,
     /// Most task disruptions one update may cause; changes beyond are skipped and reported.
     pub max_update_disruptions: Option<u32>,
+    #[serde(default)]
     pub restart: RestartPolicy,
     /// Whether unused resources may be lent to non-prod work. Switching it off takes a capability.
+    /// Left out: true.
+    #[serde(default = "defaults::yes")]
     pub reclaimable: bool,
-    /// Lease of a job of which two instances of a task must never overlap.
+    /// Lease, in milliseconds, of a job of which two instances of a task must never overlap.
     pub at_most_one: Option<Span>,
     pub retain_disk: Option<RetainDisk>,
 }
@@ -140,6 +226,20 @@ impl JobSpec {
     #[must_use]
     pub fn limits_of(&self, index: u32) -> Resources {
         self.overrides.get(&index).and_then(|o| o.limits).unwrap_or(self.task.limits)
+    }
+
+    /// What the task at `index` runs, override applied.
+    #[must_use]
+    pub fn command_of(&self, index: u32) -> &[String] {
+        let own = self.overrides.get(&index).and_then(|o| o.command.as_ref());
+        own.unwrap_or(&self.task.command)
+    }
+
+    /// Environment of the task at `index`, override applied.
+    #[must_use]
+    pub fn env_of(&self, index: u32) -> &BTreeMap<String, String> {
+        let own = self.overrides.get(&index).and_then(|o| o.env.as_ref());
+        own.unwrap_or(&self.task.env)
     }
 
     /// Sum of all tasks' limits: what admission charges.

@@ -3,17 +3,19 @@
 //! Rows change only through the `edit_*` functions below, which keep the derived sums equal to
 //! their parts; the rules that decide *whether* a row may change live in [`crate::apply`].
 
-use crate::command::Actor;
+use crate::blob::Blob;
+use crate::credential::AccessToken;
+use crate::cron::Cron;
 use crate::ephemeral::ResourceRow;
-use crate::id::{JobId, MachineId, ResourceId, TaskId, UserId};
+use crate::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
 use crate::index::Index;
 use crate::job::Job;
 use crate::load::{AllocLoad, JobLoad, MachineLoad, UserLoad};
 use crate::machine::Machine;
-use crate::name::{JobKey, Name};
+use crate::name::{JobKey, Name, Token};
 use crate::named::ResourceName;
 use crate::quota::User;
-use crate::replay::Window;
+use crate::replay::Windows;
 use crate::resource::Resources;
 use crate::spec::JobSpec;
 use crate::table::Table;
@@ -35,8 +37,10 @@ pub struct State {
     pub(crate) tasks: Table<TaskId, Task>,
     pub(crate) users: Table<UserId, User>,
     pub(crate) resources: Table<ResourceId, ResourceRow>,
-    /// By who asked and which of their clients.
-    pub(crate) windows: Index<(Actor, u64), Window>,
+    pub(crate) crons: Table<CronId, Cron>,
+    pub(crate) tokens: Table<TokenId, AccessToken>,
+    pub(crate) blobs: Table<BlobId, Blob>,
+    pub(crate) windows: Windows,
     pub(crate) applied: u64,
     /// Above every attempt of a row that is gone. New rows start here, so that a late report about
     /// the former user of a row never names an attempt of the present one.
@@ -50,6 +54,9 @@ pub struct State {
     pub(crate) user_names: Index<Name, UserId>,
     pub(crate) job_names: Index<(UserId, Name), JobId>,
     pub(crate) resource_names: Index<ResourceName, ResourceId>,
+    pub(crate) cron_names: Index<(UserId, Name), CronId>,
+    pub(crate) token_names: Index<Name, TokenId>,
+    pub(crate) blob_names: Index<Token, BlobId>,
     /// Jobs deferred until the key has ended.
     pub(crate) dependents: Index<JobId, BTreeSet<JobId>>,
     /// Vacant task rows; the smallest is used next, so that replicas agree after a reload.
@@ -68,7 +75,10 @@ impl Default for State {
             tasks: Table::default(),
             users: Table::default(),
             resources: Table::default(),
-            windows: Index::default(),
+            crons: Table::default(),
+            tokens: Table::default(),
+            blobs: Table::default(),
+            windows: Windows::default(),
             applied: 0,
             attempt_floor: 0,
             machine_loads: Table::default(),
@@ -79,6 +89,9 @@ impl Default for State {
             user_names: Index::default(),
             job_names: Index::default(),
             resource_names: Index::default(),
+            cron_names: Index::default(),
+            token_names: Index::default(),
+            blob_names: Index::default(),
             dependents: Index::default(),
             vacant_tasks: Arc::default(),
             capacity: Resources::ZERO,
@@ -114,6 +127,15 @@ impl State {
     pub fn resources(&self) -> &Table<ResourceId, ResourceRow> {
         &self.resources
     }
+    pub fn crons(&self) -> &Table<CronId, Cron> {
+        &self.crons
+    }
+    pub fn tokens(&self) -> &Table<TokenId, AccessToken> {
+        &self.tokens
+    }
+    pub fn blobs(&self) -> &Table<BlobId, Blob> {
+        &self.blobs
+    }
     pub fn capacity(&self) -> Resources {
         self.capacity
     }
@@ -143,6 +165,18 @@ impl State {
     pub fn resource_named(&self, name: &ResourceName) -> Option<ResourceId> {
         self.resource_names.get(name).copied()
     }
+    /// A periodic job by its owner and name.
+    pub fn cron_named(&self, key: &JobKey) -> Option<CronId> {
+        let user = self.user_named(&key.user)?;
+        self.cron_names.get(&(user, key.job.clone())).copied()
+    }
+    pub fn token_named(&self, id: &Name) -> Option<TokenId> {
+        self.token_names.get(id).copied()
+    }
+    /// By digest.
+    pub fn blob_named(&self, digest: &Token) -> Option<BlobId> {
+        self.blob_names.get(digest).copied()
+    }
     /// The spec a task runs under.
     pub fn spec_of(&self, task: &Task) -> Option<&Arc<JobSpec>> {
         Some(self.jobs.get(task.job)?.spec_of(task.version))
@@ -164,6 +198,13 @@ impl State {
         Some(JobKey { user, job: row.name.clone() })
     }
 
+    /// `user/name` of a periodic job, for people.
+    pub fn cron_key(&self, cron: CronId) -> Option<JobKey> {
+        let row = self.crons.get(cron)?;
+        let user = self.users.get(row.user)?.name.clone();
+        Some(JobKey { user, job: row.spec.name.clone() })
+    }
+
     /// Hash over everything saved; equal on replicas that applied the same entries.
     pub fn hash(&mut self) -> u64 {
         let mut scratch = Vec::with_capacity(512);
@@ -182,7 +223,13 @@ impl State {
             self.users.hash(&mut scratch),
             self.resources.slots() as u64,
             self.resources.hash(&mut scratch),
-            crate::replay::hash(&self.windows),
+            self.crons.slots() as u64,
+            self.crons.hash(&mut scratch),
+            self.tokens.slots() as u64,
+            self.tokens.hash(&mut scratch),
+            self.blobs.slots() as u64,
+            self.blobs.hash(&mut scratch),
+            self.windows.hash(),
         ];
         scratch.clear();
         parts.iter().for_each(|p| scratch.extend_from_slice(&p.to_le_bytes()));

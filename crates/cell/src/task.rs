@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum TaskState {
     /// Waits for its job's predecessor (B6).
     Deferred,
@@ -29,6 +31,8 @@ pub enum TaskState {
 
 /// Why a task was told to stop, which decides what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum StopCause {
     /// A task of higher priority took its place: back to pending.
     Preempted,
@@ -60,6 +64,8 @@ impl StopCause {
 
 /// How a task ended for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Fate {
     Finished,
     /// Failed more often in a row than its policy allows.
@@ -71,6 +77,8 @@ pub enum Fate {
 
 /// What made one attempt end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum ExitClass {
     Code(i32),
     Signal(i32),
@@ -113,17 +121,20 @@ impl TaskState {
 
 /// What a placement hands to a task besides room. Absent when there is nothing to hand over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Grant {
     /// Static ports first in spec order, then the chosen ones.
     pub ports: Vec<u16>,
     pub devices: Vec<DeviceGrant>,
-    /// Those still on their way out of where this task goes, whose room it may have got; it starts
-    /// when they are gone. Invariant: empty once it runs.
+    /// Those still on their way out of where this task goes, or grows, whose room it may have got;
+    /// it starts when they are gone. Invariant: empty once it runs, unless it is an alloc, whose
+    /// tasks do the waiting.
     pub waits_for: Vec<Victim>,
 }
 
 /// Attempts on one machine that crashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CrashPair {
     pub machine: MachineId,
     pub crashes: u8,
@@ -139,6 +150,7 @@ pub const CRASH_KEEP: Span = Span::seconds(3600);
 pub const MAX_CRASH_PAIRS: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Task {
     pub job: JobId,
     pub index: u32,

@@ -67,7 +67,7 @@ mod tests {
         cell.submit(&job("jfoo", 1, 0));
         if !holds.is_empty() {
             let capabilities = holds.iter().copied().collect::<BTreeSet<_>>();
-            cell.ok(Command::SetCapabilities { user: name(user), capabilities });
+            cell.ok(Command::SetCapabilities { user: name(user), capabilities, expect: None });
         }
         let got: Verdict = cell.by(user, command);
         assert_eq!(render::verdict(&cell.state, &got), want);
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn owners_administrators_and_the_system() {
-        let stop = || Command::StopJob { job: key("ubar/jfoo") };
+        let stop = || Command::StopJob { job: key("ubar/jfoo"), expect: None };
         let add = || Command::AddMachine(machine("m9", 10));
         let purge = || Command::PurgeJobs { ended_before: Time(5) };
         let nobody = "refused: there is no user nobody";

@@ -10,12 +10,18 @@ use crate::quota::Capability;
 use crate::reason::Reason;
 
 impl Context<'_> {
-    pub(super) fn set_drain(&mut self, name: &Name, draining: bool) -> Verdict {
+    pub(super) fn set_drain(
+        &mut self,
+        name: &Name,
+        draining: bool,
+        expect: Option<u32>,
+    ) -> Verdict {
         self.require(Capability::ManageMachines)?;
         let (machine, row) = self.machine_by_name(name)?;
         if row.draining == draining {
             return Ok(Done::Unchanged);
         }
+        Self::expected(|| format!("machine {name}"), row.generation, expect)?;
         self.state.edit_machine(machine, |m| {
             m.draining = draining;
             m.generation = m.generation.saturating_add(1);

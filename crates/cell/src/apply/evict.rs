@@ -139,11 +139,11 @@ mod tests {
     }
 
     fn drain(cell: &mut Cell) {
-        cell.ok(Command::StartDrain { name: name("m1") });
+        cell.ok(Command::StartDrain { name: name("m1"), expect: None });
     }
 
     fn shrink(cell: &mut Cell) {
-        cell.ok(Command::UpdateMachine { spec: machine("m1", 10) });
+        cell.ok(Command::UpdateMachine { spec: machine("m1", 10), expect: None });
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Expiry: what ends by the passing of time ends when a controller says so in the log, never by
 //! itself, because the state has no clock. Leases of ephemeral resources, disk kept for log savers,
-//! quota spans and the replay windows of silent clients are all looked at by the one command.
+//! quota spans, tokens and the replay windows of silent clients are all looked at by the one
+//! command.
 
 use super::Context;
 use crate::command::{Done, Verdict};
@@ -8,7 +9,6 @@ use crate::event::MachineChange;
 use crate::id::{MachineId, ResourceId, TaskId, UserId};
 use crate::priority::Band;
 use crate::reason::Reason;
-use crate::replay;
 
 impl Context<'_> {
     pub(super) fn expire(&mut self) -> Verdict {
@@ -17,7 +17,8 @@ impl Context<'_> {
         self.expire_leases();
         self.expire_retained();
         self.expire_quotas();
-        let windows = replay::expire(&mut self.state.windows, self.now);
+        self.expire_tokens();
+        let windows = self.state.windows.expire(self.now);
         match windows || self.events.len() > events {
             true => Ok(Done::Applied),
             false => Ok(Done::Unchanged),
@@ -154,7 +155,7 @@ mod tests {
         let mut cell = Cell::with_machines(1);
         let quota = Quota { amount: all(50), from: Time::ZERO, until: Time(500) };
         let (user, band) = (name("ubar"), Band::Batch);
-        cell.ok(Command::SetQuota { user, band, quota: Some(quota) });
+        cell.ok(Command::SetQuota { user, band, quota: Some(quota), expect: None });
         cell.submit(&job("jfoo", 1, 100));
         cell.now = 498;
         assert_eq!(cell.ok(Command::Expire), Done::Unchanged);
@@ -168,7 +169,7 @@ mod tests {
         use crate::command::{Actor, Entry, Request, RequestId};
         let mut cell = Cell::with_machines(1);
         let id = Some(RequestId { client: 7, sequence: 1 });
-        let command = Command::StartDrain { name: name("m1") };
+        let command = Command::StartDrain { name: name("m1"), expect: None };
         let requests = vec![Request { by: Actor::System, id, command }];
         cell.state.apply(&Entry { now: Time(cell.now), requests }, &mut Vec::new());
         assert_eq!(cell.state.windows.len(), 1);

@@ -116,7 +116,12 @@ impl Cell {
     }
 
     pub fn grant(&mut self, user: &str, band: Band, amount: u64) {
-        self.ok(Command::SetQuota { user: name(user), band, quota: Some(quota(amount)) });
+        self.ok(Command::SetQuota {
+            user: name(user),
+            band,
+            quota: Some(quota(amount)),
+            expect: None,
+        });
     }
 
     /// Applies one command at the next millisecond and checks every invariant.

@@ -188,10 +188,11 @@ impl Context<'_> {
     /// Refuses what would charge more than granted. Where the charge does not rise nothing is
     /// admitted, so a user in excess can still shrink.
     pub(super) fn within_quota(&self, before: Option<&Job>, after: &Job) -> Result<(), Refusal> {
-        let had = before.map(Job::charges).unwrap_or_default();
+        let tasks = &self.state.tasks;
+        let had = before.map(|job| job.charges(tasks)).unwrap_or_default();
         let Some(user) = self.state.users.get(after.user) else { return Ok(()) };
         let load = self.state.user_load(after.user);
-        for (band, asked) in after.charges() {
+        for (band, asked) in after.charges(tasks) {
             let had = had.get(&band).copied().unwrap_or_default();
             let charged = load.and_then(|l| l.charged.get(&band).copied()).unwrap_or_default();
             let available = user.granted(band, self.now).minus(charged.minus(had));
@@ -362,11 +363,12 @@ impl Context<'_> {
 
     /// Stopping an alloc set sends the tasks of jobs inside it back to the queue, where they wait
     /// for an alloc set of that name.
-    pub(super) fn stop_job(&mut self, key: &JobKey) -> Verdict {
+    pub(super) fn stop_job(&mut self, key: &JobKey, expect: Option<u32>) -> Verdict {
         let (id, job) = self.owned_job(key)?;
         if matches!(job.state, JobState::Stopping | JobState::Dead(_)) {
             return Ok(Done::Unchanged);
         }
+        self.expected_version(key, &job, expect)?;
         self.state.edit_job(id, |job| {
             job.state = JobState::Stopping;
             job.waits_for = None;
@@ -384,13 +386,20 @@ impl Context<'_> {
     /// same name, which would otherwise leave its name to the older one.
     pub(super) fn purge_jobs(&mut self, ended_before: Time) -> Verdict {
         self.system_only()?;
+        let runs = self.state.crons.iter().flat_map(|(_, cron)| cron.runs.iter().copied());
+        let kept: BTreeSet<JobId> = runs.collect();
+        let over = |job: &Job| job.ended_at.is_some_and(|at| at < ended_before);
+        Ok(self.purge(|id, job| over(job) && !kept.contains(&id)))
+    }
+
+    /// Forgets the dead jobs of a choice, as far as nobody needs them.
+    pub(super) fn purge(&mut self, over: impl Fn(JobId, &Job) -> bool) -> Done {
         let retained: BTreeSet<TaskId> = self
             .state
             .machines
             .iter()
             .flat_map(|(_, machine)| machine.retained.iter().map(|entry| entry.task))
             .collect();
-        let over = |job: &Job| job.ended_at.is_some_and(|at| at < ended_before);
         let mut old: BTreeMap<JobId, Arc<Vec<TaskId>>> = BTreeMap::new();
         // A name belongs to its newest row, so rows of one name go oldest first.
         let mut older_stays: BTreeSet<(UserId, &Name)> = BTreeSet::new();
@@ -398,7 +407,7 @@ impl Context<'_> {
             let name = (job.user, &job.name);
             let held = job.tasks.iter().any(|task| retained.contains(task))
                 || self.leases_over(id) > self.now;
-            if over(job) && !held && !older_stays.contains(&name) {
+            if over(id, job) && !held && !older_stays.contains(&name) {
                 old.insert(id, job.tasks.clone());
             } else {
                 older_stays.insert(name);
@@ -412,7 +421,7 @@ impl Context<'_> {
             self.job_event(*id, JobChange::Purged, Reason::Requested);
             self.state.remove_job(*id);
         }
-        Ok(if old.is_empty() { Done::Unchanged } else { Done::Applied })
+        if old.is_empty() { Done::Unchanged } else { Done::Applied }
     }
 }
 
@@ -499,7 +508,7 @@ mod tests {
     }
 
     fn stop(job: &str) -> Command {
-        Command::StopJob { job: key(job) }
+        Command::StopJob { job: key(job), expect: None }
     }
 
     fn charged(cell: &Cell, band: Band) -> Resources {
@@ -573,7 +582,7 @@ mod tests {
     fn a_capability_opens_the_monitoring_band() {
         let mut cell = Cell::with_machines(2);
         let capabilities = [Capability::UseMonitoringBand].into();
-        cell.ok(Command::SetCapabilities { user: name("ubar"), capabilities });
+        cell.ok(Command::SetCapabilities { user: name("ubar"), capabilities, expect: None });
         cell.grant("ubar", Band::Monitoring, 100);
         assert_eq!(cell.by("ubar", submit(job("probe", 1, 300))), Ok(Done::Version(1)));
     }
@@ -772,7 +781,7 @@ mod tests {
         set.priority = crate::priority::Priority(119);
         cell.ok(update(&set));
         assert_eq!(cell.refused(update(&inside(111))), above(111));
-        cell.ok(Command::CloseUpdate { job: key("ubar/set") });
+        cell.ok(Command::CloseUpdate { job: key("ubar/set"), expect: None });
         cell.ok(update(&inside(111)));
         // A set that takes over the name meets the jobs that wait for it.
         cell.ok(stop("ubar/set"));

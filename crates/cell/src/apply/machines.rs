@@ -65,15 +65,17 @@ impl Context<'_> {
         }
     }
 
-    /// A machine that shrinks below what is held on it is not refused: the world is as it is. The
-    /// excess is flagged when the command settles.
-    pub(super) fn update_machine(&mut self, spec: &MachineSpec) -> Verdict {
+    /// A machine that shrinks below what is held on it, or has a device replaced by one its holder
+    /// did not ask for, is not refused: the world is as it is. The excess is flagged when the
+    /// command settles.
+    pub(super) fn update_machine(&mut self, spec: &MachineSpec, expect: Option<u32>) -> Verdict {
         self.require(Capability::ManageMachines)?;
         admit::check_machine(spec)?;
         let (machine, row) = self.machine_by_name(&spec.name)?;
         if row.spec == *spec {
             return Ok(Done::Unchanged);
         }
+        Self::expected(|| format!("machine {}", spec.name), row.generation, expect)?;
         let old = row.spec.capacity;
         self.capacity_holds(old, spec.capacity)?;
         self.state.edit_machine(machine, |m| {
@@ -87,9 +89,10 @@ impl Context<'_> {
 
     /// Prod quota sold may exceed what is left of the cell: that is for the operator to settle, no
     /// reason to keep a machine that is gone.
-    pub(super) fn remove_machine(&mut self, name: &Name) -> Verdict {
+    pub(super) fn remove_machine(&mut self, name: &Name, expect: Option<u32>) -> Verdict {
         self.require(Capability::ManageMachines)?;
-        let (machine, _) = self.machine_by_name(name)?;
+        let (machine, row) = self.machine_by_name(name)?;
+        Self::expected(|| format!("machine {name}"), row.generation, expect)?;
         self.lose_tasks(machine, &Reason::MachineRemoved);
         self.state.remove_machine(machine);
         self.machine_event(machine, MachineChange::Removed, Reason::Requested);
@@ -179,7 +182,7 @@ impl Context<'_> {
     }
 
     /// A task that was told to die is dead; any other, stopping or not, goes back to pending.
-    fn lose_task(&mut self, id: TaskId, machine: MachineId, reason: &Reason) {
+    pub(super) fn lose_task(&mut self, id: TaskId, machine: MachineId, reason: &Reason) {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
         let lease = self.state.spec_of(&task).and_then(|spec| spec.at_most_one);
         let not_before = match lease {
@@ -234,15 +237,15 @@ mod tests {
         check(Command::AddMachine(machine("m2", 100)), "done");
         check(Command::AddMachine(machine("m1", 100)), "nothing to do");
         check(Command::AddMachine(machine("m1", 99)), "refused: machine m1 exists already");
-        check(Command::UpdateMachine { spec: machine("m1", 99) }, "done");
-        check(Command::UpdateMachine { spec: machine("m1", 100) }, "nothing to do");
+        check(Command::UpdateMachine { spec: machine("m1", 99), expect: None }, "done");
+        check(Command::UpdateMachine { spec: machine("m1", 100), expect: None }, "nothing to do");
         let none = "refused: there is no machine m7";
-        check(Command::UpdateMachine { spec: machine("m7", 100) }, none);
-        check(Command::RemoveMachine { name: name("m1") }, "done");
-        check(Command::RemoveMachine { name: name("m7") }, none);
-        check(Command::StartDrain { name: name("m1") }, "done");
-        check(Command::StopDrain { name: name("m1") }, "nothing to do");
-        check(Command::StartDrain { name: name("m7") }, none);
+        check(Command::UpdateMachine { spec: machine("m7", 100), expect: None }, none);
+        check(Command::RemoveMachine { name: name("m1"), expect: None }, "done");
+        check(Command::RemoveMachine { name: name("m7"), expect: None }, none);
+        check(Command::StartDrain { name: name("m1"), expect: None }, "done");
+        check(Command::StopDrain { name: name("m1"), expect: None }, "nothing to do");
+        check(Command::StartDrain { name: name("m7"), expect: None }, none);
         check(up(1), "nothing to do");
         check(up(2), "done");
         let stale = "refused: machine m1 is at incarnation 1, the report is of 0";
@@ -265,8 +268,8 @@ mod tests {
         assert_eq!(row(&cell), (MachineStatus::Down, false, 0, 0));
         cell.ok(up(3));
         assert_eq!(row(&cell), (MachineStatus::Up, false, 3, 1));
-        cell.ok(Command::StartDrain { name: name("m1") });
-        cell.ok(Command::UpdateMachine { spec: machine("m1", 50) });
+        cell.ok(Command::StartDrain { name: name("m1"), expect: None });
+        cell.ok(Command::UpdateMachine { spec: machine("m1", 50), expect: None });
         cell.ok(Command::MachineDown { machine: M1 });
         assert_eq!(row(&cell), (MachineStatus::Down, true, 3, 4));
         cell.ok(up(3));
@@ -301,7 +304,7 @@ mod tests {
     #[test]
     fn a_lost_machine_gives_its_tasks_back() {
         check_lost(Command::MachineDown { machine: M1 });
-        check_lost(Command::RemoveMachine { name: name("m1") });
+        check_lost(Command::RemoveMachine { name: name("m1"), expect: None });
         check_lost(up(2));
     }
 
@@ -309,7 +312,7 @@ mod tests {
     fn a_lost_alloc_takes_its_tasks_along_and_leaves_its_disk_unless_the_machine_is_gone() {
         for (lose, kept) in [
             (Command::MachineDown { machine: M1 }, Some(5)),
-            (Command::RemoveMachine { name: name("m1") }, None),
+            (Command::RemoveMachine { name: name("m1"), expect: None }, None),
         ] {
             let mut cell = Cell::with_machines(1);
             let mut set = job("jset", 1, 100);
@@ -345,10 +348,10 @@ mod tests {
         cell.run("jfoo", 0, "m1");
         cell.run("jfoo", 1, "m1");
         let flagged = |cell: &Cell| cell.state.machines().get(M1).unwrap().over_committed;
-        cell.ok(Command::UpdateMachine { spec: after.clone() });
+        cell.ok(Command::UpdateMachine { spec: after.clone(), expect: None });
         assert!(flagged(&cell), "{after:?}");
         assert_eq!(cell.said.len(), 2);
-        cell.ok(Command::UpdateMachine { spec: before.clone() });
+        cell.ok(Command::UpdateMachine { spec: before.clone(), expect: None });
         assert!(!flagged(&cell), "{before:?}");
     }
 

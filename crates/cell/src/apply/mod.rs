@@ -6,6 +6,8 @@
 //! command leaves no trace, and nothing panics on what a client sent.
 
 mod authorize;
+mod blobs;
+mod crons;
 mod drain;
 mod evict;
 mod expire;
@@ -20,12 +22,16 @@ mod reports;
 mod reservations;
 mod resources;
 mod settle;
+mod tokens;
 mod update;
 mod users;
+
+pub(crate) use resources::SYSTEM_NAMESPACE;
 
 use crate::command::{Actor, Command, Done, Entry, Request, Verdict};
 use crate::event::{Event, What};
 use crate::id::{JobId, MachineId, TaskId, UserId};
+use crate::name::Name;
 use crate::priority::Band;
 use crate::reason::{Reason, Refusal};
 use crate::replay::{self, Seen};
@@ -58,14 +64,13 @@ impl State {
     fn apply_request(&mut self, request: &Request, events: &mut Vec<Event>) -> Verdict {
         let Some(id) = request.id else { return self.apply_command(request, events) };
         let fingerprint = replay::fingerprint(&request.command);
-        match replay::look_up(&self.windows, &request.by, id, fingerprint) {
+        match self.windows.look_up(&request.by, id, fingerprint) {
             Seen::Before(verdict) => verdict,
             Seen::Refused(refusal) => Err(refusal),
             Seen::New => {
                 let verdict = self.apply_command(request, events);
                 let now = self.now;
-                let (windows, by) = (&mut self.windows, &request.by);
-                replay::remember(windows, by, id, fingerprint, verdict.clone(), now);
+                self.windows.remember(&request.by, id, fingerprint, verdict.clone(), now);
                 verdict
             }
         }
@@ -93,23 +98,27 @@ impl Context<'_> {
         use Command as C;
         match command {
             C::AddMachine(spec) => self.add_machine(spec),
-            C::UpdateMachine { spec } => self.update_machine(spec),
-            C::RemoveMachine { name } => self.remove_machine(name),
+            C::UpdateMachine { spec, expect } => self.update_machine(spec, *expect),
+            C::RemoveMachine { name, expect } => self.remove_machine(name, *expect),
             C::MachineUp { machine, incarnation } => self.machine_up(*machine, *incarnation),
             C::MachineDown { machine } => self.machine_down(*machine),
-            C::StartDrain { name } => self.set_drain(name, true),
-            C::StopDrain { name } => self.set_drain(name, false),
+            C::StartDrain { name, expect } => self.set_drain(name, true, *expect),
+            C::StopDrain { name, expect } => self.set_drain(name, false, *expect),
             C::SetMachinePackages { machine, packages } => self.set_packages(*machine, packages),
             C::AddUser { name } => self.add_user(name),
-            C::RemoveUser { name } => self.remove_user(name),
-            C::SetCapabilities { user, capabilities } => self.set_capabilities(user, capabilities),
-            C::SetQuota { user, band, quota } => self.set_quota(user, *band, *quota),
+            C::RemoveUser { name, expect } => self.remove_user(name, *expect),
+            C::SetCapabilities { user, capabilities, expect } => {
+                self.set_capabilities(user, capabilities, *expect)
+            }
+            C::SetQuota { user, band, quota, expect } => {
+                self.set_quota(user, *band, *quota, *expect)
+            }
             C::SubmitJob { owner, spec } => self.submit_job(owner, spec),
             C::UpdateJob { owner, spec, expect } => self.update_job(owner, spec, *expect),
             C::ResizeJob { job, count, expect } => self.resize_job(job, *count, *expect),
-            C::StopJob { job } => self.stop_job(job),
-            C::UndoUpdate { job } => self.undo_update(job),
-            C::CloseUpdate { job } => self.close_update(job),
+            C::StopJob { job, expect } => self.stop_job(job, *expect),
+            C::UndoUpdate { job, expect } => self.undo_update(job, *expect),
+            C::CloseUpdate { job, expect } => self.close_update(job, *expect),
             C::StepUpdate { job, index } => self.step_update(job, *index),
             C::PurgeJobs { ended_before } => self.purge_jobs(*ended_before),
             C::CommitPlan(plan) => self.commit_plan(plan),
@@ -127,11 +136,58 @@ impl Context<'_> {
             C::DeleteResource { namespace, name } => self.delete_resource(namespace, name),
             C::SetReservations(changes) => self.set_reservations(changes),
             C::RaiseLevel { level } => self.raise_level(*level),
+            C::SetCron { owner, spec, expect } => self.set_cron(owner, spec, *expect),
+            C::RemoveCron { cron, expect } => self.remove_cron(cron, *expect),
+            C::FireCron { cron, slot } => self.fire_cron(cron, *slot),
+            C::AddToken { id, kind, secret_hash, expires } => {
+                self.add_token(id, kind, *secret_hash, *expires)
+            }
+            C::RevokeToken { id } => self.revoke_token(id),
+            C::UseJoinToken { id, secret_hash } => self.use_join_token(id, secret_hash),
+            C::AddBlob { digest, bytes } => self.add_blob(digest, *bytes),
+            C::RemoveBlob { digest } => self.remove_blob(digest),
         }
     }
 
     pub(crate) fn emit(&mut self, what: What, reason: Reason) {
         self.events.push(Event { at: self.now, what, reason });
+    }
+
+    /// Acts in the name of a user, with that user's rights and no others.
+    pub(crate) fn as_user(
+        &mut self,
+        user: &Name,
+        act: impl FnOnce(&mut Context<'_>) -> Verdict,
+    ) -> Verdict {
+        let by = Actor::User(user.clone());
+        let mut context = Context {
+            state: &mut *self.state,
+            events: &mut *self.events,
+            by: &by,
+            now: self.now,
+            touched: std::mem::take(&mut self.touched),
+            maybe_ended: std::mem::take(&mut self.maybe_ended),
+            charged: std::mem::take(&mut self.charged),
+        };
+        let verdict = act(&mut context);
+        let Context { touched, maybe_ended, charged, .. } = context;
+        (self.touched, self.maybe_ended, self.charged) = (touched, maybe_ended, charged);
+        verdict
+    }
+
+    /// Compare-and-swap: the version the client saw must be the one it changes. Asked only once it
+    /// is known that something would change: who asks for what is so already is not refused.
+    pub(crate) fn expected(
+        object: impl FnOnce() -> String,
+        found: u32,
+        expect: Option<u32>,
+    ) -> Result<(), Refusal> {
+        match expect {
+            Some(expected) if expected != found => {
+                Err(Refusal::StaleVersion { object: object(), expected, found })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The verdict of a command made of independent items.
@@ -148,5 +204,74 @@ impl Context<'_> {
             true => Ok(row.clone()),
             false => Err(Refusal::StaleAttempt { task, expected: attempt, found: row.attempt }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::apply::fixture::{Cell, job, key, machine, name};
+    use crate::command::{Command, Done};
+    use crate::priority::Band;
+    use crate::quota::Capability;
+    use std::collections::BTreeSet;
+
+    type Asking = fn(Option<u32>) -> Command;
+
+    /// Refused with a version that is not the present one, done with the one that is, and then, if
+    /// it can be asked for again, nothing to do whatever version the client saw.
+    fn check(ask: Asking, present: u32, again: bool) {
+        let mut cell = Cell::with_machines(1);
+        cell.submit(&job("jfoo", 1, 100));
+        cell.run("jfoo", 0, "m1");
+        let mut spec = job("jfoo", 1, 100);
+        spec.priority.0 = 101;
+        cell.ok(Command::UpdateJob { owner: name("ubar"), spec, expect: Some(1) });
+        for stale in [present + 1, present - 1] {
+            let said = cell.refused(ask(Some(stale)));
+            assert!(said.contains(&format!("is at version {present}, not {stale}")), "{said}");
+        }
+        assert_ne!(cell.ok(ask(Some(present))), Done::Unchanged);
+        if again {
+            assert_eq!(cell.ok(ask(Some(present + 7))), Done::Unchanged);
+        }
+    }
+
+    #[test]
+    fn nobody_changes_what_has_changed_since_they_looked() {
+        // The machine came up: generation 1. Two quotas were granted: version 3.
+        check(|expect| Command::UpdateMachine { spec: machine("m1", 99), expect }, 1, true);
+        check(|expect| Command::RemoveMachine { name: name("m1"), expect }, 1, false);
+        check(|expect| Command::StartDrain { name: name("m1"), expect }, 1, true);
+        check(
+            |expect| {
+                let capabilities = BTreeSet::from([Capability::ManageUsers]);
+                Command::SetCapabilities { user: name("ubar"), capabilities, expect }
+            },
+            3,
+            true,
+        );
+        check(
+            |expect| {
+                let (user, band) = (name("ubar"), Band::Production);
+                Command::SetQuota { user, band, quota: None, expect }
+            },
+            3,
+            true,
+        );
+        check(|expect| Command::StopJob { job: key("ubar/jfoo"), expect }, 2, true);
+        check(|expect| Command::UndoUpdate { job: key("ubar/jfoo"), expect }, 2, true);
+        check(|expect| Command::CloseUpdate { job: key("ubar/jfoo"), expect }, 2, true);
+    }
+
+    #[test]
+    fn a_drain_and_a_user_are_given_up_only_as_they_were_seen() {
+        let mut cell = Cell::with_machines(1);
+        cell.ok(Command::StartDrain { name: name("m1"), expect: None });
+        let stop = |expect| Command::StopDrain { name: name("m1"), expect };
+        assert!(cell.refused(stop(Some(1))).contains("machine m1 is at version 2, not 1"));
+        assert_eq!(cell.ok(stop(Some(2))), Done::Applied);
+        let remove = |expect| Command::RemoveUser { name: name("ubar"), expect };
+        assert!(cell.refused(remove(Some(2))).contains("user ubar is at version 3, not 2"));
+        assert_eq!(cell.ok(remove(Some(3))), Done::Applied);
     }
 }

@@ -166,23 +166,32 @@ impl Context<'_> {
         }
     }
 
-    /// Those who are leaving the place a task is put, this group's victims or others': any of them
-    /// may still be using what it was given.
-    fn leaving(&self, assignment: &Assignment) -> Vec<Victim> {
-        let load = self.state.machine_load(assignment.machine);
+    /// Those who are leaving a place, a group's victims or others: any of them may still be using
+    /// what is given to a task that is put there, or that grows there. What is put into an alloc
+    /// waits also for those the alloc itself waits for.
+    pub(super) fn leaving(
+        &self,
+        machine: MachineId,
+        alloc: Option<TaskId>,
+        ports: &[u16],
+    ) -> Vec<Victim> {
+        let load = self.state.machine_load(machine);
         let Some(load) = load.filter(|load| load.leaving > 0) else { return Vec::new() };
+        let outer = alloc.and_then(|alloc| self.state.tasks.get(alloc)?.grant.as_ref());
         let victim = |id: &TaskId| {
             let row = self.state.tasks.get(*id)?;
-            let gone = !row.state.holds_resources();
-            let same = row.alloc == assignment.alloc || any_port(row.ports(), assignment);
-            (gone && same).then_some(Victim { task: *id, attempt: row.attempt })
+            let victim = Victim { task: *id, attempt: row.attempt };
+            let same = row.alloc == alloc
+                || any_port(row.ports(), ports)
+                || outer.is_some_and(|grant| grant.waits_for.contains(&victim));
+            (!row.state.holds_resources() && same).then_some(victim)
         };
         load.tasks.iter().filter_map(victim).collect()
     }
 
     fn place(&mut self, assignment: &Assignment) {
         let Assignment { task, machine, alloc, ports, devices, .. } = assignment;
-        let waits_for = self.leaving(assignment);
+        let waits_for = self.leaving(*machine, *alloc, ports);
         let nothing = ports.is_empty() && devices.is_empty() && waits_for.is_empty();
         let grant = (!nothing).then(|| {
             let (ports, devices) = (ports.clone(), devices.clone());
@@ -359,12 +368,12 @@ struct Gone {
 
 impl Gone {
     fn shares_port(&self, assignment: &Assignment) -> bool {
-        any_port(&self.ports, assignment)
+        any_port(&self.ports, &assignment.ports)
     }
 }
 
-fn any_port(ports: &[u16], assignment: &Assignment) -> bool {
-    ports.iter().any(|port| assignment.ports.contains(port))
+fn any_port(ports: &[u16], others: &[u16]) -> bool {
+    ports.iter().any(|port| others.contains(port))
 }
 
 /// Disk retained because the victim left.
@@ -607,7 +616,8 @@ mod tests {
         );
         check_single(
             |cell, _| {
-                cell.ok(Command::StartDrain { name: crate::apply::fixture::name("m1") });
+                let name = crate::apply::fixture::name("m1");
+                cell.ok(Command::StartDrain { name, expect: None });
             },
             "drain",
         );
@@ -721,7 +731,7 @@ mod tests {
     #[test]
     fn whoever_gets_a_place_waits_for_all_who_are_leaving_it() {
         let mut cell = full_cell();
-        cell.ok(Command::StopJob { job: key("ubar/jmid") });
+        cell.ok(Command::StopJob { job: key("ubar/jmid"), expect: None });
         let placed = group(&cell, &[], &["jpal/0@m1"]);
         assert_eq!(commit(&mut cell, vec![placed]), "done");
         let mid = Victim { task: cell.task_id("jmid", 0), attempt: 1 };

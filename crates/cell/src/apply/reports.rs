@@ -4,13 +4,20 @@
 //!
 //! Failures in a row count attempts that failed since the last one that finished. A start does not
 //! reset them: a task that crashes an hour after every start has not recovered.
+//!
+//! A task that the agent lost, while its machine is fine, is treated as on a lost machine: nobody
+//! saw it fail, so it counts as no failure and no crash on that machine, and if it is of an
+//! `at_most_one` job its lease must run out first, also when it was stopping.
+//!
+//! A task that finishes before an order to stop reaches it has done its work: it does not run again
+//! to be stopped properly. Unless its owner had it killed: then that is what became of it.
 
 use super::Context;
 use crate::command::{Done, Observed, TaskReport, Verdict};
 use crate::event::TaskChange;
 use crate::id::{MachineId, TaskId};
 use crate::reason::{Reason, Refusal};
-use crate::spec::JobKind;
+use crate::spec::{JobKind, JobSpec};
 use crate::task::{ExitClass, Fate, Grant, StopCause, TaskState};
 use std::sync::Arc;
 
@@ -23,6 +30,10 @@ enum Step {
     Fail(ExitClass),
     /// The stopping task's container is seen empty, however it ended.
     Gone,
+    /// It was done before it could be stopped.
+    DoneInTime,
+    /// Gone without an end that anybody saw.
+    Lost,
     Unhealthy,
     Refuse(&'static str),
 }
@@ -79,6 +90,8 @@ impl Context<'_> {
             Step::Finish => self.finished(task, machine, state),
             Step::Fail(exit) => self.failed(task, machine, state, exit),
             Step::Gone => self.stopped(task),
+            Step::DoneInTime => self.done_in_time(task),
+            Step::Lost => self.lost(task, machine),
             Step::Unhealthy => self.unhealthy(task),
             Step::Refuse(action) => return Err(refuse(task, state, action)),
         }
@@ -120,6 +133,26 @@ impl Context<'_> {
         }
     }
 
+    /// What would start again after a success goes the way it was sent.
+    fn done_in_time(&mut self, task: TaskId) {
+        let spec = self.state.tasks.get(task).and_then(|row| self.state.spec_of(row));
+        let over =
+            |spec: &Arc<JobSpec>| spec.kind == JobKind::Tasks && !spec.restart.restart_on_success;
+        match spec.is_some_and(over) {
+            true => self.die(task, Fate::Finished, TaskChange::Finished, Reason::Succeeded),
+            false => self.stopped(task),
+        }
+    }
+
+    /// With an alloc, what was inside it. Inner tasks first, as when a machine is lost.
+    fn lost(&mut self, task: TaskId, machine: MachineId) {
+        let mut all = self.state.alloc_load(task).map_or_else(Vec::new, |load| load.tasks.clone());
+        all.push(task);
+        for lost in all {
+            self.lose_task(lost, machine, &Reason::AgentReport);
+        }
+    }
+
     fn failed(&mut self, task: TaskId, machine: MachineId, state: TaskState, exit: ExitClass) {
         if state == TaskState::Assigned && exit != ExitClass::CouldNotStart {
             self.started(task, machine);
@@ -149,6 +182,8 @@ fn stop_waiting(grant: &mut Option<Arc<Grant>>) {
 fn step(state: TaskState, what: Observed) -> Step {
     use Observed as O;
     match (state, what) {
+        (TaskState::Assigned | TaskState::Running | TaskState::Stopping(_), O::Lost) => Step::Lost,
+        (TaskState::Stopping(cause), O::Finished) if cause != StopCause::Killed => Step::DoneInTime,
         (TaskState::Stopping(_), O::Finished | O::Failed(_) | O::Stopped) => Step::Gone,
         // Sent before the order to stop arrived.
         (TaskState::Stopping(_), O::Started | O::Unhealthy | O::Healthy) => Step::Nothing,
@@ -167,7 +202,9 @@ fn step(state: TaskState, what: Observed) -> Step {
 fn late(state: TaskState, what: Observed) -> Step {
     let ended = matches!(state, TaskState::Pending | TaskState::Dead(_));
     match what {
-        Observed::Finished | Observed::Failed(_) | Observed::Stopped if ended => Step::Nothing,
+        Observed::Finished | Observed::Failed(_) | Observed::Stopped | Observed::Lost if ended => {
+            Step::Nothing
+        }
         _ => Step::Refuse("a report from a machine it is not on"),
     }
 }
@@ -178,13 +215,15 @@ fn refuse(task: TaskId, state: TaskState, action: &str) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use crate::apply::fixture::{Cell, job, name};
-    use crate::command::{Command, Observed, TaskReport};
+    use crate::apply::fixture::{Cell, job, key, name};
+    use crate::command::{Command, EvictCause, Observed, TaskReport};
     use crate::id::MachineId;
     use crate::render;
     use crate::spec::{JobKind, JobSpec};
     use crate::task::{ExitClass, Fate, StopCause, TaskState};
     use crate::time::{Span, Time};
+
+    const PENDING: TaskState = TaskState::Pending;
 
     fn report(cell: &mut Cell, machine: u32, attempt: u32, what: Observed) -> String {
         let reports = vec![TaskReport { task: cell.task_id("jfoo", 0), attempt, what }];
@@ -233,7 +272,7 @@ mod tests {
 
     #[test]
     fn what_a_report_means_depends_on_the_state_it_meets() {
-        use Observed::{Failed, Finished, Healthy, Started, Stopped, Unhealthy};
+        use Observed::{Failed, Finished, Healthy, Lost, Started, Stopped, Unhealthy};
         use TaskState::{Assigned, Dead, Pending, Running, Stopping};
         let crash = Failed(ExitClass::Code(1));
         let finished = Dead(Fate::Finished);
@@ -257,11 +296,91 @@ mod tests {
         check(&[Healthy], "before the start", Assigned);
         check(&[Stopped], "nobody asked for", Assigned);
         check(&[Started, Stopped], "nobody asked for", Running);
+        check(&[Started, Unhealthy, Finished], "done", finished);
+        check(&[Lost], "done", Pending);
+        check(&[Started, Lost], "done", Pending);
+        check(&[Started, Lost, Lost], "nothing to do", Pending);
+        check(&[Started, Unhealthy, Lost], "done", Pending);
+        check(&[Started, Finished, Lost], "nothing to do", finished);
         let alloc = |spec: &mut JobSpec| spec.kind = JobKind::AllocSet;
         check_as(alloc, &[Started], "done", Running);
         check_as(alloc, &[Started, Finished], "an alloc runs none", Running);
         check_as(alloc, &[Started, Unhealthy], "an alloc runs none", Running);
         check_as(alloc, &[Started, crash], "done", Pending);
+        check_as(alloc, &[Started, Lost], "done", Pending);
+        let service = |spec: &mut JobSpec| spec.restart.restart_on_success = true;
+        check_as(service, &[Started, Unhealthy, Finished], "done", Assigned);
+    }
+
+    /// What becomes of a task that finishes after it was told to stop.
+    fn check_done_in_time(stop: fn(&mut Cell), want: TaskState) {
+        let mut cell = assigned(|_| {});
+        cell.report("jfoo", 0, Observed::Started);
+        stop(&mut cell);
+        assert!(matches!(cell.states("jfoo")[0], TaskState::Stopping(_)));
+        cell.report("jfoo", 0, Observed::Finished);
+        assert_eq!(cell.states("jfoo"), [want]);
+    }
+
+    #[test]
+    fn what_finishes_before_it_could_be_stopped_does_not_run_again() {
+        let finished = TaskState::Dead(Fate::Finished);
+        check_done_in_time(
+            |cell| {
+                let (task, cause) = (cell.task_id("jfoo", 0), EvictCause::Rebalance);
+                cell.ok(Command::Evict { task, attempt: 1, cause });
+            },
+            finished,
+        );
+        check_done_in_time(
+            |cell| {
+                cell.ok(Command::StartDrain { name: name("m1"), expect: None });
+                let (task, cause) = (cell.task_id("jfoo", 0), EvictCause::Drain);
+                cell.ok(Command::Evict { task, attempt: 1, cause });
+            },
+            finished,
+        );
+        check_done_in_time(
+            |cell| {
+                cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
+            },
+            TaskState::Dead(Fate::Killed),
+        );
+    }
+
+    #[test]
+    fn what_the_agent_lost_has_not_failed_and_its_lease_runs_out_first() {
+        let mut cell = assigned(|spec| {
+            spec.restart.max_failures = Some(0);
+            spec.at_most_one = Some(Span::seconds(30));
+        });
+        cell.report("jfoo", 0, Observed::Started);
+        for attempt in [1, 2] {
+            assert_eq!(report(&mut cell, 0, attempt, Observed::Lost), "done");
+            assert_eq!(
+                cell.said,
+                ["ubar/jfoo/0 lost with m1, pending again: seen by the machine's agent"]
+            );
+            let task = cell.task("jfoo", 0);
+            assert_eq!((task.state, task.failures_in_row), (TaskState::Pending, 0));
+            assert!(task.not_before > Time(cell.now).plus(Span::seconds(30)));
+            assert_eq!(task.crashed_on, []);
+            cell.now = cell.task("jfoo", 0).not_before.0;
+            cell.run("jfoo", 0, "m1");
+        }
+    }
+
+    #[test]
+    fn a_lost_alloc_is_lost_with_its_tasks() {
+        let mut cell = assigned(|spec| spec.kind = JobKind::AllocSet);
+        cell.report("jfoo", 0, Observed::Started);
+        let mut inner = job("jin", 1, 100);
+        inner.alloc_set = Some(key("ubar/jfoo"));
+        cell.submit(&inner);
+        let alloc = cell.task_id("jfoo", 0);
+        cell.run_in("jin", 0, "m1", Some(alloc));
+        cell.report("jfoo", 0, Observed::Lost);
+        assert_eq!((cell.states("jfoo"), cell.states("jin")), (vec![PENDING], vec![PENDING]));
     }
 
     #[test]

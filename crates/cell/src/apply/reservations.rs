@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(cell.state.machine_load(MachineId(0)).unwrap().reserved, all(4));
         assert_eq!(set(&mut cell, 1, all(5)), "done");
         assert_eq!(cell.task("jfoo", 0).changed_at, changed_at);
-        cell.ok(Command::StopJob { job: key("ubar/jfoo") });
+        cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
         assert!(set(&mut cell, 1, all(5)).contains("neither holds nor waits"));
     }
 

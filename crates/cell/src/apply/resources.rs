@@ -2,8 +2,10 @@
 //! ask for it like for any resource. Capacity moves by deltas, so two writers never undo each
 //! other, and a name lives no longer than its lease.
 //!
-//! A namespace belongs to whoever has a resource in it; the system has one reserved. Keeping rows
-//! for namespaces was rejected: they would outlive what they are for, and need leases of their own.
+//! A namespace belongs to whoever has a resource in it, the same one for all of them; the system
+//! has one reserved, and where it writes into another's namespace it writes in the owner's name.
+//! Keeping rows for namespaces was rejected: they would outlive what they are for, and need leases
+//! of their own.
 
 use super::Context;
 use crate::command::{Actor, Done, Verdict};
@@ -101,7 +103,8 @@ impl Context<'_> {
         }
     }
 
-    /// The acting user, who has the namespace or finds it free; `None` for the system.
+    /// Whose the namespace is, or becomes: the acting user's, who has it or finds it free, or that
+    /// of the user the system acts for; `None` for the system's own.
     fn may_write(&self, namespace: &Token) -> Result<Option<UserId>, Refusal> {
         if namespace.as_str().contains('/') {
             return Err(Refusal::BadField {
@@ -110,18 +113,19 @@ impl Context<'_> {
                 allowed: "a token without /".into(),
             });
         }
-        let Actor::User(name) = self.by else { return Ok(None) };
+        let inside = |n: &ResourceName| n.namespace.as_ref() == Some(namespace);
+        let rows = self.state.resources.iter().filter(|(_, row)| inside(&row.name));
+        let mut owners = rows.map(|(_, row)| row.owner);
+        let Actor::User(name) = self.by else { return Ok(owners.next().flatten()) };
         let Some(user) = self.state.user_named(name) else {
             return Err(Refusal::NoSuchUser(name.clone()));
         };
         if namespace.as_str() == SYSTEM_NAMESPACE {
             return Err(foreign(name, namespace));
         }
-        let inside = |n: &ResourceName| n.namespace.as_ref() == Some(namespace);
-        let mut rows = self.state.resources.iter().filter(|(_, row)| inside(&row.name));
-        match rows.next() {
-            Some((_, row)) if row.owner != Some(user) => Err(foreign(name, namespace)),
-            _ => Ok(Some(user)),
+        match owners.all(|owner| owner == Some(user)) {
+            true => Ok(Some(user)),
+            false => Err(foreign(name, namespace)),
         }
     }
 
@@ -331,6 +335,32 @@ mod tests {
             assert!(say(&mut cell, "ubar", command).starts_with("refused"));
         }
         assert_eq!(say(&mut cell, "unobody", delete()), "refused: there is no user unobody");
+    }
+
+    /// The system writes beside what a user has, before and after it in the order of rows.
+    #[test]
+    fn the_system_writes_into_a_namespace_in_its_owners_name() {
+        let mut cell = Cell::with_machines(1);
+        let set = |namespace: &str, name: &str| Command::SetResource {
+            namespace: token(namespace),
+            name: token(name),
+            lease_until: LEASE,
+            changes: vec![],
+        };
+        assert_eq!(say(&mut cell, "ubar", set("app", "slot")), "done");
+        cell.ok(set("app", "data"));
+        let owner = |cell: &Cell, text: &str| {
+            let name = ResourceName { namespace: Some(token("app")), name: token(text) };
+            let id = cell.state.resource_named(&name).unwrap();
+            cell.state.resources().get(id).unwrap().owner
+        };
+        assert!(owner(&cell, "data").is_some());
+        assert_eq!(owner(&cell, "data"), owner(&cell, "slot"));
+        cell.ok(Command::DeleteResource { namespace: token("app"), name: token("slot") });
+        assert_eq!(say(&mut cell, "ubar", set("app", "third")), "done");
+        cell.ok(set("other", "slot"));
+        let foreign = "refused: user ubar does not own the resource namespace other";
+        assert_eq!(say(&mut cell, "ubar", set("other", "slot")), foreign);
     }
 
     #[test]

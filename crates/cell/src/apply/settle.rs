@@ -119,18 +119,21 @@ impl Context<'_> {
         }
     }
 
-    /// Quotas that the job draws on are looked at when the command is done.
+    /// Quotas that the job draws on, at any version, are looked at when the command is done.
     pub(super) fn note_charges(&mut self, id: JobId) {
         let Some(job) = self.state.jobs.get(id) else { return };
-        self.charged.extend(job.charges().into_keys().map(|band| (job.user, band)));
+        let bands = job.specs.values().map(|spec| spec.priority.band());
+        self.charged.extend(bands.map(|band| (job.user, band)));
     }
 
     /// Drops specs that no task runs and no open update may return to.
     pub(super) fn forget_versions(&mut self, id: JobId) {
-        let Some(job) = self.state.jobs.get(id) else { return };
-        if job.specs.len() <= 1 {
+        if self.state.jobs.get(id).is_none_or(|job| job.specs.len() <= 1) {
             return;
         }
+        // A task may have left an old version that others still run: it is charged less now.
+        self.note_charges(id);
+        let Some(job) = self.state.jobs.get(id) else { return };
         let Some(load) = self.state.job_loads.get(id) else { return };
         let mut keep: BTreeSet<u32> = load.at_version.keys().copied().collect();
         keep.insert(job.version);
@@ -138,7 +141,6 @@ impl Context<'_> {
         if job.specs.keys().all(|version| keep.contains(version)) {
             return;
         }
-        self.note_charges(id);
         self.state.edit_job(id, |job| job.specs.retain(|version, _| keep.contains(version)));
     }
 

@@ -82,12 +82,13 @@ impl Context<'_> {
     }
 
     /// Back to where the update came from. Tasks it skipped are there already.
-    pub(super) fn undo_update(&mut self, key: &JobKey) -> Verdict {
+    pub(super) fn undo_update(&mut self, key: &JobKey, expect: Option<u32>) -> Verdict {
         let (id, job) = self.job_to_change(key)?;
         let Some(update) = &job.update else { return Err(no_update(key)) };
         if update.undoing {
             return Ok(Done::Unchanged);
         }
+        self.expected_version(key, &job, expect)?;
         let version = update.from;
         let undone = Update {
             from: update.to,
@@ -108,9 +109,10 @@ impl Context<'_> {
 
     /// From here on there is no way back. Tasks that were skipped run their old spec until
     /// something else replaces them.
-    pub(super) fn close_update(&mut self, key: &JobKey) -> Verdict {
+    pub(super) fn close_update(&mut self, key: &JobKey, expect: Option<u32>) -> Verdict {
         let (id, job) = self.job_to_change(key)?;
         let Some(update) = &job.update else { return Ok(Done::Unchanged) };
+        self.expected_version(key, &job, expect)?;
         let behind = |task: &Task| {
             task.version != job.version
                 && task.state.holds_resources()
@@ -227,6 +229,7 @@ mod tests {
     use crate::command::{Command, Done, Observed};
     use crate::constraint::{Constraint, Operator, Strength};
     use crate::name::Token;
+    use crate::plan::{Assignment, Group, Plan, Victim};
     use crate::priority::{Band, Priority};
     use crate::resource::Resources;
     use crate::spec::{JobKind, JobSpec};
@@ -242,11 +245,11 @@ mod tests {
     }
 
     fn close() -> Command {
-        Command::CloseUpdate { job: key("ubar/jfoo") }
+        Command::CloseUpdate { job: key("ubar/jfoo"), expect: None }
     }
 
     fn undo() -> Command {
-        Command::UndoUpdate { job: key("ubar/jfoo") }
+        Command::UndoUpdate { job: key("ubar/jfoo"), expect: None }
     }
 
     fn versions(cell: &Cell) -> Vec<u32> {
@@ -457,6 +460,117 @@ mod tests {
         assert_eq!(cell.said, [format!("ubar/jfoo rejected: {short}")]);
     }
 
+    /// Version 1 of `jfoo` (4 tasks) is kept alive by one task that an update to 2 tasks skipped.
+    #[test]
+    fn an_old_version_charges_only_for_tasks_that_still_run_it() {
+        let spec = changed(&job("jfoo", 4, 100), |s| s.max_update_disruptions = Some(0));
+        let mut cell = rolling(&spec);
+        let less = changed(&new_program(&spec), |s| {
+            s.count = 2;
+            s.task.limits = all(3);
+        });
+        cell.ok(update(&less, None));
+        assert_eq!(charged(&cell, Band::Batch), all(40));
+        cell.ok(step(0));
+        cell.ok(step(1));
+        cell.ok(close());
+        assert_eq!((versions(&cell)[..2].to_vec(), kept(&cell)), (vec![1, 1], vec![1, 2]));
+        assert_eq!(charged(&cell, Band::Batch), all(20));
+        // One of the two leaves the old version; the other still runs it.
+        cell.report("jfoo", 1, Observed::Finished);
+        assert_eq!((kept(&cell), charged(&cell, Band::Batch)), (vec![1, 2], all(13)));
+        // In another band the old version is charged beside the new one.
+        cell.ok(update(&changed(&less, |s| s.priority = Priority(200)), None));
+        assert_eq!(charged(&cell, Band::Batch), all(13));
+        cell.ok(step(0));
+        cell.ok(close());
+        assert_eq!(charged(&cell, Band::Batch), all(10));
+        assert_eq!(charged(&cell, Band::Production), all(6));
+        cell.report("jfoo", 0, Observed::Finished);
+        assert_eq!(charged(&cell, Band::Batch), Resources::ZERO);
+    }
+
+    /// A task that a cut of quota left in excess is told when the old version is let go.
+    #[test]
+    fn leaving_an_old_version_ends_an_excess() {
+        let spec = changed(&job("jfoo", 2, 100), |s| s.max_update_disruptions = Some(0));
+        let mut cell = rolling(&spec);
+        cell.ok(update(&changed(&new_program(&spec), |s| s.task.limits = all(1)), None));
+        cell.ok(step(0));
+        cell.ok(step(1));
+        cell.ok(close());
+        cell.grant("ubar", Band::Batch, 15);
+        assert!(cell.said.iter().any(|line| line.contains("exceeds")), "{:?}", cell.said);
+        cell.report("jfoo", 0, Observed::Finished);
+        assert_eq!((kept(&cell), charged(&cell, Band::Batch)), (vec![1, 2], all(11)));
+        assert!(
+            cell.said.iter().any(|line| line.contains("within the batch quota again")),
+            "{:?}",
+            cell.said
+        );
+    }
+
+    /// The last 20 of `m1` are free only once `jother` has left.
+    #[test]
+    fn what_grows_in_place_waits_for_those_whose_room_it_gets() {
+        let mut cell = Cell::with_machines(1);
+        cell.submit(&changed(&job("jother", 1, 100), |s| s.task.limits = all(80)));
+        cell.run("jother", 0, "m1");
+        let spec = job("jfoo", 1, 100);
+        cell.submit(&spec);
+        cell.run("jfoo", 0, "m1");
+        cell.ok(Command::StopJob { job: key("ubar/jother"), expect: None });
+        let other = Victim { task: cell.task_id("jother", 0), attempt: 1 };
+        let waits_for = |cell: &Cell| match &cell.task("jfoo", 0).grant {
+            Some(grant) => grant.waits_for.clone(),
+            None => Vec::new(),
+        };
+        // No larger, so nobody to wait for.
+        cell.ok(update(&new_program(&spec), None));
+        cell.ok(step(0));
+        cell.report("jfoo", 0, Observed::Stopped);
+        assert_eq!((cell.states("jfoo"), waits_for(&cell)), (vec![TaskState::Assigned], vec![]));
+        cell.report("jfoo", 0, Observed::Started);
+        cell.ok(close());
+        cell.grant("ubar", Band::Batch, 200);
+        cell.ok(update(&changed(&spec, |s| s.task.limits = all(30)), None));
+        cell.ok(step(0));
+        cell.report("jfoo", 0, Observed::Stopped);
+        assert_eq!(
+            (cell.states("jfoo"), waits_for(&cell)),
+            (vec![TaskState::Assigned], vec![other])
+        );
+        cell.report("jother", 0, Observed::Stopped);
+        cell.report("jfoo", 0, Observed::Started);
+        assert_eq!(waits_for(&cell), []);
+    }
+
+    /// An alloc grows into room that `jother` is leaving: what is put into it waits.
+    #[test]
+    fn what_is_put_into_an_alloc_that_grew_waits_for_those_whose_room_it_got() {
+        let mut set = job("jfoo", 1, 100);
+        set.kind = JobKind::AllocSet;
+        let mut cell = Cell::with_machines(1);
+        cell.submit(&set);
+        cell.run("jfoo", 0, "m1");
+        cell.submit(&changed(&job("jother", 1, 100), |s| s.task.limits = all(80)));
+        cell.run("jother", 0, "m1");
+        cell.submit(&changed(&job("inner", 1, 100), |s| {
+            s.alloc_set = Some(key("ubar/jfoo"));
+            s.task.limits = all(20);
+        }));
+        cell.ok(Command::StopJob { job: key("ubar/jother"), expect: None });
+        cell.grant("ubar", Band::Batch, 200);
+        cell.ok(update(&changed(&set, |s| s.task.limits = all(30)), None));
+        let other = Victim { task: cell.task_id("jother", 0), attempt: 1 };
+        let (task, alloc) = (cell.task_id("inner", 0), Some(cell.task_id("jfoo", 0)));
+        let (machine, ports, devices) = (crate::id::MachineId(0), vec![], vec![]);
+        let assignment = Assignment { task, attempt: 0, machine, alloc, ports, devices };
+        let group = Group { victims: vec![], assignments: vec![assignment] };
+        cell.ok(Command::CommitPlan(Plan { made_at: 0, groups: vec![group] }));
+        assert_eq!(cell.task("inner", 0).grant.as_ref().unwrap().waits_for, [other]);
+    }
+
     #[test]
     fn an_alloc_grows_around_its_tasks_and_moves_only_when_it_must() {
         let mut set = job("jfoo", 1, 200);
@@ -498,7 +612,7 @@ mod tests {
         let resize = Command::ResizeJob { job: key("ubar/jfoo"), count: 3, expect: None };
         let open = "not possible while an update of job ubar/jfoo is open";
         assert_eq!(cell.refused(resize), open);
-        cell.ok(Command::StopJob { job: key("ubar/jfoo") });
+        cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
         assert_eq!(cell.refused(step(0)), "not possible while job ubar/jfoo is stopping");
     }
 }

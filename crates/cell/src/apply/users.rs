@@ -33,9 +33,10 @@ impl Context<'_> {
     }
 
     /// A user whose jobs are on record, dead ones too, stays: their history needs a name.
-    pub(super) fn remove_user(&mut self, name: &Name) -> Verdict {
+    pub(super) fn remove_user(&mut self, name: &Name, expect: Option<u32>) -> Verdict {
         self.require(Capability::ManageUsers)?;
         let user = self.user_by_name(name)?;
+        self.expected_user(name, user, expect)?;
         let jobs = self.state.jobs.iter().filter(|(_, job)| job.user == user).count();
         if jobs > 0 {
             return Err(Refusal::WrongState { what: format!("user {name} has {jobs} jobs") });
@@ -45,6 +46,12 @@ impl Context<'_> {
             let what = format!("user {name} owns {owned} ephemeral resources");
             return Err(Refusal::WrongState { what });
         }
+        let crons = self.state.crons.iter().filter(|(_, cron)| cron.user == user).count();
+        if crons > 0 {
+            let what = format!("user {name} has {crons} periodic jobs");
+            return Err(Refusal::WrongState { what });
+        }
+        self.drop_tokens_of(name);
         self.state.remove_user(user);
         self.emit(What::User { user, change: UserChange::Removed }, Reason::Requested);
         Ok(Done::Applied)
@@ -54,14 +61,17 @@ impl Context<'_> {
         &mut self,
         name: &Name,
         capabilities: &BTreeSet<Capability>,
+        expect: Option<u32>,
     ) -> Verdict {
         self.require(Capability::ManageUsers)?;
         let user = self.user_by_name(name)?;
         if self.state.users.get(user).is_some_and(|row| row.capabilities == *capabilities) {
             return Ok(Done::Unchanged);
         }
+        self.expected_user(name, user, expect)?;
         if let Some(row) = self.state.users.get_mut(user) {
             row.capabilities = capabilities.clone();
+            row.version = row.version.saturating_add(1);
         }
         self.emit(What::User { user, change: UserChange::CapabilitiesChanged }, Reason::Requested);
         Ok(Done::Applied)
@@ -69,13 +79,20 @@ impl Context<'_> {
 
     /// A cut below what is charged is not refused: jobs stay, the excess is flagged, and nothing
     /// more is admitted until it is gone.
-    pub(super) fn set_quota(&mut self, name: &Name, band: Band, quota: Option<Quota>) -> Verdict {
+    pub(super) fn set_quota(
+        &mut self,
+        name: &Name,
+        band: Band,
+        quota: Option<Quota>,
+        expect: Option<u32>,
+    ) -> Verdict {
         self.require(Capability::ManageUsers)?;
         let user = self.user_by_name(name)?;
         let old = self.state.users.get(user).and_then(|row| row.quota.get(&band).copied());
         if old == quota {
             return Ok(Done::Unchanged);
         }
+        self.expected_user(name, user, expect)?;
         if let Some(quota) = &quota {
             check_quota(quota)?;
             let shrinks = old.is_some_and(|old| shrinks(&old, quota));
@@ -87,6 +104,7 @@ impl Context<'_> {
             }
         }
         if let Some(row) = self.state.users.get_mut(user) {
+            row.version = row.version.saturating_add(1);
             match quota {
                 Some(quota) => row.quota.insert(band, quota),
                 None => row.quota.remove(&band),
@@ -96,6 +114,11 @@ impl Context<'_> {
         let change = UserChange::QuotaChanged { band };
         self.emit(What::User { user, change }, Reason::Requested);
         Ok(Done::Applied)
+    }
+
+    fn expected_user(&self, name: &Name, user: UserId, expect: Option<u32>) -> Result<(), Refusal> {
+        let found = self.state.users.get(user).map_or(0, |row| row.version);
+        Self::expected(|| format!("user {name}"), found, expect)
     }
 }
 
@@ -158,7 +181,12 @@ mod tests {
         let mut said = String::new();
         for (user, band, amount, from, until) in grants {
             let quota = Quota { amount: all(*amount), from: Time(*from), until: Time(*until) };
-            let command = Command::SetQuota { user: name(user), band: *band, quota: Some(quota) };
+            let command = Command::SetQuota {
+                user: name(user),
+                band: *band,
+                quota: Some(quota),
+                expect: None,
+            };
             let verdict = cell.apply(Actor::System, command);
             said = render::verdict(&cell.state, &verdict);
         }
@@ -212,8 +240,8 @@ mod tests {
         let mut cell = Cell::with_machines(1);
         assert_eq!(cell.ok(Command::AddUser { name: name("ubar") }), Done::Unchanged);
         cell.submit(&job("jfoo", 1, 0));
-        cell.ok(Command::StopJob { job: key("ubar/jfoo") });
-        let remove = || Command::RemoveUser { name: name("ubar") };
+        cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
+        let remove = || Command::RemoveUser { name: name("ubar"), expect: None };
         assert_eq!(cell.refused(remove()), "not possible while user ubar has 1 jobs");
         cell.ok(Command::PurgeJobs { ended_before: Time::NEVER });
         assert_eq!(cell.ok(remove()), Done::Applied);
@@ -222,7 +250,7 @@ mod tests {
         let capabilities = BTreeSet::from([Capability::ManageUsers]);
         let set = || {
             let capabilities = capabilities.clone();
-            Command::SetCapabilities { user: name("ubar"), capabilities }
+            Command::SetCapabilities { user: name("ubar"), capabilities, expect: None }
         };
         assert_eq!(cell.ok(set()), Done::Applied);
         assert_eq!(cell.ok(set()), Done::Unchanged);

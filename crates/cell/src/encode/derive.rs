@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 pub(super) fn derive(state: &mut State) {
     users_and_resources(state);
+    names(state);
     machines(state);
     jobs(state);
     tasks(state);
@@ -42,6 +43,19 @@ fn users_and_resources(state: &mut State) {
     });
     for (id, row) in resources.iter() {
         resource_names.insert(row.name.clone(), id);
+    }
+}
+
+fn names(state: &mut State) {
+    let State { crons, cron_names, tokens, token_names, blobs, blob_names, .. } = state;
+    for (id, cron) in crons.iter() {
+        cron_names.insert((cron.user, cron.spec.name.clone()), id);
+    }
+    for (id, token) in tokens.iter() {
+        token_names.insert(token.id.clone(), id);
+    }
+    for (id, blob) in blobs.iter() {
+        blob_names.insert(blob.digest.clone(), id);
     }
 }
 

@@ -3,8 +3,7 @@
 
 use super::LoadError;
 use crate::command::Actor;
-use crate::index::Index;
-use crate::replay::Window;
+use crate::replay::{Window, Windows};
 use crate::state::State;
 use crate::table::{Key, Table};
 use serde::Serialize;
@@ -23,6 +22,9 @@ pub(super) fn write_state(state: &State, out: Vec<u8>) -> Vec<u8> {
     let out = write_table(&state.resources, out);
     let out = write_table(&state.jobs, out);
     let out = write_table(&state.tasks, out);
+    let out = write_table(&state.crons, out);
+    let out = write_table(&state.tokens, out);
+    let out = write_table(&state.blobs, out);
     write_windows(&state.windows, out)
 }
 
@@ -32,7 +34,7 @@ fn write_table<K: Key, V: Clone + Serialize>(table: &Table<K, V>, out: Vec<u8>) 
 }
 
 /// In order of actor and client, so that the same rows give the same bytes.
-fn write_windows(windows: &Index<(Actor, u64), Window>, out: Vec<u8>) -> Vec<u8> {
+fn write_windows(windows: &Windows, out: Vec<u8>) -> Vec<u8> {
     let mut all: Vec<(&(Actor, u64), &Window)> = windows.iter().collect();
     all.sort_unstable_by_key(|(key, _)| *key);
     all.into_iter().fold(put(out, &(windows.len() as u64)), |out, window| put(out, &window))
@@ -95,6 +97,9 @@ pub(super) fn read_state(payload: &[u8]) -> Result<State, LoadError> {
         resources: read_table(&mut reader, "resource")?,
         jobs: read_table(&mut reader, "job")?,
         tasks: read_table(&mut reader, "task")?,
+        crons: read_table(&mut reader, "periodic job")?,
+        tokens: read_table(&mut reader, "token")?,
+        blobs: read_table(&mut reader, "blob")?,
         windows: read_windows(&mut reader)?,
         ..State::default()
     };
@@ -124,9 +129,9 @@ fn read_table<K: Key, V: Clone + DeserializeOwned>(
     Ok(table)
 }
 
-fn read_windows(reader: &mut Reader<'_>) -> Result<Index<(Actor, u64), Window>, LoadError> {
+fn read_windows(reader: &mut Reader<'_>) -> Result<Windows, LoadError> {
     let count: u64 = reader.take(|| "number of replay windows".to_owned())?;
-    let mut windows = Index::default();
+    let mut windows = Windows::default();
     let mut last = None;
     for position in 0..count {
         let (key, window): ((Actor, u64), Window) =

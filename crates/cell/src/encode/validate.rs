@@ -3,11 +3,13 @@
 
 use super::LoadError;
 use crate::admit;
+use crate::blob;
+use crate::cron::Cron;
 use crate::job::Job;
 use crate::machine::{MAX_CELL_CAPACITY, Machine};
 use crate::named::UNBOUNDED;
 use crate::reason::Refusal;
-use crate::replay::WINDOW;
+use crate::replay::{MAX_WINDOWS, WINDOW};
 use crate::resource::MAX_QUANTITY;
 use crate::spec::MAX_TASKS;
 use crate::state::{LEVEL, State};
@@ -37,6 +39,7 @@ pub(super) fn rows(state: &State) -> Checked {
     head(state)?;
     for (id, user) in state.users.iter() {
         let row = format!("user row {} ({})", id.0, user.name);
+        at_most(&row, "version", u64::from(user.version), MAX_COUNTER)?;
         user.quota.values().try_for_each(|quota| {
             admitted(&row, admit::bounded("quota", quota.amount, admit::MAX_TOTAL))
         })?;
@@ -49,6 +52,12 @@ pub(super) fn rows(state: &State) -> Checked {
     }
     for (id, task) in state.tasks.iter() {
         check_task(&format!("task row {}", id.0), task)?;
+    }
+    for (id, cron) in state.crons.iter() {
+        check_cron(&format!("periodic job row {} ({})", id.0, cron.spec.name), cron)?;
+    }
+    for (id, row) in state.blobs.iter() {
+        admitted(&format!("blob row {}", id.0), blob::check(&row.digest, row.bytes))?;
     }
     windows(state)
 }
@@ -83,6 +92,12 @@ fn check_job(row: &str, job: &Job) -> Checked {
     job.specs.values().try_for_each(|spec| admitted(row, admit::check_job(spec)))
 }
 
+fn check_cron(row: &str, cron: &Cron) -> Checked {
+    admitted(row, cron.spec.check())?;
+    at_most(row, "version", u64::from(cron.version), MAX_COUNTER)?;
+    at_most(row, "number of runs", cron.runs.len() as u64, u64::from(cron.spec.keep_runs))
+}
+
 fn check_task(row: &str, task: &Task) -> Checked {
     admitted(row, admit::quantities("reservation", task.reservation))?;
     at_most(row, "attempt", u64::from(task.attempt), MAX_COUNTER)?;
@@ -91,6 +106,10 @@ fn check_task(row: &str, task: &Task) -> Checked {
 }
 
 fn windows(state: &State) -> Checked {
+    for (actor, count) in state.windows.per_actor() {
+        let row = format!("replay windows of {actor:?}");
+        at_most(&row, "number", count as u64, MAX_WINDOWS as u64)?;
+    }
     for ((_, client), window) in state.windows.iter() {
         let row = format!("replay window of client {client}");
         at_most(&row, "number of requests", window.entries.len() as u64, WINDOW as u64)?;

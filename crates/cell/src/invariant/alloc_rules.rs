@@ -1,9 +1,11 @@
 //! Tasks of a job inside an alloc set are in an alloc of that set, on its machine, and only while
 //! the alloc holds its place. What they hold, prod by limits, is within what the alloc holds.
 //!
-//! Reservations inside an alloc may rise beyond it together, as on a machine; nothing the system
-//! chooses to do makes that worse. An alloc itself is reclaimable like a task: its reservation is
-//! what the estimator logged for it, unless its spec switched reclamation off.
+//! Reservations inside an alloc may rise beyond it together, as on a machine, and in no other way
+//! can more be held inside than the alloc has: placements, updates of what is inside and an alloc
+//! that shrinks are looked at first. Nothing the system chooses to do makes such an excess worse,
+//! and [`super::overcommit_flagged`] holds that it is flagged and that somebody inside must leave.
+//! An alloc itself is never reclaimed: it is charged at its limits.
 
 use super::{Check, Step, violation};
 use crate::id::TaskId;
@@ -21,6 +23,10 @@ pub(super) fn check(state: &State) -> Check {
         let inside = spec.alloc_set.is_some() && task.machine.is_some();
         if inside != task.alloc.is_some() {
             return fail(format!("of {:?}, in alloc {:?}", spec.alloc_set, task.alloc));
+        }
+        let whole = task.reservation == spec.limits_of(task.index);
+        if spec.kind == JobKind::AllocSet && task.state.holds_resources() && !whole {
+            return fail(format!("is an alloc and reserves {:?}", task.reservation));
         }
         if let Some(alloc) = task.alloc {
             check_inner(state, id, task, spec, alloc)?;

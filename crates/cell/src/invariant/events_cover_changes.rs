@@ -4,7 +4,7 @@
 
 use super::{Check, Step, violation};
 use crate::event::{Event, TaskChange, What};
-use crate::id::{JobId, MachineId, ResourceId, TaskId, UserId};
+use crate::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
 use crate::job::Job;
 use crate::machine::Machine;
 use crate::table::{Key, Table};
@@ -20,6 +20,9 @@ struct Touched {
     machines: BTreeSet<MachineId>,
     users: BTreeSet<UserId>,
     resources: BTreeSet<ResourceId>,
+    crons: BTreeSet<CronId>,
+    tokens: BTreeSet<TokenId>,
+    blobs: BTreeSet<BlobId>,
     /// Jobs of which a task is touched, and machines on which a resource is: their rows keep the
     /// books of that.
     jobs_through_tasks: BTreeSet<JobId>,
@@ -61,6 +64,15 @@ fn told(events: &[Event]) -> Touched {
                 told.machines_through_resources.extend(*machine);
             }
             What::LevelRaised { .. } => told.level = true,
+            What::Cron { cron, .. } => {
+                told.crons.insert(*cron);
+            }
+            What::Token { token, .. } => {
+                told.tokens.insert(*token);
+            }
+            What::Blob { blob, .. } => {
+                told.blobs.insert(*blob);
+            }
         }
     }
     told
@@ -87,6 +99,9 @@ fn changed(step: &Step<'_>) -> Touched {
         machines: differing(&before.machines, &after.machines),
         users: differing(&before.users, &after.users),
         resources: differing(&before.resources, &after.resources),
+        crons: differing(&before.crons, &after.crons),
+        tokens: differing(&before.tokens, &after.tokens),
+        blobs: differing(&before.blobs, &after.blobs),
         machines_through_resources: BTreeSet::new(),
         level: before.level != after.level,
     }
@@ -120,6 +135,14 @@ fn every_change_is_told(step: &Step<'_>, changed: &Touched, told: &Touched) -> C
     if let Some(id) = changed.resources.difference(&told.resources).next() {
         let row = |state: &crate::state::State| format!("{:?}", state.resources.get(*id));
         return silent(format!("resource row {}", id.0), row(before), row(after));
+    }
+    let names = |what: &str, id: Option<u32>| id.map(|id| format!("{what} row {id}"));
+    let cron = changed.crons.difference(&told.crons).next().map(|id| id.0);
+    let token = changed.tokens.difference(&told.tokens).next().map(|id| id.0);
+    let blob = changed.blobs.difference(&told.blobs).next().map(|id| id.0);
+    let row = names("periodic job", cron).or(names("token", token)).or(names("blob", blob));
+    if let Some(row) = row {
+        return Err(violation(NAME, row, "changed without an event"));
     }
     match changed.level && !told.level {
         true => silent("level".to_owned(), before.level.to_string(), after.level.to_string()),
@@ -163,6 +186,9 @@ fn is_true(event: &Event, changed: &Touched) -> Check {
                 || machine.is_some_and(|machine| changed.machines.contains(&machine))
         }
         What::LevelRaised { .. } => changed.level,
+        What::Cron { cron, .. } => changed.crons.contains(cron),
+        What::Token { token, .. } => changed.tokens.contains(token),
+        What::Blob { blob, .. } => changed.blobs.contains(blob),
     };
     match happened {
         true => Ok(()),

@@ -17,6 +17,12 @@
 //! | [`overcommit_flagged`] | state | excess is known, somebody must go: B40, §5.5 |
 //! | [`no_voluntary_overcommit`] | step | prod at limits, all at reservations: B40, E2, §5.5 |
 //! | [`reservation_bounds`] | state | a reservation is at most the limit: B40, §5.5 |
+//! | [`inner_not_above_set`] | state | a job is not worth more than its alloc: B9, §2.4 |
+//! | [`one_owner_per_namespace`] | state | ephemeral resources have an owner: E1 |
+//! | [`placed_where_allowed`] | step | hard constraints, drains, crash pairings: B4, B30, B41 |
+//! | [`spread_kept`] | step | tasks are spread over failure domains: B41, §4 |
+//! | [`leases_kept`] | step | nothing starts before its time: B41 |
+//! | [`waits_for_leaving`] | step | room is handed over, not shared: B3 |
 //! | [`prod_never_preempts_prod`] | step | no preemption cascades: B10, §2.5 |
 //! | [`quota`] | state, step | nothing is admitted beyond quota: B11, §2.5 |
 //! | [`prod_quota_sold`] | step | prod quota sold is at most the cell: B11, §2.5 |
@@ -24,6 +30,7 @@
 //! | [`gang_whole`] | step | a gang is placed whole: E4 |
 //! | [`events_cover_changes`] | step | every transition is a recorded event: B5 |
 //! | [`refused_leaves_no_trace`] | step | refusals and repeats change nothing: B25, §4 |
+//! | [`slots_fire_once`] | step | a periodic job runs once for each slot: B42 |
 //! | [`time_monotone`] | step | log time never runs backwards: B22 |
 //!
 //! Sections (§) are those of the Borg paper of 2015.
@@ -33,10 +40,14 @@ mod budgets;
 mod deferred;
 mod events_cover_changes;
 mod gang_whole;
+mod inner_not_above_set;
+mod leases_kept;
 mod life;
 mod no_voluntary_overcommit;
 mod one_machine;
+mod one_owner_per_namespace;
 mod overcommit_flagged;
+mod placed_where_allowed;
 mod prod_never_preempts_prod;
 mod prod_quota_sold;
 mod quota;
@@ -44,9 +55,14 @@ mod references;
 mod refused_leaves_no_trace;
 mod reservation_bounds;
 mod retained_disk_charged;
+mod slots_fire_once;
+#[cfg(test)]
+mod spoiled;
+mod spread_kept;
 mod sums_equal_parts;
 mod time_monotone;
 mod versions_in_use_kept;
+mod waits_for_leaving;
 
 use crate::command::{Command, Entry, EvictCause, Request, Verdict};
 use crate::event::Event;
@@ -81,7 +97,7 @@ pub fn references(state: &State) -> Check {
 /// # Errors
 /// The first one found broken.
 pub fn check_state(state: &State) -> Check {
-    let checks: [fn(&State) -> Check; 11] = [
+    let checks: [fn(&State) -> Check; 13] = [
         references::check,
         sums_equal_parts::check,
         one_machine::check,
@@ -93,6 +109,8 @@ pub fn check_state(state: &State) -> Check {
         retained_disk_charged::check,
         overcommit_flagged::check,
         quota::check,
+        inner_not_above_set::check,
+        one_owner_per_namespace::check,
     ];
     checks.iter().try_for_each(|check| check(state))
 }
@@ -112,8 +130,9 @@ pub fn check_step(
     events: &[Event],
 ) -> Check {
     let step = Step { before, entry, verdicts, after, events };
-    let checks: [fn(&Step<'_>) -> Check; 11] = [
+    let checks: [fn(&Step<'_>) -> Check; 16] = [
         time_monotone::check,
+        slots_fire_once::check,
         refused_leaves_no_trace::check,
         events_cover_changes::check,
         no_voluntary_overcommit::check,
@@ -123,6 +142,10 @@ pub fn check_step(
         budgets::check,
         gang_whole::check,
         alloc_rules::check_step,
+        placed_where_allowed::check,
+        spread_kept::check,
+        leases_kept::check,
+        waits_for_leaving::check,
         retained_disk_charged::check_step,
     ];
     checks.iter().try_for_each(|check| check(&step))

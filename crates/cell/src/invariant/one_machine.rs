@@ -1,10 +1,13 @@
 //! A task is on one machine exactly when its state says so, on a machine that is up, and what was
-//! handed to it there (ports, device shares) is what its spec asks for and nobody else's.
+//! handed to it there (ports, device shares) is what its spec asks for and nobody else's. A device
+//! replaced by one of another kind leaves its holders with something else: only on a flagged
+//! machine.
 
 use super::{Check, violation};
 use crate::device::WHOLE;
 use crate::id::{MachineId, TaskId};
 use crate::machine::MachineStatus;
+use crate::spec::JobKind;
 use crate::state::State;
 use crate::task::{Task, TaskState};
 use std::collections::BTreeMap;
@@ -32,7 +35,9 @@ pub(super) fn check(state: &State) -> Check {
             ));
         }
         let waits = task.grant.as_ref().is_some_and(|grant| !grant.waits_for.is_empty());
-        if task.state == TaskState::Running && waits {
+        // An alloc that grew keeps in mind whose room it grew into, for what starts inside it.
+        let alloc = state.spec_of(task).is_some_and(|spec| spec.kind == JobKind::AllocSet);
+        if task.state == TaskState::Running && waits && !alloc {
             return fail("runs and waits for others to leave".to_owned());
         }
         if !task.state.holds_resources() {
@@ -67,6 +72,16 @@ fn granted_as_asked(state: &State, id: TaskId, task: &Task) -> Check {
         .flat_map(|request| (0..request.count).map(|_| request.milli))
         .collect();
     let held: Vec<u16> = task.devices().iter().map(|grant| grant.milli).collect();
+    let flagged = |m: MachineId| state.machines.get(m).is_none_or(|row| row.over_committed);
+    let kinds = spec.task.devices.iter().flat_map(|r| (0..r.count).map(move |_| &r.kind));
+    let devices = task.machine.and_then(|m| state.machines.get(m)).map(|row| &row.spec.devices);
+    let other = task.devices().iter().zip(kinds).find(|(grant, kind)| {
+        let found = devices.and_then(|list| list.get(usize::from(grant.device)));
+        found.is_none_or(|device| device.kind != **kind)
+    });
+    if let (Some((grant, kind)), false) = (other, task.machine.is_none_or(flagged)) {
+        return fail(format!("asks for a {kind}, has device {}", grant.device));
+    }
     match asked == held {
         true => Ok(()),
         false => fail(format!("asks for device shares {asked:?}, has {held:?}")),

@@ -2,8 +2,11 @@
 //! anything else, without indexing: the loader asks this of rows nobody has vouched for.
 
 use super::{Check, violation};
-use crate::id::{JobId, TaskId};
+use crate::credential::{AccessToken, TokenKind};
+use crate::cron::Cron;
+use crate::id::{CronId, JobId, TaskId};
 use crate::job::Job;
+use crate::name::Name;
 use crate::state::State;
 use crate::task::Task;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +17,9 @@ pub(super) fn check(state: &State) -> Check {
     names(state)?;
     state.jobs.iter().try_for_each(|(id, job)| check_job(state, id, job))?;
     newest_lives(state)?;
+    state.crons.iter().try_for_each(|(id, cron)| check_cron(state, id, cron))?;
+    let users: BTreeSet<&Name> = state.users.iter().map(|(_, user)| &user.name).collect();
+    state.tokens.iter().try_for_each(|(_, token)| check_token(&users, token))?;
     state.tasks.iter().try_for_each(|(id, task)| check_task(state, id, task))
 }
 
@@ -32,6 +38,10 @@ fn names(state: &State) -> Check {
     unique("machine", state.machines.iter().map(|(_, m)| &m.spec.name))?;
     unique("user", state.users.iter().map(|(_, u)| &u.name))?;
     unique("resource", state.resources.iter().map(|(_, r)| &r.name))?;
+    unique("token", state.tokens.iter().map(|(_, t)| &t.id))?;
+    unique("blob", state.blobs.iter().map(|(_, b)| &b.digest))?;
+    let crons = state.crons.iter().map(|(_, c)| format!("{}/{}", c.user.0, c.spec.name));
+    unique("periodic job", crons)?;
     for (id, row) in state.resources.iter() {
         let owned = row.owner.is_none_or(|owner| state.users.get(owner).is_some());
         if row.id != id || !owned {
@@ -77,6 +87,35 @@ fn check_job(state: &State, id: JobId, job: &Job) -> Check {
         }
     }
     Ok(())
+}
+
+/// Runs may have been forgotten; those that are there, or ever will be, belong to the owner.
+fn check_cron(state: &State, id: CronId, cron: &Cron) -> Check {
+    let row = || format!("periodic job row {} ({})", id.0, cron.spec.name);
+    if state.users.get(cron.user).is_none() {
+        let detail = format!("its owner, user row {}, does not exist", cron.user.0);
+        return Err(violation(NAME, row(), detail));
+    }
+    let foreign = |job: &&JobId| match state.jobs.get(**job) {
+        Some(found) => found.user != cron.user,
+        None => job.slot() >= state.jobs.slots(),
+    };
+    match cron.runs.iter().find(foreign) {
+        Some(job) => {
+            Err(violation(NAME, row(), format!("job row {} is no run of its owner", job.0)))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A token never outlives its user: somebody else may get the name.
+fn check_token(users: &BTreeSet<&Name>, token: &AccessToken) -> Check {
+    match &token.kind {
+        TokenKind::UserToken { user } if !users.contains(user) => {
+            Err(violation(NAME, format!("token {}", token.id), format!("there is no user {user}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A name may be used again once its job is dead; the living one is always the newest.

@@ -1,8 +1,9 @@
-//! A refused command, and one that found everything done already, changes no row; the only event is
-//! the rejection of a submission or update. A request repeated by id is answered, not done again.
+//! A refused command, one of which every item was refused, and one that found everything done
+//! already, changes no row; the only event is the rejection of a submission or update. A request
+//! repeated by id is answered, not done again.
 
 use super::{Check, Step, violation};
-use crate::command::{Command, Done};
+use crate::command::{Command, Done, Verdict};
 use crate::event::What;
 use crate::state::State;
 use crate::table::{Key, Table};
@@ -21,6 +22,7 @@ pub(super) fn check(step: &Step<'_>) -> Check {
     let may_reject = match verdict {
         Err(_) => matches!(command, Command::SubmitJob { .. } | Command::UpdateJob { .. }),
         Ok(Done::Unchanged) => false,
+        Ok(Done::Partly(_)) if all_refused(command, verdict) => false,
         Ok(_) => return Ok(()),
     };
     let stray = step
@@ -33,6 +35,17 @@ pub(super) fn check(step: &Step<'_>) -> Check {
     same_rows(step.before, step.after)
 }
 
+/// Whether nothing is left of a command made of items: a plan, a batch.
+fn all_refused(command: &Command, verdict: &Verdict) -> bool {
+    let items = match command {
+        Command::CommitPlan(plan) => plan.groups.len(),
+        Command::TaskReports { reports, .. } => reports.len(),
+        Command::SetReservations(changes) => changes.len(),
+        _ => return false,
+    };
+    matches!(verdict, Ok(Done::Partly(refused)) if refused.len() == items)
+}
+
 fn same_rows(before: &State, after: &State) -> Check {
     if before.level != after.level {
         return Err(violation(NAME, "level", format!("{} -> {}", before.level, after.level)));
@@ -40,6 +53,9 @@ fn same_rows(before: &State, after: &State) -> Check {
     same("user", &before.users, &after.users)?;
     same("machine", &before.machines, &after.machines)?;
     same("resource", &before.resources, &after.resources)?;
+    same("periodic job", &before.crons, &after.crons)?;
+    same("token", &before.tokens, &after.tokens)?;
+    same("blob", &before.blobs, &after.blobs)?;
     same("job", &before.jobs, &after.jobs)?;
     same("task", &before.tasks, &after.tasks)
 }
@@ -61,4 +77,48 @@ fn same<K: Key, V: Clone + PartialEq + Debug>(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::apply::fixture::{Cell, job};
+    use crate::command::{Command, Entry, Request};
+    use crate::id::{MachineId, TaskId};
+    use crate::invariant::check_step;
+    use crate::plan::{Assignment, Group, Plan};
+    use crate::time::Time;
+
+    /// Groups that put `jfoo/0` on these machines, and a row that changed meanwhile.
+    fn check(machines: &[u32], spoil: bool, want: bool) {
+        let mut cell = Cell::with_machines(1);
+        cell.submit(&job("jfoo", 1, 100));
+        let task = cell.task_id("jfoo", 0);
+        let group = |machine: &u32| {
+            let (machine, alloc) = (MachineId(*machine), None);
+            let (ports, devices) = (Vec::new(), Vec::new());
+            let assignment = Assignment { task, attempt: 0, machine, alloc, ports, devices };
+            Group { victims: Vec::new(), assignments: vec![assignment] }
+        };
+        let plan = Plan { made_at: 0, groups: machines.iter().map(group).collect() };
+        let before = cell.state.clone();
+        let by = crate::Actor::System;
+        let requests = vec![Request { by, id: None, command: Command::CommitPlan(plan) }];
+        let entry = Entry { now: Time(cell.now), requests };
+        let mut events = Vec::new();
+        let verdicts = cell.state.apply(&entry, &mut events);
+        if spoil {
+            cell.state.edit_task(TaskId(task.0), |t| t.failures_in_row += 1);
+        }
+        let found = check_step(&before, &entry, &verdicts, &cell.state, &events);
+        let found = found.map_err(|violation| violation.invariant);
+        let expected = if want { Ok(()) } else { Err(super::NAME) };
+        assert_eq!(found, expected, "{machines:?}");
+    }
+
+    #[test]
+    fn a_trace_of_a_plan_of_which_nothing_was_taken_is_found() {
+        check(&[7, 8], false, true);
+        check(&[7, 8], true, false);
+        check(&[7, 0], true, true);
+    }
 }

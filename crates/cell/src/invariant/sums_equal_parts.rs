@@ -33,6 +33,7 @@ pub(super) fn check(state: &State) -> Check {
     for (id, task) in state.tasks.iter() {
         add_task(state, &mut parts, id, task);
     }
+    note_full_allocs(state, &mut parts);
     parts.machines.values_mut().for_each(canonical);
     compare_loads(state, &parts)?;
     compare_indexes(state, &parts)
@@ -58,7 +59,7 @@ fn add_users_and_jobs(state: &State, parts: &mut Parts) {
         }
         let load = parts.users.entry(job.user).or_default();
         load.live_jobs += 1;
-        for (band, charge) in charges(job) {
+        for (band, charge) in charges(state, job) {
             let sum = load.charged.entry(band).or_default();
             *sum = sum.plus(charge);
         }
@@ -68,14 +69,21 @@ fn add_users_and_jobs(state: &State, parts: &mut Parts) {
     }
 }
 
-/// Task by task, the most any kept version allows it, in that version's band.
-fn charges(job: &Job) -> BTreeMap<Band, Resources> {
-    let paid: Vec<&Arc<JobSpec>> =
-        job.specs.values().filter(|spec| spec.alloc_set.is_none() && spec.priority.0 > 0).collect();
+/// Task by task, the most that the job's version, an end of its open update or the version the task
+/// itself runs allows it, in that version's band.
+fn charges(state: &State, job: &Job) -> BTreeMap<Band, Resources> {
+    let mut usable = BTreeSet::from([job.version]);
+    usable.extend(job.update.iter().flat_map(|update| [update.from, update.to]));
     let mut charges: BTreeMap<Band, Resources> = BTreeMap::new();
-    for index in 0..job.tasks.len() as u32 {
+    for (index, task) in job.tasks.iter().enumerate() {
+        let index = index as u32;
+        let runs = state.tasks.get(*task).map(|row| row.version);
+        let counts = |version: &u32, spec: &JobSpec| {
+            let paid = spec.alloc_set.is_none() && spec.priority.0 > 0;
+            paid && index < spec.count && (usable.contains(version) || runs == Some(*version))
+        };
         let mut most: BTreeMap<Band, Resources> = BTreeMap::new();
-        for spec in paid.iter().filter(|spec| index < spec.count) {
+        for (_, spec) in job.specs.iter().filter(|(version, spec)| counts(version, spec)) {
             let part = most.entry(spec.priority.band()).or_default();
             *part = Resources::max(*part, spec.limits_of(index));
         }
@@ -105,10 +113,36 @@ fn add_task(state: &State, parts: &mut Parts, id: TaskId, task: &Task) {
     if task.state.holds_resources() {
         load.ports.extend(task.ports().iter().map(|port| (*port, id)));
     }
+    if task.state.holds_resources() && !devices_as_asked(state, machine, task, spec) {
+        load.wrong_devices.push(id);
+    }
     match task.alloc {
         Some(alloc) => add_inner(parts.allocs.entry(alloc).or_default(), id, task, spec),
         None if task.state.holds_resources() => add_holder(load, task, spec),
         None => {}
+    }
+}
+
+/// Whether each device held is one its request takes.
+fn devices_as_asked(state: &State, machine: MachineId, task: &Task, spec: &JobSpec) -> bool {
+    let Some(row) = state.machines.get(machine) else { return true };
+    let asked =
+        spec.task.devices.iter().flat_map(|ask| (0..ask.count).map(move |_| (&ask.kind, ask)));
+    task.devices().iter().zip(asked).all(|(grant, (kind, ask))| {
+        let device = row.spec.devices.get(usize::from(grant.device));
+        let model = |model| ask.models.is_empty() || ask.models.contains(model);
+        device.is_some_and(|device| device.kind == *kind && model(&device.model))
+    })
+}
+
+fn note_full_allocs(state: &State, parts: &mut Parts) {
+    for (alloc, inside) in &parts.allocs {
+        let Some(row) = state.tasks.get(*alloc) else { continue };
+        let limits = state.spec_of(row).map(|spec| spec.limits_of(row.index)).unwrap_or_default();
+        let fits = inside.reserved.within(limits) && inside.prod_limits.within(limits);
+        if let (false, Some(machine)) = (fits, row.machine) {
+            parts.machines.entry(machine).or_default().full_allocs.push(*alloc);
+        }
     }
 }
 
@@ -233,6 +267,15 @@ fn compare_indexes(state: &State, parts: &Parts) -> Check {
     let resources = state.resources.iter().map(|(id, r)| (r.name.clone(), id)).collect();
     let kept = state.resource_names.iter().map(|(k, v)| (k.clone(), *v)).collect();
     equal_map("resource name", kept, &resources)?;
+    let crons = state.crons.iter().map(|(id, c)| ((c.user, c.spec.name.clone()), id)).collect();
+    let kept = state.cron_names.iter().map(|(k, v)| (k.clone(), *v)).collect();
+    equal_map("name of a periodic job", kept, &crons)?;
+    let tokens = state.tokens.iter().map(|(id, t)| (t.id.clone(), id)).collect();
+    let kept = state.token_names.iter().map(|(k, v)| (k.clone(), *v)).collect();
+    equal_map("token id", kept, &tokens)?;
+    let blobs = state.blobs.iter().map(|(id, b)| (b.digest.clone(), id)).collect();
+    let kept = state.blob_names.iter().map(|(k, v)| (k.clone(), *v)).collect();
+    equal_map("blob digest", kept, &blobs)?;
     let vacant: BTreeSet<TaskId> = (0..state.tasks.slots())
         .map(TaskId::from_slot)
         .filter(|id| state.tasks.get(*id).is_none())

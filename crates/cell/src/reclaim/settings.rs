@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// How one dimension is estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DimensionSettings {
     /// Added to recent peak usage, in thousandths of that usage.
     pub margin_permille: u32,
@@ -16,6 +17,7 @@ pub struct DimensionSettings {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Settings {
     /// By [`crate::resource::Dimension`].
     pub dimensions: [DimensionSettings; DIMENSIONS],

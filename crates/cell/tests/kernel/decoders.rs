@@ -154,8 +154,8 @@ fn errors_say_what_is_wrong() {
     check(&sealed(b'S', 9, payload), "format 9 is not known here; allowed: 1 to 1");
     check(&states[0][..states[0].len() - 1], "the header announces");
     check(&sealed(b'S', 1, &[payload, &[0]].concat()), "bytes follow the end");
-    // Level 7, time, entries and attempts 0, and five empty tables without rows or windows.
-    check(&sealed(b'S', 1, &[7, 0, 0, 0, 0, 0, 0, 0, 0, 0]), "level is 7; allowed: 1 to");
+    // Level 7, time, entries and attempts 0, and eight empty tables without rows or windows.
+    check(&sealed(b'S', 1, &[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), "level is 7; allowed: 1 to");
     // Four billion users in no bytes at all.
     let users = [1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f];
     check(&sealed(b'S', 1, &users), "user row 0 does not decode");

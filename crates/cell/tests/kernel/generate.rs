@@ -4,6 +4,7 @@
 
 use crate::build;
 use crate::draw::Draw;
+use crate::keyed;
 use crate::schedule;
 use crate::specs;
 use cellwright_cell::command::{
@@ -15,6 +16,7 @@ use cellwright_cell::job::Job;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::JobKey;
 use cellwright_cell::obligation;
+use cellwright_cell::observed::{ObservedState, ObservedTask};
 use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::{Capability, Quota};
@@ -38,7 +40,7 @@ pub fn opening(draw: &mut Draw) -> Vec<Entry> {
         for (band, cores) in [(Band::BestEffort, 20), (Band::Batch, 20), (Band::Production, 5)] {
             let amount = build::room(cores, 2 * cores, 10 * cores);
             let quota = Some(Quota { amount, from: Time::ZERO, until: Time::NEVER });
-            commands.push(Command::SetQuota { user: user.clone(), band, quota });
+            commands.push(Command::SetQuota { user: user.clone(), band, quota, expect: None });
         }
     }
     let request = |command| Request { by: Actor::System, id: None, command };
@@ -85,8 +87,12 @@ fn request(state: &State, sent: &[Entry], draw: &mut Draw) -> Request {
 fn actor(state: &State, command: &Command, draw: &mut Draw) -> Actor {
     let owner = match command {
         Command::SubmitJob { owner, .. } | Command::UpdateJob { owner, .. } => Some(owner.clone()),
-        Command::ResizeJob { job, .. } | Command::StopJob { job } => Some(job.user.clone()),
-        Command::UndoUpdate { job } | Command::CloseUpdate { job } => Some(job.user.clone()),
+        Command::ResizeJob { job, .. } | Command::StopJob { job, .. } => Some(job.user.clone()),
+        Command::SetCron { owner, .. } => Some(owner.clone()),
+        Command::RemoveCron { cron, .. } => Some(cron.user.clone()),
+        Command::UndoUpdate { job, .. } | Command::CloseUpdate { job, .. } => {
+            Some(job.user.clone())
+        }
         _ => None,
     };
     match (draw.below(60), owner) {
@@ -127,6 +133,7 @@ fn command(state: &State, draw: &mut Draw) -> Command {
 fn any_command(state: &State, draw: &mut Draw) -> Command {
     let waiting = state.tasks().iter().filter(|(_, row)| row.state == TaskState::Pending).count();
     match draw.below(100) {
+        _ if draw.one_in(12) => keyed::random(state, draw),
         _ if state.tasks().len() < 6 && draw.one_in(3) => submit(state, draw),
         _ if waiting > 3 && draw.one_in(4) => Command::CommitPlan(plan(state, draw)),
         0..7 => machine_command(state, draw),
@@ -154,13 +161,19 @@ fn machine_command(state: &State, draw: &mut Draw) -> Command {
     match draw.below(18) {
         0 | 1 => Command::AddMachine(specs::machine(name.as_str(), draw)),
         2 | 9 | 10 => match row {
-            Some(row) => Command::UpdateMachine { spec: specs::changed_machine(&row.spec, draw) },
-            None => Command::UpdateMachine { spec: specs::machine(name.as_str(), draw) },
+            Some(row) => Command::UpdateMachine {
+                spec: specs::changed_machine(&row.spec, draw),
+                expect: keyed::expect(draw),
+            },
+            None => Command::UpdateMachine {
+                spec: specs::machine(name.as_str(), draw),
+                expect: keyed::expect(draw),
+            },
         },
-        3 => Command::RemoveMachine { name },
+        3 => Command::RemoveMachine { name, expect: keyed::expect(draw) },
         4 => Command::MachineDown { machine },
-        5 | 11 => Command::StartDrain { name },
-        6 | 7 => Command::StopDrain { name },
+        5 | 11 => Command::StartDrain { name, expect: keyed::expect(draw) },
+        6 | 7 => Command::StopDrain { name, expect: keyed::expect(draw) },
         8 => Command::SetMachinePackages { machine, packages: specs::packages(draw).collect() },
         _ => {
             let down = |id: &MachineId| {
@@ -203,10 +216,10 @@ fn user_command(draw: &mut Draw) -> Command {
     let name = build::name(&user_name(draw));
     match draw.below(14) {
         0 | 1 => Command::AddUser { name },
-        2 => Command::RemoveUser { name },
+        2 => Command::RemoveUser { name, expect: keyed::expect(draw) },
         3 => {
             let capabilities = Capability::ALL.into_iter().filter(|_| draw.one_in(2)).collect();
-            Command::SetCapabilities { user: name, capabilities }
+            Command::SetCapabilities { user: name, capabilities, expect: keyed::expect(draw) }
         }
         _ => {
             let band = *draw.pick(&Band::ALL).unwrap_or(&Band::Batch);
@@ -215,7 +228,7 @@ fn user_command(draw: &mut Draw) -> Command {
                 from: if draw.one_in(5) { Time(draw.below(2_000_000)) } else { Time::ZERO },
                 until: if draw.one_in(4) { Time(draw.below(4_000_000)) } else { Time::NEVER },
             });
-            Command::SetQuota { user: name, band, quota }
+            Command::SetQuota { user: name, band, quota, expect: keyed::expect(draw) }
         }
     }
 }
@@ -267,9 +280,9 @@ fn job_command(state: &State, draw: &mut Draw) -> Command {
             let count = draw.below(7) as u32;
             Command::ResizeJob { job: some_job(state, draw), count, expect }
         }
-        16 => Command::StopJob { job: some_job(state, draw) },
-        17 => Command::UndoUpdate { job: updating(state, draw) },
-        _ => Command::CloseUpdate { job: updating(state, draw) },
+        16 => Command::StopJob { job: some_job(state, draw), expect: keyed::expect(draw) },
+        17 => Command::UndoUpdate { job: updating(state, draw), expect: keyed::expect(draw) },
+        _ => Command::CloseUpdate { job: updating(state, draw), expect: keyed::expect(draw) },
     }
 }
 
@@ -361,6 +374,7 @@ fn reports(state: &State, draw: &mut Draw) -> Command {
             Some(TaskState::Assigned) => Observed::Started,
             Some(TaskState::Running) if !draw.one_in(3) => continue,
             Some(TaskState::Running) => any_observation(draw),
+            Some(TaskState::Stopping(_)) if draw.one_in(4) => Observed::Finished,
             _ => Observed::Stopped,
         };
         reports.push(TaskReport { task, attempt, what });
@@ -376,6 +390,31 @@ fn reports(state: &State, draw: &mut Draw) -> Command {
     Command::TaskReports { machine, incarnation, reports }
 }
 
+/// What an agent might hold: some of what it should, in any condition, and things nobody knows.
+pub fn seen_by_agent(state: &State, machine: MachineId, draw: &mut Draw) -> Vec<ObservedTask> {
+    let load = state.machine_load(machine);
+    let tasks = load.map_or(Vec::new(), |load| load.tasks.clone());
+    let mut seen = Vec::new();
+    for task in tasks.into_iter().filter(|_| !draw.one_in(8)).collect::<Vec<_>>() {
+        let attempt = attempt_of(state, task, draw);
+        let state = match draw.below(8) {
+            0 => ObservedState::Preparing,
+            1 => ObservedState::Finished,
+            2 => ObservedState::Failed(exit(draw)),
+            3 => ObservedState::Stopped,
+            _ => ObservedState::Running { healthy: !draw.one_in(6) },
+        };
+        seen.push(ObservedTask { task, attempt, state });
+    }
+    if draw.one_in(3) {
+        let task = some_task(state, draw, |_| true);
+        let known = seen.iter().any(|report| report.task == task);
+        let state = ObservedState::Running { healthy: true };
+        seen.extend((!known).then_some(ObservedTask { task, attempt: 9, state }));
+    }
+    seen
+}
+
 fn any_observation(draw: &mut Draw) -> Observed {
     match draw.below(12) {
         0..4 => Observed::Finished,
@@ -383,6 +422,7 @@ fn any_observation(draw: &mut Draw) -> Observed {
         6..8 => Observed::Unhealthy,
         8 => Observed::Started,
         9 => Observed::Stopped,
+        10 => Observed::Lost,
         _ => Observed::Healthy,
     }
 }

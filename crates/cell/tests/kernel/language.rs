@@ -5,6 +5,7 @@
 //! Options are `key=value`; see `options.rs` for those of specs.
 
 use crate::build;
+use crate::keyed;
 use crate::options::{Options, seconds};
 use crate::schedule;
 use crate::world::{World, entry};
@@ -49,6 +50,12 @@ impl Teller {
             ["who-must-leave", machine] => {
                 let obliged = obligation::victims(&self.world.state, self.machine(machine)?);
                 Ok(obliged.into_iter().map(|id| self.world.state.task_name(id)).collect())
+            }
+            ["due", cron] => {
+                let id = self.world.state.cron_named(&self.job(cron)?);
+                let row = id.and_then(|id| self.world.state.crons().get(id)).ok_or("a cron")?;
+                let slots = cellwright_cell::cron::due(row, self.now);
+                Ok(slots.into_iter().map(|slot| format!("{}s", slot.0 / 1000)).collect())
             }
             // A machine comes with its agent: added, then heard from.
             ["machine", name, options @ ..] => {
@@ -115,7 +122,10 @@ impl Teller {
                 Some(command) => Some(command),
                 None => match self.job_command(verb, rest)? {
                     Some(command) => Some(command),
-                    None => self.task_command(verb, rest)?,
+                    None => match keyed::told(verb, rest, self.now)? {
+                        Some(command) => Some(command),
+                        None => self.task_command(verb, rest)?,
+                    },
                 },
             },
         };
@@ -127,16 +137,18 @@ impl Teller {
             ("update-machine", [name, options @ ..]) => {
                 let row = self.world.state.machines().get(self.machine(name)?);
                 let old = row.map(|row| row.spec.clone()).ok_or("a machine")?;
-                Command::UpdateMachine { spec: Options::new(options)?.machine(old)? }
+                Command::UpdateMachine { spec: Options::new(options)?.machine(old)?, expect: None }
             }
-            ("remove-machine", [name]) => Command::RemoveMachine { name: build::name(name) },
+            ("remove-machine", [name]) => {
+                Command::RemoveMachine { name: build::name(name), expect: None }
+            }
             ("up", [name, options @ ..]) => {
                 let incarnation = Options::new(options)?.number("life")?.unwrap_or(1);
                 Command::MachineUp { machine: self.machine(name)?, incarnation }
             }
             ("down", [name]) => Command::MachineDown { machine: self.machine(name)? },
-            ("drain", [name]) => Command::StartDrain { name: build::name(name) },
-            ("stop-drain", [name]) => Command::StopDrain { name: build::name(name) },
+            ("drain", [name]) => Command::StartDrain { name: build::name(name), expect: None },
+            ("stop-drain", [name]) => Command::StopDrain { name: build::name(name), expect: None },
             ("packages", [name, packages @ ..]) => {
                 let packages = packages.iter().map(|package| crate::options::package(package));
                 let machine = self.machine(name)?;
@@ -185,14 +197,16 @@ impl Teller {
     fn user_command(&self, verb: &str, rest: Words<'_>) -> Result<Option<Command>, String> {
         Ok(Some(match (verb, rest) {
             ("user", [name]) => Command::AddUser { name: build::name(name) },
-            ("remove-user", [name]) => Command::RemoveUser { name: build::name(name) },
+            ("remove-user", [name]) => {
+                Command::RemoveUser { name: build::name(name), expect: None }
+            }
             ("grant", [user, capabilities @ ..]) => {
                 let named = |text: &&str| {
                     let same = |c: &Capability| format!("{c:?}") == **text;
                     Capability::ALL.into_iter().find(same).ok_or(format!("capability {text}"))
                 };
                 let capabilities = capabilities.iter().map(named).collect::<Result<_, _>>()?;
-                Command::SetCapabilities { user: build::name(user), capabilities }
+                Command::SetCapabilities { user: build::name(user), capabilities, expect: None }
             }
             ("quota", [user, band, options @ ..]) => {
                 let band = self.band(band)?;
@@ -200,7 +214,7 @@ impl Teller {
                     ["none"] => None,
                     options => Some(self.quota(options)?),
                 };
-                Command::SetQuota { user: build::name(user), band, quota }
+                Command::SetQuota { user: build::name(user), band, quota, expect: None }
             }
             _ => return Ok(None),
         }))
@@ -243,9 +257,9 @@ impl Teller {
                 let count = count.parse().map_err(|_| "a count")?;
                 Command::ResizeJob { job: self.job(job)?, count, expect: None }
             }
-            ("stop", [job]) => Command::StopJob { job: self.job(job)? },
-            ("undo", [job]) => Command::UndoUpdate { job: self.job(job)? },
-            ("close", [job]) => Command::CloseUpdate { job: self.job(job)? },
+            ("stop", [job]) => Command::StopJob { job: self.job(job)?, expect: None },
+            ("undo", [job]) => Command::UndoUpdate { job: self.job(job)?, expect: None },
+            ("close", [job]) => Command::CloseUpdate { job: self.job(job)?, expect: None },
             ("step", [task]) => {
                 let (job, index) = task.rsplit_once('/').ok_or("USER/JOB/INDEX")?;
                 let index = index.parse().map_err(|_| "an index")?;
@@ -391,6 +405,7 @@ fn observed<'a>(verb: &str, options: Words<'a>) -> Result<Option<(Observed, Word
         ("stopped", _) => Observed::Stopped,
         ("unhealthy", _) => Observed::Unhealthy,
         ("healthy", _) => Observed::Healthy,
+        ("lost", _) => Observed::Lost,
         ("failed", ["oom", rest @ ..]) => {
             return Ok(Some((Observed::Failed(ExitClass::OutOfMemory), rest)));
         }

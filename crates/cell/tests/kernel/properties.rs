@@ -10,6 +10,7 @@ use crate::generate;
 use crate::world::{World, entry};
 use cellwright_cell::command::{Actor, Command, Done, RequestId};
 use cellwright_cell::encode;
+use cellwright_cell::observed::differences;
 use cellwright_cell::reason::Refusal;
 use cellwright_cell::replay::WINDOW;
 use cellwright_cell::state::State;
@@ -137,6 +138,34 @@ fn a_request_sent_again_gets_its_first_answer_and_changes_nothing() {
             let again = world.apply(entry)?;
             if again.verdicts != first.verdicts || !again.events.is_empty() {
                 return Err(format!("{:?}, then {:?}", first.verdicts, again.verdicts));
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Whatever an agent says it holds, telling the log once is enough, and nothing of it is refused.
+#[test]
+fn an_agents_full_state_makes_a_difference_once() {
+    for_random_runs("differences", 100, 120, |run| {
+        let mut world = run.begin()?;
+        for seed in &run.steps {
+            world.apply(generate::entry(&world.state, &world.entries, *seed))?;
+            let mut draw = Draw::new(seed.rotate_left(7));
+            let machines: Vec<_> = world.state.machines().iter().map(|(id, _)| id).collect();
+            let Some(machine) = draw.pick(&machines).copied() else { continue };
+            let incarnation = world.state.machines().get(machine).map_or(0, |m| m.incarnation);
+            let seen = generate::seen_by_agent(&world.state, machine, &mut draw);
+            let reports = differences(&world.state, machine, incarnation, &seen);
+            let command = Command::TaskReports { machine, incarnation, reports };
+            let sent = entry(world.state.now(), Actor::System, None, command);
+            let outcome = world.apply(sent)?;
+            if let Ok(Done::Partly(refused)) = &outcome.verdicts[0] {
+                return Err(format!("{seen:?}: {refused:?}"));
+            }
+            let again = differences(&world.state, machine, incarnation, &seen);
+            if !again.is_empty() {
+                return Err(format!("{seen:?} still makes a difference: {again:?}"));
             }
         }
         Ok(())

@@ -9,12 +9,16 @@ use cellwright_cell::command::{
     TaskReport,
 };
 use cellwright_cell::constraint::{AttributeValue, Constraint, Operator, Strength};
+use cellwright_cell::credential::{SecretHash, TokenFlaw, TokenKind};
+use cellwright_cell::cron::schedule::Schedule;
+use cellwright_cell::cron::{CronSpec, MissedRuns, Overlap};
 use cellwright_cell::device::{Device, DeviceGrant};
 use cellwright_cell::ephemeral::CapacityChange;
 use cellwright_cell::event::{
-    Event, JobChange, MachineChange, ResourceChange, TaskChange, UserChange, What,
+    BlobChange, CronChange, Event, JobChange, MachineChange, ResourceChange, TaskChange,
+    TokenChange, UserChange, What,
 };
-use cellwright_cell::id::{JobId, MachineId, ResourceId, TaskId, UserId};
+use cellwright_cell::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
 use cellwright_cell::job::{ChangeClass, JobOutcome, JobState};
 use cellwright_cell::label::LabelTerm;
 use cellwright_cell::machine::MachineStatus;
@@ -146,6 +150,52 @@ fn pin_specs(pins: &mut Pins) {
     one(pins, "PackageRef", &package());
     one(pins, "MachineSpec", &machine_spec());
     one(pins, "JobSpec", &job_spec());
+    one(pins, "CronSpec", &cron_spec());
+    let missed = [MissedRuns::Skip, MissedRuns::RunOnce, MissedRuns::RunAll { max: 5 }];
+    every_variant(pins, "MissedRuns", &missed);
+    every_variant(pins, "Overlap", &[Overlap::Allow, Overlap::Skip, Overlap::Replace]);
+    let user = name("ada");
+    let kinds = [
+        TokenKind::UserToken { user },
+        TokenKind::JoinAgent { machine: name("m1") },
+        TokenKind::JoinReplica { name: name("r2") },
+    ];
+    every_variant(pins, "TokenKind", &kinds);
+    let flaws =
+        [TokenFlaw::WrongSecret, TokenFlaw::Expired, TokenFlaw::Used, TokenFlaw::NotForJoining];
+    every_variant(pins, "TokenFlaw", &flaws);
+}
+
+fn cron_spec() -> CronSpec {
+    CronSpec {
+        name: name("web"),
+        schedule: Schedule::new("*/5 3 1-7 * mon").expect("a schedule"),
+        job: job_spec(),
+        missed: MissedRuns::RunAll { max: 5 },
+        overlap: Overlap::Replace,
+        paused: true,
+        keep_runs: 7,
+    }
+}
+
+fn digest() -> cellwright_cell::name::Token {
+    token(&"0a".repeat(32))
+}
+
+fn token_commands() -> Vec<Command> {
+    let (id, secret_hash) = (name("t1"), SecretHash([9; 32]));
+    let kind = TokenKind::JoinAgent { machine: name("m1") };
+    let cron = job_key("ada", "web");
+    vec![
+        Command::SetCron { owner: name("ada"), spec: cron_spec(), expect: Some(2) },
+        Command::RemoveCron { cron: cron.clone(), expect: None },
+        Command::FireCron { cron, slot: Time(60_000) },
+        Command::AddToken { id: id.clone(), kind, secret_hash, expires: Time(8) },
+        Command::RevokeToken { id: id.clone() },
+        Command::UseJoinToken { id, secret_hash },
+        Command::AddBlob { digest: digest(), bytes: 12 },
+        Command::RemoveBlob { digest: digest() },
+    ]
 }
 
 fn quota() -> Quota {
@@ -216,26 +266,33 @@ fn plan() -> Plan {
 fn commands() -> Vec<Command> {
     let (job, machine) = (job_key("ada", "web"), MachineId(2));
     let mut all = more_commands();
+    all.extend(token_commands());
     all.extend([
         Command::AddMachine(machine_spec()),
-        Command::UpdateMachine { spec: machine_spec() },
-        Command::RemoveMachine { name: name("m1") },
+        Command::UpdateMachine { spec: machine_spec(), expect: None },
+        Command::RemoveMachine { name: name("m1"), expect: None },
         Command::MachineUp { machine, incarnation: 3 },
         Command::MachineDown { machine },
-        Command::StartDrain { name: name("m1") },
-        Command::StopDrain { name: name("m1") },
+        Command::StartDrain { name: name("m1"), expect: None },
+        Command::StopDrain { name: name("m1"), expect: None },
         Command::SetMachinePackages { machine, packages: BTreeSet::from([package()]) },
         Command::AddUser { name: name("ada") },
-        Command::RemoveUser { name: name("ada") },
+        Command::RemoveUser { name: name("ada"), expect: None },
         Command::SetCapabilities {
             user: name("ada"),
             capabilities: BTreeSet::from([Capability::ManageMachines]),
+            expect: None,
         },
-        Command::SetQuota { user: name("ada"), band: Band::Batch, quota: Some(quota()) },
+        Command::SetQuota {
+            user: name("ada"),
+            band: Band::Batch,
+            quota: Some(quota()),
+            expect: None,
+        },
         Command::SubmitJob { owner: name("ada"), spec: job_spec() },
         Command::UpdateJob { owner: name("ada"), spec: job_spec(), expect: Some(4) },
         Command::ResizeJob { job: job.clone(), count: 5, expect: None },
-        Command::StopJob { job: job.clone() },
+        Command::StopJob { job: job.clone(), expect: None },
     ]);
     all
 }
@@ -243,8 +300,8 @@ fn commands() -> Vec<Command> {
 fn more_commands() -> Vec<Command> {
     let (job, machine, task) = (job_key("ada", "web"), MachineId(2), TaskId(3));
     vec![
-        Command::UndoUpdate { job: job.clone() },
-        Command::CloseUpdate { job: job.clone() },
+        Command::UndoUpdate { job: job.clone(), expect: None },
+        Command::CloseUpdate { job: job.clone(), expect: None },
         Command::StepUpdate { job, index: 6 },
         Command::PurgeJobs { ended_before: Time(1000) },
         Command::CommitPlan(plan()),
@@ -288,6 +345,7 @@ fn pin_requests(pins: &mut Pins) {
         Observed::Stopped,
         Observed::Unhealthy,
         Observed::Healthy,
+        Observed::Lost,
     ];
     every_variant(pins, "Observed", &observed);
 }
@@ -344,6 +402,10 @@ fn refusals() -> Vec<Refusal> {
         Refusal::BadLevel { asked: 3, found: 1, allowed: text("2") },
         Refusal::SystemOnly(ada.clone()),
         Refusal::ForeignNamespace { user: ada, namespace: token("app") },
+        Refusal::NoSuchCron(job_key("ada", "tick")),
+        Refusal::NoSuchToken(name("t1")),
+        Refusal::BadToken { id: name("t1"), flaw: TokenFlaw::Expired },
+        Refusal::NoSuchBlob(token("ab")),
     ]
 }
 
@@ -376,6 +438,8 @@ fn reasons() -> Vec<Reason> {
         Reason::Reservation,
         Reason::Retention,
         Reason::Rebalanced,
+        Reason::SlotDue,
+        Reason::LastRunActive,
     ]
 }
 
@@ -398,6 +462,9 @@ fn pin_events(pins: &mut Pins) {
             change: ResourceChange::Created,
         },
         What::LevelRaised { level: 2 },
+        What::Cron { cron: CronId(1), change: CronChange::Removed },
+        What::Token { token: TokenId(2), change: TokenChange::Revoked },
+        What::Blob { blob: BlobId(3), change: BlobChange::Removed },
     ];
     every_variant(pins, "What", &what);
     for (at, what) in what.into_iter().enumerate() {
@@ -485,6 +552,20 @@ fn pin_other_changes(pins: &mut Pins) {
         ResourceChange::Deleted,
     ];
     every_variant(pins, "ResourceChange", &resources);
+    let (slot, job) = (Time(60_000), JobId(4));
+    let crons = [
+        CronChange::Added,
+        CronChange::Updated { version: 2 },
+        CronChange::Removed,
+        CronChange::Fired { slot, job },
+        CronChange::Skipped { slot },
+        CronChange::Rejected { slot },
+    ];
+    every_variant(pins, "CronChange", &crons);
+    let tokens =
+        [TokenChange::Added, TokenChange::Used, TokenChange::Revoked, TokenChange::Expired];
+    every_variant(pins, "TokenChange", &tokens);
+    every_variant(pins, "BlobChange", &[BlobChange::Added, BlobChange::Removed]);
 }
 
 /// `TaskChange.Started`, `Refusal.NoSuchUser`: everything pinned above, by name.
@@ -527,6 +608,13 @@ pub fn state_and_entry() -> (State, Entry) {
         id 7.2 stop ada/gone
         wait 10s
         purge
+        cron ada/tick */5_*_*_*_* cpu=1 ram=1g priority=0 missed=2
+        wait 300s
+        fire ada/tick 300s
+        token t1 7 user ada for=60s
+        token t2 8 agent m9 for=60s
+        join t2 8
+        blob a 300
         remove-user nobody";
     let mut teller = Teller::default();
     for line in story.lines() {

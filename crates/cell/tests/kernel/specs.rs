@@ -33,8 +33,13 @@ pub fn machine(name: &str, draw: &mut Draw) -> MachineSpec {
 
 pub fn changed_machine(old: &MachineSpec, draw: &mut Draw) -> MachineSpec {
     let mut spec = old.clone();
-    match draw.below(4) {
+    match draw.below(5) {
         0 => spec.capacity.cpu = spec.capacity.cpu / 2 + 1,
+        3 => {
+            if let Some(device) = spec.devices.first_mut() {
+                device.model = build::token(if draw.one_in(2) { "t4" } else { "a100" });
+            }
+        }
         1 => spec.capacity = build::room(8, 16, 100),
         2 => spec.devices = build::gpus(draw.below(3) as usize),
         _ => spec.rack = draw.one_in(2).then(|| build::token("r1")),

@@ -23,11 +23,11 @@ fn file(format: u16) -> PathBuf {
     folder.join(format!("format-{format}.txt"))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Vec<u8> {
+pub fn unhex(text: &str) -> Vec<u8> {
     let digit = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).expect("pins are hex");
     (0..text.len() / 2).map(|i| digit(2 * i)).collect()
 }

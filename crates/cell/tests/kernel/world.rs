@@ -61,6 +61,9 @@ impl World {
                 What::Machine { change, .. } => count("MachineChange", change),
                 What::User { change, .. } => count("UserChange", change),
                 What::Resource { change, .. } => count("ResourceChange", change),
+                What::Cron { change, .. } => count("CronChange", change),
+                What::Token { change, .. } => count("TokenChange", change),
+                What::Blob { change, .. } => count("BlobChange", change),
                 What::JobRejected { .. } | What::LevelRaised { .. } => {}
             }
         }

@@ -15,7 +15,8 @@ use crate::reason::Reason;
 use crate::resource::{Dimension, Resources};
 use crate::spec::{Domain, JobKind, JobSpec};
 use crate::state::State;
-use crate::task::Task;
+use crate::task::{Grant, Task};
+use std::sync::Arc;
 
 /// What is held where the task is: on its machine, or inside its alloc.
 #[derive(Default)]
@@ -87,10 +88,31 @@ impl Context<'_> {
         self.state.edit_task(id, take);
         if self.still_fits(id, &task, &old, &new, &before) {
             self.touched.push(machine);
+            if !new.limits_of(task.index).within(old.limits_of(task.index)) {
+                self.wait_for_leaving(id, &task, machine);
+            }
             return true;
         }
         self.state.edit_task(id, |t| *t = task);
         false
+    }
+
+    /// A task that grows where it is may get the room of some who are still on their way out, as if
+    /// it had been put there anew: it starts again when they are gone. An alloc does not start
+    /// again; what is put into it waits instead.
+    fn wait_for_leaving(&mut self, id: TaskId, task: &Task, machine: MachineId) {
+        let leaving = self.leaving(machine, task.alloc, &[]);
+        if leaving.is_empty() {
+            return;
+        }
+        self.state.edit_task(id, |t| {
+            let grant = Arc::make_mut(t.grant.get_or_insert_with(|| Arc::new(Grant::default())));
+            let known = std::mem::take(&mut grant.waits_for);
+            grant.waits_for = leaving;
+            let missing = known.into_iter().filter(|v| !grant.waits_for.contains(v));
+            let missing: Vec<_> = missing.collect();
+            grant.waits_for.extend(missing);
+        });
     }
 
     fn still_fits(

@@ -1,0 +1,144 @@
+//! Blobs come when the masters have the bytes, and go when nobody needs them: a live job or a
+//! periodic one that names the digest keeps it.
+
+use super::Context;
+use crate::blob::{self, Blob};
+use crate::command::{Actor, Done, Verdict};
+use crate::event::{BlobChange, What};
+use crate::name::Token;
+use crate::quota::Capability;
+use crate::reason::{Reason, Refusal};
+use crate::spec::JobSpec;
+
+impl Context<'_> {
+    pub(super) fn add_blob(&mut self, digest: &Token, bytes: u64) -> Verdict {
+        if let Actor::User(name) = self.by {
+            self.user_by_name(name)?;
+        }
+        blob::check(digest, bytes)?;
+        if let Some(old) = self.state.blob_named(digest).and_then(|id| self.state.blobs.get(id)) {
+            return match old.bytes == bytes {
+                true => Ok(Done::Unchanged),
+                false => Err(Refusal::Exists(format!("blob {digest} of {} bytes", old.bytes))),
+            };
+        }
+        if !self.state.blobs.has_room_for(1) {
+            return Err(Refusal::Full("blobs".into()));
+        }
+        let (digest, created, by) = (digest.clone(), self.now, self.by.clone());
+        let blob = self.state.insert_blob(Blob { digest, bytes, created, by });
+        self.emit(What::Blob { blob, change: BlobChange::Added }, Reason::Requested);
+        Ok(Done::Applied)
+    }
+
+    /// By whoever brought it, or who may administrate jobs.
+    pub(super) fn remove_blob(&mut self, digest: &Token) -> Verdict {
+        let id = self.state.blob_named(digest);
+        let found = id.and_then(|id| Some((id, self.state.blobs.get(id)?)));
+        if found.is_none_or(|(_, row)| row.by != *self.by) {
+            self.require(Capability::AdministrateJobs)?;
+        }
+        let (blob, _) = found.ok_or_else(|| Refusal::NoSuchBlob(digest.clone()))?;
+        if let Some(holder) = self.holder_of(digest) {
+            return Err(Refusal::WrongState { what: format!("{holder} needs blob {digest}") });
+        }
+        self.state.remove_blob(blob);
+        self.emit(What::Blob { blob, change: BlobChange::Removed }, Reason::Requested);
+        Ok(Done::Applied)
+    }
+
+    /// Somebody whose tasks would not start without it.
+    fn holder_of(&self, digest: &Token) -> Option<String> {
+        let names = |spec: &JobSpec| spec.task.packages.iter().any(|p| p.digest == *digest);
+        let live = self.state.jobs.iter().filter(|(_, job)| !job.is_dead());
+        let job = live.map(|(id, job)| (id, job.specs.values().any(|spec| names(spec))));
+        let job = job.filter(|(_, named)| *named).find_map(|(id, _)| self.state.job_key(id));
+        let cron = || self.state.crons.iter().find(|(_, cron)| names(&cron.spec.job));
+        job.map(|key| format!("job {key}")).or_else(|| {
+            let key = self.state.cron_key(cron()?.0)?;
+            Some(format!("periodic job {key}"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::apply::fixture::{Cell, job, key, name};
+    use crate::command::{Command, Done};
+    use crate::cron::schedule::Schedule;
+    use crate::cron::{CronSpec, MissedRuns, Overlap};
+    use crate::name::Token;
+    use crate::render;
+    use crate::spec::{JobSpec, PackageRef};
+
+    fn digest(letter: &str) -> Token {
+        Token::new(&letter.repeat(64)).unwrap()
+    }
+
+    fn add(letter: &str, bytes: u64) -> Command {
+        Command::AddBlob { digest: digest(letter), bytes }
+    }
+
+    fn remove(letter: &str) -> Command {
+        Command::RemoveBlob { digest: digest(letter) }
+    }
+
+    fn with_package(named: &str, letter: &str) -> JobSpec {
+        let mut spec = job(named, 1, 0);
+        let package = Token::new("server").unwrap();
+        spec.task.packages = vec![PackageRef { name: package, digest: digest(letter), bytes: 9 }];
+        spec
+    }
+
+    #[test]
+    fn blobs_are_added_once_and_removed_by_who_brought_them() {
+        let mut cell = Cell::with_machines(0);
+        cell.ok(Command::AddUser { name: name("ufoo") });
+        let check = |cell: &mut Cell, by: &str, command, want: &str| {
+            let got = cell.by(by, command);
+            assert_eq!(render::verdict(&cell.state, &got), want);
+        };
+        let a = "a".repeat(64);
+        check(&mut cell, "ubar", add("a", 9), "done");
+        check(&mut cell, "ufoo", add("a", 9), "nothing to do");
+        let other = format!("refused: blob {a} of 9 bytes exists already");
+        check(&mut cell, "ufoo", add("a", 8), &other);
+        let lacks = "refused: user ufoo lacks the capability AdministrateJobs";
+        check(&mut cell, "ufoo", remove("a"), lacks);
+        check(&mut cell, "ufoo", remove("b"), lacks);
+        check(&mut cell, "nobody", add("b", 9), "refused: there is no user nobody");
+        check(&mut cell, "ubar", remove("a"), "done");
+        assert_eq!(cell.refused(remove("a")), format!("there is no blob {a}"));
+        let short = Command::AddBlob { digest: Token::new("abc").unwrap(), bytes: 1 };
+        assert!(cell.refused(short).starts_with("field digest: value abc is not valid"));
+        assert!(cell.refused(add("A", 1)).starts_with("field digest"));
+        assert!(cell.refused(add("a", 1 << 51)).starts_with("field bytes"));
+    }
+
+    #[test]
+    fn what_a_job_needs_stays() {
+        let mut cell = Cell::with_machines(0);
+        cell.ok(add("a", 9));
+        cell.ok(add("b", 9));
+        cell.submit(&with_package("jfoo", "a"));
+        let cron = CronSpec {
+            name: name("tick"),
+            schedule: Schedule::new("0 0 * * *").unwrap(),
+            job: with_package("tick", "b"),
+            missed: MissedRuns::Skip,
+            overlap: Overlap::Allow,
+            paused: false,
+            keep_runs: 1,
+        };
+        cell.ok(Command::SetCron { owner: name("ubar"), spec: cron, expect: None });
+        let needs = |who: &str, letter: &str| {
+            format!("not possible while {who} needs blob {}", letter.repeat(64))
+        };
+        assert_eq!(cell.refused(remove("a")), needs("job ubar/jfoo", "a"));
+        assert_eq!(cell.refused(remove("b")), needs("periodic job ubar/tick", "b"));
+        cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
+        assert_eq!(cell.ok(remove("a")), Done::Applied);
+        cell.ok(Command::RemoveCron { cron: key("ubar/tick"), expect: None });
+        assert_eq!(cell.ok(remove("b")), Done::Applied);
+    }
+}

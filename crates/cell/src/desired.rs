@@ -1,0 +1,189 @@
+//! Orders for a machine: what its agent must hold, computed from the replicated state alone, so
+//! that any replica's link shard can give them. Orders are always complete: whatever runs on the
+//! machine and is not listed must be killed. Unknown tasks, superseded attempts and what was lost
+//! while the machine was silent all end that way, without a message of their own.
+//!
+//! Rejected: orders as a stream of starts and stops. An agent that missed one would be wrong for
+//! ever; one that gets the whole list is right at the next poll.
+
+use crate::device::DeviceGrant;
+use crate::id::{MachineId, TaskId};
+use crate::plan::Victim;
+use crate::priority::{AppClass, Priority};
+use crate::resource::Resources;
+use crate::spec::{JobKind, JobSpec, PackageRef};
+use crate::state::State;
+use crate::task::{StopCause, Task, TaskState};
+use crate::time::Span;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What an agent must do about one task.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DesiredTask {
+    pub task: TaskId,
+    pub attempt: u32,
+    /// `user/job/index`.
+    pub name: String,
+    pub action: Action,
+    /// Of an `at_most_one` job: the agent kills the task when it has not heard for so long.
+    pub lease: Option<Span>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    Run(Box<Work>),
+    /// Warn, wait for the notice, kill.
+    Stop {
+        notice: Span,
+        cause: StopCause,
+    },
+    /// An alloc: keep the room, run nothing. What waits for somebody to leave has the room when
+    /// they are gone.
+    Hold {
+        limits: Resources,
+        devices: Vec<DeviceGrant>,
+        waits_for: Vec<Victim>,
+    },
+}
+
+/// Everything needed to start a task.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Work {
+    pub command: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    pub limits: Resources,
+    pub ports: Vec<u16>,
+    pub devices: Vec<DeviceGrant>,
+    pub packages: Vec<PackageRef>,
+    pub notice: Span,
+    pub priority: Priority,
+    pub appclass: AppClass,
+    /// The alloc it runs in.
+    pub alloc: Option<TaskId>,
+    /// It starts when these are gone from the machine.
+    pub waits_for: Vec<Victim>,
+}
+
+/// What the agent of `machine` must hold, by task. Nothing for a machine the cell does not have.
+/// Costs what is on that machine and nothing else.
+#[must_use]
+pub fn desired(state: &State, machine: MachineId) -> Vec<DesiredTask> {
+    let Some(load) = state.machine_load(machine) else { return Vec::new() };
+    let order = |id: &TaskId| {
+        let row = state.tasks().get(*id)?;
+        let spec = state.spec_of(row)?;
+        Some(DesiredTask {
+            task: *id,
+            attempt: row.attempt,
+            name: state.task_name(*id),
+            action: action(row, spec),
+            lease: spec.at_most_one,
+        })
+    };
+    load.tasks.iter().filter_map(order).collect()
+}
+
+fn action(row: &Task, spec: &JobSpec) -> Action {
+    let notice = spec.task.notice;
+    if let TaskState::Stopping(cause) = row.state {
+        return Action::Stop { notice, cause };
+    }
+    let limits = spec.limits_of(row.index);
+    let devices = row.devices().to_vec();
+    let waits_for = row.grant.as_ref().map_or(Vec::new(), |grant| grant.waits_for.clone());
+    if spec.kind == JobKind::AllocSet {
+        return Action::Hold { limits, devices, waits_for };
+    }
+    Action::Run(Box::new(Work {
+        command: spec.command_of(row.index).to_vec(),
+        env: spec.env_of(row.index).clone(),
+        limits,
+        ports: row.ports().to_vec(),
+        devices,
+        packages: spec.task.packages.clone(),
+        notice,
+        priority: spec.priority,
+        appclass: spec.appclass,
+        alloc: row.alloc,
+        waits_for,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::fixture::{Cell, all, job, key};
+    use crate::command::{Command, Observed};
+    use crate::plan::{Assignment, Group, Plan};
+    use crate::spec::TaskOverride;
+
+    const M1: MachineId = MachineId(0);
+
+    fn orders(cell: &Cell) -> Vec<(String, u32, Action)> {
+        let list = desired(&cell.state, M1);
+        assert!(list.is_sorted_by_key(|order| order.task));
+        list.into_iter().map(|order| (order.name, order.attempt, order.action)).collect()
+    }
+
+    #[test]
+    fn a_task_is_run_and_then_stopped_and_then_no_longer_listed() {
+        let mut cell = Cell::with_machines(1);
+        let mut spec = job("jfoo", 2, 100);
+        spec.task.ports = 1;
+        spec.task.command = vec!["serve".into()];
+        spec.task.env.insert("A".into(), "b".into());
+        let own = Some(vec!["lead".into()]);
+        spec.overrides.insert(1, TaskOverride { command: own, ..TaskOverride::default() });
+        spec.at_most_one = Some(Span::seconds(30));
+        cell.submit(&spec);
+        assert_eq!(orders(&cell), []);
+        cell.run("jfoo", 1, "m1");
+        let list = desired(&cell.state, M1);
+        let [only] = &list[..] else { panic!("{list:?}") };
+        assert_eq!((only.name.as_str(), only.attempt), ("ubar/jfoo/1", 1));
+        assert_eq!(only.lease, Some(Span::seconds(30)));
+        let Action::Run(work) = &only.action else { panic!("{only:?}") };
+        assert_eq!((&work.command[..], work.limits), (&["lead".to_owned()][..], all(10)));
+        assert_eq!((work.env["A"].as_str(), work.ports.len()), ("b", 1));
+        cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
+        let stop = Action::Stop { notice: Span::seconds(10), cause: StopCause::Killed };
+        assert_eq!(orders(&cell), [("ubar/jfoo/1".to_owned(), 1, stop)]);
+        cell.report("jfoo", 1, Observed::Stopped);
+        assert_eq!(orders(&cell), []);
+        assert_eq!(desired(&cell.state, MachineId(9)), []);
+    }
+
+    #[test]
+    fn a_preemptor_waits_for_its_victim_and_an_alloc_is_held() {
+        let mut cell = Cell::with_machines(1);
+        let mut set = job("set", 1, 200);
+        set.kind = JobKind::AllocSet;
+        cell.submit(&set);
+        cell.run("set", 0, "m1");
+        let mut low = job("low", 1, 100);
+        low.task.limits = all(90);
+        cell.submit(&low);
+        cell.run("low", 0, "m1");
+        let mut high = job("high", 1, 200);
+        high.task.limits = all(50);
+        cell.submit(&high);
+        let victim = Victim { task: cell.task_id("low", 0), attempt: 1 };
+        let task = cell.task_id("high", 0);
+        let (ports, devices) = (Vec::new(), Vec::new());
+        let assignment = Assignment { task, attempt: 0, machine: M1, alloc: None, ports, devices };
+        let group = Group { victims: vec![victim], assignments: vec![assignment] };
+        cell.ok(Command::CommitPlan(Plan { made_at: 0, groups: vec![group] }));
+        let list = desired(&cell.state, M1);
+        let hold = Action::Hold { limits: all(10), devices: vec![], waits_for: vec![] };
+        assert_eq!(list[0].action, hold);
+        let cause = StopCause::Preempted;
+        assert_eq!(list[1].action, Action::Stop { notice: Span::seconds(10), cause });
+        let Action::Run(work) = &list[2].action else { panic!("{:?}", list[2]) };
+        assert_eq!(work.waits_for, [victim]);
+    }
+}

@@ -1,0 +1,70 @@
+//! At the step that places a task, its machine is up, not draining (allocs that are still there
+//! aside), meets every hard constraint, is none the task keeps crashing on, and has the devices the
+//! task asked for. The same of constraints when a task takes a new version where it is.
+//!
+//! Of the step, not of the state: a machine's attributes may change later, and who is there stays.
+
+use super::{Check, Step, violation};
+use crate::id::TaskId;
+use crate::machine::{Machine, MachineStatus};
+use crate::spec::JobSpec;
+use crate::task::{CRASHES_TO_AVOID, Task, TaskState};
+
+const NAME: &str = "placed_where_allowed";
+
+pub(super) fn check(step: &Step<'_>) -> Check {
+    if step.only().is_none() {
+        return Ok(());
+    }
+    for (id, new) in step.after.tasks.iter() {
+        let Some(old) = step.before.tasks.get(id).filter(|old| old.job == new.job) else {
+            continue;
+        };
+        let machine = new.machine.and_then(|machine| step.after.machines.get(machine));
+        let (Some(machine), Some(spec)) = (machine, step.after.spec_of(new)) else { continue };
+        let placed = old.state == TaskState::Pending && new.state == TaskState::Assigned;
+        let stays = old.state.holds_resources() && old.machine == new.machine;
+        if placed {
+            check_place(step, id, old, new, machine)?;
+        }
+        let changed = stays
+            && new.state.holds_resources()
+            && step.before.spec_of(old).is_some_and(|was| was.constraints != spec.constraints);
+        if placed || changed {
+            check_constraints(step, id, spec, machine)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_constraints(step: &Step<'_>, id: TaskId, spec: &JobSpec, machine: &Machine) -> Check {
+    let mut hard = spec.constraints.iter().filter(|constraint| constraint.is_hard());
+    match hard.find(|constraint| !constraint.holds(&machine.spec.attributes)) {
+        Some(broken) => {
+            let detail = format!("on {}, which breaks {broken:?}", machine.spec.name);
+            Err(violation(NAME, step.after.task_name(id), detail))
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_place(step: &Step<'_>, id: TaskId, old: &Task, new: &Task, machine: &Machine) -> Check {
+    let fail = |detail: String| Err(violation(NAME, step.after.task_name(id), detail));
+    let name = &machine.spec.name;
+    if machine.status != MachineStatus::Up || (machine.draining && new.alloc.is_none()) {
+        let (status, draining) = (machine.status, machine.draining);
+        return fail(format!("placed on {name}: {status:?}, draining {draining}"));
+    }
+    let avoided = old.crashed_on.iter().find(|pair| {
+        let counts = pair.crashes >= CRASHES_TO_AVOID && pair.until > step.after.now;
+        counts && Some(pair.machine) == new.machine
+    });
+    if let Some(pair) = avoided {
+        return fail(format!("placed on {name}, where it crashed {} times", pair.crashes));
+    }
+    let load = new.machine.and_then(|machine| step.after.machine_load(machine));
+    match load.is_some_and(|load| load.wrong_devices.contains(&id)) {
+        true => fail(format!("placed on {name} with devices it did not ask for")),
+        false => Ok(()),
+    }
+}

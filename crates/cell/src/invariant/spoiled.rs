@@ -1,0 +1,193 @@
+//! The checks themselves, checked: each case is a step or a state as `apply` leaves it, spoiled in
+//! one place, and the one invariant that must notice. A check that never fails guards nothing.
+
+use super::{check_state, check_step};
+use crate::Actor;
+use crate::apply::fixture::{Cell, job, key, machine, name};
+use crate::command::{Command, Entry, Observed, Request, ReservationChange};
+use crate::constraint::{Constraint, Operator, Strength};
+use crate::id::MachineId;
+use crate::name::Token;
+use crate::plan::{Assignment, Group, Plan};
+use crate::priority::Priority;
+use crate::resource::Resources;
+use crate::spec::{Domain, JobKind, JobSpec, SpreadLimit};
+use crate::state::State;
+use crate::time::Time;
+use std::sync::Arc;
+
+const M2: MachineId = MachineId(1);
+
+fn token(text: &str) -> Token {
+    Token::new(text).unwrap()
+}
+
+fn placing(cell: &Cell, task: &str, index: usize) -> Command {
+    let (task, row) = (cell.task_id(task, index), cell.task(task, index));
+    let (machine, alloc, ports, devices) = (MachineId(0), None, vec![], vec![]);
+    let assignment = Assignment { task, attempt: row.attempt, machine, alloc, ports, devices };
+    let group = Group { victims: vec![], assignments: vec![assignment] };
+    Command::CommitPlan(Plan { made_at: 0, groups: vec![group] })
+}
+
+/// Applies the command and spoils what it led to; the invariant that notices.
+fn noticed(cell: &mut Cell, command: Command, spoil: impl Fn(&mut State)) -> Option<&'static str> {
+    let before = cell.state.clone();
+    let requests = vec![Request { by: Actor::System, id: None, command }];
+    let entry = Entry { now: Time(cell.now), requests };
+    let mut events = Vec::new();
+    let verdicts = cell.state.apply(&entry, &mut events);
+    check_step(&before, &entry, &verdicts, &cell.state, &events).unwrap();
+    spoil(&mut cell.state);
+    let found = check_step(&before, &entry, &verdicts, &cell.state, &events);
+    found.err().map(|violation| violation.invariant)
+}
+
+fn noticed_in_state(cell: &mut Cell, spoil: impl Fn(&mut State)) -> Option<&'static str> {
+    check_state(&cell.state).unwrap();
+    spoil(&mut cell.state);
+    check_state(&cell.state).err().map(|violation| violation.invariant)
+}
+
+/// `jfoo/1` is placed on `m1`; spoiled, it went to `m2`, which `prepare` made a wrong place.
+fn check_misplaced(shape: fn(&mut JobSpec), prepare: fn(&mut Cell), want: &str) {
+    let mut cell = Cell::with_machines(2);
+    let mut spec = job("jfoo", 2, 100);
+    shape(&mut spec);
+    cell.submit(&spec);
+    prepare(&mut cell);
+    let (command, task) = (placing(&cell, "jfoo", 1), cell.task_id("jfoo", 1));
+    let spoil = |state: &mut State| {
+        state.edit_task(task, |t| t.machine = Some(M2));
+    };
+    assert_eq!(noticed(&mut cell, command, spoil), Some(want));
+}
+
+#[test]
+fn a_task_in_a_place_it_may_not_have_is_noticed() {
+    let spread = |spec: &mut JobSpec| {
+        spec.spread = vec![SpreadLimit { domain: Domain::Machine, limit: 1 }];
+    };
+    check_misplaced(spread, |cell| cell.run("jfoo", 0, "m2"), "spread_kept");
+    let drain = |cell: &mut Cell| {
+        cell.ok(Command::StartDrain { name: name("m2"), expect: None });
+    };
+    check_misplaced(|_| {}, drain, "placed_where_allowed");
+    let constrained = |spec: &mut JobSpec| {
+        let (operator, strength) = (Operator::Absent, Strength::Hard);
+        spec.constraints = vec![Constraint { attribute: token("slow"), operator, strength }];
+    };
+    let slow = |cell: &mut Cell| {
+        let mut spec = machine("m2", 100);
+        spec.attributes.insert(token("slow"), crate::constraint::AttributeValue::Integer(1));
+        cell.ok(Command::UpdateMachine { spec, expect: None });
+    };
+    check_misplaced(constrained, slow, "placed_where_allowed");
+}
+
+#[test]
+fn a_task_that_does_not_wait_for_those_who_leave_is_noticed() {
+    let mut cell = Cell::with_machines(1);
+    cell.submit(&job("jold", 1, 100));
+    cell.run("jold", 0, "m1");
+    cell.ok(Command::StopJob { job: key("ubar/jold"), expect: None });
+    cell.submit(&job("jfoo", 1, 100));
+    let (command, task) = (placing(&cell, "jfoo", 0), cell.task_id("jfoo", 0));
+    let spoil = |state: &mut State| {
+        state.edit_task(task, |t| t.grant = None);
+    };
+    assert_eq!(noticed(&mut cell, command, spoil), Some("waits_for_leaving"));
+}
+
+/// An alloc set of priority 110 with a job inside, and reservations beyond what the alloc has.
+fn full_alloc() -> Cell {
+    let mut cell = Cell::with_machines(1);
+    let mut set = job("jset", 1, 110);
+    set.kind = JobKind::AllocSet;
+    cell.submit(&set);
+    cell.run("jset", 0, "m1");
+    let mut inner = job("jfoo", 2, 110);
+    inner.alloc_set = Some(key("ubar/jset"));
+    cell.submit(&inner);
+    let alloc = cell.task_id("jset", 0);
+    for index in [0, 1] {
+        let (task, attempt) = (cell.task_id("jfoo", index), 0);
+        let reservation = Resources { cpu: 4, ..Resources::ZERO };
+        let change = ReservationChange { task, attempt, reservation };
+        cell.ok(Command::SetReservations(vec![change]));
+        cell.run_in("jfoo", index, "m1", Some(alloc));
+    }
+    let reservation = Resources { cpu: 8, ..Resources::ZERO };
+    let change = ReservationChange { task: cell.task_id("jfoo", 0), attempt: 1, reservation };
+    cell.ok(Command::SetReservations(vec![change]));
+    cell
+}
+
+#[test]
+fn an_alloc_that_holds_too_much_or_too_important_a_job_is_noticed() {
+    let unflag = |state: &mut State| {
+        state.edit_machine(MachineId(0), |m| m.over_committed = false);
+    };
+    assert_eq!(noticed_in_state(&mut full_alloc(), unflag), Some("overcommit_flagged"));
+    let mut cell = full_alloc();
+    let set = cell.state.job_named(&key("ubar/jset")).unwrap();
+    let demote = |state: &mut State| {
+        state.edit_job(set, |job| {
+            let version = job.version;
+            let mut spec = (**job.spec()).clone();
+            spec.priority = Priority(109);
+            job.specs.insert(version, Arc::new(spec));
+        });
+    };
+    assert_eq!(noticed_in_state(&mut cell, demote), Some("inner_not_above_set"));
+    let mut cell = full_alloc();
+    let alloc = cell.task_id("jset", 0);
+    let reclaim = |state: &mut State| {
+        state.edit_task(alloc, |t| t.reservation.cpu -= 1);
+    };
+    assert_eq!(noticed_in_state(&mut cell, reclaim), Some("alloc_rules"));
+}
+
+#[test]
+fn a_namespace_of_two_owners_is_noticed() {
+    let mut cell = Cell::with_machines(1);
+    for text in ["slot", "data"] {
+        let (namespace, name) = (token("app"), token(text));
+        let lease_until = Time::NEVER;
+        let set = Command::SetResource { namespace, name, lease_until, changes: vec![] };
+        cell.by("ubar", set).unwrap();
+    }
+    let (last, _) = cell.state.resources.iter().last().unwrap();
+    let spoil = |state: &mut State| {
+        if let Some(row) = state.resources.get_mut(last) {
+            row.owner = None;
+        }
+    };
+    assert_eq!(noticed_in_state(&mut cell, spoil), Some("one_owner_per_namespace"));
+}
+
+#[test]
+fn a_placement_before_its_time_is_noticed() {
+    let mut cell = Cell::with_machines(1);
+    let mut spec = job("jfoo", 1, 100);
+    spec.restart.max_failures = None;
+    cell.submit(&spec);
+    cell.run("jfoo", 0, "m1");
+    cell.report("jfoo", 0, Observed::Failed(crate::task::ExitClass::Code(1)));
+    let early = cell.now;
+    cell.now = cell.task("jfoo", 0).not_before.0;
+    let command = placing(&cell, "jfoo", 0);
+    let before = cell.state.clone();
+    let by = Actor::System;
+    let requests = vec![Request { by, id: None, command }];
+    let mut entry = Entry { now: Time(cell.now), requests };
+    let mut events = Vec::new();
+    let verdicts = cell.state.apply(&entry, &mut events);
+    // The same step told as if it had happened before the back-off was over.
+    (entry.now, cell.state.now) = (Time(early), Time(early));
+    events.iter_mut().for_each(|event| event.at = Time(early));
+    let task = cell.task_id("jfoo", 0);
+    cell.state.edit_task(task, |t| t.changed_at = Time(early));
+    let found = check_step(&before, &entry, &verdicts, &cell.state, &events);
+    assert_eq!(found.unwrap_err().invariant, "leases_kept");
+}

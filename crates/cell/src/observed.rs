@@ -1,0 +1,191 @@
+//! What an agent sees, and what of it the replicated state does not know yet. Agents always send
+//! everything; only differences reach the log.
+//!
+//! The comparison is with the replicated state and not with the agent's last report: so what was
+//! forwarded and got lost is simply found again, and any replica can compare. What the state does
+//! not want on the machine (unknown tasks, earlier attempts) makes no difference here: the agent
+//! kills it because it is not in its orders.
+
+use crate::command::{Observed, TaskReport};
+use crate::id::{MachineId, TaskId};
+use crate::machine::MachineStatus;
+use crate::spec::JobKind;
+use crate::state::State;
+use crate::task::{ExitClass, Task, TaskState};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// One task as its agent sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ObservedTask {
+    pub task: TaskId,
+    pub attempt: u32,
+    pub state: ObservedState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ObservedState {
+    /// Accepted, not running yet: fetching packages, waiting for room.
+    Preparing,
+    Running {
+        healthy: bool,
+    },
+    /// Ended with success.
+    Finished,
+    Failed(ExitClass),
+    /// Stopped as ordered, seen gone.
+    Stopped,
+}
+
+/// The reports that bring `state` up to what the agent of `machine` says in full, in the life
+/// `incarnation`. Nothing for a machine that is unknown, down or in another life: it has to be
+/// declared up first. Sending them twice changes nothing, and once they have been applied the same
+/// report makes no difference any more.
+///
+/// The report must be newer than what `state` knows of the machine: a task that runs and is missing
+/// from it is taken for lost.
+#[must_use]
+pub fn differences(
+    state: &State,
+    machine: MachineId,
+    incarnation: u64,
+    reported: &[ObservedTask],
+) -> Vec<TaskReport> {
+    let Some(row) = state.machines().get(machine) else { return Vec::new() };
+    let Some(load) = state.machine_load(machine) else { return Vec::new() };
+    if row.status != MachineStatus::Up || row.incarnation != incarnation {
+        return Vec::new();
+    }
+    let seen: BTreeMap<(TaskId, u32), ObservedState> =
+        reported.iter().map(|report| ((report.task, report.attempt), report.state)).collect();
+    let mut found = Vec::new();
+    for id in &load.tasks {
+        let Some(task) = state.tasks().get(*id) else { continue };
+        let is_alloc = state.spec_of(task).is_some_and(|spec| spec.kind == JobKind::AllocSet);
+        let attempt = task.attempt;
+        let news = difference(task, is_alloc, seen.get(&(*id, attempt)).copied());
+        let reports = news.into_iter().map(|what| TaskReport { task: *id, attempt, what });
+        found.extend(reports.map(|report| (task.alloc.is_none(), report)));
+    }
+    // What is inside an alloc comes before the alloc: with the alloc gone there is nobody left to
+    // report on.
+    found.sort_by_key(|(outside, report)| (*outside, report.task));
+    found.into_iter().map(|(_, report)| report).collect()
+}
+
+/// What one task's agent knows that its row does not; two things of one that started and is ill.
+fn difference(task: &Task, is_alloc: bool, seen: Option<ObservedState>) -> Vec<Observed> {
+    use ObservedState as S;
+    let started = task.state == TaskState::Running;
+    match (task.state, seen) {
+        // The order to start may still be on its way.
+        (TaskState::Assigned, None) => vec![],
+        (TaskState::Stopping(_), None) => vec![Observed::Stopped],
+        (_, None) => vec![Observed::Lost],
+        (_, Some(S::Preparing)) => vec![],
+        (TaskState::Stopping(_), Some(S::Running { .. })) => vec![],
+        (_, Some(S::Running { healthy })) => {
+            let start = (!started).then_some(Observed::Started);
+            let ill = (!healthy && !is_alloc).then_some(Observed::Unhealthy);
+            start.into_iter().chain(ill).collect()
+        }
+        (_, Some(S::Failed(exit))) => vec![Observed::Failed(exit)],
+        (TaskState::Stopping(_), Some(S::Stopped)) => vec![Observed::Stopped],
+        (_, Some(S::Finished)) if !is_alloc => vec![Observed::Finished],
+        (TaskState::Stopping(_), Some(S::Finished)) => vec![Observed::Stopped],
+        // An end nobody asked for and no program had.
+        (_, Some(S::Finished | S::Stopped)) => vec![Observed::Lost],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::fixture::{Cell, job, key};
+    use crate::command::{Command, Done};
+    use crate::spec::JobSpec;
+    use crate::task::{Fate, StopCause};
+
+    const M1: MachineId = MachineId(0);
+
+    /// `jfoo/0` on `m1`, running or told to stop, then seen like this by its agent.
+    fn check(
+        shape: fn(&mut JobSpec),
+        stop: bool,
+        seen: Option<ObservedState>,
+        want: &[Observed],
+        after: TaskState,
+    ) {
+        let mut cell = Cell::with_machines(1);
+        let mut spec = job("jfoo", 1, 100);
+        spec.restart.max_failures = None;
+        shape(&mut spec);
+        cell.submit(&spec);
+        cell.run("jfoo", 0, "m1");
+        if stop {
+            cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
+        }
+        let task = cell.task_id("jfoo", 0);
+        let seen: Vec<ObservedTask> =
+            seen.into_iter().map(|state| ObservedTask { task, attempt: 1, state }).collect();
+        let reports = differences(&cell.state, M1, 1, &seen);
+        let got: Vec<Observed> = reports.iter().map(|report| report.what).collect();
+        assert_eq!(got, want, "{seen:?}");
+        assert_eq!(differences(&cell.state, M1, 2, &seen), [], "another life");
+        if !want.is_empty() {
+            let command = Command::TaskReports { machine: M1, incarnation: 1, reports };
+            assert_eq!(cell.ok(command), Done::Applied, "{seen:?}");
+        }
+        assert_eq!(cell.states("jfoo"), [after], "{seen:?}");
+        assert_eq!(differences(&cell.state, M1, 1, &seen), [], "{seen:?}");
+    }
+
+    #[test]
+    fn only_what_the_state_does_not_know_is_reported() {
+        use ObservedState::{Failed, Finished, Preparing, Running, Stopped};
+        use TaskState::{Dead, Pending, Stopping};
+        let none = |_: &mut JobSpec| ();
+        let (well, ill) = (Running { healthy: true }, Running { healthy: false });
+        let crash = ExitClass::Code(1);
+        let killing = Stopping(StopCause::Killed);
+        check(none, false, Some(well), &[], TaskState::Running);
+        check(none, false, Some(Preparing), &[], TaskState::Running);
+        check(none, false, Some(ill), &[Observed::Unhealthy], Stopping(StopCause::Unhealthy));
+        check(none, false, Some(Finished), &[Observed::Finished], Dead(Fate::Finished));
+        check(none, false, Some(Failed(crash)), &[Observed::Failed(crash)], Pending);
+        check(none, false, Some(Stopped), &[Observed::Lost], Pending);
+        check(none, false, None, &[Observed::Lost], Pending);
+        check(none, true, Some(well), &[], killing);
+        check(none, true, Some(ill), &[], killing);
+        check(none, true, Some(Stopped), &[Observed::Stopped], Dead(Fate::Killed));
+        check(none, true, None, &[Observed::Stopped], Dead(Fate::Killed));
+        let alloc = |spec: &mut JobSpec| spec.kind = JobKind::AllocSet;
+        check(alloc, false, Some(ill), &[], TaskState::Running);
+        check(alloc, false, Some(Finished), &[Observed::Lost], Pending);
+        check(alloc, true, Some(Finished), &[Observed::Stopped], Dead(Fate::Killed));
+    }
+
+    #[test]
+    fn a_task_the_agent_lost_did_not_fail() {
+        let mut cell = Cell::with_machines(1);
+        let mut spec = job("jfoo", 1, 100);
+        spec.at_most_one = Some(crate::time::Span::seconds(30));
+        cell.submit(&spec);
+        cell.run("jfoo", 0, "m1");
+        let reports = differences(&cell.state, M1, 1, &[]);
+        cell.ok(Command::TaskReports { machine: M1, incarnation: 1, reports });
+        assert_eq!(
+            cell.said,
+            ["ubar/jfoo/0 lost with m1, pending again: \
+            seen by the machine's agent"]
+        );
+        let row = cell.task("jfoo", 0);
+        assert_eq!((row.state, row.failures_in_row), (TaskState::Pending, 0));
+        assert!(row.crashed_on.is_empty());
+        // Nobody saw its end, so its lease has to run out like that of a lost machine's task.
+        assert!(row.not_before.0 > cell.now + 30_000);
+    }
+}
