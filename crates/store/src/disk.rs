@@ -1,0 +1,105 @@
+//! Every file operation of the store, behind one trait.
+//!
+//! The simulator puts a disk under it that forgets what was not synced, stalls and fills up; the
+//! product puts [`RealDisk`](crate::RealDisk) there. Calls block, because that is what files do;
+//! [`Disk::run`] says where the blocking happens. The alternative, an asynchronous file interface,
+//! would hide which operations may be reordered against each other, and that is all this crate is
+//! about.
+//!
+//! Paths are flat names inside the replica's directory, with one level of folders: `log/…`,
+//! `snap/…`.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub type DiskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+pub trait Disk: Send + Sync + 'static {
+    /// Names of the files in a folder, without the folder; empty when there is no such folder.
+    fn list(&self, dir: &str) -> io::Result<Vec<String>>;
+    fn read(&self, path: &str) -> io::Result<Vec<u8>>;
+    /// Exactly `len` bytes, or an error of kind `UnexpectedEof`.
+    fn read_at(&self, path: &str, offset: u64, len: usize) -> io::Result<Vec<u8>>;
+    /// Writes at the end, creating the file; may be lost until [`Disk::sync`] returned.
+    fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()>;
+    fn sync(&self, path: &str) -> io::Result<()>;
+    fn truncate(&self, path: &str, len: u64) -> io::Result<()>;
+    /// Creates or replaces a file in one step that is durable when the call returns: after a crash
+    /// there is the old file or the new one, whole.
+    fn write_new(&self, path: &str, bytes: &[u8]) -> io::Result<()>;
+    fn remove(&self, path: &str) -> io::Result<()>;
+    fn sync_dir(&self, dir: &str) -> io::Result<()>;
+    fn free_bytes(&self) -> io::Result<u64>;
+    /// Runs blocking work: on a blocking thread, or inline after a virtual delay.
+    fn run(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture;
+}
+
+/// Forgets everything a replica had on this disk.
+///
+/// This is the way back after [`OpenError::Damaged`](crate::OpenError::Damaged): remove the old
+/// replica from the members, wipe, join again as a learner **under a new id**. Under its old id a
+/// replica without its votes could vote twice in one term.
+pub fn wipe(disk: &dyn Disk) -> io::Result<()> {
+    for dir in [crate::snapshot::DIR, crate::record::DIR] {
+        let mut names = disk.list(dir)?;
+        names.sort();
+        // The newest go first: what is left of a wipe that was cut short reads as damaged, never
+        // as a shorter but valid history.
+        for name in names.iter().rev() {
+            disk.remove(&format!("{dir}/{name}"))?;
+        }
+        disk.sync_dir(dir)?;
+    }
+    Ok(())
+}
+
+/// A disk that can be taken away. Openraft's tasks outlive a shutdown by a moment and hold on to
+/// the log; taking the disk out of their hands releases its lock at a known point, and is also how
+/// a test cuts the power.
+#[derive(Clone)]
+pub(crate) struct DiskHandle(Arc<Mutex<Option<Arc<dyn Disk>>>>);
+
+impl DiskHandle {
+    pub(crate) fn new(disk: Arc<dyn Disk>) -> DiskHandle {
+        DiskHandle(Arc::new(Mutex::new(Some(disk))))
+    }
+
+    pub(crate) fn get(&self) -> io::Result<Arc<dyn Disk>> {
+        let slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.clone().ok_or_else(closed)
+    }
+
+    pub(crate) fn close(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Runs `work` where the disk wants blocking work to run.
+    pub(crate) async fn run<T, F>(&self, work: F) -> io::Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&dyn Disk) -> T + Send + 'static,
+    {
+        let disk = self.get()?;
+        let result = Arc::new(Mutex::new(None));
+        let slot = Arc::clone(&result);
+        let worker = Arc::clone(&disk);
+        let job = disk.run(Box::new(move || {
+            let value = work(worker.as_ref());
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+        }));
+        drop(disk);
+        job.await;
+        let value = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+        value.ok_or_else(|| io::Error::other("the disk dropped or failed the work it was given"))
+    }
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the replica was shut down and let go of its disk")
+}

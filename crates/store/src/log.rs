@@ -1,0 +1,454 @@
+//! The log in memory, and openraft's storage interface on top of it.
+//!
+//! Every change is made in memory first and queued for the [writer](crate::writer), which turns all
+//! that is queued into one write and one flush. A *ticket* numbers the queued operations; the
+//! highest flushed ticket says what is durable.
+//!
+//! Openraft 0.9 waits for each append before it looks at the next proposal, which would mean a
+//! flush per proposal. A leader's own appends are therefore reported as done at once, and the
+//! promise is kept elsewhere:
+//!
+//! - followers are sent an entry only when it is durable here ([`DurableReader`]), so any quorum
+//!   that includes a follower implies that the leader's copy is durable, as if it had waited;
+//! - an entry is applied, and its proposer answered, only when it is durable here
+//!   ([`Log::wait_durable`]), which covers the single voter, who commits on its own.
+//!
+//! A crash can thus take only entries that nobody has seen. A follower's appends are answered after
+//! the flush, as always. The alternative, packing many proposals into one entry, gives them all one
+//! index, and callers want an index of their own.
+
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, RangeBounds};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
+use openraft::{OptionalSend, RaftLogReader};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::disk::DiskHandle;
+use crate::raft::{
+    Entry, EntryPayload, LogId, NodeId, StorageError, StorageIOError, TypeConfig, Vote, next_index,
+};
+use crate::record::{HEAD_LEN, HardState, Record, Spot, TAIL_LEN, segment_path};
+use crate::recover::Recovered;
+use crate::writer::{Done, Op};
+
+/// Where an entry's record lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) spot: Spot,
+    pub(crate) len: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    pub(crate) id: LogId,
+    pub(crate) ticket: u64,
+    /// `None` until written.
+    pub(crate) place: Option<Place>,
+    /// Invariant: present while `place` is `None`.
+    pub(crate) entry: Option<Entry>,
+    pub(crate) bytes: usize,
+}
+
+impl Slot {
+    pub(crate) fn on_disk(entry: Entry, place: Place) -> Slot {
+        let (id, bytes) = (entry.log_id, place.len);
+        Slot { id, ticket: 0, place: Some(place), entry: Some(entry), bytes }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Memory {
+    slots: VecDeque<Slot>,
+    pub(crate) hard: HardState,
+    /// Whether `hard.committed` is newer than what was last queued.
+    pub(crate) committed_moved: bool,
+    ticket: u64,
+    cached_bytes: usize,
+    /// Number of slots at the front whose entry is no longer in memory.
+    evicted: usize,
+}
+
+impl Memory {
+    fn last(&self) -> Option<LogId> {
+        self.slots.back().map(|slot| slot.id).or(self.hard.purged)
+    }
+
+    /// Index of the next entry to come.
+    pub(crate) fn next(&self) -> u64 {
+        next_index(self.last().as_ref())
+    }
+
+    fn first(&self) -> u64 {
+        self.slots.front().map_or_else(|| self.next(), |slot| slot.id.index)
+    }
+
+    fn slot(&self, index: u64) -> Option<&Slot> {
+        self.slots.get(usize::try_from(index.checked_sub(self.first())?).ok()?)
+    }
+
+    fn push(&mut self, entry: Entry, bytes: usize, ticket: u64) {
+        self.cached_bytes += bytes;
+        let id = entry.log_id;
+        self.slots.push_back(Slot { id, ticket, place: None, entry: Some(entry), bytes });
+    }
+
+    fn forget_from(&mut self, index: u64) {
+        while self.slots.back().is_some_and(|slot| slot.id.index >= index) {
+            let gone = self.slots.pop_back();
+            self.uncache(gone);
+        }
+        self.evicted = self.evicted.min(self.slots.len());
+    }
+
+    fn forget_through(&mut self, upto: LogId) {
+        while self.slots.front().is_some_and(|slot| slot.id.index <= upto.index) {
+            let gone = self.slots.pop_front();
+            self.uncache(gone);
+            self.evicted = self.evicted.saturating_sub(1);
+        }
+        self.hard.purged = self.hard.purged.max(Some(upto));
+    }
+
+    fn uncache(&mut self, slot: Option<Slot>) {
+        if let Some(slot) = slot.filter(|slot| slot.entry.is_some()) {
+            self.cached_bytes -= slot.bytes;
+        }
+    }
+
+    /// Notes where the writer put an entry, unless the log has moved on since.
+    pub(crate) fn written(&mut self, index: u64, ticket: u64, place: Place) {
+        let first = self.first();
+        let at = index.checked_sub(first).and_then(|at| usize::try_from(at).ok());
+        if let Some(slot) = at.and_then(|at| self.slots.get_mut(at))
+            && slot.ticket == ticket
+        {
+            slot.place = Some(place);
+        }
+    }
+
+    pub(crate) fn evict(&mut self, limit: usize) {
+        while self.cached_bytes > limit {
+            let Some(slot) = self.slots.get_mut(self.evicted) else { return };
+            if slot.place.is_none() {
+                return;
+            }
+            if slot.entry.take().is_some() {
+                self.cached_bytes -= slot.bytes;
+            }
+            self.evicted += 1;
+        }
+    }
+}
+
+pub(crate) struct Shared {
+    id: NodeId,
+    memory: Mutex<Memory>,
+    ops: mpsc::UnboundedSender<Op>,
+    durable: watch::Receiver<u64>,
+    disk: DiskHandle,
+    max_append_bytes: usize,
+}
+
+impl Shared {
+    pub(crate) fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The log; clones share it.
+#[derive(Clone)]
+pub struct Log {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// The writer has gone.
+#[derive(Debug)]
+struct Closed;
+
+impl From<Closed> for StorageError {
+    fn from(_: Closed) -> StorageError {
+        write_error("the log is closed")
+    }
+}
+
+/// What [`Log::scan`] may return, and how.
+struct Limits {
+    bytes: usize,
+    durable_only: bool,
+}
+
+impl Log {
+    pub(crate) fn new(
+        id: NodeId,
+        recovered: &mut Recovered,
+        ops: mpsc::UnboundedSender<Op>,
+        durable: watch::Receiver<u64>,
+        disk: DiskHandle,
+        max_append_bytes: usize,
+    ) -> Log {
+        let slots = std::mem::take(&mut recovered.slots);
+        let evicted = slots.iter().take_while(|slot| slot.entry.is_none()).count();
+        let cached_bytes = slots.iter().skip(evicted).map(|slot| slot.bytes).sum();
+        let memory = Memory {
+            slots,
+            hard: recovered.hard.clone(),
+            committed_moved: false,
+            ticket: 0,
+            cached_bytes,
+            evicted,
+        };
+        let memory = Mutex::new(memory);
+        Log { shared: Arc::new(Shared { id, memory, ops, durable, disk, max_append_bytes }) }
+    }
+
+    /// Queues one operation; memory is locked so that tickets and queue are in the same order.
+    fn queue(&self, memory: &mut Memory, op: impl FnOnce(u64) -> Op) -> Result<(), Closed> {
+        memory.ticket += 1;
+        self.shared.ops.send(op(memory.ticket)).map_err(|_| Closed)
+    }
+
+    /// Index of the first entry still in the log.
+    pub(crate) fn first(&self) -> u64 {
+        self.shared.memory().first()
+    }
+
+    /// Waits until the entry at `index` is durable; entries already gone from the log are.
+    pub(crate) async fn wait_durable(&self, index: u64) -> Result<(), StorageError> {
+        let ticket = self.shared.memory().slot(index).map_or(0, |slot| slot.ticket);
+        let mut durable = self.shared.durable.clone();
+        let reached = durable.wait_for(|flushed| *flushed >= ticket).await;
+        reached.map(|_| ()).map_err(|_| write_error("the log stopped before a flush"))
+    }
+
+    /// Entries of `start..end`, as many as `limits` allow but at least one if there is any.
+    async fn scan(&self, start: u64, end: u64, limits: Limits) -> Result<Vec<Entry>, StorageError> {
+        let slots = self.slots(start, end, &limits);
+        let begin = slots.first().map_or(start, |slot| slot.id.index);
+        let missing = slots.iter().filter(|slot| slot.entry.is_none());
+        let places: Vec<Place> = missing.filter_map(|slot| slot.place).collect();
+        let fetched = match self.fetch(places).await {
+            Ok(fetched) => fetched,
+            // Purged while we were looking: there is nothing at the start of the range any more.
+            Err(_) if self.first() > begin => return Ok(Vec::new()),
+            Err(e) => return Err(StorageIOError::read_logs(&e).into()),
+        };
+        let mut fetched = fetched.into_iter();
+        let entries = slots.into_iter().map(|slot| slot.entry.or_else(|| fetched.next()));
+        let entries: Option<Vec<Entry>> = entries.collect();
+        entries.ok_or_else(|| read_error("an entry is neither on disk nor in memory"))
+    }
+
+    fn slots(&self, start: u64, end: u64, limits: &Limits) -> Vec<Slot> {
+        let memory = self.shared.memory();
+        let flushed = *self.shared.durable.borrow();
+        let start = start.max(memory.first());
+        let mut bytes = 0;
+        let mut slots = Vec::new();
+        for index in start..end {
+            let Some(slot) = memory.slot(index) else { break };
+            bytes += slot.bytes;
+            let waits = limits.durable_only && slot.ticket > flushed;
+            if waits || (!slots.is_empty() && bytes > limits.bytes) {
+                break;
+            }
+            slots.push(slot.clone());
+        }
+        slots
+    }
+
+    async fn fetch(&self, places: Vec<Place>) -> io::Result<Vec<Entry>> {
+        if places.is_empty() {
+            return Ok(Vec::new());
+        }
+        let read =
+            move |disk: &dyn crate::Disk| places.iter().map(|at| read_one(disk, *at)).collect();
+        self.shared.disk.run(read).await?
+    }
+
+    /// Durable payload entries from `from` on and the index to go on from.
+    pub(crate) async fn read_payloads(
+        &self,
+        from: u64,
+        end: u64,
+        max_bytes: usize,
+    ) -> Result<(Vec<(LogId, bytes::Bytes)>, u64), StorageError> {
+        let limits = Limits { bytes: max_bytes, durable_only: true };
+        let entries = self.scan(from, end, limits).await?;
+        let next = entries.last().map_or(from, |entry| entry.log_id.index + 1);
+        let payloads = entries.into_iter().filter_map(|entry| match entry.payload {
+            EntryPayload::Normal(payload) => Some((entry.log_id, payload.0)),
+            EntryPayload::Blank | EntryPayload::Membership(_) => None,
+        });
+        Ok((payloads.collect(), next))
+    }
+
+    /// Whether `id` was made by this replica in the term it leads now: then the append is its own.
+    fn is_own(&self, memory: &Memory, id: &LogId) -> bool {
+        memory.hard.vote.as_ref().is_some_and(|vote| {
+            let leader = &vote.leader_id;
+            leader.node_id == self.shared.id
+                && (leader.term, leader.node_id) == (id.leader_id.term, id.leader_id.node_id)
+        })
+    }
+}
+
+fn read_one(disk: &dyn crate::Disk, place: Place) -> io::Result<Entry> {
+    let path = segment_path(place.spot.sequence);
+    let bytes = disk.read_at(&path, place.spot.offset, place.len)?;
+    let wrong = |what: &str| {
+        let at = place.spot.offset;
+        io::Error::new(io::ErrorKind::InvalidData, format!("{path} at byte {at}: {what}"))
+    };
+    let found = Record::decode(&bytes, place.spot).map_err(wrong)?;
+    found.record.to_entry().map_err(wrong)
+}
+
+fn range_of(range: &impl RangeBounds<u64>) -> (u64, u64) {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(start) => start.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(end) => end.saturating_add(1),
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => u64::MAX,
+    };
+    (start, end)
+}
+
+impl RaftLogReader<TypeConfig> for Log {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<Entry>, StorageError> {
+        let (start, end) = range_of(&range);
+        self.scan(start, end, Limits { bytes: usize::MAX, durable_only: false }).await
+    }
+}
+
+/// The reader that replication uses: it hands out durable entries only.
+pub struct DurableReader(Log);
+
+impl RaftLogReader<TypeConfig> for DurableReader {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<Entry>, StorageError> {
+        let (start, end) = range_of(&range);
+        let next = self.0.shared.memory().next();
+        if let Some(last) = end.min(next).checked_sub(1) {
+            self.0.wait_durable(last).await?;
+        }
+        self.0.scan(start, end, Limits { bytes: usize::MAX, durable_only: true }).await
+    }
+
+    async fn limited_get_log_entries(
+        &mut self,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<Entry>, StorageError> {
+        self.0.wait_durable(start).await?;
+        let bytes = self.0.shared.max_append_bytes;
+        self.0.scan(start, end, Limits { bytes, durable_only: true }).await
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for Log {
+    type LogReader = DurableReader;
+
+    async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, StorageError> {
+        let memory = self.shared.memory();
+        Ok(LogState { last_purged_log_id: memory.hard.purged, last_log_id: memory.last() })
+    }
+
+    async fn get_log_reader(&mut self) -> DurableReader {
+        DurableReader(self.clone())
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> Result<(), StorageError> {
+        let (tx, rx) = oneshot::channel();
+        {
+            let mut memory = self.shared.memory();
+            memory.hard.vote = Some(*vote);
+            self.queue(&mut memory, |ticket| Op::State { ticket, done: Done::Waiter(tx) })?;
+        }
+        rx.await.map_err(|_| write_error("the log stopped before the vote was flushed"))
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<Vote>, StorageError> {
+        Ok(self.shared.memory().hard.vote)
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), StorageError> {
+        let mut memory = self.shared.memory();
+        memory.committed_moved |= memory.hard.committed != committed;
+        memory.hard.committed = committed;
+        Ok(())
+    }
+
+    async fn read_committed(&mut self) -> Result<Option<LogId>, StorageError> {
+        Ok(self.shared.memory().hard.committed)
+    }
+
+    async fn append<I>(
+        &mut self,
+        entries: I,
+        callback: LogFlushed<TypeConfig>,
+    ) -> Result<(), StorageError>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let mut own = true;
+        let mut records = Vec::new();
+        let mut memory = self.shared.memory();
+        let ticket = memory.ticket + 1;
+        for entry in entries {
+            let index = entry.log_id.index;
+            if !memory.slots.is_empty() && index != memory.next() {
+                let text = format!("entry {index} would leave a hole after {}", memory.next());
+                return Err(write_error(&text));
+            }
+            own &= self.is_own(&memory, &entry.log_id);
+            let record = Record::of_entry(&entry).map_err(|e| write_error(&e.to_string()))?;
+            memory.push(entry, HEAD_LEN + record.body.len() + TAIL_LEN, ticket);
+            records.push(record);
+        }
+        let (now, later) = if own { (Some(callback), None) } else { (None, Some(callback)) };
+        let done = later.map_or(Done::Nobody, Done::Flushed);
+        self.queue(&mut memory, |ticket| Op::Append { ticket, records, done })?;
+        drop(memory);
+        if let Some(callback) = now {
+            callback.log_io_completed(Ok(()));
+        }
+        Ok(())
+    }
+
+    async fn truncate(&mut self, log_id: LogId) -> Result<(), StorageError> {
+        let mut memory = self.shared.memory();
+        memory.forget_from(log_id.index);
+        let records = vec![Record::truncate(log_id.index)];
+        self.queue(&mut memory, |ticket| Op::Append { ticket, records, done: Done::Nobody })?;
+        Ok(())
+    }
+
+    async fn purge(&mut self, log_id: LogId) -> Result<(), StorageError> {
+        let mut memory = self.shared.memory();
+        memory.forget_through(log_id);
+        self.queue(&mut memory, |ticket| Op::Purge { ticket, upto: log_id })?;
+        Ok(())
+    }
+}
+
+fn write_error(why: &str) -> StorageError {
+    StorageIOError::write_logs(&io::Error::other(why.to_owned())).into()
+}
+
+fn read_error(why: &str) -> StorageError {
+    StorageIOError::read_logs(&io::Error::other(why.to_owned())).into()
+}

@@ -1,0 +1,117 @@
+//! Changing who belongs to the cell, one replica at a time.
+//!
+//! A newcomer first follows as a learner and gets a vote only when it has caught up; a voter with
+//! an empty log would leave the cell one failure away from standing still. Openraft commits each
+//! change through a joint configuration, so a crash half-way leaves a cell that works.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use openraft::ChangeMembers;
+use openraft::error::{ChangeMembershipError, ClientWriteError, RaftError};
+
+use crate::error::MemberError;
+use crate::raft::{NodeId, Peer};
+use crate::replica::Replica;
+use crate::status::{Role, Status};
+
+impl Replica {
+    /// Makes a replica follow the log. Adding it twice at the same address does nothing.
+    pub async fn add_learner(&self, id: NodeId, peer: Peer) -> Result<(), MemberError> {
+        let _one_at_a_time = self.changing_members.try_lock().map_err(|_| MemberError::Busy)?;
+        match self.leading_status()?.members.get(&id) {
+            Some(member) if member.peer == peer => Ok(()),
+            Some(member) => Err(MemberError::Exists { id, address: member.peer.address.clone() }),
+            None => self.change(ChangeMembers::AddNodes(BTreeMap::from([(id, peer)])), true).await,
+        }
+    }
+
+    /// Gives a learner a vote, after waiting until it has caught up.
+    pub async fn promote(&self, id: NodeId) -> Result<(), MemberError> {
+        let _one_at_a_time = self.changing_members.try_lock().map_err(|_| MemberError::Busy)?;
+        let status = self.leading_status()?;
+        if status.members.get(&id).ok_or(MemberError::Unknown { id })?.voter {
+            return Ok(());
+        }
+        self.wait_caught_up(id).await?;
+        self.change(ChangeMembers::AddVoterIds(BTreeSet::from([id])), true).await
+    }
+
+    /// Takes a replica out of the cell, voter or not.
+    pub async fn remove(&self, id: NodeId) -> Result<(), MemberError> {
+        let _one_at_a_time = self.changing_members.try_lock().map_err(|_| MemberError::Busy)?;
+        let status = self.leading_status()?;
+        let ids = BTreeSet::from([id]);
+        if !status.members.get(&id).ok_or(MemberError::Unknown { id })?.voter {
+            return self.change(ChangeMembers::RemoveNodes(ids), false).await;
+        }
+        if status.members.values().filter(|member| member.voter).count() == 1 {
+            return Err(MemberError::LastVoter { id });
+        }
+        self.change(ChangeMembers::RemoveVoters(ids), false).await
+    }
+
+    fn leading_status(&self) -> Result<Status, MemberError> {
+        let status = self.status();
+        match status.role {
+            Role::Leader => Ok(status),
+            _ => Err(MemberError::NotLeader { leader: status.leader_peer() }),
+        }
+    }
+
+    async fn wait_caught_up(&self, id: NodeId) -> Result<(), MemberError> {
+        let allowed = self.settings.promote_lag;
+        let waited = self.settings.promote_timeout;
+        let mut watch = self.watch();
+        let enough = watch.wait_for(|status| {
+            status.role != Role::Leader || behind(status, id).is_none_or(|lag| lag <= allowed)
+        });
+        let enough = tokio::time::timeout(waited, enough).await.map(|seen| seen.is_ok());
+        match enough {
+            Ok(true) => {
+                let status = self.leading_status()?;
+                behind(&status, id).map(|_| ()).ok_or(MemberError::Unknown { id })
+            }
+            Ok(false) => Err(MemberError::Fatal { why: "it was shut down".to_owned() }),
+            Err(_elapsed) => {
+                let behind = behind(&self.status(), id).unwrap_or_default();
+                Err(MemberError::NotCaughtUp { id, behind, allowed, waited })
+            }
+        }
+    }
+
+    async fn change(
+        &self,
+        change: ChangeMembers<NodeId, Peer>,
+        keep_as_learner: bool,
+    ) -> Result<(), MemberError> {
+        let changed = tokio::select! {
+            biased;
+            changed = self.raft.change_membership(change, keep_as_learner) => changed,
+            silent = self.fence.trips(self.settings.fence_after) => {
+                return Err(MemberError::Unsure { silent });
+            }
+        };
+        let error = match changed {
+            Ok(_) => return Ok(()),
+            Err(RaftError::Fatal(fatal)) => MemberError::Fatal { why: fatal.to_string() },
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
+                MemberError::NotLeader { leader: forward.leader_id.zip(forward.leader_node) }
+            }
+            Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(e))) => match e {
+                ChangeMembershipError::InProgress(_) => MemberError::Busy,
+                ChangeMembershipError::EmptyMembership(_) => {
+                    MemberError::LastVoter { id: self.status().id }
+                }
+                ChangeMembershipError::LearnerNotFound(e) => MemberError::Unknown { id: e.node_id },
+            },
+        };
+        Err(error)
+    }
+}
+
+/// How many entries the leader has that the member is not known to have; `None` if not a member.
+fn behind(status: &Status, id: NodeId) -> Option<u64> {
+    let member = status.members.get(&id)?;
+    let next = |index: Option<u64>| index.map_or(0, |index| index + 1);
+    Some(next(status.last_log).saturating_sub(next(member.matched)))
+}

@@ -1,0 +1,190 @@
+//! A directory of the machine's file system as a [`Disk`].
+//!
+//! The directory is locked for as long as the disk is open: two processes on one log would each
+//! cut the other's records as a torn tail. Handles for appending stay open, because opening a file
+//! for every flush costs more than writing to it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{FlockOperation, flock, statvfs};
+
+use crate::disk::{Disk, DiskFuture};
+
+const LOCK: &str = "LOCK";
+const UNFINISHED: &str = ".unfinished";
+/// The log appends to one file at a time, event segments to another; a few more do no harm.
+const OPEN_HANDLES: usize = 8;
+
+pub struct RealDisk {
+    root: PathBuf,
+    appending: Mutex<BTreeMap<String, Arc<File>>>,
+    /// Held for its lock, which the kernel drops with the last handle, also after kill -9.
+    _lock: File,
+}
+
+impl RealDisk {
+    /// Creates the directory if need be and takes its lock.
+    pub fn open(dir: &Path) -> io::Result<RealDisk> {
+        let named = |what: &str, e: io::Error| {
+            io::Error::new(e.kind(), format!("{what} {}: {e}", dir.display()))
+        };
+        fs::create_dir_all(dir).map_err(|e| named("cannot create the data directory", e))?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(dir.join(LOCK))
+            .map_err(|e| named("cannot open the lock file in", e))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|e| {
+            if e == rustix::io::Errno::WOULDBLOCK {
+                let text = format!(
+                    "the data directory {} is in use by another process; stop it or choose \
+                     another directory",
+                    dir.display()
+                );
+                return io::Error::new(io::ErrorKind::WouldBlock, text);
+            }
+            named("cannot lock", e.into())
+        })?;
+        sync_folder(dir)?;
+        Ok(RealDisk { root: dir.to_path_buf(), appending: Mutex::default(), _lock: lock })
+    }
+
+    fn path(&self, name: &str) -> io::Result<PathBuf> {
+        let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
+        if name.split('/').count() > 2 || !name.split('/').all(plain) {
+            let text = format!("path {name:?}: must be `name` or `folder/name`");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        Ok(self.root.join(name))
+    }
+
+    fn handle(&self, name: &str) -> io::Result<Arc<File>> {
+        let mut open = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = open.get(name) {
+            return Ok(Arc::clone(file));
+        }
+        let path = self.path(name)?;
+        let existed = path.exists();
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        let file = Arc::new(OpenOptions::new().create(true).append(true).open(&path)?);
+        if let Some(parent) = path.parent().filter(|_| !existed) {
+            sync_folder(parent)?;
+        }
+        // Names grow with time, so the first is the one least likely to be written again.
+        if open.len() >= OPEN_HANDLES {
+            open.pop_first();
+        }
+        open.insert(name.to_owned(), Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn forget(&self, name: &str) {
+        self.appending.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+}
+
+fn sync_folder(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+impl Disk for RealDisk {
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(self.path(dir)?) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(e),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if !name.ends_with(UNFINISHED) {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        fs::read(self.path(path)?)
+    }
+
+    fn read_at(&self, path: &str, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        File::open(self.path(path)?)?.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
+    }
+
+    fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        self.handle(path)?.as_ref().write_all(bytes)
+    }
+
+    fn sync(&self, path: &str) -> io::Result<()> {
+        self.handle(path)?.sync_data()
+    }
+
+    fn truncate(&self, path: &str, len: u64) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(self.path(path)?)?;
+        file.set_len(len)?;
+        file.sync_all()
+    }
+
+    fn write_new(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        let target = self.path(path)?;
+        let parent = target.parent().unwrap_or(&self.root).to_path_buf();
+        if !parent.exists() {
+            fs::create_dir_all(&parent)?;
+            sync_folder(&self.root)?;
+        }
+        let unfinished = self.path(&format!("{path}{UNFINISHED}"))?;
+        let written = File::create(&unfinished).and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.sync_all()
+        });
+        if let Err(e) = written {
+            // On a full disk the half-written file is what keeps it full. Should it stay, it is
+            // ignored and overwritten; the first error is the one to report.
+            let _left_behind = fs::remove_file(&unfinished);
+            return Err(e);
+        }
+        fs::rename(&unfinished, &target)?;
+        self.forget(path);
+        sync_folder(&parent)
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.forget(path);
+        fs::remove_file(self.path(path)?)
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        match sync_folder(&self.path(dir)?) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let room = statvfs(&self.root)?;
+        Ok(room.f_bavail.saturating_mul(room.f_frsize))
+    }
+
+    fn run(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {
+        let job = tokio::task::spawn_blocking(work);
+        Box::pin(async move {
+            // A panic in the work shows as a missing result at the caller. Cancelled means that
+            // the runtime is going away and takes the caller with it; that is no disk error.
+            if job.await.is_err_and(|e| e.is_cancelled()) {
+                std::future::pending::<()>().await;
+            }
+        })
+    }
+}

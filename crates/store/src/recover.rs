@@ -1,0 +1,220 @@
+//! Reading the log back after a stop, and telling a torn write from damage.
+//!
+//! A power cut leaves the last batch in any state: whole, absent, or in pieces. Its flush had not
+//! returned, so nobody was promised anything and it is cut off and reported. Everything before it
+//! had been flushed; if that reads wrong, the disk lied or rotted, and the replica must not take
+//! part: a quorum may have counted on what is missing.
+//!
+//! What cannot be told apart is damage inside the very last batch, because nothing after it proves
+//! that it had been flushed. It is cut as well; a cell of three survives that.
+//!
+//! A leader that restarts stands for election again and does not resume its term. Resuming, which
+//! openraft would do, needs two things that are not certain here: that no index of the term is
+//! handed out twice, which a cut tail makes possible, and that it knows what had been committed,
+//! for the recorded commit lags behind and fresh reads would be stale.
+
+use std::collections::VecDeque;
+
+use crate::disk::Disk;
+use crate::error::OpenError;
+use crate::log::{Place, Slot};
+use crate::raft::{LogId, next_index};
+use crate::record::{
+    DIR, Found, HEAD_LEN, HEADER_LEN, HardState, Kind, Owner, Record, SegmentHeader, Spot, VERSION,
+    segment_path, sequence_of,
+};
+
+/// What was cut off the end of the log when it was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TornTail {
+    pub file: String,
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) sequence: u64,
+    pub(crate) len: u64,
+    /// Index of the next entry at this segment's end.
+    pub(crate) next_index: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Recovered {
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) hard: HardState,
+    pub(crate) slots: VecDeque<Slot>,
+    pub(crate) next: u64,
+    pub(crate) batch: u64,
+    pub(crate) torn: Option<TornTail>,
+}
+
+pub(crate) fn recover(disk: &dyn Disk, owner: Owner) -> Result<Recovered, OpenError> {
+    let at = |path: &str, source| OpenError::Disk { path: path.to_owned(), source };
+    let names = disk.list(DIR).map_err(|e| at(DIR, e))?;
+    let mut sequences: Vec<u64> = names.iter().filter_map(|name| sequence_of(name)).collect();
+    sequences.sort_unstable();
+    let mut log = Recovered::default();
+    for (nth, &sequence) in sequences.iter().enumerate() {
+        let path = segment_path(sequence);
+        if nth > 0 && sequences[nth - 1] + 1 != sequence {
+            let file = segment_path(sequences[nth - 1] + 1);
+            return Err(damaged(&file, 0, "this segment is missing"));
+        }
+        let bytes = disk.read(&path).map_err(|e| at(&path, e))?;
+        let header = check_header(&bytes, &path, sequence, owner)?;
+        if nth == 0 {
+            log.next = header.first_index;
+        } else if log.next != header.first_index {
+            return Err(damaged(&path, 24, "the segment does not continue the one before it"));
+        }
+        // Memory is for the newest entries: a segment's worth of them.
+        log.slots.iter_mut().for_each(|slot| slot.entry = None);
+        let end = log.read_records(&bytes, &path, sequence, nth + 1 == sequences.len())?;
+        if end < bytes.len() {
+            disk.truncate(&path, end as u64).map_err(|e| at(&path, e))?;
+            let bytes = (bytes.len() - end) as u64;
+            log.torn = Some(TornTail { file: path, offset: end as u64, bytes });
+        }
+        log.segments.push(Segment { sequence, len: end as u64, next_index: log.next });
+    }
+    log.settle(owner)?;
+    Ok(log)
+}
+
+fn check_header(
+    bytes: &[u8],
+    path: &str,
+    sequence: u64,
+    owner: Owner,
+) -> Result<SegmentHeader, OpenError> {
+    // A segment is created whole, so its header can be damaged but never torn.
+    let header = SegmentHeader::decode(bytes).map_err(|what| damaged(path, 0, what))?;
+    if header.version > VERSION {
+        let (file, found) = (path.to_owned(), header.version);
+        return Err(OpenError::TooNew { file, found, known: VERSION });
+    }
+    if header.owner != owner {
+        let name = |owner: Owner| {
+            let cell = u128::from_be_bytes(owner.cell);
+            format!("replica {} of cell {cell:032x}", owner.replica)
+        };
+        let (found, expected) = (name(header.owner), name(owner));
+        return Err(OpenError::Foreign { file: path.to_owned(), found, expected });
+    }
+    if header.sequence != sequence {
+        return Err(damaged(path, 16, "the segment's number is not that of its file"));
+    }
+    Ok(header)
+}
+
+impl Recovered {
+    /// Takes in the records of one segment; returns where the good part ends.
+    fn read_records(
+        &mut self,
+        bytes: &[u8],
+        path: &str,
+        sequence: u64,
+        last_segment: bool,
+    ) -> Result<usize, OpenError> {
+        let mut offset = HEADER_LEN;
+        // The batch that a record at `offset` would belong to.
+        let mut open_batch = self.batch + 1;
+        while offset < bytes.len() {
+            let spot = Spot { sequence, offset: offset as u64 };
+            match Record::decode(&bytes[offset..], spot) {
+                Ok(found) => {
+                    if found.batch < open_batch {
+                        return Err(damaged(path, spot.offset, "a record is out of order"));
+                    }
+                    self.take(&found, spot).map_err(|what| damaged(path, spot.offset, what))?;
+                    self.batch = found.batch;
+                    open_batch = found.batch + u64::from(found.ends_batch);
+                    offset += found.len;
+                }
+                Err(what) => {
+                    if !last_segment || later_batch_follows(bytes, spot, open_batch) {
+                        return Err(damaged(path, spot.offset, what));
+                    }
+                    self.batch = open_batch;
+                    return Ok(offset);
+                }
+            }
+        }
+        Ok(offset)
+    }
+
+    fn take(&mut self, found: &Found, spot: Spot) -> Result<(), &'static str> {
+        let record = &found.record;
+        match record.kind {
+            Kind::State => {
+                self.hard = postcard::from_bytes(&record.body)
+                    .map_err(|_| "a state record cannot be decoded")?;
+                self.drop_purged();
+            }
+            Kind::Truncate => {
+                let kept = self.next.saturating_sub(record.index) as usize;
+                let len = self.slots.len();
+                self.slots.truncate(len - kept.min(len));
+                self.next = record.index;
+            }
+            Kind::Blank | Kind::Normal | Kind::Membership => {
+                if record.index < self.next || (record.index > self.next && !self.slots.is_empty())
+                {
+                    return Err("an entry does not follow the one before it");
+                }
+                let place = Place { spot, len: found.len };
+                self.slots.push_back(Slot::on_disk(record.to_entry()?, place));
+                self.next = record.index + 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_purged(&mut self) {
+        let keep_from = next_index(self.hard.purged.as_ref());
+        while self.slots.front().is_some_and(|slot| slot.id.index < keep_from) {
+            self.slots.pop_front();
+        }
+        self.next = self.next.max(keep_from);
+    }
+
+    fn settle(&mut self, owner: Owner) -> Result<(), OpenError> {
+        let purged = next_index(self.hard.purged.as_ref());
+        let first = self.slots.front().map_or(self.next, |slot| slot.id.index);
+        if first != purged {
+            let what = format!("entries {purged} to {first} are missing at the start of the log");
+            let file = self.segments.first().map(|segment| segment_path(segment.sequence));
+            return Err(damaged(&file.unwrap_or_else(|| DIR.to_owned()), 0, &what));
+        }
+        // Written ahead of the entries it speaks of, which a power cut may have taken.
+        let last = self.last();
+        if next_index(self.hard.committed.as_ref()) > self.next {
+            self.hard.committed = last;
+        }
+        if let Some(vote) = &mut self.hard.vote
+            && vote.leader_id.node_id == owner.replica
+        {
+            vote.committed = false;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn last(&self) -> Option<LogId> {
+        self.slots.back().map(|slot| slot.id).or(self.hard.purged)
+    }
+}
+
+/// Whether anything written after the batch of the bad record at `spot` had been flushed.
+fn later_batch_follows(bytes: &[u8], spot: Spot, batch: u64) -> bool {
+    let from = spot.offset as usize + 1;
+    (from..bytes.len().saturating_sub(HEAD_LEN)).any(|offset| {
+        let spot = Spot { sequence: spot.sequence, offset: offset as u64 };
+        Record::batch_of_head(&bytes[offset..], spot).is_some_and(|found| found > batch)
+    })
+}
+
+fn damaged(file: &str, offset: u64, what: &str) -> OpenError {
+    OpenError::Damaged { file: file.to_owned(), offset, what: what.to_owned() }
+}

@@ -1,0 +1,471 @@
+//! One replica: the log, the machine and openraft put together.
+//!
+//! Everything a caller may want is a method here; openraft's types stay inside, apart from the
+//! messages between replicas. A write or a fresh read on a leader that lost touch with its quorum
+//! ends with an error after a bound, because openraft 0.9 would let it wait for ever.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use openraft::Raft;
+use openraft::error::{
+    CheckIsLeaderError, ClientWriteError, Fatal, ForwardToLeader, InitializeError, RaftError,
+};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::applied::{Applied, Shelf};
+use crate::disk::{Disk, DiskHandle};
+use crate::error::{BootstrapError, OpenError, ProposeError, ReadEntriesError, SnapshotError};
+use crate::log::Log;
+use crate::machine::Machine;
+use crate::raft::{NodeId, Payload, Peer, TypeConfig, next_index};
+use crate::record::{Owner, segment_path};
+use crate::recover::{Recovered, Segment, TornTail, recover};
+use crate::settings::{FatalHook, Settings};
+use crate::snapshot::{self, Loaded};
+use crate::status::{Fence, Role, Status, follow};
+use crate::transport::{Network, RaftAnswer, RaftCall, Transport, refused};
+use crate::writer::{Op, Writer, first_bytes};
+
+/// What a proposal came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proposed {
+    pub index: u64,
+    pub term: u64,
+    pub reply: Vec<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoggedEntry {
+    pub index: u64,
+    pub term: u64,
+    pub payload: Bytes,
+}
+
+/// A stretch of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entries {
+    pub entries: Vec<LoggedEntry>,
+    /// Where to go on; entries that are not payloads make this more than the last index plus one.
+    pub next: u64,
+}
+
+/// What opening had to put right.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    pub torn_tail: Option<TornTail>,
+    /// Newer snapshots that were damaged and made up for by an older one and the log.
+    pub passed_over: Vec<String>,
+}
+
+type Barrier = oneshot::Sender<Result<u64, ProposeError>>;
+
+pub struct Replica {
+    pub(crate) raft: Raft<TypeConfig>,
+    pub(crate) settings: Settings,
+    pub(crate) fence: Fence,
+    pub(crate) changing_members: tokio::sync::Mutex<()>,
+    log: Log,
+    disk: DiskHandle,
+    ops: mpsc::UnboundedSender<Op>,
+    status: watch::Receiver<Status>,
+    barriers: mpsc::UnboundedSender<Barrier>,
+    recovery: Recovery,
+    id: NodeId,
+}
+
+/// The storage half of a replica, without consensus.
+#[doc(hidden)]
+pub struct Storage {
+    pub log: Log,
+    pub applied: Applied,
+    pub recovery: Recovery,
+    disk: DiskHandle,
+    ops: mpsc::UnboundedSender<Op>,
+}
+
+/// Opens what is on the disk, or begins it, and starts the writer.
+#[doc(hidden)]
+pub async fn open_storage(
+    id: NodeId,
+    settings: &Settings,
+    disk: Arc<dyn Disk>,
+    machine: Box<dyn Machine>,
+) -> Result<Storage, OpenError> {
+    settings.check()?;
+    let disk = DiskHandle::new(disk);
+    let owner = Owner { cell: settings.cell, replica: id };
+    let read = disk.run(move |disk| read_disk(disk, owner)).await;
+    let (mut recovered, loaded, recovery) = read.map_err(|e| on_disk("", e))??;
+    let mut machine = machine;
+    if let Some(Loaded { name, meta, body }) = &loaded {
+        let index = meta.last_log_id.map_or(0, |id| id.index);
+        machine
+            .restore(index, body)
+            .map_err(|why| OpenError::Machine { file: format!("{}/{name}", snapshot::DIR), why })?;
+    }
+    let meta = loaded.map(|loaded| loaded.meta);
+    let last = meta.as_ref().and_then(|meta| meta.last_log_id);
+    let (ops, queue) = mpsc::unbounded_channel();
+    let (durable, flushed) = watch::channel(0);
+    let (covered, covers) = watch::channel(next_index(last.as_ref()));
+    let limit = settings.max_append_bytes;
+    let log = Log::new(id, &mut recovered, ops.clone(), flushed, disk.clone(), limit);
+    let writer = Writer {
+        shared: Arc::clone(&log.shared),
+        disk: disk.clone(),
+        owner,
+        segments: recovered.segments,
+        purged: recovered.hard.purged,
+        batch: recovered.batch,
+        next_index: recovered.next,
+        durable,
+        covered: covers,
+        segment_bytes: settings.segment_bytes,
+        cache_bytes: settings.cache_bytes,
+        on_fatal: Arc::clone(&settings.on_fatal),
+    };
+    tokio::spawn(writer.run(queue));
+    let members = meta.as_ref().map(|meta| meta.last_membership.clone()).unwrap_or_default();
+    let (current, covered) = (Arc::new(Mutex::new(meta)), Arc::new(covered));
+    let shelf = Shelf { disk: disk.clone(), cell: settings.cell, current, covered };
+    let machine = Mutex::new(machine);
+    let applied = Applied { machine, last, members, log: log.clone(), shelf, id };
+    Ok(Storage { log, applied, recovery, disk, ops })
+}
+
+type Read = (Recovered, Option<Loaded>, Recovery);
+
+fn read_disk(disk: &dyn Disk, owner: Owner) -> Result<Read, OpenError> {
+    let mut log = recover(disk, owner)?;
+    let log_from = next_index(log.hard.purged.as_ref());
+    let (loaded, passed_over) = snapshot::load(disk, owner.cell, log_from)?;
+    if log.segments.is_empty() {
+        if let Some(loaded) = &loaded {
+            let file = format!("{}/{}", snapshot::DIR, loaded.name);
+            let what = "there is a snapshot but no log; the log was lost or removed".to_owned();
+            return Err(OpenError::Damaged { file, offset: 0, what });
+        }
+        log.batch += 1;
+        let path = segment_path(1);
+        let bytes = first_bytes(owner, 1, 0, &log.hard, log.batch)
+            .map_err(|e| OpenError::Raft { what: e.to_string() })?;
+        disk.write_new(&path, &bytes).map_err(|e| on_disk(&path, e))?;
+        log.segments.push(Segment { sequence: 1, len: bytes.len() as u64, next_index: 0 });
+    }
+    for line in &passed_over {
+        tracing::warn!(line, "an older snapshot and the log make up for a damaged one");
+        // Out of the way, so that it is not met again and counts for nothing when pruning.
+        if let Some(path) = line.split(' ').next() {
+            disk.remove(path).map_err(|e| on_disk(path, e))?;
+        }
+    }
+    if let Some(torn) = &log.torn {
+        tracing::warn!(?torn, "cut off a torn write at the end of the log");
+    }
+    let recovery = Recovery { torn_tail: log.torn.clone(), passed_over };
+    Ok((log, loaded, recovery))
+}
+
+fn on_disk(path: &str, source: io::Error) -> OpenError {
+    OpenError::Disk { path: path.to_owned(), source }
+}
+
+/// However many parts notice that it is over, the hook hears of it once.
+fn only_once(hook: FatalHook) -> FatalHook {
+    let called = AtomicBool::new(false);
+    Arc::new(move |why| {
+        if !called.swap(true, Ordering::Relaxed) {
+            hook(why);
+        }
+    })
+}
+
+impl Replica {
+    pub async fn open(
+        id: NodeId,
+        mut settings: Settings,
+        disk: Arc<dyn Disk>,
+        transport: Arc<dyn Transport>,
+        machine: impl Machine,
+    ) -> Result<Replica, OpenError> {
+        let config = Arc::new(settings.raft_config()?);
+        settings.on_fatal = only_once(settings.on_fatal);
+        let storage = open_storage(id, &settings, disk, Box::new(machine)).await?;
+        let Storage { log, applied, recovery, disk, ops } = storage;
+        let network = Network { transport, retry: settings.heartbeat * 2 };
+        let raft = Raft::new(id, config, network, log.clone(), applied).await;
+        let raft = raft.map_err(|e| OpenError::Raft { what: e.to_string() })?;
+        stand_if_alone(&raft, id).await?;
+        let fence = Fence::default();
+        let (sender, status) = watch::channel(Status { id, ..Status::default() });
+        let hook = Arc::clone(&settings.on_fatal);
+        tokio::spawn(follow(raft.metrics(), sender, fence.clone(), disk.clone(), hook));
+        let (barriers, waiting) = mpsc::unbounded_channel();
+        tokio::spawn(serve_barriers(raft.clone(), fence.clone(), settings.clone(), waiting));
+        let changing_members = tokio::sync::Mutex::new(());
+        Ok(Replica {
+            raft,
+            settings,
+            fence,
+            changing_members,
+            log,
+            disk,
+            ops,
+            status,
+            barriers,
+            recovery,
+            id,
+        })
+    }
+
+    /// Makes the first members of a new cell. Several replicas may call it with the same members.
+    pub async fn bootstrap(&self, peers: BTreeMap<NodeId, Peer>) -> Result<(), BootstrapError> {
+        match self.raft.initialize(peers).await {
+            Ok(()) => Ok(()),
+            Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {
+                Err(BootstrapError::AlreadyInitialised)
+            }
+            Err(RaftError::APIError(InitializeError::NotInMembers(_))) => {
+                Err(BootstrapError::NotAMember { id: self.id })
+            }
+            Err(RaftError::Fatal(fatal)) => Err(BootstrapError::Fatal { why: fatal.to_string() }),
+        }
+    }
+
+    /// Proposes a payload and waits until it has been applied here.
+    pub async fn propose(&self, payload: impl Into<Bytes>) -> Result<Proposed, ProposeError> {
+        let payload = payload.into();
+        let (bytes, allowed) = (payload.len(), self.settings.max_payload_bytes);
+        if bytes > allowed {
+            return Err(ProposeError::TooLarge { bytes, allowed });
+        }
+        self.check_room(bytes as u64)?;
+        self.check_fence()?;
+        tokio::select! {
+            biased;
+            written = self.raft.client_write(Payload(payload)) => match written {
+                Ok(done) => Ok(Proposed {
+                    index: done.log_id.index,
+                    term: done.log_id.leader_id.term,
+                    reply: done.data.0,
+                }),
+                Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
+                    Err(not_leader(forward))
+                }
+                Err(RaftError::APIError(other)) => {
+                    Err(ProposeError::Fatal { why: other.to_string() })
+                }
+                Err(RaftError::Fatal(fatal)) => Err(stopped(&fatal)),
+            },
+            silent = self.fence.trips(self.settings.fence_after) => {
+                Err(ProposeError::Unsure { silent })
+            }
+        }
+    }
+
+    fn check_room(&self, bytes: u64) -> Result<(), ProposeError> {
+        let free = self.disk.get().and_then(|disk| disk.free_bytes());
+        let free = free.map_err(|e| ProposeError::Fatal { why: e.to_string() })?;
+        let needed = self.settings.reserve_bytes.saturating_add(bytes);
+        if free < needed { Err(ProposeError::DiskFull { free, needed }) } else { Ok(()) }
+    }
+
+    fn check_fence(&self) -> Result<(), ProposeError> {
+        let leads = self.status.borrow().role == Role::Leader;
+        match self.fence.silent() {
+            Some(silent) if leads && silent >= self.settings.fence_after => {
+                Err(ProposeError::Fenced { silent })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until everything acknowledged anywhere before this call is applied here, and returns
+    /// the index up to which that is. Only a leader can say; calls that wait together share one
+    /// round of messages.
+    pub async fn read_barrier(&self) -> Result<u64, ProposeError> {
+        self.check_fence()?;
+        let (answer, answered) = oneshot::channel();
+        let over = || ProposeError::Fatal { why: "it was shut down".to_owned() };
+        self.barriers.send(answer).map_err(|_| over())?;
+        answered.await.map_err(|_| over())?
+    }
+
+    /// Answers another replica.
+    pub async fn handle(&self, call: RaftCall) -> RaftAnswer {
+        if let Some(why) = self.refuses(&call) {
+            return RaftAnswer::Refused { why };
+        }
+        match call {
+            RaftCall::Append(request) => match self.raft.append_entries(request).await {
+                Ok(answer) => RaftAnswer::Append(answer),
+                Err(e) => RaftAnswer::Refused { why: e.to_string() },
+            },
+            RaftCall::Vote(request) => match self.raft.vote(request).await {
+                Ok(answer) => RaftAnswer::Vote(answer),
+                Err(e) => RaftAnswer::Refused { why: e.to_string() },
+            },
+            RaftCall::Snapshot(request) => match self.raft.install_snapshot(request).await {
+                Ok(answer) => RaftAnswer::Snapshot(answer),
+                Err(RaftError::APIError(mismatch)) => RaftAnswer::SnapshotMismatch(mismatch),
+                Err(RaftError::Fatal(fatal)) => refused(&fatal),
+            },
+        }
+    }
+
+    /// A follower short of space takes heartbeats and votes, but nothing that fills the disk.
+    fn refuses(&self, call: &RaftCall) -> Option<String> {
+        let bulky = match call {
+            RaftCall::Append(request) => !request.entries.is_empty(),
+            RaftCall::Snapshot(_) => true,
+            RaftCall::Vote(_) => false,
+        };
+        let free = self.disk.get().and_then(|disk| disk.free_bytes());
+        match free {
+            Err(e) => Some(e.to_string()),
+            Ok(free) if bulky && free < self.settings.floor_bytes() => {
+                let needed = self.settings.floor_bytes();
+                Some(format!("the log's disk has {free} bytes free and needs {needed}"))
+            }
+            Ok(_) => None,
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        self.status.borrow().clone()
+    }
+
+    pub fn watch(&self) -> watch::Receiver<Status> {
+        self.status.clone()
+    }
+
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// Takes a snapshot of everything applied by now; returns its index.
+    pub async fn snapshot_now(&self) -> Result<u64, SnapshotError> {
+        let mut status = self.status.clone();
+        let applied = status.borrow_and_update().applied.ok_or(SnapshotError::Empty)?;
+        loop {
+            let before = status.borrow_and_update().snapshot;
+            if let Some(index) = before.filter(|index| *index >= applied) {
+                return Ok(index);
+            }
+            let asked = self.raft.trigger().snapshot().await;
+            asked.map_err(|e| SnapshotError::Fatal { why: e.to_string() })?;
+            // One that was already being built may come first; then ask again.
+            let changed =
+                status.wait_for(|now| now.snapshot != before || now.role == Role::Stopped);
+            let stopped = changed.await.map_or(true, |now| now.role == Role::Stopped);
+            if stopped {
+                return Err(SnapshotError::Fatal { why: "it was shut down".to_owned() });
+            }
+        }
+    }
+
+    /// Applied payloads from `from` on, at least one if there is any, for schedulers' copies and
+    /// checkpoints.
+    pub async fn read_entries(
+        &self,
+        from: u64,
+        max_bytes: usize,
+    ) -> Result<Entries, ReadEntriesError> {
+        let end = next_applied(&self.status.borrow());
+        let first = self.log.first();
+        if from < first {
+            return Err(ReadEntriesError::Purged { asked: from, first });
+        }
+        let read = self.log.read_payloads(from, end, max_bytes).await;
+        // Purging may have overtaken the reading.
+        let first = self.log.first();
+        if from < first {
+            return Err(ReadEntriesError::Purged { asked: from, first });
+        }
+        let (found, next) = read.map_err(|e| ReadEntriesError::Fatal { why: e.to_string() })?;
+        let entries = found.into_iter().map(|(id, payload)| LoggedEntry {
+            index: id.index,
+            term: id.leader_id.term,
+            payload,
+        });
+        Ok(Entries { entries: entries.collect(), next })
+    }
+
+    /// Stops in order: consensus, then the writer with all that was queued, then the disk.
+    pub async fn shutdown(&self) {
+        // The core's own end, good or bad, has been reported through the status already.
+        let _ended = self.raft.shutdown().await;
+        let (done, stopped) = oneshot::channel();
+        if self.ops.send(Op::Stop { done }).is_ok() {
+            // An error means that the writer had stopped by itself.
+            let _stopped = stopped.await;
+        }
+        self.disk.close();
+    }
+
+    /// As if the power had been cut: nothing more reaches the disk.
+    pub async fn kill(&self) {
+        self.disk.close();
+        let _ended = self.raft.shutdown().await;
+    }
+}
+
+/// A single voter need not wait for others to be silent before it stands for election.
+async fn stand_if_alone(raft: &Raft<TypeConfig>, id: NodeId) -> Result<(), OpenError> {
+    let alone = raft.with_raft_state(move |state| {
+        let members = state.membership_state.effective().membership();
+        members.voter_ids().eq([id])
+    });
+    let failed = |fatal: Fatal<NodeId>| OpenError::Raft { what: fatal.to_string() };
+    if alone.await.map_err(failed)? {
+        raft.trigger().elect().await.map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn next_applied(status: &Status) -> u64 {
+    status.applied.map_or(0, |applied| applied + 1)
+}
+
+/// Answers read barriers: all that are waiting with one round.
+async fn serve_barriers(
+    raft: Raft<TypeConfig>,
+    fence: Fence,
+    settings: Settings,
+    mut waiting: mpsc::UnboundedReceiver<Barrier>,
+) {
+    const AT_ONCE: usize = 4096;
+    let mut together = Vec::new();
+    while waiting.recv_many(&mut together, AT_ONCE).await > 0 {
+        let result = tokio::select! {
+            biased;
+            ready = raft.ensure_linearizable() => match ready {
+                Ok(id) => Ok(id.map_or(0, |id| id.index)),
+                Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(forward))) => {
+                    Err(not_leader(forward))
+                }
+                Err(RaftError::APIError(CheckIsLeaderError::QuorumNotEnough(_))) => {
+                    Err(ProposeError::Fenced { silent: fence.silent().unwrap_or_default() })
+                }
+                Err(RaftError::Fatal(fatal)) => Err(stopped(&fatal)),
+            },
+            silent = fence.trips(settings.fence_after) => Err(ProposeError::Fenced { silent }),
+        };
+        for barrier in together.drain(..) {
+            // Whoever gave up waiting does not need the answer.
+            let _gave_up = barrier.send(result.clone());
+        }
+    }
+}
+
+fn not_leader(forward: ForwardToLeader<NodeId, Peer>) -> ProposeError {
+    ProposeError::NotLeader { leader: forward.leader_id.zip(forward.leader_node) }
+}
+
+fn stopped(fatal: &Fatal<NodeId>) -> ProposeError {
+    ProposeError::Fatal { why: fatal.to_string() }
+}

@@ -1,0 +1,133 @@
+//! Openraft's view of tokio, with random draws that can be seeded.
+//!
+//! Openraft draws election timeouts from its runtime. In the product they come from the operating
+//! system; the simulator seeds the generator of its thread, so that a run is repeated by its seed.
+//! One type serves both, because a second `TypeConfig` would mean that the simulator runs other
+//! code than the product.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::time::Duration;
+
+use openraft::{AsyncRuntime, OptionalSend, TokioRuntime};
+use rand::{RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+thread_local! {
+    static DRAWS: RefCell<Option<ChaCha8Rng>> = const { RefCell::new(None) };
+}
+
+/// From here on, random draws of replicas on this thread follow from `seed`.
+pub fn seed_randomness(seed: u64) {
+    DRAWS.with_borrow_mut(|draws| *draws = Some(ChaCha8Rng::seed_from_u64(seed)));
+}
+
+/// The generator of the current thread.
+#[derive(Debug)]
+pub struct ThreadDraws;
+
+impl ThreadDraws {
+    #[expect(clippy::disallowed_methods, reason = "election timeouts of a real cell must differ")]
+    fn with<T>(draw: impl FnOnce(&mut ChaCha8Rng) -> T) -> T {
+        DRAWS.with_borrow_mut(|draws| draw(draws.get_or_insert_with(ChaCha8Rng::from_os_rng)))
+    }
+}
+
+/// Openraft is built against an older release of the trait than the rest of the workspace.
+impl rand_core_06::RngCore for ThreadDraws {
+    fn next_u32(&mut self) -> u32 {
+        Self::with(RngCore::next_u32)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        Self::with(RngCore::next_u64)
+    }
+
+    fn fill_bytes(&mut self, bytes: &mut [u8]) {
+        Self::with(|draws| draws.fill_bytes(bytes));
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), rand_core_06::Error> {
+        self.fill_bytes(bytes);
+        Ok(())
+    }
+}
+
+/// Tokio for everything but randomness.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct SeededRuntime;
+
+impl AsyncRuntime for SeededRuntime {
+    type JoinError = <TokioRuntime as AsyncRuntime>::JoinError;
+    type JoinHandle<T: OptionalSend + 'static> = <TokioRuntime as AsyncRuntime>::JoinHandle<T>;
+    type Sleep = <TokioRuntime as AsyncRuntime>::Sleep;
+    type Instant = <TokioRuntime as AsyncRuntime>::Instant;
+    type TimeoutError = <TokioRuntime as AsyncRuntime>::TimeoutError;
+    type Timeout<R, T: Future<Output = R> + OptionalSend> =
+        <TokioRuntime as AsyncRuntime>::Timeout<R, T>;
+    type ThreadLocalRng = ThreadDraws;
+    type OneshotSender<T: OptionalSend> = <TokioRuntime as AsyncRuntime>::OneshotSender<T>;
+    type OneshotReceiver<T: OptionalSend> = <TokioRuntime as AsyncRuntime>::OneshotReceiver<T>;
+    type OneshotReceiverError = <TokioRuntime as AsyncRuntime>::OneshotReceiverError;
+
+    fn spawn<T>(future: T) -> Self::JoinHandle<T::Output>
+    where
+        T: Future + OptionalSend + 'static,
+        T::Output: OptionalSend + 'static,
+    {
+        TokioRuntime::spawn(future)
+    }
+
+    fn sleep(duration: Duration) -> Self::Sleep {
+        TokioRuntime::sleep(duration)
+    }
+
+    fn sleep_until(deadline: Self::Instant) -> Self::Sleep {
+        TokioRuntime::sleep_until(deadline)
+    }
+
+    fn timeout<R, F: Future<Output = R> + OptionalSend>(
+        duration: Duration,
+        future: F,
+    ) -> Self::Timeout<R, F> {
+        TokioRuntime::timeout(duration, future)
+    }
+
+    fn timeout_at<R, F: Future<Output = R> + OptionalSend>(
+        deadline: Self::Instant,
+        future: F,
+    ) -> Self::Timeout<R, F> {
+        TokioRuntime::timeout_at(deadline, future)
+    }
+
+    fn is_panic(join_error: &Self::JoinError) -> bool {
+        TokioRuntime::is_panic(join_error)
+    }
+
+    fn thread_rng() -> Self::ThreadLocalRng {
+        ThreadDraws
+    }
+
+    fn oneshot<T>() -> (Self::OneshotSender<T>, Self::OneshotReceiver<T>)
+    where
+        T: OptionalSend,
+    {
+        TokioRuntime::oneshot()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand_core_06::RngCore as _;
+
+    #[test]
+    fn a_seed_repeats_the_draws() {
+        let draw = |seed| {
+            seed_randomness(seed);
+            [SeededRuntime::thread_rng().next_u64(), SeededRuntime::thread_rng().next_u64()]
+        };
+        assert_eq!(draw(7), draw(7));
+        assert_ne!(draw(7), draw(8));
+    }
+}

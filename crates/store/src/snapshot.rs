@@ -1,0 +1,178 @@
+//! Snapshot files: the machine's bytes with the raft facts that go with them.
+//!
+//! The file is also what travels to a follower, checksums and all, so that what is installed there
+//! is checked against what was written here and not merely against what arrived. Two are kept: when
+//! the newer one turns out damaged, the older one and the log behind it make up for it.
+
+use std::io;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::disk::Disk;
+use crate::error::OpenError;
+use crate::raft::{SnapshotMeta, next_index};
+
+pub(crate) const DIR: &str = "snap";
+const MAGIC: &[u8; 8] = b"CELLWSNP";
+const VERSION: u32 = 1;
+const FIXED_LEN: usize = 40;
+const CHECK_LEN: usize = 8;
+const KEPT: usize = 2;
+
+/// Names sort by index, then term.
+pub(crate) fn name_of(meta: &SnapshotMeta) -> String {
+    let (index, term) = meta.last_log_id.map_or((0, 0), |id| (id.index, id.leader_id.term));
+    format!("{index:020}-{term:020}")
+}
+
+pub(crate) fn encode(
+    cell: [u8; 16],
+    meta: &SnapshotMeta,
+    body: &[u8],
+) -> Result<Vec<u8>, postcard::Error> {
+    let meta = postcard::to_stdvec(meta)?;
+    let mut out = Vec::with_capacity(FIXED_LEN + meta.len() + body.len() + 2 * CHECK_LEN);
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&(meta.len() as u32).to_le_bytes());
+    out.extend_from_slice(&(body.len() as u64).to_le_bytes());
+    out.extend_from_slice(&cell);
+    out.extend_from_slice(&meta);
+    let check = xxh3_64_with_seed(&out, 0);
+    out.extend_from_slice(&check.to_le_bytes());
+    out.extend_from_slice(body);
+    out.extend_from_slice(&xxh3_64_with_seed(body, check).to_le_bytes());
+    Ok(out)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Flaw {
+    pub(crate) offset: u64,
+    pub(crate) what: &'static str,
+}
+
+/// Checks every byte; returns the facts and the machine's part.
+pub(crate) fn decode(cell: [u8; 16], bytes: &[u8]) -> Result<(SnapshotMeta, &[u8]), Flaw> {
+    let flaw = |offset: usize, what| Flaw { offset: offset as u64, what };
+    let short = "the snapshot is cut short";
+    let fixed = bytes.get(..FIXED_LEN).ok_or(flaw(bytes.len(), short))?;
+    if &fixed[..8] != MAGIC {
+        return Err(flaw(0, "this is not a snapshot"));
+    }
+    let mut half = [0; 4];
+    half.copy_from_slice(&fixed[12..16]);
+    let meta_end = FIXED_LEN + u32::from_le_bytes(half) as usize;
+    let body_at = meta_end + CHECK_LEN;
+    let check = word_at(bytes, meta_end).ok_or(flaw(bytes.len(), short))?;
+    if xxh3_64_with_seed(&bytes[..meta_end], 0) != check {
+        return Err(flaw(0, "the checksum of the snapshot's header does not match"));
+    }
+    half.copy_from_slice(&fixed[8..12]);
+    if u32::from_le_bytes(half) > VERSION {
+        return Err(flaw(8, "the snapshot was written by a newer version"));
+    }
+    if fixed[24..40] != cell {
+        return Err(flaw(24, "the snapshot belongs to another cell"));
+    }
+    let body_len = word_at(fixed, 16).unwrap_or(u64::MAX);
+    let body_end = usize::try_from(body_len).ok().and_then(|len| body_at.checked_add(len));
+    let body_end = body_end.ok_or(flaw(16, "the snapshot's length is impossible"))?;
+    let body = bytes.get(body_at..body_end).ok_or(flaw(bytes.len(), short))?;
+    let body_check = word_at(bytes, body_end).ok_or(flaw(bytes.len(), short))?;
+    if xxh3_64_with_seed(body, check) != body_check {
+        return Err(flaw(body_at, "the checksum of the snapshot's body does not match"));
+    }
+    if bytes.len() != body_end + CHECK_LEN {
+        return Err(flaw(body_end + CHECK_LEN, "there is something after the snapshot's end"));
+    }
+    let meta = postcard::from_bytes(&bytes[FIXED_LEN..meta_end])
+        .map_err(|_| flaw(FIXED_LEN, "the snapshot's facts cannot be decoded"))?;
+    Ok((meta, body))
+}
+
+fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let mut word = [0; 8];
+    word.copy_from_slice(bytes.get(at..at.checked_add(8)?)?);
+    Some(u64::from_le_bytes(word))
+}
+
+/// Saves a snapshot and drops all but the newest ones.
+pub(crate) fn save(disk: &dyn Disk, name: &str, bytes: &[u8]) -> io::Result<()> {
+    disk.write_new(&format!("{DIR}/{name}"), bytes)?;
+    let mut names = disk.list(DIR)?;
+    names.sort();
+    let surplus = names.len().saturating_sub(KEPT);
+    for old in names.iter().take(surplus).filter(|old| *old != name) {
+        disk.remove(&format!("{DIR}/{old}"))?;
+    }
+    disk.sync_dir(DIR)
+}
+
+pub(crate) struct Loaded {
+    pub(crate) name: String,
+    pub(crate) meta: SnapshotMeta,
+    pub(crate) body: Vec<u8>,
+}
+
+/// The newest good snapshot, and what was wrong with the newer ones that are being passed over.
+///
+/// `log_from` is the first index the log still has: a snapshot that ends before it cannot be
+/// continued.
+pub(crate) fn load(
+    disk: &dyn Disk,
+    cell: [u8; 16],
+    log_from: u64,
+) -> Result<(Option<Loaded>, Vec<String>), OpenError> {
+    let at = |path: &str, source| OpenError::Disk { path: path.to_owned(), source };
+    let mut names = disk.list(DIR).map_err(|e| at(DIR, e))?;
+    names.sort();
+    let mut passed_over = Vec::new();
+    let mut first_flaw = None;
+    for name in names.iter().rev() {
+        let path = format!("{DIR}/{name}");
+        let bytes = disk.read(&path).map_err(|e| at(&path, e))?;
+        match decode(cell, &bytes) {
+            Ok((meta, body)) if next_index(meta.last_log_id.as_ref()) >= log_from => {
+                let loaded = Loaded { name: name.clone(), body: body.to_vec(), meta };
+                return Ok((Some(loaded), passed_over));
+            }
+            Ok(_) => break,
+            Err(flaw) => {
+                passed_over
+                    .push(format!("{path} is damaged at byte {}: {}", flaw.offset, flaw.what));
+                first_flaw.get_or_insert((path, flaw));
+            }
+        }
+    }
+    if let Some((file, flaw)) = first_flaw {
+        let what = format!("{}, and no older snapshot reaches the log", flaw.what);
+        return Err(OpenError::Damaged { file, offset: flaw.offset, what });
+    }
+    if log_from > 0 {
+        let what = format!("the log starts at {log_from} and no snapshot reaches it");
+        return Err(OpenError::Damaged { file: DIR.to_owned(), offset: 0, what });
+    }
+    Ok((None, passed_over))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_seen() {
+        let cell = [3; 16];
+        let meta = SnapshotMeta { snapshot_id: "7-9-1".to_owned(), ..Default::default() };
+        let good = encode(cell, &meta, b"the whole machine").unwrap();
+        assert_eq!(decode(cell, &good), Ok((meta, &b"the whole machine"[..])));
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode(cell, &bad).is_err(), "bit {bit} went unnoticed");
+        }
+        for len in 0..good.len() {
+            assert!(decode(cell, &good[..len]).is_err(), "cut at {len} went unnoticed");
+        }
+        assert_eq!(decode([4; 16], &good).unwrap_err().offset, 24);
+    }
+}

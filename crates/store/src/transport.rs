@@ -1,0 +1,185 @@
+//! Messages between replicas.
+//!
+//! A call is a value with a binary form; how it gets to the other replica is the master's business
+//! (HTTP) or the simulator's (a virtual network). Openraft wraps each call in a timeout of its own,
+//! so a transport needs none to be correct.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::error::{
+    Fatal, InstallSnapshotError, NetworkError, RPCError, RaftError, RemoteError, Unreachable,
+};
+use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse,
+    VoteRequest, VoteResponse,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::raft::{NodeId, Peer, TypeConfig};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum RaftCall {
+    Append(AppendEntriesRequest<TypeConfig>),
+    Vote(VoteRequest<NodeId>),
+    Snapshot(InstallSnapshotRequest<TypeConfig>),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum RaftAnswer {
+    Append(AppendEntriesResponse<NodeId>),
+    Vote(VoteResponse<NodeId>),
+    Snapshot(InstallSnapshotResponse<NodeId>),
+    /// The chunk does not continue what was received; the sender starts over.
+    SnapshotMismatch(InstallSnapshotError),
+    /// The replica is up but cannot do it now: its disk is full, or it is stopping.
+    Refused {
+        why: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// Nothing listens there: openraft waits a little before it tries again.
+    #[error("unreachable: {0}")]
+    Unreachable(String),
+    /// Anything else, such as a broken connection; tried again at once.
+    #[error("{0}")]
+    Failed(String),
+}
+
+pub type CallAnswer = Result<RaftAnswer, CallError>;
+pub type CallFuture = Pin<Box<dyn Future<Output = CallAnswer> + Send>>;
+
+pub trait Transport: Send + Sync + 'static {
+    fn call(&self, to: NodeId, peer: Peer, call: RaftCall) -> CallFuture;
+}
+
+impl RaftCall {
+    pub fn to_bytes(&self) -> Result<Vec<u8>, CallError> {
+        encode(self)
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Result<RaftCall, CallError> {
+        decode(bytes)
+    }
+}
+
+impl RaftAnswer {
+    pub fn to_bytes(&self) -> Result<Vec<u8>, CallError> {
+        encode(self)
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Result<RaftAnswer, CallError> {
+        decode(bytes)
+    }
+}
+
+fn encode(value: &impl Serialize) -> Result<Vec<u8>, CallError> {
+    postcard::to_stdvec(value).map_err(|e| CallError::Failed(format!("cannot be encoded: {e}")))
+}
+
+fn decode<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Result<T, CallError> {
+    postcard::from_bytes(bytes)
+        .map_err(|e| CallError::Failed(format!("{} bytes cannot be decoded: {e}", bytes.len())))
+}
+
+/// Hands openraft's calls to a transport.
+pub(crate) struct Network {
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) retry: Duration,
+}
+
+impl RaftNetworkFactory<TypeConfig> for Network {
+    type Network = Line;
+
+    async fn new_client(&mut self, target: NodeId, peer: &Peer) -> Line {
+        let (transport, peer) = (Arc::clone(&self.transport), peer.clone());
+        Line { transport, target, peer, retry: self.retry }
+    }
+}
+
+/// The way to one replica.
+pub(crate) struct Line {
+    transport: Arc<dyn Transport>,
+    target: NodeId,
+    peer: Peer,
+    retry: Duration,
+}
+
+type Failed<E> = RPCError<NodeId, Peer, E>;
+
+impl Line {
+    async fn send<E: std::error::Error>(&self, call: RaftCall) -> Result<RaftAnswer, Failed<E>> {
+        match self.transport.call(self.target, self.peer.clone(), call).await {
+            Ok(RaftAnswer::Refused { why }) => {
+                // As unreachable: the replica is no use for a moment, and hammering it is none.
+                Err(RPCError::Unreachable(Unreachable::new(&io::Error::other(why))))
+            }
+            Ok(answer) => Ok(answer),
+            Err(CallError::Unreachable(why)) => {
+                Err(RPCError::Unreachable(Unreachable::new(&io::Error::other(why))))
+            }
+            Err(CallError::Failed(why)) => {
+                Err(RPCError::Network(NetworkError::new(&io::Error::other(why))))
+            }
+        }
+    }
+
+    fn wrong<E: std::error::Error>(&self, answer: &RaftAnswer) -> Failed<E> {
+        let text = format!("replica {} gave an answer of another kind: {answer:?}", self.target);
+        RPCError::Network(NetworkError::new(&io::Error::other(text)))
+    }
+}
+
+impl RaftNetwork<TypeConfig> for Line {
+    async fn append_entries(
+        &mut self,
+        rpc: AppendEntriesRequest<TypeConfig>,
+        _option: RPCOption,
+    ) -> Result<AppendEntriesResponse<NodeId>, Failed<RaftError<NodeId>>> {
+        match self.send(RaftCall::Append(rpc)).await? {
+            RaftAnswer::Append(answer) => Ok(answer),
+            other => Err(self.wrong(&other)),
+        }
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        rpc: InstallSnapshotRequest<TypeConfig>,
+        _option: RPCOption,
+    ) -> Result<InstallSnapshotResponse<NodeId>, Failed<RaftError<NodeId, InstallSnapshotError>>>
+    {
+        match self.send(RaftCall::Snapshot(rpc)).await? {
+            RaftAnswer::Snapshot(answer) => Ok(answer),
+            RaftAnswer::SnapshotMismatch(mismatch) => {
+                let source = RaftError::APIError(mismatch);
+                Err(RPCError::RemoteError(RemoteError::new(self.target, source)))
+            }
+            other => Err(self.wrong(&other)),
+        }
+    }
+
+    async fn vote(
+        &mut self,
+        rpc: VoteRequest<NodeId>,
+        _option: RPCOption,
+    ) -> Result<VoteResponse<NodeId>, Failed<RaftError<NodeId>>> {
+        match self.send(RaftCall::Vote(rpc)).await? {
+            RaftAnswer::Vote(answer) => Ok(answer),
+            other => Err(self.wrong(&other)),
+        }
+    }
+
+    fn backoff(&self) -> Backoff {
+        Backoff::new(std::iter::repeat(self.retry))
+    }
+}
+
+pub(crate) fn refused(fatal: &Fatal<NodeId>) -> RaftAnswer {
+    RaftAnswer::Refused { why: format!("the replica has stopped: {fatal}") }
+}

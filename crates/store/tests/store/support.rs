@@ -1,0 +1,358 @@
+//! A disk in memory, a network in memory, a machine that adds, and a cell made of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use cellwright_store::{
+    CallError, CallFuture, Disk, DiskFuture, Machine, NodeId, Peer, ProposeError, Proposed,
+    RaftAnswer, RaftCall, Replica, Role, Settings, Transport,
+};
+use tokio::sync::watch;
+
+#[derive(Clone, Default)]
+pub struct File {
+    pub bytes: Vec<u8>,
+    pub synced: usize,
+}
+
+#[derive(Default)]
+pub struct Platter {
+    pub files: BTreeMap<String, File>,
+    pub syncs: u64,
+    pub free: u64,
+    pub fail_syncs: bool,
+    pub refuse_appends: bool,
+}
+
+/// Keeps files in memory, remembers what was synced, and takes a virtual millisecond per job.
+#[derive(Clone)]
+pub struct MemoryDisk {
+    platter: Arc<Mutex<Platter>>,
+    stalled: Arc<watch::Sender<bool>>,
+}
+
+impl MemoryDisk {
+    pub fn new() -> MemoryDisk {
+        let platter = Platter { free: 1 << 40, ..Platter::default() };
+        let stalled = Arc::new(watch::channel(false).0);
+        MemoryDisk { platter: Arc::new(Mutex::new(platter)), stalled }
+    }
+
+    pub fn platter(&self) -> MutexGuard<'_, Platter> {
+        self.platter.lock().unwrap()
+    }
+
+    /// A disk of its own with the same files.
+    pub fn copy(&self) -> MemoryDisk {
+        let copy = MemoryDisk::new();
+        copy.platter().files = self.platter().files.clone();
+        copy
+    }
+
+    /// Forgets what was not synced.
+    pub fn cut_power(&self) {
+        for file in self.platter().files.values_mut() {
+            file.bytes.truncate(file.synced);
+        }
+    }
+
+    pub fn stall(&self, stalled: bool) {
+        self.stalled.send_replace(stalled);
+    }
+
+    pub fn names(&self, dir: &str) -> Vec<String> {
+        self.list(dir).unwrap()
+    }
+}
+
+fn missing(path: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, path.to_owned())
+}
+
+impl Disk for MemoryDisk {
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let prefix = format!("{dir}/");
+        let names = |path: &String| path.strip_prefix(&prefix).map(str::to_owned);
+        Ok(self.platter().files.keys().filter_map(names).collect())
+    }
+
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        let platter = self.platter();
+        platter.files.get(path).map(|file| file.bytes.clone()).ok_or_else(|| missing(path))
+    }
+
+    fn read_at(&self, path: &str, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let (bytes, offset) = (self.read(path)?, offset as usize);
+        let found = bytes.get(offset..offset + len).map(<[u8]>::to_vec);
+        found.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        let mut platter = self.platter();
+        let refuse = platter.refuse_appends;
+        let file = platter.files.entry(path.to_owned()).or_default();
+        if refuse {
+            // As a real disk would: some of it fits.
+            file.bytes.extend_from_slice(&bytes[..bytes.len() / 2]);
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        file.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn sync(&self, path: &str) -> io::Result<()> {
+        let mut platter = self.platter();
+        platter.syncs += 1;
+        if platter.fail_syncs {
+            return Err(io::Error::other("input/output error"));
+        }
+        let file = platter.files.get_mut(path).ok_or_else(|| missing(path))?;
+        file.synced = file.bytes.len();
+        Ok(())
+    }
+
+    fn truncate(&self, path: &str, len: u64) -> io::Result<()> {
+        let mut platter = self.platter();
+        let file = platter.files.get_mut(path).ok_or_else(|| missing(path))?;
+        file.bytes.truncate(len as usize);
+        file.synced = file.synced.min(file.bytes.len());
+        Ok(())
+    }
+
+    fn write_new(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        let file = File { bytes: bytes.to_vec(), synced: bytes.len() };
+        self.platter().files.insert(path.to_owned(), file);
+        Ok(())
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.platter().files.remove(path).map(|_| ()).ok_or_else(|| missing(path))
+    }
+
+    fn sync_dir(&self, _dir: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(self.platter().free)
+    }
+
+    fn run(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {
+        let mut stalled = self.stalled.subscribe();
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let _gone = stalled.wait_for(|stalled| !stalled).await;
+            work();
+        })
+    }
+}
+
+/// Adds up numbers and remembers each one with its index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    pub total: u64,
+    pub seen: Vec<(u64, u64)>,
+}
+
+#[derive(Clone, Default)]
+pub struct Adder(pub Arc<Mutex<Sums>>);
+
+pub fn number(payload: &[u8]) -> u64 {
+    u64::from_le_bytes(payload.try_into().expect("tests propose eight bytes"))
+}
+
+impl Machine for Adder {
+    fn apply(&mut self, index: u64, _term: u64, payload: &[u8]) -> Vec<u8> {
+        let mut sums = self.0.lock().unwrap();
+        sums.total += number(payload);
+        sums.seen.push((index, number(payload)));
+        sums.total.to_le_bytes().to_vec()
+    }
+
+    fn snapshot(&self) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
+        let sums = self.0.lock().unwrap().clone();
+        Box::new(move || {
+            let words = sums.seen.iter().flat_map(|(index, value)| [*index, *value]);
+            words.flat_map(u64::to_le_bytes).collect()
+        })
+    }
+
+    fn restore(&mut self, _index: u64, bytes: &[u8]) -> Result<(), String> {
+        if !bytes.len().is_multiple_of(16) {
+            return Err(format!("{} bytes are not pairs of numbers", bytes.len()));
+        }
+        let pair = |pair: &[u8]| (number(&pair[..8]), number(&pair[8..]));
+        let seen: Vec<(u64, u64)> = bytes.chunks(16).map(pair).collect();
+        let total = seen.iter().map(|(_, value)| value).sum();
+        *self.0.lock().unwrap() = Sums { total, seen };
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Lines {
+    replicas: BTreeMap<NodeId, Arc<Replica>>,
+    cut: BTreeSet<(NodeId, NodeId)>,
+}
+
+/// Delivers calls between replicas of one process, through their binary form.
+#[derive(Clone, Default)]
+pub struct Net(Arc<Mutex<Lines>>);
+
+impl Net {
+    pub fn cut_off(&self, id: NodeId, others: impl IntoIterator<Item = NodeId>) {
+        let mut lines = self.0.lock().unwrap();
+        for other in others.into_iter().filter(|other| *other != id) {
+            lines.cut.extend([(id, other), (other, id)]);
+        }
+    }
+
+    pub fn heal(&self) {
+        self.0.lock().unwrap().cut.clear();
+    }
+
+    fn target(&self, from: NodeId, to: NodeId) -> Option<Arc<Replica>> {
+        let lines = self.0.lock().unwrap();
+        lines.replicas.get(&to).filter(|_| !lines.cut.contains(&(from, to))).cloned()
+    }
+}
+
+struct Port {
+    net: Net,
+    from: NodeId,
+}
+
+impl Transport for Port {
+    fn call(&self, to: NodeId, _peer: Peer, call: RaftCall) -> CallFuture {
+        let (net, from) = (self.net.clone(), self.from);
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let away = || CallError::Unreachable(format!("no way from {from} to {to}"));
+            let replica = net.target(from, to).ok_or_else(away)?;
+            let answer = replica.handle(RaftCall::from_bytes(&call.to_bytes()?)?).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            net.target(to, from).ok_or_else(away)?;
+            RaftAnswer::from_bytes(&answer.to_bytes()?)
+        })
+    }
+}
+
+pub fn peer(id: NodeId) -> Peer {
+    Peer { name: format!("m{id}"), address: format!("10.0.0.{id}:1") }
+}
+
+/// A cell in one process; replicas come and go, their disks stay.
+pub struct Cell {
+    pub net: Net,
+    pub disks: BTreeMap<NodeId, MemoryDisk>,
+    pub machines: BTreeMap<NodeId, Adder>,
+    pub settings: Settings,
+    pub fatal: Arc<Mutex<Vec<String>>>,
+}
+
+impl Cell {
+    pub fn with(settings: Settings) -> Cell {
+        cellwright_store::seed_randomness(7);
+        let fatal = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&fatal);
+        let on_fatal = move |why: &str| heard.lock().unwrap().push(why.to_owned());
+        let settings = Settings { on_fatal: Arc::new(on_fatal), ..settings };
+        let (disks, machines) = (BTreeMap::new(), BTreeMap::new());
+        Cell { net: Net::default(), disks, machines, settings, fatal }
+    }
+
+    /// `count` voters with an elected leader.
+    pub async fn start(count: NodeId, settings: Settings) -> Cell {
+        let mut cell = Cell::with(settings);
+        for id in 1..=count {
+            cell.open(id).await;
+        }
+        let peers: BTreeMap<NodeId, Peer> = (1..=count).map(|id| (id, peer(id))).collect();
+        cell.replica(1).bootstrap(peers).await.unwrap();
+        cell.leader().await;
+        cell
+    }
+
+    pub async fn open(&mut self, id: NodeId) {
+        let disk = self.disks.entry(id).or_insert_with(MemoryDisk::new).clone();
+        let machine = Adder::default();
+        self.machines.insert(id, machine.clone());
+        let port = Arc::new(Port { net: self.net.clone(), from: id });
+        let settings = self.settings.clone();
+        let replica = Replica::open(id, settings, Arc::new(disk), port, machine).await.unwrap();
+        self.net.0.lock().unwrap().replicas.insert(id, Arc::new(replica));
+    }
+
+    pub fn replica(&self, id: NodeId) -> Arc<Replica> {
+        Arc::clone(&self.net.0.lock().unwrap().replicas[&id])
+    }
+
+    pub fn ids(&self) -> Vec<NodeId> {
+        self.net.0.lock().unwrap().replicas.keys().copied().collect()
+    }
+
+    pub fn sums(&self, id: NodeId) -> Sums {
+        self.machines[&id].0.lock().unwrap().clone()
+    }
+
+    /// Cuts the power of one replica.
+    pub async fn kill(&self, id: NodeId) {
+        let replica = self.net.0.lock().unwrap().replicas.remove(&id).unwrap();
+        replica.kill().await;
+        self.disks[&id].cut_power();
+    }
+
+    /// The leader that a majority of the running replicas agree on.
+    pub async fn leader(&self) -> Arc<Replica> {
+        for _ in 0..10_000 {
+            let all: Vec<_> = self.ids().into_iter().map(|id| self.replica(id)).collect();
+            for one in &all {
+                let status = one.status();
+                let follow = |other: &&Arc<Replica>| {
+                    let seen = other.status();
+                    (seen.leader, seen.term) == (Some(status.id), status.term)
+                };
+                let agree = all.iter().filter(follow).count();
+                if status.role == Role::Leader && agree * 2 > all.len() {
+                    return Arc::clone(one);
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("no leader after 50 virtual seconds");
+    }
+
+    /// Proposes at whoever leads, again while there is an election.
+    pub async fn add(&self, value: u64) -> Proposed {
+        for _ in 0..100 {
+            let leader = self.leader().await;
+            match leader.propose(value.to_le_bytes().to_vec()).await {
+                Ok(proposed) => return proposed,
+                Err(ProposeError::NotLeader { .. } | ProposeError::Fenced { .. }) => {}
+                Err(e) => panic!("{e}"),
+            }
+        }
+        panic!("nobody took the proposal");
+    }
+
+    /// Waits until every running replica has applied all that was acknowledged.
+    pub async fn settle(&self) {
+        let leader = self.leader().await;
+        let index = leader.read_barrier().await.unwrap();
+        for id in self.ids() {
+            let mut watch = self.replica(id).watch();
+            watch.wait_for(|status| status.applied >= Some(index)).await.unwrap();
+        }
+    }
+
+    pub async fn assert_all_equal(&self) {
+        self.settle().await;
+        let ids = self.ids();
+        for id in &ids {
+            assert_eq!(self.sums(*id), self.sums(ids[0]), "replicas {id} and {}", ids[0]);
+        }
+        assert_eq!(*self.fatal.lock().unwrap(), Vec::<String>::new());
+    }
+}
