@@ -58,8 +58,10 @@ pub struct Explanation {
     pub counterfactual: Option<Counterfactual>,
     /// The other changes of one thing that would help, nearest first.
     pub alternatives: Vec<Counterfactual>,
-    /// Machines that would take it if nothing else were on them.
+    /// Machines that would take it if nothing were on them, tasks of its own job included.
     pub when_empty: u32,
+    /// Of them, those on which the job's spread limits stand against it now.
+    pub kept_apart: u32,
     /// Limits beyond the largest machine there is.
     pub too_large: Vec<TooLarge>,
     /// Whom it would have to evict; `None` when it fits or when no eviction helps.
@@ -103,6 +105,8 @@ pub enum Detail {
     },
     Device {
         kind: Token,
+        /// Any of these; empty: any at all.
+        models: Vec<Token>,
         asked: u32,
         milli: u16,
         available: u64,
@@ -238,6 +242,7 @@ impl<'a> Explainer<'a> {
             counterfactual: changes.next(),
             alternatives: changes.collect(),
             when_empty: tally.when_empty,
+            kept_apart: tally.kept_apart,
             too_large: self.too_large(request.limits),
             victims: match fits {
                 true => None,
@@ -288,8 +293,8 @@ impl<'a> Explainer<'a> {
             Subject::Device(i) => {
                 let device = &request.devices[i as usize];
                 let (kind, asked) = (device.kind.clone(), u32::from(device.count));
-                let milli = device.milli;
-                ("device", Detail::Device { kind, asked, milli, available, machine })
+                let (models, milli) = (device.models.clone(), device.milli);
+                ("device", Detail::Device { kind, models, asked, milli, available, machine })
             }
             Subject::Named(i) => {
                 let (id, amount) = request.named[i as usize];

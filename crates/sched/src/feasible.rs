@@ -24,7 +24,7 @@ use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::reason::Misfit;
 pub(crate) use devices::choose as choose_devices;
 pub(crate) use resources::{held, room};
-pub(crate) use spread::in_domain;
+pub(crate) use spread::{holds_when_empty as spread_holds_when_empty, in_domain};
 
 /// A place a task might go to.
 #[derive(Clone, Copy, Debug)]

@@ -8,6 +8,7 @@ use crate::board::{Board, Place};
 use crate::random;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::priority::MAX_PRIORITY;
+use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Time;
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +60,18 @@ impl Queue {
     /// one seed too: a new seed per pass would void everything the board remembers.
     #[must_use]
     pub fn new(board: &Board, order: Order, now: Time, seed: u64) -> Queue {
+        Queue::only(board, order, now, seed, |_| true)
+    }
+
+    /// Same, of those jobs alone that `mine` says yes to: schedulers share the work by job.
+    #[must_use]
+    pub fn only(
+        board: &Board,
+        order: Order,
+        now: Time,
+        seed: u64,
+        mine: impl Fn(&JobSpec) -> bool,
+    ) -> Queue {
         // Not a plain rotation by one: passes and free places often come in step, and a step of
         // two between two users would always serve the same one.
         let seed = seed ^ board.passes.wrapping_mul(PASS_STRIDE);
@@ -66,7 +79,7 @@ impl Queue {
         let mut keyed: Vec<(u128, TaskId)> = Vec::with_capacity(board.pending.len());
         for task in &board.pending {
             let row = &board.tasks[task.slot()];
-            let Some(job) = board.job(row.job) else { continue };
+            let Some(job) = board.job(row.job).filter(|job| mine(&job.spec)) else { continue };
             let ready = |task: &TaskId| match board.tasks[task.slot()].place {
                 Place::Pending { not_before } => not_before <= now,
                 _ => true,

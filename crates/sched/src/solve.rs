@@ -127,17 +127,13 @@ struct Choice {
 
 struct Pass<'a> {
     options: Options,
-    /// `None`: all machines are looked at.
-    enough: Option<usize>,
     board: &'a mut Board,
-    memory: Memory,
+    searcher: Searcher<'a>,
     ranking: Ranking,
-    seed: u64,
     outcome: Outcome,
     /// Change log position at which a class inside an alloc set was last found not to fit.
     full_sets: BTreeMap<ClassId, u64>,
     repair: Repair,
-    executor: &'a dyn Executor,
 }
 
 impl<'a> Pass<'a> {
@@ -161,25 +157,20 @@ impl<'a> Pass<'a> {
         memory.prepare(Tag { options, seed, slots, mix: board.mix.version }, board.class_count());
         let mut outcome = Outcome::default();
         outcome.plan.made_at = board.made_at;
-        Pass {
-            options,
-            enough,
-            ranking: Ranking::new(options.model, seed, slots),
-            board,
-            memory,
-            seed,
-            outcome,
-            full_sets: BTreeMap::new(),
-            repair: Repair::default(),
-            executor,
-        }
+        let ranking = Ranking::new(options.model, seed, slots);
+        let stats = Stats::default();
+        let searcher = Searcher { options, memory, ranking, seed, enough, stats, executor };
+        let (full_sets, repair) = (BTreeMap::new(), Repair::default());
+        Pass { options, board, searcher, ranking, outcome, full_sets, repair }
     }
 
     fn finish(mut self) -> Outcome {
         // Groups whose task was moved later left an empty place.
         self.outcome.plan.groups.retain(|group| !group.assignments.is_empty());
-        self.board.memory = self.memory;
+        self.board.memory = self.searcher.memory;
         self.board.passes += 1;
+        let Stats { moves, .. } = self.outcome.stats;
+        self.outcome.stats = Stats { moves, ..self.searcher.stats };
         self.outcome
     }
 
@@ -282,59 +273,26 @@ impl<'a> Pass<'a> {
     }
 
     fn find_free(&mut self, class: ClassId, task: TaskId) -> Option<usize> {
+        let row = self.board.class(class);
         if self.is_reference() {
-            return scan::reference(self.board, self.board.class(class), self.ranking);
+            return scan::reference(self.board, row, self.ranking);
         }
-        let mut pool = std::mem::take(&mut self.memory.free[class.slot()]);
-        let judge = Free { class: self.board.class(class), ranking: self.ranking };
-        let found = search(
-            self.board,
-            &judge,
-            &mut pool,
-            (class, task),
-            &mut SearchState {
-                options: self.options,
-                memory: &mut self.memory,
-                ranking: self.ranking,
-                seed: self.seed,
-                enough: self.enough,
-                stats: &mut self.outcome.stats,
-                executor: self.executor,
-            },
-        );
-        self.memory.free[class.slot()] = pool;
-        found
+        let judge = Free { class: row, ranking: self.ranking };
+        self.searcher.best(self.board, &judge, Pools::Free, (class, task))
     }
 
     fn find_preempting(&mut self, class: ClassId, task: TaskId) -> Option<usize> {
-        self.outcome.stats.preemption_searches += 1;
+        self.searcher.stats.preemption_searches += 1;
+        let row = self.board.class(class);
         if self.is_reference() {
-            return scan::reference_preempting(self.board, self.board.class(class), self.ranking);
+            return scan::reference_preempting(self.board, row, self.ranking);
         }
-        let mut pool = std::mem::take(&mut self.memory.preempting[class.slot()]);
-        let judge = Preempting { class: self.board.class(class), ranking: self.ranking };
-        let found = search(
-            self.board,
-            &judge,
-            &mut pool,
-            (class, task),
-            &mut SearchState {
-                options: self.options,
-                memory: &mut self.memory,
-                ranking: self.ranking,
-                seed: self.seed,
-                // A search for victims costs much more than one for room.
-                enough: self.enough.map(|enough| enough.min(PREEMPTION_SAMPLE)),
-                stats: &mut self.outcome.stats,
-                executor: self.executor,
-            },
-        );
-        self.memory.preempting[class.slot()] = pool;
-        found
+        let judge = Preempting { class: row, ranking: self.ranking };
+        self.searcher.best(self.board, &judge, Pools::Preempting, (class, task))
     }
 
     fn is_reference(&self) -> bool {
-        !self.options.classes && !self.options.score_cache && self.enough.is_none()
+        !self.options.classes && !self.options.score_cache && self.searcher.enough.is_none()
     }
 
     fn find_alloc(&mut self, class: ClassId) -> Option<Choice> {
@@ -420,51 +378,90 @@ fn choose_ports(board: &Board, class: &Class, m: usize) -> Vec<u16> {
     chosen
 }
 
-struct SearchState<'a> {
+/// Which of a class's two pools of candidates a search works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pools {
+    Free,
+    Preempting,
+}
+
+/// Finds machines by whatever techniques are switched on.
+struct Searcher<'a> {
     options: Options,
-    memory: &'a mut Memory,
+    memory: Memory,
     ranking: Ranking,
     seed: u64,
+    /// `None`: all machines are looked at.
     enough: Option<usize>,
-    stats: &'a mut Stats,
+    stats: Stats,
     executor: &'a dyn Executor,
 }
 
-/// The best machine by whatever techniques are switched on.
-fn search(
-    board: &Board,
-    judge: &impl Judge,
-    pool: &mut Pool,
-    (class, task): (ClassId, TaskId),
-    state: &mut SearchState<'_>,
-) -> Option<usize> {
-    let SearchState { options, ranking, seed, enough, executor, .. } = *state;
-    if options.classes && options.score_cache {
-        let (memory, stats) = (&mut *state.memory, &mut *state.stats);
-        let mut search = Search { memory, ranking, seed, enough, stats, executor };
-        return search.best(board, judge, pool, class).map(|(m, _)| m);
-    }
-    // Without cached scores a class still remembers that it fitted nowhere and nothing changed.
-    let known_full = options.classes
-        && pool.complete
-        && pool.seen == board.log.end()
-        && pool.loosened == judge.loosened(board);
-    if known_full {
-        return None;
-    }
-    state.stats.scans += 1;
-    let found = match enough {
-        None => scan::whole(board, judge),
-        Some(enough) => {
-            let order = &state.memory.order;
-            let start = random::below(seed, u64::from(task.0), order.len());
-            scan::sample(board, judge, order, start, enough)
+impl Searcher<'_> {
+    fn pool(&mut self, pools: Pools, class: ClassId) -> &mut Pool {
+        match pools {
+            Pools::Free => &mut self.memory.free[class.slot()],
+            Pools::Preempting => &mut self.memory.preempting[class.slot()],
         }
-    };
-    pool.complete = found.is_none();
-    pool.seen = board.log.end();
-    pool.loosened = judge.loosened(board);
-    found
+    }
+
+    /// The best machine by the judge. The pool is out of the memory while it is worked on.
+    fn best(
+        &mut self,
+        board: &Board,
+        judge: &impl Judge,
+        pools: Pools,
+        (class, task): (ClassId, TaskId),
+    ) -> Option<usize> {
+        let mut pool = std::mem::take(self.pool(pools, class));
+        let enough = match pools {
+            Pools::Free => self.enough,
+            // A search for victims costs much more than one for room.
+            Pools::Preempting => self.enough.map(|enough| enough.min(PREEMPTION_SAMPLE)),
+        };
+        let found = match self.options.classes && self.options.score_cache {
+            true => {
+                let Searcher { memory, ranking, seed, stats, executor, .. } = self;
+                let (ranking, seed, executor) = (*ranking, *seed, *executor);
+                let mut search = Search { memory, ranking, seed, enough, stats, executor };
+                search.best(board, judge, &mut pool, class).map(|(m, _)| m)
+            }
+            false => self.scan(board, judge, &mut pool, task, enough),
+        };
+        *self.pool(pools, class) = pool;
+        found
+    }
+
+    /// Without cached scores a class still remembers that it fitted nowhere and nothing changed.
+    fn scan(
+        &mut self,
+        board: &Board,
+        judge: &impl Judge,
+        pool: &mut Pool,
+        task: TaskId,
+        enough: Option<usize>,
+    ) -> Option<usize> {
+        let known_full = self.options.classes
+            && pool.complete
+            && pool.seen == board.log.end()
+            && pool.loosened == judge.loosened(board);
+        if known_full {
+            return None;
+        }
+        self.stats.scans += 1;
+        let found = match enough {
+            None => scan::whole(board, judge),
+            Some(enough) => {
+                let order = &self.memory.order;
+                let start = random::below(self.seed, u64::from(task.0), order.len());
+                scan::sample(board, judge, order, start, enough)
+            }
+        };
+        pool.complete = found.is_none();
+        pool.seen = board.log.end();
+        pool.loosened = judge.loosened(board);
+        found
+    }
 }
 
 /// Jobs whose pending tasks were tried, for reports.

@@ -6,6 +6,7 @@
 //! classes, cached scores and log entries behind, and with sampling on those would sway later
 //! passes; a copy leaves no trace and costs less than the pass.
 
+mod displaced;
 mod imagined;
 
 use crate::board::Board;
@@ -86,6 +87,21 @@ pub struct Evicted {
     pub index: u32,
     pub priority: Priority,
     pub machine: MachineRef,
+    /// Where it would go next; `None`: it would wait.
+    pub lands_on: Option<MachineRef>,
+}
+
+/// What one job would lose.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct JobLoss {
+    /// `user/job`.
+    pub job: String,
+    pub priority: Priority,
+    /// Tasks evicted, at once or in turn.
+    pub evicted: u32,
+    /// Of them, those that would find another place.
+    pub placed_again: u32,
+    pub pending: u32,
 }
 
 /// What adding a job would do.
@@ -96,8 +112,12 @@ pub struct Whatif {
     pub machines: u32,
     /// The machines with most of its tasks.
     pub placements: Vec<OnMachine>,
-    /// Everybody who would have to go, lowest priority first.
+    /// Everybody who would have to go for it, lowest priority first.
     pub victims: Vec<Evicted>,
+    /// Everybody who would have to go next, for the victims to find another place.
+    pub evicted_in_turn: Vec<Evicted>,
+    /// Both lists by job, most tasks first.
+    pub by_job: Vec<JobLoss>,
     /// Why the first of the pending ones waits.
     pub explanation: Option<Explanation>,
 }
@@ -157,7 +177,8 @@ pub fn add(
 ) -> Result<Whatif, Refusal> {
     let mut stage = Stage::whole(board, Whose::New { user, spec, alloc_set })?;
     stage.wait(spec.count, options.reservation);
-    let outcome = Solver::new(options.solver).pass(&mut stage.board, Time::ZERO, options.seed);
+    let solver = Solver::new(options.solver);
+    let outcome = solver.pass(&mut stage.board, Time::ZERO, options.seed);
     let mut on: BTreeMap<MachineId, u32> = BTreeMap::new();
     count_machines(&outcome, &mut on);
     let first = outcome.pending.first().map(|pending| pending.class);
@@ -165,12 +186,18 @@ pub fn add(
     if let Some(explanation) = explanation.as_mut().filter(|_| spec.gang) {
         explanation.gang = Some(outcome.pending.len() as u32);
     }
+    let first = displaced::evicted(board, &outcome);
+    let next = displaced::settle(board, &mut stage.board, &first, &solver, options.seed);
+    let victims = describe(board, &stage, &first, names);
+    let evicted_in_turn = describe(board, &stage, &next, names);
     Ok(Whatif {
         placed: outcome.placed as u32,
         pending: outcome.pending.len() as u32,
         machines: on.len() as u32,
         placements: placements(&on, options.listed, names),
-        victims: victims(board, &outcome, names),
+        by_job: by_job(victims.iter().chain(&evicted_in_turn)),
+        victims,
+        evicted_in_turn,
         explanation,
     })
 }
@@ -193,23 +220,45 @@ fn why(stage: &Stage, class: ClassId, names: &dyn Names, executor: &dyn Executor
     Explainer::new(&stage.board, &names, executor).class(class)
 }
 
-/// `board` is the one before the pass: what was there to be evicted.
-fn victims(board: &Board, outcome: &Outcome, names: &dyn Names) -> Vec<Evicted> {
-    let listed = outcome.plan.groups.iter().flat_map(|group| &group.victims);
-    let everybody = listed.flat_map(|victim| {
-        std::iter::once(victim.task).chain(board.members(victim.task).iter().copied())
-    });
-    let evicted = |task: TaskId| {
-        let (job, index) = board.identity_of(task)?;
+/// `before` is the board before the pass, where they were; the stage says where they are now.
+fn describe(before: &Board, stage: &Stage, tasks: &[TaskId], names: &dyn Names) -> Vec<Evicted> {
+    let machine_on =
+        |board: &Board, task: TaskId| Some(names::machine(names, board.place_of(task)?.machine()?));
+    let evicted = |task: &TaskId| {
+        let (job, index) = before.identity_of(*task)?;
         Some(Evicted {
-            task: names::task(names, task),
+            task: names::task(names, *task),
             job,
             index,
-            priority: board.priority_of(task)?,
-            machine: names::machine(names, board.place_of(task)?.machine()?),
+            priority: before.priority_of(*task)?,
+            machine: machine_on(before, *task)?,
+            lands_on: machine_on(&stage.board, *task),
         })
     };
-    let mut victims: Vec<Evicted> = everybody.filter_map(evicted).collect();
-    victims.sort_by_key(|victim| (victim.priority, victim.job, victim.index));
-    victims
+    let mut evicted: Vec<Evicted> = tasks.iter().filter_map(evicted).collect();
+    evicted.sort_by_key(|victim| (victim.priority, victim.job, victim.index));
+    evicted
+}
+
+fn by_job<'a>(evicted: impl Iterator<Item = &'a Evicted>) -> Vec<JobLoss> {
+    let mut losses: BTreeMap<JobId, JobLoss> = BTreeMap::new();
+    for victim in evicted {
+        let name = &victim.task.name;
+        let job = name.rsplit_once('/').map_or(name.as_str(), |(job, _)| job);
+        let loss = losses.entry(victim.job).or_insert_with(|| JobLoss {
+            job: job.to_owned(),
+            priority: victim.priority,
+            evicted: 0,
+            placed_again: 0,
+            pending: 0,
+        });
+        loss.evicted += 1;
+        match victim.lands_on {
+            Some(_) => loss.placed_again += 1,
+            None => loss.pending += 1,
+        }
+    }
+    let mut losses: Vec<(JobId, JobLoss)> = losses.into_iter().collect();
+    losses.sort_by_key(|(job, loss)| (Reverse(loss.evicted), *job));
+    losses.into_iter().map(|(_, loss)| loss).collect()
 }

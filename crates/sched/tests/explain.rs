@@ -6,14 +6,14 @@ mod support;
 use cellwright_cell::State;
 use cellwright_cell::command::{Actor, Command, Entry, Request};
 use cellwright_cell::constraint::{AttributeValue, Constraint, Operator, Strength};
+use cellwright_cell::device::{Device, DeviceRequest, WHOLE};
 use cellwright_cell::fit::{self, Candidate};
 use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
 use cellwright_cell::machine::{MachineSpec, MachineStatus, PortRange};
 use cellwright_cell::name::Name;
-use cellwright_cell::priority::{AppClass, Priority};
 use cellwright_cell::reason::Misfit;
 use cellwright_cell::resource::{Dimension, Resources};
-use cellwright_cell::spec::{JobKind, JobSpec, TaskSpec};
+use cellwright_cell::spec::{Domain, JobSpec, SpreadLimit};
 use cellwright_cell::task::Task;
 use cellwright_cell::time::Time;
 use cellwright_sched::board::{HeldFacts, Holding, JobFacts, MachineFacts, PendingFacts};
@@ -31,7 +31,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use support::World;
-use support::specs::{self, Draw, token};
+use support::specs::{self, token};
 
 /// Runs the parts last to first.
 struct Reversed;
@@ -135,7 +135,7 @@ fn mended(state: &State, up: bool) -> State {
     for (machine, row) in rows {
         let mut ask = |command| requests.push(Request { by: Actor::System, id: None, command });
         if row.draining {
-            ask(Command::StopDrain { name: row.spec.name.clone() });
+            ask(Command::StopDrain { name: row.spec.name.clone(), expect: None });
         }
         if up && row.status == MachineStatus::Down {
             ask(Command::MachineUp { machine, incarnation: row.incarnation + 1 });
@@ -478,32 +478,7 @@ impl Small {
     }
 
     fn job(&mut self, name: &str, priority: u16, more: impl FnOnce(&mut JobSpec)) -> JobId {
-        let mut draw = Draw(1);
-        let owner = Name::new("ada").unwrap();
-        let mut spec = JobSpec {
-            name: Name::new(name).unwrap(),
-            kind: JobKind::Tasks,
-            count: 1,
-            priority: Priority(priority),
-            appclass: AppClass::Batch,
-            overrides: BTreeMap::new(),
-            constraints: vec![],
-            spread: vec![],
-            alloc_set: None,
-            gang: false,
-            max_down: None,
-            retain_disk: None,
-            ..specs::job(&mut draw, name, &owner, &[])
-        };
-        spec.task = TaskSpec {
-            limits: Resources::new(1000, GIB, 0, 0),
-            ports: 0,
-            static_ports: vec![],
-            named: vec![],
-            devices: vec![],
-            packages: vec![],
-            ..spec.task
-        };
+        let mut spec = specs::plain(name, 1, priority, Resources::new(1000, GIB, 0, 0));
         more(&mut spec);
         let id = JobId(self.jobs.len() as u32);
         let spec = Arc::new(spec);
@@ -634,7 +609,7 @@ fn a_constraint_is_quoted_and_can_be_dropped() {
     });
     let task = cell.wait(new, 0);
     let want = "\
-pending: needs 2 cores cpu; no machine of 2 has it free.
+pending: needs 2 cores cpu; the only machine it may run on lacks it.
 1 fails the constraint flash exists, 1 lacks cpu (most free: 1 core on m2).
 Would fit if cpu <= 1 core (on m2). Or if the constraint flash exists were
   dropped (on m1).
@@ -669,7 +644,7 @@ fn a_task_in_back_off_fits_and_says_until_when_it_waits() {
     let new = cell.job("new", 100, |_| {});
     let task = cell.wait(new, 5000);
     let want = "\
-pending: fits on 1 of 1 machines as they are now.
+pending: fits on the only machine as it is now.
 Not tried before 5000 ms (back-off or lease).";
     assert_eq!(cell.text(task), want);
 }
@@ -704,4 +679,72 @@ fn the_place_in_the_queue_follows_priority_and_turns() {
     check(only_high, 1, 0);
     check(first_low, 2, 1);
     check(second_low, 3, 1);
+}
+
+#[test]
+fn a_shortage_of_devices_makes_the_headline() {
+    let mut cell = Small::new();
+    let gpus = |model: &'static str, count: usize| {
+        move |spec: &mut MachineSpec| {
+            spec.devices = vec![Device { kind: token("gpu"), model: token(model) }; count];
+        }
+    };
+    cell.add_machine("m1", 8, 16, gpus("t4", 1));
+    cell.add_machine("m2", 8, 16, gpus("t4", 1));
+    cell.add_machine("m3", 1, 16, gpus("t4", 2));
+    let new = cell.job("new", 100, |spec| {
+        let (kind, models) = (token("gpu"), vec![token("a100"), token("t4")]);
+        spec.task.limits = Resources::new(2000, GIB, 0, 0);
+        spec.task.devices = vec![DeviceRequest { kind, models, count: 2, milli: WHOLE }];
+    });
+    let task = cell.wait(new, 0);
+    let text = cell.text(task);
+    let want = "\
+pending: needs 2 gpu (a100 or t4) and 2 cores cpu; no machine of 3 has both
+  free.
+2 lack gpu (a100 or t4) (asked 2, at best 1 on m1), 1 lacks cpu (most free: 1
+  core on m3).
+";
+    assert!(text.starts_with(want), "{text}");
+}
+
+/// Tasks of its own job keep it away from machines that are far from full.
+#[test]
+fn machines_kept_apart_by_spread_are_told_from_full_ones() {
+    let mut cell = Small::new();
+    let rack = |spec: &mut MachineSpec| spec.rack = Some(token("r1"));
+    cell.add_machine("m1", 8, 16, rack);
+    cell.add_machine("m2", 8, 16, rack);
+    let apart = |domain: Domain| {
+        move |spec: &mut JobSpec| spec.spread = vec![SpreadLimit { domain, limit: 1 }]
+    };
+    let web = cell.job("web", 100, apart(Domain::Machine));
+    cell.hold(web, 0);
+    cell.hold(web, 1);
+    let task = cell.wait(web, 0);
+    let found = cell.explain(task);
+    assert_eq!((found.when_empty, found.kept_apart), (2, 2));
+    let line = "Tasks of its own job are in the way: 2 machines could take it when empty.";
+    assert!(cell.text(task).contains(line), "{}", cell.text(task));
+    // A sibling elsewhere in the rack stands against an empty machine too.
+    let db = cell.job("db", 100, apart(Domain::Rack));
+    cell.hold(db, 0);
+    let task = cell.wait(db, 0);
+    let found = cell.explain(task);
+    assert_eq!((found.when_empty, found.kept_apart), (1, 1));
+    // Full machines are counted beside those kept apart.
+    let big = cell.job("big", 200, |spec| {
+        spec.task.limits = Resources::new(7000, GIB, 0, 0);
+    });
+    cell.hold(big, 1);
+    let two = cell.job("two", 100, |spec| {
+        apart(Domain::Machine)(spec);
+        spec.task.limits = Resources::new(2000, GIB, 0, 0);
+    });
+    cell.hold(two, 0);
+    let task = cell.wait(two, 0);
+    let found = cell.explain(task);
+    assert_eq!((found.when_empty, found.kept_apart), (2, 1));
+    let text = cell.text(task).replace("\n  ", " ");
+    assert!(text.contains("1 machine could take it when empty, 1 more without tasks of its"));
 }

@@ -7,7 +7,7 @@ use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
 use cellwright_cell::name::Name;
 use cellwright_cell::reason::Refusal;
 use cellwright_cell::resource::Resources;
-use cellwright_cell::spec::{Domain, JobKind, JobSpec, SpreadLimit};
+use cellwright_cell::spec::{Domain, JobSpec, SpreadLimit};
 use cellwright_cell::task::TaskState;
 use cellwright_cell::time::Time;
 use cellwright_sched::executor::Sequential;
@@ -16,6 +16,7 @@ use cellwright_sched::whatif::{self, WhatifOptions, Whose};
 use cellwright_sched::{Board, Options, Solver};
 use proptest::prelude::*;
 use support::World;
+use support::hand::{Hand, amount, job};
 use support::specs;
 
 fn exact(preemption: bool) -> WhatifOptions {
@@ -24,19 +25,8 @@ fn exact(preemption: bool) -> WhatifOptions {
 }
 
 /// A job that asks for room alone.
-fn plain(world: &mut World, limits: Resources, priority: u16) -> JobSpec {
-    let owner = Name::new("ada").unwrap();
-    let mut spec = specs::job(&mut world.draw, "imagined", &owner, &[]);
-    spec.kind = JobKind::Tasks;
-    spec.priority = cellwright_cell::priority::Priority(priority);
-    spec.appclass = cellwright_cell::priority::AppClass::Batch;
-    (spec.constraints, spec.spread) = (vec![], vec![]);
-    (spec.gang, spec.retain_disk) = (false, None);
-    spec.overrides.clear();
-    spec.task.limits = limits;
-    (spec.task.ports, spec.task.static_ports) = (0, vec![]);
-    (spec.task.named, spec.task.devices, spec.task.packages) = (vec![], vec![], vec![]);
-    spec
+fn plain(limits: Resources, priority: u16) -> JobSpec {
+    specs::plain("imagined", 1, priority, limits)
 }
 
 fn new(spec: &JobSpec) -> Whose<'_> {
@@ -77,7 +67,7 @@ proptest! {
     ) {
         let mut world = lived_in(seed, machines, steps);
         let limits = specs::limits(&mut world.draw, true);
-        let spec = plain(&mut world, limits, 100);
+        let spec = plain(limits, 100);
         let before = world.board.clone();
         let found =
             whatif::fits(&world.board, new(&spec), &world.state, &Sequential, &exact(false))
@@ -131,13 +121,27 @@ proptest! {
             prop_assert_eq!(row.machine, Some(victim.machine.id));
             prop_assert!(row.state.holds_resources());
         }
+        let everybody = || found.victims.iter().chain(&found.evicted_in_turn);
+        let (lost, again) = found
+            .by_job
+            .iter()
+            .fold((0, 0), |(lost, again), job| (lost + job.evicted, again + job.placed_again));
+        prop_assert_eq!(lost as usize, everybody().count());
+        let landed = everybody().filter(|victim| victim.lands_on.is_some()).count();
+        prop_assert_eq!(again as usize, landed);
+        prop_assert!(found.by_job.iter().all(|job| job.evicted == job.placed_again + job.pending));
+        if let Some(highest) = found.victims.iter().map(|victim| victim.priority).max() {
+            for victim in &found.evicted_in_turn {
+                prop_assert!(victim.priority < highest, "{:?}", victim);
+            }
+        }
     }
 }
 
 #[test]
 fn more_of_a_job_respects_the_tasks_it_has() {
     let mut world = World::new(11, 6);
-    let mut spec = plain(&mut world, Resources::new(1, 1, 0, 0), 100);
+    let mut spec = plain(Resources::new(1, 1, 0, 0), 100);
     spec.name = Name::new("apart").unwrap();
     spec.count = 2;
     spec.spread = vec![SpreadLimit { domain: Domain::Machine, limit: 1 }];
@@ -157,8 +161,8 @@ fn more_of_a_job_respects_the_tasks_it_has() {
 
 #[test]
 fn the_count_stops_at_the_most_that_was_asked_for() {
-    let mut world = World::new(3, 8);
-    let spec = plain(&mut world, Resources::new(1, 1, 0, 0), 100);
+    let world = World::new(3, 8);
+    let spec = plain(Resources::new(1, 1, 0, 0), 100);
     let options = WhatifOptions { max: 100, ..exact(false) };
     let found =
         whatif::fits(&world.board, new(&spec), &world.state, &Sequential, &options).unwrap();
@@ -167,8 +171,8 @@ fn the_count_stops_at_the_most_that_was_asked_for() {
 
 #[test]
 fn a_spec_no_cell_would_admit_is_refused_by_field() {
-    let mut world = World::new(3, 1);
-    let mut spec = plain(&mut world, Resources::new(1, 1, 0, 0), 100);
+    let world = World::new(3, 1);
+    let mut spec = plain(Resources::new(1, 1, 0, 0), 100);
     spec.count = 0;
     let found = whatif::fits(&world.board, new(&spec), &world.state, &Sequential, &exact(false));
     let Err(Refusal::BadField { field, .. }) = found else { panic!("{found:?}") };
@@ -180,7 +184,7 @@ fn a_spec_no_cell_would_admit_is_refused_by_field() {
 fn what_stops_the_next_one_is_the_definitions_reason() {
     let mut world = World::new(5, 5);
     let limits = Resources::new(30, 1, 0, 0);
-    let mut spec = plain(&mut world, limits, 100);
+    let mut spec = plain(limits, 100);
     let ask = |board: &Board, spec: &JobSpec, state: &cellwright_cell::State| {
         whatif::fits(board, new(spec), state, &Sequential, &exact(false)).unwrap()
     };
@@ -200,4 +204,34 @@ fn what_stops_the_next_one_is_the_definitions_reason() {
     assert!(codes.iter().all(|code| *code == "resource"));
     assert_eq!(reasons.iter().map(|r| r.machines).sum::<u32>(), 5);
     assert!(reasons.iter().all(|r| r.code == "resource"));
+}
+
+/// Two machines: the large one has a batch task that the job evicts; it moves to the small one,
+/// where it evicts a task of the lowest priority, for which nothing is left.
+#[test]
+fn evicted_tasks_land_elsewhere_and_evict_in_turn() {
+    let mut hand = Hand::default();
+    hand.add(support::hand::machine(100));
+    hand.add(support::hand::machine(40));
+    hand.running(0, job(1, 120, 40), 0);
+    hand.running(1, job(1, 20, 30), 1);
+    let spec = plain(amount(80), 200);
+    let names = cellwright_sched::explain::names::BoardNames(&hand.board);
+    let ask = |options: &WhatifOptions| {
+        whatif::add(&hand.board, UserId(9), &spec, None, &names, &Sequential, options).unwrap()
+    };
+    let found = ask(&exact(true));
+    assert_eq!((found.placed, found.pending), (1, 0));
+    let [victim] = found.victims.as_slice() else { panic!("{found:?}") };
+    assert_eq!((victim.priority.0, victim.machine.id), (120, MachineId(0)));
+    assert_eq!(victim.lands_on.as_ref().map(|m| m.id), Some(MachineId(1)));
+    let [next] = found.evicted_in_turn.as_slice() else { panic!("{found:?}") };
+    assert_eq!((next.priority.0, next.machine.id), (20, MachineId(1)));
+    assert_eq!(next.lands_on, None);
+    let sums: Vec<(u16, u32, u32, u32)> = found
+        .by_job
+        .iter()
+        .map(|job| (job.priority.0, job.evicted, job.placed_again, job.pending))
+        .collect();
+    assert_eq!(sums, [(120, 1, 1, 0), (20, 1, 0, 1)]);
 }

@@ -166,7 +166,7 @@ impl Workload {
             for (band, amount) in bands {
                 let quota = Some(Quota { amount, from: Time::ZERO, until: Time::NEVER });
                 let user = user.clone();
-                apply_one(state, events, Command::SetQuota { user, band, quota })?;
+                apply_one(state, events, Command::SetQuota { user, band, quota, expect: None })?;
             }
         }
         events.clear();

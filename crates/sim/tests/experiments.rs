@@ -9,6 +9,7 @@ use cellwright_sched::executor::Sequential;
 use cellwright_sim::convert::UsageModel;
 use cellwright_sim::experiment::load::{LoadOptions, Loaded, load};
 use cellwright_sim::experiment::pack::{PackOptions, PackResult, Packed, pack};
+use cellwright_sim::experiment::pending::Explain;
 use cellwright_sim::experiment::progress::Silent;
 use cellwright_sim::experiment::scheduler::commit;
 use cellwright_sim::experiment::threads::Threads;
@@ -29,13 +30,13 @@ fn loaded(copies: u32) -> Loaded {
     load(&options, &Silent).expect("the example loads")
 }
 
-fn packed(copies: u32, explain: usize) -> (PackResult, Packed) {
+fn packed(copies: u32, classes: usize) -> (PackResult, Packed) {
     let options = PackOptions {
         scheduler: Options::default(),
         seed: 1,
         threads: 1,
         executor: &Sequential,
-        explain,
+        explain: Explain::Classes(classes),
     };
     pack(loaded(copies), options, &Silent).expect("every placement is accepted")
 }
@@ -56,8 +57,8 @@ fn a_packed_cell_keeps_every_invariant() {
 #[test]
 fn explanations_do_not_depend_on_threads() {
     let explained = |executor: &dyn cellwright_sched::executor::Executor| {
-        let scheduler = Options::default();
-        let options = PackOptions { scheduler, seed: 1, threads: 1, executor, explain: 9 };
+        let (scheduler, explain) = (Options::default(), Explain::Classes(9));
+        let options = PackOptions { scheduler, seed: 1, threads: 1, executor, explain };
         let (result, _) = pack(loaded(1), options, &Silent).expect("accepted");
         serde_json::to_string(&result.pending_reasons).expect("serialisable")
     };

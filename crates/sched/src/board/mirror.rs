@@ -49,7 +49,10 @@ impl Touched {
                 What::Resource { machine: None, .. }
                 | What::JobRejected { .. }
                 | What::User { .. }
-                | What::LevelRaised { .. } => {}
+                | What::LevelRaised { .. }
+                | What::Cron { .. }
+                | What::Token { .. }
+                | What::Blob { .. } => {}
             }
         }
         touched

@@ -2,12 +2,13 @@
 //! asked for, so that a gang that does not fit, or a question of the kind "what if", leaves no
 //! trace.
 
-use super::Board;
 use super::machines::RESERVED_DISK;
 use super::rows::{Held, Holding, Place, TaskRow, Undo};
+use super::{Board, PendingFacts};
 use crate::class::{SUMS, charges};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::named::UNBOUNDED;
+use cellwright_cell::resource::Resources;
 use cellwright_cell::time::Time;
 
 /// What a pass does, with one step back.
@@ -61,6 +62,21 @@ impl Board {
         if let Some(journal) = &mut self.journal {
             journal.push(Undo::Occupy { task, held, holding, leaves_disk });
         }
+    }
+
+    /// An evicted task waits again, charged `reservation` once placed.
+    pub(crate) fn requeue(&mut self, task: TaskId, reservation: Resources) {
+        let TaskRow { job, index, attempt, .. } = self.tasks[task.slot()];
+        let facts = PendingFacts {
+            job,
+            index,
+            attempt,
+            not_before: Time::ZERO,
+            reservation: Some(reservation),
+            avoid: &[],
+        };
+        self.put_pending(task, &facts);
+        self.change_absent(job, -1);
     }
 
     fn retain_disk(&mut self, machine: MachineId, bytes: i64) {

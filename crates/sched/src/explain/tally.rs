@@ -101,6 +101,8 @@ pub(super) struct Tally {
     pub pair: Option<Pair>,
     /// Machines that would take the task if they were empty.
     pub when_empty: u32,
+    /// Of them, those on which spread limits stand against it now.
+    pub kept_apart: u32,
     pub candidates: Candidates,
 }
 
@@ -127,7 +129,7 @@ impl Tally {
     fn look(&mut self, asked: &Asked<'_>, machine: MachineId) {
         // Of several allocs on a machine the one that comes furthest speaks for it.
         let mut furthest: Option<(Subject, Spot<'static>, Verdict)> = None;
-        let mut empty = false;
+        let (mut empty, mut apart) = (false, false);
         asked.places(machine, |spot| {
             let verdict = asked.judge(&spot);
             let subject = first(asked, &verdict);
@@ -138,11 +140,15 @@ impl Tally {
                     self.candidates.consider(asked, &spot);
                 }
             }
+            apart |= verdict.curable_but_for_spread()
+                && asked.spread_holds_empty(&spot)
+                && asked.fits_empty(&spot);
             if furthest.as_ref().is_none_or(|(known, ..)| subject > *known) {
                 furthest = Some((subject, spot, verdict));
             }
         });
-        self.when_empty += u32::from(empty);
+        self.when_empty += u32::from(empty || apart);
+        self.kept_apart += u32::from(apart && !empty);
         if let Some((subject, spot, verdict)) = furthest {
             self.count(asked, subject, &spot, &verdict);
         }
@@ -333,6 +339,7 @@ impl Tally {
             self.pair = Some(pair);
         }
         self.when_empty += later.when_empty;
+        self.kept_apart += later.kept_apart;
         self.candidates.add(later.candidates);
     }
 

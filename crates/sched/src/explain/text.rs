@@ -5,6 +5,7 @@
 use super::units::{Rounding, Units, grouped};
 use super::{Change, Counterfactual, Detail, Explanation, FITS, Obstacle, ReasonCount, Victims};
 use cellwright_cell::device::WHOLE;
+use cellwright_cell::name::Token;
 use cellwright_cell::resource::Dimension;
 use cellwright_cell::spec::Domain;
 
@@ -75,21 +76,52 @@ impl Text<'_> {
                 grouped(u64::from(fitting))
             );
         }
+        if fitting > 0 && e.machines_total == 1 {
+            return "pending: fits on the only machine as it is now.".into();
+        }
         if fitting > 0 {
             let fitting = grouped(u64::from(fitting));
             return format!("pending: fits on {fitting} of {total} machines as they are now.");
         }
-        let short: Vec<Dimension> = Dimension::ALL
-            .into_iter()
-            .filter(|d| e.reasons.iter().any(|r| is_short_of(r, *d)))
-            .collect();
-        if short.is_empty() {
-            return format!("pending: no machine of {total} can take it.");
+        let needs = self.needs(e);
+        let (it, needs) = match needs.as_slice() {
+            [] => return format!("pending: no machine of {total} can take it."),
+            [(text, 1)] => ("it", vec![text.clone()]),
+            [(text, _)] => ("them", vec![text.clone()]),
+            [_, _] => ("both", needs.into_iter().map(|(text, _)| text).collect()),
+            _ => ("all of it", needs.into_iter().map(|(text, _)| text).collect()),
+        };
+        let among: u32 = e.reasons.iter().filter(|r| is_shortage(r)).map(|r| r.machines).sum();
+        let who = match among {
+            all if all == e.machines_total => format!("no machine of {total} has {it} free"),
+            1 => format!("the only machine it may run on lacks {it}"),
+            some => {
+                let some = grouped(u64::from(some));
+                format!("none of the {some} machines it may run on has {it} free")
+            }
+        };
+        format!("pending: needs {}; {who}.", listed(&needs))
+    }
+
+    /// What some machine is short of, devices first, each with how many things it is.
+    fn needs(&self, e: &Explanation) -> Vec<(String, u64)> {
+        let mut needs: Vec<(String, u64)> = Vec::new();
+        for reason in &e.reasons {
+            let need = match &reason.detail {
+                Detail::Device { kind, models, asked, milli, .. } => {
+                    (device_text(kind, models, *asked, *milli), u64::from(*asked))
+                }
+                Detail::Named { name, asked, .. } => {
+                    (format!("{} {name}", grouped(*asked)), *asked)
+                }
+                _ => continue,
+            };
+            needs.push(need);
         }
-        let needs: Vec<String> = short.iter().map(|d| self.asked(*d, e.limits.get(*d))).collect();
-        let it = if needs.len() == 1 { "it" } else { "both" };
-        let it = if needs.len() > 2 { "all of it" } else { it };
-        format!("pending: needs {}; no machine of {total} has {it} free.", listed(&needs))
+        let short = |d: &Dimension| e.reasons.iter().any(|r| is_short_of(r, *d));
+        let dimensions = Dimension::ALL.into_iter().filter(short);
+        needs.extend(dimensions.map(|d| (self.asked(d, e.limits.get(d)), 1)));
+        needs
     }
 
     fn reasons(&self, e: &Explanation) -> String {
@@ -110,8 +142,10 @@ impl Text<'_> {
     fn reason(&self, reason: &ReasonCount) -> String {
         let n = reason.machines;
         let machines = grouped(u64::from(n));
-        let (is, lack) = if n == 1 { ("is", "lacks") } else { ("are", "lack") };
-        let fail = if n == 1 { "fails" } else { "fail" };
+        let [is, lack, fail, have] = match n {
+            1 => ["is", "lacks", "fails", "has"],
+            _ => ["are", "lack", "fail", "have"],
+        };
         let on = |machine: &Option<super::MachineRef>, available: u64| match machine {
             Some(machine) if available > 0 => format!(" on {}", machine.name),
             _ => String::new(),
@@ -121,7 +155,7 @@ impl Text<'_> {
                 "machine-down" => format!("{machines} {is} down"),
                 "machine-draining" => format!("{machines} {is} draining"),
                 "crashed-here" => format!("on {machines} it crashed too often"),
-                "no-alloc-here" => format!("{machines} have no alloc of its set"),
+                "no-alloc-here" => format!("{machines} {have} no alloc of its set"),
                 code => format!("{machines} {fail} for {code}"),
             },
             Detail::Constraint { constraint, .. } => {
@@ -145,10 +179,10 @@ impl Text<'_> {
                 "{machines} {lack} free ports (asked {asked}, most free: {available}{})",
                 on(machine, *available)
             ),
-            Detail::Device { kind, asked, milli, available, machine } => {
-                let share = share_text(*milli);
+            Detail::Device { kind, models, asked, milli, available, machine } => {
+                let (of, share) = (models_text(models), share_text(*milli));
                 format!(
-                    "{machines} {lack} {kind} (asked {asked}{share}, at best {available}{})",
+                    "{machines} {lack} {kind}{of} (asked {asked}{share}, at best {available}{})",
                     on(machine, *available)
                 )
             }
@@ -220,7 +254,10 @@ impl Text<'_> {
                 lowered(a.dimension, a.at_most),
                 lowered(b.dimension, b.at_most)
             ),
-            Change::Ports { at_most, .. } => format!("it asked for {at_most} ports ({place})"),
+            Change::Ports { at_most, .. } => {
+                let ports = if *at_most == 1 { "port" } else { "ports" };
+                format!("it asked for {at_most} {ports} ({place})")
+            }
             Change::Named { name, at_most: 0, .. } => format!("it did without {name} ({place})"),
             Change::Named { name, at_most, .. } => {
                 format!("{name} <= {} ({place})", grouped(*at_most))
@@ -250,12 +287,30 @@ impl Text<'_> {
     }
 
     fn when_empty(&self, e: &Explanation) -> Option<String> {
-        if e.when_empty > 0 {
-            let n = grouped(u64::from(e.when_empty));
-            let machines = if e.when_empty == 1 { "machine" } else { "machines" };
-            return Some(format!(
-                "The cell is only full: {n} {machines} could take it when empty."
-            ));
+        let machines = |n: u32| {
+            let noun = if n == 1 { "machine" } else { "machines" };
+            format!("{} {noun}", grouped(u64::from(n)))
+        };
+        match (e.when_empty - e.kept_apart, e.kept_apart) {
+            (0, 0) => {}
+            (0, apart) => {
+                return Some(format!(
+                    "Tasks of its own job are in the way: {} could take it when empty.",
+                    machines(apart)
+                ));
+            }
+            (full, 0) => {
+                let full = machines(full);
+                return Some(format!("The cell is only full: {full} could take it when empty."));
+            }
+            (full, apart) => {
+                return Some(format!(
+                    "The cell is only full: {} could take it when empty, {} more without tasks of \
+                     its own job.",
+                    machines(full),
+                    grouped(u64::from(apart))
+                ));
+            }
         }
         let too_large: Vec<String> = e
             .too_large
@@ -313,6 +368,26 @@ fn is_short_of(reason: &ReasonCount, dimension: Dimension) -> bool {
     matches!(&reason.detail, Detail::Resource { dimension: d, .. } if *d == dimension)
 }
 
+/// Whether the machines lack something that holders give back, and nothing else keeps it away.
+fn is_shortage(reason: &ReasonCount) -> bool {
+    use Detail::{Device, Named, Resource};
+    matches!(&reason.detail, Device { .. } | Named { .. } | Resource { .. })
+}
+
+/// `2 gpu`, `1 gpu (a100 or t4) with 500/1000 free`.
+fn device_text(kind: &Token, models: &[Token], asked: u32, milli: u16) -> String {
+    format!("{asked} {kind}{}{}", models_text(models), share_text(milli))
+}
+
+/// ` (a100 or t4)`; nothing when any model will do.
+fn models_text(models: &[Token]) -> String {
+    if models.is_empty() {
+        return String::new();
+    }
+    let names: Vec<&str> = models.iter().map(Token::as_str).collect();
+    format!(" ({})", names.join(" or "))
+}
+
 fn share_text(milli: u16) -> String {
     if milli == WHOLE { String::new() } else { format!(" with {milli}/{WHOLE} free") }
 }
@@ -329,6 +404,8 @@ fn obstacle_text(obstacle: &Obstacle) -> String {
     match obstacle {
         Obstacle::NotLower => "equal or higher priority is never evicted".into(),
         Obstacle::SameProdBand(band) => format!("{band} never preempts {band}"),
+        Obstacle::Budget { left: 0 } => "a victim's job may lose no more tasks now".into(),
+        Obstacle::Budget { left: 1 } => "a victim's job may lose only 1 more task now".into(),
         Obstacle::Budget { left } => format!("a victim's job may lose only {left} more tasks now"),
         Obstacle::Restarting => "a victim is restarting in place".into(),
     }

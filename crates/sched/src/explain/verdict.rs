@@ -52,6 +52,14 @@ impl Verdict {
         self.constraints == 0 && self.others.iter().all(|m| *m >= LEAST_CURABLE)
     }
 
+    /// Whether spread limits are exceeded and nothing else fails but what an eviction cures.
+    pub fn curable_but_for_spread(&self) -> bool {
+        let is_spread = |m: &Misfit| matches!(m, Misfit::Spread { .. });
+        self.constraints == 0
+            && self.others.iter().any(is_spread)
+            && self.others.iter().all(|m| is_spread(m) || *m >= LEAST_CURABLE)
+    }
+
     /// Whether a machine's state comes before its constraints here.
     pub fn machine_state(&self) -> Option<&Misfit> {
         self.others.first().filter(|m| matches!(m, Misfit::MachineDown | Misfit::MachineDraining))
@@ -160,6 +168,11 @@ impl<'a> Asked<'a> {
                 || ports_fit_empty(board, request, m)
                     && named_fit_empty(board, request, m)
                     && self.devices_fit_empty(m))
+    }
+
+    /// Whether the job's own tasks elsewhere would leave room for one more on the empty machine.
+    pub fn spread_holds_empty(&self, spot: &Spot<'_>) -> bool {
+        feasible::spread_holds_when_empty(self.board, self.class, spot.machine.slot())
     }
 
     fn devices_fit_empty(&self, m: usize) -> bool {

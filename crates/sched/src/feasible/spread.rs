@@ -33,6 +33,16 @@ fn exceeded(board: &Board, class: &Class, m: usize, limit: &SpreadLimit) -> bool
     known && in_domain(board, class, m, limit.domain) >= limit.limit
 }
 
+/// Whether the limits would hold if nothing were on the machine: what its racks and power domains
+/// hold elsewhere still counts.
+pub(crate) fn holds_when_empty(board: &Board, class: &Class, m: usize) -> bool {
+    let here = in_domain(board, class, m, Domain::Machine);
+    class.request.spread.iter().all(|limit| {
+        !exceeded(board, class, m, limit)
+            || in_domain(board, class, m, limit.domain).saturating_sub(here) < limit.limit
+    })
+}
+
 pub(super) fn misfits(board: &Board, class: &Class, spot: &Spot<'_>, out: &mut Vec<Misfit>) {
     let m = spot.machine.slot();
     let limits = class.request.spread.iter().filter(|limit| exceeded(board, class, m, limit));

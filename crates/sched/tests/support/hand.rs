@@ -1,13 +1,12 @@
 //! A board made by hand, for tests of single rules: machines, users and jobs in a line each.
 
-use super::specs::token;
+use super::specs::{plain, token};
 use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
 use cellwright_cell::machine::{MachineSpec, PortRange};
 use cellwright_cell::name::Name;
-use cellwright_cell::priority::{AppClass, Priority};
 use cellwright_cell::resource::Resources;
-use cellwright_cell::spec::{JobKind, JobSpec, RestartPolicy, TaskSpec};
-use cellwright_cell::time::{Span, Time};
+use cellwright_cell::spec::JobSpec;
+use cellwright_cell::time::Time;
 use cellwright_sched::board::{HeldFacts, Holding, JobFacts, MachineFacts, PendingFacts};
 use cellwright_sched::{Board, Options, Outcome, Solver};
 use std::collections::BTreeMap;
@@ -27,42 +26,7 @@ pub fn amount(n: u64) -> Resources {
 
 /// A job of tasks that ask for `size` of CPU and memory.
 pub fn job(count: u32, priority: u16, size: u64) -> JobSpec {
-    JobSpec {
-        name: Name::new("job").unwrap(),
-        kind: JobKind::Tasks,
-        count,
-        priority: Priority(priority),
-        appclass: AppClass::Batch,
-        labels: BTreeMap::new(),
-        task: TaskSpec {
-            limits: amount(size),
-            ports: 0,
-            static_ports: Vec::new(),
-            named: Vec::new(),
-            devices: Vec::new(),
-            packages: Vec::new(),
-            command: Vec::new(),
-            env: BTreeMap::new(),
-            notice: Span(0),
-        },
-        overrides: BTreeMap::new(),
-        constraints: Vec::new(),
-        spread: Vec::new(),
-        alloc_set: None,
-        after: None,
-        gang: false,
-        max_down: None,
-        max_update_disruptions: None,
-        restart: RestartPolicy {
-            max_failures: None,
-            backoff: Span(0),
-            backoff_max: Span(0),
-            restart_on_success: false,
-        },
-        reclaimable: true,
-        at_most_one: None,
-        retain_disk: None,
-    }
+    plain("job", count, priority, amount(size))
 }
 
 pub fn machine(size: u64) -> MachineSpec {

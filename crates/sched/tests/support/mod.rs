@@ -51,7 +51,7 @@ impl World {
             let name = Name::new(user).unwrap();
             world.must(Command::AddUser { name: name.clone() });
             let capabilities = Capability::ALL.into_iter().collect();
-            world.must(Command::SetCapabilities { user: name.clone(), capabilities });
+            world.must(Command::SetCapabilities { user: name.clone(), capabilities, expect: None });
             for band in Band::ALL {
                 let share = if band.is_prod() { 6 } else { 1 };
                 let amount = match band.is_prod() {
@@ -61,7 +61,12 @@ impl World {
                     false => Resources::new(1 << 40, 1 << 40, 1 << 40, 1 << 40),
                 };
                 let quota = Quota { amount, from: Time::ZERO, until: Time::NEVER };
-                world.must(Command::SetQuota { user: name.clone(), band, quota: Some(quota) });
+                world.must(Command::SetQuota {
+                    user: name.clone(),
+                    band,
+                    quota: Some(quota),
+                    expect: None,
+                });
             }
         }
         world
@@ -204,11 +209,11 @@ impl World {
                 let incarnation = row.incarnation + 1;
                 self.may(Command::MachineUp { machine, incarnation });
             }
-            2 if !row.draining => self.may(Command::StartDrain { name }),
-            2 => self.may(Command::StopDrain { name }),
+            2 if !row.draining => self.may(Command::StartDrain { name, expect: None }),
+            2 => self.may(Command::StopDrain { name, expect: None }),
             3 => {
                 let spec = specs::machine(&mut self.draw, name.as_str());
-                self.may(Command::UpdateMachine { spec });
+                self.may(Command::UpdateMachine { spec, expect: None });
             }
             _ => self.add_machine(),
         }
@@ -237,12 +242,12 @@ impl World {
         let (job, key) = (self.state.jobs().get(id).unwrap(), self.state.job_key(id).unwrap());
         let mut spec = job.spec().as_ref().clone();
         match self.draw.below(5) {
-            0 => self.may(Command::StopJob { job: key }),
+            0 => self.may(Command::StopJob { job: key, expect: None }),
             1 => {
                 let count = self.draw.below(8) as u32 + 1;
                 self.may(Command::ResizeJob { job: key, count, expect: None });
             }
-            2 => self.may(Command::CloseUpdate { job: key }),
+            2 => self.may(Command::CloseUpdate { job: key, expect: None }),
             3 => {
                 let index = self.draw.below(u64::from(spec.count)) as u32;
                 self.may(Command::StepUpdate { job: key, index });

@@ -146,15 +146,52 @@ fn task(draw: &mut Draw, limits: Resources, plain: bool) -> TaskSpec {
         }
     }
     TaskSpec {
-        limits,
         ports: if rarely(draw) { draw.below(3) as u8 } else { 0 },
         static_ports: if rarely(draw) { vec![draw.pick(&[80, 8001, 8002])] } else { Vec::new() },
         named,
         devices,
         packages: if rarely(draw) { packages(draw) } else { Vec::new() },
-        command: Vec::new(),
-        env: BTreeMap::new(),
-        notice: Span::seconds(1),
+        ..self::plain("task", 1, 0, limits).task
+    }
+}
+
+/// A job of batch tasks that ask for room alone: what all other specs of the tests differ from.
+pub fn plain(name: &str, count: u32, priority: u16, limits: Resources) -> JobSpec {
+    JobSpec {
+        name: Name::new(name).unwrap(),
+        kind: JobKind::Tasks,
+        count,
+        priority: Priority(priority),
+        appclass: AppClass::Batch,
+        labels: BTreeMap::new(),
+        task: TaskSpec {
+            limits,
+            ports: 0,
+            static_ports: Vec::new(),
+            named: Vec::new(),
+            devices: Vec::new(),
+            packages: Vec::new(),
+            command: Vec::new(),
+            env: BTreeMap::new(),
+            notice: Span::seconds(1),
+        },
+        overrides: BTreeMap::new(),
+        constraints: Vec::new(),
+        spread: Vec::new(),
+        alloc_set: None,
+        after: None,
+        gang: false,
+        max_down: None,
+        max_update_disruptions: None,
+        restart: RestartPolicy {
+            max_failures: None,
+            backoff: Span(100),
+            backoff_max: Span(4000),
+            restart_on_success: false,
+        },
+        reclaimable: true,
+        at_most_one: None,
+        retain_disk: None,
     }
 }
 
@@ -163,34 +200,22 @@ pub fn job(draw: &mut Draw, name: &str, owner: &Name, sets: &[JobKey]) -> JobSpe
     let kind = if draw.one_in(8) { JobKind::AllocSet } else { JobKind::Tasks };
     let own: Vec<&JobKey> = sets.iter().filter(|set| set.user == *owner).collect();
     let inside = kind == JobKind::Tasks && !own.is_empty() && draw.one_in(2);
-    let plain = inside || kind == JobKind::AllocSet || draw.one_in(2);
+    let asks_for_room_alone = inside || kind == JobKind::AllocSet || draw.one_in(2);
     let limits = limits(draw, inside);
     let count = draw.below(6) as u32 + 1;
+    let priority = draw.pick(&[0, 0, 50, 90, 100, 120, 150, 199, 200, 200, 250, 300]);
+    let plain = plain(name, count, priority, limits);
     let mut spec = JobSpec {
-        name: Name::new(name).unwrap(),
         kind,
-        count,
-        priority: Priority(draw.pick(&[0, 0, 50, 90, 100, 120, 150, 199, 200, 200, 250, 300])),
         appclass: draw.pick(&[AppClass::LatencySensitive, AppClass::Batch]),
-        labels: BTreeMap::new(),
-        task: task(draw, limits, plain),
-        overrides: BTreeMap::new(),
+        task: task(draw, limits, asks_for_room_alone),
         constraints: if draw.one_in(3) { constraints(draw) } else { Vec::new() },
         spread: if !inside && draw.one_in(4) { spread(draw) } else { Vec::new() },
         alloc_set: inside.then(|| draw.pick(&own).clone()),
-        after: None,
         gang: draw.one_in(6),
         max_down: draw.one_in(3).then(|| draw.below(4) as u32),
-        max_update_disruptions: None,
-        restart: RestartPolicy {
-            max_failures: None,
-            backoff: Span(100),
-            backoff_max: Span(4000),
-            restart_on_success: draw.one_in(2),
-        },
-        reclaimable: true,
-        at_most_one: None,
-        retain_disk: None,
+        restart: RestartPolicy { restart_on_success: draw.one_in(2), ..plain.restart },
+        ..plain
     };
     if inside && draw.one_in(3) {
         spec.task.ports = draw.below(2) as u8 + 1;

@@ -118,7 +118,9 @@ fn job(row: &ExampleJob) -> Result<JobSpec, ConvertError> {
     Ok(spec)
 }
 
-fn constraint(row: &ExampleConstraint) -> Result<Constraint, ConvertError> {
+/// # Errors
+/// When the attribute is not a name.
+pub(crate) fn constraint(row: &ExampleConstraint) -> Result<Constraint, ConvertError> {
     use ExampleOperator as From;
     use Operator as To;
     let values = |list: &[String]| list.iter().map(|v| value(v)).collect();

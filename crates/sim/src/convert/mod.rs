@@ -6,6 +6,7 @@ mod google2011;
 mod openb;
 mod swf;
 
+pub(crate) use example::constraint;
 pub use example::example;
 pub use google2011::{Google2011Options, google2011};
 pub use openb::{OpenbCell, openb_cell};

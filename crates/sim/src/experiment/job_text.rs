@@ -2,9 +2,12 @@
 //! as a JSON object. Unknown keys are refused: a misspelt demand would give a wrong answer.
 
 use super::load::Units;
-use crate::convert::plain_job;
+use crate::convert::{constraint, plain_job};
 use crate::trace::decimal::{Rounding, parse_scaled};
-use crate::trace::example::{parse_bytes_down, parse_bytes_per_second, parse_milli};
+use crate::trace::example::{
+    ALLOWED_CONSTRAINTS, parse_bytes_down, parse_bytes_per_second, parse_constraint, parse_milli,
+};
+use cellwright_cell::constraint::Constraint;
 use cellwright_cell::device::{DeviceRequest, WHOLE};
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::priority::{MAX_PRIORITY, Priority};
@@ -25,14 +28,22 @@ pub enum JobTextError {
         "job \"{text}\" is not valid; allowed: KEY=VALUE with commas between, or a JSON object"
     )]
     Shape { text: String },
+    #[error("the job asks for nothing; allowed: at least one of {DEMANDS}")]
+    AsksForNothing,
 }
 
-const KEYS: &str = "name, count, priority, cpu, ram, disk, disk_rate, ports, gpus, gpu_share, \
-                    gpu_model, max_per_machine, gang";
+const KEYS: &str = "name, count, priority, cpu, ram, disk, disk_rate, ports, static_ports, gpus, \
+                    gpu_share, gpu_model, constraints, max_per_machine, gang";
+const DEMANDS: &str = "cpu, ram, disk, disk_rate, ports, static_ports, gpus";
+
+/// What a job has that does not say: a production priority, one task.
+pub const DEFAULT_PRIORITY: u32 = 200;
+pub const DEFAULT_COUNT: u32 = 1;
 
 const BYTES: &str = "a number and B, KiB, MiB, GiB or TiB, such as 4GiB (not 4G or 4Gi)";
 const CORES: &str = "cores such as 2 or 0.5, or milli-cores such as 500m";
-const SHARE: &str = "a share of the largest machine from 0 to 1000 with at most 6 decimals";
+const SHARE: &str = "a share of the largest machine up to 1000 with at most 6 decimals";
+const PORTS: &str = "different ports from 1 to 65535 with ; between them";
 
 /// Reads `key=value,…` or, when it starts with a brace, a JSON object of the same keys.
 ///
@@ -63,11 +74,17 @@ fn listed_fields(text: &str) -> Result<BTreeMap<String, String>, JobTextError> {
 fn json_fields(text: &str) -> Result<BTreeMap<String, String>, JobTextError> {
     let object: BTreeMap<String, serde_json::Value> =
         serde_json::from_str(text).map_err(|_| JobTextError::Shape { text: shown(text) })?;
-    let plain = |(key, value): (String, serde_json::Value)| match value {
-        serde_json::Value::String(value) => (key, value),
-        other => (key, other.to_string()),
+    let field = |(key, value): (String, serde_json::Value)| match value {
+        serde_json::Value::Array(list) => {
+            (key, list.iter().map(plain).collect::<Vec<_>>().join(";"))
+        }
+        value => (key, plain(&value)),
     };
-    Ok(object.into_iter().map(plain).collect())
+    Ok(object.into_iter().map(field).collect())
+}
+
+fn plain(value: &serde_json::Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn shown(text: &str) -> String {
@@ -107,12 +124,37 @@ impl Fields {
         allowed: &str,
         parse: fn(&str) -> Option<u64>,
     ) -> Result<u64, JobTextError> {
+        // No task runs on nothing, and what runs on it would count as fitting without end.
+        let zero = |n: &u64| *n == 0 && matches!(field, "cpu" | "ram");
+        let allowed = match self.units {
+            Units::CoresAndBytes => allowed,
+            Units::LargestMachine => SHARE,
+        };
+        let allowed = match field {
+            "cpu" | "ram" => format!("more than 0: {allowed}"),
+            _ => allowed.to_owned(),
+        };
         match self.units {
-            Units::CoresAndBytes => self.get(field, 0, allowed, parse),
-            Units::LargestMachine => self.get(field, 0, SHARE, |text| {
-                parse_scaled(text, 6, Rounding::Exact).ok().filter(|n| *n <= 1_000_000_000)
+            Units::CoresAndBytes => {
+                self.get(field, 0, &allowed, |text| parse(text).filter(|n| !zero(n)))
+            }
+            Units::LargestMachine => self.get(field, 0, &allowed, |text| {
+                let share = parse_scaled(text, 6, Rounding::Exact).ok();
+                share.filter(|n| *n <= 1_000_000_000 && !zero(n))
             }),
         }
+    }
+
+    /// The parts of a field with `;` between them; none when it is not there.
+    fn list<T>(
+        &self,
+        field: &str,
+        allowed: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<Vec<T>, JobTextError> {
+        self.get(field, Vec::new(), allowed, |text| {
+            text.split(';').map(|part| parse(part.trim())).collect()
+        })
     }
 }
 
@@ -133,10 +175,12 @@ fn spec(fields: &Fields) -> Result<JobSpec, JobTextError> {
         fields.amount("disk", BYTES, parse_bytes_down)?,
         fields.amount("disk_rate", "such as 20MiB/s", parse_bytes_per_second)?,
     );
-    let priority = fields.number("priority", 200, 0, u32::from(MAX_PRIORITY))?;
-    let count = fields.number("count", 1, 1, MAX_TASKS)?;
+    let priority = fields.number("priority", DEFAULT_PRIORITY, 0, u32::from(MAX_PRIORITY))?;
+    let count = fields.number("count", DEFAULT_COUNT, 1, MAX_TASKS)?;
     let mut spec = plain_job(name, count, Priority(priority as u16), limits);
     spec.task.ports = fields.number("ports", 0, 0, 64)? as u8;
+    spec.task.static_ports = static_ports(fields)?;
+    spec.constraints = constraints(fields)?;
     spec.gang = fields.get("gang", false, "yes or no", |text| match text {
         "yes" | "true" => Some(true),
         "no" | "false" => Some(false),
@@ -147,7 +191,30 @@ fn spec(fields: &Fields) -> Result<JobSpec, JobTextError> {
         spec.spread.push(SpreadLimit { domain: Domain::Machine, limit });
     }
     spec.task.devices = devices(fields)?;
-    Ok(spec)
+    let task = &spec.task;
+    let asks_for_ports = task.ports > 0 || !task.static_ports.is_empty();
+    match task.limits == Resources::ZERO && !asks_for_ports && task.devices.is_empty() {
+        true => Err(JobTextError::AsksForNothing),
+        false => Ok(spec),
+    }
+}
+
+fn static_ports(fields: &Fields) -> Result<Vec<u16>, JobTextError> {
+    let port = |text: &str| text.parse().ok().filter(|port| *port != 0);
+    let ports: Vec<u16> = fields.list("static_ports", PORTS, port)?;
+    match (1..ports.len()).find(|at| ports[..*at].contains(&ports[*at])) {
+        None => Ok(ports),
+        Some(at) => Err(JobTextError::Value {
+            field: "static_ports".into(),
+            value: ports[at].to_string(),
+            allowed: PORTS.into(),
+        }),
+    }
+}
+
+fn constraints(fields: &Fields) -> Result<Vec<Constraint>, JobTextError> {
+    fields
+        .list("constraints", ALLOWED_CONSTRAINTS, |text| constraint(&parse_constraint(text)?).ok())
 }
 
 fn devices(fields: &Fields) -> Result<Vec<DeviceRequest>, JobTextError> {
@@ -184,7 +251,23 @@ mod tests {
     }
 
     #[test]
+    fn constraints_and_ports_are_lists_in_both_spellings() {
+        let text = "cpu=1,static_ports=80;443,constraints=arch = arm64; prefer:20 flash exists";
+        let json = r#"{"cpu": 1, "static_ports": [80, 443],
+                       "constraints": ["arch = arm64", "prefer:20 flash exists"]}"#;
+        let listed = parse_job(text, Units::CoresAndBytes).expect("a job");
+        assert_eq!(listed, parse_job(json, Units::CoresAndBytes).expect("a job"));
+        assert_eq!(listed.task.static_ports, [80, 443]);
+        let shown: Vec<String> = listed.constraints.iter().map(ToString::to_string).collect();
+        assert_eq!(shown[0], "arch = arm64");
+        assert!(listed.constraints[0].is_hard() && !listed.constraints[1].is_hard());
+        let usual = parse_job("cpu=1", Units::CoresAndBytes).expect("a job");
+        assert_eq!((usual.priority, usual.count), (Priority(200), 1));
+    }
+
+    #[test]
     fn amounts_of_the_2011_trace_are_shares_of_its_largest_machine() {
+        assert!(parse_job("cpu=0.0", Units::LargestMachine).is_err());
         let spec = parse_job("cpu=0.25,ram=0.5", Units::LargestMachine).expect("a job");
         assert_eq!(spec.task.limits, Resources::new(250_000, 500_000, 0, 0));
     }
@@ -203,6 +286,12 @@ mod tests {
         check("count=0", "job field count: value \"0\" is not valid");
         check("priority=400", "job field priority: value \"400\" is not valid");
         check("gpus=2,gpu_share=0.5", "job field gpu_share: value \"0.5\" is not valid");
+        check("cpu=0", "job field cpu: value \"0\" is not valid; allowed: more than 0");
+        check("cpu=1,ram=0GiB", "job field ram: value \"0GiB\" is not valid");
+        check("count=3", "the job asks for nothing");
+        check("cpu=1,static_ports=80;80", "job field static_ports: value \"80\" is not valid");
+        check("cpu=1,static_ports=0", "job field static_ports: value \"0\" is not valid");
+        check("cpu=1,constraints=arch ~ x", "job field constraints: value \"arch ~ x\"");
         check("gpu_model=a100", "job field gpu_model: value \"a100\" is not valid");
         check("500m", "job \"500m\" is not valid");
         check("{", "job \"{\" is not valid");

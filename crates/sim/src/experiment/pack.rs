@@ -2,7 +2,9 @@
 
 use super::load::{Loaded, Units};
 use super::measure::{peak_rss_bytes, process_cpu, timed};
-use super::pending::{PendingReport, explain_pending};
+use super::pending::{
+    Explain, ExplainedTask, NoSuchTask, PendingReport, explain_pending, explain_task, find_task,
+};
 use super::placement::{PlacementHash, placement_hash};
 use super::progress::Progress;
 use super::scheduler::{PlanRefused, Solved, Techniques, commit, solve};
@@ -23,8 +25,7 @@ pub struct PackOptions<'a> {
     pub seed: u64,
     pub threads: usize,
     pub executor: &'a dyn Executor,
-    /// Classes of pending tasks to explain, those with most tasks first.
-    pub explain: usize,
+    pub explain: Explain<'a>,
 }
 
 /// Rows of the trace that could not be used.
@@ -84,6 +85,8 @@ pub struct PackResult {
     /// Allocated shares of all devices; absent when no machine has any.
     pub devices_percent: Option<f64>,
     pub pending_reasons: PendingReport,
+    /// The task that was asked about by name.
+    pub explained_task: Option<ExplainedTask>,
     pub notes: Vec<String>,
     pub trace: TraceProblems,
 }
@@ -95,16 +98,29 @@ pub struct Packed {
     pub board: Board,
 }
 
+/// Why a cell could not be packed.
+#[derive(Debug, thiserror::Error)]
+pub enum PackError {
+    #[error(transparent)]
+    Plan(#[from] PlanRefused),
+    #[error(transparent)]
+    NoSuchTask(#[from] NoSuchTask),
+}
+
 /// Packs the cell.
 ///
 /// # Errors
-/// When the state refuses part of the plan.
+/// When the state refuses part of the plan, or the task to explain is not in the workload.
 pub fn pack(
     loaded: Loaded,
     options: PackOptions<'_>,
     progress: &dyn Progress,
-) -> Result<(PackResult, Packed), PlanRefused> {
+) -> Result<(PackResult, Packed), PackError> {
     let Loaded { workload, mut state, units, read_seconds, submit_seconds } = loaded;
+    let (classes, task) = match options.explain {
+        Explain::Classes(most) => (most, None),
+        Explain::Task(name) => (0, Some(find_task(&state, name)?)),
+    };
     progress.stage("placing tasks", 0);
     let Solved { board, mut outcome, snapshot_seconds, solve_seconds, solve_cpu_seconds } =
         solve(&state, options.scheduler, options.seed, options.executor);
@@ -113,9 +129,10 @@ pub fn pack(
     let (applied, apply_seconds) = timed(|| commit(&mut state, plan));
     applied?;
     progress.stage("explaining what is pending", 0);
-    let (pending_reasons, explain_seconds) = timed(|| {
-        let PackOptions { seed, explain, executor, .. } = options;
-        explain_pending(&state, &board, &outcome, seed, explain, executor)
+    let ((pending_reasons, explained_task), explain_seconds) = timed(|| {
+        let PackOptions { seed, executor, .. } = options;
+        let reasons = explain_pending(&state, &board, &outcome, seed, classes, executor);
+        (reasons, task.map(|task| explain_task(&state, &board, task, seed, executor)))
     });
     let (allocated, all) = device_shares(&state);
     let result = PackResult {
@@ -145,6 +162,7 @@ pub fn pack(
         utilisation: utilisation(&state),
         devices_percent: (all > 0).then(|| percent(allocated, all)),
         pending_reasons,
+        explained_task,
         notes: workload.notes,
         trace: TraceProblems::of(&workload.reports),
     };

@@ -1,6 +1,10 @@
-//! Why tasks are pending: the classes with most pending tasks, each explained in full.
+//! Why tasks are pending: the classes with most pending tasks, or one task by name, explained in
+//! full.
 
 use cellwright_cell::State;
+use cellwright_cell::id::TaskId;
+use cellwright_cell::name::{JobKey, Name};
+use cellwright_sched::board::Place;
 use cellwright_sched::executor::Executor;
 use cellwright_sched::explain::standing::Standings;
 use cellwright_sched::explain::{Explainer, Explanation};
@@ -8,6 +12,126 @@ use cellwright_sched::queue::Order;
 use cellwright_sched::{Board, Outcome};
 use serde::Serialize;
 use std::cmp::Reverse;
+use std::fmt;
+use std::str::FromStr;
+
+/// What is to be explained.
+#[derive(Clone, Copy, Debug)]
+pub enum Explain<'a> {
+    /// So many classes of pending tasks, those with most tasks first.
+    Classes(usize),
+    /// One task, pending or not.
+    Task(&'a TaskName),
+}
+
+/// A task as people name it: `user/job/index`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskName {
+    pub job: JobKey,
+    pub index: u32,
+}
+
+impl fmt::Display for TaskName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.job, self.index)
+    }
+}
+
+/// A text that names no task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("allowed: USER/JOB/INDEX, such as ci/riscv-port/0")]
+pub struct NotATaskName;
+
+impl FromStr for TaskName {
+    type Err = NotATaskName;
+
+    fn from_str(text: &str) -> Result<TaskName, NotATaskName> {
+        let parts: Vec<&str> = text.split('/').collect();
+        let [user, job, index] = parts.as_slice() else { return Err(NotATaskName) };
+        let name = |text: &str| Name::new(text).map_err(|_| NotATaskName);
+        let index = index.parse().map_err(|_| NotATaskName)?;
+        Ok(TaskName { job: JobKey { user: name(user)?, job: name(job)? }, index })
+    }
+}
+
+/// A task that the workload does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no task {name}; allowed: {allowed}")]
+pub struct NoSuchTask {
+    pub name: String,
+    pub allowed: String,
+}
+
+/// Users or jobs named when the one asked for is not there.
+const SUGGESTED: usize = 8;
+
+/// The task of that name.
+///
+/// # Errors
+/// Names the users, the jobs of the user or the indices of the job that there are.
+pub fn find_task(state: &State, name: &TaskName) -> Result<TaskId, NoSuchTask> {
+    let refused = |allowed: String| NoSuchTask { name: name.to_string(), allowed };
+    let row = state.job_named(&name.job).and_then(|job| state.jobs().get(job));
+    let Some(row) = row else { return Err(refused(others(state, &name.job))) };
+    let at = |task: &TaskId| state.tasks().get(*task).is_some_and(|row| row.index == name.index);
+    row.tasks.iter().copied().find(at).ok_or_else(|| match row.tasks.len() {
+        1 => refused(format!("only index 0 of {}", name.job)),
+        tasks => refused(format!("an index of {} from 0 to {}", name.job, tasks - 1)),
+    })
+}
+
+/// Jobs of the user, or users when the user is not there.
+fn others(state: &State, asked: &JobKey) -> String {
+    let keys = || state.jobs().iter().filter_map(|(job, _)| state.job_key(job));
+    let mut names: Vec<String> =
+        keys().filter(|key| key.user == asked.user).map(|key| key.to_string()).collect();
+    let what = if names.is_empty() { "a user of this cell" } else { "a job of this user" };
+    if names.is_empty() {
+        names = keys().map(|key| key.user.to_string()).collect();
+    }
+    names.sort();
+    names.dedup();
+    let more = if names.len() > SUGGESTED { ", ..." } else { "" };
+    names.truncate(SUGGESTED);
+    format!("{what}: {}{more}", names.join(", "))
+}
+
+/// One task that was asked about by name.
+#[derive(Clone, Debug, Serialize)]
+pub struct ExplainedTask {
+    pub task: String,
+    /// `pending`, `placed`, or `evicted`: placed first and evicted later in the same pass.
+    pub state: &'static str,
+    /// Where it was placed.
+    pub machine: Option<String>,
+    /// Why it is pending.
+    pub explanation: Option<Explanation>,
+}
+
+/// Says where the task is or why it is nowhere.
+#[must_use]
+pub fn explain_task(
+    state: &State,
+    board: &Board,
+    task: TaskId,
+    seed: u64,
+    executor: &dyn Executor,
+) -> ExplainedTask {
+    let place = board.place_of(task);
+    let machine = place.and_then(Place::machine).and_then(|id| state.machines().get(id));
+    let standings = Standings::new(board, Order::Fair, state.now(), seed);
+    let explanation = Explainer::new(board, state, executor).task(task, &standings);
+    ExplainedTask {
+        task: state.task_name(task),
+        state: match place {
+            Some(Place::Pending { .. }) => "pending",
+            Some(_) => "placed",
+            None => "evicted",
+        },
+        machine: machine.map(|row| row.spec.name.to_string()),
+        explanation,
+    }
+}
 
 /// Classes of pending tasks; how many there are, and those that are explained.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -54,4 +178,18 @@ pub fn explain_pending(
         })
     });
     PendingReport { classes_total, classes: explained.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_name_has_three_parts() {
+        let name: TaskName = "ci/riscv-port/12".parse().expect("a name");
+        assert_eq!((name.index, name.to_string().as_str()), (12, "ci/riscv-port/12"));
+        for wrong in ["", "ci", "ci/a", "ci/a/b", "ci/a/1/2", "ci//1", "CI/a/1", "ci/a/-1"] {
+            assert_eq!(wrong.parse::<TaskName>(), Err(NotATaskName), "{wrong}");
+        }
+    }
 }

@@ -106,9 +106,13 @@ pub enum TraceError {
     Header { file: String, found: String, allowed: String },
     #[error("no {what} in {folder}; allowed: {allowed}")]
     Missing { what: String, folder: String, allowed: String },
+    #[error("no pod list \"{given}\" in {folder}; allowed: {}", listed(.known))]
+    NoPodList { given: String, folder: String, known: Vec<String> },
     #[error(
-        "a snapshot at {asked_us} us was asked for, but the task events end at {last_us} us; \
-         allowed: a time up to that"
+        "the cell {} s after the start was asked for, but the task events of the trace end after \
+         {} s; allowed: 0 to {1}",
+        .asked_us / 1_000_000,
+        .last_us / 1_000_000
     )]
     BeyondTrace { asked_us: u64, last_us: u64 },
 }
@@ -116,6 +120,14 @@ pub enum TraceError {
 impl TraceError {
     pub(super) fn open(path: &Path, source: io::Error) -> Self {
         TraceError::Open { file: path.display().to_string(), source }
+    }
+}
+
+/// Variants of pod lists, or that there is none.
+fn listed(known: &[String]) -> String {
+    match known {
+        [] => "a folder with files openb_pod_list_NAME.csv".into(),
+        known => known.join(", "),
     }
 }
 

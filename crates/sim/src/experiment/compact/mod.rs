@@ -105,8 +105,8 @@ pub fn compact(
     let cell = Cell::that_fits(&mut workload, options, may_pend, progress)?;
     if softened_jobs > 0 {
         workload.notes.push(format!(
-            "{softened_jobs} jobs with more tasks than half the machines: constraints are wishes, \
-             spread limits and static ports are off"
+            "jobs with more tasks than half the machines: {softened_jobs}; their constraints are \
+             wishes, their spread limits and static ports are off"
         ));
     }
     let trials = run_trials(&cell, options, progress)?;

@@ -114,7 +114,7 @@ impl Cell {
         let mut notes = Vec::new();
         if left_out > 0 {
             notes.push(format!(
-                "{left_out} tasks fit on no machine of the empty cell and are left out"
+                "tasks left out because they fit on no machine of the empty cell: {left_out}"
             ));
         }
         if self.clones > 1 {

@@ -2,7 +2,7 @@
 
 use super::names::is_token;
 
-pub(super) const ALLOWED: &str = "constraints with ; between them, each ATTRIBUTE and one of \
+pub(crate) const ALLOWED: &str = "constraints with ; between them, each ATTRIBUTE and one of \
     = V, != V, < N, <= N, > N, >= N, in V|V, not in V|V, exists, absent, matches REGEX, \
     version >= V, version < V; with prefer:WEIGHT (1 to 100) in front when it is only a wish";
 

@@ -15,6 +15,7 @@ use std::path::Path;
 
 use super::{Input, ReadReport, TraceError};
 
+pub(crate) use constraint::ALLOWED as ALLOWED_CONSTRAINTS;
 pub use constraint::{ExampleConstraint, ExampleOperator, parse_constraint};
 pub use jobs::{ExampleAppClass, ExampleGpus, ExampleJob, ExamplePackage, read_jobs};
 pub use machines::{ExampleMachine, read_machines};

@@ -362,10 +362,11 @@ mod tests {
 
     #[test]
     fn a_time_beyond_the_last_event_is_refused() {
-        let task = ["0,,1,0,,0,u,0,5,0,0,0,0\n100,,1,0,,0,u,0,5,0,0,0,0\n"];
-        assert!(snapshot(&task, 100).is_ok());
-        let error = snapshot(&task, 101).expect_err("later than all events").to_string();
-        assert!(error.starts_with("a snapshot at 101 us was asked for, but"), "{error}");
+        let task = ["0,,1,0,,0,u,0,5,0,0,0,0\n7900000,,1,0,,0,u,0,5,0,0,0,0\n"];
+        assert!(snapshot(&task, 7_900_000).is_ok());
+        let error = snapshot(&task, 9_000_000).expect_err("later than all events").to_string();
+        assert!(error.starts_with("the cell 9 s after the start was asked for"), "{error}");
+        assert!(error.ends_with("end after 7 s; allowed: 0 to 7"), "{error}");
     }
 
     #[test]

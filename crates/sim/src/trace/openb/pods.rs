@@ -185,10 +185,11 @@ pub fn find_pod_list(folder: &Path, given: &str) -> Result<PathBuf, TraceError> 
     if let Some(path) = lists.iter().find(is_meant) {
         return Ok(path.clone());
     }
-    let names: Vec<&str> = lists.iter().filter_map(|path| stem(path)).collect();
-    let allowed =
-        if names.is_empty() { format!("{POD_LIST_PREFIX}NAME.csv") } else { names.join(", ") };
+    let variant = |path: &PathBuf| {
+        let stem = stem(path)?;
+        Some(stem.strip_prefix(POD_LIST_PREFIX).unwrap_or(stem).to_owned())
+    };
+    let known = lists.iter().filter_map(variant).collect();
     let folder = folder.display().to_string();
-    let what = format!("pod list \"{}\"", crate::trace::problem::shown(given));
-    Err(TraceError::Missing { what, folder, allowed })
+    Err(TraceError::NoPodList { given: crate::trace::problem::shown(given), folder, known })
 }

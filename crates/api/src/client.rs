@@ -1,0 +1,512 @@
+//! The client every part of the cell uses: command line, schedulers, agents, replicas and tests.
+//!
+//! It knows several masters and finds the leader among them, keeps connections open, and repeats
+//! what may be repeated: reads, and changes that carry an idempotency key. A change that may have
+//! taken effect and has no key is never sent twice; the caller is told that its fate is unknown.
+//!
+//! Keys: at most one change is on its way under one client number at a time, so the numbers of a
+//! client reach the log in order and never fall out of the window the log keeps. Each concurrent
+//! change takes a lane with a number of its own.
+
+mod calls;
+mod connection;
+mod lanes;
+mod outcome;
+pub mod parts;
+mod path;
+mod watch;
+
+pub use calls::{JobFilter, PageAt};
+pub use path::{encode_query, encode_segment};
+pub use watch::{Watch, WatchEvent};
+
+use crate::error::{ApiError, Code};
+use crate::routes::{CELL_INDEX, CELL_READ, IDEMPOTENCY_KEY};
+use crate::secret::Secret;
+use bytes::Bytes;
+use connection::{Fault, Pool};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, IF_MATCH};
+use hyper::{Method, StatusCode};
+use lanes::Lanes;
+use outcome::{Next, judge};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+/// How to reach a cell.
+#[derive(Clone)]
+pub struct Settings {
+    /// `host:port` of one master or more.
+    pub masters: Vec<String>,
+    /// Absent: plain text, to loopback addresses only.
+    pub tls: Option<Arc<rustls::ClientConfig>>,
+    /// `id.secret` of a user.
+    pub token: Option<Secret>,
+    /// Number of this client in idempotency keys. Absent: drawn at random.
+    pub client_id: Option<u64>,
+    pub connect_timeout: Duration,
+    /// How long one attempt may take before another master is asked.
+    pub attempt_timeout: Duration,
+    /// How long one call may take, all attempts together.
+    pub deadline: Duration,
+    pub backoff: Duration,
+    pub backoff_max: Duration,
+    /// Unused connections kept per master.
+    pub idle: usize,
+}
+
+impl Settings {
+    #[must_use]
+    pub fn new(masters: Vec<String>) -> Settings {
+        Settings {
+            masters,
+            tls: None,
+            token: None,
+            client_id: None,
+            connect_timeout: Duration::from_secs(3),
+            attempt_timeout: Duration::from_secs(10),
+            deadline: Duration::from_secs(30),
+            backoff: Duration::from_millis(50),
+            backoff_max: Duration::from_secs(2),
+            idle: 64,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("{0}")]
+    Settings(String),
+    /// The cell answered, and said no.
+    #[error("{0}")]
+    Api(ApiError),
+    #[error("no master answers: {last} (tried {tried} times)")]
+    Unreachable { tried: u32, last: String },
+    /// It was sent, and nobody knows what became of it.
+    #[error("the connection was lost after the request was sent, its fate is unknown: {0}")]
+    Unknown(String),
+    #[error("the answer cannot be read: {0}")]
+    BadReply(String),
+}
+
+impl ClientError {
+    /// The error of the cell, if it answered.
+    #[must_use]
+    pub fn api(&self) -> Option<&ApiError> {
+        match self {
+            ClientError::Api(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    #[must_use]
+    pub fn code(&self) -> Option<Code> {
+        self.api().map(|error| error.code)
+    }
+}
+
+/// What the cell answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply<T> {
+    pub value: T,
+    /// Log index of the answer.
+    pub index: Option<u64>,
+    /// Whether everything acknowledged before is in it; false for a stale read.
+    pub consistent: bool,
+}
+
+/// One request, before it is known who gets it.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub method: Method,
+    /// Path and query.
+    pub path: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// Whether sending it twice does no harm.
+    pub repeatable: bool,
+    pub attempt_timeout: Duration,
+    pub deadline: Duration,
+}
+
+/// The status, headers and whole body of an answer that is a success.
+pub(crate) struct Answer {
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// What a change may carry.
+#[derive(Clone, Debug, Default)]
+pub struct Change {
+    /// Version the object must be at.
+    pub expect: Option<u32>,
+    /// An idempotency key of the caller's own. Absent: the client takes one.
+    pub key: Option<String>,
+}
+
+struct Shared {
+    settings: Settings,
+    pool: Pool,
+    lanes: Lanes,
+    /// Who answered last: an address of the settings, or a leader somebody named.
+    preferred: Mutex<String>,
+}
+
+/// Cheap to clone; clones share connections.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+impl Client {
+    /// # Errors
+    /// When there is no master, or one outside loopback would be spoken to in plain text.
+    pub fn new(mut settings: Settings) -> Result<Client, ClientError> {
+        for master in &mut settings.masters {
+            *master = connection::bare_address(master).to_owned();
+            connection::check_address(master, settings.tls.is_some())
+                .map_err(ClientError::Settings)?;
+        }
+        let Some(first) = settings.masters.first().cloned() else {
+            return Err(ClientError::Settings("no master is named".into()));
+        };
+        let client_id = match settings.client_id {
+            Some(id) => id,
+            None => random_id().ok_or_else(|| {
+                ClientError::Settings("the system's random source gave no bytes".into())
+            })?,
+        };
+        let pool = Pool::new(settings.tls.clone(), settings.connect_timeout, settings.idle);
+        let lanes = Lanes::new(client_id);
+        let preferred = Mutex::new(first);
+        Ok(Client { shared: Arc::new(Shared { settings, pool, lanes, preferred }) })
+    }
+
+    /// The master that answered last.
+    #[must_use]
+    pub fn preferred(&self) -> String {
+        self.lock_preferred().clone()
+    }
+
+    /// Reads JSON. `path` includes the query.
+    ///
+    /// # Errors
+    /// What the cell refused, or that it could not be reached.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Reply<T>, ClientError> {
+        let call = self.call(Method::GET, path, Bytes::new(), true);
+        json_reply(self.exchange(call).await?)
+    }
+
+    /// Makes a change, at most once however often it has to be sent.
+    ///
+    /// # Errors
+    /// What the cell refused, or that it could not be reached.
+    pub async fn change<B: Serialize, T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&B>,
+        change: &Change,
+    ) -> Result<Reply<T>, ClientError> {
+        let lane = self.shared.lanes.take();
+        let key = change.key.clone().unwrap_or_else(|| lane.next_key());
+        let mut call = self.json_call(method, path, body, true)?;
+        call.headers.insert(IDEMPOTENCY_KEY, header(&key)?);
+        if let Some(version) = change.expect {
+            call.headers.insert(IF_MATCH, header(&format!("\"{version}\""))?);
+        }
+        json_reply(self.exchange(call).await?)
+    }
+
+    /// Asks for something that is new each time it is asked for; sent once.
+    ///
+    /// # Errors
+    /// What the cell refused, that it could not be reached, or that the outcome is unknown.
+    pub async fn make<B: Serialize, T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&B>,
+    ) -> Result<Reply<T>, ClientError> {
+        let call = self.json_call(method, path, body, false)?;
+        json_reply(self.exchange(call).await?)
+    }
+
+    /// Text, such as the metrics page.
+    ///
+    /// # Errors
+    /// What the cell refused, or that it could not be reached.
+    pub async fn text(&self, path: &str) -> Result<String, ClientError> {
+        let answer = self.exchange(self.call(Method::GET, path, Bytes::new(), true)).await?;
+        String::from_utf8(answer.body.into()).map_err(|e| ClientError::BadReply(e.to_string()))
+    }
+
+    /// Content, whole.
+    ///
+    /// # Errors
+    /// What the cell refused, or that it could not be reached.
+    pub async fn bytes(&self, path: &str) -> Result<Bytes, ClientError> {
+        Ok(self.exchange(self.call(Method::GET, path, Bytes::new(), true)).await?.body)
+    }
+
+    /// Sends content that is named by its digest, so that sending it twice does no harm.
+    ///
+    /// # Errors
+    /// What the cell refused, or that it could not be reached.
+    pub async fn put_bytes<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        content: Bytes,
+    ) -> Result<Reply<T>, ClientError> {
+        let mut call = self.call(Method::PUT, path, content, true);
+        call.attempt_timeout = call.deadline;
+        let binary = HeaderValue::from_static("application/octet-stream");
+        call.headers.insert(CONTENT_TYPE, binary);
+        json_reply(self.exchange(call).await?)
+    }
+
+    /// A call between parts of the cell, in postcard. Goes to the leader if only the leader
+    /// answers it, and is sent again only when it certainly had no effect.
+    ///
+    /// # Errors
+    /// What the other side refused, that it could not be reached, or that the outcome is unknown.
+    pub async fn call_internal<Q: Serialize, R: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: &Q,
+    ) -> Result<R, ClientError> {
+        let call = self.internal(path, request)?;
+        decode(&self.exchange(call).await?.body)
+    }
+
+    /// As [`Client::call_internal`], to one address and nobody else, within `limit`. Redirects are
+    /// errors: whoever names an address means that replica.
+    ///
+    /// # Errors
+    /// What the other side refused, that it could not be reached, or that the outcome is unknown.
+    pub async fn call_internal_at<Q: Serialize, R: DeserializeOwned>(
+        &self,
+        address: &str,
+        path: &str,
+        request: &Q,
+        limit: Duration,
+    ) -> Result<R, ClientError> {
+        let call = self.internal(path, request)?;
+        decode(&self.exchange_at(address, &call, limit).await?)
+    }
+
+    /// Content from one replica and nobody else, within `limit`.
+    ///
+    /// # Errors
+    /// What the other side refused, or that it could not be reached.
+    pub async fn bytes_at(
+        &self,
+        address: &str,
+        path: &str,
+        limit: Duration,
+    ) -> Result<Bytes, ClientError> {
+        let call = self.call(Method::GET, path, Bytes::new(), true);
+        self.exchange_at(address, &call, limit).await
+    }
+
+    /// Content to one replica and nobody else, within `limit`.
+    ///
+    /// # Errors
+    /// What the other side refused, that it could not be reached, or that the outcome is unknown.
+    pub async fn put_bytes_at(
+        &self,
+        address: &str,
+        path: &str,
+        content: Bytes,
+        limit: Duration,
+    ) -> Result<(), ClientError> {
+        let call = self.call(Method::PUT, path, content, true);
+        self.exchange_at(address, &call, limit).await.map(drop)
+    }
+
+    async fn exchange_at(
+        &self,
+        address: &str,
+        call: &Call,
+        limit: Duration,
+    ) -> Result<Bytes, ClientError> {
+        let address = connection::bare_address(address);
+        connection::check_address(address, self.shared.settings.tls.is_some())
+            .map_err(ClientError::Settings)?;
+        let response = match timeout_at(Instant::now() + limit, self.once(address, call)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(fault)) => return Err(fault.into_error(1)),
+            Err(_) => {
+                let last = format!("{address} did not answer within {} ms", limit.as_millis());
+                return Err(ClientError::Unknown(last));
+            }
+        };
+        match judge(&response, false) {
+            Next::Done => Ok(response.body),
+            Next::Fail(error) | Next::Redirect(_, error) | Next::Later(_, error) => Err(error),
+        }
+    }
+
+    /// Follows a route of server-sent events, from after `after` on; reconnects by itself.
+    #[must_use]
+    pub fn watch<T: DeserializeOwned>(&self, path: &str, after: Option<String>) -> Watch<T> {
+        Watch::new(self.clone(), path.to_owned(), after)
+    }
+
+    fn internal<Q: Serialize>(&self, path: &str, request: &Q) -> Result<Call, ClientError> {
+        let body =
+            postcard::to_stdvec(request).map_err(|e| ClientError::Settings(e.to_string()))?;
+        let mut call = self.call(Method::POST, path, body.into(), false);
+        let binary = HeaderValue::from_static("application/postcard");
+        call.headers.insert(CONTENT_TYPE, binary);
+        // Polls hang on purpose; the deadline alone bounds them.
+        call.attempt_timeout = call.deadline;
+        Ok(call)
+    }
+
+    fn json_call<B: Serialize>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&B>,
+        repeatable: bool,
+    ) -> Result<Call, ClientError> {
+        let bytes = match body {
+            Some(body) => serde_json::to_vec(body)
+                .map_err(|e| ClientError::Settings(format!("the request has no JSON form: {e}")))?,
+            None => Vec::new(),
+        };
+        let mut call = self.call(method, path, bytes.into(), repeatable);
+        if body.is_some() {
+            call.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        Ok(call)
+    }
+
+    fn call(&self, method: Method, path: &str, body: Bytes, repeatable: bool) -> Call {
+        let mut headers = HeaderMap::new();
+        if let Some(token) = &self.shared.settings.token
+            && let Ok(mut value) = HeaderValue::try_from(format!("Bearer {}", token.expose()))
+        {
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        let Settings { attempt_timeout, deadline, .. } = self.shared.settings;
+        Call { method, path: path.into(), headers, body, repeatable, attempt_timeout, deadline }
+    }
+
+    /// Sends the call until it is answered for good or the deadline has passed.
+    async fn exchange(&self, call: Call) -> Result<Answer, ClientError> {
+        let deadline = Instant::now() + call.deadline;
+        let mut address = self.preferred();
+        let mut wait = self.shared.settings.backoff;
+        let mut tried = 0;
+        let mut hops = 0;
+        loop {
+            tried += 1;
+            let until = deadline.min(Instant::now() + call.attempt_timeout);
+            let (error, pause) = match timeout_at(until, self.once(&address, &call)).await {
+                Ok(Ok(response)) => match judge(&response, call.repeatable) {
+                    Next::Done => {
+                        *self.lock_preferred() = address;
+                        return Ok(Answer { headers: response.headers, body: response.body });
+                    }
+                    Next::Fail(error) => return Err(error),
+                    // A leader that was just elected is worth a few jumps without a pause.
+                    Next::Redirect(leader, error) => {
+                        hops += 1;
+                        address = self.trusted(&leader).unwrap_or_else(|| self.other(&address));
+                        (error, (hops > 3).then_some(wait))
+                    }
+                    Next::Later(after, error) => {
+                        address = self.other(&address);
+                        (error, Some(after.unwrap_or(wait)))
+                    }
+                },
+                Ok(Err(fault)) if fault.sent && !call.repeatable => {
+                    return Err(fault.into_error(tried));
+                }
+                Ok(Err(fault)) => {
+                    address = self.other(&address);
+                    (fault.into_unreachable(tried), Some(wait))
+                }
+                Err(_) if !call.repeatable => {
+                    return Err(ClientError::Unknown(format!("{address} did not answer in time")));
+                }
+                Err(_) => {
+                    let last = format!("{address} did not answer in time");
+                    address = self.other(&address);
+                    (ClientError::Unreachable { tried, last }, Some(wait))
+                }
+            };
+            let resume = Instant::now() + pause.map_or(Duration::ZERO, |p| self.jitter(p, tried));
+            if resume >= deadline {
+                return Err(error);
+            }
+            if pause.is_some() {
+                sleep_until(resume).await;
+                wait = (wait * 2).min(self.shared.settings.backoff_max);
+            }
+        }
+    }
+
+    async fn once(&self, address: &str, call: &Call) -> Result<Received, Fault> {
+        self.shared.pool.exchange(address, call).await
+    }
+
+    /// Leaders are named by masters we trust; only what could be spoken to safely is used.
+    fn trusted(&self, leader: &str) -> Option<String> {
+        let bare = connection::bare_address(leader);
+        let tls = self.shared.settings.tls.is_some();
+        connection::check_address(bare, tls).ok().map(|()| bare.to_owned())
+    }
+
+    /// The next master after this one.
+    fn other(&self, address: &str) -> String {
+        let masters = &self.shared.settings.masters;
+        let at = masters.iter().position(|m| m == address).map_or(0, |at| at + 1);
+        masters[at % masters.len()].clone()
+    }
+
+    /// Half to all of the pause, different for every client, so that many do not come back at once.
+    fn jitter(&self, pause: Duration, tried: u32) -> Duration {
+        let mixed = lanes::mix(self.shared.lanes.client() ^ u64::from(tried));
+        pause.mul_f64(0.5 + (mixed % 1000) as f64 / 2000.0)
+    }
+
+    fn lock_preferred(&self) -> MutexGuard<'_, String> {
+        self.shared.preferred.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A whole answer, whatever it says.
+pub(crate) struct Received {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+fn random_id() -> Option<u64> {
+    let text = Secret::random().ok()?;
+    u64::from_str_radix(text.expose().get(..16)?, 16).ok()
+}
+
+fn header(text: &str) -> Result<HeaderValue, ClientError> {
+    HeaderValue::from_str(text)
+        .map_err(|_| ClientError::Settings(format!("{text:?} cannot travel in a header")))
+}
+
+fn json_reply<T: DeserializeOwned>(answer: Answer) -> Result<Reply<T>, ClientError> {
+    let value = serde_json::from_slice(&answer.body)
+        .map_err(|e| ClientError::BadReply(format!("not the JSON that was expected: {e}")))?;
+    let text = |name| answer.headers.get(name).and_then(|v| v.to_str().ok());
+    let index = text(CELL_INDEX).and_then(|v| v.parse().ok());
+    Ok(Reply { value, index, consistent: text(CELL_READ) != Some("stale") })
+}
+
+fn decode<R: DeserializeOwned>(body: &[u8]) -> Result<R, ClientError> {
+    postcard::from_bytes(body)
+        .map_err(|e| ClientError::BadReply(format!("not the message that was expected: {e}")))
+}

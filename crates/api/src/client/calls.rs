@@ -1,0 +1,214 @@
+//! The calls by name, so that callers neither build paths nor repeat types.
+
+use super::{Change, Client, ClientError, Reply, Watch, encode_query, encode_segment};
+use crate::types::{
+    Batch, BatchAnswer, BatchItem, Changed, ClusterStatus, EventPage, EventView, ExplanationView,
+    JobView, MachineView, MasterStatus, One, Page, ResizeJob, ResourceView, SetResource, SubmitJob,
+    TaskView, UserView,
+};
+use cellwright_cell::machine::MachineSpec;
+use cellwright_cell::name::{JobKey, Name, Token};
+use cellwright_cell::spec::JobSpec;
+use hyper::Method;
+
+/// Which part of a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PageAt {
+    pub limit: Option<u32>,
+    /// The `next` of the page before.
+    pub after: Option<String>,
+    pub consistent: bool,
+}
+
+impl PageAt {
+    fn pairs(&self) -> [(&'static str, Option<String>); 3] {
+        [
+            ("limit", self.limit.map(|n| n.to_string())),
+            ("after", self.after.clone()),
+            ("consistent", self.consistent.then(|| "true".to_owned())),
+        ]
+    }
+}
+
+/// Which jobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobFilter {
+    pub selector: Option<String>,
+    pub user: Option<Name>,
+    /// `deferred`, `active`, `stopping`, `dead` or `live`.
+    pub state: Option<String>,
+}
+
+impl JobFilter {
+    fn pairs(&self) -> [(&'static str, Option<String>); 3] {
+        [
+            ("selector", self.selector.clone()),
+            ("user", self.user.as_ref().map(ToString::to_string)),
+            ("state", self.state.clone()),
+        ]
+    }
+}
+
+fn job_path(job: &JobKey) -> String {
+    format!("/v1/jobs/{}/{}", job.user, job.job)
+}
+
+const NO_BODY: Option<&()> = None;
+type Done = Result<Reply<Changed>, ClientError>;
+
+/// All of these fail with what the cell refused, or when no master answers.
+#[allow(clippy::missing_errors_doc)]
+impl Client {
+    pub async fn jobs(
+        &self,
+        filter: &JobFilter,
+        page: &PageAt,
+    ) -> Result<Reply<Page<JobView>>, ClientError> {
+        let pairs = [filter.pairs(), page.pairs()].concat();
+        self.get(&format!("/v1/jobs{}", encode_query(&pairs))).await
+    }
+
+    pub async fn job(&self, job: &JobKey) -> Result<Reply<One<JobView>>, ClientError> {
+        self.get(&job_path(job)).await
+    }
+
+    pub async fn submit_job(&self, owner: Option<&Name>, spec: &JobSpec) -> Done {
+        let body = SubmitJob { owner: owner.cloned(), spec: spec.clone() };
+        self.change(Method::POST, "/v1/jobs", Some(&body), &Change::default()).await
+    }
+
+    pub async fn update_job(&self, owner: &Name, spec: &JobSpec, change: &Change) -> Done {
+        let path = format!("/v1/jobs/{owner}/{}", spec.name);
+        self.change(Method::PUT, &path, Some(spec), change).await
+    }
+
+    pub async fn resize_job(&self, job: &JobKey, count: u32, change: &Change) -> Done {
+        let path = format!("{}/resize", job_path(job));
+        self.change(Method::POST, &path, Some(&ResizeJob { count }), change).await
+    }
+
+    pub async fn stop_job(&self, job: &JobKey, change: &Change) -> Done {
+        self.change(Method::DELETE, &job_path(job), NO_BODY, change).await
+    }
+
+    pub async fn undo_update(&self, job: &JobKey, change: &Change) -> Done {
+        self.change(Method::POST, &format!("{}/undo", job_path(job)), NO_BODY, change).await
+    }
+
+    pub async fn close_update(&self, job: &JobKey, change: &Change) -> Done {
+        self.change(Method::POST, &format!("{}/close", job_path(job)), NO_BODY, change).await
+    }
+
+    pub async fn tasks(
+        &self,
+        job: &JobKey,
+        page: &PageAt,
+    ) -> Result<Reply<Page<TaskView>>, ClientError> {
+        self.get(&format!("{}/tasks{}", job_path(job), encode_query(&page.pairs()))).await
+    }
+
+    pub async fn task(
+        &self,
+        job: &JobKey,
+        index: u32,
+    ) -> Result<Reply<One<TaskView>>, ClientError> {
+        self.get(&format!("{}/tasks/{index}", job_path(job))).await
+    }
+
+    pub async fn explain(
+        &self,
+        job: &JobKey,
+        index: u32,
+    ) -> Result<Reply<One<ExplanationView>>, ClientError> {
+        self.get(&format!("{}/tasks/{index}/explain", job_path(job))).await
+    }
+
+    #[must_use]
+    pub fn watch_jobs(&self, filter: &JobFilter, after: Option<String>) -> Watch<JobView> {
+        let [selector, user, _] = filter.pairs();
+        self.watch(&format!("/v1/watch/jobs{}", encode_query(&[selector, user])), after)
+    }
+
+    #[must_use]
+    pub fn watch_events(&self, after: Option<String>) -> Watch<EventView> {
+        self.watch("/v1/watch/events", after)
+    }
+
+    pub async fn machines(&self, page: &PageAt) -> Result<Reply<Page<MachineView>>, ClientError> {
+        self.get(&format!("/v1/machines{}", encode_query(&page.pairs()))).await
+    }
+
+    pub async fn machine(&self, name: &Name) -> Result<Reply<One<MachineView>>, ClientError> {
+        self.get(&format!("/v1/machines/{name}")).await
+    }
+
+    pub async fn add_machine(&self, spec: &MachineSpec) -> Done {
+        self.change(Method::POST, "/v1/machines", Some(spec), &Change::default()).await
+    }
+
+    pub async fn update_machine(&self, spec: &MachineSpec, change: &Change) -> Done {
+        self.change(Method::PUT, &format!("/v1/machines/{}", spec.name), Some(spec), change).await
+    }
+
+    pub async fn remove_machine(&self, name: &Name, change: &Change) -> Done {
+        self.change(Method::DELETE, &format!("/v1/machines/{name}"), NO_BODY, change).await
+    }
+
+    /// `on`: start draining; else stop.
+    pub async fn drain_machine(&self, name: &Name, on: bool, change: &Change) -> Done {
+        let verb = if on { "drain" } else { "undrain" };
+        self.change(Method::POST, &format!("/v1/machines/{name}/{verb}"), NO_BODY, change).await
+    }
+
+    pub async fn users(&self, page: &PageAt) -> Result<Reply<Page<UserView>>, ClientError> {
+        self.get(&format!("/v1/users{}", encode_query(&page.pairs()))).await
+    }
+
+    pub async fn user(&self, name: &Name) -> Result<Reply<One<UserView>>, ClientError> {
+        self.get(&format!("/v1/users/{name}")).await
+    }
+
+    pub async fn resource(
+        &self,
+        namespace: &Token,
+        name: &Token,
+    ) -> Result<Reply<One<ResourceView>>, ClientError> {
+        self.get(&resource_path(namespace, name)).await
+    }
+
+    pub async fn set_resource(&self, namespace: &Token, name: &Token, set: &SetResource) -> Done {
+        let path = resource_path(namespace, name);
+        self.change(Method::PUT, &path, Some(set), &Change::default()).await
+    }
+
+    pub async fn delete_resource(&self, namespace: &Token, name: &Token) -> Done {
+        let path = resource_path(namespace, name);
+        self.change(Method::DELETE, &path, NO_BODY, &Change::default()).await
+    }
+
+    pub async fn cluster_status(&self) -> Result<Reply<ClusterStatus>, ClientError> {
+        self.get("/v1/cluster_status").await
+    }
+
+    pub async fn master_status(&self) -> Result<Reply<MasterStatus>, ClientError> {
+        self.get("/v1/masters").await
+    }
+
+    pub async fn batch(&self, items: Vec<BatchItem>) -> Result<Reply<BatchAnswer>, ClientError> {
+        self.change(Method::POST, "/v1/batch", Some(&Batch { items }), &Change::default()).await
+    }
+
+    pub async fn events(
+        &self,
+        after: Option<String>,
+        limit: u32,
+    ) -> Result<Reply<EventPage>, ClientError> {
+        let query = encode_query(&[("after", after), ("limit", Some(limit.to_string()))]);
+        self.get(&format!("/v1/events{query}")).await
+    }
+}
+
+fn resource_path(namespace: &Token, name: &Token) -> String {
+    let (namespace, name) = (namespace.as_str(), name.as_str());
+    format!("/v1/resources/{}/{}", encode_segment(namespace), encode_segment(name))
+}

@@ -1,0 +1,230 @@
+//! Connections to masters, kept open between requests. HTTP/1.1 with one request at a time on each:
+//! a slow answer delays nobody else, and a dead connection costs one retry.
+//!
+//! Rejected: multiplexing over HTTP/2. It saves sockets that a cell has plenty of, and couples all
+//! calls of a part to the fate and the flow control of one connection.
+
+use super::{Call, ClientError, Received};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{HOST, HeaderValue};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// Largest answer that is read whole.
+const MAX_ANSWER: usize = 1 << 30;
+
+type Sender = SendRequest<Full<Bytes>>;
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    /// Whether the other side may have got the request.
+    pub sent: bool,
+    pub why: String,
+}
+
+impl Fault {
+    fn before(why: String) -> Fault {
+        Fault { sent: false, why }
+    }
+
+    fn after(address: &str, why: impl std::fmt::Display) -> Fault {
+        Fault { sent: true, why: format!("{address}: {why}") }
+    }
+
+    pub fn into_unreachable(self, tried: u32) -> ClientError {
+        ClientError::Unreachable { tried, last: self.why }
+    }
+
+    pub fn into_error(self, tried: u32) -> ClientError {
+        match self.sent {
+            true => ClientError::Unknown(self.why),
+            false => self.into_unreachable(tried),
+        }
+    }
+}
+
+pub(super) struct Pool {
+    tls: Option<TlsConnector>,
+    connect_timeout: Duration,
+    most_idle: usize,
+    idle: Mutex<BTreeMap<String, Vec<Sender>>>,
+}
+
+impl Pool {
+    pub fn new(
+        tls: Option<Arc<rustls::ClientConfig>>,
+        connect_timeout: Duration,
+        most_idle: usize,
+    ) -> Pool {
+        let tls = tls.map(TlsConnector::from);
+        Pool { tls, connect_timeout, most_idle, idle: Mutex::default() }
+    }
+
+    /// Sends the call and reads the whole answer.
+    pub async fn exchange(&self, address: &str, call: &Call) -> Result<Received, Fault> {
+        let (response, sender) = self.send(address, call).await?;
+        let (parts, body) = response.into_parts();
+        let whole = Limited::new(body, MAX_ANSWER).collect().await;
+        let body = whole.map_err(|e| Fault::after(address, e))?.to_bytes();
+        self.keep(address, sender);
+        Ok(Received { status: parts.status, headers: parts.headers, body })
+    }
+
+    /// Sends the call; the body is read by the caller, on a connection nobody else uses.
+    pub async fn open(&self, address: &str, call: &Call) -> Result<Response<Incoming>, Fault> {
+        Ok(self.send(address, call).await?.0)
+    }
+
+    async fn send(
+        &self,
+        address: &str,
+        call: &Call,
+    ) -> Result<(Response<Incoming>, Sender), Fault> {
+        let mut request = request(address, call).map_err(Fault::before)?;
+        // An idle connection may have been closed meanwhile: then the request comes back unsent.
+        while let Some(mut sender) = self.idle(address) {
+            if sender.ready().await.is_err() {
+                continue;
+            }
+            match sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, sender)),
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(Fault::after(address, error.error())),
+                },
+            }
+        }
+        let dialled = timeout(self.connect_timeout, self.dial(address)).await;
+        let mut sender = match dialled {
+            Ok(result) => result.map_err(Fault::before)?,
+            Err(_) => return Err(Fault::before(format!("{address}: connecting took too long"))),
+        };
+        match sender.try_send_request(request).await {
+            Ok(response) => Ok((response, sender)),
+            Err(mut error) => {
+                let sent = error.take_message().is_none();
+                Err(Fault { sent, why: format!("{address}: {}", error.error()) })
+            }
+        }
+    }
+
+    async fn dial(&self, address: &str) -> Result<Sender, String> {
+        let say = |what: &str, why: &dyn std::fmt::Display| format!("{address}: {what}: {why}");
+        let stream = TcpStream::connect(address).await.map_err(|e| say("cannot connect", &e))?;
+        stream.set_nodelay(true).map_err(|e| say("cannot set up the socket", &e))?;
+        match &self.tls {
+            None => handshake(stream).await,
+            Some(tls) => {
+                let (host, _) = split(address).ok_or_else(|| say("no port", &"host:port"))?;
+                let name = ServerName::try_from(host.to_owned())
+                    .map_err(|e| say("no host name or address", &e))?;
+                let stream =
+                    tls.connect(name, stream).await.map_err(|e| say("TLS handshake", &e))?;
+                handshake(stream).await
+            }
+        }
+        .map_err(|e| say("HTTP handshake", &e))
+    }
+
+    fn idle(&self, address: &str) -> Option<Sender> {
+        self.lock().get_mut(address)?.pop()
+    }
+
+    fn keep(&self, address: &str, sender: Sender) {
+        if sender.is_closed() {
+            return;
+        }
+        let mut idle = self.lock();
+        let list = idle.entry(address.to_owned()).or_default();
+        if list.len() < self.most_idle {
+            list.push(sender);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Sender>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn handshake<S>(stream: S) -> hyper::Result<Sender>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // Ends when the sender is dropped; its errors reach whoever waits for an answer.
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+fn request(address: &str, call: &Call) -> Result<Request<Full<Bytes>>, String> {
+    let mut request = Request::builder()
+        .method(call.method.clone())
+        .uri(&call.path)
+        .body(Full::new(call.body.clone()))
+        .map_err(|e| format!("{}: {e}", call.path))?;
+    *request.headers_mut() = call.headers.clone();
+    let host = HeaderValue::from_str(address).map_err(|e| format!("{address}: {e}"))?;
+    request.headers_mut().insert(HOST, host);
+    Ok(request)
+}
+
+/// The address without scheme and trailing slash.
+pub(super) fn bare_address(address: &str) -> &str {
+    let bare = address.strip_prefix("https://").or_else(|| address.strip_prefix("http://"));
+    bare.unwrap_or(address).trim_end_matches('/')
+}
+
+/// Host and port; the brackets of an IPv6 address are not part of the host.
+fn split(address: &str) -> Option<(&str, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+    (!host.is_empty()).then_some((host, port.parse().ok()?))
+}
+
+/// Plain text is for loopback alone: a token must not cross a network in the clear.
+pub(super) fn check_address(address: &str, tls: bool) -> Result<(), String> {
+    let Some((host, _)) = split(address) else {
+        return Err(format!("master {address:?} is not valid; allowed: host:port"));
+    };
+    let loopback =
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    match tls || loopback {
+        true => Ok(()),
+        false => Err(format!("master {address:?} without TLS; allowed: loopback addresses")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_text_stays_on_the_machine() {
+        for (address, tls, good) in [
+            ("127.0.0.1:7070", false, true),
+            ("[::1]:7070", false, true),
+            ("localhost:7070", false, true),
+            ("10.0.0.1:7070", false, false),
+            ("10.0.0.1:7070", true, true),
+            ("cell.example:7070", false, false),
+            ("cell.example", true, false),
+            (":7070", true, false),
+            ("a:b", true, false),
+        ] {
+            assert_eq!(check_address(address, tls).is_ok(), good, "{address} tls {tls}");
+        }
+        assert_eq!(bare_address("https://m1:7070/"), "m1:7070");
+    }
+}

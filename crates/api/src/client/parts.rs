@@ -1,0 +1,61 @@
+//! Calls between parts of the cell, by name. Paths and the one message that has no other home are
+//! here, so that both ends take them from one place.
+
+use super::{Client, ClientError};
+use crate::internal::{
+    AgentOrders, AgentReport, LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer,
+};
+use cellwright_cell::time::Span;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// An agent's full state against its orders.
+pub const POLL_PATH: &str = "/internal/poll";
+/// What came after a log index.
+pub const LOG_PATH: &str = "/internal/log";
+/// Commands of a scheduler.
+pub const PROPOSE_PATH: &str = "/internal/propose";
+/// A scheduler's lease.
+pub const LEASE_PATH: &str = "/internal/lease";
+
+/// Content a replica has, `/internal/blobs/<digest>`.
+pub const BLOB_PATH: &str = "/internal/blobs";
+
+/// Asks for the log after an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogRequest {
+    pub after: u64,
+    /// How long the answer may hang when there is nothing yet.
+    pub wait: Span,
+}
+
+/// What a hanging call may take beyond the time it was asked to hang.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// All of these fail with what the other side refused, when no master answers, or when the outcome
+/// is unknown.
+#[allow(clippy::missing_errors_doc)]
+impl Client {
+    /// One poll, at a replica of the agent's own choosing.
+    pub async fn poll(
+        &self,
+        address: &str,
+        report: &AgentReport,
+        hang: Span,
+    ) -> Result<AgentOrders, ClientError> {
+        let limit = Duration::from_millis(hang.0) + GRACE;
+        self.call_internal_at(address, POLL_PATH, report, limit).await
+    }
+
+    pub async fn log_after(&self, after: u64, wait: Span) -> Result<LogAnswer, ClientError> {
+        self.call_internal(LOG_PATH, &LogRequest { after, wait }).await
+    }
+
+    pub async fn propose(&self, proposal: &Proposal) -> Result<ProposalAnswer, ClientError> {
+        self.call_internal(PROPOSE_PATH, proposal).await
+    }
+
+    pub async fn lease(&self, request: &LeaseRequest) -> Result<LeaseAnswer, ClientError> {
+        self.call_internal(LEASE_PATH, request).await
+    }
+}

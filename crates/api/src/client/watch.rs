@@ -1,0 +1,204 @@
+//! Following a stream of server-sent events over any number of connections: after a break the next
+//! master is asked for what followed the last event seen, so nothing is missed and nothing comes
+//! twice.
+
+use super::connection::Fault;
+use super::outcome::{Next, judge};
+use super::{Client, ClientError, Received, header};
+use crate::routes::LAST_EVENT_ID;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use hyper::Method;
+use hyper::body::Incoming;
+use serde::de::DeserializeOwned;
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+/// A connection silent for longer is dead: the server says something at least every 15 seconds.
+const SILENCE: Duration = Duration::from_secs(45);
+/// Longest line of a stream.
+const MAX_LINE: usize = 64 << 20;
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchEvent<T> {
+    /// Resume after this one.
+    pub id: Option<String>,
+    /// `job`, `event`, `gone`, `synced`, `reset` …
+    pub kind: String,
+    /// Absent when `data` is not of the watch's type, as in `synced`.
+    pub data: Option<T>,
+    /// `data` as it came.
+    pub text: String,
+}
+
+pub struct Watch<T> {
+    client: Client,
+    path: String,
+    after: Option<String>,
+    open: Option<Incoming>,
+    parser: Parser,
+    address: String,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned> Watch<T> {
+    pub(super) fn new(client: Client, path: String, after: Option<String>) -> Watch<T> {
+        let address = client.preferred();
+        let parser = Parser::default();
+        Watch { client, path, after, open: None, parser, address, of: PhantomData }
+    }
+
+    /// The id of the last event that had one.
+    #[must_use]
+    pub fn position(&self) -> Option<&str> {
+        self.after.as_deref()
+    }
+
+    /// The next event, however long it takes. Cancelling loses nothing.
+    ///
+    /// # Errors
+    /// When the cell refuses to be watched; losing a connection is not an error.
+    pub async fn next(&mut self) -> Result<WatchEvent<T>, ClientError> {
+        let mut wait = self.client.shared.settings.backoff;
+        loop {
+            if let Some(raw) = self.parser.ready.pop_front() {
+                if raw.id.is_some() {
+                    self.after.clone_from(&raw.id);
+                }
+                let data = serde_json::from_str(&raw.data).ok();
+                return Ok(WatchEvent { id: raw.id, kind: raw.kind, data, text: raw.data });
+            }
+            if let Some(body) = &mut self.open {
+                if let Ok(Some(Ok(frame))) = timeout(SILENCE, body.frame()).await {
+                    let data = frame.into_data().unwrap_or_default();
+                    if self.parser.feed(&data).is_ok() {
+                        continue;
+                    }
+                }
+                self.open = None;
+                self.parser = Parser::default();
+                self.address = self.client.other(&self.address);
+            }
+            if let Some(pause) = self.connect(wait).await? {
+                sleep(pause).await;
+                wait = (wait * 2).min(self.client.shared.settings.backoff_max);
+            }
+        }
+    }
+
+    /// Opens the stream; says how long to wait before the next try if that did not work.
+    async fn connect(&mut self, wait: Duration) -> Result<Option<Duration>, ClientError> {
+        let mut call = self.client.call(Method::GET, &self.path, Bytes::new(), true);
+        if let Some(after) = &self.after {
+            call.headers.insert(LAST_EVENT_ID, header(after)?);
+        }
+        let pool = &self.client.shared.pool;
+        let opened = timeout(call.attempt_timeout, pool.open(&self.address, &call)).await;
+        let late = |_| Fault { sent: true, why: String::new() };
+        let Ok(response) = opened.map_err(late).and_then(|result| result) else {
+            self.address = self.client.other(&self.address);
+            return Ok(Some(wait));
+        };
+        let (parts, body) = response.into_parts();
+        if parts.status.is_success() {
+            self.open = Some(body);
+            return Ok(None);
+        }
+        let body = Limited::new(body, 1 << 20).collect().await;
+        let body = body.map(|whole| whole.to_bytes()).unwrap_or_default();
+        match judge(&Received { status: parts.status, headers: parts.headers, body }, true) {
+            Next::Redirect(leader, _) => {
+                let leader = self.client.trusted(&leader);
+                self.address = leader.unwrap_or_else(|| self.client.other(&self.address));
+                Ok(Some(wait))
+            }
+            Next::Later(after, _) => {
+                self.address = self.client.other(&self.address);
+                Ok(Some(after.unwrap_or(wait)))
+            }
+            Next::Fail(error) => Err(error),
+            Next::Done => Ok(Some(wait)),
+        }
+    }
+}
+
+/// An event before its data is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Raw {
+    id: Option<String>,
+    kind: String,
+    data: String,
+}
+
+/// Lines in, events out.
+#[derive(Default)]
+struct Parser {
+    line: Vec<u8>,
+    id: Option<String>,
+    kind: Option<String>,
+    data: Vec<String>,
+    ready: VecDeque<Raw>,
+}
+
+impl Parser {
+    fn feed(&mut self, bytes: &[u8]) -> Result<(), ()> {
+        for byte in bytes {
+            match byte {
+                b'\n' => {
+                    let line = std::mem::take(&mut self.line);
+                    self.end_line(String::from_utf8_lossy(&line).trim_end_matches('\r'));
+                }
+                _ if self.line.len() >= MAX_LINE => return Err(()),
+                byte => self.line.push(*byte),
+            }
+        }
+        Ok(())
+    }
+
+    fn end_line(&mut self, line: &str) {
+        if line.is_empty() {
+            return self.end_event();
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value).to_owned();
+        match field {
+            "id" => self.id = Some(value),
+            "event" => self.kind = Some(value),
+            "data" => self.data.push(value),
+            // Comments keep the connection alive; other fields are not ours.
+            _ => {}
+        }
+    }
+
+    fn end_event(&mut self) {
+        let (id, kind) = (self.id.take(), self.kind.take());
+        let data = std::mem::take(&mut self.data);
+        if kind.is_some() || !data.is_empty() {
+            let kind = kind.unwrap_or_else(|| "message".into());
+            self.ready.push_back(Raw { id, kind, data: data.join("\n") });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_out_however_the_bytes_are_cut() {
+        let text = ": hello\n\nid: 5\nevent: job\ndata: {\"a\":1}\n\ndata: x\r\ndata: y\r\n\r\n";
+        let expected = [
+            Raw { id: Some("5".into()), kind: "job".into(), data: "{\"a\":1}".into() },
+            Raw { id: None, kind: "message".into(), data: "x\ny".into() },
+        ];
+        for cut in 0..text.len() {
+            let mut parser = Parser::default();
+            parser.feed(&text.as_bytes()[..cut]).unwrap();
+            parser.feed(&text.as_bytes()[cut..]).unwrap();
+            assert_eq!(parser.ready, expected, "cut at {cut}");
+        }
+    }
+}

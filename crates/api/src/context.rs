@@ -1,0 +1,269 @@
+//! The client's file of cells: where their masters are, how to know them, and who one is there.
+//!
+//! One file holds several cells, so that `cell --context` switches between them without setting
+//! anything else; it is written with mode 0600 because it holds tokens. Rejected: environment
+//! variables for addresses and tokens. They leak into every child and every crash report.
+
+use crate::secret::Secret;
+use crate::tls::{self, Shown, TlsError, Trust};
+use rustls::ClientConfig;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Why the file of contexts is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum ContextError {
+    #[error("{path}: {why}")]
+    Io { path: PathBuf, why: io::Error },
+    #[error("{path}: {why}")]
+    Text { path: PathBuf, why: String },
+    #[error("{path} can be read by others (mode {mode:o}) and holds tokens: chmod 600 it")]
+    Exposed { path: PathBuf, mode: u32 },
+    #[error("there is no context {name:?}; known: {known}")]
+    Unknown { name: String, known: String },
+    #[error("no context is current; known: {known}. Choose one with `cell context use NAME`")]
+    NoneCurrent { known: String },
+    #[error("context {name:?}: {why}")]
+    Incomplete { name: String, why: &'static str },
+    #[error("context {name:?}: {why}")]
+    Tls { name: String, why: TlsError },
+}
+
+/// The whole file.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contexts {
+    /// The one used when none is named.
+    pub current: Option<String>,
+    #[serde(default)]
+    pub contexts: BTreeMap<String, Context>,
+}
+
+/// One cell as one person reaches it.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Context {
+    /// `host:port` of the masters, in any order.
+    pub masters: Vec<String>,
+    /// The authority's certificate, PEM. Without one the connection is plain, which only a master
+    /// started with `--dev` on loopback answers.
+    pub authority: Option<String>,
+    /// `<id>.<secret>`, sent as a bearer token.
+    pub token: Option<Secret>,
+    /// A client certificate with its authority (PEM) instead of a token, and its key.
+    pub certificate: Option<String>,
+    pub key: Option<Secret>,
+}
+
+impl Context {
+    /// The TLS side of the context; nothing for a plain connection to a `--dev` master.
+    ///
+    /// # Errors
+    /// When a certificate or key does not parse, or one stands without the other.
+    pub fn tls(&self, name: &str) -> Result<Option<ClientConfig>, ContextError> {
+        let incomplete = |why| ContextError::Incomplete { name: name.to_owned(), why };
+        let failed = |why| ContextError::Tls { name: name.to_owned(), why };
+        let shown = match (&self.certificate, &self.key) {
+            (Some(certificate), Some(key)) => Some(Shown::new(certificate, key).map_err(failed)?),
+            (None, None) => None,
+            _ => return Err(incomplete("certificate and key belong together; one is missing")),
+        };
+        let Some(authority) = &self.authority else {
+            if self.token.is_some() || shown.is_some() {
+                return Err(incomplete(
+                    "a token or certificate without authority would be told \
+                                       to anyone who answers",
+                ));
+            }
+            return Ok(None);
+        };
+        tls::client(&Trust::Authority(authority.clone()), shown).map(Some).map_err(failed)
+    }
+}
+
+impl Contexts {
+    /// A file that is not there is an empty list.
+    ///
+    /// # Errors
+    /// When it cannot be read, others can read it, or it says something unknown.
+    pub fn load(path: &Path) -> Result<Contexts, ContextError> {
+        let io = |why| ContextError::Io { path: path.to_owned(), why };
+        let mut file = match File::open(path) {
+            Ok(file) => file,
+            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Contexts::default()),
+            Err(why) => return Err(io(why)),
+        };
+        let mode = file.metadata().map_err(io)?.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(ContextError::Exposed { path: path.to_owned(), mode });
+        }
+        let mut text = String::new();
+        io::Read::read_to_string(&mut file, &mut text).map_err(io)?;
+        let bad = |why: toml::de::Error| {
+            // The full rendering quotes the offending line, which may hold a token.
+            ContextError::Text { path: path.to_owned(), why: why.message().to_owned() }
+        };
+        toml::from_str(&text).map_err(bad)
+    }
+
+    /// Replaces the file in one step, readable by its owner alone.
+    ///
+    /// # Errors
+    /// When the folder or file cannot be written.
+    pub fn save(&self, path: &Path) -> Result<(), ContextError> {
+        let io = |why| ContextError::Io { path: path.to_owned(), why };
+        let text = toml::to_string_pretty(self)
+            .map_err(|why| ContextError::Text { path: path.to_owned(), why: why.to_string() })?;
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(io)?;
+        }
+        let fresh = path.with_extension(format!("new-{}", std::process::id()));
+        write_private(&fresh, text.as_bytes()).map_err(io)?;
+        std::fs::rename(&fresh, path).map_err(io)
+    }
+
+    /// The context of this name, or the current one.
+    ///
+    /// # Errors
+    /// Names what is known when there is no such context.
+    pub fn pick(&self, name: Option<&str>) -> Result<(&str, &Context), ContextError> {
+        let known = || {
+            let names: Vec<&str> = self.contexts.keys().map(String::as_str).collect();
+            if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+        };
+        let name = name
+            .or(self.current.as_deref())
+            .ok_or_else(|| ContextError::NoneCurrent { known: known() })?;
+        let unknown = || ContextError::Unknown { name: name.to_owned(), known: known() };
+        let (name, context) = self.contexts.get_key_value(name).ok_or_else(unknown)?;
+        Ok((name, context))
+    }
+
+    /// Adds or replaces a context; the first one becomes current.
+    pub fn put(&mut self, name: &str, context: Context) {
+        self.contexts.insert(name.to_owned(), context);
+        self.current.get_or_insert_with(|| name.to_owned());
+    }
+}
+
+/// Where the file is: below `$XDG_CONFIG_HOME`, else below `~/.config`. The caller looks the two
+/// variables up.
+#[must_use]
+pub fn default_path(config_home: Option<&Path>, home: Option<&Path>) -> Option<PathBuf> {
+    let folder = match config_home.filter(|folder| folder.is_absolute()) {
+        Some(folder) => folder.to_owned(),
+        None => home?.join(".config"),
+    };
+    Some(folder.join("cellwright/contexts.toml"))
+}
+
+/// A new file that only its owner can read, on disk when this returns.
+///
+/// # Errors
+/// When it is there already or cannot be written.
+pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new() -> Folder {
+            static COUNT: AtomicU64 = AtomicU64::new(0);
+            let number = COUNT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("cellwright-context-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            Folder(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            drop(std::fs::remove_dir_all(&self.0));
+        }
+    }
+
+    fn context(token: &str) -> Context {
+        Context {
+            masters: vec!["10.0.0.1:7070".into()],
+            authority: Some("pem".into()),
+            token: Some(Secret::new(token.into())),
+            certificate: None,
+            key: None,
+        }
+    }
+
+    #[test]
+    fn several_cells_survive_the_file_and_one_is_current() {
+        let folder = Folder::new();
+        let path = folder.0.join("sub/contexts.toml");
+        let mut contexts = Contexts::load(&path).unwrap();
+        contexts.put("aa", context("1.x"));
+        contexts.put("bb", context("2.y"));
+        contexts.save(&path).unwrap();
+        contexts.save(&path).unwrap();
+        let back = Contexts::load(&path).unwrap();
+        let (name, picked) = back.pick(None).unwrap();
+        assert_eq!((name, picked.token.as_ref().unwrap().expose()), ("aa", "1.x"));
+        assert_eq!(back.pick(Some("bb")).unwrap().1.token.as_ref().unwrap().expose(), "2.y");
+        let Err(error) = back.pick(Some("cc")) else { panic!("found cc") };
+        assert_eq!(error.to_string(), "there is no context \"cc\"; known: aa, bb");
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_file_others_can_read_is_refused() {
+        let folder = Folder::new();
+        let path = folder.0.join("contexts.toml");
+        Contexts::default().save(&path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(Contexts::load(&path), Err(ContextError::Exposed { mode: 0o644, .. })));
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_and_no_token_is_repeated() {
+        let folder = Folder::new();
+        let path = folder.0.join("contexts.toml");
+        let text = "[contexts.aa]\nmasters = []\ntokn = \"17.verysecret\"\n";
+        write_private(&path, text.as_bytes()).unwrap();
+        let Err(error) = Contexts::load(&path) else { panic!("accepted") };
+        let error = error.to_string();
+        assert!(error.contains("tokn") && !error.contains("verysecret"), "{error}");
+    }
+
+    #[test]
+    fn a_token_is_never_sent_in_the_clear() {
+        let mut open = context("1.x");
+        open.authority = None;
+        assert!(matches!(open.tls("aa"), Err(ContextError::Incomplete { .. })));
+        open.token = None;
+        assert!(open.tls("aa").unwrap().is_none());
+        open.certificate = Some("pem".into());
+        assert!(matches!(open.tls("aa"), Err(ContextError::Incomplete { .. })));
+    }
+
+    #[test]
+    fn the_file_is_below_the_configuration_folder() {
+        let check = |config: Option<&str>, home: Option<&str>, expected: Option<&str>| {
+            let found = default_path(config.map(Path::new), home.map(Path::new));
+            assert_eq!(found.as_deref(), expected.map(Path::new));
+        };
+        check(Some("/c"), Some("/h"), Some("/c/cellwright/contexts.toml"));
+        check(Some("relative"), Some("/h"), Some("/h/.config/cellwright/contexts.toml"));
+        check(None, Some("/h"), Some("/h/.config/cellwright/contexts.toml"));
+        check(None, None, None);
+    }
+}

@@ -1,0 +1,300 @@
+//! What a client is told when something did not work: a stable code for programs, a sentence for
+//! people, what to do next, and the facts as data.
+//!
+//! One shape for every layer (parsing, admission, consensus), so that a client handles errors in
+//! one place. Rejected: problem documents with a URI per error. Nobody follows those URIs, and a
+//! short word is easier to match on, to grep for and to say aloud.
+
+use cellwright_cell::reason::Refusal;
+use cellwright_cell::time::Span;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt;
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = ($text:literal, $status:literal, $hint:literal);)*) => {
+        /// Stable names of everything that can go wrong.
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+            JsonSchema,
+        )]
+        pub enum Code {
+            $($(#[$doc])* #[serde(rename = $text)] $name,)*
+        }
+
+        impl Code {
+            pub const ALL: &'static [Code] = &[$(Code::$name),*];
+
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Code::$name => $text,)* }
+            }
+
+            /// The HTTP status it travels with.
+            #[must_use]
+            pub fn status(self) -> u16 {
+                match self { $(Code::$name => $status,)* }
+            }
+
+            /// What to do about it, where nothing better is known.
+            #[must_use]
+            pub fn hint(self) -> &'static str {
+                match self { $(Code::$name => $hint,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The body is not JSON, or not of the shape the document describes.
+    BadBody = ("bad-body", 400, "see the request schema in /v1/openapi.json");
+    /// A query, path or header parameter is unknown or not valid.
+    BadParameter = ("bad-parameter", 400, "see the parameters in /v1/openapi.json");
+    /// A field of the request is out of its range.
+    BadField = ("bad-field", 400, "correct the field named in details and send again");
+    Unauthenticated = ("unauthenticated", 401, "send a user token or a client certificate");
+    BadToken = ("bad-token", 401, "ask for a new token");
+    NotAllowed = ("not-allowed", 403, "ask a user with manage_users to grant the capability");
+    NotOwner = ("not-owner", 403, "ask the owner, or a user with administrate_jobs");
+    SystemOnly = ("system-only", 403, "the cell does this by itself");
+    ForeignNamespace = ("foreign-namespace", 403, "choose a namespace of your own");
+    NoSuchRoute = ("no-such-route", 404, "see the paths in /v1/openapi.json");
+    NoSuchUser = ("no-such-user", 404, "list the users: GET /v1/users");
+    NoSuchJob = ("no-such-job", 404, "list the jobs: GET /v1/jobs");
+    NoSuchTask = ("no-such-task", 404, "list the tasks of the job");
+    NoSuchMachine = ("no-such-machine", 404, "list the machines: GET /v1/machines");
+    NoSuchResource = ("no-such-resource", 404, "list the resources: GET /v1/resources");
+    NoSuchCron = ("no-such-cron", 404, "list the crons: GET /v1/crons");
+    NoSuchToken = ("no-such-token", 404, "list the tokens");
+    NoSuchBlob = ("no-such-blob", 404, "list the blobs: GET /v1/blobs");
+    NoSuchReplica = ("no-such-replica", 404, "list the masters: GET /v1/masters");
+    NoSuchRow = ("no-such-row", 404, "it may have ended meanwhile; read again");
+    MethodNotAllowed = ("method-not-allowed", 405, "see the methods of the path in details");
+    Exists = ("exists", 409, "choose another name, or change what is there");
+    QuotaExceeded = ("quota-exceeded", 409, "ask for less, or for more quota");
+    QuotaOversold = ("quota-oversold", 409, "grant less, or add machines");
+    WrongState = ("wrong-state", 409, "wait until the state allows it");
+    BudgetExhausted = ("budget-exhausted", 409, "wait until tasks of the job are up again");
+    DoesNotFit = ("does-not-fit", 409, "read the state again and choose another place");
+    TooFewNodes = ("too-few-nodes", 409, "ask for fewer nodes or for less on each");
+    /// Events that old are no longer kept.
+    Gone = ("gone", 410, "start again without a cursor");
+    /// The object is not at the version the client expected.
+    StaleVersion = ("stale-version", 412, "read the object again and decide anew");
+    TooLarge = ("too-large", 413, "send less in one request");
+    UnsupportedMediaType = ("unsupported-media-type", 415, "send content-type: application/json");
+    /// This replica does not lead, and knows who does.
+    NotLeader = ("not-leader", 307, "send the request to the leader named in details");
+    /// An idempotency key was used before for something else.
+    KeyReused = ("key-reused", 422, "take a new idempotency key for a new request");
+    KeyTooOld = ("key-too-old", 422, "read the object and send its version instead");
+    /// This client sends more than its share.
+    Overloaded = ("overloaded", 429, "send again after retry_after_ms");
+    Internal = ("internal", 500, "this is a bug; the master's log says more");
+    NoLeader = ("no-leader", 503, "an election is under way; send again after retry_after_ms");
+    NoQuorum = ("no-quorum", 503, "too few replicas answer; check them");
+    ShuttingDown = ("shutting-down", 503, "send the request to another replica");
+    NotReady = ("not-ready", 503, "the replica is still catching up");
+    /// It may or may not have taken effect.
+    TimedOut = ("timed-out", 504, "send again with the same idempotency key");
+    DiskFull = ("disk-full", 507, "free space on the master's disk; reads still work");
+    Full = ("full", 507, "the cell holds as many as it can; remove some");
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Facts of an error, by name.
+pub type Details = BTreeMap<String, Value>;
+
+/// The body of every reply that is not a success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
+#[error("{message} ({code})")]
+pub struct ApiError {
+    pub code: Code,
+    /// What happened, in a sentence.
+    pub message: String,
+    /// What to do next.
+    pub hint: String,
+    /// The facts: which field, which value, what is allowed, which version was found.
+    #[serde(default)]
+    pub details: Details,
+}
+
+impl ApiError {
+    #[must_use]
+    pub fn new(code: Code, message: impl Into<String>) -> ApiError {
+        ApiError {
+            code,
+            message: message.into(),
+            hint: code.hint().into(),
+            details: Details::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> ApiError {
+        self.details.insert(name.into(), value.into());
+        self
+    }
+
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> ApiError {
+        self.hint = hint.into();
+        self
+    }
+
+    /// A query, path or header parameter that is not as it must be.
+    #[must_use]
+    pub fn parameter(name: &str, value: &str, allowed: &str) -> ApiError {
+        // A value can be as long as a request; an error is read by a person.
+        let value: String = value.chars().take(200).collect();
+        let message = format!("parameter {name}: value {value:?} is not valid; allowed: {allowed}");
+        ApiError::new(Code::BadParameter, message)
+            .with("parameter", name)
+            .with("value", value)
+            .with("allowed", allowed)
+    }
+
+    /// A field of a body that is not as it must be.
+    #[must_use]
+    pub fn field(name: &str, value: &str, allowed: &str) -> ApiError {
+        let (field, value, allowed) = (name.into(), value.into(), allowed.into());
+        ApiError::from(&Refusal::BadField { field, value, allowed })
+    }
+
+    /// How long to wait before the next try, if the server said so.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Span> {
+        self.details.get("retry_after_ms").and_then(Value::as_u64).map(Span)
+    }
+
+    #[must_use]
+    pub fn with_retry_after(self, after: Span) -> ApiError {
+        self.with("retry_after_ms", after.0)
+    }
+
+    /// The address of the leader, if the server knew it.
+    #[must_use]
+    pub fn leader(&self) -> Option<&str> {
+        self.details.get("leader").and_then(Value::as_str)
+    }
+}
+
+/// The code alone, for counters and batch verdicts.
+#[must_use]
+pub fn code_of(refusal: &Refusal) -> Code {
+    use Refusal as R;
+    match refusal {
+        R::NotAllowed { .. } => Code::NotAllowed,
+        R::NotOwner { .. } => Code::NotOwner,
+        R::BadField { .. } | R::BadLevel { .. } => Code::BadField,
+        R::NoSuchUser(_) => Code::NoSuchUser,
+        R::NoSuchJob(_) => Code::NoSuchJob,
+        R::NoSuchMachine(_) => Code::NoSuchMachine,
+        R::NoSuchResource(_) => Code::NoSuchResource,
+        R::NoSuchRow(_) => Code::NoSuchRow,
+        R::NoSuchCron(_) => Code::NoSuchCron,
+        R::NoSuchToken(_) => Code::NoSuchToken,
+        R::BadToken { .. } => Code::BadToken,
+        R::NoSuchBlob(_) => Code::NoSuchBlob,
+        R::Exists(_) => Code::Exists,
+        R::QuotaExceeded { .. } => Code::QuotaExceeded,
+        R::QuotaOversold(_) => Code::QuotaOversold,
+        R::StaleVersion { .. } | R::StaleAttempt { .. } | R::StaleIncarnation { .. } => {
+            Code::StaleVersion
+        }
+        R::WrongState { .. } | R::WrongTaskState { .. } | R::TooEarly { .. } => Code::WrongState,
+        R::DoesNotFit { .. } | R::MayNotPreempt { .. } | R::NeedlessVictim(_) => Code::DoesNotFit,
+        R::BudgetExhausted { .. } => Code::BudgetExhausted,
+        R::PartialGang { .. } => Code::DoesNotFit,
+        R::RequestIdReused => Code::KeyReused,
+        R::RequestTooOld => Code::KeyTooOld,
+        R::Full(_) => Code::Full,
+        R::SystemOnly(_) => Code::SystemOnly,
+        R::ForeignNamespace { .. } => Code::ForeignNamespace,
+    }
+}
+
+/// Facts a program wants to read without knowing every refusal; the whole refusal goes beside them.
+fn facts(refusal: &Refusal) -> Vec<(&'static str, Value)> {
+    match refusal {
+        Refusal::BadField { field, value, allowed } => {
+            vec![("field", json!(field)), ("value", json!(value)), ("allowed", json!(allowed))]
+        }
+        Refusal::StaleVersion { object, expected, found } => {
+            vec![("object", json!(object)), ("expected", json!(expected)), ("found", json!(found))]
+        }
+        Refusal::QuotaExceeded { shortfall, .. } | Refusal::QuotaOversold(shortfall) => vec![
+            ("dimension", json!(shortfall.dimension)),
+            ("asked", json!(shortfall.asked)),
+            ("available", json!(shortfall.available)),
+        ],
+        Refusal::NotAllowed { capability, .. } => vec![("capability", json!(capability))],
+        _ => vec![],
+    }
+}
+
+impl From<&Refusal> for ApiError {
+    fn from(refusal: &Refusal) -> ApiError {
+        let mut error = ApiError::new(code_of(refusal), refusal.to_string());
+        for (name, value) in facts(refusal) {
+            error = error.with(name, value);
+        }
+        match serde_json::to_value(refusal) {
+            Ok(value) => error.with("refusal", value),
+            Err(_) => error,
+        }
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> ApiError {
+        ApiError::from(&refusal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn codes_are_distinct_kebab_words_with_a_status_and_a_hint() {
+        let texts: BTreeSet<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
+        assert_eq!(texts.len(), Code::ALL.len());
+        for code in Code::ALL {
+            let kebab = |c: char| c.is_ascii_lowercase() || c == '-';
+            assert!(code.as_str().chars().all(kebab), "{code}");
+            assert!((300..600).contains(&code.status()), "{code}");
+            assert!(!code.hint().is_empty(), "{code}");
+            assert_eq!(serde_json::to_value(code).unwrap(), json!(code.as_str()));
+        }
+    }
+
+    #[test]
+    fn a_bad_field_is_named_with_its_value_and_what_is_allowed() {
+        let error = ApiError::field("count", "0", "1 to 10");
+        assert_eq!((error.code, error.code.status()), (Code::BadField, 400));
+        assert_eq!(error.details["field"], "count");
+        assert_eq!(error.details["value"], "0");
+        assert_eq!(error.details["allowed"], "1 to 10");
+        assert!(error.message.contains("count") && error.message.contains("1 to 10"));
+    }
+
+    #[test]
+    fn an_error_survives_the_wire() {
+        let stale = Refusal::StaleVersion { object: "job".into(), expected: 1, found: 2 };
+        let error = ApiError::from(&stale).with_retry_after(Span(250));
+        let text = serde_json::to_string(&error).unwrap();
+        let back: ApiError = serde_json::from_str(&text).unwrap();
+        assert_eq!(back, error);
+        assert_eq!(back.retry_after(), Some(Span(250)));
+        assert_eq!(back.details["found"], 2);
+    }
+}

@@ -1,0 +1,14 @@
+//! Every message that crosses a process: public types and errors, the routes and their OpenAPI
+//! document, the internal messages, and the client all parts use.
+
+pub mod client;
+pub mod context;
+pub mod enroll;
+pub mod error;
+pub mod internal;
+pub mod openapi;
+pub mod routes;
+pub mod secret;
+pub mod spiffe;
+pub mod tls;
+pub mod types;

@@ -1,0 +1,346 @@
+//! Every public route, once. The server builds its router from this table and the OpenAPI document
+//! is made from it, so the two cannot differ: an operation without a handler does not compile, and
+//! a parameter that is not listed here is refused by name.
+//!
+//! Rejected: macros on handlers. They document what a handler looks like, not what is checked
+//! before it runs, and the client would have to depend on the server to read them.
+
+mod table;
+
+pub use table::routes;
+
+use crate::error::Code;
+use cellwright_cell::quota::Capability;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    Get,
+    Post,
+    Put,
+    Delete,
+}
+
+impl Method {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Method::Get => "GET",
+            Method::Post => "POST",
+            Method::Put => "PUT",
+            Method::Delete => "DELETE",
+        }
+    }
+}
+
+/// Everything the API can be asked. The server matches on this without a default arm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operation {
+    ListJobs,
+    SubmitJob,
+    GetJob,
+    UpdateJob,
+    StopJob,
+    ResizeJob,
+    UndoUpdate,
+    CloseUpdate,
+    ListTasks,
+    GetTask,
+    ExplainTask,
+    WatchJobs,
+    ListMachines,
+    AddMachine,
+    GetMachine,
+    UpdateMachine,
+    RemoveMachine,
+    StartDrain,
+    StopDrain,
+    ListUsers,
+    AddUser,
+    GetUser,
+    RemoveUser,
+    SetCapabilities,
+    SetQuota,
+    RemoveQuota,
+    ListUserTokens,
+    AddUserToken,
+    ListTokens,
+    AddJoinToken,
+    RevokeToken,
+    ListCrons,
+    GetCron,
+    SetCron,
+    RemoveCron,
+    ListResources,
+    GetResource,
+    SetResource,
+    DeleteResource,
+    ClusterStatus,
+    Batch,
+    ListEvents,
+    WatchEvents,
+    ListAudit,
+    ListCheckpoints,
+    SaveCheckpoint,
+    MasterStatus,
+    AddMaster,
+    RemoveMaster,
+    ListBlobs,
+    PutBlob,
+    GetBlob,
+    RemoveBlob,
+    OpenApi,
+    Metrics,
+    Health,
+    Ready,
+}
+
+/// What the value of a parameter must look like; checked before a handler runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    Name,
+    Token,
+    Integer {
+        min: u64,
+        max: u64,
+    },
+    Boolean,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// Free text up to this many characters.
+    Text(usize),
+    /// 64 hex digits.
+    Digest,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub shape: Shape,
+}
+
+/// Makes the schema of a type; its definition goes to the generator.
+pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+#[must_use]
+pub fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+/// What travels in a body.
+#[derive(Clone, Copy, Debug)]
+pub enum Content {
+    Nothing,
+    Json(SchemaOf),
+    /// Server-sent events; each `data` is JSON of this type.
+    Events(SchemaOf),
+    Bytes,
+    Text,
+    /// Any JSON.
+    Document,
+}
+
+/// Who gets in at all. What a change needs beyond that is decided where it takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Anybody who reaches the listener.
+    Open,
+    /// Anybody the listener knows.
+    Known,
+    /// Users with the capability, and the cell itself.
+    Holder(Capability),
+    /// The user in the path, users with the capability, and the cell itself.
+    SelfOrHolder(Capability),
+}
+
+/// How the answer relates to the replicated log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Any replica answers from its copy; `?consistent=true` asks the leader first.
+    Read,
+    /// Goes through the log; takes an idempotency key.
+    Change,
+    /// Goes through the log; each call makes something new, so a key would promise too much.
+    Make,
+    /// About the replica that answers, not about the log.
+    Local,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    pub operation: Operation,
+    pub method: Method,
+    /// With `{parameter}`s.
+    pub path: &'static str,
+    /// Group in the document.
+    pub tag: &'static str,
+    pub summary: &'static str,
+    pub query: &'static [Parameter],
+    /// Whether `If-Match` (or `?expect=`) compares versions.
+    pub versioned: bool,
+    pub kind: Kind,
+    pub access: Access,
+    pub request: Content,
+    pub response: Content,
+    pub status: u16,
+    /// Capability a user needs for the change itself, for readers of the document.
+    pub capability: Option<Capability>,
+    /// Errors of its own, beside those any route of its kind can give.
+    pub errors: &'static [Code],
+}
+
+impl Route {
+    /// `listJobs`.
+    #[must_use]
+    pub fn id(&self) -> String {
+        let name = format!("{:?}", self.operation);
+        let mut letters = name.chars();
+        let first = letters.next().map(|c| c.to_ascii_lowercase());
+        first.into_iter().chain(letters).collect()
+    }
+
+    /// Names in `{}`, in order.
+    pub fn path_parameters(&self) -> impl Iterator<Item = &'static str> {
+        self.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+    }
+
+    /// Parameters of the query, the common ones of its kind included.
+    pub fn parameters(&self) -> impl Iterator<Item = &'static Parameter> {
+        let read: &'static [Parameter] = match self.kind {
+            Kind::Read => &[CONSISTENT],
+            _ => &[],
+        };
+        let expect: &'static [Parameter] = if self.versioned { &[EXPECT] } else { &[] };
+        self.query.iter().chain(read).chain(expect)
+    }
+
+    /// Every code it can answer with.
+    #[must_use]
+    pub fn codes(&self) -> Vec<Code> {
+        let mut codes = self.errors.to_vec();
+        codes.extend([Code::BadParameter, Code::Internal, Code::ShuttingDown]);
+        if self.access != Access::Open {
+            codes.push(Code::Unauthenticated);
+        }
+        if matches!(self.access, Access::Holder(_) | Access::SelfOrHolder(_)) {
+            codes.extend([Code::NotAllowed, Code::NoSuchUser]);
+        }
+        if !matches!(self.request, Content::Nothing) {
+            codes.push(Code::TooLarge);
+        }
+        if matches!(self.request, Content::Json(_)) {
+            codes.extend([Code::BadBody, Code::UnsupportedMediaType, Code::BadField]);
+        }
+        if self.versioned {
+            codes.push(Code::StaleVersion);
+        }
+        match self.kind {
+            Kind::Read => codes.extend([Code::NotLeader, Code::NoLeader, Code::NoQuorum]),
+            Kind::Change | Kind::Make => codes.extend([
+                Code::NotLeader,
+                Code::NoLeader,
+                Code::NoQuorum,
+                Code::Overloaded,
+                Code::TooLarge,
+                Code::DiskFull,
+                Code::Full,
+                Code::TimedOut,
+                Code::NotAllowed,
+                Code::NoSuchUser,
+            ]),
+            Kind::Local => {}
+        }
+        if self.kind == Kind::Change {
+            codes.extend([Code::KeyReused, Code::KeyTooOld]);
+        }
+        codes.sort_unstable();
+        codes.dedup();
+        codes
+    }
+}
+
+/// What a path parameter must look like, by its name: one name means one thing everywhere.
+#[must_use]
+pub fn path_parameter(name: &str) -> Option<Parameter> {
+    PATH_PARAMETERS.iter().find(|parameter| parameter.name == name).copied()
+}
+
+pub const BANDS: &[&str] = &["best_effort", "batch", "production", "monitoring"];
+
+const PATH_PARAMETERS: &[Parameter] = &[
+    Parameter { name: "user", about: "Name of the user.", shape: Shape::Name },
+    Parameter { name: "job", about: "Name of the job.", shape: Shape::Name },
+    Parameter {
+        name: "index",
+        about: "Index of the task in its job.",
+        shape: Shape::Integer { min: 0, max: u32::MAX as u64 },
+    },
+    Parameter { name: "machine", about: "Name of the machine.", shape: Shape::Name },
+    Parameter { name: "cron", about: "Name of the cron.", shape: Shape::Name },
+    Parameter { name: "band", about: "Priority band.", shape: Shape::Word(BANDS) },
+    Parameter { name: "token", about: "Id of the token.", shape: Shape::Name },
+    Parameter { name: "namespace", about: "The application's namespace.", shape: Shape::Token },
+    Parameter { name: "name", about: "Name of the resource.", shape: Shape::Token },
+    Parameter {
+        name: "replica",
+        about: "Number of the replica.",
+        shape: Shape::Integer { min: 1, max: u64::MAX },
+    },
+    Parameter { name: "digest", about: "SHA-256 of the content.", shape: Shape::Digest },
+];
+
+pub const CONSISTENT: Parameter = Parameter {
+    name: "consistent",
+    about: "True: everything acknowledged before is in the answer. Left out: the answer may be \
+            behind, and says of which log index it is.",
+    shape: Shape::Boolean,
+};
+
+pub const EXPECT: Parameter = Parameter {
+    name: "expect",
+    about: "Version the object must be at; the same as If-Match.",
+    shape: Shape::Integer { min: 0, max: u32::MAX as u64 },
+};
+
+/// Request headers with a meaning of their own.
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+pub const LAST_EVENT_ID: &str = "last-event-id";
+/// Reply headers: the log index of the answer, and whether it is `stale` or `consistent`.
+pub const CELL_INDEX: &str = "cell-index";
+pub const CELL_READ: &str = "cell-read";
+/// Longest idempotency key.
+pub const MAX_KEY: usize = 128;
+/// Items of a page when the client does not say, and at most.
+pub const PAGE_DEFAULT: usize = 100;
+pub const PAGE_MAX: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_operation_path_and_parameter_is_known_once() {
+        let operations: BTreeSet<Operation> = routes().map(|r| r.operation).collect();
+        assert_eq!(operations.len(), routes().count());
+        let paths: BTreeSet<_> = routes().map(|r| (r.method.as_str(), r.path)).collect();
+        assert_eq!(paths.len(), routes().count());
+        for route in routes() {
+            assert!(route.path_parameters().all(|p| path_parameter(p).is_some()), "{}", route.path);
+            let names: Vec<&str> = route.parameters().map(|p| p.name).collect();
+            let distinct: BTreeSet<&&str> = names.iter().collect();
+            assert_eq!(distinct.len(), names.len(), "{}", route.path);
+        }
+    }
+
+    #[test]
+    fn changes_go_through_the_log_and_reads_do_not() {
+        for route in routes() {
+            let change = matches!(route.kind, Kind::Change | Kind::Make);
+            let get = route.method == Method::Get;
+            assert!(!(change && get), "{}", route.path);
+            assert!(!route.versioned || route.kind == Kind::Change, "{}", route.path);
+        }
+    }
+}

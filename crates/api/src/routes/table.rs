@@ -1,0 +1,169 @@
+//! The table itself, in the order of the document: what rows are made of is here, the rows are in
+//! one file for each kind of thing.
+
+mod jobs;
+mod machines;
+mod records;
+mod users;
+
+use super::{Access, Content, Kind, Method, Operation as O, Parameter, Route, Shape, schema};
+use crate::error::Code as C;
+use crate::types::{
+    AddJoinToken, AddMaster, AddUser, AddUserToken, AuditView, Batch, BatchAnswer, BlobView,
+    Changed, CheckpointView, ClusterStatus, CronView, EventPage, EventView, ExplanationView,
+    JobView, MachineView, MasterStatus, NewToken, One, Page, ResizeJob, ResourceView,
+    SetCapabilities, SetResource, SubmitJob, TaskView, TokenView, UserView,
+};
+use cellwright_cell::cron::CronSpec;
+use cellwright_cell::machine::MachineSpec;
+use cellwright_cell::quota::Capability as P;
+use cellwright_cell::quota::Quota;
+use cellwright_cell::spec::JobSpec;
+
+const AFTER: Parameter =
+    Parameter { name: "after", about: "The `next` of the page before.", shape: Shape::Text(64) };
+const LIMIT: Parameter = Parameter {
+    name: "limit",
+    about: "Most items of the page. Left out: 100.",
+    shape: Shape::Integer { min: 1, max: super::PAGE_MAX as u64 },
+};
+const SELECTOR: Parameter = Parameter {
+    name: "selector",
+    about: "Label query: terms `a=b`, `a!=b`, `a` (has it) and `!a` (has it not), separated by \
+            commas; all must hold.",
+    shape: Shape::Text(4096),
+};
+const USER: Parameter = Parameter { name: "user", about: "Only of this user.", shape: Shape::Name };
+const JOB_STATE: Parameter = Parameter {
+    name: "state",
+    about: "Only jobs in this state; `live` is all but dead.",
+    shape: Shape::Word(&["deferred", "active", "stopping", "dead", "live"]),
+};
+const TASK_STATE: Parameter = Parameter {
+    name: "state",
+    about: "Only tasks in this state.",
+    shape: Shape::Word(&["deferred", "pending", "assigned", "running", "stopping", "dead"]),
+};
+const MACHINE_STATUS: Parameter = Parameter {
+    name: "status",
+    about: "Only machines that are so.",
+    shape: Shape::Word(&["up", "down", "draining"]),
+};
+const SUMMARY: Parameter =
+    Parameter { name: "summary", about: "True: sums only, no nodes.", shape: Shape::Boolean };
+const AFTER_EVENT: Parameter = Parameter {
+    name: "after",
+    about: "A cursor, or a log index: only what followed. Left out: from the oldest kept.",
+    shape: Shape::Text(64),
+};
+const WATCH_AFTER: Parameter = Parameter {
+    name: "after",
+    about: "The id of the last event seen, as in Last-Event-ID. Left out: from now on.",
+    shape: Shape::Text(64),
+};
+const WATCH_JOBS_AFTER: Parameter = Parameter {
+    name: "after",
+    about: "The id of the last event seen, as in Last-Event-ID. Left out: all jobs as they are, \
+            then what changes.",
+    shape: Shape::Text(64),
+};
+
+const BASE: Route = Route {
+    operation: O::Health,
+    method: Method::Get,
+    path: "",
+    tag: "",
+    summary: "",
+    query: &[],
+    versioned: false,
+    kind: Kind::Read,
+    access: Access::Known,
+    request: Content::Nothing,
+    response: Content::Nothing,
+    status: 200,
+    capability: None,
+    errors: &[],
+};
+
+const fn read(
+    operation: O,
+    path: &'static str,
+    tag: &'static str,
+    summary: &'static str,
+    response: Content,
+) -> Route {
+    Route { operation, path, tag, summary, response, ..BASE }
+}
+
+const fn change(
+    operation: O,
+    method: Method,
+    path: &'static str,
+    tag: &'static str,
+    summary: &'static str,
+) -> Route {
+    let response = Content::Json(schema::<Changed>);
+    let kind = Kind::Change;
+    Route { operation, method, path, tag, summary, response, kind, ..BASE }
+}
+
+const fn takes(route: Route, request: Content) -> Route {
+    Route { request, ..route }
+}
+
+const fn with(route: Route, query: &'static [Parameter]) -> Route {
+    Route { query, ..route }
+}
+
+const fn versioned(route: Route) -> Route {
+    Route { versioned: true, ..route }
+}
+
+const fn fails(route: Route, errors: &'static [C]) -> Route {
+    Route { errors, ..route }
+}
+
+const fn needs(route: Route, capability: P) -> Route {
+    Route { capability: Some(capability), ..route }
+}
+
+const fn only(route: Route, access: Access) -> Route {
+    Route { access, ..route }
+}
+
+const fn of_kind(route: Route, kind: Kind) -> Route {
+    Route { kind, ..route }
+}
+
+const fn answers(route: Route, status: u16, response: Content) -> Route {
+    Route { status, response, ..route }
+}
+
+macro_rules! json {
+    ($type:ty) => {
+        Content::Json(schema::<$type>)
+    };
+}
+use json;
+
+const JOB: &str = "/v1/jobs/{user}/{job}";
+const TASKS: &str = "/v1/jobs/{user}/{job}/tasks";
+const TASK: &str = "/v1/jobs/{user}/{job}/tasks/{index}";
+const MACHINE: &str = "/v1/machines/{machine}";
+const A_USER: &str = "/v1/users/{user}";
+const QUOTA: &str = "/v1/users/{user}/quota/{band}";
+const TOKENS: &str = "/v1/users/{user}/tokens";
+const CRON: &str = "/v1/crons/{user}/{cron}";
+const RESOURCE: &str = "/v1/resources/{namespace}/{name}";
+const BLOB: &str = "/v1/blobs/{digest}";
+
+const OWNED: &[C] = &[C::NotOwner, C::NoSuchJob, C::WrongState];
+const ADMITTED: &[C] =
+    &[C::NotOwner, C::NoSuchJob, C::WrongState, C::QuotaExceeded, C::BadField, C::Exists];
+const HOLDER: Access = Access::Holder(P::ManageUsers);
+const OWN: Access = Access::SelfOrHolder(P::ManageUsers);
+
+/// All of them.
+pub fn routes() -> impl Iterator<Item = &'static Route> {
+    [jobs::ROUTES, machines::ROUTES, users::ROUTES, records::ROUTES].into_iter().flatten()
+}

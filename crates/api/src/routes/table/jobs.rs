@@ -1,0 +1,102 @@
+//! Jobs and tasks.
+
+use super::*;
+
+pub(super) const ROUTES: &[Route] = &[
+    with(
+        read(O::ListJobs, "/v1/jobs", "jobs", "Jobs, oldest first.", json!(Page<JobView>)),
+        &[SELECTOR, USER, JOB_STATE, LIMIT, AFTER],
+    ),
+    takes(
+        answers(
+            fails(
+                change(O::SubmitJob, Method::Post, "/v1/jobs", "jobs", "Submit a job."),
+                ADMITTED,
+            ),
+            201,
+            json!(Changed),
+        ),
+        json!(SubmitJob),
+    ),
+    fails(read(O::GetJob, JOB, "jobs", "One job.", json!(One<JobView>)), &[C::NoSuchJob]),
+    versioned(takes(
+        fails(
+            change(O::UpdateJob, Method::Put, JOB, "jobs", "Open a rolling update to this spec."),
+            ADMITTED,
+        ),
+        json!(JobSpec),
+    )),
+    versioned(fails(
+        change(O::StopJob, Method::Delete, JOB, "jobs", "Stop the job and all its tasks."),
+        OWNED,
+    )),
+    versioned(takes(
+        fails(
+            change(
+                O::ResizeJob,
+                Method::Post,
+                "/v1/jobs/{user}/{job}/resize",
+                "jobs",
+                "Change the number of tasks.",
+            ),
+            ADMITTED,
+        ),
+        json!(ResizeJob),
+    )),
+    versioned(fails(
+        change(
+            O::UndoUpdate,
+            Method::Post,
+            "/v1/jobs/{user}/{job}/undo",
+            "jobs",
+            "Roll the open update back.",
+        ),
+        OWNED,
+    )),
+    versioned(fails(
+        change(
+            O::CloseUpdate,
+            Method::Post,
+            "/v1/jobs/{user}/{job}/close",
+            "jobs",
+            "Close the open update; it can no longer be undone.",
+        ),
+        OWNED,
+    )),
+    fails(
+        with(
+            read(O::ListTasks, TASKS, "tasks", "Tasks of a job, by index.", json!(Page<TaskView>)),
+            &[TASK_STATE, LIMIT, AFTER],
+        ),
+        &[C::NoSuchJob],
+    ),
+    fails(
+        read(O::GetTask, TASK, "tasks", "One task.", json!(One<TaskView>)),
+        &[C::NoSuchJob, C::NoSuchTask],
+    ),
+    fails(
+        read(
+            O::ExplainTask,
+            "/v1/jobs/{user}/{job}/tasks/{index}/explain",
+            "tasks",
+            "Why a pending task waits.",
+            json!(One<ExplanationView>),
+        ),
+        &[C::NoSuchJob, C::NoSuchTask, C::WrongState],
+    ),
+    with(
+        of_kind(
+            read(
+                O::WatchJobs,
+                "/v1/watch/jobs",
+                "jobs",
+                "Jobs as they change. Events: `job` (a job), `gone` (purged; data has its key), \
+                 `synced` (what was there has been sent), `reset` (events were missed; all jobs \
+                 follow).",
+                Content::Events(schema::<JobView>),
+            ),
+            Kind::Local,
+        ),
+        &[SELECTOR, USER, WATCH_JOBS_AFTER],
+    ),
+];

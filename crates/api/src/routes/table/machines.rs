@@ -1,0 +1,144 @@
+//! Machines, and the resources applications make up on them.
+
+use super::*;
+
+pub(super) const ROUTES: &[Route] = &[
+    with(
+        read(
+            O::ListMachines,
+            "/v1/machines",
+            "machines",
+            "Machines, oldest first.",
+            json!(Page<MachineView>),
+        ),
+        &[SELECTOR, MACHINE_STATUS, LIMIT, AFTER],
+    ),
+    needs(
+        takes(
+            answers(
+                fails(
+                    change(
+                        O::AddMachine,
+                        Method::Post,
+                        "/v1/machines",
+                        "machines",
+                        "Add a machine.",
+                    ),
+                    &[C::Exists],
+                ),
+                201,
+                json!(Changed),
+            ),
+            json!(MachineSpec),
+        ),
+        P::ManageMachines,
+    ),
+    fails(
+        read(O::GetMachine, MACHINE, "machines", "One machine.", json!(One<MachineView>)),
+        &[C::NoSuchMachine],
+    ),
+    needs(
+        versioned(takes(
+            fails(
+                change(O::UpdateMachine, Method::Put, MACHINE, "machines", "Change a machine."),
+                &[C::NoSuchMachine, C::WrongState],
+            ),
+            json!(MachineSpec),
+        )),
+        P::ManageMachines,
+    ),
+    needs(
+        versioned(fails(
+            change(O::RemoveMachine, Method::Delete, MACHINE, "machines", "Remove a machine."),
+            &[C::NoSuchMachine, C::WrongState],
+        )),
+        P::ManageMachines,
+    ),
+    needs(
+        versioned(fails(
+            change(
+                O::StartDrain,
+                Method::Post,
+                "/v1/machines/{machine}/drain",
+                "machines",
+                "Move everything away, within the jobs' budgets, and place nothing new.",
+            ),
+            &[C::NoSuchMachine],
+        )),
+        P::ManageMachines,
+    ),
+    needs(
+        versioned(fails(
+            change(
+                O::StopDrain,
+                Method::Post,
+                "/v1/machines/{machine}/undrain",
+                "machines",
+                "Let the machine take work again.",
+            ),
+            &[C::NoSuchMachine],
+        )),
+        P::ManageMachines,
+    ),
+    with(
+        read(
+            O::ListResources,
+            "/v1/resources",
+            "resources",
+            "Resources applications made up.",
+            json!(Page<ResourceView>),
+        ),
+        &[USER, LIMIT, AFTER],
+    ),
+    fails(
+        read(O::GetResource, RESOURCE, "resources", "One resource.", json!(One<ResourceView>)),
+        &[C::NoSuchResource],
+    ),
+    takes(
+        fails(
+            change(
+                O::SetResource,
+                Method::Put,
+                RESOURCE,
+                "resources",
+                "Create, change or renew a resource on chosen nodes.",
+            ),
+            &[C::ForeignNamespace, C::NoSuchMachine, C::TooFewNodes],
+        ),
+        json!(SetResource),
+    ),
+    fails(
+        change(
+            O::DeleteResource,
+            Method::Delete,
+            RESOURCE,
+            "resources",
+            "Remove a resource everywhere; holders stay.",
+        ),
+        &[C::ForeignNamespace, C::NoSuchResource],
+    ),
+    with(
+        read(
+            O::ClusterStatus,
+            "/v1/cluster_status",
+            "cluster",
+            "Capacity and what is available, node by node, and which nodes failed.",
+            json!(ClusterStatus),
+        ),
+        &[SUMMARY],
+    ),
+    takes(
+        answers(
+            change(
+                O::Batch,
+                Method::Post,
+                "/v1/batch",
+                "cluster",
+                "Many changes in one call, a verdict for each.",
+            ),
+            200,
+            json!(BatchAnswer),
+        ),
+        json!(Batch),
+    ),
+];

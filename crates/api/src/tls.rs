@@ -1,0 +1,234 @@
+//! How the parts of a cell talk: TLS 1.3 only, one authority per cell, certificates on both sides.
+//!
+//! A client knows a cell by the certificate of its authority, and at first contact, when it holds
+//! nothing but a join token, by that certificate's fingerprint. A server asks for a client
+//! certificate and accepts none: people come with tokens. A certificate that is shown must be good.
+//!
+//! The cryptography provider is passed by hand everywhere, so that no library can choose another
+//! by installing a process-wide default first. Sessions are not resumed: a full handshake checks
+//! that the certificate is still valid.
+
+use crate::secret::{Secret, hex, sha256};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Why there is no TLS with these certificates and keys.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("{what}: not PEM text of the right kind: {why}")]
+    Pem { what: &'static str, why: String },
+    #[error("{what}: no certificate in it")]
+    Empty { what: &'static str },
+    #[error(transparent)]
+    Tls(#[from] Error),
+    #[error("the authority's certificate cannot verify anyone: {0}")]
+    Verifier(String),
+}
+
+/// The one cryptography provider of this product.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// All certificates in a PEM text.
+///
+/// # Errors
+/// When a block does not parse or there is none; `what` says which text it was.
+pub fn certificates(
+    what: &'static str,
+    pem: &str,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+    let all = all.map_err(|why| TlsError::Pem { what, why: why.to_string() })?;
+    if all.is_empty() { Err(TlsError::Empty { what }) } else { Ok(all) }
+}
+
+/// What a cell is recognised by: SHA-256 of its authority's certificate, in hexadecimal digits.
+#[must_use]
+pub fn fingerprint(authority: &CertificateDer<'_>) -> String {
+    hex(&sha256(authority))
+}
+
+/// How a client knows that it reached the right cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// The authority's certificate, as PEM text.
+    Authority(String),
+    /// Only its fingerprint: the first contact of a part that joins.
+    Fingerprint(String),
+}
+
+/// The certificate a part shows at present. It is exchanged while connections go on, so renewal
+/// restarts nothing.
+pub struct Shown(RwLock<Arc<CertifiedKey>>);
+
+impl Shown {
+    /// # Errors
+    /// When the texts do not parse or the key does not belong to the certificate.
+    pub fn new(chain_pem: &str, key_pem: &Secret) -> Result<Arc<Shown>, TlsError> {
+        Ok(Arc::new(Shown(RwLock::new(certified(chain_pem, key_pem)?))))
+    }
+
+    /// Shows another certificate from the next handshake on.
+    ///
+    /// # Errors
+    /// As [`Shown::new`]; the old one stays in use then.
+    pub fn exchange(&self, chain_pem: &str, key_pem: &Secret) -> Result<(), TlsError> {
+        let fresh = certified(chain_pem, key_pem)?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(())
+    }
+
+    fn now(&self) -> Arc<CertifiedKey> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn certified(chain_pem: &str, key_pem: &Secret) -> Result<Arc<CertifiedKey>, TlsError> {
+    let chain = certificates("certificate", chain_pem)?;
+    let key = PrivateKeyDer::from_pem_slice(key_pem.expose().as_bytes())
+        .map_err(|why| TlsError::Pem { what: "private key", why: why.to_string() })?;
+    Ok(Arc::new(CertifiedKey::from_der(chain, key, &provider())?))
+}
+
+/// rustls wants resolvers to be printable; this one prints only that it is there.
+impl std::fmt::Debug for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shown")
+    }
+}
+
+impl ResolvesServerCert for Shown {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.now())
+    }
+}
+
+impl ResolvesClientCert for Shown {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.now())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+/// The client's side. The caller sets the application protocols it speaks.
+///
+/// # Errors
+/// When the trusted certificate does not parse.
+pub fn client(trust: &Trust, shown: Option<Arc<Shown>>) -> Result<ClientConfig, TlsError> {
+    let verifier: Arc<dyn ServerCertVerifier> = match trust {
+        Trust::Authority(pem) => server_verifier(&certificates("authority", pem)?)?,
+        Trust::Fingerprint(pin) => Arc::new(Pinned {
+            fingerprint: pin.clone(),
+            algorithms: provider().signature_verification_algorithms,
+        }),
+    };
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match shown {
+        Some(shown) => builder.with_client_cert_resolver(shown),
+        None => builder.with_no_client_auth(),
+    };
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(config)
+}
+
+/// The server's side: a client certificate is optional, and verified when given.
+///
+/// # Errors
+/// When the authority's certificate does not parse.
+pub fn server(authority_pem: &str, shown: Arc<Shown>) -> Result<ServerConfig, TlsError> {
+    let roots = roots(&certificates("authority", authority_pem)?)?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+        .allow_unauthenticated()
+        .build()
+        .map_err(|why| TlsError::Verifier(why.to_string()))?;
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(shown);
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+fn roots(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates {
+        roots.add(certificate.clone())?;
+    }
+    Ok(roots)
+}
+
+fn server_verifier(
+    authority: &[CertificateDer<'static>],
+) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
+    WebPkiServerVerifier::builder_with_provider(Arc::new(roots(authority)?), provider())
+        .build()
+        .map_err(|why| TlsError::Verifier(why.to_string()))
+}
+
+/// Trusts the authority whose fingerprint is known, once the server has shown its certificate.
+/// From there on everything is checked as usual, validity and host name included.
+#[derive(Debug)]
+struct Pinned {
+    fingerprint: String,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let authority = intermediates
+            .iter()
+            .find(|shown| fingerprint(shown) == self.fingerprint)
+            .ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
+        server_verifier(&[authority.clone().into_owned()])
+            .map_err(|why| Error::General(why.to_string()))?
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(Error::General("only TLS 1.3 is spoken here".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

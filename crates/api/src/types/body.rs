@@ -1,0 +1,261 @@
+//! What clients send beside the nouns, and what they get back for it. Unknown fields are refused.
+
+use crate::error::ApiError;
+use cellwright_cell::command::{Command, Done};
+use cellwright_cell::cron::CronSpec;
+use cellwright_cell::ephemeral::CapacityChange;
+use cellwright_cell::machine::MachineSpec;
+use cellwright_cell::name::{JobKey, Name};
+use cellwright_cell::named::NamedAmount;
+use cellwright_cell::priority::Band;
+use cellwright_cell::quota::{Capability, Quota};
+use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::JobSpec;
+use cellwright_cell::time::Span;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SubmitJob {
+    /// Whose job it is. Left out: the caller's.
+    pub owner: Option<Name>,
+    pub spec: JobSpec,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeJob {
+    /// Tasks the job shall have.
+    #[schemars(range(min = 1, max = 200_000))]
+    pub count: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddUser {
+    pub name: Name,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetCapabilities {
+    /// All the user shall have; what is not listed is taken away.
+    pub capabilities: BTreeSet<Capability>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddUserToken {
+    /// Milliseconds the token is good for.
+    #[schemars(range(min = 1))]
+    pub valid_for: Span,
+}
+
+/// Who may join with a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Joiner {
+    Agent,
+    Replica,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddJoinToken {
+    pub joiner: Joiner,
+    /// The machine or replica; the token is good for this name alone.
+    pub name: Name,
+    /// Milliseconds the token is good for.
+    #[schemars(range(min = 1))]
+    pub valid_for: Span,
+}
+
+/// Which nodes an ephemeral resource is on (E1).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum NodeSpec {
+    /// The node of this name.
+    Node(Name),
+    /// Every node that has this much available now.
+    Available(AvailableNodes),
+    /// The node of the caller; for agents alone.
+    Local,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AvailableNodes {
+    /// Left out: nothing in particular.
+    #[serde(default)]
+    pub resources: Resources,
+    /// Left out: nothing in particular.
+    #[serde(default)]
+    pub named: Vec<NamedAmount>,
+    /// How many nodes, those with the smallest names first. Left out: all that match.
+    #[schemars(range(min = 1))]
+    pub num_nodes: Option<u32>,
+}
+
+/// `set_resource(name, capacity, node_spec)` (E1).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetResource {
+    /// A change, so that two writers add up; on a node that has none it is the capacity.
+    pub capacity: CapacityChange,
+    pub nodes: NodeSpec,
+    /// Milliseconds from now after which the resource is gone unless renewed. Left out: an hour.
+    #[serde(default = "an_hour")]
+    pub lease: Span,
+}
+
+fn an_hour() -> Span {
+    Span::seconds(3600)
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddMaster {
+    #[schemars(range(min = 1))]
+    pub id: u64,
+    pub name: Name,
+    /// `host:port` under which the others reach it.
+    #[schemars(length(min = 1, max = 255))]
+    pub address: String,
+}
+
+/// What a change came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Changed {
+    /// The log index at which it is durable.
+    pub index: u64,
+    /// False when everything was so already.
+    pub changed: bool,
+    /// The version the object is at now, where the change made one.
+    pub version: Option<u32>,
+    /// Parts that were refused, by position; the others took effect.
+    pub refused: Vec<RefusedItem>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RefusedItem {
+    pub position: u32,
+    pub error: ApiError,
+}
+
+impl Changed {
+    #[must_use]
+    pub fn new(index: u64, done: &Done) -> Changed {
+        let mut changed = Changed { index, changed: true, version: None, refused: vec![] };
+        match done {
+            Done::Applied => {}
+            Done::Unchanged => changed.changed = false,
+            Done::Version(version) => changed.version = Some(*version),
+            Done::Partly(refused) => {
+                let item = |(position, refusal): &(u32, _)| RefusedItem {
+                    position: *position,
+                    error: ApiError::from(refusal),
+                };
+                changed.refused = refused.iter().map(item).collect();
+            }
+        }
+        changed
+    }
+}
+
+/// Many changes in one call. They take effect in order, each on its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Batch {
+    #[schemars(length(min = 1, max = 10_000))]
+    pub items: Vec<BatchItem>,
+}
+
+/// Most items of one batch.
+pub const MAX_BATCH: usize = 10_000;
+
+/// What a batch can hold. `expect` is the version the client saw; left out: any.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum BatchItem {
+    SubmitJob(SubmitJob),
+    UpdateJob { owner: Name, spec: JobSpec, expect: Option<u32> },
+    ResizeJob { job: JobKey, count: u32, expect: Option<u32> },
+    StopJob { job: JobKey, expect: Option<u32> },
+    UndoUpdate { job: JobKey, expect: Option<u32> },
+    CloseUpdate { job: JobKey, expect: Option<u32> },
+    AddMachine(MachineSpec),
+    UpdateMachine { spec: MachineSpec, expect: Option<u32> },
+    RemoveMachine { name: Name, expect: Option<u32> },
+    StartDrain { name: Name, expect: Option<u32> },
+    StopDrain { name: Name, expect: Option<u32> },
+    AddUser(AddUser),
+    RemoveUser { name: Name, expect: Option<u32> },
+    SetCapabilities { user: Name, capabilities: BTreeSet<Capability>, expect: Option<u32> },
+    SetQuota { user: Name, band: Band, quota: Option<Quota>, expect: Option<u32> },
+    SetCron { owner: Name, spec: CronSpec, expect: Option<u32> },
+    RemoveCron { cron: JobKey, expect: Option<u32> },
+}
+
+impl BatchItem {
+    /// The command it stands for; `caller` owns what names no owner.
+    ///
+    /// # Errors
+    /// When a job has no owner and the caller is not a user.
+    pub fn into_command(self, caller: Option<&Name>) -> Result<Command, ApiError> {
+        Ok(match self {
+            BatchItem::SubmitJob(SubmitJob { owner, spec }) => {
+                Command::SubmitJob { owner: owner_or(owner, caller)?, spec }
+            }
+            BatchItem::UpdateJob { owner, spec, expect } => {
+                Command::UpdateJob { owner, spec, expect }
+            }
+            BatchItem::ResizeJob { job, count, expect } => {
+                Command::ResizeJob { job, count, expect }
+            }
+            BatchItem::StopJob { job, expect } => Command::StopJob { job, expect },
+            BatchItem::UndoUpdate { job, expect } => Command::UndoUpdate { job, expect },
+            BatchItem::CloseUpdate { job, expect } => Command::CloseUpdate { job, expect },
+            BatchItem::AddMachine(spec) => Command::AddMachine(spec),
+            BatchItem::UpdateMachine { spec, expect } => Command::UpdateMachine { spec, expect },
+            BatchItem::RemoveMachine { name, expect } => Command::RemoveMachine { name, expect },
+            BatchItem::StartDrain { name, expect } => Command::StartDrain { name, expect },
+            BatchItem::StopDrain { name, expect } => Command::StopDrain { name, expect },
+            BatchItem::AddUser(AddUser { name }) => Command::AddUser { name },
+            BatchItem::RemoveUser { name, expect } => Command::RemoveUser { name, expect },
+            BatchItem::SetCapabilities { user, capabilities, expect } => {
+                Command::SetCapabilities { user, capabilities, expect }
+            }
+            BatchItem::SetQuota { user, band, quota, expect } => {
+                Command::SetQuota { user, band, quota, expect }
+            }
+            BatchItem::SetCron { owner, spec, expect } => Command::SetCron { owner, spec, expect },
+            BatchItem::RemoveCron { cron, expect } => Command::RemoveCron { cron, expect },
+        })
+    }
+}
+
+/// # Errors
+/// When nobody is named and the caller is not a user.
+pub fn owner_or(owner: Option<Name>, caller: Option<&Name>) -> Result<Name, ApiError> {
+    owner.or_else(|| caller.cloned()).ok_or_else(|| {
+        ApiError::field("owner", "none", "the name of a user, as the caller is not one")
+    })
+}
+
+/// What became of one item.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ItemVerdict {
+    Done(Changed),
+    Refused(ApiError),
+}
+
+/// One verdict for each item, in their order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BatchAnswer {
+    /// The log index at which all of it is durable.
+    pub index: u64,
+    pub verdicts: Vec<ItemVerdict>,
+}

@@ -1,0 +1,99 @@
+//! The cell as a whole and the replicas that run it, as readers see them.
+
+use super::TaskCounts;
+use super::machine::NamedView;
+use cellwright_cell::machine::MachineStatus;
+use cellwright_cell::name::Name;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::time::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One node of `get_cluster_status` (E1).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeStatus {
+    pub node: Name,
+    pub status: MachineStatus,
+    pub draining: bool,
+    pub capacity: Resources,
+    /// What a new non-production task could get; nothing on nodes that take none.
+    pub available: Resources,
+    /// Named resources, the operator's and the applications'.
+    pub named: Vec<NamedView>,
+}
+
+/// `get_cluster_status` (E1): capacity, what is available, which nodes failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ClusterStatus {
+    pub nodes: Vec<NodeStatus>,
+    /// Nodes that are down.
+    pub failed: Vec<Name>,
+    pub machines: u32,
+    pub machines_up: u32,
+    pub machines_draining: u32,
+    /// Sum over all nodes.
+    pub capacity: Resources,
+    /// Sum over the nodes that take new work.
+    pub available: Resources,
+    pub jobs: u32,
+    pub tasks: TaskCounts,
+    pub users: u32,
+    /// Time of the last change; milliseconds since the Unix epoch.
+    pub now: Time,
+    /// The log index this is a picture of.
+    pub index: u64,
+    pub consistent: bool,
+}
+
+/// One replica of the master.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MemberView {
+    pub id: u64,
+    pub name: String,
+    pub address: String,
+    /// Whether it votes, or still catches up.
+    pub voter: bool,
+    pub leader: bool,
+}
+
+/// How the replica that answers sees the replicated log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MasterStatus {
+    /// The replica that answers.
+    pub id: u64,
+    pub role: String,
+    pub term: u64,
+    pub leader: Option<u64>,
+    /// Last entry in the log, applied, in the newest snapshot, and removed from the log.
+    pub last_log: u64,
+    pub applied: u64,
+    pub snapshot: u64,
+    pub purged: u64,
+    pub members: Vec<MemberView>,
+    /// Version of the software that answers.
+    pub version: String,
+}
+
+/// A saved picture of the whole state (B22).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CheckpointView {
+    pub name: String,
+    pub index: u64,
+    pub term: u64,
+    /// Milliseconds since the Unix epoch.
+    pub at: Time,
+    pub bytes: u64,
+    /// Digest of the state, as 16 hex digits.
+    pub hash: String,
+}
+
+/// Stored content, by digest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BlobView {
+    /// SHA-256 as 64 hex digits.
+    pub digest: String,
+    pub bytes: u64,
+    /// Milliseconds since the Unix epoch.
+    pub created: Time,
+    pub by: Option<Name>,
+}

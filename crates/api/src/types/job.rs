@@ -1,0 +1,117 @@
+//! Jobs and tasks as readers see them.
+
+use cellwright_cell::device::DeviceGrant;
+use cellwright_cell::job::{JobState, Update};
+use cellwright_cell::name::{JobKey, Name};
+use cellwright_cell::priority::Priority;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::JobSpec;
+use cellwright_cell::task::TaskState;
+use cellwright_cell::time::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How many tasks of a job are in which state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TaskCounts {
+    pub deferred: u32,
+    pub pending: u32,
+    pub assigned: u32,
+    pub running: u32,
+    pub stopping: u32,
+    pub finished: u32,
+    pub failed: u32,
+    pub killed: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct JobView {
+    pub user: Name,
+    pub name: Name,
+    pub state: JobState,
+    /// Send it back as `If-Match` to change only what you have seen.
+    pub version: u32,
+    /// The spec of that version.
+    pub spec: JobSpec,
+    /// A roll from one version to another that is not closed yet.
+    pub update: Option<Update>,
+    pub tasks: TaskCounts,
+    /// The job it starts after.
+    pub waits_for: Option<JobKey>,
+    /// Milliseconds since the Unix epoch.
+    pub submitted_at: Time,
+    /// Milliseconds since the Unix epoch; absent while it lives.
+    pub ended_at: Option<Time>,
+}
+
+/// A machine on which a task crashed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CrashView {
+    pub machine: String,
+    pub crashes: u8,
+    /// Forgotten from here on; milliseconds since the Unix epoch.
+    pub until: Time,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TaskView {
+    /// `user/job/index`.
+    pub name: String,
+    pub index: u32,
+    pub state: TaskState,
+    pub healthy: bool,
+    /// Placements so far.
+    pub attempt: u32,
+    /// Version of the job's spec it runs, or will run.
+    pub version: u32,
+    pub machine: Option<Name>,
+    /// The alloc it is in, as `user/job/index`.
+    pub alloc: Option<String>,
+    pub limits: Resources,
+    pub reservation: Resources,
+    /// Static ports first, in the order of the spec, then the chosen ones.
+    pub ports: Vec<u16>,
+    pub devices: Vec<DeviceGrant>,
+    /// Tasks on their way out whose room it waits for.
+    pub waits_for: Vec<String>,
+    pub failures_in_row: u32,
+    /// Not placed before this time; milliseconds since the Unix epoch.
+    pub not_before: Time,
+    pub changed_at: Time,
+    pub crashed_on: Vec<CrashView>,
+}
+
+/// Machines that refuse a task for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReasonView {
+    /// Stable code, or `fits`.
+    pub code: String,
+    pub machines: u32,
+}
+
+/// Why a task waits (B17). The machines of the reasons add up to those of the cell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ExplanationView {
+    /// `user/job/index`.
+    pub task: String,
+    pub state: TaskState,
+    pub priority: Priority,
+    /// The whole explanation in sentences.
+    pub text: String,
+    pub machines_total: u32,
+    pub reasons: Vec<ReasonView>,
+    /// Machines that would take it if nothing else were on them.
+    pub when_empty: u32,
+    /// The nearest change, and the others, with which it would fit, as data.
+    pub changes: Vec<serde_json::Value>,
+    /// Tasks that would have to go, as `user/job/index`.
+    pub victims: Vec<String>,
+    /// Whether all of them may be taken.
+    pub victims_allowed: bool,
+    /// Place in the queue; one is next.
+    pub position: Option<u32>,
+    pub waiting: u32,
+    pub higher_priority: u32,
+    /// Not tried before this time; milliseconds since the Unix epoch.
+    pub not_before: Option<Time>,
+}

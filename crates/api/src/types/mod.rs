@@ -1,0 +1,45 @@
+//! What the public API shows and takes, beside the nouns themselves, which come from `cell`.
+//!
+//! A view is a row with names instead of numbers and the sums a reader would otherwise have to
+//! work out. Nothing here decides anything.
+
+mod body;
+mod cluster;
+mod job;
+mod machine;
+mod record;
+mod user;
+
+pub use body::*;
+pub use cluster::*;
+pub use job::*;
+pub use machine::*;
+pub use record::*;
+pub use user::*;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A part of a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "{T}Page")]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    /// Give this as `after` to get the next part; absent at the end.
+    pub next: Option<String>,
+    /// The log index this is a picture of.
+    pub index: u64,
+    /// Whether everything acknowledged before the request is in it.
+    pub consistent: bool,
+}
+
+/// One object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "{T}Reply")]
+pub struct One<T> {
+    pub item: T,
+    /// The log index this is a picture of.
+    pub index: u64,
+    /// Whether everything acknowledged before the request is in it.
+    pub consistent: bool,
+}

@@ -1,0 +1,73 @@
+//! Users, their quota, tokens and crons as readers see them.
+
+use cellwright_cell::credential::TokenKind;
+use cellwright_cell::cron::CronSpec;
+use cellwright_cell::name::{JobKey, Name};
+use cellwright_cell::priority::Band;
+use cellwright_cell::quota::{Capability, Quota};
+use cellwright_cell::resource::Resources;
+use cellwright_cell::time::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// What a user may ask for in one band, and what is charged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct QuotaView {
+    pub band: Band,
+    /// Absent: never granted; something may still be charged after a cut.
+    pub quota: Option<Quota>,
+    pub charged: Resources,
+    /// More is charged than granted: nothing new is admitted in this band.
+    pub exceeded: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UserView {
+    pub name: Name,
+    /// Send it back as `If-Match` to change only what you have seen.
+    pub version: u32,
+    pub capabilities: BTreeSet<Capability>,
+    pub quota: Vec<QuotaView>,
+    pub live_jobs: u32,
+}
+
+/// A token without its secret, which nobody but its holder knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TokenView {
+    pub id: Name,
+    pub kind: TokenKind,
+    /// Milliseconds since the Unix epoch.
+    pub created: Time,
+    pub expires: Time,
+    /// Of join tokens: whether it has been used.
+    pub used: bool,
+}
+
+/// A new token. The text is shown this once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NewToken {
+    pub id: Name,
+    /// What its holder sends or types.
+    pub token: String,
+    /// Milliseconds since the Unix epoch.
+    pub expires: Time,
+    /// The log index at which it was made.
+    pub index: u64,
+}
+
+/// A periodic job (B42).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CronView {
+    pub user: Name,
+    pub name: Name,
+    /// Send it back as `If-Match` to change only what you have seen.
+    pub version: u32,
+    pub spec: CronSpec,
+    /// Latest slot handled; milliseconds since the Unix epoch.
+    pub last_slot: Time,
+    /// The job it started last.
+    pub last_job: Option<JobKey>,
+    /// Absent when paused, or when no slot will ever come.
+    pub next_slot: Option<Time>,
+}

@@ -1,0 +1,387 @@
+//! The audit log: who asked for what, and what became of it.
+//!
+//! Requests that went through the replicated log are taken down on every replica as they are
+//! applied, which is before anyone is answered; requests that were turned away at the door never
+//! reach that log and are taken down by the replica that refused them. Both kinds stand in one list
+//! with numbers of its own. Reports of agents and proposals of schedulers are not in it: they are
+//! the cell at work, not somebody's wish.
+//!
+//! Not synced line by line: applied requests can be derived again from the replicated log, and a
+//! power cut may cost the last refusals, never a change.
+
+use crate::handle::Caller;
+use crate::segments::{Keep, Segments};
+use cellwright_api::error::code_of;
+use cellwright_cell::command::{Actor, Command, Done, Entry, Verdict};
+use cellwright_cell::credential::TokenKind;
+use cellwright_cell::time::Time;
+use cellwright_store::Disk;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+const DIR: &str = "audit";
+const READ_BYTES: usize = 4 << 20;
+
+/// One request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    pub caller: String,
+    /// `submit_job`, `set_quota`, or method and path of what was turned away.
+    pub command: String,
+    pub object: String,
+    /// `done`, `unchanged`, or the code of the refusal.
+    pub verdict: String,
+}
+
+/// One request, where it stands in the list, and where in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audited {
+    pub number: u64,
+    /// Position among the requests of one entry.
+    pub position: u32,
+    /// Log index: of the entry, or of the last one applied before a refusal at the door.
+    pub index: u64,
+    pub at: Time,
+    pub line: Line,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    pub items: Vec<Audited>,
+    /// Lines between the cursor and the first of these are not here any more.
+    pub gap: bool,
+    /// Everything after this number is here.
+    pub reaches_back_to: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Body {
+    /// Every record says how far the log had been applied, so that the newest record is enough to
+    /// know where to go on.
+    index: u64,
+    lines: Vec<Line>,
+}
+
+pub struct AuditLog {
+    segments: Segments,
+    /// Log index of the last entry taken down.
+    applied: Mutex<u64>,
+}
+
+impl AuditLog {
+    /// # Errors
+    /// When the files cannot be read.
+    pub fn open(disk: Arc<dyn Disk>, keep: Keep) -> io::Result<AuditLog> {
+        let (segments, _) = Segments::open(disk, DIR, keep)?;
+        let last = segments.read_from(segments.last(), 0)?;
+        let applied = match last.records.last() {
+            Some(record) => decode(&record.payload)?.index,
+            None => 0,
+        };
+        Ok(AuditLog { segments, applied: Mutex::new(applied) })
+    }
+
+    /// Takes down what people asked for in one entry. One that is here already is passed over.
+    ///
+    /// # Errors
+    /// When the disk refuses. The caller must not answer then.
+    pub fn append(&self, index: u64, entry: &Entry, verdicts: &[Verdict]) -> io::Result<()> {
+        let mut applied = self.lock();
+        if index <= *applied {
+            return Ok(());
+        }
+        let asked = entry.requests.iter().zip(verdicts);
+        let lines: Vec<Line> = asked
+            .filter(|(request, _)| is_wish(&request.by, &request.command))
+            .map(|(request, verdict)| {
+                let caller = match &request.by {
+                    Actor::System => "system".to_owned(),
+                    Actor::User(name) => format!("user/{name}"),
+                };
+                line(caller, &request.command, verdict_code(verdict))
+            })
+            .collect();
+        if !lines.is_empty() {
+            self.write(entry.now, Body { index, lines })?;
+        }
+        *applied = index;
+        Ok(())
+    }
+
+    /// Takes down a request that was refused before it reached the log.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn refused(
+        &self,
+        at: Time,
+        caller: &str,
+        command: &str,
+        object: &str,
+        code: &str,
+    ) -> io::Result<()> {
+        // Paths come from outside and may be long.
+        let short = |text: &str| text.chars().take(300).collect::<String>();
+        let line = Line {
+            caller: short(caller),
+            command: short(command),
+            object: short(object),
+            verdict: code.to_owned(),
+        };
+        let applied = self.lock();
+        self.write(at, Body { index: *applied, lines: vec![line] })
+    }
+
+    /// This replica starts from a snapshot at `index`; what people asked for before is a gap unless
+    /// it is here.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn restored(&self, index: u64) -> io::Result<()> {
+        let mut applied = self.lock();
+        if index > *applied && index > 0 {
+            *applied = index;
+            // One number stands for all that was not seen.
+            self.segments.skip_to(self.segments.last() + 1)?;
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// When the disk refuses.
+    pub fn sync(&self) -> io::Result<()> {
+        self.segments.sync()
+    }
+
+    /// # Errors
+    /// When a file cannot be removed.
+    pub fn trim(&self, now: Time) -> io::Result<()> {
+        self.segments.trim(now)
+    }
+
+    /// Lines after the one at `position` of record `number`, oldest first, at most `most`.
+    ///
+    /// # Errors
+    /// When a file cannot be read or is damaged.
+    pub fn read_after(&self, number: u64, position: u32, most: usize) -> io::Result<Page> {
+        let from = number.saturating_add(u64::from(position == u32::MAX));
+        let stretch = self.segments.read_from(from, READ_BYTES)?;
+        let reaches_back_to = self.segments.reaches_back_to();
+        let mut page = Page { items: Vec::new(), gap: stretch.gap, reaches_back_to };
+        let seen = stretch.records.last().map(|record| record.number);
+        for record in stretch.records {
+            let body = decode(&record.payload)?;
+            for (place, line) in body.lines.into_iter().enumerate() {
+                let place = u32::try_from(place).unwrap_or(u32::MAX);
+                if record.number == number && place <= position {
+                    continue;
+                }
+                if page.items.len() >= most {
+                    return Ok(page);
+                }
+                let (number, at) = (record.number, record.at);
+                page.items.push(Audited { number, position: place, index: body.index, at, line });
+            }
+        }
+        match seen {
+            // The cursor stood on the last line of these: what follows may lie behind a gap.
+            Some(seen) if page.items.is_empty() => self.read_after(seen, u32::MAX, most),
+            _ => Ok(page),
+        }
+    }
+
+    /// Under the lock of `applied`, so that numbers and indexes grow together.
+    fn write(&self, at: Time, body: Body) -> io::Result<()> {
+        let bytes = postcard::to_stdvec(&body).map_err(io::Error::other)?;
+        self.segments.append(self.segments.last() + 1, at, &bytes)?;
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, u64> {
+        self.applied.lock().unwrap_or_else(|_| std::process::abort())
+    }
+}
+
+fn decode(payload: &[u8]) -> io::Result<Body> {
+    postcard::from_bytes(payload).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// How a caller stands in the list.
+#[must_use]
+pub fn caller_text(caller: &Caller) -> String {
+    match caller {
+        Caller::System(part) => format!("system/{part}"),
+        Caller::User(name) => format!("user/{name}"),
+        Caller::Agent(machine) => format!("agent/{machine}"),
+        Caller::Scheduler(name) => format!("scheduler/{name}"),
+        Caller::Replica(name) => format!("master/{name}"),
+        Caller::Anonymous => "anonymous".to_owned(),
+    }
+}
+
+/// Everything a user asks for, and of the cell's own doing only what lets somebody in.
+fn is_wish(by: &Actor, command: &Command) -> bool {
+    matches!(by, Actor::User(_)) || matches!(command, Command::UseJoinToken { .. })
+}
+
+fn verdict_code(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Ok(Done::Unchanged) => "unchanged",
+        Ok(Done::Partly(_)) => "partly",
+        Ok(Done::Applied | Done::Version(_)) => "done",
+        Err(refusal) => code_of(refusal).as_str(),
+    }
+}
+
+fn line(caller: String, command: &Command, verdict: &str) -> Line {
+    let (command, object) = describe(command);
+    Line { caller, command: command.to_owned(), object, verdict: verdict.to_owned() }
+}
+
+/// What a command is called, and what it is about.
+#[must_use]
+pub fn describe(command: &Command) -> (&'static str, String) {
+    use Command as C;
+    let row = |machine: &cellwright_cell::id::MachineId| format!("machine#{}", machine.0);
+    match command {
+        C::SubmitJob { owner, spec } => ("submit_job", format!("{owner}/{}", spec.name)),
+        C::UpdateJob { owner, spec, .. } => ("update_job", format!("{owner}/{}", spec.name)),
+        C::ResizeJob { job, .. } => ("resize_job", job.to_string()),
+        C::StopJob { job, .. } => ("stop_job", job.to_string()),
+        C::UndoUpdate { job, .. } => ("undo_update", job.to_string()),
+        C::CloseUpdate { job, .. } => ("close_update", job.to_string()),
+        C::StepUpdate { job, .. } => ("step_update", job.to_string()),
+        C::SetCron { owner, spec, .. } => ("set_cron", format!("{owner}/{}", spec.name)),
+        C::RemoveCron { cron, .. } => ("remove_cron", cron.to_string()),
+        C::FireCron { cron, .. } => ("fire_cron", cron.to_string()),
+        C::AddUser { name } => ("add_user", name.to_string()),
+        C::RemoveUser { name, .. } => ("remove_user", name.to_string()),
+        C::SetCapabilities { user, .. } => ("set_capabilities", user.to_string()),
+        C::SetQuota { user, band, .. } => ("set_quota", format!("{user} {band:?}").to_lowercase()),
+        C::AddToken { id, kind, .. } => ("add_token", format!("{id} for {}", bearer(kind))),
+        C::RevokeToken { id } => ("revoke_token", id.to_string()),
+        C::UseJoinToken { id, .. } => ("use_join_token", id.to_string()),
+        C::AddBlob { digest, .. } => ("add_blob", digest.to_string()),
+        C::RemoveBlob { digest } => ("remove_blob", digest.to_string()),
+        C::SetResource { namespace, name, .. } => ("set_resource", format!("{namespace}/{name}")),
+        C::DeleteResource { namespace, name } => ("delete_resource", format!("{namespace}/{name}")),
+        C::AddMachine(spec) => ("add_machine", spec.name.to_string()),
+        C::UpdateMachine { spec, .. } => ("update_machine", spec.name.to_string()),
+        C::RemoveMachine { name, .. } => ("remove_machine", name.to_string()),
+        C::StartDrain { name, .. } => ("start_drain", name.to_string()),
+        C::StopDrain { name, .. } => ("stop_drain", name.to_string()),
+        C::MachineUp { machine, .. } => ("machine_up", row(machine)),
+        C::MachineDown { machine } => ("machine_down", row(machine)),
+        C::SetMachinePackages { machine, .. } => ("set_machine_packages", row(machine)),
+        C::TaskReports { machine, .. } => ("task_reports", row(machine)),
+        C::ReleaseRetained { machine, .. } => ("release_retained", row(machine)),
+        C::PurgeJobs { .. } => ("purge_jobs", String::new()),
+        C::CommitPlan(_) => ("commit_plan", String::new()),
+        C::Evict { task, .. } => ("evict", format!("task#{}", task.0)),
+        C::Expire => ("expire", String::new()),
+        C::SetReservations(_) => ("set_reservations", String::new()),
+        C::RaiseLevel { level } => ("raise_level", level.to_string()),
+    }
+}
+
+fn bearer(kind: &TokenKind) -> String {
+    match kind {
+        TokenKind::UserToken { user } => format!("user/{user}"),
+        TokenKind::JoinAgent { machine } => format!("agent/{machine}"),
+        TokenKind::JoinReplica { name } => format!("master/{name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segments::tests::Folder;
+    use cellwright_cell::command::Request;
+    use cellwright_cell::name::Name;
+    use cellwright_cell::state::State;
+    use cellwright_cell::time::Span;
+
+    const KEEP: Keep =
+        Keep { segment_bytes: 300, total_bytes: 1 << 20, age: Span::seconds(1_000_000) };
+
+    fn name(text: &str) -> Name {
+        Name::new(text).unwrap()
+    }
+
+    fn request(by: Actor, command: Command) -> Request {
+        Request { by, id: None, command }
+    }
+
+    /// One entry: the cell makes a user, ann makes one without being allowed to.
+    fn take_down(log: &AuditLog, state: &mut State, index: u64, user: &str) {
+        let made = Command::AddUser { name: name(user) };
+        let wished = Command::AddUser { name: name("eve") };
+        let requests =
+            vec![request(Actor::System, made), request(Actor::User(name("ann")), wished)];
+        let entry = Entry { now: Time(index * 10), requests };
+        let verdicts = state.apply(&entry, &mut Vec::new());
+        assert!(verdicts[0].is_ok() && verdicts[1].is_err());
+        log.append(index, &entry, &verdicts).unwrap();
+    }
+
+    fn shown(log: &AuditLog, number: u64, position: u32) -> Vec<String> {
+        let page = log.read_after(number, position, 100).unwrap();
+        let text = |item: Audited| {
+            let Line { caller, command, object, verdict } = item.line;
+            format!("{} {} {caller} {command} {object} {verdict}", item.number, item.index)
+        };
+        page.items.into_iter().map(text).collect()
+    }
+
+    #[test]
+    fn wishes_and_refusals_stand_in_one_list() {
+        let folder = Folder::new();
+        let log = AuditLog::open(folder.disk(), KEEP).unwrap();
+        let mut state = State::default();
+        take_down(&log, &mut state, 3, "ann");
+        log.refused(Time(35), "192.0.2.1", "GET /v1/jobs", "", "no-identity").unwrap();
+        take_down(&log, &mut state, 4, "bob");
+        let expected = [
+            "1 3 user/ann add_user eve not-allowed",
+            "2 3 192.0.2.1 GET /v1/jobs  no-identity",
+            "3 4 user/ann add_user eve not-allowed",
+        ];
+        assert_eq!(shown(&log, 0, u32::MAX), expected);
+        assert_eq!(shown(&log, 1, 0), expected[1..]);
+        assert_eq!(shown(&log, 2, u32::MAX), expected[2..]);
+    }
+
+    #[test]
+    fn entries_applied_again_are_not_taken_down_twice() {
+        let folder = Folder::new();
+        let log = AuditLog::open(folder.disk(), KEEP).unwrap();
+        take_down(&log, &mut State::default(), 3, "ann");
+        log.refused(Time(35), "x", "y", "", "no-identity").unwrap();
+        log.sync().unwrap();
+        drop(log);
+        let log = AuditLog::open(folder.disk(), KEEP).unwrap();
+        log.restored(0).unwrap();
+        let mut state = State::default();
+        take_down(&log, &mut state, 3, "ann");
+        take_down(&log, &mut state, 4, "bob");
+        assert_eq!(shown(&log, 0, u32::MAX).len(), 3);
+        log.restored(9).unwrap();
+        take_down(&log, &mut state, 10, "cid");
+        let page = log.read_after(3, 0, 10).unwrap();
+        assert_eq!((page.items.len(), page.gap), (1, true));
+    }
+
+    #[test]
+    fn every_command_of_a_user_has_its_own_name_and_no_secret() {
+        let (kind, object) = describe(&Command::AddToken {
+            id: name("t1"),
+            kind: TokenKind::JoinAgent { machine: name("n7") },
+            secret_hash: cellwright_cell::credential::SecretHash([7; 32]),
+            expires: Time(1),
+        });
+        assert_eq!((kind, object.as_str()), ("add_token", "t1 for agent/n7"));
+        let (kind, object) = describe(&Command::Expire);
+        assert_eq!((kind, object.as_str()), ("expire", ""));
+    }
+}

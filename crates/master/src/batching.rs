@@ -1,0 +1,104 @@
+//! How requests become log entries. One entry costs one write to disk on every replica, however
+//! many requests it carries, so under load entries should be large; a single client should not wait
+//! for company. Both follow from one rule: an idle log takes what there is at once; while an entry
+//! is on its way, the next one leaves only when it is worth a write of its own, and else gathers
+//! until the first is done.
+//!
+//! Rejected: a timer that holds requests back for company. It is wrong at every load but the one it
+//! was tuned for, and it is paid by the client who is alone.
+
+/// An amount of requests: room in an entry, or what waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    pub items: usize,
+    pub bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Entries on their way at once. Two keep the disk busy while the first is being answered;
+    /// more would only split what could have shared a write.
+    pub most_in_flight: u32,
+    /// Most one entry carries. Bounds how long a single entry keeps the state from others.
+    pub most: Room,
+    /// What makes an entry worth sending while another is on its way: either of the two.
+    pub worth: Room,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            most_in_flight: 2,
+            most: Room { items: 4096, bytes: 4 << 20 },
+            worth: Room { items: 64, bytes: 64 << 10 },
+        }
+    }
+}
+
+/// Counts the entries on their way.
+#[derive(Clone, Debug, Default)]
+pub struct Batching {
+    settings: Settings,
+    in_flight: u32,
+}
+
+impl Batching {
+    #[must_use]
+    pub fn new(settings: Settings) -> Batching {
+        Batching { settings, in_flight: 0 }
+    }
+
+    /// How much an entry may take now of what is `waiting`; `None`: let it gather.
+    #[must_use]
+    pub fn room(&self, waiting: Room) -> Option<Room> {
+        let Settings { most_in_flight, most, worth } = self.settings;
+        let worthwhile = waiting.items >= worth.items || waiting.bytes >= worth.bytes;
+        let free = match self.in_flight {
+            0 => waiting.items > 0,
+            some => some < most_in_flight && worthwhile && waiting.items > 0,
+        };
+        free.then_some(most)
+    }
+
+    pub fn sent(&mut self) {
+        self.in_flight += 1;
+    }
+
+    /// An entry was committed, or failed: either way it is no longer on its way.
+    pub fn done(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(in_flight: u32, items: usize, bytes: usize, goes: bool) {
+        let mut batching = Batching::new(Settings::default());
+        (0..in_flight).for_each(|_| batching.sent());
+        let room = batching.room(Room { items, bytes });
+        assert_eq!(room, goes.then_some(Settings::default().most), "{in_flight} {items} {bytes}");
+    }
+
+    #[test]
+    fn one_alone_goes_at_once_and_company_gathers_behind_it() {
+        check(0, 0, 0, false);
+        check(0, 1, 100, true);
+        check(1, 1, 100, false);
+        check(1, 64, 100, true);
+        check(1, 1, 64 << 10, true);
+        check(2, 4096, 4 << 20, false);
+    }
+
+    #[test]
+    fn room_comes_back_when_an_entry_is_done() {
+        let mut batching = Batching::new(Settings::default());
+        let many = Room { items: 1000, bytes: 1000 };
+        batching.sent();
+        batching.sent();
+        assert_eq!(batching.room(many), None);
+        batching.done();
+        assert!(batching.room(many).is_some());
+    }
+}

@@ -1,0 +1,415 @@
+//! The bytes of packages, by their SHA-256.
+//!
+//! A name that is the content's own digest needs no version, no lock and no trust: whoever reads
+//! can tell whether it is what was asked for, and every copy is as good as any other. Content is
+//! written beside its place, checked and synced before it is moved there, so that a file under a
+//! digest is whole or absent. It is checked again whenever it is read, because disks forget.
+//!
+//! A package counts as stored once a majority of the voting replicas has it; only then does the log
+//! hear of it. Whoever wins an election can then find it with somebody. Replicas without it fetch
+//! it when asked. Rejected: packages inside the log. They are a thousand times its size.
+
+use cellwright_api::secret::{hex, unhex32};
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use ring::digest::{Context, SHA256};
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const DIR: &str = "blobs";
+const INCOMING: &str = "incoming";
+const DAMAGED: &str = "damaged";
+
+/// SHA-256 of some content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest(pub [u8; 32]);
+
+impl Digest {
+    /// From 64 lower-case hexadecimal digits.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Digest> {
+        unhex32(text).map(Digest)
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0))
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BlobError {
+    #[error("there is no blob {0} here")]
+    Absent(Digest),
+    #[error("the content's digest is {found}, not {expected}")]
+    OtherContent { expected: Digest, found: Digest },
+    #[error("blob {0} is damaged on this replica's disk")]
+    Damaged(Digest),
+    #[error("the content is longer than {limit} bytes")]
+    TooLong { limit: u64 },
+    #[error("only {have} of {needed} replicas could store the blob: {why}")]
+    TooFewCopies { have: usize, needed: usize, why: String },
+    #[error("no replica could give blob {digest}: {why}")]
+    NoCopy { digest: Digest, why: String },
+    #[error("{path}: {why}")]
+    Io { path: PathBuf, why: io::Error },
+}
+
+/// The blobs on this replica's disk.
+pub struct BlobStore {
+    dir: PathBuf,
+    limit: u64,
+    uploads: AtomicU64,
+}
+
+impl BlobStore {
+    /// Leftovers of uploads that a crash cut short are removed.
+    ///
+    /// # Errors
+    /// When the folder cannot be made or cleaned.
+    pub fn open(data: &Path, limit: u64) -> Result<BlobStore, BlobError> {
+        let dir = data.join(DIR);
+        let incoming = dir.join(INCOMING);
+        if incoming.exists() {
+            fs::remove_dir_all(&incoming).map_err(at(&incoming))?;
+        }
+        fs::create_dir_all(&incoming).map_err(at(&incoming))?;
+        Ok(BlobStore { dir, limit, uploads: AtomicU64::new(0) })
+    }
+
+    #[must_use]
+    pub fn has(&self, digest: Digest) -> bool {
+        self.path(digest).exists()
+    }
+
+    /// Starts to take in content of a known digest.
+    ///
+    /// # Errors
+    /// When no file can be made.
+    pub fn begin(&self, expected: Digest) -> Result<Upload, BlobError> {
+        let number = self.uploads.fetch_add(1, Ordering::Relaxed);
+        let path = self.dir.join(INCOMING).join(format!("{expected}.{number}"));
+        let file =
+            OpenOptions::new().write(true).create_new(true).open(&path).map_err(at(&path))?;
+        Ok(Upload {
+            file,
+            path,
+            target: self.path(expected),
+            expected,
+            hash: Context::new(&SHA256),
+            bytes: 0,
+            limit: self.limit,
+            stored: false,
+        })
+    }
+
+    /// Takes in content that is in memory already.
+    ///
+    /// # Errors
+    /// As [`Upload::write`] and [`Upload::finish`].
+    pub fn put(&self, expected: Digest, content: &[u8]) -> Result<u64, BlobError> {
+        let mut upload = self.begin(expected)?;
+        upload.write(content)?;
+        upload.finish()
+    }
+
+    /// The content, checked. A damaged file is moved aside, so that a good copy can take its place.
+    ///
+    /// # Errors
+    /// When it is not here, or not what it should be.
+    pub fn read(&self, digest: Digest) -> Result<Vec<u8>, BlobError> {
+        let path = self.path(digest);
+        let mut content = Vec::new();
+        match File::open(&path).and_then(|mut file| file.read_to_end(&mut content)) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => {
+                return Err(BlobError::Absent(digest));
+            }
+            read => read.map_err(at(&path))?,
+        };
+        if Digest(cellwright_api::secret::sha256(&content)) == digest {
+            return Ok(content);
+        }
+        let aside = path.with_extension(DAMAGED);
+        fs::rename(&path, &aside).map_err(at(&path))?;
+        tracing::error!(path = %aside.display(), "blob damaged on disk; moved aside");
+        Err(BlobError::Damaged(digest))
+    }
+
+    /// All blobs here with their lengths, ordered by digest.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn list(&self) -> Result<Vec<(Digest, u64)>, BlobError> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.dir).map_err(at(&self.dir))? {
+            let entry = entry.map_err(at(&self.dir))?;
+            let name = entry.file_name();
+            let Some(digest) = name.to_str().and_then(Digest::parse) else { continue };
+            let length = entry.metadata().map_err(at(&entry.path()))?.len();
+            found.push((digest, length));
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// Forgets a blob; one that is not here is forgotten already.
+    ///
+    /// # Errors
+    /// When the file cannot be removed.
+    pub fn remove(&self, digest: Digest) -> Result<(), BlobError> {
+        let path = self.path(digest);
+        match fs::remove_file(&path) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(at(&path)),
+        }
+    }
+
+    fn path(&self, digest: Digest) -> PathBuf {
+        self.dir.join(digest.to_string())
+    }
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> BlobError {
+    let path = path.to_owned();
+    move |why| BlobError::Io { path: path.clone(), why }
+}
+
+/// Content on its way in. Dropped before its end it leaves nothing behind.
+pub struct Upload {
+    file: File,
+    path: PathBuf,
+    target: PathBuf,
+    expected: Digest,
+    hash: Context,
+    bytes: u64,
+    limit: u64,
+    stored: bool,
+}
+
+impl Upload {
+    /// # Errors
+    /// When the content gets too long or the disk refuses.
+    pub fn write(&mut self, chunk: &[u8]) -> Result<(), BlobError> {
+        self.bytes = self.bytes.saturating_add(chunk.len() as u64);
+        if self.bytes > self.limit {
+            return Err(BlobError::TooLong { limit: self.limit });
+        }
+        self.hash.update(chunk);
+        self.file.write_all(chunk).map_err(at(&self.path))
+    }
+
+    /// Puts the content in its place; returns its length. It is durable then.
+    ///
+    /// # Errors
+    /// When it is other content than announced, or the disk refuses.
+    pub fn finish(mut self) -> Result<u64, BlobError> {
+        let mut found = Digest([0; 32]);
+        found.0.copy_from_slice(self.hash.clone().finish().as_ref());
+        if found != self.expected {
+            return Err(BlobError::OtherContent { expected: self.expected, found });
+        }
+        self.file.sync_all().map_err(at(&self.path))?;
+        fs::rename(&self.path, &self.target).map_err(at(&self.target))?;
+        self.stored = true;
+        if let Some(folder) = self.target.parent() {
+            File::open(folder).and_then(|dir| dir.sync_all()).map_err(at(folder))?;
+        }
+        Ok(self.bytes)
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if !self.stored {
+            // Should it stay, the next start removes it.
+            let _left_behind = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The other replicas, as far as blobs are concerned.
+pub trait BlobPeers: Send + Sync + 'static {
+    /// Names of the voting replicas other than this one.
+    fn voters(&self) -> Vec<String>;
+    /// Gives a replica the content; done when it is durable there.
+    fn push(&self, peer: String, digest: Digest) -> BoxFuture<'_, Result<(), String>>;
+    fn fetch(&self, peer: String, digest: Digest) -> BoxFuture<'_, Result<Vec<u8>, String>>;
+}
+
+/// Sees to it that a majority of the voters has a blob that is stored here; returns how many have.
+/// The rest fetch it when they need it.
+///
+/// # Errors
+/// When a majority cannot be had.
+pub async fn spread(peers: &dyn BlobPeers, digest: Digest) -> Result<usize, BlobError> {
+    let others = peers.voters();
+    let needed = others.len().div_ceil(2) + 1;
+    let (mut have, mut failures) = (1, Vec::new());
+    let mut pushes: FuturesUnordered<_> = others
+        .into_iter()
+        .map(|peer| async move { (peer.clone(), peers.push(peer, digest).await) })
+        .collect();
+    while have < needed {
+        match pushes.next().await {
+            Some((_, Ok(()))) => have += 1,
+            Some((peer, Err(why))) => failures.push(format!("{peer}: {why}")),
+            None => {
+                let why = failures.join("; ");
+                return Err(BlobError::TooFewCopies { have, needed, why });
+            }
+        }
+    }
+    Ok(have)
+}
+
+/// The content from this disk, or from another replica's when it is missing or damaged here.
+///
+/// # Errors
+/// When nobody has it.
+pub async fn obtain(
+    store: &BlobStore,
+    peers: &dyn BlobPeers,
+    digest: Digest,
+) -> Result<Vec<u8>, BlobError> {
+    match store.read(digest) {
+        Err(BlobError::Absent(_) | BlobError::Damaged(_)) => {}
+        read => return read,
+    }
+    let mut failures = Vec::new();
+    for peer in peers.voters() {
+        match peers.fetch(peer.clone(), digest).await {
+            Ok(content) => match store.put(digest, &content) {
+                Ok(_) => return Ok(content),
+                Err(why) => failures.push(format!("{peer}: {why}")),
+            },
+            Err(why) => failures.push(format!("{peer}: {why}")),
+        }
+    }
+    Err(BlobError::NoCopy { digest, why: failures.join("; ") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segments::tests::Folder;
+    use cellwright_api::secret::sha256;
+    use std::collections::BTreeMap;
+
+    fn digest(content: &[u8]) -> Digest {
+        Digest(sha256(content))
+    }
+
+    fn store(folder: &Folder) -> BlobStore {
+        BlobStore::open(&folder.0, 1000).unwrap()
+    }
+
+    fn leftovers(folder: &Folder) -> usize {
+        fs::read_dir(folder.0.join("blobs/incoming")).unwrap().count()
+    }
+
+    #[test]
+    fn content_comes_back_under_its_digest() {
+        let folder = Folder::new();
+        let blobs = store(&folder);
+        let mut upload = blobs.begin(digest(b"hello")).unwrap();
+        upload.write(b"hel").unwrap();
+        assert!(!blobs.has(digest(b"hello")), "not there before it is whole");
+        upload.write(b"lo").unwrap();
+        assert_eq!(upload.finish().unwrap(), 5);
+        assert_eq!(blobs.put(digest(b"hello"), b"hello").unwrap(), 5, "again is no error");
+        assert_eq!(blobs.read(digest(b"hello")).unwrap(), b"hello");
+        assert_eq!(blobs.list().unwrap(), [(digest(b"hello"), 5)]);
+        blobs.remove(digest(b"hello")).unwrap();
+        blobs.remove(digest(b"hello")).unwrap();
+        assert!(matches!(blobs.read(digest(b"hello")), Err(BlobError::Absent(_))));
+        assert_eq!(Digest::parse(&digest(b"x").to_string()), Some(digest(b"x")));
+        assert_eq!(leftovers(&folder), 0);
+    }
+
+    #[test]
+    fn other_content_and_too_much_of_it_are_refused_without_a_trace() {
+        let folder = Folder::new();
+        let blobs = store(&folder);
+        let other = blobs.put(digest(b"hello"), b"hullo");
+        assert!(matches!(other, Err(BlobError::OtherContent { .. })));
+        let long = blobs.put(digest(&[0; 1001]), &[0; 1001]);
+        assert!(matches!(long, Err(BlobError::TooLong { limit: 1000 })));
+        drop(blobs.begin(digest(b"hello")).unwrap());
+        assert_eq!(leftovers(&folder), 0);
+        let cut_short = folder.0.join("blobs/incoming/left");
+        fs::write(&cut_short, b"half").unwrap();
+        assert!(store(&folder).list().unwrap().is_empty());
+        assert!(!cut_short.exists());
+    }
+
+    #[test]
+    fn damage_is_found_when_read_and_a_good_copy_can_take_its_place() {
+        let folder = Folder::new();
+        let blobs = store(&folder);
+        let name = digest(b"hello");
+        blobs.put(name, b"hello").unwrap();
+        fs::write(folder.0.join("blobs").join(name.to_string()), b"hellO").unwrap();
+        assert!(matches!(blobs.read(name), Err(BlobError::Damaged(_))));
+        assert!(matches!(blobs.read(name), Err(BlobError::Absent(_))));
+        blobs.put(name, b"hello").unwrap();
+        assert_eq!(blobs.read(name).unwrap(), b"hello");
+    }
+
+    /// What the others have; a peer that is not listed does not answer.
+    struct Others {
+        names: Vec<&'static str>,
+        have: BTreeMap<&'static str, Vec<u8>>,
+    }
+
+    impl BlobPeers for Others {
+        fn voters(&self) -> Vec<String> {
+            self.names.iter().map(|name| (*name).to_owned()).collect()
+        }
+        fn push(&self, peer: String, _: Digest) -> BoxFuture<'_, Result<(), String>> {
+            let alive = self.have.contains_key(peer.as_str());
+            Box::pin(async move { if alive { Ok(()) } else { Err("away".into()) } })
+        }
+        fn fetch(&self, peer: String, _: Digest) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+            let content = self.have.get(peer.as_str()).cloned();
+            Box::pin(async move { content.ok_or_else(|| "away".into()) })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_majority_is_needed_and_enough() {
+        let check =
+            async |names: &[&'static str], alive: &[&'static str], expected: Option<usize>| {
+                let have = alive.iter().map(|name| (*name, Vec::new())).collect();
+                let others = Others { names: names.to_vec(), have };
+                let got = spread(&others, digest(b"x")).await;
+                assert_eq!(got.as_ref().ok().copied(), expected, "{names:?} {alive:?} {got:?}");
+            };
+        check(&[], &[], Some(1)).await;
+        check(&["b"], &["b"], Some(2)).await;
+        check(&["b"], &[], None).await;
+        check(&["b", "c"], &["c"], Some(2)).await;
+        check(&["b", "c"], &[], None).await;
+        check(&["b", "c", "d", "e"], &["c"], None).await;
+        check(&["b", "c", "d", "e"], &["c", "e"], Some(3)).await;
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_or_damaged_here_comes_from_another_replica() {
+        let folder = Folder::new();
+        let blobs = store(&folder);
+        let name = digest(b"hello");
+        let have = BTreeMap::from([("c", b"wrong".to_vec()), ("d", b"hello".to_vec())]);
+        let others = Others { names: vec!["b", "c", "d"], have };
+        assert_eq!(obtain(&blobs, &others, name).await.unwrap(), b"hello");
+        assert_eq!(blobs.read(name).unwrap(), b"hello", "kept for the next time");
+        fs::write(folder.0.join("blobs").join(name.to_string()), b"hellO").unwrap();
+        assert_eq!(obtain(&blobs, &others, name).await.unwrap(), b"hello");
+        let nobody = obtain(&blobs, &others, digest(b"other")).await.unwrap_err().to_string();
+        assert!(nobody.contains("b: away") && nobody.contains("c: the content"), "{nobody}");
+    }
+}

@@ -1,0 +1,517 @@
+//! Checkpoints: the whole state of a cell in one file, for backups, questions and the simulator.
+//!
+//! A checkpoint is a state with the place in the log it stands at and a hash of itself. From it and
+//! the log after it, any later moment can be had again: [`replay`] applies entries up to an index
+//! or a time, with the very `apply` that made them. From it alone, a new cell can be started when
+//! all replicas are lost: [`restore`].
+//!
+//! Restoring goes through the store's own front door: a replica with a single voter is started on
+//! the new directory, its state is made a snapshot, and its short log is purged, so that whoever
+//! joins later must be given that snapshot. Rejected: writing the store's files by hand, which
+//! would be a second writer of a format that has one.
+
+use crate::replicated::{View, pack};
+use cellwright_cell::command::Entry;
+use cellwright_cell::encode::{self, LoadError};
+use cellwright_cell::state::State;
+use cellwright_cell::time::Time;
+use cellwright_store::{
+    CallError, CallFuture, Disk, LoggedEntry, Machine, NodeId, OpenError, Peer, RaftCall, Replica,
+    Role, Settings, Transport,
+};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64;
+
+const MAGIC: [u8; 8] = *b"CELLCKPT";
+const VERSION: u32 = 1;
+/// Magic 8, version 4, index 8, term 8, time 8, hash 8, checksum 8.
+const HEADER: usize = 52;
+const EXTENSION: &str = "ckpt";
+
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    #[error("{path}: {why}")]
+    Io { path: PathBuf, why: io::Error },
+    #[error("{path} is not a checkpoint: {why}")]
+    NotOne { path: PathBuf, why: &'static str },
+    #[error("{path} was written by version {found}; allowed: up to {VERSION}")]
+    TooNew { path: PathBuf, found: u32 },
+    #[error("{path}: {why}")]
+    State { path: PathBuf, why: LoadError },
+    #[error("{path}: the state hashes to {found:016x}, the header says {stated:016x}")]
+    OtherHash { path: PathBuf, found: u64, stated: u64 },
+    #[error("{path} holds a cell already; restore into an empty directory")]
+    NotEmpty { path: String },
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    #[error("the new cell did not start: {0}")]
+    Start(String),
+}
+
+/// What stands in front of the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Log index and term of the last entry in it.
+    pub index: u64,
+    pub term: u64,
+    /// Log time of that entry.
+    pub at: Time,
+    pub hash: u64,
+}
+
+/// A checkpoint file as a list shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub name: String,
+    pub header: Header,
+    pub bytes: u64,
+}
+
+/// What is in a state, in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    pub level: u32,
+    pub machines: usize,
+    pub users: usize,
+    pub jobs: usize,
+    pub tasks: usize,
+    pub crons: usize,
+    pub resources: usize,
+    pub tokens: usize,
+    pub blobs: usize,
+}
+
+impl Counts {
+    #[must_use]
+    pub fn of(state: &State) -> Counts {
+        Counts {
+            level: state.level(),
+            machines: state.machines().len(),
+            users: state.users().len(),
+            jobs: state.jobs().len(),
+            tasks: state.tasks().len(),
+            crons: state.crons().len(),
+            resources: state.resources().len(),
+            tokens: state.tokens().len(),
+            blobs: state.blobs().len(),
+        }
+    }
+}
+
+/// The folder of a replica's checkpoints.
+pub struct Checkpoints {
+    dir: PathBuf,
+    keep: usize,
+}
+
+impl Checkpoints {
+    /// `keep`: how many stay; the oldest go first.
+    #[must_use]
+    pub fn in_data(data: &Path, keep: usize) -> Checkpoints {
+        Checkpoints { dir: data.join("checkpoints"), keep: keep.max(1) }
+    }
+
+    /// Saves a state. One of the same index is replaced.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn save(&self, view: &View) -> Result<Listed, CheckpointError> {
+        fs::create_dir_all(&self.dir).map_err(at(&self.dir))?;
+        let name = format!("{:020}.{EXTENSION}", view.index);
+        let path = self.dir.join(&name);
+        let listed = write(view, &path)?;
+        for old in self.list()?.iter().rev().skip(self.keep) {
+            let path = self.dir.join(&old.name);
+            fs::remove_file(&path).map_err(at(&path))?;
+        }
+        Ok(listed)
+    }
+
+    /// All checkpoints here, oldest first. Files that are not checkpoints are passed over.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn list(&self) -> Result<Vec<Listed>, CheckpointError> {
+        let entries = match fs::read_dir(&self.dir) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(at(&self.dir))?,
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(at(&self.dir))?.path();
+            if path.extension().is_none_or(|extension| extension != EXTENSION) {
+                continue;
+            }
+            match listed(&path) {
+                Ok(listed) => found.push(listed),
+                Err(error) => tracing::warn!(%error, "passed over"),
+            }
+        }
+        found.sort_by_key(|listed| listed.header.index);
+        Ok(found)
+    }
+
+    /// The newest checkpoint that is not beyond the target.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn before(&self, target: Target) -> Result<Option<PathBuf>, CheckpointError> {
+        let reached = |header: &Header| match target {
+            Target::Index(index) => header.index <= index,
+            Target::Time(time) => header.at <= time,
+        };
+        let list = self.list()?;
+        let newest = list.iter().rev().find(|listed| reached(&listed.header));
+        Ok(newest.map(|listed| self.dir.join(&listed.name)))
+    }
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> CheckpointError {
+    let path = path.to_owned();
+    move |why| CheckpointError::Io { path: path.clone(), why }
+}
+
+/// Writes a checkpoint to a file of one's choice: whole, or not at all.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write(view: &View, path: &Path) -> Result<Listed, CheckpointError> {
+    let mut state = view.state.clone();
+    let header = Header { index: view.index, term: view.term, at: state.now(), hash: state.hash() };
+    let mut bytes = header.encode();
+    bytes.extend_from_slice(&encode::save(&state));
+    let fresh = path.with_extension("unfinished");
+    let written = File::create(&fresh).and_then(|mut file| {
+        file.write_all(&bytes)?;
+        file.sync_all()
+    });
+    written.map_err(at(&fresh))?;
+    fs::rename(&fresh, path).map_err(at(path))?;
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        File::open(folder).and_then(|dir| dir.sync_all()).map_err(at(folder))?;
+    }
+    let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    Ok(Listed { name, header, bytes: bytes.len() as u64 })
+}
+
+fn listed(path: &Path) -> Result<Listed, CheckpointError> {
+    let mut file = File::open(path).map_err(at(path))?;
+    let mut head = [0; HEADER];
+    io::Read::read_exact(&mut file, &mut head).map_err(at(path))?;
+    let header = Header::decode(&head, path)?;
+    let bytes = file.metadata().map_err(at(path))?.len();
+    let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    Ok(Listed { name, header, bytes })
+}
+
+/// Reads a checkpoint and checks all of it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read(path: &Path) -> Result<(Header, View), CheckpointError> {
+    let bytes = fs::read(path).map_err(at(path))?;
+    let header = Header::decode(&bytes, path)?;
+    let mut state = encode::load(&bytes[HEADER..])
+        .map_err(|why| CheckpointError::State { path: path.to_owned(), why })?;
+    let (found, stated) = (state.hash(), header.hash);
+    if found != stated {
+        return Err(CheckpointError::OtherHash { path: path.to_owned(), found, stated });
+    }
+    Ok((header, View { state, index: header.index, term: header.term }))
+}
+
+impl Header {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        for word in [self.index, self.term, self.at.0, self.hash] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        let checksum = xxh3_64(&bytes);
+        bytes.extend_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8], path: &Path) -> Result<Header, CheckpointError> {
+        let not_one = |why| CheckpointError::NotOne { path: path.to_owned(), why };
+        let head = bytes.first_chunk::<HEADER>().ok_or_else(|| not_one("it is too short"))?;
+        if head[..8] != MAGIC {
+            return Err(not_one("it begins otherwise"));
+        }
+        let word = |from: usize| {
+            let mut eight = [0; 8];
+            eight.copy_from_slice(&head[from..from + 8]);
+            u64::from_le_bytes(eight)
+        };
+        if xxh3_64(&head[..HEADER - 8]) != word(HEADER - 8) {
+            return Err(not_one("the checksum of its header does not match"));
+        }
+        let found = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+        if found > VERSION {
+            return Err(CheckpointError::TooNew { path: path.to_owned(), found });
+        }
+        Ok(Header { index: word(12), term: word(20), at: Time(word(28)), hash: word(36) })
+    }
+}
+
+/// How far to replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Up to and with this log index.
+    Index(u64),
+    /// Up to and with the last entry of this log time or before.
+    Time(Time),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplayError {
+    #[error("the state stands at {at} already, beyond what is asked for; start from an older one")]
+    Beyond { at: u64 },
+    #[error("entry {index} does not decode: {why}")]
+    Entry { index: u64, why: LoadError },
+    #[error("the entries begin at {first}, the state stands at {at}; entries between are missing")]
+    Missing { at: u64, first: u64 },
+}
+
+/// Whether a replay wants more entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    More,
+    Reached,
+}
+
+/// Goes on from `view` with entries of the log, oldest first, until the target is reached. Entries
+/// that the state holds already are passed over. `first` is the first index the log still has.
+///
+/// # Errors
+/// When the target lies before the state, or an entry is missing or does not decode.
+pub fn replay(
+    view: &mut View,
+    first: u64,
+    entries: &[LoggedEntry],
+    target: Target,
+) -> Result<Progress, ReplayError> {
+    let beyond = match target {
+        Target::Index(index) => view.index > index,
+        Target::Time(time) => view.state.now() > time,
+    };
+    if beyond {
+        return Err(ReplayError::Beyond { at: view.index });
+    }
+    if first > view.index.saturating_add(1) {
+        return Err(ReplayError::Missing { at: view.index, first });
+    }
+    let held = view.index;
+    for logged in entries.iter().filter(|logged| logged.index > held) {
+        let entry: Entry = encode::load_entry(&logged.payload)
+            .map_err(|why| ReplayError::Entry { index: logged.index, why })?;
+        let past = match target {
+            Target::Index(index) => logged.index > index,
+            Target::Time(time) => entry.now > time,
+        };
+        if past {
+            return Ok(Progress::Reached);
+        }
+        view.state.apply(&entry, &mut Vec::new());
+        (view.index, view.term) = (logged.index, logged.term);
+    }
+    Ok(match target {
+        Target::Index(index) if view.index >= index => Progress::Reached,
+        _ => Progress::More,
+    })
+}
+
+/// Makes a new cell of one voter from a state, in an empty directory. The replica `me` can then be
+/// started there as usual, and others can join it.
+///
+/// # Errors
+/// When the directory is not empty or the store does not start.
+pub async fn restore(
+    view: View,
+    disk: Arc<dyn Disk>,
+    me: (NodeId, Peer),
+    mut settings: Settings,
+) -> Result<u64, CheckpointError> {
+    for folder in ["log", "snap"] {
+        let found = disk.list(folder).map_err(at(Path::new(folder)))?;
+        if !found.is_empty() {
+            return Err(CheckpointError::NotEmpty { path: folder.to_owned() });
+        }
+    }
+    let start = |why: &dyn std::fmt::Display| CheckpointError::Start(why.to_string());
+    // Nothing stays behind the snapshot: a replica that joins must be given the state.
+    settings.keep_entries = 0;
+    let empty = Entry { now: view.state.now(), requests: Vec::new() };
+    let (id, peer) = me;
+    let seed = Seed(View { index: 0, term: 0, ..view });
+    let replica = Replica::open(id, settings, disk, Arc::new(Alone), seed).await?;
+    replica.bootstrap(BTreeMap::from([(id, peer)])).await.map_err(|e| start(&e))?;
+    let mut status = replica.watch();
+    let leads = status.wait_for(|status| status.role == Role::Leader).await.is_ok();
+    if !leads {
+        return Err(start(&"it never led"));
+    }
+    let entry = encode::save_entry(&empty);
+    replica.propose(entry).await.map_err(|e| start(&e))?;
+    let index = replica.snapshot_now().await.map_err(|e| start(&e))?;
+    let purged = status.wait_for(|status| status.purged >= Some(index)).await.is_ok();
+    replica.shutdown().await;
+    if purged { Ok(index) } else { Err(start(&"its log was not purged")) }
+}
+
+/// The machine of a cell that is being restored: it holds the state and takes one empty entry,
+/// which gives the state its place in the new log.
+struct Seed(View);
+
+impl Machine for Seed {
+    fn apply(&mut self, index: u64, term: u64, payload: &[u8]) -> Vec<u8> {
+        if let Ok(entry) = encode::load_entry(payload) {
+            self.0.state.apply(&entry, &mut Vec::new());
+            (self.0.index, self.0.term) = (index, term);
+        }
+        Vec::new()
+    }
+
+    fn snapshot(&self) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
+        let view = self.0.clone();
+        Box::new(move || pack(&view))
+    }
+
+    fn restore(&mut self, _: u64, _: &[u8]) -> Result<(), String> {
+        Err("a directory that was empty has a snapshot".to_owned())
+    }
+}
+
+/// A cell of one has nobody to call.
+struct Alone;
+
+impl Transport for Alone {
+    fn call(&self, _: NodeId, peer: Peer, _: RaftCall) -> CallFuture {
+        Box::pin(async move { Err(CallError::Unreachable(peer.address)) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segments::tests::Folder;
+    use cellwright_cell::command::{Actor, Command, Request};
+    use cellwright_cell::name::Name;
+
+    fn entry(index: u64) -> LoggedEntry {
+        let name = Name::new(&format!("u{index}")).unwrap();
+        let command = Command::AddUser { name };
+        let requests = vec![Request { by: Actor::System, id: None, command }];
+        let payload = encode::save_entry(&Entry { now: Time(index * 10), requests });
+        LoggedEntry { index, term: 1, payload: payload.into() }
+    }
+
+    /// The state after the given entries of one user each.
+    fn after(indexes: impl Iterator<Item = u64>) -> View {
+        let mut view = View { state: State::default(), index: 0, term: 0 };
+        let entries: Vec<LoggedEntry> = indexes.map(entry).collect();
+        replay(&mut view, 1, &entries, Target::Index(u64::MAX)).unwrap();
+        view
+    }
+
+    fn hash(view: &View) -> u64 {
+        view.state.clone().hash()
+    }
+
+    #[test]
+    fn a_checkpoint_comes_back_as_it_was() {
+        let folder = Folder::new();
+        let checkpoints = Checkpoints::in_data(&folder.0, 2);
+        assert_eq!(checkpoints.list().unwrap(), []);
+        for last in [3, 5, 9] {
+            checkpoints.save(&after(1..=last)).unwrap();
+        }
+        let list = checkpoints.list().unwrap();
+        let indexes: Vec<u64> = list.iter().map(|listed| listed.header.index).collect();
+        assert_eq!(indexes, [5, 9], "the oldest went");
+        let path = checkpoints.before(Target::Index(8)).unwrap().unwrap();
+        let (header, view) = read(&path).unwrap();
+        assert_eq!((header.index, header.term, header.at), (5, 1, Time(50)));
+        assert_eq!(hash(&view), hash(&after(1..=5)));
+        assert_eq!(Counts::of(&view.state).users, 5);
+        assert_eq!(checkpoints.before(Target::Time(Time(49))).unwrap(), None);
+        let newest = checkpoints.before(Target::Time(Time(90))).unwrap().unwrap();
+        assert_eq!(read(&newest).unwrap().0.index, 9);
+    }
+
+    #[test]
+    fn a_flipped_byte_anywhere_is_found() {
+        let folder = Folder::new();
+        let path = folder.0.join("x.ckpt");
+        write(&after(1..=3), &path).unwrap();
+        let good = fs::read(&path).unwrap();
+        for at in 0..good.len() {
+            let mut bytes = good.clone();
+            bytes[at] ^= 0x20;
+            fs::write(&path, &bytes).unwrap();
+            assert!(read(&path).is_err(), "byte {at}");
+        }
+        fs::write(&path, &good[..good.len() - 1]).unwrap();
+        assert!(read(&path).is_err());
+    }
+
+    #[test]
+    fn any_later_moment_can_be_had_again() {
+        let entries: Vec<LoggedEntry> = (4..=9).map(entry).collect();
+        let check = |target, expected: u64, progress| {
+            let mut view = after(1..=5);
+            assert_eq!(replay(&mut view, 4, &entries, target), Ok(progress));
+            assert_eq!((view.index, hash(&view)), (expected, hash(&after(1..=expected))));
+        };
+        check(Target::Index(7), 7, Progress::Reached);
+        check(Target::Index(5), 5, Progress::Reached);
+        check(Target::Time(Time(75)), 7, Progress::Reached);
+        check(Target::Time(Time(80)), 8, Progress::Reached);
+        check(Target::Index(12), 9, Progress::More);
+        check(Target::Time(Time(999)), 9, Progress::More);
+        let mut view = after(1..=5);
+        let beyond = replay(&mut view, 4, &entries, Target::Index(4));
+        assert_eq!(beyond, Err(ReplayError::Beyond { at: 5 }));
+        let missing = replay(&mut view, 7, &entries[3..], Target::Index(9));
+        assert_eq!(missing, Err(ReplayError::Missing { at: 5, first: 7 }));
+    }
+
+    #[tokio::test]
+    async fn a_new_cell_starts_from_a_checkpoint_and_its_log_begins_after_it() {
+        let folder = Folder::new();
+        let me = || (7, Peer { name: "m1".into(), address: "127.0.0.1:1".into() });
+        let settings = || Settings { cell: [1; 16], ..Settings::default() };
+        let index = restore(after(1..=5), folder.disk(), me(), settings()).await.unwrap();
+        let again = restore(after(1..=5), folder.disk(), me(), settings()).await;
+        assert!(matches!(again, Err(CheckpointError::NotEmpty { .. })));
+        // Whoever opens it gets the state first.
+        struct Probe(Arc<std::sync::Mutex<Option<View>>>);
+        impl Machine for Probe {
+            fn apply(&mut self, _: u64, _: u64, _: &[u8]) -> Vec<u8> {
+                Vec::new()
+            }
+            fn snapshot(&self) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
+                Box::new(Vec::new)
+            }
+            fn restore(&mut self, index: u64, bytes: &[u8]) -> Result<(), String> {
+                let view = crate::replicated::unpack(bytes)?;
+                assert!(view.index <= index);
+                *self.0.lock().unwrap() = Some(view);
+                Ok(())
+            }
+        }
+        let seen = Arc::new(std::sync::Mutex::new(None));
+        let (disk, probe) = (folder.disk(), Probe(seen.clone()));
+        let replica = Replica::open(7, settings(), disk, Arc::new(Alone), probe).await.unwrap();
+        let view = seen.lock().unwrap().take().unwrap();
+        assert_eq!(Counts::of(&view.state).users, 5);
+        assert_eq!(view.index, index);
+        let gone = replica.read_entries(index, 1 << 20).await;
+        assert!(gone.is_err(), "the log must not reach back before the state");
+        replica.shutdown().await;
+    }
+}

@@ -1,0 +1,120 @@
+//! Emptying machines that drain (B41): tasks leave as their jobs' disruption budgets allow, a
+//! bounded number at a time over the whole cell, machine by machine in turn, so that every drain
+//! makes progress and none waits for the largest.
+//!
+//! An alloc leaves with all that is in it. Where that would break a budget of the jobs inside, its
+//! tasks leave one by one first: otherwise an alloc with two tasks of a job that allows one to be
+//! down would hold its machine for ever. An alloc takes its tasks back even while its machine
+//! drains, so each is asked to leave it only once: to chase a task that the scheduler puts back
+//! would disturb it for nothing.
+
+use super::sweep::Sweep;
+use super::{Draft, Look};
+use cellwright_cell::command::{Command, EvictCause};
+use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::task::Task;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug, Default)]
+pub struct Memory {
+    machines: Sweep<MachineId>,
+    /// Tasks asked to leave an alloc, by alloc, and the attempt that was asked.
+    asked: BTreeMap<(TaskId, TaskId), u32>,
+}
+
+pub fn step(look: &Look<'_>, memory: &mut Memory, draft: &mut Draft<'_>) {
+    let (state, settings) = (look.state, look.settings);
+    memory.machines.look(state.machines(), settings.rows, |row| row.draining);
+    let watched = memory.machines.watched().iter();
+    let leaving: usize =
+        watched.filter_map(|id| state.machine_load(*id)).map(|load| load.leaving as usize).sum();
+    memory.asked.retain(|(alloc, _), _| {
+        let machine = state.tasks().get(*alloc).and_then(|row| row.machine);
+        machine.is_some_and(|machine| memory.machines.watched().contains(&machine))
+    });
+    let mut round = Round {
+        look,
+        asked: &mut memory.asked,
+        chosen: BTreeSet::new(),
+        room: settings.draining_at_once.saturating_sub(leaving),
+        looks: settings.rows,
+    };
+    let mut machines = memory.machines.in_turn();
+    // One task of each machine, then another of each that still had one to give.
+    while !machines.is_empty() && round.goes_on(draft) {
+        machines.retain(|machine| {
+            if !round.goes_on(draft) {
+                return true;
+            }
+            memory.machines.served(*machine);
+            round.evict_one(*machine, draft)
+        });
+    }
+}
+
+struct Round<'a> {
+    look: &'a Look<'a>,
+    asked: &'a mut BTreeMap<(TaskId, TaskId), u32>,
+    chosen: BTreeSet<TaskId>,
+    /// Tasks that may yet be told to leave.
+    room: usize,
+    /// Tasks that may yet be looked at.
+    looks: usize,
+}
+
+impl Round<'_> {
+    fn goes_on(&self, draft: &Draft<'_>) -> bool {
+        self.room > 0 && self.looks > 0 && !draft.is_full()
+    }
+
+    /// Tells one more task of the machine to leave; false when none can.
+    fn evict_one(&mut self, machine: MachineId, draft: &mut Draft<'_>) -> bool {
+        let state = self.look.state;
+        let Some(load) = state.machine_load(machine) else { return false };
+        for task in &load.tasks {
+            self.looks = self.looks.saturating_sub(1);
+            let Some(row) = state.tasks().get(*task) else { continue };
+            // What is inside an alloc goes with it.
+            if row.alloc.is_some() {
+                continue;
+            }
+            if self.evict(*task, row, draft) || self.evict_inner(*task, draft) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn evict_inner(&mut self, alloc: TaskId, draft: &mut Draft<'_>) -> bool {
+        let state = self.look.state;
+        if self.chosen.contains(&alloc) {
+            return false;
+        }
+        let inner = state.alloc_load(alloc).map_or(&[][..], |load| &load.tasks);
+        inner.iter().any(|task| {
+            let Some(row) = state.tasks().get(*task) else { return false };
+            // One that is still there was asked in vain; one of a later attempt has come back.
+            let asked = self.asked.get(&(alloc, *task));
+            let stayed = asked.is_none_or(|attempt| *attempt == row.attempt);
+            let goes = stayed && self.evict(*task, row, draft);
+            if goes {
+                self.asked.insert((alloc, *task), row.attempt);
+            }
+            goes
+        })
+    }
+
+    fn evict(&mut self, task: TaskId, row: &Task, draft: &mut Draft<'_>) -> bool {
+        if !row.state.holds_resources() || self.chosen.contains(&task) {
+            return false;
+        }
+        let evict = Command::Evict { task, attempt: row.attempt, cause: EvictCause::Drain };
+        let goes = draft.takes(&evict) && draft.budgets.take(self.look.state, task, |_| None);
+        if goes {
+            self.chosen.insert(task);
+            self.room -= 1;
+            draft.push(evict);
+        }
+        goes
+    }
+}

@@ -1,0 +1,175 @@
+//! From what agents measure to what is reserved (B40). A link shard keeps a running estimate for
+//! each task it hears of, soft state that dies with it, and says what should be logged: a rise at
+//! once, because others may sit on that room already; decays gathered, because they only make room.
+//!
+//! What is wanted is compared with what the state has, not with what was asked for: a change that
+//! was lost on its way is simply asked for again with the next sample.
+//!
+//! A shard that meets a task for the first time, after an election or a redial, knows nothing of
+//! its past. It takes what is reserved now for what the past justified, as if usage had just
+//! peaked there: starting from the limits would take back all reclaimed room of a replica's share
+//! at every election, starting from the first sample would give away the memory of peaks.
+
+use cellwright_api::internal::TaskUsage;
+use cellwright_cell::command::ReservationChange;
+use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::reclaim::{Estimate, Sample, Settings};
+use cellwright_cell::resource::{Dimension, Resources};
+use cellwright_cell::spec::{JobKind, JobSpec};
+use cellwright_cell::state::State;
+use cellwright_cell::task::{Task, TaskState};
+use cellwright_cell::time::{Span, Time};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// How long decays gather.
+const GATHER: Span = Span::seconds(30);
+/// Most changes given at once, beyond the rises of the report itself.
+const MOST_CHANGES: usize = 1000;
+/// Estimates looked at per report, to forget those of tasks that are gone.
+const TIDIED: usize = 32;
+/// Estimates are dated by elapsed time, from this date on: far enough from zero for any past.
+const EPOCH: u64 = 1 << 50;
+
+#[derive(Debug)]
+struct Watched {
+    attempt: u32,
+    limits: Resources,
+    estimate: Estimate,
+}
+
+#[derive(Debug, Default)]
+pub struct ReclaimFeed {
+    settings: Settings,
+    tasks: BTreeMap<TaskId, Watched>,
+    /// Decays that wait for company.
+    decays: BTreeMap<TaskId, ReservationChange>,
+    given: Span,
+    tidied: Option<TaskId>,
+}
+
+impl ReclaimFeed {
+    #[must_use]
+    pub fn new(settings: Settings) -> ReclaimFeed {
+        ReclaimFeed { settings, ..ReclaimFeed::default() }
+    }
+
+    /// Takes in what the agent of `machine` measured, `at` in elapsed time; returns what to log.
+    pub fn take(
+        &mut self,
+        state: &State,
+        machine: MachineId,
+        usage: &[TaskUsage],
+        at: Span,
+    ) -> Vec<ReservationChange> {
+        let mut changes = Vec::new();
+        for usage in usage {
+            match self.sample(state, machine, usage, at) {
+                Some((change, true)) => {
+                    self.decays.remove(&change.task);
+                    changes.push(change);
+                }
+                Some((change, false)) => drop(self.decays.insert(change.task, change)),
+                None => {}
+            }
+        }
+        self.tidy(state);
+        if at.0.saturating_sub(self.given.0) >= GATHER.0 {
+            while changes.len() < MOST_CHANGES {
+                let Some((_, change)) = self.decays.pop_first() else {
+                    self.given = at;
+                    break;
+                };
+                changes.push(change);
+            }
+        }
+        changes
+    }
+
+    /// The reservation the task should have, if another than it has, and whether it rises.
+    fn sample(
+        &mut self,
+        state: &State,
+        machine: MachineId,
+        usage: &TaskUsage,
+        at: Span,
+    ) -> Option<(ReservationChange, bool)> {
+        let row = state.tasks().get(usage.task)?;
+        let present = row.attempt == usage.attempt
+            && row.machine == Some(machine)
+            && row.state == TaskState::Running;
+        let spec = state.spec_of(row).filter(|spec| present && is_reclaimable(spec))?;
+        let limits = spec.limits_of(row.index);
+        let known = self.tasks.get(&usage.task);
+        if known.is_none_or(|known| known.attempt != row.attempt || known.limits != limits) {
+            let running = state.now().since(row.changed_at);
+            let estimate = first_estimate(&self.settings, row, limits, running, at);
+            self.tasks.insert(usage.task, Watched { attempt: row.attempt, limits, estimate });
+        }
+        let watched = self.tasks.get_mut(&usage.task)?;
+        watched.estimate.sample(&self.settings, Sample { at: date(at), usage: usage.used });
+        let kept = spec.retain_disk.map_or(0, |retain| retain.bytes);
+        let kept = Resources { disk: kept, ..Resources::ZERO };
+        let reservation = watched.estimate.logged().max(kept);
+        if reservation == row.reservation {
+            self.decays.remove(&usage.task);
+            return None;
+        }
+        let rises = Dimension::ALL.into_iter().any(|d| reservation.get(d) > row.reservation.get(d));
+        let change = ReservationChange { task: usage.task, attempt: row.attempt, reservation };
+        Some((change, rises))
+    }
+
+    /// Forgets a few tasks that run no more; all have their turn in time.
+    fn tidy(&mut self, state: &State) {
+        let from = self.tidied.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.tasks.range((from, Bound::Unbounded)).take(TIDIED);
+        let runs = |id: TaskId, watched: &Watched| {
+            let row = state.tasks().get(id).filter(|row| row.state == TaskState::Running);
+            row.is_some_and(|row| row.attempt == watched.attempt)
+        };
+        let looked: Vec<(TaskId, bool)> =
+            next.map(|(id, watched)| (*id, runs(*id, watched))).collect();
+        self.tidied = if looked.len() < TIDIED { None } else { looked.last().map(|(id, _)| *id) };
+        for (id, _) in looked.into_iter().filter(|(_, runs)| !runs) {
+            self.tasks.remove(&id);
+            self.decays.remove(&id);
+        }
+    }
+}
+
+fn is_reclaimable(spec: &JobSpec) -> bool {
+    spec.reclaimable && spec.kind == JobKind::Tasks
+}
+
+fn date(at: Span) -> Time {
+    Time(EPOCH.saturating_add(at.0))
+}
+
+/// The estimate of a task that has run for a while and reserves what it does.
+fn first_estimate(
+    settings: &Settings,
+    task: &Task,
+    limits: Resources,
+    running: Span,
+    at: Span,
+) -> Estimate {
+    let now = date(at);
+    if running < settings.warm_up {
+        return Estimate::new(limits, Time(now.0.saturating_sub(running.0)));
+    }
+    // So long ago that all of the way from the limits has decayed.
+    let mut estimate = Estimate::new(limits, Time::ZERO);
+    let mut peak = Resources::ZERO;
+    for dimension in Dimension::ALL {
+        let margin = u128::from(settings.dimensions[dimension as usize].margin_permille);
+        let reserved = u128::from(task.reservation.get(dimension));
+        let without_margin = reserved * 1000 / (1000 + margin);
+        peak.set(dimension, u64::try_from(without_margin).unwrap_or(u64::MAX));
+    }
+    estimate.sample(settings, Sample { at: now, usage: peak });
+    estimate
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,321 @@
+//! The core of the master: a pure step from what happened to what is to be done. It owns what only
+//! the leader knows and nobody needs after it: the queue at the door, the batches under way, who
+//! was heard when, which scheduler holds which lane. Everything else is in the log.
+//!
+//! **Invariant:** every accepted request is answered exactly once: with its verdict, or with why
+//! there is none.
+
+use crate::admission::Admission;
+use crate::batching::Batching;
+use crate::controller;
+use crate::input::{BatchId, Committed, Input, Now, Origin, Output, Role, Ticket, Unavailable};
+use crate::lease::{Leases, TooManyLanes};
+use crate::liveness::Liveness;
+use crate::settings::Settings;
+use cellwright_api::internal::{Difference, LinkForward};
+use cellwright_cell::command::{Actor, Command, Request};
+use cellwright_cell::state::State;
+use cellwright_cell::task::{Task, TaskState};
+use cellwright_cell::time::{Span, Time};
+use std::collections::BTreeMap;
+
+/// Requests that are answered together.
+struct Queued {
+    /// `None`: nobody waits for the answer.
+    ticket: Option<Ticket>,
+    requests: Vec<Request>,
+}
+
+/// A batch on its way: whose requests stand where in it.
+struct Flying {
+    parts: Vec<(Option<Ticket>, usize)>,
+}
+
+pub struct Core {
+    settings: Settings,
+    role: Role,
+    queue: Admission<Queued>,
+    batching: Batching,
+    flying: BTreeMap<BatchId, Flying>,
+    next_batch: u64,
+    /// The last date given and when, see [`Core::date`].
+    dated: (Time, Span),
+    /// No task waits for the lease of its predecessor to run out.
+    may_leap: bool,
+    liveness: Liveness,
+    leases: Leases,
+    controllers: controller::Memory,
+    /// Commands of the controllers that have not come back yet. None are asked for meanwhile.
+    controlling: usize,
+    next_control: Span,
+}
+
+const CONTROLLERS: Ticket = Ticket(0);
+/// A wall clock further ahead than this is not drift. Well below the margin that `apply` adds to
+/// leases.
+const LEAP: Span = Span(1000);
+
+/// Whether some task may not start yet because its predecessor may still run.
+fn lease_waited_for(state: &State) -> bool {
+    let waits = |task: &Task| {
+        let lease = state.spec_of(task).and_then(|spec| spec.at_most_one);
+        lease.is_some() && task.state == TaskState::Pending && task.not_before > state.now()
+    };
+    state.tasks().iter().any(|(_, task)| waits(task))
+}
+
+impl Core {
+    #[must_use]
+    pub fn new(settings: Settings) -> Core {
+        Core {
+            queue: Admission::new(settings.admission),
+            batching: Batching::new(settings.batching),
+            liveness: Liveness::new(settings.liveness, Span::ZERO),
+            leases: Leases::new(settings.scheduler_lease),
+            controllers: controller::Memory::default(),
+            settings,
+            role: Role::default(),
+            flying: BTreeMap::new(),
+            next_batch: 0,
+            dated: (Time::ZERO, Span::ZERO),
+            may_leap: false,
+            controlling: 0,
+            next_control: Span::ZERO,
+        }
+    }
+
+    /// `look` gives the state as of now; it is asked only where a decision needs it.
+    pub fn step(
+        &mut self,
+        input: Input,
+        now: Now,
+        look: &dyn Fn() -> State,
+        outputs: &mut Vec<Output>,
+    ) {
+        match input {
+            Input::Tick => self.on_tick(now, look, outputs),
+            Input::Role(role) => self.on_role(role, now, look, outputs),
+            Input::Requests { ticket, origin, bytes, requests } => {
+                self.on_requests(ticket, &origin, bytes, requests, outputs);
+            }
+            Input::Committed { batch, result } => self.on_committed(batch, result, outputs),
+            Input::Forward(forward) => self.on_forward(forward, now, look),
+            Input::Lease { ticket, scheduler, lane, passes: _ } => {
+                let refused = |error: TooManyLanes| Unavailable::Overloaded {
+                    who: error.to_string(),
+                    retry_after: self.settings.scheduler_lease,
+                };
+                let answer = match self.role.leading {
+                    true => self.leases.ask(&scheduler, &lane, now.elapsed).map_err(refused),
+                    false => Err(self.not_leader()),
+                };
+                outputs.push(Output::Lease { ticket, answer });
+            }
+        }
+    }
+
+    /// Starts batches while there is something to send and room in flight.
+    pub fn flush(&mut self, now: Now, outputs: &mut Vec<Output>) {
+        if !self.role.leading {
+            return;
+        }
+        while let Some(room) = self.batching.room(self.queue.waiting()) {
+            let taken = self.queue.pop_batch(room);
+            self.batching.sent();
+            self.next_batch += 1;
+            let batch = BatchId(self.next_batch);
+            let date = self.date(now);
+            let parts = taken.iter().map(|q| (q.ticket, q.requests.len())).collect();
+            let requests = taken.into_iter().flat_map(|q| q.requests).collect();
+            self.flying.insert(batch, Flying { parts });
+            outputs.push(Output::Propose { batch, now: date, requests });
+        }
+    }
+
+    /// The date of what happens now: the wall clock's, but it never runs backwards, never stands
+    /// still, and does not leap while leases are waited for. Where the wall clock is behind the log
+    /// (a leader before us had one that was ahead) or leaps, dates go on by elapsed time, so that a
+    /// back-off or lease ends when it really has.
+    fn date(&mut self, now: Now) -> Time {
+        let (last, at) = self.dated;
+        let steady = last.plus(Span(now.elapsed.0.saturating_sub(at.0)));
+        let leaps = now.wall > steady.plus(LEAP);
+        let date = if leaps && !self.may_leap { steady } else { steady.max(now.wall) };
+        self.dated = (date, now.elapsed);
+        date
+    }
+
+    fn leap_wanted(&self, now: Now) -> bool {
+        let (last, at) = self.dated;
+        now.wall > last.plus(Span(now.elapsed.0.saturating_sub(at.0))).plus(LEAP)
+    }
+
+    fn not_leader(&self) -> Unavailable {
+        Unavailable::NotLeader { leader: self.role.leader.clone() }
+    }
+
+    fn on_requests(
+        &mut self,
+        ticket: Ticket,
+        origin: &Origin,
+        bytes: usize,
+        requests: Vec<Request>,
+        outputs: &mut Vec<Output>,
+    ) {
+        let refuse = |why| Output::Answer { ticket, result: Err(why) };
+        if !self.role.leading {
+            return outputs.push(refuse(self.not_leader()));
+        }
+        let limit = self.settings.batching.most.bytes;
+        if bytes > limit {
+            return outputs.push(refuse(Unavailable::TooLarge { bytes, limit }));
+        }
+        let item = Queued { ticket: Some(ticket), requests };
+        if let Err(overload) = self.queue.push(origin, bytes, item) {
+            let (who, retry_after) = (origin.to_string(), overload.retry_after);
+            outputs.push(refuse(Unavailable::Overloaded { who, retry_after }));
+        }
+    }
+
+    /// Commands of the core itself: nobody waits for them, and they are never behind users.
+    fn enqueue(&mut self, ticket: Option<Ticket>, commands: Vec<Command>) {
+        if commands.is_empty() {
+            return;
+        }
+        let requests: Vec<Request> = commands
+            .into_iter()
+            .map(|command| Request { by: Actor::System, id: None, command })
+            .collect();
+        let bytes = postcard::experimental::serialized_size(&requests).unwrap_or(0);
+        // A full system lane drops what it is told here: differences and controllers' commands are
+        // found again from the state.
+        let queued = self.queue.push(&Origin::System, bytes, Queued { ticket, requests });
+        if queued.is_err() && ticket == Some(CONTROLLERS) {
+            self.controlling = 0;
+        }
+    }
+
+    fn on_committed(
+        &mut self,
+        batch: BatchId,
+        result: Result<Committed, Unavailable>,
+        outputs: &mut Vec<Output>,
+    ) {
+        let Some(flying) = self.flying.remove(&batch) else { return };
+        self.batching.done();
+        let mut rest = result.as_ref().map(|done| done.verdicts.as_slice()).unwrap_or_default();
+        for (ticket, count) in flying.parts {
+            let (own, later) = rest.split_at(count.min(rest.len()));
+            rest = later;
+            match ticket {
+                None => {}
+                Some(CONTROLLERS) => {
+                    self.controlling = 0;
+                    self.controllers.answered(own);
+                }
+                Some(ticket) => {
+                    let result = result.as_ref().map_err(Clone::clone).map(|done| Committed {
+                        index: done.index,
+                        term: done.term,
+                        verdicts: own.to_vec(),
+                    });
+                    outputs.push(Output::Answer { ticket, result });
+                }
+            }
+        }
+    }
+
+    /// Soft state belongs to one leadership: a new leader gives everybody full grace.
+    fn on_role(
+        &mut self,
+        role: Role,
+        now: Now,
+        look: &dyn Fn() -> State,
+        outputs: &mut Vec<Output>,
+    ) {
+        let was = std::mem::replace(&mut self.role, role);
+        if self.role.leading && (!was.leading || was.term != self.role.term) {
+            self.liveness = Liveness::new(self.settings.liveness, now.elapsed);
+            self.leases = Leases::new(self.settings.scheduler_lease);
+            self.controllers = controller::Memory::default();
+            self.controlling = 0;
+            self.next_control = now.elapsed;
+            let state = look();
+            self.dated = (self.dated.0.max(state.now()), now.elapsed);
+            self.may_leap = !lease_waited_for(&state);
+        }
+        self.liveness.set_voters(&self.role.voters);
+        if was.leading && !self.role.leading {
+            for queued in self.queue.drain() {
+                if let Some(ticket) = queued.ticket.filter(|ticket| *ticket != CONTROLLERS) {
+                    let result = Err(self.not_leader());
+                    outputs.push(Output::Answer { ticket, result });
+                }
+            }
+            outputs.push(Output::Alarms(Vec::new()));
+        }
+    }
+
+    fn on_forward(&mut self, forward: LinkForward, now: Now, look: &dyn Fn() -> State) {
+        if !self.role.leading || forward.term != self.role.term {
+            return;
+        }
+        self.liveness.shard_reported(forward.shard, now.elapsed);
+        for machine in &forward.heard {
+            self.liveness.heard(*machine, forward.shard, now.elapsed);
+        }
+        if forward.differences.is_empty() {
+            return;
+        }
+        let state = look();
+        let commands =
+            forward.differences.into_iter().flat_map(|found| commands(found, &state)).collect();
+        self.enqueue(None, commands);
+    }
+
+    fn on_tick(&mut self, now: Now, look: &dyn Fn() -> State, outputs: &mut Vec<Output>) {
+        if !self.role.leading {
+            return;
+        }
+        let state = look();
+        // Asked only when it matters: it looks at every task.
+        self.may_leap = self.leap_wanted(now) && !lease_waited_for(&state);
+        let found = self.liveness.step(&state, now.elapsed);
+        let down = found.down.iter().map(|machine| Command::MachineDown { machine: *machine });
+        self.enqueue(None, down.collect());
+        outputs.push(Output::Alarms(found.alarms));
+        if self.controlling == 0 && now.elapsed >= self.next_control {
+            self.next_control = Span(now.elapsed.0 + self.settings.control_every.0);
+            let date = self.date(now);
+            let commands =
+                controller::step(&state, date, &self.settings.control, &mut self.controllers);
+            self.controlling = commands.len();
+            self.enqueue(Some(CONTROLLERS), commands);
+        }
+        self.flush(now, outputs);
+    }
+}
+
+/// What a difference seen by a link shard asks of the log.
+fn commands(found: Difference, state: &State) -> Vec<Command> {
+    match found {
+        Difference::Tasks { machine, incarnation, reports } => {
+            vec![Command::TaskReports { machine, incarnation, reports }]
+        }
+        Difference::Packages { machine, packages } => {
+            vec![Command::SetMachinePackages { machine, packages }]
+        }
+        Difference::Reservations(changes) => vec![Command::SetReservations(changes)],
+        Difference::Up { machine: name, incarnation, spec } => {
+            let known = state.machine_named(&name);
+            let row = known.and_then(|id| Some((id, state.machines().get(id)?)));
+            let Some((machine, row)) = row else {
+                // The machine comes up with its next report, when it has a row.
+                return spec.map(|spec| Command::AddMachine(*spec)).into_iter().collect();
+            };
+            let changed = spec.filter(|spec| **spec != row.spec);
+            let update = changed.map(|spec| Command::UpdateMachine { spec: *spec, expect: None });
+            update.into_iter().chain([Command::MachineUp { machine, incarnation }]).collect()
+        }
+    }
+}

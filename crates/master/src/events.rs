@@ -1,0 +1,409 @@
+//! The event log: what happened in the cell, entry by entry, for watchers and for history.
+//!
+//! Every replica writes its own, from the same entries, so a watcher can go on at any of them with
+//! the cursor it holds: the log index and the position within that entry. Nothing is synced on the
+//! way, because the replicated log can tell it again; [`EventLog::sync`] is called before that log
+//! forgets.
+//!
+//! Rows are numbers, and numbers mean nothing once the row is gone. Each record therefore carries
+//! the names its rows had. Rejected: the name in every event, which for a job of a hundred thousand
+//! tasks is the same text a hundred thousand times.
+
+use crate::segments::{Keep, Segments};
+use cellwright_cell::event::{BlobChange, CronChange, Event, TokenChange, What};
+use cellwright_cell::event::{JobChange, MachineChange, ResourceChange, UserChange};
+use cellwright_cell::id::{BlobId, CronId, JobId, MachineId, ResourceId, TokenId, UserId};
+use cellwright_cell::state::State;
+use cellwright_cell::time::Time;
+use cellwright_store::Disk;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+const DIR: &str = "events";
+/// Payload bytes looked at for one answer; an answer has at least one record.
+const READ_BYTES: usize = 4 << 20;
+
+/// A row that has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Object {
+    Job(JobId),
+    Machine(MachineId),
+    User(UserId),
+    Resource(ResourceId),
+    Cron(CronId),
+    Token(TokenId),
+    Blob(BlobId),
+}
+
+/// One event, where it stands and what its row was called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Happened {
+    pub index: u64,
+    pub position: u32,
+    /// `user/job/index`, `user/job`, or the name of what it is about.
+    pub object: String,
+    pub event: Event,
+}
+
+/// A stretch of the feed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Feed {
+    pub items: Vec<Happened>,
+    /// Events between the cursor and the first of these are not here any more, or never were.
+    pub gap: bool,
+    /// Everything after this log index is here; nothing if the log is empty.
+    pub reaches_back_to: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Body {
+    events: Vec<Event>,
+    names: Vec<(Object, String)>,
+}
+
+pub struct EventLog {
+    segments: Segments,
+    names: Mutex<BTreeMap<Object, String>>,
+}
+
+impl EventLog {
+    /// # Errors
+    /// When the files cannot be read.
+    pub fn open(disk: Arc<dyn Disk>, keep: Keep) -> io::Result<EventLog> {
+        let (segments, _) = Segments::open(disk, DIR, keep)?;
+        Ok(EventLog { segments, names: Mutex::default() })
+    }
+
+    /// Takes down what an entry did; `state` is the one after it. An entry that is here already is
+    /// passed over, so the replicated log may be applied again after a restart.
+    ///
+    /// # Errors
+    /// When the disk refuses. The caller must not go on: the feed would have a hole.
+    pub fn append(&self, index: u64, at: Time, events: &[Event], state: &State) -> io::Result<()> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        let names = self.name_all(events, state);
+        if index <= self.segments.last() {
+            return Ok(());
+        }
+        let body = Body { events: events.to_vec(), names };
+        let bytes = postcard::to_stdvec(&body).map_err(io::Error::other)?;
+        self.segments.append(index, at, &bytes)?;
+        Ok(())
+    }
+
+    /// This replica starts from `state`, which stands at `index`. Learns the names of its rows;
+    /// what was not taken down before that index is a gap from now on.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn restored(&self, index: u64, state: &State) -> io::Result<()> {
+        *self.known() = all_names(state);
+        self.segments.skip_to(index)
+    }
+
+    /// Everything taken down so far survives a power cut once this returns.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn sync(&self) -> io::Result<()> {
+        self.segments.sync()
+    }
+
+    /// Forgets what is beyond the bounds of age and size.
+    ///
+    /// # Errors
+    /// When a file cannot be removed.
+    pub fn trim(&self, now: Time) -> io::Result<()> {
+        self.segments.trim(now)
+    }
+
+    /// Index of the last entry taken down.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        self.segments.last()
+    }
+
+    /// Everything after this log index is here; nothing if the log is empty.
+    #[must_use]
+    pub fn reaches_back_to(&self) -> Option<u64> {
+        self.segments.reaches_back_to()
+    }
+
+    /// Events after the one at `position` of entry `index`, oldest first, at most `most`.
+    ///
+    /// # Errors
+    /// When a file cannot be read or is damaged.
+    pub fn read_after(&self, index: u64, position: u32, most: usize) -> io::Result<Feed> {
+        let whole = position == u32::MAX;
+        let from = index.saturating_add(u64::from(whole));
+        let stretch = self.segments.read_from(from, READ_BYTES)?;
+        let mut feed = Feed { gap: stretch.gap, ..Feed::default() };
+        feed.reaches_back_to = self.reaches_back_to();
+        let seen = stretch.records.last().map(|record| record.number);
+        for record in stretch.records {
+            let body: Body = postcard::from_bytes(&record.payload)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let names: BTreeMap<Object, String> = body.names.into_iter().collect();
+            for (at, event) in body.events.into_iter().enumerate() {
+                let at = u32::try_from(at).unwrap_or(u32::MAX);
+                if record.number == index && at <= position {
+                    continue;
+                }
+                if feed.items.len() >= most {
+                    return Ok(feed);
+                }
+                let object = object_of(&event.what, &names);
+                let index = record.number;
+                feed.items.push(Happened { index, position: at, object, event });
+            }
+        }
+        match seen {
+            // The cursor stood on the last event of these: what follows may lie behind a gap.
+            Some(seen) if feed.items.is_empty() => self.read_after(seen, u32::MAX, most),
+            _ => Ok(feed),
+        }
+    }
+
+    /// The names of all rows that the events are about. A row that is gone by now is remembered
+    /// from before, and then forgotten.
+    fn name_all(&self, events: &[Event], state: &State) -> Vec<(Object, String)> {
+        let mut known = self.known();
+        let mut found = BTreeMap::new();
+        for event in events {
+            for object in mentioned(&event.what).into_iter().flatten() {
+                if found.contains_key(&object) {
+                    continue;
+                }
+                let name = match name_in(state, object) {
+                    Some(name) => {
+                        known.insert(object, name.clone());
+                        name
+                    }
+                    None => match known.get(&object) {
+                        Some(name) => name.clone(),
+                        None => format!("{object:?}"),
+                    },
+                };
+                found.insert(object, name);
+            }
+        }
+        for event in events.iter().filter(|event| is_end(&event.what)) {
+            for object in mentioned(&event.what).into_iter().flatten() {
+                if name_in(state, object).is_none() {
+                    known.remove(&object);
+                }
+            }
+        }
+        found.into_iter().collect()
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<Object, String>> {
+        self.names.lock().unwrap_or_else(|_| std::process::abort())
+    }
+}
+
+/// Rows whose names a reader needs: what the event is about, and the other one it mentions.
+fn mentioned(what: &What) -> [Option<Object>; 2] {
+    match what {
+        What::Task { job, .. } | What::Job { job, .. } => [Some(Object::Job(*job)), None],
+        What::Machine { machine, .. } => [Some(Object::Machine(*machine)), None],
+        What::User { user, .. } => [Some(Object::User(*user)), None],
+        What::Resource { resource, machine, .. } => {
+            [Some(Object::Resource(*resource)), machine.map(Object::Machine)]
+        }
+        What::Cron { cron, change: CronChange::Fired { job, .. } } => {
+            [Some(Object::Cron(*cron)), Some(Object::Job(*job))]
+        }
+        What::Cron { cron, .. } => [Some(Object::Cron(*cron)), None],
+        What::Token { token, .. } => [Some(Object::Token(*token)), None],
+        What::Blob { blob, .. } => [Some(Object::Blob(*blob)), None],
+        What::JobRejected { .. } | What::LevelRaised { .. } => [None, None],
+    }
+}
+
+/// Whether the row is gone after this.
+fn is_end(what: &What) -> bool {
+    match what {
+        What::Job { change, .. } => matches!(change, JobChange::Purged),
+        What::Machine { change, .. } => matches!(change, MachineChange::Removed),
+        What::User { change, .. } => matches!(change, UserChange::Removed),
+        What::Resource { change, .. } => matches!(change, ResourceChange::Deleted),
+        What::Cron { change, .. } => matches!(change, CronChange::Removed),
+        What::Token { change, .. } => {
+            matches!(change, TokenChange::Revoked | TokenChange::Expired)
+        }
+        What::Blob { change, .. } => matches!(change, BlobChange::Removed),
+        What::Task { .. } | What::JobRejected { .. } | What::LevelRaised { .. } => false,
+    }
+}
+
+fn name_in(state: &State, object: Object) -> Option<String> {
+    Some(match object {
+        Object::Job(job) => state.job_key(job)?.to_string(),
+        Object::Machine(machine) => state.machines().get(machine)?.spec.name.to_string(),
+        Object::User(user) => state.users().get(user)?.name.to_string(),
+        Object::Resource(resource) => state.resources().get(resource)?.name.to_string(),
+        Object::Cron(cron) => {
+            let row = state.crons().get(cron)?;
+            format!("{}/{}", state.users().get(row.user)?.name, row.spec.name)
+        }
+        Object::Token(token) => state.tokens().get(token)?.id.to_string(),
+        Object::Blob(blob) => state.blobs().get(blob)?.digest.to_string(),
+    })
+}
+
+fn all_names(state: &State) -> BTreeMap<Object, String> {
+    let objects = state
+        .jobs()
+        .iter()
+        .map(|(id, _)| Object::Job(id))
+        .chain(state.machines().iter().map(|(id, _)| Object::Machine(id)))
+        .chain(state.users().iter().map(|(id, _)| Object::User(id)))
+        .chain(state.resources().iter().map(|(id, _)| Object::Resource(id)))
+        .chain(state.crons().iter().map(|(id, _)| Object::Cron(id)))
+        .chain(state.tokens().iter().map(|(id, _)| Object::Token(id)))
+        .chain(state.blobs().iter().map(|(id, _)| Object::Blob(id)));
+    objects.filter_map(|object| Some((object, name_in(state, object)?))).collect()
+}
+
+fn object_of(what: &What, names: &BTreeMap<Object, String>) -> String {
+    let name = |object: Object| match names.get(&object) {
+        Some(name) => name.clone(),
+        None => format!("{object:?}"),
+    };
+    match what {
+        What::Task { job, index, .. } => format!("{}/{index}", name(Object::Job(*job))),
+        What::JobRejected { user, job, .. } => format!("{user}/{job}"),
+        What::LevelRaised { .. } => "cell".to_owned(),
+        other => mentioned(other)[0].map(name).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segments::tests::Folder;
+    use cellwright_cell::command::{Actor, Command, Entry, Request};
+    use cellwright_cell::name::Name;
+    use cellwright_cell::time::Span;
+
+    const KEEP: Keep =
+        Keep { segment_bytes: 300, total_bytes: 1 << 20, age: Span::seconds(1_000_000) };
+
+    fn name(text: &str) -> Name {
+        Name::new(text).unwrap()
+    }
+
+    /// Applies the commands as one entry and takes its events down.
+    fn step(log: &EventLog, state: &mut State, index: u64, commands: Vec<Command>) -> Vec<Event> {
+        let request = |command| Request { by: Actor::System, id: None, command };
+        let requests = commands.into_iter().map(request).collect();
+        let at = Time(index * 10);
+        let mut events = Vec::new();
+        let verdicts = state.apply(&Entry { now: at, requests }, &mut events);
+        assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
+        log.append(index, at, &events, state).unwrap();
+        events
+    }
+
+    fn add(user: &str) -> Command {
+        Command::AddUser { name: name(user) }
+    }
+
+    fn places(log: &EventLog, index: u64, position: u32, most: usize) -> Vec<(u64, u32, String)> {
+        let feed = log.read_after(index, position, most).unwrap();
+        assert!(!feed.gap);
+        feed.items.into_iter().map(|item| (item.index, item.position, item.object)).collect()
+    }
+
+    #[test]
+    fn a_reader_goes_on_in_the_middle_of_an_entry() {
+        let folder = Folder::new();
+        let log = EventLog::open(folder.disk(), KEEP).unwrap();
+        let mut state = State::default();
+        step(&log, &mut state, 1, vec![add("ann"), add("bob"), add("cid")]);
+        step(&log, &mut state, 2, vec![Command::Expire]);
+        step(&log, &mut state, 4, vec![add("dee")]);
+        let at = |index, position, object: &str| (index, position, object.to_owned());
+        let all = [at(1, 0, "ann"), at(1, 1, "bob"), at(1, 2, "cid"), at(4, 0, "dee")];
+        assert_eq!(places(&log, 0, u32::MAX, 10), all);
+        assert_eq!(places(&log, 1, 0, 2), all[1..3]);
+        assert_eq!(places(&log, 1, 2, 10), all[3..]);
+        assert_eq!(places(&log, 1, u32::MAX, 10), all[3..]);
+        assert_eq!(places(&log, 4, 0, 10), []);
+    }
+
+    #[test]
+    fn entries_applied_again_after_a_restart_are_not_taken_down_twice() {
+        let folder = Folder::new();
+        let log = EventLog::open(folder.disk(), KEEP).unwrap();
+        let mut state = State::default();
+        step(&log, &mut state, 1, vec![add("ann")]);
+        step(&log, &mut state, 2, vec![add("bob")]);
+        log.sync().unwrap();
+        drop(log);
+        let log = EventLog::open(folder.disk(), KEEP).unwrap();
+        let mut state = State::default();
+        log.restored(0, &state).unwrap();
+        step(&log, &mut state, 1, vec![add("ann")]);
+        step(&log, &mut state, 2, vec![add("bob")]);
+        step(&log, &mut state, 3, vec![add("cid")]);
+        let objects: Vec<_> = places(&log, 0, u32::MAX, 10).into_iter().map(|p| p.2).collect();
+        assert_eq!(objects, ["ann", "bob", "cid"]);
+    }
+
+    #[test]
+    fn a_removed_row_keeps_its_name_in_the_feed() {
+        let folder = Folder::new();
+        let log = EventLog::open(folder.disk(), KEEP).unwrap();
+        let mut state = State::default();
+        step(&log, &mut state, 1, vec![add("ann"), add("bob")]);
+        drop(log);
+        let log = EventLog::open(folder.disk(), KEEP).unwrap();
+        log.restored(1, &state).unwrap();
+        let gone = Command::RemoveUser { name: name("ann"), expect: None };
+        let events = step(&log, &mut state, 2, vec![gone]);
+        let feed = log.read_after(1, u32::MAX, 10).unwrap();
+        assert_eq!(feed.items.len(), events.len());
+        assert!(feed.items.iter().all(|item| item.object == "ann"), "{feed:?}");
+        assert_eq!(feed.items.iter().map(|item| item.event.clone()).collect::<Vec<_>>(), events);
+    }
+
+    #[test]
+    fn a_snapshot_of_another_replica_leaves_a_gap() {
+        let folder = Folder::new();
+        let log = EventLog::open(folder.disk(), KEEP).unwrap();
+        let mut state = State::default();
+        step(&log, &mut state, 1, vec![add("ann")]);
+        log.restored(9, &state).unwrap();
+        step(&log, &mut state, 10, vec![add("bob")]);
+        let before = log.read_after(0, u32::MAX, 10).unwrap();
+        assert_eq!((before.items.len(), before.gap), (1, false));
+        for position in [0, u32::MAX] {
+            let after = log.read_after(1, position, 10).unwrap();
+            assert_eq!((after.items.len(), after.gap), (1, true), "after {position}");
+            assert_eq!(after.reaches_back_to, Some(0));
+        }
+    }
+
+    #[test]
+    fn old_events_go_and_the_log_says_so() {
+        let folder = Folder::new();
+        let keep = Keep { total_bytes: 600, ..KEEP };
+        let log = EventLog::open(folder.disk(), keep).unwrap();
+        let mut state = State::default();
+        for index in 1..=40 {
+            step(&log, &mut state, index, vec![add(&format!("u{index}"))]);
+        }
+        log.trim(Time(400)).unwrap();
+        let back = log.reaches_back_to().unwrap();
+        assert!(back > 10 && back < 40, "{back}");
+        assert!(log.read_after(back - 1, u32::MAX, 5).unwrap().gap);
+        let rest = log.read_after(back, u32::MAX, 100).unwrap();
+        assert_eq!((rest.items.len() as u64, rest.gap), (40 - back, false));
+    }
+}

@@ -1,0 +1,277 @@
+//! What the rest of the program may ask of a master: HTTP handlers, the supervisor of the
+//! scheduler, tests and the simulator all go through here.
+
+use crate::input::{Alarm, Committed, Origin, Unavailable};
+use crate::lease::LaneName;
+use crate::links::{LinkError, LinkShard, Standing};
+use crate::main_loop::{Message, unavailable};
+use crate::peers::{PeerAnswer, PeerCall};
+use crate::replicated::{After, Replicated, View};
+use cellwright_api::internal::{
+    AgentOrders, AgentReport, LeaseAnswer, LeaseRequest, LinkForward, LogAnswer, LogRecord,
+    PassStatistics, Proposal, ProposalAnswer,
+};
+use cellwright_cell::command::{Actor, Command, Request, RequestId, Verdict};
+use cellwright_cell::name::Name;
+use cellwright_cell::time::Span;
+use cellwright_store::{Replica, Status};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Bytes of log handed to a follower in one answer.
+const FOLLOW_BYTES: usize = 4 << 20;
+
+/// A leader that has heard from a quorum within this time cannot have been replaced long ago.
+const QUORUM_FRESH_MILLIS: u64 = 1000;
+
+/// Who asks, as the listener has established.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Caller {
+    /// A part of this very process.
+    System(String),
+    User(Name),
+    Agent(Name),
+    Scheduler(String),
+    Replica(String),
+    /// Nobody in particular: only a `--dev` master on loopback has such callers, and lets them do
+    /// everything.
+    Anonymous,
+}
+
+impl Caller {
+    /// In whose name the log records what they ask for.
+    #[must_use]
+    pub fn actor(&self) -> Actor {
+        match self {
+            Caller::User(name) => Actor::User(name.clone()),
+            _ => Actor::System,
+        }
+    }
+
+    fn origin(&self) -> Origin {
+        match self {
+            Caller::User(name) => Origin::User(name.to_string()),
+            Caller::Anonymous => Origin::User("anonymous".into()),
+            Caller::Scheduler(name) => Origin::Scheduler(name.clone()),
+            Caller::System(_) | Caller::Agent(_) | Caller::Replica(_) => Origin::System,
+        }
+    }
+}
+
+/// A verdict and where in the log it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub index: u64,
+    pub term: u64,
+    pub verdict: Verdict,
+}
+
+#[derive(Clone)]
+pub struct Handle(pub(crate) Arc<Parts>);
+
+pub(crate) struct Parts {
+    pub replica: Arc<Replica>,
+    pub replicated: Arc<Replicated>,
+    pub links: Arc<LinkShard>,
+    pub sender: mpsc::UnboundedSender<Message>,
+    pub alarms: watch::Receiver<Vec<Alarm>>,
+    pub passes: watch::Receiver<BTreeMap<String, PassStatistics>>,
+}
+
+impl Handle {
+    /// # Errors
+    /// When there is no verdict.
+    pub async fn submit(
+        &self,
+        caller: &Caller,
+        id: Option<RequestId>,
+        command: Command,
+    ) -> Result<Answer, Unavailable> {
+        let done = self.submit_many(caller, vec![(id, command)]).await?;
+        let verdict = done.verdicts.into_iter().next();
+        let missing = || Unavailable::Unknown { why: "the entry carried no verdict".into() };
+        Ok(Answer { index: done.index, term: done.term, verdict: verdict.ok_or_else(missing)? })
+    }
+
+    /// All in one entry, each with its own verdict.
+    ///
+    /// # Errors
+    /// When there are no verdicts.
+    pub async fn submit_many(
+        &self,
+        caller: &Caller,
+        requests: Vec<(Option<RequestId>, Command)>,
+    ) -> Result<Committed, Unavailable> {
+        let by = caller.actor();
+        let requests = requests
+            .into_iter()
+            .map(|(id, command)| Request { by: by.clone(), id, command })
+            .collect();
+        self.propose(caller.origin(), requests).await
+    }
+
+    async fn propose(
+        &self,
+        origin: Origin,
+        requests: Vec<Request>,
+    ) -> Result<Committed, Unavailable> {
+        let bytes = postcard::experimental::serialized_size(&requests).unwrap_or(usize::MAX);
+        let (answer, answered) = oneshot::channel();
+        let message = Message::Requests { origin, bytes, requests, answer };
+        self.0.sender.send(message).map_err(|_| Unavailable::ShuttingDown)?;
+        answered.await.unwrap_or(Err(Unavailable::ShuttingDown))
+    }
+
+    /// Commands of a scheduler or another trusted part.
+    ///
+    /// # Errors
+    /// When there are no verdicts.
+    pub async fn propose_as(
+        &self,
+        caller: &Caller,
+        proposal: Proposal,
+    ) -> Result<ProposalAnswer, Unavailable> {
+        let done = self.propose(caller.origin(), proposal.requests).await?;
+        Ok(ProposalAnswer { index: done.index, verdicts: done.verdicts })
+    }
+
+    /// The cell as this replica knows it: cheap, and possibly behind.
+    #[must_use]
+    pub fn read(&self) -> View {
+        self.0.replicated.view()
+    }
+
+    /// The cell with everything that was acknowledged before the call.
+    ///
+    /// # Errors
+    /// When this replica cannot be sure to lead.
+    pub async fn read_now(&self) -> Result<View, Unavailable> {
+        self.0.replica.read_barrier().await.map_err(unavailable)?;
+        Ok(self.0.replicated.view())
+    }
+
+    /// Applied index, as it moves.
+    #[must_use]
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.0.replicated.applied()
+    }
+
+    #[must_use]
+    pub fn replicated(&self) -> &Arc<Replicated> {
+        &self.0.replicated
+    }
+
+    #[must_use]
+    pub fn replica(&self) -> &Arc<Replica> {
+        &self.0.replica
+    }
+
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.0.replica.status()
+    }
+
+    #[must_use]
+    pub fn alarms(&self) -> Vec<Alarm> {
+        self.0.alarms.borrow().clone()
+    }
+
+    /// Sums of what schedulers said of their passes, by scheduler.
+    #[must_use]
+    pub fn passes(&self) -> BTreeMap<String, PassStatistics> {
+        self.0.passes.borrow().clone()
+    }
+
+    /// An agent's poll.
+    ///
+    /// # Errors
+    /// When the agent speaks another protocol.
+    pub async fn poll(&self, report: AgentReport) -> Result<AgentOrders, LinkError> {
+        self.0.links.poll(report).await
+    }
+
+    /// A call of another replica.
+    pub async fn answer_peer(&self, call: PeerCall) -> PeerAnswer {
+        match call {
+            PeerCall::Raft(call) => PeerAnswer::Raft(self.0.replica.handle(call).await),
+            PeerCall::Forward(forward) => PeerAnswer::Forwarded(self.take_forward(forward)),
+        }
+    }
+
+    /// Hands a forward to the core, if this replica leads for sure: leases of `at_most_one` tasks
+    /// are renewed by it, and a leader without a quorum may have been replaced.
+    pub(crate) fn take_forward(&self, forward: LinkForward) -> bool {
+        let status = self.status();
+        let voters = status.members.values().filter(|member| member.voter).count();
+        let silent = status.quorum_silent_millis.unwrap_or(0);
+        let leads = status.role == cellwright_store::Role::Leader
+            && status.term == forward.term
+            && (voters == 1 || silent < QUORUM_FRESH_MILLIS);
+        leads && self.0.sender.send(Message::Forward(forward)).is_ok()
+    }
+
+    /// Entries after `index` for a follower of the log; hangs up to `wait` when there are none.
+    pub async fn log_after(&self, index: u64, wait: Span) -> LogAnswer {
+        let mut applied = self.changed();
+        let shared = &self.0.replicated;
+        let news = async {
+            while shared.with(|view| view.index) <= index && applied.changed().await.is_ok() {}
+        };
+        // Without news the answer is an empty list, which tells the follower that we live.
+        let _ = tokio::time::timeout(Duration::from_millis(wait.0), news).await;
+        match shared.after(index, FOLLOW_BYTES) {
+            After::Entries(entries) => LogAnswer::Records(
+                entries
+                    .into_iter()
+                    .map(|entry| LogRecord {
+                        index: entry.index,
+                        previous: entry.previous,
+                        term: entry.term,
+                        entry: entry.payload.to_vec(),
+                    })
+                    .collect(),
+            ),
+            After::TooOld => {
+                let view = shared.view();
+                let state = cellwright_cell::encode::save(&view.state);
+                LogAnswer::Snapshot { index: view.index, term: view.term, state }
+            }
+        }
+    }
+
+    /// A scheduler asks for its lease.
+    ///
+    /// # Errors
+    /// When this replica does not lead.
+    pub async fn lease(&self, request: LeaseRequest) -> Result<LeaseAnswer, Unavailable> {
+        let (answer, answered) = oneshot::channel();
+        let lane = LaneName::new(&request.lane)
+            .map_err(|bad| Unavailable::Unknown { why: bad.to_string() })?;
+        let message =
+            Message::Lease { scheduler: request.scheduler, lane, passes: request.passes, answer };
+        self.0.sender.send(message).map_err(|_| Unavailable::ShuttingDown)?;
+        answered.await.unwrap_or(Err(Unavailable::ShuttingDown))
+    }
+
+    /// Keeps core and link shard told of who leads. Ends with the replica.
+    pub(crate) async fn follow_role(self) {
+        let mut changes = self.0.replica.watch();
+        let mut told = None;
+        loop {
+            let standing = Standing::of(&changes.borrow_and_update());
+            if told.as_ref() != Some(&standing) {
+                let role = standing.role();
+                self.0.links.stand(standing.clone());
+                if self.0.sender.send(Message::Role(role)).is_err() {
+                    return;
+                }
+                told = Some(standing);
+            }
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Many changes in one call: one entry of the log, one fsync, a verdict for each.
+
+use super::call::Call;
+use super::{Answered, Api, reply, user_of};
+use cellwright_api::error::ApiError;
+use cellwright_api::types::{Batch, BatchAnswer, Changed, ItemVerdict, MAX_BATCH};
+use cellwright_cell::command::RequestId;
+use cellwright_cell::replay::WINDOW;
+use xxhash_rust::xxh3::xxh3_64;
+
+impl Api {
+    pub(super) async fn batch(&self, mut call: Call) -> Answered {
+        let Batch { items } = call.json(self).await?;
+        if items.is_empty() || items.len() > MAX_BATCH {
+            let value = format!("{} items", items.len());
+            return Err(ApiError::field("items", &value, &format!("1 to {MAX_BATCH}")));
+        }
+        let caller = call.caller()?;
+        let mut verdicts: Vec<Option<ItemVerdict>> = vec![None; items.len()];
+        let mut requests = Vec::with_capacity(items.len());
+        let mut places = Vec::with_capacity(items.len());
+        for (at, item) in items.into_iter().enumerate() {
+            match item.into_command(user_of(caller)) {
+                Ok(command) => {
+                    let id = call.key()?.map(|key| item_id(key, at));
+                    requests.push((id, command));
+                    places.push(at);
+                }
+                Err(error) => verdicts[at] = Some(ItemVerdict::Refused(error)),
+            }
+        }
+        let index = match requests.is_empty() {
+            true => self.handle.read().index,
+            false => {
+                let done = self.handle.submit_many(caller, requests).await?;
+                for (at, verdict) in places.into_iter().zip(done.verdicts) {
+                    verdicts[at] = Some(match verdict {
+                        Ok(what) => ItemVerdict::Done(Changed::new(done.index, &what)),
+                        Err(refusal) => ItemVerdict::Refused(refusal.into()),
+                    });
+                }
+                done.index
+            }
+        };
+        let lost = || {
+            let message = "the entry carried no verdict for this item";
+            ItemVerdict::Refused(ApiError::new(cellwright_api::error::Code::Internal, message))
+        };
+        let verdicts = verdicts.into_iter().map(|v| v.unwrap_or_else(lost)).collect();
+        Ok(reply::json(&call, index, &BatchAnswer { index, verdicts }))
+    }
+}
+
+/// Items of one batch are requests of made-up clients, few enough each to stay in its window.
+fn item_id(key: &str, at: usize) -> RequestId {
+    let client = xxh3_64(format!("{key}\0{}", at / WINDOW).as_bytes());
+    RequestId { client, sequence: (at % WINDOW) as u64 }
+}

@@ -1,0 +1,162 @@
+//! The cell as a whole (E1) and the replicas that run it.
+
+use super::call::Call;
+use super::{Answered, Api, reply, view};
+use cellwright_api::error::{ApiError, Code};
+use cellwright_api::types::{
+    AddMaster, Changed, ClusterStatus, MasterStatus, MemberView, NodeStatus, TaskCounts,
+};
+use cellwright_cell::command::Done;
+use cellwright_cell::load::MachineLoad;
+use cellwright_cell::machine::MachineStatus;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::state::State;
+use cellwright_cell::time::Span;
+use cellwright_store::{MemberError, Peer, Role};
+
+impl Api {
+    pub(super) async fn cluster_status(&self, call: Call) -> Answered {
+        let (view, consistent) = call.view(self).await?;
+        let mut status = sums(&view.state);
+        if call.flag("summary") {
+            status.nodes.clear();
+        }
+        (status.index, status.consistent) = (view.index, consistent);
+        Ok(reply::read(&call, view.index, consistent, &status))
+    }
+
+    pub(super) async fn master_status(&self, call: Call) -> Answered {
+        let status = self.handle.status();
+        let member = |(id, member): (&u64, &cellwright_store::Member)| MemberView {
+            id: *id,
+            name: member.peer.name.clone(),
+            address: member.peer.address.clone(),
+            voter: member.voter,
+            leader: status.leader == Some(*id),
+        };
+        let shown = MasterStatus {
+            id: status.id,
+            role: role(status.role).into(),
+            term: status.term,
+            leader: status.leader,
+            last_log: status.last_log.unwrap_or(0),
+            applied: status.applied.unwrap_or(0),
+            snapshot: status.snapshot.unwrap_or(0),
+            purged: status.purged.unwrap_or(0),
+            members: status.members.iter().map(member).collect(),
+            version: env!("CARGO_PKG_VERSION").into(),
+        };
+        Ok(reply::json(&call, shown.applied, &shown))
+    }
+
+    pub(super) async fn add_master(&self, mut call: Call) -> Answered {
+        let AddMaster { id, name, address } = call.json(self).await?;
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+        if id == 0 || port.is_none() {
+            let (field, value) = if id == 0 { ("id", "0") } else { ("address", address.as_str()) };
+            return Err(ApiError::field(field, value, "an id of 1 or more and host:port"));
+        }
+        let peer = Peer { name: name.to_string(), address };
+        self.handle.replica().add_learner(id, peer).await.map_err(member_error)?;
+        self.handle.replica().promote(id).await.map_err(member_error)?;
+        self.member_changed(&call)
+    }
+
+    pub(super) async fn remove_master(&self, call: Call) -> Answered {
+        let id = call.number("replica")?;
+        self.handle.replica().remove(id).await.map_err(member_error)?;
+        self.member_changed(&call)
+    }
+
+    fn member_changed(&self, call: &Call) -> Answered {
+        let index = self.handle.read().index;
+        Ok(reply::json(call, index, &Changed::new(index, &Done::Applied)))
+    }
+}
+
+pub(super) fn role(role: Role) -> &'static str {
+    match role {
+        Role::Learner => "learner",
+        Role::Follower => "follower",
+        Role::Candidate => "candidate",
+        Role::Leader => "leader",
+        Role::Stopped => "stopped",
+    }
+}
+
+fn member_error(error: MemberError) -> ApiError {
+    let message = error.to_string();
+    let code = match &error {
+        MemberError::NotLeader { leader: Some((_, peer)) } => {
+            return ApiError::new(Code::NotLeader, message).with("leader", peer.address.clone());
+        }
+        MemberError::NotLeader { leader: None } => Code::NoLeader,
+        MemberError::Busy | MemberError::NotCaughtUp { .. } | MemberError::LastVoter { .. } => {
+            Code::WrongState
+        }
+        MemberError::Exists { .. } => Code::Exists,
+        MemberError::Unknown { .. } => Code::NoSuchReplica,
+        MemberError::Unsure { .. } => Code::TimedOut,
+        MemberError::Fatal { .. } => Code::ShuttingDown,
+    };
+    let error = ApiError::new(code, message);
+    match code {
+        Code::NoLeader => error.with_retry_after(Span(200)),
+        _ => error,
+    }
+}
+
+/// Everything but the index.
+pub(super) fn sums(state: &State) -> ClusterStatus {
+    let mut status = ClusterStatus {
+        nodes: Vec::with_capacity(state.machines().len()),
+        failed: Vec::new(),
+        machines: state.machines().len() as u32,
+        machines_up: 0,
+        machines_draining: 0,
+        capacity: state.capacity(),
+        available: Resources::ZERO,
+        jobs: state.jobs().len() as u32,
+        tasks: TaskCounts::default(),
+        users: state.users().len() as u32,
+        now: state.now(),
+        index: 0,
+        consistent: false,
+    };
+    let none = MachineLoad::default();
+    for (id, row) in state.machines().iter() {
+        let load = state.machine_load(id).unwrap_or(&none);
+        let available = view::available(row, load);
+        status.available = status.available.plus(available);
+        status.machines_draining += u32::from(row.draining);
+        match row.status {
+            MachineStatus::Up => status.machines_up += 1,
+            MachineStatus::Down => status.failed.push(row.spec.name.clone()),
+        }
+        status.nodes.push(NodeStatus {
+            node: row.spec.name.clone(),
+            status: row.status,
+            draining: row.draining,
+            capacity: row.spec.capacity,
+            available,
+            named: view::named(row, load),
+        });
+    }
+    for (id, _) in state.jobs().iter() {
+        if let Some(load) = state.job_load(id) {
+            add(&mut status.tasks, &view::counts(load));
+        }
+    }
+    status
+}
+
+fn add(sum: &mut TaskCounts, more: &TaskCounts) {
+    sum.deferred += more.deferred;
+    sum.pending += more.pending;
+    sum.assigned += more.assigned;
+    sum.running += more.running;
+    sum.stopping += more.stopping;
+    sum.finished += more.finished;
+    sum.failed += more.failed;
+    sum.killed += more.killed;
+}

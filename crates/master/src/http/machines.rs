@@ -1,0 +1,72 @@
+//! Machines.
+
+use super::call::Call;
+use super::{Answered, Api, reply, view};
+use cellwright_api::error::ApiError;
+use cellwright_cell::command::Command;
+use cellwright_cell::label;
+use cellwright_cell::machine::{Machine, MachineSpec, MachineStatus};
+use cellwright_cell::reason::Refusal;
+
+fn stands(row: &Machine, want: &str) -> bool {
+    match want {
+        "up" => row.status == MachineStatus::Up,
+        "down" => row.status == MachineStatus::Down,
+        _ => row.draining,
+    }
+}
+
+impl Api {
+    pub(super) async fn list_machines(&self, call: Call) -> Answered {
+        let terms = call.selector()?;
+        let wanted = call.query("status").map(str::to_owned);
+        let (view, consistent) = call.view(self).await?;
+        let state = &view.state;
+        let rows = state.machines().iter().filter(|(_, row)| {
+            wanted.as_deref().is_none_or(|want| stands(row, want))
+                && label::selects(&terms, &row.spec.labels)
+        });
+        let rows = rows.map(|(id, _)| (u64::from(id.0), id));
+        let page = call.page('m', (view.index, consistent), rows, |id| view::machine(state, id))?;
+        reply::page(&call, &page)
+    }
+
+    pub(super) async fn get_machine(&self, call: Call) -> Answered {
+        let name = call.name("machine")?;
+        let (view, consistent) = call.view(self).await?;
+        let id = view.state.machine_named(&name);
+        let machine = id.and_then(|id| view::machine(&view.state, id));
+        let machine = machine.ok_or_else(|| ApiError::from(Refusal::NoSuchMachine(name)))?;
+        reply::one(&call, view.index, consistent, machine)
+    }
+
+    pub(super) async fn add_machine(&self, mut call: Call) -> Answered {
+        let spec: MachineSpec = call.json(self).await?;
+        self.change(&call, Command::AddMachine(spec)).await
+    }
+
+    pub(super) async fn update_machine(&self, mut call: Call) -> Answered {
+        let spec: MachineSpec = call.json(self).await?;
+        let name = call.name("machine")?;
+        if spec.name != name {
+            let allowed = format!("{name}, as in the path");
+            return Err(ApiError::field("name", spec.name.as_str(), &allowed));
+        }
+        let expect = call.expect()?;
+        self.change(&call, Command::UpdateMachine { spec, expect }).await
+    }
+
+    pub(super) async fn remove_machine(&self, call: Call) -> Answered {
+        let (name, expect) = (call.name("machine")?, call.expect()?);
+        self.change(&call, Command::RemoveMachine { name, expect }).await
+    }
+
+    pub(super) async fn drain(&self, call: Call, start: bool) -> Answered {
+        let (name, expect) = (call.name("machine")?, call.expect()?);
+        let command = match start {
+            true => Command::StartDrain { name, expect },
+            false => Command::StopDrain { name, expect },
+        };
+        self.change(&call, command).await
+    }
+}

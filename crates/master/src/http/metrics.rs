@@ -1,0 +1,182 @@
+//! Metrics in Prometheus text, and whether the replica is well. Sums over the state are made when
+//! they are asked for; only what happens at the door is counted as it happens.
+
+use super::call::Call;
+use super::cluster::role;
+use super::{Answered, Api, cluster, reply};
+use crate::input::Alarm;
+use cellwright_api::error::{ApiError, Code};
+use cellwright_api::routes::Route;
+use cellwright_cell::resource::{Dimension, Resources};
+use cellwright_store::{Role, Status};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Entries a replica may be behind its own log and still be called ready.
+const BEHIND: u64 = 10_000;
+
+/// Requests answered, by operation and status.
+#[derive(Default)]
+pub(super) struct Answers(Mutex<BTreeMap<(String, u16), (u64, Duration)>>);
+
+impl Answers {
+    pub fn count(&self, route: &Route, status: u16, took: Duration) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = counts.entry((route.id(), status)).or_default();
+        entry.0 += 1;
+        entry.1 += took;
+    }
+
+    fn write(&self, page: &mut Page) {
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        page.about("cell_api_requests_total", "counter", "Requests answered.");
+        for ((operation, status), (count, _)) in counts.iter() {
+            let labels = format!("operation=\"{operation}\",status=\"{status}\"");
+            page.value("cell_api_requests_total", &labels, *count);
+        }
+        page.about("cell_api_seconds_total", "counter", "Time spent answering.");
+        for ((operation, status), (_, took)) in counts.iter() {
+            let labels = format!("operation=\"{operation}\",status=\"{status}\"");
+            page.value("cell_api_seconds_total", &labels, took.as_secs_f64());
+        }
+    }
+}
+
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn about(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string cannot fail.
+        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn value(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+        let _ = match labels.is_empty() {
+            true => writeln!(self.0, "{name} {value}"),
+            false => writeln!(self.0, "{name}{{{labels}}} {value}"),
+        };
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl std::fmt::Display) {
+        self.about(name, "gauge", help);
+        self.value(name, "", value);
+    }
+
+    fn resources(&mut self, name: &str, help: &str, amount: Resources) {
+        self.about(name, "gauge", help);
+        for dimension in Dimension::ALL {
+            let labels = format!("dimension=\"{dimension}\"");
+            self.value(name, &labels, amount.get(dimension));
+        }
+    }
+}
+
+impl Api {
+    pub(super) async fn metrics(&self, _call: Call) -> Answered {
+        let mut page = Page::default();
+        self.replica_metrics(&mut page);
+        let view = self.handle.read();
+        state_metrics(&mut page, &cluster::sums(&view.state));
+        self.scheduler_metrics(&mut page);
+        self.answers.write(&mut page);
+        page.0.push_str(&self.backstage.metrics());
+        Ok(reply::text(TEXT, page.0))
+    }
+
+    fn replica_metrics(&self, page: &mut Page) {
+        let status = self.handle.status();
+        page.gauge("cell_raft_term", "Term of the replica.", status.term);
+        page.gauge("cell_raft_applied_index", "Last entry applied.", status.applied.unwrap_or(0));
+        page.gauge("cell_raft_last_index", "Last entry in the log.", status.last_log.unwrap_or(0));
+        let snapshot = status.snapshot.unwrap_or(0);
+        page.gauge("cell_raft_snapshot_index", "Last entry in a snapshot.", snapshot);
+        page.about("cell_raft_role", "gauge", "1 for what the replica is.");
+        for kind in [Role::Learner, Role::Follower, Role::Candidate, Role::Leader] {
+            let labels = format!("role=\"{}\"", role(kind));
+            page.value("cell_raft_role", &labels, u8::from(status.role == kind));
+        }
+        let silent = status.quorum_silent_millis.unwrap_or(0);
+        page.gauge("cell_raft_quorum_silent_ms", "Since a quorum was heard; leader.", silent);
+        page.about("cell_alarms", "gauge", "What a person should look at.");
+        for alarm in self.handle.alarms() {
+            let (name, value) = match alarm {
+                Alarm::MostMachinesSilent { silent, .. } => ("most_machines_silent", silent),
+                Alarm::DownRateLimited { waiting } => ("down_rate_limited", waiting),
+            };
+            page.value("cell_alarms", &format!("alarm=\"{name}\""), value);
+        }
+    }
+
+    fn scheduler_metrics(&self, page: &mut Page) {
+        let passes = self.handle.passes();
+        type Counter = fn(&cellwright_api::internal::PassStatistics) -> u64;
+        let counters: [(&str, &str, Counter); 5] = [
+            ("cell_scheduler_passes_total", "Passes made.", |p| p.passes),
+            ("cell_scheduler_placed_total", "Tasks placed.", |p| p.placed),
+            ("cell_scheduler_refused_total", "Placements refused by the log.", |p| p.refused),
+            ("cell_scheduler_preempted_total", "Tasks evicted for others.", |p| p.preempted),
+            ("cell_scheduler_micros_total", "Microseconds spent in passes.", |p| p.micros),
+        ];
+        for (name, help, of) in counters {
+            page.about(name, "counter", help);
+            for (scheduler, statistics) in &passes {
+                let labels = format!("scheduler=\"{}\"", escaped(scheduler));
+                page.value(name, &labels, of(statistics));
+            }
+        }
+    }
+
+    pub(super) async fn health(&self, _call: Call) -> Answered {
+        Ok(reply::text("text/plain; charset=utf-8", "ok\n".into()))
+    }
+
+    pub(super) async fn ready(&self, _call: Call) -> Answered {
+        match unready(&self.handle.status()) {
+            None => Ok(reply::text("text/plain; charset=utf-8", "ready\n".into())),
+            Some(why) => Err(ApiError::new(Code::NotReady, why)),
+        }
+    }
+}
+
+/// Why clients should ask another replica.
+fn unready(status: &Status) -> Option<String> {
+    let behind = status.last_log.unwrap_or(0).saturating_sub(status.applied.unwrap_or(0));
+    match status.role {
+        Role::Stopped => Some("the replica has stopped".into()),
+        _ if status.leader.is_none() => Some("no leader is known".into()),
+        _ if behind > BEHIND => Some(format!("{behind} entries are still to be applied")),
+        _ => None,
+    }
+}
+
+fn escaped(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn state_metrics(page: &mut Page, sums: &cellwright_api::types::ClusterStatus) {
+    page.gauge("cell_machines", "Machines known.", sums.machines);
+    page.gauge("cell_machines_up", "Machines up.", sums.machines_up);
+    page.gauge("cell_machines_draining", "Machines draining.", sums.machines_draining);
+    page.gauge("cell_jobs", "Jobs on record, dead ones too.", sums.jobs);
+    page.gauge("cell_users", "Users.", sums.users);
+    page.resources("cell_capacity", "Capacity of all machines.", sums.capacity);
+    page.resources("cell_available", "What new non-production work could get.", sums.available);
+    page.about("cell_tasks", "gauge", "Tasks by state.");
+    let tasks = &sums.tasks;
+    for (state, count) in [
+        ("deferred", tasks.deferred),
+        ("pending", tasks.pending),
+        ("assigned", tasks.assigned),
+        ("running", tasks.running),
+        ("stopping", tasks.stopping),
+        ("finished", tasks.finished),
+        ("failed", tasks.failed),
+        ("killed", tasks.killed),
+    ] {
+        page.value("cell_tasks", &format!("state=\"{state}\""), count);
+    }
+}

@@ -1,0 +1,259 @@
+//! The public API: a thin face on [`crate::handle::Handle`].
+//!
+//! The router is built from the table in `cellwright_api::routes`, and everything the table says is
+//! checked here before a handler runs: who may ask, which parameters exist, what they look like,
+//! how large a body may be. A handler turns a checked call into a read of the state or a command,
+//! and decides nothing: authorization and admission are rules of `apply`.
+//!
+//! Rejected: one extractor type per route. They check the same things at forty places, and what
+//! they refuse is refused in the framework's words instead of ours.
+
+pub mod backstage;
+mod batch;
+pub mod blob_peers;
+mod blobs;
+mod call;
+mod change;
+mod cluster;
+mod explain;
+pub mod files;
+mod jobs;
+mod list;
+mod machines;
+mod memo;
+mod metrics;
+mod parts;
+mod records;
+mod reply;
+mod resources;
+mod tokens;
+mod users;
+mod view;
+mod watch;
+
+pub use reply::error_response;
+
+use crate::clock::Clock;
+use crate::handle::{Caller, Handle};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::RawPathParams;
+use axum::extract::rejection::RawPathParamsRejection;
+use axum::http::{HeaderValue, Request, Response, header};
+use axum::routing::{MethodFilter, MethodRouter};
+use backstage::Backstage;
+use call::Call;
+use cellwright_api::error::{ApiError, Code};
+use cellwright_api::routes::{Method, Operation as O, Route, routes};
+use cellwright_cell::name::Name;
+use memo::Memo;
+use metrics::Answers;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+type Answered = Result<Response<Body>, ApiError>;
+
+/// How the API behaves.
+#[derive(Clone, Debug)]
+pub struct ApiSettings {
+    /// Bytes of one request's body, blobs apart.
+    pub body_limit: usize,
+    /// Fingerprint of the cell's authority, for join tokens; absent on a `--dev` master.
+    pub authority: Option<String>,
+    /// Whether clients reach this cell over TLS: decides what redirects look like.
+    pub tls: bool,
+}
+
+impl Default for ApiSettings {
+    fn default() -> ApiSettings {
+        ApiSettings { body_limit: 32 << 20, authority: None, tls: false }
+    }
+}
+
+/// What handlers share. Cheap to clone.
+#[derive(Clone)]
+pub struct Api {
+    handle: Handle,
+    backstage: Arc<dyn Backstage>,
+    clock: Arc<dyn Clock>,
+    settings: Arc<ApiSettings>,
+    /// Explanations walk the whole cell: one at a time.
+    explaining: Arc<Semaphore>,
+    memo: Arc<Memo>,
+    answers: Arc<Answers>,
+}
+
+impl Api {
+    #[must_use]
+    pub fn new(
+        handle: Handle,
+        backstage: Arc<dyn Backstage>,
+        clock: Arc<dyn Clock>,
+        settings: ApiSettings,
+    ) -> Api {
+        Api {
+            handle,
+            backstage,
+            clock,
+            settings: Arc::new(settings),
+            explaining: Arc::new(Semaphore::new(1)),
+            memo: Arc::default(),
+            answers: Arc::default(),
+        }
+    }
+
+    /// Every route of the table, each with its handler.
+    pub fn router(&self) -> Router {
+        let mut paths: BTreeMap<&'static str, MethodRouter> = BTreeMap::new();
+        let mut methods: BTreeMap<&'static str, Vec<&'static str>> = BTreeMap::new();
+        for route in routes() {
+            methods.entry(route.path).or_default().push(route.method.as_str());
+            let api = self.clone();
+            let handler = move |params: Result<RawPathParams, RawPathParamsRejection>,
+                                request: Request<Body>| {
+                let api = api.clone();
+                async move { api.serve(route, params, request).await }
+            };
+            let on = paths.remove(route.path).unwrap_or_default();
+            paths.insert(route.path, on.on(filter(route.method), handler));
+        }
+        let mut router = Router::new();
+        for (path, on) in paths {
+            let allowed = methods.remove(path).unwrap_or_default();
+            router = router.route(path, on.fallback(move || not_allowed(path, allowed.clone())));
+        }
+        router.merge(self.parts_router()).fallback(no_such_route)
+    }
+
+    async fn serve(
+        &self,
+        route: &'static Route,
+        params: Result<RawPathParams, RawPathParamsRejection>,
+        request: Request<Body>,
+    ) -> Response<Body> {
+        let target = request.uri().path_and_query().map(ToString::to_string);
+        let start = Instant::now();
+        let response = match self.answer(route, params, request).await {
+            Ok(response) => response,
+            Err(error) => {
+                let mut response = error_response(&error);
+                let scheme = if self.settings.tls { "https" } else { "http" };
+                if let (Code::NotLeader, Some(leader)) = (error.code, error.leader())
+                    && let Ok(place) = HeaderValue::try_from(format!(
+                        "{scheme}://{leader}{}",
+                        target.unwrap_or_default()
+                    ))
+                {
+                    response.headers_mut().insert(header::LOCATION, place);
+                }
+                response
+            }
+        };
+        self.answers.count(route, response.status().as_u16(), start.elapsed());
+        response
+    }
+
+    async fn answer(
+        &self,
+        route: &'static Route,
+        params: Result<RawPathParams, RawPathParamsRejection>,
+        request: Request<Body>,
+    ) -> Answered {
+        let mut call = Call::new(route, params, request)?;
+        self.admit(&call)?;
+        call.check()?;
+        match route.operation {
+            O::ListJobs => self.list_jobs(call).await,
+            O::SubmitJob => self.submit_job(call).await,
+            O::GetJob => self.get_job(call).await,
+            O::UpdateJob => self.update_job(call).await,
+            O::StopJob => self.stop_job(call).await,
+            O::ResizeJob => self.resize_job(call).await,
+            O::UndoUpdate => self.undo_update(call).await,
+            O::CloseUpdate => self.close_update(call).await,
+            O::ListTasks => self.list_tasks(call).await,
+            O::GetTask => self.get_task(call).await,
+            O::ExplainTask => self.explain_task(call).await,
+            O::WatchJobs => self.watch_jobs(call).await,
+            O::ListMachines => self.list_machines(call).await,
+            O::AddMachine => self.add_machine(call).await,
+            O::GetMachine => self.get_machine(call).await,
+            O::UpdateMachine => self.update_machine(call).await,
+            O::RemoveMachine => self.remove_machine(call).await,
+            O::StartDrain => self.drain(call, true).await,
+            O::StopDrain => self.drain(call, false).await,
+            O::ListUsers => self.list_users(call).await,
+            O::AddUser => self.add_user(call).await,
+            O::GetUser => self.get_user(call).await,
+            O::RemoveUser => self.remove_user(call).await,
+            O::SetCapabilities => self.set_capabilities(call).await,
+            O::SetQuota => self.set_quota(call).await,
+            O::RemoveQuota => self.remove_quota(call).await,
+            O::ListUserTokens | O::ListTokens => self.list_tokens(call).await,
+            O::AddUserToken => self.add_user_token(call).await,
+            O::AddJoinToken => self.add_join_token(call).await,
+            O::RevokeToken => self.revoke_token(call).await,
+            O::ListCrons => self.list_crons(call).await,
+            O::GetCron => self.get_cron(call).await,
+            O::SetCron => self.set_cron(call).await,
+            O::RemoveCron => self.remove_cron(call).await,
+            O::ListResources => self.list_resources(call).await,
+            O::GetResource => self.get_resource(call).await,
+            O::SetResource => self.set_resource(call).await,
+            O::DeleteResource => self.delete_resource(call).await,
+            O::ClusterStatus => self.cluster_status(call).await,
+            O::Batch => self.batch(call).await,
+            O::ListEvents => self.list_events(call).await,
+            O::WatchEvents => self.watch_events(call).await,
+            O::ListAudit => self.list_audit(call).await,
+            O::ListCheckpoints => self.list_checkpoints(call).await,
+            O::SaveCheckpoint => self.save_checkpoint(call).await,
+            O::MasterStatus => self.master_status(call).await,
+            O::AddMaster => self.add_master(call).await,
+            O::RemoveMaster => self.remove_master(call).await,
+            O::ListBlobs => self.list_blobs(call).await,
+            O::PutBlob => self.put_blob(call).await,
+            O::GetBlob => self.get_blob(call).await,
+            O::RemoveBlob => self.remove_blob(call).await,
+            O::OpenApi => Ok(reply::document(&call)),
+            O::Metrics => self.metrics(call).await,
+            O::Health => self.health(call).await,
+            O::Ready => self.ready(call).await,
+        }
+    }
+}
+
+/// The user who asks, if it is one.
+fn user_of(caller: &Caller) -> Option<&Name> {
+    match caller {
+        Caller::User(name) => Some(name),
+        _ => None,
+    }
+}
+
+fn filter(method: Method) -> MethodFilter {
+    match method {
+        Method::Get => MethodFilter::GET,
+        Method::Post => MethodFilter::POST,
+        Method::Put => MethodFilter::PUT,
+        Method::Delete => MethodFilter::DELETE,
+    }
+}
+
+async fn not_allowed(path: &'static str, allowed: Vec<&'static str>) -> Response<Body> {
+    let methods = allowed.join(", ");
+    let message = format!("{path} takes {methods}");
+    let error = ApiError::new(Code::MethodNotAllowed, message).with("allowed", allowed);
+    let mut response = error_response(&error);
+    if let Ok(value) = HeaderValue::try_from(methods) {
+        response.headers_mut().insert(header::ALLOW, value);
+    }
+    response
+}
+
+async fn no_such_route(request: Request<Body>) -> Response<Body> {
+    let path: String = request.uri().path().chars().take(200).collect();
+    error_response(&ApiError::new(Code::NoSuchRoute, format!("there is no route {path}")))
+}

@@ -1,0 +1,179 @@
+//! The door for the cell's own parts: agents' polls, schedulers' copies, proposals and leases, and
+//! calls between replicas. Postcard in, postcard out; each path opens to one kind of part alone.
+
+use super::{Api, error_response};
+use crate::handle::Caller;
+use crate::http_peers::PEER_PATH;
+use crate::links::LinkError;
+use crate::peers::PeerCall;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Path;
+use axum::http::{HeaderValue, Request, Response, header};
+use axum::routing::{post, put};
+use bytes::Bytes;
+use cellwright_api::client::parts::{
+    BLOB_PATH, LEASE_PATH, LOG_PATH, LogRequest, POLL_PATH, PROPOSE_PATH,
+};
+use cellwright_api::error::{ApiError, Code};
+use cellwright_api::internal::{AgentReport, LeaseRequest, Proposal};
+use cellwright_cell::command::{Actor, Command};
+use cellwright_cell::name::Token;
+use cellwright_cell::time::Span;
+use http_body_util::{BodyExt, Limited};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::future::Future;
+
+/// Largest message: a snapshot chunk, or a plan for a hundred thousand tasks.
+const MAX_MESSAGE: usize = 64 << 20;
+/// Longest a follower of the log may hang.
+const MAX_WAIT: Span = Span::seconds(60);
+
+impl Api {
+    pub(super) fn parts_router(&self) -> Router {
+        let on = |api: &Api| api.clone();
+        let (poll, log, propose, lease, peer) = (on(self), on(self), on(self), on(self), on(self));
+        let (keep, give) = (on(self), on(self));
+        Router::new()
+            .route(POLL_PATH, post(move |r| answer(r, move |c, m| poll.poll(c, m))))
+            .route(LOG_PATH, post(move |r| answer(r, move |c, m| log.log(c, m))))
+            .route(PROPOSE_PATH, post(move |r| answer(r, move |c, m| propose.propose(c, m))))
+            .route(LEASE_PATH, post(move |r| answer(r, move |c, m| lease.lease(c, m))))
+            .route(PEER_PATH, post(move |r| answer(r, move |c, m| peer.peer(c, m))))
+            .route(
+                &format!("{BLOB_PATH}/{{digest}}"),
+                put(move |p, r| keep.keep(p, r)).get(move |p, r| give.give(p, r)),
+            )
+    }
+
+    /// An agent speaks for its own machine and no other.
+    async fn poll(self, caller: Caller, report: AgentReport) -> Result<Vec<u8>, ApiError> {
+        match &caller {
+            Caller::Agent(machine) if *machine == report.machine => {}
+            Caller::Anonymous | Caller::System(_) => {}
+            _ => return Err(stranger(&caller, "the agent of the machine it speaks for")),
+        }
+        match self.handle.poll(report).await {
+            Ok(orders) => encode(&orders),
+            Err(error @ LinkError::Protocol { .. }) => {
+                Err(ApiError::new(Code::BadField, error.to_string()))
+            }
+        }
+    }
+
+    async fn log(self, caller: Caller, request: LogRequest) -> Result<Vec<u8>, ApiError> {
+        scheduler(&caller)?;
+        if request.wait > MAX_WAIT {
+            let allowed = format!("at most {} ms", MAX_WAIT.0);
+            return Err(ApiError::field("wait", &request.wait.0.to_string(), &allowed));
+        }
+        encode(&self.handle.log_after(request.after, request.wait).await)
+    }
+
+    /// Schedulers place; they do nothing else in the cell's name.
+    async fn propose(self, caller: Caller, proposal: Proposal) -> Result<Vec<u8>, ApiError> {
+        scheduler(&caller)?;
+        let placing = |command: &Command| matches!(command, Command::CommitPlan(_));
+        let foreign = proposal
+            .requests
+            .iter()
+            .position(|request| request.by != Actor::System || !placing(&request.command));
+        if let Some(at) = foreign {
+            let allowed = "commit_plan, by the system";
+            return Err(ApiError::field(&format!("requests[{at}]"), "another command", allowed));
+        }
+        encode(&self.handle.propose_as(&caller, proposal).await?)
+    }
+
+    async fn lease(self, caller: Caller, request: LeaseRequest) -> Result<Vec<u8>, ApiError> {
+        scheduler(&caller)?;
+        encode(&self.handle.lease(request).await?)
+    }
+
+    async fn peer(self, caller: Caller, call: PeerCall) -> Result<Vec<u8>, ApiError> {
+        replica(Some(&caller))?;
+        encode(&self.handle.answer_peer(call).await)
+    }
+
+    async fn keep(self, Path(digest): Path<String>, request: Request<Body>) -> Response<Body> {
+        let kept = async move {
+            replica(request.extensions().get::<Caller>())?;
+            self.backstage.keep_blob(digest_of(&digest)?, request.into_body()).await
+        };
+        finish(kept.await.map(|_| Bytes::new()))
+    }
+
+    async fn give(self, Path(digest): Path<String>, request: Request<Body>) -> Response<Body> {
+        let given = async move {
+            replica(request.extensions().get::<Caller>())?;
+            let digest = digest_of(&digest)?;
+            self.blocking(move |api| api.backstage.blob_here(&digest)).await
+        };
+        finish(given.await)
+    }
+}
+
+fn digest_of(text: &str) -> Result<Token, ApiError> {
+    Token::new(text).map_err(|bad| ApiError::parameter("digest", text, &bad.allowed))
+}
+
+fn replica(caller: Option<&Caller>) -> Result<(), ApiError> {
+    match caller {
+        Some(Caller::Replica(_) | Caller::Anonymous | Caller::System(_)) => Ok(()),
+        Some(other) => Err(stranger(other, "another replica")),
+        None => Err(ApiError::new(Code::Unauthenticated, "the request does not say who asks")),
+    }
+}
+
+fn scheduler(caller: &Caller) -> Result<(), ApiError> {
+    match caller {
+        Caller::Scheduler(_) | Caller::Replica(_) | Caller::System(_) | Caller::Anonymous => Ok(()),
+        Caller::User(_) | Caller::Agent(_) => Err(stranger(caller, "a scheduler")),
+    }
+}
+
+fn stranger(caller: &Caller, wanted: &str) -> ApiError {
+    let message = format!("only {wanted} may call this; the caller is {caller:?}");
+    ApiError::new(Code::NotAllowed, message).hint("use the public routes under /v1")
+}
+
+fn encode<T: Serialize>(answer: &T) -> Result<Vec<u8>, ApiError> {
+    let broken = |e: postcard::Error| ApiError::new(Code::Internal, e.to_string());
+    postcard::to_stdvec(answer).map_err(broken)
+}
+
+async fn answer<M, F>(
+    request: Request<Body>,
+    handler: impl FnOnce(Caller, M) -> F,
+) -> Response<Body>
+where
+    M: DeserializeOwned,
+    F: Future<Output = Result<Vec<u8>, ApiError>>,
+{
+    let (mut parts, body) = request.into_parts();
+    let caller = parts.extensions.remove::<Caller>();
+    let answered = async {
+        let unknown = || ApiError::new(Code::Unauthenticated, "the request does not say who asks");
+        let caller = caller.ok_or_else(unknown)?;
+        let whole = Limited::new(body, MAX_MESSAGE).collect().await;
+        let bytes = whole.map_err(|e| ApiError::new(Code::TooLarge, e.to_string()))?.to_bytes();
+        let bad = |e: postcard::Error| {
+            ApiError::new(Code::BadBody, format!("not the message that belongs here: {e}"))
+        };
+        handler(caller, postcard::from_bytes(&bytes).map_err(bad)?).await
+    };
+    finish(answered.await.map(Bytes::from))
+}
+
+fn finish(answered: Result<Bytes, ApiError>) -> Response<Body> {
+    match answered {
+        Ok(bytes) => {
+            let mut response = Response::new(Body::from(bytes));
+            let kind = HeaderValue::from_static("application/postcard");
+            response.headers_mut().insert(header::CONTENT_TYPE, kind);
+            response
+        }
+        Err(error) => error_response(&error),
+    }
+}

@@ -1,0 +1,219 @@
+//! Rows as readers see them: names for numbers, sums where readers would add.
+
+use cellwright_api::types::{
+    BlobView, CrashView, CronView, JobView, MachineView, NamedView, QuotaView, ResourceOnMachine,
+    ResourceView, TaskCounts, TaskView, TokenView, UserView,
+};
+use cellwright_cell::blob::Blob;
+use cellwright_cell::command::Actor;
+use cellwright_cell::credential::AccessToken;
+use cellwright_cell::cron::Cron;
+use cellwright_cell::ephemeral::ResourceRow;
+use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
+use cellwright_cell::job::Job;
+use cellwright_cell::load::{JobLoad, MachineLoad};
+use cellwright_cell::machine::Machine;
+use cellwright_cell::name::Name;
+use cellwright_cell::named::{NamedAmount, UNBOUNDED};
+use cellwright_cell::priority::Band;
+use cellwright_cell::quota::User;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::state::State;
+use cellwright_cell::task::Task;
+use cellwright_cell::time::Time;
+
+pub(super) fn counts(load: &JobLoad) -> TaskCounts {
+    TaskCounts {
+        deferred: load.deferred,
+        pending: load.pending,
+        assigned: load.assigned,
+        running: load.running,
+        stopping: load.stopping,
+        finished: load.finished,
+        failed: load.failed,
+        killed: load.killed,
+    }
+}
+
+fn user_name(state: &State, user: UserId) -> Option<Name> {
+    state.users().get(user).map(|row| row.name.clone())
+}
+
+fn machine_name(state: &State, machine: MachineId) -> Option<Name> {
+    state.machines().get(machine).map(|row| row.spec.name.clone())
+}
+
+/// `None` for a row that contradicts the others, which a checked state has none of.
+pub(super) fn job(state: &State, id: JobId) -> Option<JobView> {
+    let row: &Job = state.jobs().get(id)?;
+    Some(JobView {
+        user: user_name(state, row.user)?,
+        name: row.name.clone(),
+        state: row.state,
+        version: row.version,
+        spec: row.spec().as_ref().clone(),
+        update: row.update.clone(),
+        tasks: state.job_load(id).map(counts).unwrap_or_default(),
+        waits_for: row.waits_for.and_then(|other| state.job_key(other)),
+        submitted_at: row.submitted_at,
+        ended_at: row.ended_at,
+    })
+}
+
+pub(super) fn task(state: &State, id: TaskId) -> Option<TaskView> {
+    let row: &Task = state.tasks().get(id)?;
+    let spec = state.spec_of(row)?;
+    let waits = row.grant.as_ref().map_or(&[][..], |grant| &grant.waits_for);
+    let crash = |pair: &cellwright_cell::task::CrashPair| CrashView {
+        machine: machine_name(state, pair.machine)
+            .map_or_else(|| format!("machine#{}", pair.machine.0), |name| name.to_string()),
+        crashes: pair.crashes,
+        until: pair.until,
+    };
+    Some(TaskView {
+        name: state.task_name(id),
+        index: row.index,
+        state: row.state,
+        healthy: row.healthy,
+        attempt: row.attempt,
+        version: row.version,
+        machine: row.machine.and_then(|machine| machine_name(state, machine)),
+        alloc: row.alloc.map(|alloc| state.task_name(alloc)),
+        limits: spec.limits_of(row.index),
+        reservation: row.reservation,
+        ports: row.ports().to_vec(),
+        devices: row.devices().to_vec(),
+        waits_for: waits.iter().map(|victim| state.task_name(victim.task)).collect(),
+        failures_in_row: row.failures_in_row,
+        not_before: row.not_before,
+        changed_at: row.changed_at,
+        crashed_on: row.crashed_on.iter().map(crash).collect(),
+    })
+}
+
+/// What is left for new work; nothing where none is taken.
+pub(super) fn available(row: &Machine, load: &MachineLoad) -> Resources {
+    match row.schedulable() {
+        true => row.spec.capacity.minus(load.reserved),
+        false => Resources::ZERO,
+    }
+}
+
+pub(super) fn named(row: &Machine, load: &MachineLoad) -> Vec<NamedView> {
+    let view = |amount: &NamedAmount| {
+        let bounded = (amount.amount != UNBOUNDED).then_some(amount.amount);
+        NamedView {
+            name: amount.name.clone(),
+            capacity: bounded,
+            available: bounded.map(|all| all.saturating_sub(load.named_used(&amount.name))),
+        }
+    };
+    row.spec.named.iter().chain(&row.ephemeral).map(view).collect()
+}
+
+pub(super) fn machine(state: &State, id: MachineId) -> Option<MachineView> {
+    let row = state.machines().get(id)?;
+    let none = MachineLoad::default();
+    let load = state.machine_load(id).unwrap_or(&none);
+    let prod = match row.schedulable() {
+        true => row.spec.capacity.minus(load.prod_limits),
+        false => Resources::ZERO,
+    };
+    Some(MachineView {
+        name: row.spec.name.clone(),
+        status: row.status,
+        draining: row.draining,
+        over_committed: row.over_committed,
+        generation: row.generation,
+        incarnation: row.incarnation,
+        spec: row.spec.clone(),
+        reserved: load.reserved,
+        prod_limits: load.prod_limits,
+        limits: load.limits,
+        available: available(row, load),
+        available_prod: prod,
+        tasks: load.tasks.len() as u32,
+        leaving: load.leaving,
+        named: named(row, load),
+        devices_used: load.devices.clone(),
+        packages: row.packages.len() as u32,
+        retained_bytes: row.retained.iter().map(|kept| kept.bytes).sum(),
+    })
+}
+
+pub(super) fn user(state: &State, id: UserId) -> Option<UserView> {
+    let row: &User = state.users().get(id)?;
+    let load = state.user_load(id);
+    let charged = |band: Band| load.and_then(|l| l.charged.get(&band)).copied();
+    let quota = Band::ALL.into_iter().filter_map(|band| {
+        let (quota, charged) = (row.quota.get(&band).copied(), charged(band));
+        (quota.is_some() || charged.is_some()).then(|| QuotaView {
+            band,
+            quota,
+            charged: charged.unwrap_or_default(),
+            exceeded: row.exceeded.contains(&band),
+        })
+    });
+    Some(UserView {
+        name: row.name.clone(),
+        version: row.version,
+        capabilities: row.capabilities.clone(),
+        quota: quota.collect(),
+        live_jobs: load.map_or(0, |l| l.live_jobs),
+    })
+}
+
+pub(super) fn token(row: &AccessToken) -> TokenView {
+    TokenView {
+        id: row.id.clone(),
+        kind: row.kind.clone(),
+        created: row.created,
+        expires: row.expires,
+        used: row.used,
+    }
+}
+
+pub(super) fn cron(state: &State, row: &Cron) -> Option<CronView> {
+    let next = row.spec.schedule.next_after(row.last_slot.max(state.now()));
+    Some(CronView {
+        user: user_name(state, row.user)?,
+        name: row.spec.name.clone(),
+        version: row.version,
+        spec: row.spec.as_ref().clone(),
+        last_slot: row.last_slot,
+        last_job: row.last_job().and_then(|job| state.job_key(job)),
+        next_slot: (!row.spec.paused && next != Time::NEVER).then_some(next),
+    })
+}
+
+/// `None` for the operator's resources, which come with machines.
+pub(super) fn resource(state: &State, row: &ResourceRow) -> Option<ResourceView> {
+    let here = |(id, machine): (MachineId, &Machine)| {
+        let at = machine.ephemeral.binary_search_by(|e| e.name.cmp(&row.name)).ok()?;
+        let capacity = machine.ephemeral[at].amount;
+        Some(ResourceOnMachine {
+            machine: machine.spec.name.clone(),
+            capacity: (capacity != UNBOUNDED).then_some(capacity),
+            used: state.machine_load(id).map_or(0, |load| load.named_used(&row.name)),
+        })
+    };
+    Some(ResourceView {
+        namespace: row.name.namespace.clone()?,
+        name: row.name.name.clone(),
+        owner: row.owner.and_then(|user| user_name(state, user)),
+        lease_until: row.lease_until,
+        machines: state.machines().iter().filter_map(here).collect(),
+    })
+}
+
+pub(super) fn blob(row: &Blob) -> BlobView {
+    BlobView {
+        digest: row.digest.to_string(),
+        bytes: row.bytes,
+        created: row.created,
+        by: match &row.by {
+            Actor::User(name) => Some(name.clone()),
+            Actor::System => None,
+        },
+    }
+}

@@ -1,0 +1,151 @@
+//! Calls to other replicas over the network: one HTTP/2 connection per peer on which calls overlap,
+//! so that a heartbeat does not wait behind a snapshot. A connection that fails is thrown away and
+//! dialled anew by the next call; raft's own timers decide when to try again.
+
+use crate::peers::{PeerAnswer, PeerCall, Peers};
+use bytes::Bytes;
+use cellwright_store::{CallError, NodeId, Peer};
+use futures::future::BoxFuture;
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper::client::conn::http2::SendRequest;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::ServerName;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Where replicas answer each other.
+pub const PEER_PATH: &str = "/internal/peer";
+/// A peer that does not take a connection in this time is treated as away.
+const DIAL_TIMEOUT: Duration = Duration::from_millis(500);
+/// Bounds every call; raft usually gives up sooner by itself.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest answer a peer gives.
+const MAX_ANSWER: usize = 16 << 20;
+
+type Sender = SendRequest<Full<Bytes>>;
+
+#[derive(Clone)]
+pub struct HttpPeers(Arc<Inner>);
+
+struct Inner {
+    /// `None`: plain TCP, on loopback only.
+    tls: Option<TlsConnector>,
+    open: Mutex<BTreeMap<(NodeId, String), Sender>>,
+}
+
+impl HttpPeers {
+    #[must_use]
+    pub fn new(tls: Option<rustls::ClientConfig>) -> HttpPeers {
+        let tls = tls.map(|mut config| {
+            config.alpn_protocols = vec![b"h2".to_vec()];
+            TlsConnector::from(Arc::new(config))
+        });
+        HttpPeers(Arc::new(Inner { tls, open: Mutex::default() }))
+    }
+}
+
+impl Peers for HttpPeers {
+    fn call(
+        &self,
+        to: NodeId,
+        peer: Peer,
+        call: PeerCall,
+    ) -> BoxFuture<'static, Result<PeerAnswer, CallError>> {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            let calling = inner.call(to, &peer, &call);
+            match tokio::time::timeout(CALL_TIMEOUT, calling).await {
+                Ok(answer) => answer,
+                Err(_) => Err(CallError::Unreachable(format!("{}: no answer", peer.address))),
+            }
+        })
+    }
+}
+
+impl Inner {
+    async fn call(
+        &self,
+        to: NodeId,
+        peer: &Peer,
+        call: &PeerCall,
+    ) -> Result<PeerAnswer, CallError> {
+        let away = |what: &dyn std::fmt::Display| {
+            CallError::Unreachable(format!("{}: {what}", peer.address))
+        };
+        let key = (to, peer.address.clone());
+        let mut sender = self.sender(&key).await.map_err(|e| away(&e))?;
+        let body = postcard::to_stdvec(call).map_err(|e| away(&e))?;
+        let request = Request::post(format!("https://{}{PEER_PATH}", peer.address))
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|e| away(&e))?;
+        let response = match sender.send_request(request).await {
+            Ok(response) => response,
+            Err(error) => {
+                self.lock().remove(&key);
+                return Err(away(&error));
+            }
+        };
+        let status = response.status();
+        let body = http_body_util::Limited::new(response.into_body(), MAX_ANSWER);
+        let bytes = match body.collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) => {
+                self.lock().remove(&key);
+                return Err(away(&error));
+            }
+        };
+        if !status.is_success() {
+            return Err(away(&format!("{status} {}", String::from_utf8_lossy(&bytes))));
+        }
+        postcard::from_bytes(&bytes).map_err(|e| away(&e))
+    }
+
+    async fn sender(&self, key: &(NodeId, String)) -> Result<Sender, String> {
+        let open = self.lock().get(key).filter(|sender| !sender.is_closed()).cloned();
+        if let Some(sender) = open {
+            return Ok(sender);
+        }
+        let dialling = self.dial(&key.1);
+        let sender = match tokio::time::timeout(DIAL_TIMEOUT, dialling).await {
+            Ok(sender) => sender?,
+            Err(_) => return Err("does not take a connection".into()),
+        };
+        self.lock().insert(key.clone(), sender.clone());
+        Ok(sender)
+    }
+
+    async fn dial(&self, address: &str) -> Result<Sender, String> {
+        let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
+        stream.set_nodelay(true).map_err(|e| e.to_string())?;
+        let Some(tls) = &self.tls else { return handshake(TokioIo::new(stream)).await };
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let host = host.trim_matches(|c| c == '[' || c == ']').to_owned();
+        let name = ServerName::try_from(host).map_err(|e| e.to_string())?;
+        let stream = tls.connect(name, stream).await.map_err(|e| e.to_string())?;
+        handshake(TokioIo::new(stream)).await
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(NodeId, String), Sender>> {
+        self.open.lock().unwrap_or_else(|_| std::process::abort())
+    }
+}
+
+async fn handshake<S>(stream: S) -> Result<Sender, String>
+where
+    S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(4 << 20).initial_connection_window_size(16 << 20);
+    let (sender, connection) = builder.handshake(stream).await.map_err(|e| e.to_string())?;
+    tokio::spawn(async move {
+        // Ends when the peer goes away; the next call finds the sender closed and dials again.
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "peer connection ended");
+        }
+    });
+    Ok(sender)
+}

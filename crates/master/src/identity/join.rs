@@ -1,0 +1,150 @@
+//! Joining and renewing: a signing request against a certificate.
+//!
+//! The order is the guarantee: the token's use goes through the log first, and only a use that was
+//! committed is answered with a certificate. A second request with the same token meets a refusal
+//! on whichever replica leads then. Should the answer be lost on the way, the joiner asks its
+//! operator for another token; the alternative, answering twice, is what a thief would ask for.
+//!
+//! What the cell knows of the token decides, not what its text claims: the name in the state, the
+//! name in the text and the name in the signing request must be one.
+
+use super::authority::{Authority, AuthorityError, SigningRequest};
+use super::caller::may_renew;
+use cellwright_api::enroll::{
+    CERTIFICATE_LIFE, EnrollError, Holder, JoinAnswer, JoinRequest, JoinToken, RenewAnswer,
+};
+use cellwright_api::internal::PROTOCOL;
+use cellwright_api::spiffe::{Identity, Part};
+use cellwright_cell::command::{Command, Verdict};
+use cellwright_cell::credential::{SecretHash, TokenFlaw, TokenKind};
+use cellwright_cell::name::Name;
+use cellwright_cell::reason::Refusal;
+use cellwright_cell::state::State;
+use cellwright_cell::time::Time;
+
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    #[error("protocol {found} is not spoken here; allowed: {PROTOCOL}")]
+    Protocol { found: u32 },
+    #[error(transparent)]
+    Token(#[from] EnrollError),
+    #[error("the join token is not known here; it may have expired")]
+    Unknown,
+    #[error("the join token is not accepted: {0}")]
+    Flaw(TokenFlaw),
+    #[error("the signing request: {0}")]
+    Request(AuthorityError),
+    #[error("the signing request asks for {asked}; the token is for {bound}")]
+    OtherName { asked: Part, bound: Part },
+    #[error("the signing request asks for {asked}; the connection shows {shown}")]
+    OtherHolder { asked: Identity, shown: Identity },
+    #[error("{part} is not part of the cell any more")]
+    Gone { part: Part },
+    #[error("the certificate has expired; join again with a new token")]
+    Expired,
+    #[error("the join token was refused: {0:?}")]
+    Refused(Refusal),
+    #[error("signing: {0}")]
+    Signing(AuthorityError),
+}
+
+/// A request that is in order; what is missing is the committed use of its token.
+pub struct Admission {
+    /// To be committed before [`Admission::certify`].
+    pub command: Command,
+    part: Part,
+    request: SigningRequest,
+}
+
+impl Admission {
+    /// Everything that can be judged before the log is asked.
+    ///
+    /// # Errors
+    /// Why the request is refused.
+    pub fn judge(request: &JoinRequest, state: &State, now: Time) -> Result<Admission, JoinError> {
+        check_protocol(request.protocol)?;
+        let token = JoinToken::parse(request.token.expose())?;
+        let id = Name::new(&token.id).map_err(|_| JoinError::Unknown)?;
+        let secret_hash = SecretHash(token.secret.hash());
+        let row = state.token_named(&id).and_then(|id| state.tokens().get(id));
+        let row = row.ok_or(JoinError::Unknown)?;
+        row.admits(&secret_hash, now).map_err(JoinError::Flaw)?;
+        let part = match &row.kind {
+            TokenKind::JoinAgent { machine } => Part::Agent(machine.clone()),
+            TokenKind::JoinReplica { name } => Part::Master(name.clone()),
+            TokenKind::UserToken { .. } => return Err(JoinError::Flaw(TokenFlaw::NotForJoining)),
+        };
+        let signing =
+            SigningRequest::parse(&request.signing_request).map_err(JoinError::Request)?;
+        // The cell in the request is not looked at: the joiner has yet to learn its name.
+        if signing.identity.part != part || token.part() != part {
+            return Err(JoinError::OtherName { asked: signing.identity.part, bound: part });
+        }
+        let command = Command::UseJoinToken { id, secret_hash };
+        Ok(Admission { command, part, request: signing })
+    }
+
+    /// The answer, once the log has given its verdict on [`Admission::command`].
+    ///
+    /// # Errors
+    /// When the token's use was refused, or signing fails.
+    pub fn certify(
+        self,
+        used: Verdict,
+        authority: &Authority,
+        now: Time,
+    ) -> Result<JoinAnswer, JoinError> {
+        used.map_err(JoinError::Refused)?;
+        let replica = matches!(self.part, Part::Master(_));
+        Ok(JoinAnswer {
+            cell: authority.cell().clone(),
+            certificate: certificate(authority, &self.request, &self.part, now)?,
+            authority: authority.certificate_pem().to_owned(),
+            authority_key: replica.then(|| authority.key_pem().clone()),
+        })
+    }
+}
+
+/// The next certificate for the holder of a good one. Any replica can answer: all hold the
+/// authority.
+///
+/// # Errors
+/// Why it is refused.
+pub fn renew(
+    protocol: u32,
+    signing_request: &str,
+    shown: &Holder,
+    authority: &Authority,
+    state: &State,
+    now: Time,
+) -> Result<RenewAnswer, JoinError> {
+    check_protocol(protocol)?;
+    if shown.until <= now {
+        return Err(JoinError::Expired);
+    }
+    let request = SigningRequest::parse(signing_request).map_err(JoinError::Request)?;
+    if request.identity != shown.identity || request.identity.cell != *authority.cell() {
+        let shown = shown.identity.clone();
+        return Err(JoinError::OtherHolder { asked: request.identity, shown });
+    }
+    let part = &shown.identity.part;
+    if !may_renew(part, state) {
+        return Err(JoinError::Gone { part: part.clone() });
+    }
+    Ok(RenewAnswer { certificate: certificate(authority, &request, part, now)? })
+}
+
+fn check_protocol(found: u32) -> Result<(), JoinError> {
+    if found == PROTOCOL { Ok(()) } else { Err(JoinError::Protocol { found }) }
+}
+
+/// Only a master's hosts are certified: nobody else is a server.
+fn certificate(
+    authority: &Authority,
+    request: &SigningRequest,
+    part: &Part,
+    now: Time,
+) -> Result<String, JoinError> {
+    let hosts = if matches!(part, Part::Master(_)) { &request.hosts[..] } else { &[] };
+    authority.sign(request, part, hosts, now, CERTIFICATE_LIFE).map_err(JoinError::Signing)
+}

@@ -1,0 +1,356 @@
+//! The accept loop: from a TCP connection to requests that say who asks.
+//!
+//! Every cost that a stranger can cause is bounded here, before any handler runs: connections in
+//! all, connections of one address until it has shown who it is, connections of one identity after
+//! that, the time of a handshake, the time to send a request's head, streams on a connection. The
+//! caller is worked out anew for each request, because a token comes with the request and a
+//! certificate may expire on an open connection.
+//!
+//! Plain TCP exists for `--dev` and only on loopback; the type of the listener says which it is,
+//! and [`Door::plain`] refuses any other address. Rejected: axum's own `serve`, which knows neither
+//! TLS nor a limit.
+
+use super::caller::Unauthenticated;
+use crate::handle::Caller;
+use crate::http::error_response;
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response, header};
+use cellwright_api::enroll::{Holder, JOIN_PATH};
+use cellwright_api::error::{ApiError, Code};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt;
+
+/// Bounds on what one listener takes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub handshake: Duration,
+    pub connections: usize,
+    /// Of one certificate's holder.
+    pub per_identity: usize,
+    /// Of one address, as long as no certificate was shown.
+    pub per_address: usize,
+    /// Requests at once on one HTTP/2 connection.
+    pub streams: u32,
+    /// How long requests in flight may take once the listener stops.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    /// Room for ten thousand agents and their reconnections, with a limit on every single peer.
+    fn default() -> Limits {
+        Limits {
+            handshake: Duration::from_secs(10),
+            connections: 32_768,
+            per_identity: 256,
+            per_address: 16_384,
+            streams: 256,
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Who is on the other end of the connection that a request came by. An extension of every request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnInfo {
+    pub remote: SocketAddr,
+    /// From the client's certificate, verified against the authority.
+    pub holder: Option<Holder>,
+    /// A plain `--dev` connection on loopback.
+    pub open: bool,
+}
+
+/// What the listener asks of the rest of the master.
+pub trait Gate: Send + Sync + 'static {
+    /// # Errors
+    /// When it is not known who asks.
+    fn caller(
+        &self,
+        connection: &ConnInfo,
+        authorization: Option<&[u8]>,
+    ) -> Result<Caller, Unauthenticated>;
+
+    /// A request was turned away; for the audit log.
+    fn refused(&self, connection: &ConnInfo, method: &str, path: &str, why: &Unauthenticated);
+
+    /// Paths that anyone may ask for: liveness, and joining, which checks its own token.
+    fn is_public(&self, path: &str) -> bool {
+        matches!(path, "/healthz" | "/readyz" | JOIN_PATH)
+    }
+}
+
+/// A bound listener, with or without TLS.
+pub struct Door {
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+}
+
+impl Door {
+    /// # Errors
+    /// When the address cannot be bound.
+    pub async fn tls(address: SocketAddr, config: Arc<ServerConfig>) -> io::Result<Door> {
+        let listener = TcpListener::bind(address).await?;
+        Ok(Door { listener, tls: Some(TlsAcceptor::from(config)) })
+    }
+
+    /// For `--dev`: no encryption, and everybody is an administrator.
+    ///
+    /// # Errors
+    /// When the address is not a loopback one, or cannot be bound.
+    pub async fn plain(address: SocketAddr) -> io::Result<Door> {
+        if !address.ip().is_loopback() {
+            let text = format!(
+                "listen = {address}: a --dev master lets everybody do everything and listens only \
+                 on loopback; allowed: 127.0.0.0/8 and ::1"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        Ok(Door { listener: TcpListener::bind(address).await?, tls: None })
+    }
+
+    /// The address bound, with the port that was chosen when 0 was asked for.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `stop` is done, then lets requests in flight end.
+    pub async fn serve(
+        self,
+        router: Router,
+        gate: Arc<dyn Gate>,
+        limits: Limits,
+        stop: impl Future<Output = ()>,
+    ) {
+        let (stopping, stopped) = watch::channel(false);
+        let house = House { tls: self.tls, router, gate, limits, counts: Arc::default(), stopped };
+        let mut connections = JoinSet::new();
+        tokio::pin!(stop);
+        loop {
+            tokio::select! {
+                () = &mut stop => break,
+                Some(_ended) = connections.join_next() => {}
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, remote)) if connections.len() < limits.connections => {
+                        connections.spawn(house.clone().host(stream, remote));
+                    }
+                    // Closing at once is all that can be afforded.
+                    Ok((_, remote)) => tracing::warn!(%remote, "connection limit reached"),
+                    Err(error) => rest_after(&error).await,
+                },
+            }
+        }
+        drop(self.listener);
+        stopping.send_replace(true);
+        let ended = async { while connections.join_next().await.is_some() {} };
+        if timeout(limits.drain, ended).await.is_err() {
+            connections.shutdown().await;
+        }
+    }
+}
+
+/// Out of file descriptors: an accept would fail again at once. Others fail with their connection.
+async fn rest_after(error: &io::Error) {
+    tracing::warn!(%error, "accept failed");
+    let own = matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+    );
+    if !own {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// What all connections of a listener share.
+#[derive(Clone)]
+struct House {
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    gate: Arc<dyn Gate>,
+    limits: Limits,
+    counts: Arc<Counts>,
+    stopped: watch::Receiver<bool>,
+}
+
+impl House {
+    async fn host(self, stream: TcpStream, remote: SocketAddr) {
+        // Small answers must not wait for more to send. Failing only costs time.
+        let _ = stream.set_nodelay(true);
+        let key = Guest::Address(remote.ip());
+        let Some(seat) = self.counts.seat(key, self.limits.per_address) else {
+            tracing::warn!(%remote, "connection limit of this address reached");
+            return;
+        };
+        let Some(tls) = &self.tls else {
+            let info = ConnInfo { remote, holder: None, open: true };
+            return self.converse(stream, info, seat).await;
+        };
+        let stream = match timeout(self.limits.handshake, tls.accept(stream)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                tracing::debug!(%remote, %error, "handshake failed");
+                return;
+            }
+            Err(_) => {
+                tracing::debug!(%remote, "handshake took too long");
+                return;
+            }
+        };
+        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let holder = match shown.map(Holder::of).transpose() {
+            Ok(holder) => holder,
+            Err(error) => {
+                tracing::warn!(%remote, %error, "certificate names nobody");
+                return;
+            }
+        };
+        let seat = match &holder {
+            None => seat,
+            Some(holder) => {
+                let key = Guest::Identity(holder.identity.to_string());
+                let Some(own) = self.counts.seat(key, self.limits.per_identity) else {
+                    let identity = &holder.identity;
+                    tracing::warn!(%remote, %identity, "connection limit reached");
+                    return;
+                };
+                own
+            }
+        };
+        let info = ConnInfo { remote, holder, open: false };
+        self.converse(stream, info, seat).await;
+    }
+
+    async fn converse<S>(self, stream: S, info: ConnInfo, seat: Seat)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let House { router, gate, limits, mut stopped, .. } = self;
+        let remote = info.remote;
+        let info = Arc::new(info);
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            answer(router.clone(), gate.clone(), info.clone(), request)
+        });
+        let builder = http(limits);
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        // The receiver's guard must not live across an await; a lost sender also means the end.
+        let stop = async { stopped.wait_for(|stopped| *stopped).await.map(|_guard| ()) };
+        let ended = tokio::select! {
+            ended = &mut connection => ended,
+            _told = stop => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%remote, error, "connection ended");
+        }
+        drop(seat);
+    }
+}
+
+fn http(limits: Limits) -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.handshake);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams)
+        .initial_stream_window_size(4 << 20)
+        .initial_connection_window_size(16 << 20)
+        // A peer that vanished without a word frees its seat within a minute.
+        .keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(20));
+    builder
+}
+
+async fn answer(
+    router: Router,
+    gate: Arc<dyn Gate>,
+    info: Arc<ConnInfo>,
+    mut request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let authorization = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
+    match gate.caller(&info, authorization) {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+        }
+        Err(_) if gate.is_public(request.uri().path()) => {}
+        Err(why) => {
+            gate.refused(&info, request.method().as_str(), request.uri().path(), &why);
+            return Ok(turned_away(&why));
+        }
+    }
+    // Handlers never see the secret.
+    request.headers_mut().remove(header::AUTHORIZATION);
+    request.extensions_mut().insert(ConnInfo::clone(&info));
+    router.oneshot(request.map(Body::new)).await
+}
+
+fn turned_away(why: &Unauthenticated) -> Response<Body> {
+    let error = ApiError::new(Code::Unauthenticated, why.to_string());
+    error_response(&error.with("reason", why.code()))
+}
+
+/// Whose connections are counted together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Guest {
+    Address(IpAddr),
+    Identity(String),
+}
+
+#[derive(Default)]
+struct Counts(Mutex<BTreeMap<Guest, usize>>);
+
+/// One connection's place; given back when dropped.
+struct Seat {
+    counts: Arc<Counts>,
+    guest: Guest,
+}
+
+impl Counts {
+    fn seat(self: &Arc<Self>, guest: Guest, limit: usize) -> Option<Seat> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(guest.clone()).or_default();
+        if *count >= limit {
+            if *count == 0 {
+                counts.remove(&guest);
+            }
+            return None;
+        }
+        *count += 1;
+        Some(Seat { counts: Arc::clone(self), guest })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut counts = self.counts.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.guest) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.guest);
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Who is at the door, and how parts of the cell get the papers they show there.
+//!
+//! | file | what |
+//! |---|---|
+//! | `authority` | the cell's own certificate authority |
+//! | `files` | its key and this replica's certificate on disk |
+//! | `caller` | from evidence (certificate, token, nothing) to a [`caller::Caller`]; pure |
+//! | `join` | a join token and a signing request against a certificate; renewal |
+//! | `listener` | the accept loop: handshake, caps, one `Caller` per request |
+//! | `gate` | the listener's questions, answered from the replicated state and the audit log |
+//! | `routes` | joining and renewing over HTTP |
+//! | `renewal` | this replica's own certificate, kept fresh |
+//!
+//! A cell is its own authority: nothing outside has to be installed, asked or trusted, and a
+//! certificate says no more than which part of which cell its holder is. What that part may do is
+//! decided by exact match on the `Caller`, and what matches nothing is refused.
+//!
+//! Rejected: trusting every certificate of the authority alike and telling parts apart by address.
+//! Addresses are lent; names are signed.
+
+pub mod authority;
+pub mod caller;
+pub mod files;
+pub mod gate;
+pub mod join;
+pub mod listener;
+pub mod renewal;
+pub mod routes;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! Joining and renewing over HTTP: postcard in, postcard out, like everything among the cell's own
+//! parts. Joining is open to anyone who holds a token and goes to the leader, because the token's
+//! use is a change; renewing is answered by any replica.
+
+use super::authority::Authority;
+use super::join::{Admission, JoinError, renew};
+use super::listener::ConnInfo;
+use crate::clock::Clock;
+use crate::handle::{Caller, Handle};
+use crate::http::error_response;
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response, header};
+use axum::routing::post;
+use cellwright_api::enroll::{JOIN_PATH, JoinAnswer, JoinRequest, RENEW_PATH};
+use cellwright_api::enroll::{RenewAnswer, RenewRequest};
+use cellwright_api::error::{ApiError, Code};
+use http_body_util::{BodyExt, Limited};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+
+/// A signing request and a token are a few kilobytes.
+const MAX_BODY: usize = 64 << 10;
+
+#[derive(Clone)]
+pub struct Enrolling {
+    pub handle: Handle,
+    pub authority: Arc<Authority>,
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Enrolling {
+    /// To be merged with the other routes of the listener.
+    pub fn router(self) -> Router {
+        let joining = self.clone();
+        Router::new()
+            .route(JOIN_PATH, post(async move |request| answer(joining.join(request).await)))
+            .route(RENEW_PATH, post(async move |request| answer(self.renew(request).await)))
+    }
+
+    async fn join(&self, request: Request<Body>) -> Result<JoinAnswer, ApiError> {
+        let request: JoinRequest = read(request.into_body()).await?;
+        let now = self.clock.wall();
+        let view = self.handle.read_now().await?;
+        let admission = Admission::judge(&request, &view.state, now).map_err(refusal)?;
+        let caller = Caller::System("join".to_owned());
+        let used = self.handle.submit(&caller, None, admission.command.clone()).await?;
+        admission.certify(used.verdict, &self.authority, now).map_err(refusal)
+    }
+
+    async fn renew(&self, request: Request<Body>) -> Result<RenewAnswer, ApiError> {
+        let shown = request.extensions().get::<ConnInfo>().and_then(|info| info.holder.clone());
+        let nobody = || ApiError::new(Code::Unauthenticated, "renewing takes a certificate");
+        let shown = shown.ok_or_else(nobody)?;
+        let RenewRequest { protocol, signing_request } = read(request.into_body()).await?;
+        let (view, now) = (self.handle.read(), self.clock.wall());
+        renew(protocol, &signing_request, &shown, &self.authority, &view.state, now)
+            .map_err(refusal)
+    }
+}
+
+fn refusal(error: JoinError) -> ApiError {
+    let code = match &error {
+        JoinError::Protocol { .. } | JoinError::Token(_) | JoinError::Request(_) => Code::BadBody,
+        JoinError::Refused(refused) => cellwright_api::error::code_of(refused),
+        JoinError::Signing(_) => Code::Internal,
+        JoinError::Unknown
+        | JoinError::Flaw(_)
+        | JoinError::OtherName { .. }
+        | JoinError::OtherHolder { .. }
+        | JoinError::Gone { .. }
+        | JoinError::Expired => Code::NotAllowed,
+    };
+    ApiError::new(code, error.to_string()).hint("ask for a new join token: cell token create")
+}
+
+async fn read<M: DeserializeOwned>(body: Body) -> Result<M, ApiError> {
+    let whole = Limited::new(body, MAX_BODY).collect().await;
+    let bytes = whole.map_err(|e| ApiError::new(Code::TooLarge, e.to_string()))?.to_bytes();
+    let bad = |_| ApiError::new(Code::BadBody, "not the message that belongs here");
+    postcard::from_bytes(&bytes).map_err(bad)
+}
+
+fn answer<T: Serialize>(outcome: Result<T, ApiError>) -> Response<Body> {
+    let encoded = outcome.and_then(|answer| {
+        let broken = |e: postcard::Error| ApiError::new(Code::Internal, e.to_string());
+        postcard::to_stdvec(&answer).map_err(broken)
+    });
+    match encoded {
+        Err(error) => error_response(&error),
+        Ok(bytes) => {
+            let mut response = Response::new(Body::from(bytes));
+            let kind = header::HeaderValue::from_static("application/postcard");
+            response.headers_mut().insert(header::CONTENT_TYPE, kind);
+            response
+        }
+    }
+}

@@ -1,0 +1,687 @@
+//! Handshakes on loopback with good, foreign and expired certificates; who a request is taken for;
+//! and tokens that work once.
+
+use super::authority::{Authority, Papers, SigningRequest};
+use super::caller::{Evidence, Unauthenticated, caller};
+use super::files::{FilesError, IdentityFiles};
+use super::gate::MasterGate;
+use super::join::{Admission, JoinError, renew};
+use super::listener::{ConnInfo, Door, Gate, Limits};
+use super::routes::Enrolling;
+use crate::audit::AuditLog;
+use crate::clock::SystemClock;
+use crate::handle::Caller;
+use crate::master::{Master, World};
+use crate::peers::{PeerAnswer, PeerCall, Peers};
+use crate::segments::Keep;
+use crate::segments::tests::Folder;
+use crate::settings::Settings;
+use axum::routing::get;
+use axum::{Extension, Router};
+use bytes::Bytes;
+use cellwright_api::enroll::{
+    CERTIFICATE_LIFE, Holder, JOIN_PATH, JoinAnswer, JoinKind, JoinRequest, JoinToken, NewKey,
+    RENEW_PATH, RenewRequest,
+};
+use cellwright_api::internal::PROTOCOL;
+use cellwright_api::secret::Secret;
+use cellwright_api::spiffe::{Identity, Part};
+use cellwright_api::tls::{self, Shown, Trust};
+use cellwright_cell::command::{Actor, Command, Done, Entry, Request, Verdict};
+use cellwright_cell::credential::{SecretHash, TokenFlaw, TokenKind};
+use cellwright_cell::name::Name;
+use cellwright_cell::state::State;
+use cellwright_cell::time::{Span, Time};
+use cellwright_store::{CallError, Peer};
+use futures::future::BoxFuture;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::TokioIo;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, Mutex};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio_rustls::TlsConnector;
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+/// TLS libraries look at the machine's clock, so certificates are made around it.
+fn now() -> Time {
+    crate::clock::Clock::wall(&crate::clock::SystemClock)
+}
+
+fn loopback() -> Vec<String> {
+    vec!["localhost".into(), "127.0.0.1".into()]
+}
+
+fn apply(state: &mut State, at: Time, by: Actor, command: Command) -> Verdict {
+    let request = Request { by, id: None, command };
+    let entry = Entry { now: at, requests: vec![request] };
+    state.apply(&entry, &mut Vec::new()).remove(0)
+}
+
+/// A cell with a user `ann`, her token `ann-1` and secret `s`, good for an hour.
+fn state_with_ann(at: Time) -> State {
+    let mut state = State::default();
+    let hash = SecretHash(Secret::new("s".into()).hash());
+    for command in [
+        Command::AddUser { name: name("ann") },
+        Command::AddToken {
+            id: name("ann-1"),
+            kind: TokenKind::UserToken { user: name("ann") },
+            secret_hash: hash,
+            expires: at.plus(Span::seconds(3600)),
+        },
+    ] {
+        assert_eq!(apply(&mut state, at, Actor::System, command), Ok(Done::Applied));
+    }
+    state
+}
+
+struct TestGate {
+    cell: Name,
+    state: State,
+    refused: Mutex<Vec<String>>,
+}
+
+impl Gate for TestGate {
+    fn caller(
+        &self,
+        connection: &ConnInfo,
+        authorization: Option<&[u8]>,
+    ) -> Result<Caller, Unauthenticated> {
+        let holder = connection.holder.as_ref();
+        let evidence = Evidence { holder, authorization, open: connection.open };
+        caller(evidence, &self.cell, &self.state, now())
+    }
+
+    fn refused(&self, _: &ConnInfo, method: &str, path: &str, why: &Unauthenticated) {
+        self.refused.lock().unwrap().push(format!("{method} {path} {}", why.code()));
+    }
+}
+
+/// A listener that answers `/who` with the caller.
+struct Server {
+    address: SocketAddr,
+    gate: Arc<TestGate>,
+    shown: Option<Arc<Shown>>,
+    stop: Option<oneshot::Sender<()>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Server {
+    async fn start(authority: Option<(&Authority, &Papers)>, limits: Limits) -> Server {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let shown =
+            authority.map(|(_, papers)| Shown::new(&papers.certificate, &papers.key).unwrap());
+        let door = match authority.zip(shown.clone()) {
+            None => Door::plain(any).await.unwrap(),
+            Some(((authority, _), shown)) => {
+                let config = tls::server(authority.certificate_pem(), shown).unwrap();
+                Door::tls(any, Arc::new(config)).await.unwrap()
+            }
+        };
+        let router = Router::new()
+            .route("/who", get(async |Extension(who): Extension<Caller>| format!("{who:?}")))
+            .route("/healthz", get(async || "ok"));
+        let gate = Arc::new(TestGate {
+            cell: name("aa"),
+            state: state_with_ann(now()),
+            refused: Mutex::default(),
+        });
+        let address = door.address().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let serving = gate.clone();
+        let task = tokio::spawn(door.serve(router, serving, limits, async {
+            drop(stopped.await);
+        }));
+        Server { address, gate, shown, stop: Some(stop), task }
+    }
+
+    async fn stop(mut self) {
+        drop(self.stop.take());
+        self.task.await.unwrap();
+    }
+}
+
+/// One request over an open stream: status and body.
+async fn ask<S>(stream: S, path: &str, token: Option<&str>) -> Result<(u16, String), String>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let text = |error: hyper::Error| format!("{error:?}");
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(text)?;
+    let driver = tokio::spawn(connection);
+    let mut request = hyper::Request::get(path).header("host", "localhost");
+    if let Some(token) = token {
+        request = request.header("authorization", token);
+    }
+    let request = request.body(Empty::<Bytes>::new()).unwrap();
+    let response = sender.send_request(request).await.map_err(text)?;
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.map_err(text)?.to_bytes();
+    driver.abort();
+    Ok((status, String::from_utf8_lossy(&body).into_owned()))
+}
+
+async fn ask_tls(
+    server: &Server,
+    trust: &Trust,
+    papers: Option<&Papers>,
+    token: Option<&str>,
+) -> Result<(u16, String), String> {
+    let shown = papers.map(|papers| Shown::new(&papers.certificate, &papers.key).unwrap());
+    let config = tls::client(trust, shown).map_err(|e| e.to_string())?;
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let host = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let connector = TlsConnector::from(Arc::new(config));
+    let stream = connector.connect(host, stream).await.map_err(|e| format!("{e:?}"))?;
+    ask(stream, "/who", token).await
+}
+
+fn cell() -> (Authority, Papers) {
+    let authority = Authority::create(&name("aa"), now()).unwrap();
+    let master = Part::Master(name("m1"));
+    let papers = authority.equip(&master, &loopback(), now(), CERTIFICATE_LIFE).unwrap();
+    (authority, papers)
+}
+
+#[tokio::test]
+async fn certificates_and_tokens_say_who_asks() {
+    let (authority, papers) = cell();
+    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    for (part, expected) in [
+        (Part::Agent(name("n7")), "Agent(\"n7\")"),
+        (Part::Master(name("m2")), "Replica(\"m2\")"),
+        (Part::Scheduler(name("s1")), "Scheduler(\"s1\")"),
+        (Part::User(name("ann")), "User(\"ann\")"),
+    ] {
+        let shown = authority.equip(&part, &[], now(), CERTIFICATE_LIFE).unwrap();
+        let answer = ask_tls(&server, &trust, Some(&shown), None).await.unwrap();
+        assert_eq!(answer, (200, expected.to_owned()));
+    }
+    let by_token = ask_tls(&server, &trust, None, Some("Bearer ann-1.s")).await.unwrap();
+    assert_eq!(by_token, (200, "User(\"ann\")".to_owned()));
+    let pinned = Trust::Fingerprint(authority.fingerprint());
+    assert_eq!(ask_tls(&server, &pinned, None, Some("Bearer ann-1.s")).await.unwrap().0, 200);
+    assert!(server.gate.refused.lock().unwrap().is_empty());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_shows_nothing_good_is_refused() {
+    let (authority, papers) = cell();
+    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    let agent = Part::Agent(name("n7"));
+    let good = authority.equip(&agent, &[], now(), CERTIFICATE_LIFE).unwrap();
+    let stranger = authority.equip(&Part::User(name("bob")), &[], now(), CERTIFICATE_LIFE).unwrap();
+    for (papers, token, code) in [
+        (None, None, "no-identity"),
+        (None, Some("Bearer ann-1.wrong"), "token-not-accepted"),
+        (None, Some("Bearer nobody.s"), "token-not-accepted"),
+        (None, Some("Basic ann-1.s"), "malformed-authorization"),
+        (Some(&good), Some("Bearer ann-1.s"), "two-identities"),
+        (Some(&stranger), None, "unknown-user"),
+    ] {
+        let (status, body) = ask_tls(&server, &trust, papers, token).await.unwrap();
+        assert_eq!(status, 401, "{code}: {body}");
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(
+            (&body["code"], &body["details"]["reason"]),
+            (&"unauthenticated".into(), &code.into())
+        );
+        let refused = server.gate.refused.lock().unwrap().pop();
+        assert_eq!(refused, Some(format!("GET /who {code}")));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn foreign_and_expired_certificates_end_the_handshake() {
+    let (authority, papers) = cell();
+    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    let agent = Part::Agent(name("n7"));
+    let other = Authority::create(&name("aa"), now()).unwrap();
+    let foreign = other.equip(&agent, &[], now(), CERTIFICATE_LIFE).unwrap();
+    let long_ago = Time(now().0 - 3 * CERTIFICATE_LIFE.0);
+    let expired = authority.equip(&agent, &[], long_ago, CERTIFICATE_LIFE).unwrap();
+    let not_yet = Time(now().0 + CERTIFICATE_LIFE.0);
+    let early = authority.equip(&agent, &[], not_yet, CERTIFICATE_LIFE).unwrap();
+    for papers in [foreign, expired, early] {
+        let answer = ask_tls(&server, &trust, Some(&papers), None).await;
+        assert!(answer.is_err(), "{answer:?}");
+    }
+    for wrong in
+        [Trust::Authority(other.certificate_pem().into()), Trust::Fingerprint(other.fingerprint())]
+    {
+        let answer = ask_tls(&server, &wrong, None, Some("Bearer ann-1.s")).await;
+        let error = answer.unwrap_err();
+        assert!(error.contains("UnknownIssuer") || error.contains("BadSignature"), "{error}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn only_a_master_can_be_taken_for_a_server() {
+    let (authority, _) = cell();
+    let agent = Part::Agent(name("n7"));
+    let papers = authority.equip(&agent, &loopback(), now(), CERTIFICATE_LIFE).unwrap();
+    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
+    for trust in [
+        Trust::Authority(authority.certificate_pem().into()),
+        Trust::Fingerprint(authority.fingerprint()),
+    ] {
+        let error = ask_tls(&server, &trust, None, None).await.unwrap_err();
+        assert!(error.contains("Purpose"), "{error}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_shown_without_a_restart() {
+    let (authority, good) = cell();
+    let long_ago = Time(now().0 - 3 * CERTIFICATE_LIFE.0);
+    let master = Part::Master(name("m1"));
+    let expired = authority.equip(&master, &loopback(), long_ago, CERTIFICATE_LIFE).unwrap();
+    let server = Server::start(Some((&authority, &expired)), Limits::default()).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    let error = ask_tls(&server, &trust, None, Some("Bearer ann-1.s")).await.unwrap_err();
+    assert!(error.contains("Expired"), "{error}");
+    let shown = server.shown.as_ref().unwrap();
+    assert!(shown.exchange(&good.certificate, &expired.key).is_err(), "key of another");
+    shown.exchange(&good.certificate, &good.key).unwrap();
+    assert_eq!(ask_tls(&server, &trust, None, Some("Bearer ann-1.s")).await.unwrap().0, 200);
+    server.stop().await;
+}
+
+#[test]
+fn renewal_is_due_at_two_thirds_of_life() {
+    let identity = Identity { cell: name("aa"), part: Part::Agent(name("n7")) };
+    let holder = Holder { identity, from: Time(1000), until: Time(4000) };
+    assert_eq!(holder.renew_at(), Time(3000));
+}
+
+#[tokio::test]
+async fn plain_connections_exist_only_on_loopback() {
+    let server = Server::start(None, Limits::default()).await;
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    assert_eq!(ask(stream, "/who", None).await.unwrap(), (200, "Anonymous".to_owned()));
+    server.stop().await;
+    for address in ["0.0.0.0:0", "192.0.2.1:0", "[::]:0"] {
+        let Err(error) = Door::plain(address.parse().unwrap()).await else {
+            panic!("bound {address}");
+        };
+        assert!(error.to_string().contains("loopback"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn health_needs_no_identity() {
+    let (authority, papers) = cell();
+    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
+    let config = tls::client(&Trust::Authority(authority.certificate_pem().into()), None).unwrap();
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let host = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let stream = TlsConnector::from(Arc::new(config)).connect(host, stream).await.unwrap();
+    assert_eq!(ask(stream, "/healthz", None).await.unwrap(), (200, "ok".to_owned()));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn one_identity_cannot_take_all_connections() {
+    let (authority, papers) = cell();
+    let limits = Limits { per_identity: 1, ..Limits::default() };
+    let server = Server::start(Some((&authority, &papers)), limits).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    let greedy = Part::Agent(name("n7"));
+    let greedy = authority.equip(&greedy, &[], now(), CERTIFICATE_LIFE).unwrap();
+    let shown = Shown::new(&greedy.certificate, &greedy.key).unwrap();
+    let config = Arc::new(tls::client(&trust, Some(shown)).unwrap());
+    let host = || rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let first = TlsConnector::from(config.clone()).connect(host(), stream).await.unwrap();
+    // The first keeps its connection: it is known to be seated once it was answered.
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(first)).await.unwrap();
+    let driver = tokio::spawn(connection);
+    let request = hyper::Request::get("/who").header("host", "localhost");
+    let request = request.body(Empty::<Bytes>::new()).unwrap();
+    let answer = sender.send_request(request).await.unwrap();
+    assert_eq!(answer.status().as_u16(), 200);
+    assert!(ask_tls(&server, &trust, Some(&greedy), None).await.is_err());
+    let modest = authority.equip(&Part::Agent(name("n8")), &[], now(), CERTIFICATE_LIFE).unwrap();
+    assert_eq!(ask_tls(&server, &trust, Some(&modest), None).await.unwrap().0, 200);
+    driver.abort();
+    server.stop().await;
+}
+
+/// A cell of one replica in this process, with a join token for the agent of `n7`.
+async fn running_cell(folder: &Folder, at: Time) -> Master {
+    struct Nobody;
+    impl Peers for Nobody {
+        fn call(
+            &self,
+            _: u64,
+            peer: Peer,
+            _: PeerCall,
+        ) -> BoxFuture<'static, Result<PeerAnswer, CallError>> {
+            Box::pin(async move { Err(CallError::Unreachable(peer.address)) })
+        }
+    }
+    let world =
+        World { disk: folder.disk(), peers: Arc::new(Nobody), clock: Arc::new(SystemClock) };
+    let store = cellwright_store::Settings { cell: [7; 16], ..Default::default() };
+    let master = Master::start(1, Settings::default(), store, world).await.unwrap();
+    let handle = master.handle();
+    let me = Peer { name: "m1".into(), address: "127.0.0.1:1".into() };
+    handle.replica().bootstrap([(1, me)].into()).await.unwrap();
+    let mut status = handle.replica().watch();
+    status.wait_for(|status| status.role == cellwright_store::Role::Leader).await.unwrap();
+    let command = Command::AddToken {
+        id: name("join-1"),
+        kind: TokenKind::JoinAgent { machine: name("n7") },
+        secret_hash: SecretHash(Secret::new("j".into()).hash()),
+        expires: at.plus(Span::seconds(900)),
+    };
+    // Right after its election a leader may still be settling in.
+    let system = Caller::System("test".into());
+    let mut verdict = None;
+    for _ in 0..100 {
+        match handle.submit(&system, None, command.clone()).await {
+            Ok(answer) => {
+                verdict = Some(answer.verdict);
+                break;
+            }
+            Err(_) => handle.replica().watch().changed().await.unwrap(),
+        }
+    }
+    assert_eq!(verdict, Some(Ok(Done::Applied)));
+    master
+}
+
+/// One POST over TLS to a cell known only by its fingerprint.
+async fn send(
+    address: SocketAddr,
+    trust: &Trust,
+    papers: Option<&Papers>,
+    path: &str,
+    body: Vec<u8>,
+) -> (u16, Bytes) {
+    let shown = papers.map(|papers| Shown::new(&papers.certificate, &papers.key).unwrap());
+    let config = tls::client(trust, shown).unwrap();
+    let stream = TcpStream::connect(address).await.unwrap();
+    let host = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let stream = TlsConnector::from(Arc::new(config)).connect(host, stream).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let driver = tokio::spawn(connection);
+    let request = hyper::Request::post(path).header("host", "localhost");
+    let request = request.body(http_body_util::Full::new(Bytes::from(body))).unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    driver.abort();
+    (status, body)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_joins_a_running_cell_once_and_renews() {
+    let folder = Folder::new();
+    let master = running_cell(&folder, now()).await;
+    let (authority, papers) = cell();
+    let authority = Arc::new(authority);
+    let shown = Shown::new(&papers.certificate, &papers.key).unwrap();
+    let config = tls::server(authority.certificate_pem(), shown).unwrap();
+    let door = Door::tls("127.0.0.1:0".parse().unwrap(), Arc::new(config)).await.unwrap();
+    let address = door.address().unwrap();
+    let handle = master.handle().clone();
+    let keep = Keep { segment_bytes: 1 << 20, total_bytes: 1 << 20, age: CERTIFICATE_LIFE };
+    let audit_folder = Folder::new();
+    let audit = Arc::new(AuditLog::open(audit_folder.disk(), keep).unwrap());
+    let clock: Arc<dyn crate::clock::Clock> = Arc::new(SystemClock);
+    let replicated = handle.replicated().clone();
+    let gate = Arc::new(MasterGate {
+        cell: name("aa"),
+        replicated,
+        clock: clock.clone(),
+        audit: audit.clone(),
+    });
+    let router = Enrolling { handle, authority: authority.clone(), clock }.router();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = tokio::spawn(door.serve(router, gate, Limits::default(), async {
+        drop(stopped.await);
+    }));
+    let pinned = Trust::Fingerprint(authority.fingerprint());
+    let token = JoinToken::parse(
+        request(&authority, JoinKind::Agent, "n7", &Part::Agent(name("n7"))).token.expose(),
+    )
+    .unwrap();
+    let key = token.signing_key(&[]).unwrap();
+    let signing_request = key.signing_request.clone();
+    let joining = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
+    let joining = postcard::to_stdvec(&joining).unwrap();
+    let (status, body) = send(address, &pinned, None, JOIN_PATH, joining.clone()).await;
+    assert_eq!(status, 200, "{body:?}");
+    let answer: JoinAnswer = postcard::from_bytes(&body).unwrap();
+    let own = Papers { certificate: answer.certificate, key: key.key };
+    let identity = own.holder().unwrap().identity;
+    assert_eq!(identity.to_string(), "spiffe://aa/agent/n7");
+    let (status, body) = send(address, &pinned, None, JOIN_PATH, joining).await;
+    assert_eq!(status, 403, "{body:?}");
+    // The cell does not know the machine yet, so there is nothing to renew.
+    let next = NewKey::make(&identity, &[]).unwrap();
+    let renewal =
+        RenewRequest { protocol: PROTOCOL, signing_request: next.signing_request.clone() };
+    let renewal = postcard::to_stdvec(&renewal).unwrap();
+    let (status, body) = send(address, &pinned, Some(&own), RENEW_PATH, renewal.clone()).await;
+    assert_eq!(status, 403, "{body:?}");
+    let (status, _) = send(address, &pinned, None, RENEW_PATH, renewal).await;
+    assert_eq!(status, 401);
+    let refused = audit.read_after(0, u32::MAX, 10).unwrap().items;
+    assert_eq!(refused.len(), 1);
+    assert_eq!(refused[0].line.verdict, "no-identity");
+    drop(stop);
+    serving.await.unwrap();
+    master.stop().await;
+}
+
+#[test]
+fn a_certificate_of_another_cell_or_past_its_time_is_nobody() {
+    let state = state_with_ann(now());
+    let holder = |cell: &str, until: Time| Holder {
+        identity: Identity { cell: name(cell), part: Part::Agent(name("n7")) },
+        from: Time::ZERO,
+        until,
+    };
+    let check = |holder: &Holder, expected: Result<Caller, Unauthenticated>| {
+        let evidence = Evidence { holder: Some(holder), authorization: None, open: false };
+        assert_eq!(caller(evidence, &name("aa"), &state, now()), expected);
+    };
+    check(&holder("aa", Time::NEVER), Ok(Caller::Agent(name("n7"))));
+    let other = Unauthenticated::OtherCell { found: name("bb"), cell: name("aa") };
+    check(&holder("bb", Time::NEVER), Err(other));
+    check(&holder("aa", now()), Err(Unauthenticated::CertificateExpired));
+}
+
+#[test]
+fn an_expired_token_and_a_join_token_open_no_session() {
+    let at = now();
+    let mut state = state_with_ann(at);
+    join_token(&mut state, at, JoinKind::Agent, "n7");
+    let ask = |header: &str, at: Time| {
+        let authorization = Some(header.as_bytes());
+        let evidence = Evidence { holder: None, authorization, open: true };
+        caller(evidence, &name("aa"), &state, at)
+    };
+    assert_eq!(ask("bearer ann-1.s", at), Ok(Caller::User(name("ann"))));
+    let late = at.plus(Span::seconds(3600));
+    assert_eq!(ask("Bearer ann-1.s", late), Err(Unauthenticated::Token));
+    assert_eq!(ask("Bearer join-1.j", at), Err(Unauthenticated::Token));
+    for wrong in ["Bearer", "Bearer x", "Bearer ann-1.", "Bearer A.s", "ann-1.s", "\u{e9} a.b"] {
+        assert_eq!(ask(wrong, at), Err(Unauthenticated::Malformed), "{wrong}");
+    }
+}
+
+/// Puts a join token `join-1` with secret `j` into the state, bound to `bound`.
+fn join_token(state: &mut State, at: Time, kind: JoinKind, bound: &str) {
+    let kind = match kind {
+        JoinKind::Agent => TokenKind::JoinAgent { machine: name(bound) },
+        JoinKind::Replica => TokenKind::JoinReplica { name: name(bound) },
+    };
+    let command = Command::AddToken {
+        id: name("join-1"),
+        kind,
+        secret_hash: SecretHash(Secret::new("j".into()).hash()),
+        expires: at.plus(Span::seconds(900)),
+    };
+    assert_eq!(apply(state, at, Actor::System, command), Ok(Done::Applied));
+}
+
+fn request(authority: &Authority, kind: JoinKind, claimed: &str, asked: &Part) -> JoinRequest {
+    let token = JoinToken {
+        kind,
+        name: name(claimed),
+        id: "join-1".into(),
+        secret: Secret::new("j".into()),
+        fingerprint: authority.fingerprint(),
+    };
+    let identity = Identity { cell: authority.cell().clone(), part: asked.clone() };
+    let key = NewKey::make(&identity, &loopback()).unwrap();
+    JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request: key.signing_request }
+}
+
+#[test]
+fn a_join_token_is_good_for_one_certificate() {
+    let (authority, _) = cell();
+    let at = now();
+    let mut state = State::default();
+    join_token(&mut state, at, JoinKind::Agent, "n7");
+    let agent = Part::Agent(name("n7"));
+    let joining = request(&authority, JoinKind::Agent, "n7", &agent);
+    let first = Admission::judge(&joining, &state, at).unwrap();
+    // A second request judged before the first is committed: only the log tells them apart.
+    let second = Admission::judge(&joining, &state, at).unwrap();
+    let used = apply(&mut state, at, Actor::System, first.command.clone());
+    let answer = first.certify(used, &authority, at).unwrap();
+    assert_eq!(Holder::of_pem(&answer.certificate).unwrap().identity.part, agent);
+    assert!(answer.authority_key.is_none(), "an agent must not sign");
+    let again = apply(&mut state, at, Actor::System, second.command.clone());
+    assert!(matches!(second.certify(again, &authority, at), Err(JoinError::Refused(_))));
+    let third = Admission::judge(&joining, &state, at);
+    assert!(matches!(third, Err(JoinError::Flaw(TokenFlaw::Used))));
+}
+
+#[test]
+fn a_join_token_is_good_for_its_own_name_only() {
+    let (authority, _) = cell();
+    let at = now();
+    let mut state = State::default();
+    join_token(&mut state, at, JoinKind::Agent, "n7");
+    let check = |claimed: &str, kind: JoinKind, asked: Part| {
+        let joining = request(&authority, kind, claimed, &asked);
+        match Admission::judge(&joining, &state, at) {
+            Err(JoinError::OtherName { .. }) => {}
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("{asked} accepted with a token for agent/n7"),
+        }
+    };
+    check("n7", JoinKind::Agent, Part::Agent(name("n8")));
+    check("n8", JoinKind::Agent, Part::Agent(name("n8")));
+    check("n7", JoinKind::Replica, Part::Master(name("n7")));
+    check("n7", JoinKind::Agent, Part::User(name("n7")));
+    let good = request(&authority, JoinKind::Agent, "n7", &Part::Agent(name("n7")));
+    let late = at.plus(Span::seconds(900));
+    let expired = Admission::judge(&good, &state, late);
+    assert!(matches!(expired, Err(JoinError::Flaw(TokenFlaw::Expired))));
+}
+
+#[test]
+fn a_replica_gets_its_hosts_and_the_authority() {
+    let (authority, _) = cell();
+    let at = now();
+    let mut state = State::default();
+    join_token(&mut state, at, JoinKind::Replica, "m2");
+    let master = Part::Master(name("m2"));
+    let joining = request(&authority, JoinKind::Replica, "m2", &master);
+    let admission = Admission::judge(&joining, &state, at).unwrap();
+    let used = apply(&mut state, at, Actor::System, admission.command.clone());
+    let answer = admission.certify(used, &authority, at).unwrap();
+    let key = answer.authority_key.unwrap();
+    let second = Authority::from_pem(answer.authority, key).unwrap();
+    assert_eq!(second.fingerprint(), authority.fingerprint());
+    assert_eq!(second.cell(), &name("aa"));
+    let der = tls::certificates("certificate", &answer.certificate).unwrap().remove(0);
+    let (_, parsed) = x509_parser::parse_x509_certificate(&der).unwrap();
+    let names = parsed.subject_alternative_name().unwrap().unwrap();
+    assert_eq!(names.value.general_names.len(), 3, "identity, host name and address");
+}
+
+#[test]
+fn renewal_is_for_the_holder_as_long_as_the_cell_knows_it() {
+    let (authority, _) = cell();
+    let at = now();
+    let state = state_with_ann(at);
+    let ann = Part::User(name("ann"));
+    let papers = authority.equip(&ann, &[], at, CERTIFICATE_LIFE).unwrap();
+    let holder = papers.holder().unwrap();
+    let ask = |asked: &Part, state: &State, at: Time| {
+        let identity = Identity { cell: name("aa"), part: asked.clone() };
+        let key = NewKey::make(&identity, &[]).unwrap();
+        renew(PROTOCOL, &key.signing_request, &holder, &authority, state, at)
+    };
+    let later = holder.renew_at();
+    let next = Holder::of_pem(&ask(&ann, &state, later).unwrap().certificate).unwrap();
+    assert!(next.until > holder.until);
+    let other = ask(&Part::User(name("bob")), &state, later);
+    assert!(matches!(other, Err(JoinError::OtherHolder { .. })));
+    assert!(matches!(ask(&ann, &State::default(), later), Err(JoinError::Gone { .. })));
+    assert!(matches!(ask(&ann, &state, holder.until), Err(JoinError::Expired)));
+}
+
+#[test]
+fn a_signing_request_of_garbage_or_with_a_broken_signature_is_refused() {
+    let identity = Identity { cell: name("aa"), part: Part::Agent(name("n7")) };
+    let key = NewKey::make(&identity, &[]).unwrap();
+    assert!(SigningRequest::parse(&key.signing_request).is_ok());
+    for wrong in
+        ["", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----"]
+    {
+        assert!(SigningRequest::parse(wrong).is_err());
+    }
+    let lines: Vec<&str> = key.signing_request.lines().collect();
+    let mut damaged = lines.iter().map(|l| (*l).to_owned()).collect::<Vec<_>>();
+    let last = damaged.len() - 2;
+    damaged[last] = damaged[last].chars().rev().collect();
+    assert!(SigningRequest::parse(&damaged.join("\n")).is_err());
+}
+
+#[test]
+fn keys_on_disk_are_private_or_refused() {
+    let folder = std::env::temp_dir().join(format!("cellwright-keys-{}", std::process::id()));
+    drop(std::fs::remove_dir_all(&folder));
+    let files = IdentityFiles::in_data(&folder);
+    files.create().unwrap();
+    let (authority, papers) = cell();
+    assert!(!files.has_authority() && files.papers().unwrap().is_none());
+    files.save_authority(authority.certificate_pem(), authority.key_pem()).unwrap();
+    files.save_papers(&papers).unwrap();
+    assert_eq!(files.authority().unwrap().fingerprint(), authority.fingerprint());
+    assert_eq!(files.papers().unwrap().unwrap().certificate, papers.certificate);
+    let key = folder.join("identity/authority.key");
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&key) & 0o777, 0o600);
+    assert_eq!(mode(&folder.join("identity/node.key")) & 0o777, 0o600);
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).unwrap();
+    assert!(matches!(files.authority(), Err(FilesError::Exposed { mode: 0o640, .. })));
+    let other = authority.equip(&Part::Master(name("m1")), &[], now(), CERTIFICATE_LIFE).unwrap();
+    let mixed = Papers { certificate: papers.certificate.clone(), key: other.key };
+    files.save_papers(&mixed).unwrap();
+    assert!(files.papers().unwrap().is_none(), "a pair torn by a crash is made anew");
+    std::fs::remove_dir_all(&folder).unwrap();
+}

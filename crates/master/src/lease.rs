@@ -1,0 +1,207 @@
+//! Scheduler leases: one scheduler at a time plans each lane of jobs, others stand by. The leader
+//! keeps the leases in its memory and counts them in elapsed time, which no clock change moves.
+//!
+//! A lease saves work, it does not guard anything: two schedulers at once cost refused plans and
+//! nothing else, because `apply` rechecks every group. So a new leader, which knows of no lease,
+//! grants to whoever asks first and does not wait for leases of its predecessor to run out: waiting
+//! would stop all scheduling for that long after every election. For the same reason leases are
+//! not in the log.
+
+use cellwright_api::internal::LeaseAnswer;
+use cellwright_cell::name::{BadName, Token};
+use cellwright_cell::time::Span;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Lanes held at once; beyond, a lane that nobody holds yet is refused.
+pub const MAX_LANES: usize = 1024;
+
+/// A share of the jobs: those whose label `scheduler` has this value; the empty name means those
+/// that have no such label.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneName(Option<Token>);
+
+impl LaneName {
+    /// # Errors
+    /// When `text` is neither empty nor a [`Token`].
+    pub fn new(text: &str) -> Result<LaneName, BadName> {
+        let bad = |bad: BadName| BadName {
+            what: "lane".into(),
+            allowed: format!("empty, or {}", bad.allowed),
+            ..bad
+        };
+        match text {
+            "" => Ok(LaneName(None)),
+            text => Ok(LaneName(Some(Token::new(text).map_err(bad)?))),
+        }
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.as_ref().map_or("", Token::as_str)
+    }
+}
+
+impl fmt::Display for LaneName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("lane {lane} is one too many: schedulers hold {MAX_LANES} lanes, the most allowed")]
+pub struct TooManyLanes {
+    pub lane: LaneName,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Lease {
+    holder: String,
+    until: Span,
+}
+
+/// Who plans what. A new leader starts with none.
+#[derive(Clone, Debug)]
+pub struct Leases {
+    length: Span,
+    lanes: BTreeMap<LaneName, Lease>,
+}
+
+impl Leases {
+    /// Holders should renew at a third of `length`, so that one lost message costs nothing.
+    #[must_use]
+    pub fn new(length: Span) -> Leases {
+        Leases { length, lanes: BTreeMap::new() }
+    }
+
+    /// `scheduler` asks for `lane`, anew or again. Granted unless another one's lease still runs;
+    /// then the answer says whose, and for how long at most.
+    ///
+    /// # Errors
+    /// When too many other lanes are held.
+    pub fn ask(
+        &mut self,
+        scheduler: &str,
+        lane: &LaneName,
+        at: Span,
+    ) -> Result<LeaseAnswer, TooManyLanes> {
+        let running = self.lanes.get(lane).filter(|lease| at < lease.until);
+        if let Some(other) = running.filter(|lease| lease.holder != scheduler) {
+            let length = Span(other.until.0 - at.0);
+            return Ok(LeaseAnswer { granted: false, holder: other.holder.clone(), length });
+        }
+        if !self.has_room_for(lane, at) {
+            return Err(TooManyLanes { lane: lane.clone() });
+        }
+        let holder = scheduler.to_owned();
+        let until = Span(at.0.saturating_add(self.length.0));
+        self.lanes.insert(lane.clone(), Lease { holder: holder.clone(), until });
+        Ok(LeaseAnswer { granted: true, holder, length: self.length })
+    }
+
+    fn has_room_for(&mut self, lane: &LaneName, at: Span) -> bool {
+        if self.lanes.len() >= MAX_LANES {
+            self.lanes.retain(|_, lease| at < lease.until);
+        }
+        self.lanes.len() < MAX_LANES || self.lanes.contains_key(lane)
+    }
+
+    /// A scheduler that shuts down lets a standby in at once. Of anybody else it means nothing.
+    pub fn release(&mut self, scheduler: &str, lane: &LaneName) {
+        if self.lanes.get(lane).is_some_and(|lease| lease.holder == scheduler) {
+            self.lanes.remove(lane);
+        }
+    }
+
+    /// Lanes that have a holder at `at`, for the status page.
+    pub fn holders(&self, at: Span) -> impl Iterator<Item = (&LaneName, &str)> {
+        let running = self.lanes.iter().filter(move |(_, lease)| at < lease.until);
+        running.map(|(lane, lease)| (lane, lease.holder.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LENGTH: Span = Span(3_000);
+
+    fn lane(text: &str) -> LaneName {
+        LaneName::new(text).unwrap()
+    }
+
+    /// Who asks at which time, and who holds the default lane after it.
+    fn check(asks: &[(&str, u64, &str)]) {
+        let mut leases = Leases::new(LENGTH);
+        for (scheduler, at, holder) in asks {
+            let answer = leases.ask(scheduler, &lane(""), Span(*at)).unwrap();
+            assert_eq!(answer.holder, *holder, "at {at}");
+            assert_eq!(answer.granted, scheduler == holder, "at {at}");
+        }
+    }
+
+    #[test]
+    fn the_first_holds_while_it_renews_and_a_standby_takes_over() {
+        check(&[("a", 0, "a"), ("b", 1, "a"), ("a", 2_000, "a"), ("b", 4_999, "a")]);
+        check(&[("a", 0, "a"), ("b", 2_999, "a"), ("b", 3_000, "b"), ("a", 3_001, "b")]);
+    }
+
+    #[test]
+    fn a_refused_one_learns_how_long_to_wait_at_most() {
+        let mut leases = Leases::new(LENGTH);
+        leases.ask("a", &lane(""), Span(10)).unwrap();
+        let answer = leases.ask("b", &lane(""), Span(1_010)).unwrap();
+        assert_eq!(answer.length, Span(2_000));
+    }
+
+    #[test]
+    fn a_released_lane_is_free_at_once_and_only_its_holder_releases_it() {
+        let mut leases = Leases::new(LENGTH);
+        leases.ask("a", &lane(""), Span(0)).unwrap();
+        leases.release("b", &lane(""));
+        assert!(!leases.ask("b", &lane(""), Span(1)).unwrap().granted);
+        leases.release("a", &lane(""));
+        assert!(leases.ask("b", &lane(""), Span(2)).unwrap().granted);
+        assert_eq!(leases.holders(Span(3)).collect::<Vec<_>>(), [(&lane(""), "b")]);
+        assert_eq!(leases.holders(Span(3_002)).count(), 0);
+    }
+
+    #[test]
+    fn lanes_are_apart_and_bounded() {
+        let mut leases = Leases::new(LENGTH);
+        for number in 0..MAX_LANES {
+            let (holder, lane) = (format!("s{number}"), lane(&format!("lane{number}")));
+            assert!(leases.ask(&holder, &lane, Span(0)).unwrap().granted);
+        }
+        let more = leases.ask("a", &lane("more"), Span(1)).unwrap_err();
+        assert!(more.to_string().starts_with("lane more is one too many"), "{more}");
+        assert!(leases.ask("s7", &lane("lane7"), Span(1)).unwrap().granted, "it may renew");
+        assert!(leases.ask("a", &lane("more"), LENGTH).unwrap().granted, "others ran out");
+        let bad = LaneName::new("two words").unwrap_err();
+        assert!(bad.to_string().starts_with("lane \"two words\" is not valid: empty, or"));
+    }
+
+    proptest! {
+        /// Whatever is asked when, a lane never has two holders whose leases overlap.
+        #[test]
+        fn never_two_at_once(asks in prop::collection::vec((0..4u8, 0..2_000u64), 1..200)) {
+            let mut leases = Leases::new(LENGTH);
+            let mut at = 0;
+            let mut granted: Option<(u8, u64)> = None;
+            for (scheduler, later) in asks {
+                at += later;
+                let answer = leases.ask(&scheduler.to_string(), &lane("x"), Span(at)).unwrap();
+                if answer.granted {
+                    if let Some((before, until)) = granted {
+                        prop_assert!(before == scheduler || until <= at);
+                    }
+                    granted = Some((scheduler, at + LENGTH.0));
+                } else {
+                    let (holder, until) = granted.unwrap();
+                    prop_assert!(holder != scheduler && at < until);
+                }
+            }
+        }
+    }
+}

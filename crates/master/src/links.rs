@@ -1,0 +1,310 @@
+//! The link shard of this replica (B23): polls its share of the agents. An agent dials; its report
+//! is its full state, the answer is its full orders. The shard compares the report with the
+//! replicated state and forwards differences to the leader; a poll hangs until the orders of the
+//! machine change or the interval is over, so the replica sets the rate and changes travel at once.
+//!
+//! Every replica can answer from its own copy of the state: orders carry (term, index) and agents
+//! obey only newer ones.
+
+use crate::controller::reclaim::ReclaimFeed;
+use crate::input::Role;
+use crate::peers::{PeerAnswer, PeerCall, Peers};
+use crate::replicated::{Replicated, View};
+use crate::share;
+use cellwright_api::internal::{
+    AgentOrders, AgentReport, Difference, Epoch, LinkForward, PROTOCOL,
+};
+use cellwright_cell::desired::{DesiredTask, desired};
+use cellwright_cell::id::MachineId;
+use cellwright_cell::machine::MachineStatus;
+use cellwright_cell::observed::differences;
+use cellwright_cell::time::Span;
+use cellwright_store::{NodeId, Peer, Status};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// How long a machine the log does not know yet waits for its entry before it is asked again.
+const UNKNOWN_MACHINE_WAIT: Duration = Duration::from_millis(500);
+/// Forwards leave at least this often, so that the leader knows the shard lives.
+pub const FORWARD_EVERY: Duration = Duration::from_millis(500);
+/// Reports that arrive together travel together.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// Which replicas there are and who leads, as this replica sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    pub id: NodeId,
+    pub term: u64,
+    pub leader: Option<(NodeId, Peer)>,
+    /// Replicas that take part in polling.
+    pub replicas: Vec<(NodeId, Peer)>,
+}
+
+impl Standing {
+    #[must_use]
+    pub fn of(status: &Status) -> Standing {
+        let voting = status.members.iter().filter(|(_, member)| member.voter);
+        Standing {
+            id: status.id,
+            term: status.term,
+            leader: status.leader_peer(),
+            replicas: voting.map(|(id, member)| (*id, member.peer.clone())).collect(),
+        }
+    }
+
+    /// The same for the core.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        Role {
+            term: self.term,
+            leading: self.leader.as_ref().is_some_and(|(id, _)| *id == self.id),
+            leader: self.leader.as_ref().map(|(_, peer)| peer.address.clone()),
+            voters: self.replicas.iter().map(|(id, _)| *id).collect(),
+        }
+    }
+}
+
+pub struct LinkShard {
+    replicated: Arc<Replicated>,
+    settings: LinkSettings,
+    standing: Mutex<Standing>,
+    outgoing: Mutex<Outgoing>,
+    /// When the last forward that named a machine and reached the leader set out.
+    confirmed: Mutex<BTreeMap<MachineId, Instant>>,
+    wake: Notify,
+    feed: Mutex<ReclaimFeed>,
+    started: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct LinkSettings {
+    pub poll: Span,
+    /// Whether agents of other shares are sent to their own replica.
+    pub redial: bool,
+}
+
+#[derive(Default)]
+struct Outgoing {
+    heard: BTreeSet<MachineId>,
+    differences: Vec<Difference>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    #[error("protocol version {found} is not supported; this replica speaks {PROTOCOL}")]
+    Protocol { found: u32 },
+}
+
+impl LinkShard {
+    #[must_use]
+    pub fn new(replicated: Arc<Replicated>, settings: LinkSettings) -> LinkShard {
+        LinkShard {
+            replicated,
+            settings,
+            standing: Mutex::default(),
+            outgoing: Mutex::default(),
+            confirmed: Mutex::default(),
+            wake: Notify::new(),
+            feed: Mutex::default(),
+            started: Instant::now(),
+        }
+    }
+
+    pub fn stand(&self, standing: Standing) {
+        *lock(&self.standing) = standing;
+        self.wake.notify_one();
+    }
+
+    /// One poll: takes the report, answers when there are new orders or the interval is over.
+    ///
+    /// # Errors
+    /// When the agent speaks another protocol.
+    pub async fn poll(&self, report: AgentReport) -> Result<AgentOrders, LinkError> {
+        if report.protocol != PROTOCOL {
+            return Err(LinkError::Protocol { found: report.protocol });
+        }
+        let machine = self.replicated.with(|view| view.state.machine_named(&report.machine));
+        let heard_ago = machine.and_then(|id| self.heard_ago(id));
+        self.take(&report, machine);
+        let Some(machine) = machine else { return Ok(self.unknown(&report).await) };
+        let most = if report.hang { self.settings.poll.0 } else { 0 };
+        let deadline = Instant::now() + Duration::from_millis(most);
+        let notify = self.replicated.wakers.of(machine);
+        loop {
+            let changed = notify.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let (epoch, tasks) = self.orders(&report, machine);
+            let digest = digest(&tasks);
+            let news = digest != report.orders_digest;
+            let over = Instant::now() >= deadline;
+            if news || over {
+                return Ok(AgentOrders {
+                    epoch: epoch.max(report.taken),
+                    tasks: (news && epoch >= report.taken).then_some(tasks),
+                    orders_digest: digest,
+                    poll: self.settings.poll,
+                    heard_ago,
+                    redial: self.redial(&report),
+                });
+            }
+            tokio::select! {
+                biased;
+                () = &mut changed => {}
+                () = tokio::time::sleep_until(deadline) => {}
+            }
+        }
+    }
+
+    /// The complete orders of a machine. A life that is over gets none: it is to kill everything.
+    fn orders(&self, report: &AgentReport, machine: MachineId) -> (Epoch, Vec<DesiredTask>) {
+        let term = lock(&self.standing).term;
+        self.replicated.with(|view| {
+            let epoch = Epoch { term: term.max(view.term), index: view.index };
+            let row = view.state.machines().get(machine);
+            let present = row.is_some_and(|row| {
+                row.status == MachineStatus::Up && row.incarnation == report.incarnation
+            });
+            let tasks = if present { desired(&view.state, machine) } else { Vec::new() };
+            (epoch, tasks)
+        })
+    }
+
+    /// A machine that waits for its first entry in the log.
+    async fn unknown(&self, report: &AgentReport) -> AgentOrders {
+        let mut applied = self.replicated.applied();
+        let known =
+            |shared: &Replicated| shared.with(|v| v.state.machine_named(&report.machine).is_some());
+        let wait = async { while !known(&self.replicated) && applied.changed().await.is_ok() {} };
+        // Either way the agent asks again; only the pace differs.
+        let _ = tokio::time::timeout(UNKNOWN_MACHINE_WAIT, wait).await;
+        AgentOrders {
+            epoch: report.taken,
+            tasks: None,
+            orders_digest: report.orders_digest,
+            poll: self.settings.poll,
+            heard_ago: None,
+            redial: None,
+        }
+    }
+
+    /// Compares the report with the replicated state and queues what is new for the leader.
+    fn take(&self, report: &AgentReport, machine: Option<MachineId>) {
+        let mut found = self.replicated.with(|view| differ(view, report, machine));
+        if let Some(machine) = machine {
+            let at = Span(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
+            let changes = self
+                .replicated
+                .with(|view| lock(&self.feed).take(&view.state, machine, &report.usage, at));
+            if !changes.is_empty() {
+                found.push(Difference::Reservations(changes));
+            }
+        }
+        let urgent = !found.is_empty();
+        let mut outgoing = lock(&self.outgoing);
+        outgoing.heard.extend(machine);
+        outgoing.differences.extend(found);
+        drop(outgoing);
+        if urgent {
+            self.wake.notify_one();
+        }
+    }
+
+    fn heard_ago(&self, machine: MachineId) -> Option<Span> {
+        let at = lock(&self.confirmed).get(&machine).copied()?;
+        Some(Span(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    fn redial(&self, report: &AgentReport) -> Option<String> {
+        if !self.settings.redial {
+            return None;
+        }
+        let standing = lock(&self.standing);
+        let ids: Vec<NodeId> = standing.replicas.iter().map(|(id, _)| *id).collect();
+        let owner = share::poller(&report.machine, &ids)?;
+        let at = standing.replicas.iter().find(|(id, _)| *id == owner)?;
+        (owner != standing.id).then(|| at.1.address.clone())
+    }
+
+    /// Sends what gathered to the leader, for as long as the replica lives. `own` takes it when
+    /// this replica leads, and says whether it still does.
+    pub async fn run(&self, peers: Arc<dyn Peers>, own: impl Fn(LinkForward) -> bool) {
+        loop {
+            // A timeout here is the heartbeat.
+            let _ = tokio::time::timeout(FORWARD_EVERY, self.wake.notified()).await;
+            tokio::time::sleep(GATHER).await;
+            let standing = lock(&self.standing).clone();
+            let Some((leader, peer)) = standing.leader.clone() else { continue };
+            let taken = std::mem::take(&mut *lock(&self.outgoing));
+            let set_out = Instant::now();
+            let forward = LinkForward {
+                shard: standing.id,
+                term: standing.term,
+                heard: taken.heard.iter().copied().collect(),
+                differences: taken.differences,
+            };
+            let arrived = match leader == standing.id {
+                true => own(forward),
+                false => matches!(
+                    peers.call(leader, peer, PeerCall::Forward(forward)).await,
+                    Ok(PeerAnswer::Forwarded(true))
+                ),
+            };
+            if arrived {
+                let all = taken.heard.iter().map(|machine| (*machine, set_out));
+                lock(&self.confirmed).extend(all);
+            } else {
+                // Who was heard is told again; differences are found again at the next poll.
+                lock(&self.outgoing).heard.extend(taken.heard);
+            }
+        }
+    }
+}
+
+/// What the full report says that the state does not know.
+fn differ(view: &View, report: &AgentReport, machine: Option<MachineId>) -> Vec<Difference> {
+    let up = || Difference::Up {
+        machine: report.machine.clone(),
+        incarnation: report.incarnation,
+        spec: report.spec.clone().map(Box::new),
+    };
+    let row = machine.and_then(|id| Some((id, view.state.machines().get(id)?)));
+    let Some((id, row)) = row else { return vec![up()] };
+    if report.incarnation < row.incarnation {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let changed = report.spec.as_ref().is_some_and(|spec| *spec != row.spec);
+    let down = row.status == MachineStatus::Down || report.incarnation > row.incarnation;
+    if down || changed {
+        found.push(up());
+    }
+    if down {
+        return found;
+    }
+    let reports = differences(&view.state, id, report.incarnation, &report.tasks);
+    if !reports.is_empty() {
+        let incarnation = report.incarnation;
+        found.push(Difference::Tasks { machine: id, incarnation, reports });
+    }
+    if let Some(packages) = report.packages.as_ref().filter(|p| **p != row.packages) {
+        found.push(Difference::Packages { machine: id, packages: packages.clone() });
+    }
+    found
+}
+
+/// Digest of orders; an agent sends back the one it holds.
+#[must_use]
+pub fn digest(tasks: &[DesiredTask]) -> u64 {
+    match tasks {
+        [] => 0,
+        _ => postcard::to_stdvec(tasks).map_or(0, |bytes| xxhash_rust::xxh3::xxh3_64(&bytes)),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|_| std::process::abort())
+}

@@ -1,0 +1,240 @@
+//! Machines fall silent and come back; the clock is a number.
+
+use super::*;
+use crate::controller::testing::Cell;
+use cellwright_cell::command::Command;
+use proptest::prelude::*;
+
+const SETTINGS: Settings = Settings {
+    poll: Span(5_000),
+    missed_polls: 4,
+    shard_silence: Span(5_000),
+    extra: Span(20_000),
+    per_minute: 60,
+    burst: 2,
+    hold_above_permille: 500,
+    remember: Span(60_000),
+    retry: Span(3_000),
+    look_every: Span(500),
+};
+
+/// Everybody polled through shard 1, once a second.
+struct World {
+    cell: Cell,
+    liveness: Liveness,
+    at: u64,
+}
+
+impl World {
+    fn new(machines: u32) -> World {
+        let liveness = Liveness::new(SETTINGS, Span::ZERO);
+        World { cell: Cell::with_machines(machines), liveness, at: 0 }
+    }
+
+    /// A second passes in which only `speaking` are heard; what the leader decides is done.
+    fn second(&mut self, speaking: impl Fn(u32) -> bool, shard_speaks: bool) -> Judgement {
+        self.at += 1_000;
+        let at = Span(self.at);
+        if shard_speaks {
+            self.liveness.shard_reported(1, at);
+        }
+        let machines = self.cell.state.machines().slots() as u32;
+        for machine in (0..machines).filter(|machine| shard_speaks && speaking(*machine)) {
+            self.liveness.heard(MachineId(machine), 1, at);
+        }
+        let judgement = self.liveness.step(&self.cell.state, at);
+        for machine in &judgement.down {
+            self.cell.ok(Command::MachineDown { machine: *machine });
+        }
+        judgement
+    }
+
+    /// When which machines were declared down, in seconds from here.
+    fn run(&mut self, seconds: u64, speaking: impl Fn(u32) -> bool) -> Vec<(u64, u32)> {
+        let mut declared = Vec::new();
+        for second in 1..=seconds {
+            let down = self.second(&speaking, true).down;
+            declared.extend(down.into_iter().map(|machine| (second, machine.0)));
+        }
+        declared
+    }
+}
+
+#[test]
+fn a_machine_silent_for_several_polls_is_declared_down_once() {
+    let mut world = World::new(5);
+    assert_eq!(world.run(10, |_| true), []);
+    assert_eq!(world.run(60, |machine| machine != 3), [(21, 3)]);
+}
+
+#[test]
+fn a_new_leader_gives_everyone_the_full_time_and_the_time_to_redial() {
+    let mut world = World::new(5);
+    // The first step, at 1 s, is when this leader first looked.
+    assert_eq!(world.run(60, |machine| machine != 3), [(42, 3)]);
+}
+
+#[test]
+fn a_machine_whose_shard_is_silent_gets_time_to_find_another() {
+    let mut world = World::new(5);
+    world.run(10, |_| true);
+    // Shard 1 is gone; four machines find shard 2, machine 3 does not.
+    let mut declared = Vec::new();
+    for second in 1..=60 {
+        for machine in [0, 1, 2, 4].into_iter().filter(|_| second > 3) {
+            world.liveness.heard(MachineId(machine), 2, Span(world.at));
+        }
+        world.liveness.shard_reported(2, Span(world.at));
+        let down = world.second(|_| false, false).down;
+        declared.extend(down.into_iter().map(|machine| (second, machine.0)));
+    }
+    assert_eq!(declared, [(41, 3)]);
+    assert_eq!(world.liveness.shards.len(), 2);
+    world.liveness.set_voters(&[2, 3]);
+    assert_eq!(world.liveness.shards.len(), 1);
+}
+
+#[test]
+fn nothing_moves_when_more_than_half_are_silent() {
+    let mut world = World::new(10);
+    world.run(10, |_| true);
+    let mut alarms = Vec::new();
+    for _ in 0..600 {
+        let judgement = world.second(|machine| machine >= 6, true);
+        assert_eq!(judgement.down, []);
+        alarms.extend(judgement.alarms);
+    }
+    alarms.dedup();
+    assert_eq!(alarms, [Alarm::MostMachinesSilent { silent: 6, up: 10 }]);
+    // The alarm stands until the next look.
+    let between = world.liveness.step(&world.cell.state, Span(world.at + 100));
+    assert_eq!(between.alarms, alarms);
+    // They come back, and all is as before.
+    assert_eq!(world.second(|_| true, true), Judgement::default());
+}
+
+#[test]
+fn a_cut_that_spreads_slowly_counts_as_one() {
+    let mut world = World::new(10);
+    world.run(10, |_| true);
+    assert_eq!(world.run(25, |machine| machine >= 4).len(), 4);
+    // Two more: six of ten are gone, though only two of the six that are up.
+    let judgement = (0..30).map(|_| world.second(|machine| machine >= 6, true)).last().unwrap();
+    let alarm = Alarm::MostMachinesSilent { silent: 6, up: 10 };
+    assert_eq!(judgement, Judgement { down: vec![], alarms: vec![alarm] });
+    // What was declared long ago is no longer part of the same trouble.
+    assert_eq!(world.run(60, |machine| machine >= 6).len(), 2);
+}
+
+#[test]
+fn declarations_are_limited_and_the_rest_waits() {
+    let mut world = World::new(20);
+    world.run(10, |_| true);
+    let alarms = |world: &mut World| world.second(|machine| machine >= 6, true).alarms;
+    (0..20).for_each(|_| assert_eq!(alarms(&mut world), []));
+    assert_eq!(alarms(&mut world), [Alarm::DownRateLimited { waiting: 4 }]);
+    let declared = world.run(10, |machine| machine >= 6);
+    assert_eq!(declared, [(1, 2), (2, 3), (3, 4), (4, 5)]);
+}
+
+#[test]
+fn a_declaration_without_effect_is_repeated_after_a_while() {
+    let mut world = World::new(5);
+    world.run(10, |_| true);
+    let mut asked = Vec::new();
+    for second in 1..=30 {
+        world.at += 1_000;
+        world.liveness.shard_reported(1, Span(world.at));
+        for machine in [0, 1, 2, 4] {
+            world.liveness.heard(MachineId(machine), 1, Span(world.at));
+        }
+        let down = world.liveness.step(&world.cell.state, Span(world.at)).down;
+        asked.extend(down.into_iter().map(|machine| (second, machine.0)));
+    }
+    assert_eq!(asked, [(21, 3), (24, 3), (27, 3), (30, 3)]);
+}
+
+/// What befalls the cell in a stretch of seconds.
+#[derive(Clone, Debug)]
+struct Stretch {
+    seconds: u64,
+    /// Machine n is silent when the bit is set.
+    silent: u32,
+    shard_speaks: bool,
+    /// Whether the log takes what the leader decides.
+    log_works: bool,
+}
+
+fn stretch() -> impl Strategy<Value = Stretch> {
+    let silent = prop_oneof![Just(0), any::<u32>(), any::<u32>().prop_map(|bits| bits & 0x1249)];
+    let speaks = prop::bool::weighted(0.8);
+    (1..40u64, silent, speaks, prop::bool::weighted(0.9)).prop_map(
+        |(seconds, silent, shard_speaks, log_works)| Stretch {
+            seconds,
+            silent,
+            shard_speaks,
+            log_works,
+        },
+    )
+}
+
+/// Keeps its own, simpler books and compares.
+struct Auditor {
+    last_heard: Vec<u64>,
+    /// Machines declared beyond what time has earned since; in thousandths.
+    bucket: u64,
+}
+
+impl Auditor {
+    fn check(&mut self, world: &World, was_up: &[bool], down: &[MachineId]) {
+        let patience = SETTINGS.patience().0;
+        let silent =
+            |machine: usize| was_up[machine] && world.at - self.last_heard[machine] > patience;
+        let silent_now = (0..was_up.len()).filter(|machine| silent(*machine)).count();
+        let up = was_up.iter().filter(|up| **up).count();
+        for machine in down {
+            assert!(silent(machine.slot()), "{machine:?} was heard lately or was not up");
+            assert!(silent_now * 2 <= up, "{silent_now} of {up} silent, and some declared down");
+        }
+        self.bucket = self.bucket.saturating_sub(1_000) + 1_000 * down.len() as u64;
+        assert!(self.bucket <= 1_000 * SETTINGS.burst, "faster than the rate");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn rate_half_and_the_living_are_respected(
+        machines in 1..24u32,
+        history in prop::collection::vec(stretch(), 1..20),
+    ) {
+        let mut world = World::new(machines);
+        let mut auditor = Auditor { last_heard: vec![1_000; machines as usize], bucket: 0 };
+        for Stretch { seconds, silent, shard_speaks, log_works } in history {
+            for _ in 0..seconds {
+                let speaks = |machine: u32| shard_speaks && silent >> machine & 1 == 0;
+                let at = world.at + 1_000;
+                let before = world.cell.state.clone();
+                let row = |machine: usize| before.machines().get(MachineId(machine as u32));
+                let is_up = |machine| row(machine).unwrap().status == MachineStatus::Up;
+                let was_up: Vec<bool> = (0..machines as usize).map(is_up).collect();
+                for machine in (0..machines).filter(|machine| speaks(*machine)) {
+                    auditor.last_heard[machine as usize] = at;
+                }
+                let down = world.second(speaks, shard_speaks).down;
+                auditor.check(&world, &was_up, &down);
+                if !log_works {
+                    world.cell.state = before;
+                }
+                for machine in (0..machines).filter(|machine| speaks(*machine)) {
+                    if !was_up[machine as usize] {
+                        world.cell.up(machine);
+                        // The leader sees it up at its next look.
+                        auditor.last_heard[machine as usize] = at + 1_000;
+                    }
+                }
+            }
+        }
+    }
+}

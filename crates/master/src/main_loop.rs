@@ -1,0 +1,219 @@
+//! The loop around the core: takes one message at a time, asks the core, does what it says. All
+//! waiting happens in tasks of their own that come back as messages.
+
+use crate::clock::Clock;
+use crate::core::Core;
+use crate::input::{
+    Alarm, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket, Unavailable,
+};
+use crate::lease::LaneName;
+use crate::replicated::Replicated;
+use cellwright_api::internal::{LeaseAnswer, LinkForward, PassStatistics};
+use cellwright_cell::command::{Entry, Request, Verdict};
+use cellwright_cell::encode;
+use cellwright_cell::time::{Span, Time};
+use cellwright_store::{ProposeError, Replica};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+/// How often controllers and liveness look.
+pub const TICK: Duration = Duration::from_millis(100);
+/// Messages taken before outputs are acted on: requests that arrive together share an entry.
+const DRAIN: usize = 4096;
+
+pub type RequestAnswer = Result<Committed, Unavailable>;
+
+/// What reaches the loop.
+pub enum Message {
+    Requests {
+        origin: Origin,
+        bytes: usize,
+        requests: Vec<Request>,
+        answer: oneshot::Sender<RequestAnswer>,
+    },
+    Lease {
+        scheduler: String,
+        lane: LaneName,
+        passes: PassStatistics,
+        answer: oneshot::Sender<Result<LeaseAnswer, Unavailable>>,
+    },
+    Forward(LinkForward),
+    Role(Role),
+    Committed {
+        batch: BatchId,
+        result: RequestAnswer,
+    },
+    Stop,
+}
+
+pub struct Loop {
+    pub core: Core,
+    pub replica: Arc<Replica>,
+    pub replicated: Arc<Replicated>,
+    pub clock: Arc<dyn Clock>,
+    pub messages: mpsc::UnboundedReceiver<Message>,
+    /// To itself, for work that ends later.
+    pub sender: mpsc::UnboundedSender<Message>,
+    pub alarms: watch::Sender<Vec<Alarm>>,
+    pub passes: watch::Sender<BTreeMap<String, PassStatistics>>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    next: u64,
+    requests: BTreeMap<Ticket, oneshot::Sender<RequestAnswer>>,
+    leases: BTreeMap<Ticket, oneshot::Sender<Result<LeaseAnswer, Unavailable>>>,
+}
+
+impl Waiting {
+    fn ticket(&mut self) -> Ticket {
+        self.next += 1;
+        Ticket(self.next)
+    }
+}
+
+impl Loop {
+    pub async fn run(mut self) {
+        let started = Instant::now();
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut waiting = Waiting::default();
+        let mut outputs = Vec::new();
+        loop {
+            let first = tokio::select! {
+                biased;
+                message = self.messages.recv() => message,
+                _ = tick.tick() => {
+                    self.step(Input::Tick, started, &mut outputs);
+                    self.act(&mut outputs, &mut waiting);
+                    continue;
+                }
+            };
+            let mut next = first;
+            for _ in 0..DRAIN {
+                match next {
+                    None | Some(Message::Stop) => return self.stop(waiting),
+                    Some(message) => {
+                        let input = self.input(message, &mut waiting);
+                        self.step(input, started, &mut outputs);
+                    }
+                }
+                match self.messages.try_recv() {
+                    Ok(message) => next = Some(message),
+                    Err(_) => break,
+                }
+            }
+            self.core.flush(self.now(started), &mut outputs);
+            self.act(&mut outputs, &mut waiting);
+        }
+    }
+
+    fn now(&self, started: Instant) -> Now {
+        let elapsed = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Now { wall: self.clock.wall(), elapsed: Span(elapsed) }
+    }
+
+    fn step(&mut self, input: Input, started: Instant, outputs: &mut Vec<Output>) {
+        let now = self.now(started);
+        let replicated = &self.replicated;
+        self.core.step(input, now, &|| replicated.view().state, outputs);
+    }
+
+    fn input(&mut self, message: Message, waiting: &mut Waiting) -> Input {
+        match message {
+            Message::Requests { origin, bytes, requests, answer } => {
+                let ticket = waiting.ticket();
+                waiting.requests.insert(ticket, answer);
+                Input::Requests { ticket, origin, bytes, requests }
+            }
+            Message::Lease { scheduler, lane, passes, answer } => {
+                let ticket = waiting.ticket();
+                waiting.leases.insert(ticket, answer);
+                self.passes.send_modify(|all| {
+                    all.entry(scheduler.clone()).or_default().add(&passes);
+                });
+                Input::Lease { ticket, scheduler, lane, passes }
+            }
+            Message::Forward(forward) => Input::Forward(forward),
+            Message::Role(role) => Input::Role(role),
+            Message::Committed { batch, result } => Input::Committed { batch, result },
+            // Handled by the caller; a tick is harmless.
+            Message::Stop => Input::Tick,
+        }
+    }
+
+    fn act(&mut self, outputs: &mut Vec<Output>, waiting: &mut Waiting) {
+        for output in outputs.drain(..) {
+            match output {
+                Output::Propose { batch, now, requests } => self.propose(batch, now, requests),
+                Output::Answer { ticket, result } => {
+                    if let Some(answer) = waiting.requests.remove(&ticket) {
+                        // Whoever asked may have gone away; the log has it all the same.
+                        let _ = answer.send(result);
+                    }
+                }
+                Output::Lease { ticket, answer } => {
+                    if let Some(sender) = waiting.leases.remove(&ticket) {
+                        let _ = sender.send(answer);
+                    }
+                }
+                Output::Alarms(alarms) => {
+                    self.alarms.send_if_modified(|old| {
+                        let changed = *old != alarms;
+                        *old = alarms;
+                        changed
+                    });
+                }
+            }
+        }
+    }
+
+    fn propose(&self, batch: BatchId, now: Time, requests: Vec<Request>) {
+        let replica = self.replica.clone();
+        let sender = self.sender.clone();
+        tokio::spawn(async move {
+            let payload = encode::save_entry(&Entry { now, requests });
+            let result = match replica.propose(payload).await {
+                Ok(done) => verdicts(&done.reply).map(|verdicts| Committed {
+                    index: done.index,
+                    term: done.term,
+                    verdicts,
+                }),
+                Err(error) => Err(unavailable(error)),
+            };
+            // The loop may have ended meanwhile.
+            let _ = sender.send(Message::Committed { batch, result });
+        });
+    }
+
+    fn stop(self, waiting: Waiting) {
+        for (_, answer) in waiting.requests {
+            let _ = answer.send(Err(Unavailable::ShuttingDown));
+        }
+        for (_, answer) in waiting.leases {
+            let _ = answer.send(Err(Unavailable::ShuttingDown));
+        }
+    }
+}
+
+fn verdicts(reply: &[u8]) -> Result<Vec<Verdict>, Unavailable> {
+    postcard::from_bytes(reply).map_err(|error| Unavailable::Unknown { why: error.to_string() })
+}
+
+pub(crate) fn unavailable(error: ProposeError) -> Unavailable {
+    match error {
+        ProposeError::NotLeader { leader } => {
+            Unavailable::NotLeader { leader: leader.map(|(_, peer)| peer.address) }
+        }
+        ProposeError::Fenced { .. } => Unavailable::NoQuorum,
+        ProposeError::Unsure { .. } => Unavailable::Unknown { why: error.to_string() },
+        ProposeError::DiskFull { free, needed } => Unavailable::DiskFull { free, reserve: needed },
+        ProposeError::TooLarge { bytes, allowed } => {
+            Unavailable::TooLarge { bytes, limit: allowed }
+        }
+        ProposeError::Fatal { .. } => Unavailable::ShuttingDown,
+    }
+}

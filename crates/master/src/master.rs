@@ -1,0 +1,118 @@
+//! One replica of the master, assembled: store, replicated state, core and its loop, link shard.
+
+use crate::clock::Clock;
+use crate::core::Core;
+use crate::handle::{Handle, Parts};
+use crate::links::{LinkSettings, LinkShard};
+use crate::main_loop::{Loop, Message};
+use crate::peers::{Peers, RaftOver};
+use crate::records::Records;
+use crate::replicated::{CellMachine, Replicated};
+use crate::settings::Settings;
+use cellwright_store::{Disk, NodeId, OpenError, Replica};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+/// The world around a replica: real in the product, simulated in the simulator.
+pub struct World {
+    pub disk: Arc<dyn Disk>,
+    pub peers: Arc<dyn Peers>,
+    pub clock: Arc<dyn Clock>,
+}
+
+pub struct Master {
+    handle: Handle,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Master {
+    /// # Errors
+    /// When what is on the disk cannot be trusted or read.
+    pub async fn start(
+        id: NodeId,
+        settings: Settings,
+        store: cellwright_store::Settings,
+        world: World,
+    ) -> Result<Master, OpenError> {
+        Master::start_wrapped(id, settings, store, world, |machine| machine).await
+    }
+
+    /// The same with something around the state machine: the simulator plants bugs there.
+    ///
+    /// # Errors
+    /// As [`Master::start`].
+    pub async fn start_wrapped<M: cellwright_store::Machine>(
+        id: NodeId,
+        settings: Settings,
+        store: cellwright_store::Settings,
+        world: World,
+        wrap: impl FnOnce(CellMachine) -> M,
+    ) -> Result<Master, OpenError> {
+        let (events, audit) = (settings.events, settings.audit);
+        let records = Records::open(&world.disk, events, audit, store.on_fatal.clone())
+            .map_err(|source| OpenError::Disk { path: "events".into(), source })?;
+        let replicated = Replicated::new(records);
+        let transport = Arc::new(RaftOver(world.peers.clone()));
+        let machine = wrap(CellMachine(replicated.clone()));
+        let replica = Replica::open(id, store, world.disk, transport, machine).await?;
+        let replica = Arc::new(replica);
+        let links = LinkSettings { poll: settings.liveness.poll, redial: settings.redial };
+        let links = Arc::new(LinkShard::new(replicated.clone(), links));
+        let (sender, messages) = mpsc::unbounded_channel();
+        let (alarms, alarms_seen) = watch::channel(Vec::new());
+        let (passes, passes_seen) = watch::channel(BTreeMap::new());
+        let handle = Handle(Arc::new(Parts {
+            replica: replica.clone(),
+            replicated: replicated.clone(),
+            links: links.clone(),
+            sender: sender.clone(),
+            alarms: alarms_seen,
+            passes: passes_seen,
+        }));
+        let around = Loop {
+            core: Core::new(settings),
+            replica,
+            replicated,
+            clock: world.clock,
+            messages,
+            sender,
+            alarms,
+            passes,
+        };
+        let peers = world.peers;
+        let tasks = vec![
+            tokio::spawn(around.run()),
+            tokio::spawn(handle.clone().follow_role()),
+            tokio::spawn({
+                let handle = handle.clone();
+                async move { links.run(peers, |forward| handle.take_forward(forward)).await }
+            }),
+        ];
+        Ok(Master { handle, tasks })
+    }
+
+    #[must_use]
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Stops taking work, then the replica. What was acknowledged is on the disk already.
+    pub async fn stop(self) {
+        self.let_go();
+        self.handle.0.replica.shutdown().await;
+    }
+
+    /// As if the process had been killed: nothing more reaches the disk.
+    pub async fn kill(self) {
+        self.let_go();
+        self.handle.0.replica.kill().await;
+    }
+
+    fn let_go(&self) {
+        // The loop is gone already when the replica stopped by itself.
+        let _ = self.handle.0.sender.send(Message::Stop);
+        self.tasks.iter().skip(1).for_each(JoinHandle::abort);
+    }
+}

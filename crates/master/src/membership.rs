@@ -1,0 +1,138 @@
+//! How a replica that has its certificate becomes a member: it runs, and asks the leader to be
+//! taken in. The certificate says who it is, so it can speak for itself and for nobody else.
+//!
+//! Where to ask is left in the data directory by `cell master join` and removed when the replica
+//! has its vote; a crash in between means asking again, which does no harm.
+//!
+//! Rejected: adding the replica when its token is used. It does not run yet then, and a member that
+//! does not answer is a failure the cell is supposed to survive, not to start with.
+
+use crate::config::Config;
+use crate::handle::{Caller, Handle};
+use crate::http::error_response;
+use crate::serve::ServeError;
+use axum::body::Body;
+use axum::http::{Request, Response};
+use axum::{Router, routing::post};
+use cellwright_api::client::Client;
+use cellwright_api::error::{ApiError, Code};
+use cellwright_api::types::AddMaster;
+use cellwright_cell::time::Span;
+use cellwright_store::{MemberError, Peer};
+use http_body_util::{BodyExt, Limited};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where a replica asks to be taken in.
+pub const MEMBER_PATH: &str = "/internal/member";
+const MAX_BODY: usize = 4 << 10;
+const FILE: &str = "masters-to-join";
+/// Between two tries of a replica that is not taken in.
+const RETRY: Duration = Duration::from_secs(1);
+
+#[derive(Clone)]
+pub struct Membership {
+    pub handle: Handle,
+}
+
+impl Membership {
+    /// To be merged with the other routes of the listener.
+    pub fn router(self) -> Router {
+        Router::new().route(
+            MEMBER_PATH,
+            post(async move |request| match self.take_in(request).await {
+                Ok(()) => Response::new(Body::from(postcard_unit())),
+                Err(error) => error_response(&error),
+            }),
+        )
+    }
+
+    async fn take_in(&self, request: Request<Body>) -> Result<(), ApiError> {
+        let (parts, body) = request.into_parts();
+        let whole = Limited::new(body, MAX_BODY).collect().await;
+        let bytes = whole.map_err(|e| ApiError::new(Code::TooLarge, e.to_string()))?.to_bytes();
+        let asked: AddMaster = postcard::from_bytes(&bytes)
+            .map_err(|_| ApiError::new(Code::BadBody, "not the message that belongs here"))?;
+        match parts.extensions.get::<Caller>() {
+            Some(Caller::Replica(name)) if *name == asked.name.as_str() => {}
+            Some(Caller::Anonymous | Caller::System(_)) => {}
+            _ => {
+                let message = "a replica asks for itself, with its own certificate";
+                return Err(ApiError::new(Code::NotAllowed, message));
+            }
+        }
+        let peer = Peer { name: asked.name.to_string(), address: asked.address };
+        let replica = self.handle.replica();
+        replica.add_learner(asked.id, peer).await.map_err(refusal)?;
+        replica.promote(asked.id).await.map_err(refusal)
+    }
+}
+
+fn postcard_unit() -> Vec<u8> {
+    postcard::to_stdvec(&()).unwrap_or_default()
+}
+
+fn refusal(error: MemberError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        MemberError::NotLeader { leader: Some((_, peer)) } => {
+            ApiError::new(Code::NotLeader, message).with("leader", peer.address)
+        }
+        MemberError::NotLeader { leader: None } => {
+            ApiError::new(Code::NoLeader, message).with_retry_after(Span(200))
+        }
+        MemberError::Exists { .. } => ApiError::new(Code::Exists, message)
+            .hint("remove the old replica first: cell master remove NAME"),
+        _ => ApiError::new(Code::WrongState, message),
+    }
+}
+
+fn at(path: PathBuf) -> impl FnOnce(io::Error) -> ServeError {
+    move |why| ServeError::Joining { path, why }
+}
+
+/// Leaves word where the replica with this data directory is to ask.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn remember_masters(data_dir: &Path, masters: &[String]) -> Result<(), ServeError> {
+    let path = data_dir.join(FILE);
+    std::fs::write(&path, masters.join("\n")).map_err(at(path))
+}
+
+/// Where to ask; nothing when the replica is a member or never was to join.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn masters_to_join(data_dir: &Path) -> Result<Vec<String>, ServeError> {
+    let path = data_dir.join(FILE);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(text.split_whitespace().map(str::to_owned).collect()),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(why) => Err(at(path)(why)),
+    }
+}
+
+fn forget_masters(data_dir: &Path) {
+    if let Err(error) = std::fs::remove_file(data_dir.join(FILE)) {
+        tracing::warn!(%error, "this replica will ask to be taken in again at its next start");
+    }
+}
+
+/// Asks until this replica votes.
+pub async fn ask_in(handle: Handle, config: Config, client: Client) {
+    let me =
+        AddMaster { id: config.id, name: config.name.clone(), address: config.advertise.clone() };
+    let votes = || handle.status().members.get(&me.id).is_some_and(|member| member.voter);
+    while !votes() {
+        let taken: Result<(), _> = client.call_internal(MEMBER_PATH, &me).await;
+        match taken {
+            Ok(()) => break,
+            Err(error) => tracing::warn!(%error, "not taken in yet"),
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+    tracing::info!(name = %me.name, id = me.id, "this replica votes");
+    forget_masters(&config.data_dir);
+}

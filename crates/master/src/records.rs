@@ -1,0 +1,89 @@
+//! What is written down beside the state as entries are applied: events for watchers and history,
+//! and the audit of what people asked for. Both follow from the log, so they are synced only before
+//! the log forgets; applied again after a crash, entries that are here already are passed over.
+
+use crate::audit::AuditLog;
+use crate::events::EventLog;
+use crate::segments::Keep;
+use cellwright_cell::command::{Entry, Verdict};
+use cellwright_cell::event::Event;
+use cellwright_cell::state::State;
+use cellwright_cell::time::Time;
+use cellwright_store::{Disk, FatalHook};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Old segments are looked for this often, in log time.
+const TRIM_EVERY_MILLIS: u64 = 60_000;
+
+pub struct Records {
+    pub events: Arc<EventLog>,
+    pub audit: Arc<AuditLog>,
+    /// A feed with a hole is worse than a replica that starts again from its log.
+    on_fatal: FatalHook,
+    trimmed: AtomicU64,
+}
+
+impl Records {
+    /// # Errors
+    /// When the files cannot be read.
+    pub fn open(
+        disk: &Arc<dyn Disk>,
+        events: Keep,
+        audit: Keep,
+        on_fatal: FatalHook,
+    ) -> io::Result<Records> {
+        Ok(Records {
+            events: Arc::new(EventLog::open(disk.clone(), events)?),
+            audit: Arc::new(AuditLog::open(disk.clone(), audit)?),
+            on_fatal,
+            trimmed: AtomicU64::new(0),
+        })
+    }
+
+    /// Takes down one entry; `state` is the one after it.
+    pub fn write(
+        &self,
+        index: u64,
+        entry: &Entry,
+        verdicts: &[Verdict],
+        events: &[Event],
+        state: &State,
+    ) {
+        let at = state.now();
+        self.must(self.events.append(index, at, events, state), "events");
+        self.must(self.audit.append(index, entry, verdicts), "audit");
+        self.trim(at);
+    }
+
+    /// This replica starts from a snapshot.
+    pub fn restored(&self, index: u64, state: &State) {
+        self.must(self.events.restored(index, state), "events");
+        self.must(self.audit.restored(index), "audit");
+    }
+
+    /// Before the log forgets.
+    pub fn sync(&self) {
+        self.must(self.events.sync(), "events");
+        self.must(self.audit.sync(), "audit");
+    }
+
+    fn trim(&self, now: Time) {
+        let last = self.trimmed.load(Ordering::Relaxed);
+        if now.0 < last.saturating_add(TRIM_EVERY_MILLIS) {
+            return;
+        }
+        self.trimmed.store(now.0, Ordering::Relaxed);
+        let trimmed = self.events.trim(now).and_then(|()| self.audit.trim(now));
+        if let Err(error) = trimmed {
+            tracing::warn!(%error, "old events or audit lines could not be removed");
+        }
+    }
+
+    fn must(&self, done: io::Result<()>, what: &str) {
+        if let Err(error) = done {
+            (self.on_fatal)(&format!("{what} could not be written: {error}"));
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What the log means on this replica: every committed entry is applied to the cell's state, its
+//! events are recorded, and whoever waits for a change is woken.
+//!
+//! Readers take a clone of the state under a read lock. A clone is a handful of reference counts,
+//! and the next entry pays for the chunks it touches; nothing is published that nobody reads.
+//! Rejected: publishing a clone after every entry, which makes every entry copy its chunks.
+
+use crate::records::Records;
+use crate::wake::Wakers;
+use cellwright_cell::command::{Entry, Verdict};
+use cellwright_cell::encode;
+use cellwright_cell::event::Event;
+use cellwright_cell::state::State;
+use std::collections::VecDeque;
+use std::sync::{Arc, RwLock};
+use tokio::sync::watch;
+
+/// State hashes kept, to compare replicas with each other.
+const HASHES: usize = 4096;
+/// Recent entries kept in memory for followers of the log.
+const RECENT_BYTES: usize = 64 << 20;
+
+/// A reader's copy of the cell.
+#[derive(Clone)]
+pub struct View {
+    pub state: State,
+    pub index: u64,
+    pub term: u64,
+}
+
+/// An entry as followers of the log get it.
+#[derive(Clone)]
+pub struct Recent {
+    pub index: u64,
+    pub previous: u64,
+    pub term: u64,
+    pub payload: Arc<[u8]>,
+}
+
+/// What one replica holds of the cell, shared by its parts.
+pub struct Replicated {
+    held: RwLock<View>,
+    recent: RwLock<(VecDeque<Recent>, usize)>,
+    hashes: RwLock<VecDeque<(u64, u64)>>,
+    applied: watch::Sender<u64>,
+    pub wakers: Wakers,
+    pub records: Records,
+}
+
+/// Answer of the log to "what came after?".
+pub enum After {
+    Entries(Vec<Recent>),
+    /// Not kept any more: start from the state.
+    TooOld,
+}
+
+impl Replicated {
+    #[must_use]
+    pub fn new(records: Records) -> Arc<Replicated> {
+        Arc::new(Replicated {
+            held: RwLock::new(View { state: State::default(), index: 0, term: 0 }),
+            recent: RwLock::default(),
+            hashes: RwLock::default(),
+            applied: watch::Sender::new(0),
+            wakers: Wakers::default(),
+            records,
+        })
+    }
+
+    /// The cell as this replica knows it now.
+    #[must_use]
+    pub fn view(&self) -> View {
+        read(&self.held).clone()
+    }
+
+    /// Looks at the state without cloning it. Keep it short: entries wait meanwhile.
+    pub fn with<T>(&self, look: impl FnOnce(&View) -> T) -> T {
+        look(&read(&self.held))
+    }
+
+    #[must_use]
+    pub fn applied(&self) -> watch::Receiver<u64> {
+        self.applied.subscribe()
+    }
+
+    /// Hash of the state after the entry at `index`, if still kept.
+    #[must_use]
+    pub fn hash_at(&self, index: u64) -> Option<u64> {
+        let hashes = read(&self.hashes);
+        let at = hashes.binary_search_by_key(&index, |(i, _)| *i).ok()?;
+        Some(hashes[at].1)
+    }
+
+    /// The newest index and hash.
+    #[must_use]
+    pub fn last_hash(&self) -> Option<(u64, u64)> {
+        read(&self.hashes).back().copied()
+    }
+
+    /// Entries after `index`, oldest first, at most about `max_bytes`.
+    #[must_use]
+    pub fn after(&self, index: u64, max_bytes: usize) -> After {
+        let recent = read(&self.recent);
+        let entries = &recent.0;
+        let known = entries.front().is_some_and(|first| first.previous <= index);
+        if !known && self.with(|view| view.index) > index {
+            return After::TooOld;
+        }
+        let from = entries.partition_point(|entry| entry.index <= index);
+        let mut bytes = 0;
+        let fits = |entry: &&Recent| {
+            let first = bytes == 0;
+            bytes += entry.payload.len();
+            first || bytes <= max_bytes
+        };
+        After::Entries(entries.range(from..).take_while(fits).cloned().collect())
+    }
+
+    fn keep(&self, recent: Recent) {
+        let mut kept = write(&self.recent);
+        kept.1 += recent.payload.len();
+        kept.0.push_back(recent);
+        while kept.1 > RECENT_BYTES && kept.0.len() > 1 {
+            let Some(oldest) = kept.0.pop_front() else { break };
+            kept.1 -= oldest.payload.len();
+        }
+    }
+
+    fn apply_entry(&self, index: u64, term: u64, entry: &Entry) -> (Vec<Verdict>, Vec<Event>, u64) {
+        let mut events = Vec::new();
+        let mut held = write(&self.held);
+        let verdicts = held.state.apply(entry, &mut events);
+        let previous = std::mem::replace(&mut held.index, index);
+        held.term = term;
+        let hash = held.state.hash();
+        drop(held);
+        let mut hashes = write(&self.hashes);
+        hashes.push_back((index, hash));
+        if hashes.len() > HASHES {
+            hashes.pop_front();
+        }
+        (verdicts, events, previous)
+    }
+}
+
+/// The state machine the store drives.
+pub struct CellMachine(pub Arc<Replicated>);
+
+impl cellwright_store::Machine for CellMachine {
+    fn apply(&mut self, index: u64, term: u64, payload: &[u8]) -> Vec<u8> {
+        let shared = &self.0;
+        // The leader wrote these bytes with the same function. Should they not decode, every
+        // replica skips them alike and the proposer hears that nothing happened.
+        let entry = match encode::load_entry(payload) {
+            Ok(entry) => entry,
+            Err(error) => {
+                tracing::error!(index, %error, "log entry does not decode; skipped");
+                return postcard::to_stdvec(&Vec::<Verdict>::new()).unwrap_or_default();
+            }
+        };
+        let (verdicts, events, previous) = shared.apply_entry(index, term, &entry);
+        shared.keep(Recent { index, previous, term, payload: payload.into() });
+        shared.with(|view| {
+            shared.records.write(index, &entry, &verdicts, &events, &view.state);
+            shared.wakers.wake(&events, &view.state);
+        });
+        shared.applied.send_replace(index);
+        postcard::to_stdvec(&verdicts).unwrap_or_default()
+    }
+
+    fn snapshot(&self) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
+        let shared = self.0.clone();
+        let view = shared.view();
+        Box::new(move || {
+            // Once the log is purged up to here, nobody can derive these again.
+            shared.records.sync();
+            pack(&view)
+        })
+    }
+
+    fn restore(&mut self, index: u64, bytes: &[u8]) -> Result<(), String> {
+        let mut view = unpack(bytes)?;
+        if view.index > index {
+            return Err(format!("snapshot of index {index} holds a state of {}", view.index));
+        }
+        let hash = view.state.hash();
+        let at = view.index;
+        self.0.records.restored(at, &view.state);
+        *write(&self.0.held) = view;
+        *write(&self.0.recent) = Default::default();
+        *write(&self.0.hashes) = VecDeque::from([(at, hash)]);
+        self.0.wakers.wake_all();
+        self.0.applied.send_replace(at);
+        Ok(())
+    }
+}
+
+/// A state with the index it stands at: the payload of snapshots and checkpoints.
+#[must_use]
+pub fn pack(view: &View) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend_from_slice(&view.index.to_le_bytes());
+    bytes.extend_from_slice(&view.term.to_le_bytes());
+    bytes.extend_from_slice(&encode::save(&view.state));
+    bytes
+}
+
+/// # Errors
+/// When the bytes are not what [`pack`] writes.
+pub fn unpack(bytes: &[u8]) -> Result<View, String> {
+    let word = |at: usize| {
+        let part: [u8; 8] = bytes.get(at..at + 8)?.try_into().ok()?;
+        Some(u64::from_le_bytes(part))
+    };
+    let (Some(index), Some(term)) = (word(0), word(8)) else {
+        return Err(format!("a state of {} bytes is too short", bytes.len()));
+    };
+    let state = encode::load(&bytes[16..]).map_err(|error| error.to_string())?;
+    Ok(View { state, index, term })
+}
+
+// A poisoned lock means a panic while the state was being changed: nothing read after it could be
+// trusted, so the process ends and comes back from its log.
+fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(|_| std::process::abort())
+}
+
+fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(|_| std::process::abort())
+}

@@ -1,0 +1,386 @@
+//! A whole master in one process: disk, identity, replica, listener and the chores beside them.
+//!
+//! What runs where is decided here and nowhere else, so that the command line, tests and benchmarks
+//! start the same master. The order matters: the lock on the data directory comes first, because
+//! everything after it writes there; the listener is bound before the replica starts, so that the
+//! address told to others is one that answers.
+//!
+//! Rejected: leaving the assembly to the command line. Then a test would either start a process for
+//! everything or assemble a master of its own that slowly becomes another one.
+
+use crate::blobs::{BlobError, BlobStore};
+use crate::checkpoint::Checkpoints;
+use crate::clock::{Clock, SystemClock};
+use crate::config::Config;
+use crate::handle::{Caller, Handle};
+use crate::http::blob_peers::HttpBlobPeers;
+use crate::http::files::Files;
+use crate::http::{Api, ApiSettings};
+use crate::http_peers::HttpPeers;
+use crate::identity::files::{FilesError, IdentityFiles};
+use crate::identity::gate::MasterGate;
+use crate::identity::listener::Door;
+use crate::identity::renewal::Own;
+use crate::identity::routes::Enrolling;
+use crate::init::{InitError, first_requests, forget_first_requests};
+use crate::master::{Master, World};
+use crate::membership::{self, Membership};
+use crate::settings::Settings;
+use crate::supervise::{Supervised, keep_running};
+use axum::Router;
+use cellwright_api::client::{Client, ClientError};
+use cellwright_api::secret::sha256;
+use cellwright_api::tls::TlsError;
+use cellwright_cell::admit::MAX_TOTAL;
+use cellwright_cell::command::Command;
+use cellwright_cell::name::Name;
+use cellwright_cell::priority::Band;
+use cellwright_cell::quota::Quota;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::state::State;
+use cellwright_cell::time::Time;
+use cellwright_store::{BootstrapError, OpenError, Peer, RealDisk, Role};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// Whose jobs they are when nobody says, on an open master.
+pub const OPEN_USER: &str = "dev";
+
+/// Who may talk to the master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Holders of certificates and tokens of the cell, over TLS.
+    Identified,
+    /// Everybody on this machine: `--dev`.
+    Open,
+}
+
+/// Why a master did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("{0}")]
+    Disk(io::Error),
+    #[error("cannot listen on {address}: {why}")]
+    Listen { address: SocketAddr, why: io::Error },
+    #[error(transparent)]
+    Identity(#[from] FilesError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    #[error(transparent)]
+    Blobs(#[from] BlobError),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    First(#[from] InitError),
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    #[error("{path} is of no use: {why}")]
+    Joining { path: PathBuf, why: io::Error },
+}
+
+/// A master that serves.
+pub struct Running {
+    address: SocketAddr,
+    access: Access,
+    master: Master,
+    stopping: watch::Sender<bool>,
+    door: JoinHandle<()>,
+    supervised: Option<JoinHandle<()>>,
+    chores: Vec<JoinHandle<()>>,
+}
+
+/// Starts a master as configured. `scheduler`: a process to keep running beside it.
+///
+/// # Errors
+/// What keeps it from starting.
+pub async fn run_master(
+    mut config: Config,
+    access: Access,
+    scheduler: Option<Supervised>,
+) -> Result<Running, ServeError> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let disk = RealDisk::open(&config.data_dir).map_err(ServeError::Disk)?;
+    let own = match access {
+        Access::Open => None,
+        Access::Identified => {
+            let files = IdentityFiles::in_data(&config.data_dir);
+            Some(Own::start(files, &config.name, config.hosts(), clock.wall())?)
+        }
+    };
+    let (door, address) = open_door(&mut config, own.as_ref()).await?;
+    let peers = HttpPeers::new(own.as_ref().map(Own::client).transpose()?);
+    let world = World { disk: Arc::new(disk), peers: Arc::new(peers), clock: clock.clone() };
+    let fingerprint = own.as_ref().map(|own| own.authority().fingerprint());
+    let store = store_settings(&config, fingerprint.as_deref());
+    let master = Master::start(config.id, master_settings(&config), store, world).await?;
+    let handle = master.handle().clone();
+    begin(&config, access, &handle).await?;
+    let client = own_client(&config, own.as_ref())?;
+    let (router, files) = routes(&config, &handle, own.as_ref(), client.clone(), clock.clone())?;
+    let gate = Arc::new(MasterGate {
+        cell: config.cell.clone(),
+        replicated: handle.replicated().clone(),
+        clock: clock.clone(),
+        audit: handle.replicated().records.audit.clone(),
+    });
+    let (stopping, stopped) = watch::channel(false);
+    let limits = config.limits();
+    let mut chores = chores(&config, access, &handle, files).await?;
+    if !membership::masters_to_join(&config.data_dir)?.is_empty() {
+        chores.push(tokio::spawn(membership::ask_in(handle, config, client)));
+    }
+    if let Some(own) = own {
+        chores.push(tokio::spawn(own.keep_fresh(clock)));
+    }
+    let door = tokio::spawn(door.serve(router, gate, limits, told(stopped.clone())));
+    let supervised = scheduler.map(|what| tokio::spawn(keep_running(what, told(stopped))));
+    Ok(Running { address, access, master, stopping, door, supervised, chores })
+}
+
+impl Running {
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    #[must_use]
+    pub fn url(&self) -> String {
+        match self.access {
+            Access::Identified => format!("https://{}", self.address),
+            Access::Open => format!("http://{}", self.address),
+        }
+    }
+
+    #[must_use]
+    pub fn handle(&self) -> &Handle {
+        self.master.handle()
+    }
+
+    /// Stops in order: the scheduler and the listener, then the replica.
+    pub async fn stop(self) {
+        self.stopping.send_replace(true);
+        self.chores.iter().for_each(JoinHandle::abort);
+        // Both end by themselves once told; that a task panicked was reported by it.
+        if let Some(supervised) = self.supervised {
+            drop(supervised.await);
+        }
+        drop(self.door.await);
+        self.master.stop().await;
+    }
+}
+
+/// Waits until the master is to stop; its end is a stop as well.
+async fn told(mut stopped: watch::Receiver<bool>) {
+    drop(stopped.wait_for(|stop| *stop).await);
+}
+
+/// Binds the listener. A port that was left to the system is known only now.
+async fn open_door(
+    config: &mut Config,
+    own: Option<&Own>,
+) -> Result<(Door, SocketAddr), ServeError> {
+    let listen = |why| ServeError::Listen { address: config.listen, why };
+    let door = match own {
+        None => Door::plain(config.listen).await.map_err(listen)?,
+        Some(own) => Door::tls(config.listen, Arc::new(own.server()?)).await.map_err(listen)?,
+    };
+    let address = door.address().map_err(listen)?;
+    if config.listen.port() == 0 {
+        config.listen = address;
+        config.advertise = address.to_string();
+    }
+    Ok((door, address))
+}
+
+/// What the configuration says about the master's behaviour.
+#[must_use]
+pub fn master_settings(config: &Config) -> Settings {
+    let mut settings = Settings::default();
+    settings.liveness.poll = config.poll_interval;
+    settings.liveness.missed_polls = config.silence_polls;
+    settings.liveness.per_minute = config.down_per_minute;
+    settings.control.keep_jobs = config.keep_dead_jobs;
+    settings.events = config.events_kept();
+    settings.audit = config.audit_kept();
+    settings
+}
+
+/// What the configuration says about the store. `fingerprint`: of the cell's authority; files of
+/// one cell are refused by another of the same name.
+#[must_use]
+pub fn store_settings(config: &Config, fingerprint: Option<&str>) -> cellwright_store::Settings {
+    let whose = format!("{} {}", config.cell, fingerprint.unwrap_or("open"));
+    let mut cell = [0; 16];
+    cell.copy_from_slice(&sha256(whose.as_bytes())[..16]);
+    cellwright_store::Settings {
+        cell,
+        reserve_bytes: config.disk_reserve,
+        snapshot_entries: config.snapshot_entries,
+        keep_entries: config.snapshot_entries.saturating_mul(2),
+        ..cellwright_store::Settings::default()
+    }
+}
+
+fn own_client(config: &Config, own: Option<&Own>) -> Result<Client, ServeError> {
+    let tls = own.map(Own::client).transpose()?.map(Arc::new);
+    let mut masters = membership::masters_to_join(&config.data_dir)?;
+    if masters.is_empty() {
+        masters.push(config.advertise.clone());
+    }
+    // Becoming a voter takes as long as catching up does.
+    let deadline = Duration::from_secs(90);
+    let settings = cellwright_api::client::Settings::new(masters);
+    Ok(Client::new(cellwright_api::client::Settings { tls, deadline, ..settings })?)
+}
+
+/// Everything the listener answers, and the files behind it.
+fn routes(
+    config: &Config,
+    handle: &Handle,
+    own: Option<&Own>,
+    client: Client,
+    clock: Arc<dyn Clock>,
+) -> Result<(Router, Arc<Files>), ServeError> {
+    let blobs = Arc::new(BlobStore::open(&config.data_dir, config.blob_limit)?);
+    let replicated = handle.replicated().clone();
+    let keep = usize::try_from(config.checkpoints).unwrap_or(usize::MAX);
+    let files = Arc::new(Files {
+        events: replicated.records.events.clone(),
+        audit: replicated.records.audit.clone(),
+        replicated,
+        checkpoints: Checkpoints::in_data(&config.data_dir, keep),
+        peers: Arc::new(HttpBlobPeers {
+            client,
+            replica: handle.replica().clone(),
+            store: blobs.clone(),
+        }),
+        blobs,
+    });
+    let settings = ApiSettings {
+        body_limit: usize::try_from(config.body_limit).unwrap_or(usize::MAX),
+        authority: own.map(|own| own.authority().fingerprint()),
+        tls: own.is_some(),
+    };
+    let api = Api::new(handle.clone(), files.clone(), clock.clone(), settings);
+    let mut router = api.router().merge(Membership { handle: handle.clone() }.router());
+    if let Some(own) = own {
+        let (handle, authority) = (handle.clone(), own.authority().clone());
+        router = router.merge(Enrolling { handle, authority, clock }.router());
+    }
+    Ok((router, files))
+}
+
+/// Makes the first member of a new cell; does nothing in a cell that exists or is to be joined.
+async fn begin(config: &Config, access: Access, handle: &Handle) -> Result<(), ServeError> {
+    let is_first = access == Access::Open || first_requests(&config.data_dir)?.is_some();
+    if !handle.status().members.is_empty() || !is_first {
+        return Ok(());
+    }
+    let me = Peer { name: config.name.to_string(), address: config.advertise.clone() };
+    match handle.replica().bootstrap(BTreeMap::from([(config.id, me)])).await {
+        // What the disk said only shows in the status once the replica has looked at it.
+        Ok(()) | Err(BootstrapError::AlreadyInitialised) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What a running master does beside answering. A cell of one has its first users when this
+/// returns; a larger one may be waiting for its other replicas.
+async fn chores(
+    config: &Config,
+    access: Access,
+    handle: &Handle,
+    files: Arc<Files>,
+) -> Result<Vec<JoinHandle<()>>, ServeError> {
+    let every = Duration::from_millis(config.checkpoint_interval.0);
+    let mut chores = vec![tokio::spawn(save_checkpoints(handle.clone(), files, every))];
+    let first = match access {
+        Access::Open => Some(open_users()),
+        Access::Identified => first_requests(&config.data_dir)?
+            .map(|requests| requests.into_iter().map(|request| request.command).collect()),
+    };
+    if let Some(commands) = first {
+        let saying = say_first(handle.clone(), commands, config.data_dir.clone());
+        match handle.status().members.len() {
+            0 | 1 => saying.await,
+            _ => chores.push(tokio::spawn(saying)),
+        }
+    }
+    Ok(chores)
+}
+
+/// An open master has one user to submit jobs as, with more quota than anybody needs below
+/// production: production quota is bounded by the machines, which are still to come.
+fn open_users() -> Vec<Command> {
+    let Ok(name) = Name::new(OPEN_USER) else { return Vec::new() };
+    let most = MAX_TOTAL;
+    let amount = Resources { cpu: most, ram: most, disk: most, disk_rate: most };
+    let quota = |band| Command::SetQuota {
+        user: name.clone(),
+        band,
+        quota: Some(Quota { amount, from: Time(0), until: Time::NEVER }),
+        expect: None,
+    };
+    vec![Command::AddUser { name: name.clone() }, quota(Band::BestEffort), quota(Band::Batch)]
+}
+
+/// Whether the cell has its first user: all commands travel in one entry, so it has the rest too.
+fn is_known(commands: &[Command], state: &State) -> bool {
+    commands.iter().any(|command| match command {
+        Command::AddUser { name } => state.user_named(name).is_some(),
+        _ => false,
+    })
+}
+
+/// Tells a new cell of its first users, as soon as this replica leads.
+async fn say_first(handle: Handle, commands: Vec<Command>, data_dir: PathBuf) {
+    let mut status = handle.replica().watch();
+    let caller = Caller::System("first users".into());
+    loop {
+        if status.wait_for(|status| status.role == Role::Leader).await.is_err() {
+            return;
+        }
+        if handle.read_now().await.is_ok_and(|view| is_known(&commands, &view.state)) {
+            break;
+        }
+        let requests = commands.iter().map(|command| (None, command.clone())).collect();
+        match handle.submit_many(&caller, requests).await {
+            Ok(_) => break,
+            Err(error) => {
+                tracing::debug!(%error, "the first users are not in the log yet");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+    if let Err(error) = forget_first_requests(&data_dir) {
+        tracing::warn!(%error, "the first requests will be repeated at the next start");
+    }
+}
+
+/// Saves a checkpoint at every interval in which something happened.
+async fn save_checkpoints(handle: Handle, files: Arc<Files>, every: Duration) {
+    let mut saved = handle.read().index;
+    loop {
+        tokio::time::sleep(every).await;
+        let view = handle.read();
+        let index = view.index;
+        if index == saved {
+            continue;
+        }
+        let files = files.clone();
+        let done = tokio::task::spawn_blocking(move || files.checkpoints.save(&view)).await;
+        match done {
+            Ok(Ok(_)) => saved = index,
+            Ok(Err(error)) => tracing::warn!(%error, "no checkpoint was saved"),
+            Err(error) => tracing::warn!(%error, "no checkpoint was saved"),
+        }
+    }
+}

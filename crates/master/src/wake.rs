@@ -1,0 +1,69 @@
+//! Wakes hanging polls: only those of machines whose orders an entry may have changed. Ten thousand
+//! polls hang at once, and an entry touches a few.
+
+use cellwright_cell::event::{Event, JobChange, MachineChange, TaskChange, What};
+use cellwright_cell::id::MachineId;
+use cellwright_cell::state::State;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::sync::Notify;
+
+#[derive(Default)]
+pub struct Wakers {
+    waiting: Mutex<BTreeMap<MachineId, Arc<Notify>>>,
+}
+
+impl Wakers {
+    /// What to wait on for changes of a machine's orders. Take it before looking at the state, so
+    /// that no change falls between the look and the wait.
+    #[must_use]
+    pub fn of(&self, machine: MachineId) -> Arc<Notify> {
+        self.lock().entry(machine).or_default().clone()
+    }
+
+    pub fn wake(&self, events: &[Event], state: &State) {
+        let touched: BTreeSet<MachineId> =
+            events.iter().filter_map(|event| touches(event, state)).collect();
+        if touched.is_empty() {
+            return;
+        }
+        let waiting = self.lock();
+        for machine in touched {
+            if let Some(notify) = waiting.get(&machine) {
+                notify.notify_waiters();
+            }
+        }
+    }
+
+    pub fn wake_all(&self) {
+        self.lock().values().for_each(|notify| notify.notify_waiters());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<MachineId, Arc<Notify>>> {
+        self.waiting.lock().unwrap_or_else(|_| std::process::abort())
+    }
+}
+
+/// The machine whose orders the event may change.
+fn touches(event: &Event, state: &State) -> Option<MachineId> {
+    match &event.what {
+        What::Task { task, change, .. } => match change {
+            TaskChange::Scheduled { machine }
+            | TaskChange::Stopping { machine }
+            | TaskChange::Evicted { machine }
+            | TaskChange::Completed { machine }
+            | TaskChange::Failed { machine }
+            | TaskChange::Lost { machine }
+            | TaskChange::Restarted { machine } => Some(*machine),
+            // The agent said so itself.
+            TaskChange::Started { .. } | TaskChange::ReservationChanged => None,
+            _ => state.tasks().get(*task).and_then(|row| row.machine),
+        },
+        What::Machine { machine, change } => match change {
+            MachineChange::DiskRetained { .. } | MachineChange::DiskReleased { .. } => None,
+            _ => Some(*machine),
+        },
+        What::Job { change: JobChange::Purged, .. } => None,
+        _ => None,
+    }
+}

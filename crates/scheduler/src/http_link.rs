@@ -1,0 +1,44 @@
+//! The link over the network: the three questions as internal calls of the cell's own client,
+//! which finds the leader and keeps connections open.
+//!
+//! Nothing is sent twice by the client: a proposal whose fate is unknown is left to the log, and a
+//! question for news or the lease is asked again by the scheduler itself, which knows by then what
+//! has become of its copy.
+
+use crate::link::{LinkError, MasterLink};
+use cellwright_api::client::{Client, ClientError};
+use cellwright_api::internal::{LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer};
+use cellwright_cell::time::Span;
+
+#[derive(Clone)]
+pub struct HttpLink {
+    client: Client,
+}
+
+impl HttpLink {
+    #[must_use]
+    pub fn new(client: Client) -> HttpLink {
+        HttpLink { client }
+    }
+}
+
+impl MasterLink for HttpLink {
+    async fn log_after(&self, index: u64, wait: Span) -> Result<LogAnswer, LinkError> {
+        self.client.log_after(index, wait).await.map_err(link_error)
+    }
+
+    async fn propose(&self, proposal: Proposal) -> Result<ProposalAnswer, LinkError> {
+        self.client.propose(&proposal).await.map_err(link_error)
+    }
+
+    async fn lease(&self, request: LeaseRequest) -> Result<LeaseAnswer, LinkError> {
+        self.client.lease(&request).await.map_err(link_error)
+    }
+}
+
+fn link_error(error: ClientError) -> LinkError {
+    match error {
+        ClientError::Api(error) => LinkError::Refused(error.to_string()),
+        other => LinkError::Unreachable(other.to_string()),
+    }
+}

@@ -1,0 +1,170 @@
+//! One pass: which waiting tasks are mine, where they go, and the commands that say so.
+//!
+//! The solver sees the whole board, other lanes' holdings and waiting tasks included; only the
+//! queue is narrowed to the lane. A board of the lane's own tasks would think occupied machines
+//! free.
+//!
+//! A plan is cut into commands of bounded size in its own order, because a later group may need the
+//! room that the victims of an earlier one leave. A group is never cut: it is taken whole.
+
+use crate::copy::CellCopy;
+use crate::lane::Lane;
+use cellwright_api::internal::Proposal;
+use cellwright_cell::command::{Actor, Command, Request};
+use cellwright_cell::id::TaskId;
+use cellwright_cell::plan::{Group, Plan};
+use cellwright_cell::time::Time;
+use cellwright_sched::queue::Queue;
+use cellwright_sched::{Solver, Stats};
+use std::collections::VecDeque;
+
+/// Makes passes for one lane.
+#[derive(Clone, Debug)]
+pub struct Passer {
+    pub solver: Solver,
+    pub lane: Lane,
+    pub seed: u64,
+    /// Assignments and victims in one command, unless a single group has more.
+    pub chunk: usize,
+}
+
+/// What a pass wants done and what it could not do.
+#[derive(Clone, Debug, Default)]
+pub struct Planned {
+    pub chunks: VecDeque<Plan>,
+    /// Tasks of the lane that found no place.
+    pub pending: usize,
+    /// Tasks of the lane whose time has not come.
+    pub not_yet: usize,
+    pub stats: Stats,
+}
+
+/// When a waiting task's chances change by the clock alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Due {
+    /// A task may start.
+    pub start: Option<Time>,
+    /// A machine that a task crashed on may be tried again. Judged by the time of the log: until
+    /// an entry says that it has come, it has not.
+    pub forgiven: Option<Time>,
+}
+
+impl Passer {
+    /// Tries every waiting task of the lane once. The copy must be synced; its board holds the
+    /// result until the next sync.
+    pub fn pass(&self, copy: &mut CellCopy, now: Time) -> Planned {
+        let order = self.solver.options.order;
+        let lane = &self.lane;
+        let queue = Queue::only(copy.board(), order, now, self.seed, |spec| self.lane.takes(spec));
+        tracing::trace!(%lane, tasks = queue.len(), "pass");
+        let outcome = self.solver.pass_over(copy.board_mut(), queue, self.seed);
+        Planned {
+            chunks: chunks(outcome.plan, self.chunk),
+            pending: outcome.pending.len(),
+            not_yet: outcome.not_yet,
+            stats: outcome.stats,
+        }
+    }
+
+    /// Whether any task of the lane waits, ready or not.
+    #[must_use]
+    pub fn has_work(&self, copy: &CellCopy) -> bool {
+        copy.board().pending().iter().any(|task| self.is_mine(copy, *task))
+    }
+
+    fn is_mine(&self, copy: &CellCopy, task: TaskId) -> bool {
+        let job = copy.board().identity_of(task).and_then(|(job, _)| copy.board().job_spec(job));
+        job.is_some_and(|spec| self.lane.takes(spec))
+    }
+
+    /// The next moments after `now` at which time alone gives a task of the lane a chance.
+    #[must_use]
+    pub fn due(&self, copy: &CellCopy, now: Time) -> Due {
+        let earlier =
+            |known: Option<Time>, other: Time| Some(known.map_or(other, |t| t.min(other)));
+        let mut due = Due::default();
+        let mine = copy.board().pending().iter().filter(|task| self.is_mine(copy, **task));
+        for row in mine.filter_map(|task| copy.state().tasks().get(*task)) {
+            if row.not_before > now {
+                due.start = earlier(due.start, row.not_before);
+            }
+            for pair in row.crashed_on.iter().filter(|pair| row.avoids(pair.machine, copy.now())) {
+                due.forgiven = earlier(due.forgiven, pair.until);
+            }
+        }
+        due
+    }
+}
+
+/// The groups in their order, in plans of at most `most` assignments and victims; a larger group
+/// has a plan of its own.
+#[must_use]
+pub fn chunks(plan: Plan, most: usize) -> VecDeque<Plan> {
+    let size = |group: &Group| group.assignments.len() + group.victims.len();
+    let mut chunks: VecDeque<Plan> = VecDeque::new();
+    let mut filled = 0;
+    for group in plan.groups {
+        let grown = filled + size(&group);
+        match chunks.back_mut() {
+            Some(chunk) if grown <= most => {
+                filled = grown;
+                chunk.groups.push(group);
+            }
+            _ => {
+                filled = size(&group);
+                chunks.push_back(Plan { made_at: plan.made_at, groups: vec![group] });
+            }
+        }
+    }
+    chunks
+}
+
+/// A plan as a message to the master. Without a request id: a plan applied twice is refused by the
+/// attempts it names, so there is nothing to remember it for.
+#[must_use]
+pub fn proposal(plan: Plan) -> Proposal {
+    let command = Command::CommitPlan(plan);
+    Proposal { requests: vec![Request { by: Actor::System, id: None, command }] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellwright_cell::id::MachineId;
+    use cellwright_cell::plan::Assignment;
+
+    fn check(sizes: &[u32], most: usize, want: &[usize]) {
+        let mut next = 0;
+        let mut group = |size: &u32| {
+            let tasks = next..next + *size;
+            next += *size;
+            let assignment = |task| Assignment {
+                task: TaskId(task),
+                attempt: 0,
+                machine: MachineId(0),
+                alloc: None,
+                ports: vec![],
+                devices: vec![],
+            };
+            Group { victims: vec![], assignments: tasks.map(assignment).collect() }
+        };
+        let plan = Plan { made_at: 7, groups: sizes.iter().map(&mut group).collect() };
+        let cut = chunks(plan.clone(), most);
+        let counts: Vec<usize> =
+            cut.iter().map(|p| p.groups.iter().map(|g| g.assignments.len()).sum()).collect();
+        assert_eq!(counts, want, "{sizes:?} by {most}");
+        assert!(cut.iter().all(|chunk| chunk.made_at == 7));
+        let joined: Vec<Group> = cut.into_iter().flat_map(|chunk| chunk.groups).collect();
+        assert_eq!(joined, plan.groups, "order and groups stay");
+    }
+
+    #[test]
+    fn plans_are_cut_between_groups() {
+        check(&[], 3, &[]);
+        check(&[1, 1, 1], 3, &[3]);
+        check(&[1, 1, 1, 1], 3, &[3, 1]);
+        check(&[2, 2, 2], 3, &[2, 2, 2]);
+        check(&[1, 9, 1], 3, &[1, 9, 1]);
+        check(&[4], 1, &[4]);
+    }
+}

@@ -1,0 +1,190 @@
+//! Passes against one state in this process: everything is placed, lanes keep apart, and two
+//! schedulers that know nothing of each other never place a task twice.
+
+mod support;
+
+use cellwright_cell::command::Command;
+use cellwright_cell::id::TaskId;
+use cellwright_cell::priority::Priority;
+use cellwright_cell::task::TaskState;
+use cellwright_sched::Solver;
+use cellwright_scheduler::pass::{self, Passer};
+use cellwright_scheduler::tally::Tally;
+use cellwright_scheduler::{CellCopy, Lane};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use support::{OneMaster, job, laned};
+
+/// A scheduler whose every step is taken by hand.
+struct ByHand {
+    master: Arc<OneMaster>,
+    passer: Passer,
+    copy: CellCopy,
+    seen: usize,
+}
+
+impl ByHand {
+    fn new(master: &Arc<OneMaster>, lane: &str, seed: u64, chunk: usize) -> ByHand {
+        let (solver, lane) = (Solver::default(), Lane::new(lane).unwrap());
+        let passer = Passer { solver, lane, seed, chunk };
+        ByHand { master: Arc::clone(master), passer, copy: CellCopy::default(), seen: 0 }
+    }
+
+    fn follow(&mut self) {
+        let inside = self.master.inside();
+        for record in &inside.records()[self.seen..] {
+            self.copy.follow(record).unwrap();
+        }
+        self.seen = inside.records().len();
+        self.copy.sync();
+    }
+
+    fn plan(&mut self) -> Vec<cellwright_cell::plan::Plan> {
+        let now = self.copy.now();
+        self.passer.pass(&mut self.copy, now).chunks.into()
+    }
+
+    fn propose(&self, plan: &cellwright_cell::plan::Plan) -> Tally {
+        let answer = self.master.apply(pass::proposal(plan.clone()).requests);
+        Tally::of(plan, answer.verdicts.first())
+    }
+}
+
+#[test]
+fn passes_and_commits_place_everything() {
+    let master = OneMaster::with_machines(20, 100);
+    for number in 0..30 {
+        let mut spec = job(&format!("j{number}"), 6, 8);
+        spec.gang = number % 3 == 0;
+        spec.priority = Priority(number % 4 * 50);
+        master.submit(spec);
+    }
+    let mut scheduler = ByHand::new(&master, "", 1, 25);
+    scheduler.follow();
+    let plans = scheduler.plan();
+    assert!(plans.len() >= 8, "180 assignments in commands of 25: {}", plans.len());
+    for plan in &plans {
+        let size: usize = plan.groups.iter().map(|group| group.assignments.len()).sum();
+        assert!(size <= 25, "{size}");
+        assert_eq!(scheduler.propose(plan).refused, 0);
+    }
+    let counts = |inside: &support::Inside| (inside.waiting(), inside.scheduled());
+    assert_eq!(counts(&master.inside()), (0, 180));
+    scheduler.follow();
+    assert!(scheduler.plan().is_empty());
+}
+
+#[test]
+fn a_lane_takes_its_own_and_sees_what_others_hold() {
+    let master = OneMaster::with_machines(1, 10);
+    let mut unlabelled = job("jnone", 3, 1);
+    unlabelled.labels.insert(support::token("tier"), "web".into());
+    master.submit(unlabelled);
+    master.submit(laned("jempty", 1, ""));
+    master.submit(laned("jgpu", 4, "gpu"));
+    master.submit(laned("jother", 50, "nobody"));
+    let waiting_of = |text: &str| {
+        let inside = master.inside();
+        let id = inside.state.job_named(&support::key(text)).unwrap();
+        inside.state.job_load(id).unwrap().pending
+    };
+    let mut gpu = ByHand::new(&master, "gpu", 1, 100);
+    let mut default = ByHand::new(&master, "", 2, 100);
+    gpu.follow();
+    default.follow();
+    assert!(gpu.passer.has_work(&gpu.copy) && default.passer.has_work(&default.copy));
+    for plan in gpu.plan() {
+        assert_eq!(gpu.propose(&plan).placed, 4);
+    }
+    assert_eq!(["jnone", "jempty", "jgpu", "jother"].map(waiting_of), [3, 1, 0, 50]);
+    // Ten fit; four are held by the other lane, so this one's plan is accepted whole.
+    default.follow();
+    master.submit(job("jmore", 5, 1));
+    default.follow();
+    for plan in default.plan() {
+        let tally = default.propose(&plan);
+        assert_eq!((tally.placed, tally.refused), (6, 0));
+    }
+    assert_eq!(waiting_of("jother"), 50);
+    gpu.follow();
+    assert!(!gpu.passer.has_work(&gpu.copy));
+}
+
+#[test]
+fn two_schedulers_of_one_lane_never_place_a_task_twice() {
+    for seed in 0..8 {
+        let master = OneMaster::with_machines(10, 100);
+        for number in 0..20 {
+            let mut spec = job(&format!("j{number}"), 5, 9);
+            spec.gang = number % 4 == 0;
+            master.submit(spec);
+        }
+        let mut pair = [ByHand::new(&master, "", seed, 7), ByHand::new(&master, "", seed + 100, 7)];
+        let (mut placed, mut refused) = (0, 0);
+        for _ in 0..10 {
+            pair.iter_mut().for_each(ByHand::follow);
+            // Both plan from the same index, and their commands arrive in turn.
+            let plans = [pair[0].plan(), pair[1].plan()];
+            for turn in 0..plans[0].len().max(plans[1].len()) {
+                for (scheduler, plans) in pair.iter().zip(&plans) {
+                    let Some(plan) = plans.get(turn) else { continue };
+                    let tally = scheduler.propose(plan);
+                    placed += tally.placed;
+                    refused += tally.refused;
+                }
+            }
+        }
+        let inside = master.inside();
+        assert!(refused > 0, "seed {seed}: they never met");
+        assert_eq!((inside.waiting(), placed), (0, 100), "seed {seed}");
+        assert_eq!(inside.scheduled(), 100, "seed {seed}: placed twice");
+    }
+}
+
+#[test]
+fn victims_of_another_lane_give_way_once() {
+    let master = OneMaster::with_machines(2, 10);
+    let mut low = laned("jlow", 4, "low");
+    low.task.limits = support::all(5);
+    low.priority = Priority(10);
+    master.submit(low);
+    let mut weak = ByHand::new(&master, "low", 1, 10);
+    weak.follow();
+    weak.plan().iter().for_each(|plan| assert_eq!(weak.propose(plan).placed, 4));
+    master.submit(job("jtop", 2, 5));
+    let mut strong = ByHand::new(&master, "", 1, 10);
+    strong.follow();
+    let tally: Vec<Tally> = strong.plan().iter().map(|plan| strong.propose(plan)).collect();
+    assert_eq!((tally[0].placed, tally[0].preempted, tally[0].refused), (2, 2, 0));
+    let stopping = master.inside().tasks_in(|state| matches!(state, TaskState::Stopping(_)));
+    assert_eq!(stopping.iter().collect::<BTreeSet<&TaskId>>().len(), 2);
+    // The copy of the other lane learns of it and plans nothing for tasks still on their way out.
+    weak.follow();
+    assert!(weak.plan().is_empty());
+}
+
+#[test]
+fn time_alone_gives_a_task_its_chance() {
+    let master = OneMaster::with_machines(1, 10);
+    master.submit(job("j1", 1, 5));
+    let mut scheduler = ByHand::new(&master, "", 1, 10);
+    let mut crash = || {
+        scheduler.follow();
+        for plan in scheduler.plan() {
+            assert_eq!(scheduler.propose(&plan).placed, 1);
+        }
+        master.crash(TaskId(0));
+        scheduler.follow();
+        let due = scheduler.passer.due(&scheduler.copy, scheduler.copy.now());
+        let row = master.inside().state.tasks().get(TaskId(0)).unwrap().clone();
+        assert!(scheduler.plan().is_empty(), "its time has not come");
+        (due, row)
+    };
+    let (due, row) = crash();
+    assert_eq!((due.start, due.forgiven), (Some(row.not_before), None));
+    // Its time comes with the next entry; after one more crash it avoids the only machine.
+    master.inside().ticks += 60_000;
+    master.must(Command::Expire);
+    let (due, row) = crash();
+    assert_eq!((due.start, due.forgiven), (Some(row.not_before), Some(row.crashed_on[0].until)));
+}

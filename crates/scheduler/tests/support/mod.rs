@@ -1,0 +1,410 @@
+//! A master in one process: one state, its log, leases by name; and specs to fill it with. Links to
+//! it can be cut, made to lose answers, or made to grant every lease.
+#![allow(dead_code)] // Every test file uses its own part.
+
+pub mod life;
+
+use cellwright_api::internal::{
+    LeaseAnswer, LeaseRequest, LogAnswer, LogRecord, PassStatistics, Proposal, ProposalAnswer,
+};
+use cellwright_cell::command::{Actor, Command, Entry, Observed, Request, TaskReport, Verdict};
+use cellwright_cell::constraint::Attributes;
+use cellwright_cell::encode;
+use cellwright_cell::event::{Event, TaskChange, What};
+use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::invariant;
+use cellwright_cell::label::Labels;
+use cellwright_cell::machine::{MachineSpec, PortRange};
+use cellwright_cell::name::{JobKey, Name, Token};
+use cellwright_cell::priority::{AppClass, Band, Priority};
+use cellwright_cell::quota::Quota;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::{JobKind, JobSpec, RestartPolicy, TaskSpec};
+use cellwright_cell::state::State;
+use cellwright_cell::task::{ExitClass, TaskState};
+use cellwright_cell::time::{Span, Time};
+pub use cellwright_scheduler::Lane;
+use cellwright_scheduler::{LinkError, MasterLink, Settings};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+/// How long a granted lease lasts.
+pub const LEASE: Span = Span::seconds(9);
+
+pub fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+pub fn token(text: &str) -> Token {
+    Token::new(text).unwrap()
+}
+
+pub fn key(job: &str) -> JobKey {
+    JobKey { user: name("ada"), job: name(job) }
+}
+
+pub fn all(amount: u64) -> Resources {
+    Resources::new(amount, amount, amount, amount)
+}
+
+pub fn machine(text: &str, capacity: u64) -> MachineSpec {
+    MachineSpec {
+        name: name(text),
+        capacity: all(capacity),
+        attributes: Attributes::new(),
+        labels: Labels::new(),
+        rack: None,
+        power: None,
+        devices: Vec::new(),
+        named: Vec::new(),
+        ports: PortRange::default(),
+    }
+}
+
+pub fn job(text: &str, count: u32, size: u64) -> JobSpec {
+    JobSpec {
+        name: name(text),
+        kind: JobKind::Tasks,
+        count,
+        priority: Priority(150),
+        appclass: AppClass::Batch,
+        labels: Labels::new(),
+        task: TaskSpec {
+            limits: all(size),
+            ports: 0,
+            static_ports: Vec::new(),
+            named: Vec::new(),
+            devices: Vec::new(),
+            packages: Vec::new(),
+            command: vec!["work".into()],
+            env: BTreeMap::new(),
+            notice: Span::seconds(10),
+        },
+        overrides: BTreeMap::new(),
+        constraints: Vec::new(),
+        spread: Vec::new(),
+        alloc_set: None,
+        after: None,
+        gang: false,
+        max_down: None,
+        max_update_disruptions: None,
+        restart: RestartPolicy::default(),
+        reclaimable: true,
+        at_most_one: None,
+        retain_disk: None,
+    }
+}
+
+/// A job for the scheduler of a lane.
+pub fn laned(text: &str, count: u32, lane: &str) -> JobSpec {
+    let mut spec = job(text, count, 1);
+    spec.labels.insert(token("scheduler"), lane.into());
+    spec
+}
+
+pub fn settings(scheduler: &str, lane: &str) -> Settings {
+    let seed = scheduler.bytes().fold(7, |sum, b| sum * 31 + u64::from(b));
+    Settings::new(scheduler, Lane::new(lane).unwrap(), seed)
+}
+
+/// What the master knows.
+pub struct Inside {
+    pub state: State,
+    pub events: Vec<Event>,
+    log: Vec<LogRecord>,
+    /// Hash of the state after each record.
+    pub hashes: Vec<u64>,
+    term: u64,
+    origin: Instant,
+    /// Milliseconds by hand, on top of the paused clock of a runtime, if there is one.
+    pub ticks: u64,
+    leases: BTreeMap<String, (String, Instant)>,
+    pub told: PassStatistics,
+    pub proposals: u64,
+}
+
+impl Inside {
+    pub fn last(&self) -> u64 {
+        self.log.last().map_or(0, |record| record.index)
+    }
+
+    /// Raft's own entries take indices too.
+    fn next_index(&self) -> u64 {
+        self.last() + 1 + (self.last() % 5) / 4
+    }
+
+    pub fn records(&self) -> &[LogRecord] {
+        &self.log
+    }
+
+    pub fn apply(&mut self, requests: Vec<Request>) -> ProposalAnswer {
+        let paused = tokio::runtime::Handle::try_current().is_ok();
+        let elapsed = if paused { self.origin.elapsed().as_millis() as u64 } else { 0 };
+        let now = Time(self.ticks + elapsed);
+        let entry = Entry { now, requests };
+        let verdicts = self.state.apply(&entry, &mut self.events);
+        invariant::check_state(&self.state).unwrap();
+        let (index, previous) = (self.next_index(), self.last());
+        let entry = encode::save_entry(&entry);
+        self.log.push(LogRecord { index, previous, term: self.term, entry });
+        self.hashes.push(self.state.hash());
+        ProposalAnswer { index, verdicts }
+    }
+
+    pub fn tasks_in(&self, wanted: impl Fn(TaskState) -> bool) -> Vec<TaskId> {
+        let rows = self.state.tasks().iter().filter(|(_, task)| wanted(task.state));
+        rows.map(|(id, _)| id).collect()
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.tasks_in(|state| state == TaskState::Pending).len()
+    }
+
+    /// How often tasks were put on machines.
+    pub fn scheduled(&self) -> usize {
+        let scheduled = |event: &&Event| {
+            matches!(event.what, What::Task { change: TaskChange::Scheduled { .. }, .. })
+        };
+        self.events.iter().filter(scheduled).count()
+    }
+}
+
+/// What is wrong with a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fault {
+    #[default]
+    None,
+    /// Nothing gets through.
+    Cut,
+    /// Proposals arrive and are applied; their answers are lost.
+    LostAnswers,
+    /// Proposals hang for ever before they arrive.
+    Stuck,
+    /// The next records are damaged.
+    Damaged,
+    /// The next record is left out.
+    Gap,
+}
+
+pub struct OneMaster {
+    inside: Mutex<Inside>,
+    applied: watch::Sender<u64>,
+    /// Everybody gets the lease: the worst a master could do.
+    pub grants_all: bool,
+}
+
+impl OneMaster {
+    pub fn new() -> Arc<OneMaster> {
+        OneMaster::granting(false)
+    }
+
+    pub fn granting(grants_all: bool) -> Arc<OneMaster> {
+        let inside = Inside {
+            state: State::default(),
+            events: Vec::new(),
+            log: Vec::new(),
+            hashes: Vec::new(),
+            term: 1,
+            origin: Instant::now(),
+            ticks: 1_000_000,
+            leases: BTreeMap::new(),
+            told: PassStatistics::default(),
+            proposals: 0,
+        };
+        let (inside, applied) = (Mutex::new(inside), watch::Sender::new(0));
+        Arc::new(OneMaster { inside, applied, grants_all })
+    }
+
+    /// `machines` of `capacity` each, up, and `ada` who may have it all.
+    pub fn with_machines(machines: u32, capacity: u64) -> Arc<OneMaster> {
+        let master = OneMaster::new();
+        master.furnish(machines, capacity);
+        master
+    }
+
+    pub fn furnish(&self, machines: u32, capacity: u64) {
+        for number in 0..machines {
+            self.must(Command::AddMachine(machine(&format!("m{number}"), capacity)));
+            self.must(Command::MachineUp { machine: MachineId(number), incarnation: 1 });
+        }
+        self.must(Command::AddUser { name: name("ada") });
+        for band in [Band::BestEffort, Band::Batch] {
+            let quota = Quota { amount: all(1 << 40), from: Time::ZERO, until: Time::NEVER };
+            let (user, quota) = (name("ada"), Some(quota));
+            self.must(Command::SetQuota { user, band, quota, expect: None });
+        }
+    }
+
+    pub fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap()
+    }
+
+    pub fn apply(&self, requests: Vec<Request>) -> ProposalAnswer {
+        let answer = self.inside().apply(requests);
+        self.applied.send_replace(answer.index);
+        answer
+    }
+
+    pub fn command(&self, command: Command) -> Verdict {
+        let request = Request { by: Actor::System, id: None, command };
+        self.apply(vec![request]).verdicts.pop().unwrap()
+    }
+
+    pub fn must(&self, command: Command) {
+        let said = format!("{command:?}");
+        let verdict = self.command(command);
+        assert!(verdict.is_ok(), "{verdict:?} to {said}");
+    }
+
+    pub fn submit(&self, spec: JobSpec) {
+        self.must(Command::SubmitJob { owner: name("ada"), spec });
+    }
+
+    /// Reports something of a task, as its machine's agent would.
+    pub fn report(&self, task: TaskId, what: Observed) {
+        let row = self.inside().state.tasks().get(task).unwrap().clone();
+        let reports = vec![TaskReport { task, attempt: row.attempt, what }];
+        let machine = row.machine.unwrap();
+        self.must(Command::TaskReports { machine, incarnation: 1, reports });
+    }
+
+    /// Lets a placed task start and crash.
+    pub fn crash(&self, task: TaskId) {
+        self.report(task, Observed::Started);
+        self.report(task, Observed::Failed(ExitClass::Code(1)));
+    }
+
+    /// The cell goes back to its first twelve entries, and from there on in another way.
+    pub fn restore(&self) {
+        let mut inside = self.inside();
+        let kept = inside.records()[..12].to_vec();
+        inside.state = State::default();
+        inside.events.clear();
+        for record in &kept {
+            let entry = encode::load_entry(&record.entry).unwrap();
+            let Inside { state, events, .. } = &mut *inside;
+            state.apply(&entry, events);
+        }
+        inside.log = kept;
+        let last = inside.last();
+        drop(inside);
+        self.applied.send_replace(last);
+    }
+
+    /// Another leader.
+    pub fn elect(&self) {
+        self.inside().term += 1;
+    }
+
+    /// Waits until the condition holds; never longer than an hour of the paused clock.
+    pub async fn until(&self, what: &str, holds: impl Fn(&Inside) -> bool) {
+        let mut applied = self.applied.subscribe();
+        let reached = async {
+            while !holds(&self.inside()) {
+                applied.changed().await.unwrap();
+            }
+        };
+        let waited = timeout(Duration::from_secs(3600), reached).await;
+        assert!(waited.is_ok(), "not within an hour: {what}");
+    }
+}
+
+/// One scheduler's way to the master.
+pub struct Link {
+    pub master: Arc<OneMaster>,
+    fault: Mutex<Fault>,
+}
+
+impl Link {
+    pub fn to(master: &Arc<OneMaster>) -> Arc<Link> {
+        Arc::new(Link { master: Arc::clone(master), fault: Mutex::default() })
+    }
+
+    pub fn fault(&self, fault: Fault) {
+        *self.fault.lock().unwrap() = fault;
+    }
+
+    fn is(&self, fault: Fault) -> bool {
+        *self.fault.lock().unwrap() == fault
+    }
+
+    /// The fault, once.
+    fn take(&self, fault: Fault) -> bool {
+        let is = self.is(fault);
+        if is {
+            self.fault(Fault::None);
+        }
+        is
+    }
+
+    fn cut(&self) -> Result<(), LinkError> {
+        match self.is(Fault::Cut) {
+            true => Err(LinkError::Unreachable("cut".into())),
+            false => Ok(()),
+        }
+    }
+
+    /// As a network would: never at once.
+    async fn travel(&self) -> Result<(), LinkError> {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        self.cut()
+    }
+}
+
+impl MasterLink for Link {
+    async fn log_after(&self, index: u64, wait: Span) -> Result<LogAnswer, LinkError> {
+        self.travel().await?;
+        let mut applied = self.master.applied.subscribe();
+        let newer = applied.wait_for(|last| *last > index);
+        let _ = timeout(Duration::from_millis(wait.0), newer).await;
+        self.travel().await?;
+        let inside = self.master.inside();
+        let new = |record: &&LogRecord| record.index > index;
+        // A log of any length is no longer kept for those who start afresh.
+        if index == 0 && inside.log.len() > 10 {
+            let LogRecord { index, term, .. } = inside.log[inside.log.len() - 1];
+            let state = encode::save(&inside.state);
+            return Ok(LogAnswer::Snapshot { index, term, state });
+        }
+        let mut records: Vec<LogRecord> = inside.log.iter().filter(new).cloned().collect();
+        if !records.is_empty() && self.take(Fault::Damaged) {
+            records[0].entry.truncate(9);
+        }
+        if records.len() > 1 && self.take(Fault::Gap) {
+            records.remove(0);
+        }
+        Ok(LogAnswer::Records(records))
+    }
+
+    async fn propose(&self, proposal: Proposal) -> Result<ProposalAnswer, LinkError> {
+        self.travel().await?;
+        if self.is(Fault::Stuck) {
+            std::future::pending::<()>().await;
+        }
+        self.master.inside().proposals += 1;
+        let answer = self.master.apply(proposal.requests);
+        self.travel().await?;
+        match self.is(Fault::LostAnswers) {
+            true => Err(LinkError::Unreachable("answer lost".into())),
+            false => Ok(answer),
+        }
+    }
+
+    async fn lease(&self, request: LeaseRequest) -> Result<LeaseAnswer, LinkError> {
+        self.travel().await?;
+        let mut inside = self.master.inside();
+        let now = Instant::now();
+        inside.told.add(&request.passes);
+        let held = inside.leases.get(&request.lane).filter(|(_, until)| *until > now);
+        let holder = held.map_or(request.scheduler.clone(), |(holder, _)| holder.clone());
+        let granted = holder == request.scheduler || self.master.grants_all;
+        if granted {
+            let until = now + Duration::from_millis(LEASE.0);
+            inside.leases.insert(request.lane, (request.scheduler, until));
+        }
+        Ok(LeaseAnswer { granted, holder, length: LEASE })
+    }
+}

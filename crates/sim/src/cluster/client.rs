@@ -1,0 +1,169 @@
+//! Clients of a simulated cell: submit jobs, add to a counter, read. Each request keeps its id over
+//! retries, so it takes effect once however often it is sent.
+
+use super::ledger::Ledger;
+use super::net::{Lost, Place, VirtualNet};
+use super::plain;
+use super::world::{Bugs, address_id};
+use cellwright_cell::command::{Command, RequestId};
+use cellwright_cell::ephemeral::CapacityChange;
+use cellwright_cell::id::MachineId;
+use cellwright_cell::name::{JobKey, Name, Token};
+use cellwright_cell::named::ResourceName;
+use cellwright_cell::priority::Priority;
+use cellwright_cell::state::State;
+use cellwright_cell::time::{Span, Time};
+use cellwright_master::handle::{Answer, Caller, Handle};
+use cellwright_master::input::Unavailable;
+use cellwright_store::NodeId;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Whose jobs these are.
+#[must_use]
+pub fn user() -> Name {
+    Name::new("ubar").unwrap_or_else(|bad| panic!("{bad}"))
+}
+
+fn token(text: &str) -> Token {
+    Token::new(text).unwrap_or_else(|bad| panic!("{bad}"))
+}
+
+/// The counter all clients add to.
+#[must_use]
+pub fn counter(state: &State) -> u64 {
+    let name = ResourceName { namespace: Some(token("sim")), name: token("counter") };
+    state.machines().get(MachineId(0)).map_or(0, |machine| machine.named_capacity(&name))
+}
+
+pub struct Client {
+    pub net: VirtualNet,
+    pub place: Place,
+    pub masters: u64,
+    pub ledger: Arc<Mutex<Ledger>>,
+    pub bugs: Bugs,
+    pub seed: u64,
+}
+
+impl Client {
+    /// Works until aborted; a request that never gets an answer is repeated for ever.
+    pub async fn run(self) {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        let mut replica = 1 + self.place % self.masters;
+        for sequence in 1.. {
+            match rng.random_range(0..10) {
+                0..4 => self.submit(sequence, &mut rng, &mut replica).await,
+                4..6 => self.stop(sequence, &mut rng, &mut replica).await,
+                6..8 => self.add(sequence, &mut replica).await,
+                _ => self.read(&mut replica).await,
+            }
+            tokio::time::sleep(Duration::from_millis(rng.random_range(20..120))).await;
+        }
+    }
+
+    async fn submit(&self, sequence: u64, rng: &mut ChaCha8Rng, replica: &mut NodeId) {
+        let name = format!("j{}-{sequence}", self.place);
+        let (count, cpu) = (rng.random_range(1..3), rng.random_range(200..1500));
+        let mut spec = match rng.random_range(0..4) {
+            0 => plain::job(&name, count, cpu, &["sim", "finish", "300"]),
+            1 => plain::job(&name, count, cpu, &["sim", "fail", "200"]),
+            2 => plain::job(&name, 1, cpu, &["serve"]),
+            _ => plain::job(&name, count, cpu, &["sim", "finish", "2000"]),
+        };
+        spec.restart.max_failures = Some(2);
+        spec.priority = *[Priority(0), Priority(110)].choose(rng).unwrap_or(&Priority(0));
+        if rng.random_bool(0.4) {
+            spec.at_most_one = Some(Span(4000));
+        }
+        let job = spec.name.clone();
+        let command = Command::SubmitJob { owner: user(), spec };
+        if let Some(index) = self.request(sequence, command, replica).await {
+            self.ledger().jobs.insert(job, index);
+        }
+    }
+
+    /// Stops one of its jobs; it may have ended.
+    async fn stop(&self, sequence: u64, rng: &mut ChaCha8Rng, replica: &mut NodeId) {
+        let own = format!("j{}-{}", self.place, rng.random_range(1..=sequence));
+        let Ok(job) = Name::new(&own) else { return };
+        let job = JobKey { user: user(), job };
+        self.request(sequence, Command::StopJob { job, expect: None }, replica).await;
+    }
+
+    async fn add(&self, sequence: u64, replica: &mut NodeId) {
+        let command = Command::SetResource {
+            namespace: token("sim"),
+            name: token("counter"),
+            lease_until: Time::NEVER,
+            changes: vec![(MachineId(0), CapacityChange::Add(1))],
+        };
+        self.ledger().perhaps_added += 1;
+        let done = self.request(sequence, command, replica).await;
+        let mut ledger = self.ledger();
+        ledger.perhaps_added -= 1;
+        if done.is_some() {
+            ledger.added += 1;
+        }
+    }
+
+    async fn read(&self, replica: &mut NodeId) {
+        let (floor, known) = {
+            let ledger = self.ledger();
+            (ledger.floor(), ledger.jobs.keys().cloned().collect::<Vec<_>>())
+        };
+        let stale = self.bugs.reads_stale;
+        if stale {
+            // Whoever believes that any copy will do asks anybody.
+            *replica = 1 + floor % self.masters;
+        }
+        let work = |master: Handle| async move {
+            if stale { Ok(master.read()) } else { master.read_now().await }
+        };
+        match self.net.ask(self.place, *replica, work).await {
+            Ok(Ok(view)) => self.ledger().read(view.index, floor, &view.state, &known),
+            other => self.elsewhere(replica, other.map(|r| r.map(|_| ()))).await,
+        }
+    }
+
+    /// Sends until there is a verdict. `None`: refused by the cell's rules, so nothing happened.
+    async fn request(&self, number: u64, command: Command, replica: &mut NodeId) -> Option<u64> {
+        let floor = self.ledger().floor();
+        let mut sequence = number * 1000;
+        loop {
+            let id = RequestId { client: self.place, sequence };
+            let sent = command.clone();
+            let caller = Caller::System("sim".into());
+            let work = |master: Handle| async move { master.submit(&caller, Some(id), sent).await };
+            let answer = self.net.ask(self.place, *replica, work).await;
+            if self.bugs.acks_early {
+                return Some(floor + 1);
+            }
+            match answer {
+                Ok(Ok(Answer { index, verdict, .. })) => {
+                    self.ledger().acknowledge(index, floor);
+                    return verdict.is_ok().then_some(index);
+                }
+                other => self.elsewhere(replica, other.map(|r| r.map(|_| ()))).await,
+            }
+            if self.bugs.forgets_request_id {
+                sequence += 1;
+            }
+        }
+    }
+
+    async fn elsewhere(&self, replica: &mut NodeId, why: Result<Result<(), Unavailable>, Lost>) {
+        let told = match why {
+            Ok(Err(Unavailable::NotLeader { leader: Some(address) })) => address_id(&address),
+            _ => None,
+        };
+        *replica = told.unwrap_or(1 + *replica % self.masters);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(|_| std::process::abort())
+    }
+}

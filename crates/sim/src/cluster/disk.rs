@@ -1,0 +1,228 @@
+//! A disk that behaves as badly as real ones may: what was not synced is lost at a power cut, or
+//! half of it stays, a file whose folder was not synced vanishes, operations take time, space runs
+//! out. Everything is drawn from the run's seed.
+
+use cellwright_store::{Disk, DiskFuture};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+#[derive(Clone, Debug, Default)]
+struct File {
+    bytes: Vec<u8>,
+    /// How many of `bytes` survive a power cut for sure.
+    synced: usize,
+    /// Whether the folder knows the file for sure.
+    linked: bool,
+}
+
+#[derive(Debug)]
+struct Platters {
+    files: BTreeMap<String, File>,
+    /// Handles of an earlier life find the disk gone.
+    life: u64,
+    rng: ChaCha8Rng,
+    /// Milliseconds one blocking operation takes at most.
+    slowness: u64,
+    full: bool,
+    bugs: DiskBugs,
+    syncs: u64,
+}
+
+/// Known bugs that a test plants to see them caught.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskBugs {
+    /// Says it synced and did not.
+    pub skips_sync: bool,
+    /// Flips a bit of what is read back after a power cut.
+    pub flips_bits: bool,
+}
+
+/// The disk itself; survives the replica that uses it.
+#[derive(Clone)]
+pub struct VirtualDisk(Arc<Mutex<Platters>>);
+
+/// A replica's hold on the disk, for one life.
+pub struct DiskHold {
+    disk: VirtualDisk,
+    life: u64,
+}
+
+impl VirtualDisk {
+    #[must_use]
+    pub fn new(seed: u64, bugs: DiskBugs) -> VirtualDisk {
+        VirtualDisk(Arc::new(Mutex::new(Platters {
+            files: BTreeMap::new(),
+            life: 0,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            slowness: 1,
+            full: false,
+            bugs,
+            syncs: 0,
+        })))
+    }
+
+    /// For the next life of the replica.
+    #[must_use]
+    pub fn hold(&self) -> DiskHold {
+        DiskHold { disk: self.clone(), life: self.lock().life }
+    }
+
+    /// The process is killed: what the system has taken stays, the hold is over.
+    pub fn kill(&self) {
+        self.lock().life += 1;
+    }
+
+    /// The power fails: only what was synced is sure to stay.
+    pub fn cut_power(&self) {
+        let mut platters = self.lock();
+        let Platters { files, life, rng, bugs, .. } = &mut *platters;
+        *life += 1;
+        files.retain(|_, file| file.linked || rng.random_bool(0.5));
+        for file in files.values_mut() {
+            let unsure = file.bytes.len() - file.synced.min(file.bytes.len());
+            let kept = file.synced + rng.random_range(0..=unsure);
+            file.bytes.truncate(kept);
+            if kept > file.synced && rng.random_bool(0.3) {
+                // A torn write: the last sectors hold something else.
+                let from = rng.random_range(file.synced..kept);
+                file.bytes[from..].fill(0);
+            }
+            if bugs.flips_bits && file.synced > 64 {
+                let at = rng.random_range(32..file.synced);
+                file.bytes[at] ^= 1 << rng.random_range(0..8);
+            }
+            file.synced = file.bytes.len();
+            file.linked = true;
+        }
+    }
+
+    pub fn set_slowness(&self, millis: u64) {
+        self.lock().slowness = millis;
+    }
+
+    pub fn set_full(&self, full: bool) {
+        self.lock().full = full;
+    }
+
+    /// Syncs so far.
+    #[must_use]
+    pub fn syncs(&self) -> u64 {
+        self.lock().syncs
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Platters> {
+        self.0.lock().unwrap_or_else(|_| std::process::abort())
+    }
+}
+
+impl DiskHold {
+    fn with<T>(&self, work: impl FnOnce(&mut Platters) -> io::Result<T>) -> io::Result<T> {
+        let mut platters = self.disk.lock();
+        if platters.life != self.life {
+            return Err(io::Error::other("the power is off"));
+        }
+        work(&mut platters)
+    }
+}
+
+fn missing(path: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("{path}: no such file"))
+}
+
+impl Disk for DiskHold {
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let prefix = format!("{dir}/");
+        self.with(|platters| {
+            let names = platters.files.keys().filter_map(|path| path.strip_prefix(&prefix));
+            Ok(names.map(str::to_owned).collect())
+        })
+    }
+
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        self.with(|platters| {
+            platters.files.get(path).map(|file| file.bytes.clone()).ok_or_else(|| missing(path))
+        })
+    }
+
+    fn read_at(&self, path: &str, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        self.with(|platters| {
+            let file = platters.files.get(path).ok_or_else(|| missing(path))?;
+            let from = usize::try_from(offset).unwrap_or(usize::MAX);
+            let part = file.bytes.get(from..from.saturating_add(len));
+            part.map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        })
+    }
+
+    fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        self.with(|platters| {
+            if platters.full {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            platters.files.entry(path.to_owned()).or_default().bytes.extend_from_slice(bytes);
+            Ok(())
+        })
+    }
+
+    fn sync(&self, path: &str) -> io::Result<()> {
+        self.with(|platters| {
+            platters.syncs += 1;
+            let lies = platters.bugs.skips_sync;
+            let file = platters.files.get_mut(path).ok_or_else(|| missing(path))?;
+            if !lies {
+                file.synced = file.bytes.len();
+            }
+            Ok(())
+        })
+    }
+
+    fn truncate(&self, path: &str, len: u64) -> io::Result<()> {
+        self.with(|platters| {
+            let file = platters.files.get_mut(path).ok_or_else(|| missing(path))?;
+            file.bytes.truncate(usize::try_from(len).unwrap_or(usize::MAX));
+            file.synced = file.synced.min(file.bytes.len());
+            Ok(())
+        })
+    }
+
+    fn write_new(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        self.with(|platters| {
+            if platters.full {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let file = File { bytes: bytes.to_vec(), synced: bytes.len(), linked: true };
+            platters.files.insert(path.to_owned(), file);
+            Ok(())
+        })
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.with(|platters| platters.files.remove(path).map(|_| ()).ok_or_else(|| missing(path)))
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        let prefix = format!("{dir}/");
+        self.with(|platters| {
+            let inside = platters.files.iter_mut().filter(|(path, _)| path.starts_with(&prefix));
+            inside.for_each(|(_, file)| file.linked = true);
+            Ok(())
+        })
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.with(|platters| Ok(if platters.full { 0 } else { 1 << 40 }))
+    }
+
+    fn run(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {
+        let mut platters = self.disk.lock();
+        let most = platters.slowness * 1000;
+        let micros = platters.rng.random_range(most / 10..=most);
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_micros(micros)).await;
+            work();
+        })
+    }
+}

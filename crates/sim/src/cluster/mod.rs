@@ -1,0 +1,231 @@
+//! Whole cells in one process (B27): the real masters, raft and store, the real scheduler and
+//! virtual agents, with virtual time, network and disks. A run is a function of its seed; faults
+//! strike for a while, then everything is healed and must come to rest with every promise kept.
+//!
+//! **Invariant:** nothing here reads a real clock, a real disk or a real socket.
+
+mod check;
+pub mod client;
+pub mod disk;
+pub mod faults;
+pub mod ledger;
+pub mod net;
+pub mod plain;
+pub mod world;
+
+use cellwright_cell::command::Command;
+use cellwright_cell::priority::Priority;
+use cellwright_cell::quota::Quota;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::time::Time;
+use cellwright_master::handle::Caller;
+use check::{Checker, healed};
+use client::Client;
+use ledger::{Broken, Ledger};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+pub use world::{Bugs, Cluster, Shape};
+
+/// How often the checker looks.
+const LOOK: Duration = Duration::from_millis(100);
+/// A healed cell that has not come to rest after this long never will.
+const REST_WITHIN: Duration = Duration::from_secs(120);
+
+/// Quota that never binds.
+const PLENTY: Resources =
+    Resources { cpu: 1 << 40, ram: 1 << 50, disk: 1 << 50, disk_rate: 1 << 50 };
+
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub shape: Shape,
+    pub bugs: Bugs,
+    /// Faults that strike before everything is healed.
+    pub faults: u32,
+    /// Looks of the checker, ten a second, between two faults: at least and fewer than.
+    pub looks: (u32, u32),
+    /// Only this goes wrong, if given.
+    pub only: Option<faults::Fault>,
+    pub clients: u64,
+}
+
+impl Plan {
+    /// The run with this seed: mostly three masters, sometimes five or one.
+    #[must_use]
+    pub fn of(seed: u64) -> Plan {
+        let masters = [3, 3, 3, 5, 3, 1][usize::try_from(seed % 6).unwrap_or(0)];
+        let shape = Shape { masters, machines: 5, schedulers: 2 };
+        Plan {
+            seed,
+            shape,
+            bugs: Bugs::default(),
+            faults: 8,
+            looks: (3, 15),
+            only: None,
+            clients: 3,
+        }
+    }
+}
+
+/// What a run did, for reports and to compare two runs of one seed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    pub seed: u64,
+    pub acknowledged: u64,
+    pub reads: u64,
+    pub entries: u64,
+    pub messages: u64,
+    pub virtual_millis: u64,
+    pub hash: u64,
+}
+
+/// Runs one simulated cell to its end.
+///
+/// # Errors
+/// The first promise found broken, with the seed that shows it.
+pub fn run(plan: Plan) -> Result<Summary, String> {
+    let seed = plan.seed;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()))
+        .build()
+        .map_err(|error| error.to_string())?;
+    runtime.block_on(simulate(plan)).map_err(|broken| format!("seed {seed}: {broken}"))
+}
+
+async fn simulate(plan: Plan) -> Result<Summary, Broken> {
+    let mut rng = ChaCha8Rng::seed_from_u64(plan.seed);
+    let mut cluster = Cluster::start(plan.seed, plan.shape, plan.bugs).await.map_err(Broken)?;
+    let ledger = Arc::new(Mutex::new(Ledger::default()));
+    let mut checker = Checker::default();
+    found(&cluster, &mut checker).await?;
+    let clients: Vec<JoinHandle<()>> = (0..plan.clients)
+        .map(|number| {
+            let client = Client {
+                net: cluster.net.clone(),
+                place: world::CLIENTS + number,
+                masters: plan.shape.masters,
+                ledger: ledger.clone(),
+                bugs: plan.bugs,
+                seed: plan.seed ^ (number + 1),
+            };
+            tokio::spawn(client.run())
+        })
+        .collect();
+    // Something must run before something can go wrong with it.
+    watch(&cluster, &mut checker, &ledger, 10).await?;
+    for _ in 0..plan.faults {
+        let fault = plan.only.unwrap_or_else(|| faults::draw(&mut rng));
+        faults::strike(&mut cluster, fault, &mut rng).await.map_err(Broken)?;
+        let looks = rng.random_range(plan.looks.0..plan.looks.1);
+        watch(&cluster, &mut checker, &ledger, looks).await?;
+    }
+    faults::heal(&mut cluster).await.map_err(Broken)?;
+    clients.iter().for_each(JoinHandle::abort);
+    make_room(&cluster).await?;
+    let state = rest(&mut cluster, &mut checker).await?;
+    lock(&ledger).check_end(&state, client::counter(&state))?;
+    let mut state = state;
+    let (acknowledged, reads) = {
+        let ledger = lock(&ledger);
+        (ledger.acknowledged, ledger.reads)
+    };
+    let summary = Summary {
+        seed: plan.seed,
+        acknowledged,
+        reads,
+        entries: checker.entries,
+        messages: cluster.net.calls(),
+        virtual_millis: cluster.now(),
+        hash: state.hash(),
+    };
+    cluster.end().await;
+    Ok(summary)
+}
+
+/// Lets the cell live for a while and checks it all along.
+async fn watch(
+    cluster: &Cluster,
+    checker: &mut Checker,
+    ledger: &Mutex<Ledger>,
+    looks: u32,
+) -> Result<(), Broken> {
+    for _ in 0..looks {
+        tokio::time::sleep(LOOK).await;
+        checker.step(cluster).await?;
+        lock(ledger).check()?;
+    }
+    Ok(())
+}
+
+/// Waits for the first leader and gives the clients their user.
+async fn found(cluster: &Cluster, checker: &mut Checker) -> Result<(), Broken> {
+    for _ in 0..200 {
+        tokio::time::sleep(LOOK).await;
+        checker.step(cluster).await?;
+        let Some((_, leader)) = cluster.leader() else { continue };
+        let caller = Caller::System("sim".into());
+        let known = leader.read().state.machines().iter().count();
+        let all = usize::try_from(cluster.shape.machines).unwrap_or(0);
+        let user = client::user();
+        let quota = Quota { amount: PLENTY, from: Time::ZERO, until: Time::NEVER };
+        let (band, quota) = (Priority(110).band(), Some(quota));
+        let commands = vec![
+            (None, Command::AddUser { name: user.clone() }),
+            (None, Command::SetQuota { user, band, quota, expect: None }),
+        ];
+        if known == all && leader.submit_many(&caller, commands).await.is_ok() {
+            return Ok(());
+        }
+    }
+    Err(Broken("the cell did not form within 20 s".into()))
+}
+
+/// Stops what would run for ever, so that everything that waits finds a place.
+async fn make_room(cluster: &Cluster) -> Result<(), Broken> {
+    for _ in 0..600 {
+        tokio::time::sleep(LOOK).await;
+        let Some((_, leader)) = cluster.leader() else { continue };
+        let Ok(view) = leader.read_now().await else { continue };
+        let serves = |job: &cellwright_cell::job::Job| job.spec().task.command == ["serve"];
+        let keys = view.state.jobs().iter().filter(|(_, job)| !job.is_dead() && serves(job));
+        let stops: Vec<_> = keys
+            .filter_map(|(id, _)| view.state.job_key(id))
+            .map(|job| (None, Command::StopJob { job, expect: None }))
+            .collect();
+        let caller = Caller::System("sim".into());
+        if stops.is_empty() || leader.submit_many(&caller, stops).await.is_ok() {
+            return Ok(());
+        }
+    }
+    Err(Broken("no leader within a minute of healing".into()))
+}
+
+async fn rest(
+    cluster: &mut Cluster,
+    checker: &mut Checker,
+) -> Result<cellwright_cell::State, Broken> {
+    let until = tokio::time::Instant::now() + REST_WITHIN;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        checker.step(cluster).await?;
+        if !cluster.failed().is_empty() {
+            faults::heal(cluster).await.map_err(Broken)?;
+        }
+        match healed(cluster) {
+            Ok(state) => return Ok(state),
+            Err(why) if tokio::time::Instant::now() >= until => {
+                return Err(Broken(format!("not at rest {REST_WITHIN:?} after healing: {why}")));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|_| std::process::abort())
+}
