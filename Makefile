@@ -2,21 +2,36 @@
 
 EXAMPLE ?= examples/small-cell
 BENCH ?=
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+BINARY = $(TARGET)/release/cell
 
-.PHONY: help run test verify fix bench
+MACHINES ?= 3
+LISTEN ?= 127.0.0.1:7070
+
+.PHONY: help run pack-example dist test verify fix bench
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## build the release binary and pack the bundled example cell
+run: ## build the release binary and start a cell with virtual machines in the foreground
 	@scripts/install-tools.sh build
 	@echo "building cell (release)" >&2
 	cargo build --release --locked -p cellwright-cli
+	$(BINARY) dev --data-dir $(TARGET)/cell-dev --machines $(MACHINES) --listen $(LISTEN)
+
+pack-example: ## build the release binary and pack the bundled example cell
+	@scripts/install-tools.sh build
+	cargo build --release --locked -p cellwright-cli
 	cargo run --quiet --release --locked -p cellwright-cli --bin cell -- sim pack --trace example:$(EXAMPLE)
+
+dist: ## release tarball in dist/, checked
+	@scripts/install-tools.sh build
+	cargo build --release --locked -p cellwright-cli
+	scripts/check-dist.sh "$$(scripts/dist.sh $(BINARY))"
 
 test: ## everything CI runs; never writes into the sources
 	@scripts/install-tools.sh test
-	@scripts/check.sh tidy fmt clippy docs doctests tests
+	@scripts/check.sh tidy fmt clippy docs doctests tests api powercut
 
 verify: ## static checks only: tidy, format, lints, licences, sources, advisories; never writes
 	@scripts/install-tools.sh verify
@@ -29,5 +44,5 @@ fix: ## format the sources and apply what clippy can fix
 	cargo fmt --all
 
 bench: ## run the benchmarks and record reports in bench/reports; BENCH=args for the program
-	@scripts/install-tools.sh build
+	@scripts/install-tools.sh bench
 	cargo run --release --locked -p cellwright-bench -- $(BENCH)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the named stages one after another and prints how long each took. Stops at the first failure.
 #
-#   scripts/check.sh tidy fmt clippy docs doctests tests
+#   scripts/check.sh tidy fmt clippy docs doctests tests api powercut
 #
 # No stage writes into the sources; --locked makes a forgotten Cargo.lock an error.
 set -euo pipefail
@@ -26,6 +26,12 @@ docs() {
     RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items --locked
 }
 
+# The API's own description against a running master.
+api() { scripts/api-contract.sh; }
+
+# Power cuts under a master at work; skipped where the tool for it is not.
+powercut() { scripts/powercut.sh; }
+
 deny() { cargo deny --locked check licenses bans sources; }
 
 # Advisories live in a repository of their own; a machine without a network still verifies the rest.
@@ -38,7 +44,7 @@ advisories() {
     cargo deny --locked check advisories
 }
 
-known="tidy fmt clippy docs doctests tests deny advisories"
+known="tidy fmt clippy docs doctests tests api powercut deny advisories"
 for stage in "$@"; do
     case " $known " in
     *" $stage "*) ;;

@@ -2,8 +2,9 @@
 # Installs what a fresh Debian machine with only Rust lacks; says nothing when nothing is missing.
 #
 #   scripts/install-tools.sh build     a C linker, for `make run`
-#   scripts/install-tools.sh test      and rustfmt and clippy, for `make test`
+#   scripts/install-tools.sh test      and rustfmt, clippy and tools for trial networks, for `make test`
 #   scripts/install-tools.sh verify    and cargo-deny, for `make verify`
+#   scripts/install-tools.sh bench     a C linker and etcd, a peer of `make bench`
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -55,6 +56,21 @@ need_component() {
     rustup component add "$1" >&2
 }
 
+# Hosts in tests are network namespaces. Without these the tests that need them say that they are
+# skipped, so a machine on which nothing can be installed still tests the rest.
+need_network_tools() {
+    local missing=()
+    has ip || missing+=(iproute2)
+    has iptables || missing+=(iptables)
+    python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
+    [ ${#missing[@]} = 0 ] && return
+    if [ "$(id -u)" = 0 ] && has apt-get; then
+        install_packages "${missing[@]}"
+    else
+        say "missing: ${missing[*]}; some tests will be skipped"
+    fi
+}
+
 need_cargo_deny() {
     # An older one may not read our deny.toml, so the version counts.
     case "$(cargo deny --version 2>/dev/null)" in
@@ -64,17 +80,37 @@ need_cargo_deny() {
     cargo install --locked --debug --force --version "$CARGO_DENY_VERSION" cargo-deny >&2
 }
 
+# Only the programs: the service that Debian would start takes ports and processor time of its own,
+# and a machine that has been told what to do with services keeps its own policy.
+need_etcd() {
+    has etcd && has etcdctl && return
+    local policy=/usr/sbin/policy-rc.d
+    if [ -e "$policy" ]; then
+        install_packages etcd-server etcd-client
+        return
+    fi
+    printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+    trap 'as_root rm -f /usr/sbin/policy-rc.d' EXIT
+    as_root chmod +x "$policy"
+    install_packages etcd-server etcd-client
+}
+
 what="${1:-test}"
 case "$what" in
-build | test | verify) ;;
-*) fail "unknown set '$what'; allowed: build, test, verify" ;;
+build | test | verify | bench) ;;
+*) fail "unknown set '$what'; allowed: build, test, verify, bench" ;;
 esac
 
 need_cargo
 need_linker
-if [ "$what" != build ]; then
+if [ "$what" = bench ]; then
+    need_etcd
+elif [ "$what" != build ]; then
     need_component rustfmt fmt
     need_component clippy clippy
+fi
+if [ "$what" = test ]; then
+    need_network_tools
 fi
 if [ "$what" = verify ]; then
     need_cargo_deny

@@ -1,8 +1,7 @@
 //! How many task state changes a second `apply` makes on one core: a cell built through commands,
 //! its tasks placed by one plan, then started and finished by agents' reports, 10,000 reports to a
 //! log entry; once without hashing the state, once with the hash after every entry. Rates are by
-//! CPU time, where the kernel tells it, so that a busy machine does not spoil them. Then what a
-//! checkpoint of that state costs.
+//! CPU time, so that a busy machine does not spoil them. Then what a checkpoint of it costs.
 //!
 //! Building the rows directly was rejected: the figure is meant to include what real rows carry.
 
@@ -14,13 +13,14 @@ use cellwright_cell::label::Labels;
 use cellwright_cell::machine::{MachineSpec, PortRange};
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::plan::{Assignment, Group, Plan};
-use cellwright_cell::priority::{AppClass, Band, Priority};
+use cellwright_cell::priority::{Band, Priority};
 use cellwright_cell::quota::Quota;
 use cellwright_cell::resource::{MAX_QUANTITY, Resources};
-use cellwright_cell::spec::{JobKind, JobSpec, RestartPolicy, TaskSpec};
-use cellwright_cell::time::{Span, Time};
+use cellwright_cell::spec::JobSpec;
+use cellwright_cell::time::Time;
 use cellwright_cell::{Actor, Command, Done, Entry, Request, State};
-use std::collections::BTreeMap;
+use cellwright_sim::convert::plain_job;
+use cellwright_sim::experiment::measure::process_cpu;
 use std::error::Error;
 use std::time::Instant;
 
@@ -124,28 +124,19 @@ impl Cell {
             entries.push(Entry { now: Time(self.now), requests });
         }
         self.state.hash();
-        let (before, cpu_before) = (Instant::now(), cpu_seconds());
+        let before = process_cpu();
         for entry in &entries {
             self.apply_entry(entry)?;
         }
-        let wall = before.elapsed().as_secs_f64();
-        let cpu = cpu_seconds().zip(cpu_before).map_or(wall, |(after, before)| after - before);
-        Ok(f64::from(changes) / cpu)
+        Ok(f64::from(changes) / (process_cpu() - before).as_secs_f64())
     }
-}
-
-/// CPU time of this process so far, from Linux's scheduler statistics.
-fn cpu_seconds() -> Option<f64> {
-    let text = std::fs::read_to_string("/proc/self/schedstat").ok()?;
-    let nanoseconds: f64 = text.split_whitespace().next()?.parse().ok()?;
-    Some(nanoseconds / 1e9)
 }
 
 fn grant(user: &Name) -> Command {
     let most = MAX_QUANTITY;
     let amount = Resources::new(most, most, most, most);
     let quota = Quota { amount, from: Time::ZERO, until: Time::NEVER };
-    Command::SetQuota { user: user.clone(), band: Band::Batch, quota: Some(quota) }
+    Command::SetQuota { user: user.clone(), band: Band::Batch, quota: Some(quota), expect: None }
 }
 
 fn machine(number: u32) -> Result<MachineSpec, Box<dyn Error>> {
@@ -163,42 +154,8 @@ fn machine(number: u32) -> Result<MachineSpec, Box<dyn Error>> {
 }
 
 fn job(number: u32, count: u32) -> Result<JobSpec, Box<dyn Error>> {
-    Ok(JobSpec {
-        name: Name::new(&format!("j{number}"))?,
-        kind: JobKind::Tasks,
-        count,
-        priority: Priority(150),
-        appclass: AppClass::Batch,
-        labels: Labels::new(),
-        task: TaskSpec {
-            limits: Resources::new(500, 1 << 30, 1 << 30, 1 << 20),
-            ports: 0,
-            static_ports: Vec::new(),
-            named: Vec::new(),
-            devices: Vec::new(),
-            packages: Vec::new(),
-            command: vec!["work".into()],
-            env: BTreeMap::new(),
-            notice: Span::seconds(10),
-        },
-        overrides: BTreeMap::new(),
-        constraints: Vec::new(),
-        spread: Vec::new(),
-        alloc_set: None,
-        after: None,
-        gang: false,
-        max_down: None,
-        max_update_disruptions: None,
-        restart: RestartPolicy {
-            max_failures: Some(3),
-            backoff: Span::seconds(1),
-            backoff_max: Span::seconds(60),
-            restart_on_success: false,
-        },
-        reclaimable: true,
-        at_most_one: None,
-        retain_disk: None,
-    })
+    let limits = Resources::new(500, 1 << 30, 1 << 30, 1 << 20);
+    Ok(plain_job(Name::new(&format!("j{number}"))?, count, Priority(150), limits))
 }
 
 /// Every task in a group of its own, dealt out over the machines.

@@ -1,8 +1,11 @@
 //! Benchmarks: each prints its figures and records them in `bench/reports`. They measure; they
-//! assert nothing about time. Without arguments all run; with names, those.
+//! assert nothing about time. Without arguments all run; with names, those. `masters WHAT` runs one
+//! figure of the master, with options of its own.
 
 mod apply;
 mod compact;
+mod growth;
+mod masters;
 mod online;
 mod openb;
 mod pack;
@@ -12,17 +15,26 @@ mod trace;
 
 type Benchmark = fn() -> std::io::Result<()>;
 
-const BENCHMARKS: [(&str, Benchmark); 6] = [
+const BENCHMARKS: [(&str, Benchmark); 9] = [
     ("reclaim", reclaim::main),
     ("apply", apply::main),
     ("pack", pack::main),
     ("online", online::main),
+    ("growth", growth::main),
     ("compact", compact::main),
+    // Has nothing to do when `compact` has just run.
+    ("compact-missing", compact::missing),
     ("openb", openb::main),
+    ("masters", masters::all),
 ];
 
 fn main() -> std::io::Result<()> {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((first, rest)) = wanted.split_first()
+        && first == "masters"
+    {
+        return masters::run(rest);
+    }
     for name in &wanted {
         if !BENCHMARKS.iter().any(|(known, _)| known == name) {
             let known: Vec<&str> = BENCHMARKS.iter().map(|(name, _)| *name).collect();

@@ -1,7 +1,7 @@
 //! A warm scheduler on the full cell: passes over new tasks, steady churn, and what anti-affinity
 //! costs.
 
-use crate::report::{Report, percentile, reports};
+use crate::report::{Report, percentile};
 use crate::trace::google2011;
 use cellwright_cell::State;
 use cellwright_cell::id::{JobId, TaskId, UserId};
@@ -10,8 +10,9 @@ use cellwright_cell::time::Time;
 use cellwright_sched::board::{HeldFacts, Holding, JobFacts, PendingFacts};
 use cellwright_sched::executor::Sequential;
 use cellwright_sched::{Board, Options, Outcome, Solver};
+use cellwright_sim::experiment::measure::process_cpu;
 use cellwright_sim::experiment::scheduler::{commit, solve};
-use cellwright_sim::plot::{Chart, Mark, Series, render};
+use cellwright_sim::plot::{Chart, Mark, Series};
 use cellwright_sim::trace::draw::Draws;
 use std::io;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ const NEW_TASKS: u32 = 1000;
 const CLASSES: u32 = 30;
 
 /// The packed cell and the specs its jobs have.
-struct Cell {
+pub struct Cell {
     state: State,
     specs: Vec<(UserId, Arc<JobSpec>)>,
 }
@@ -33,8 +34,14 @@ fn packed() -> io::Result<Cell> {
     let mut state = loaded.state;
     let solved = solve(&state, Options::default(), SEED, &Sequential);
     commit(&mut state, solved.outcome.plan).map_err(io::Error::other)?;
-    let specs = state.jobs().iter().map(|(_, job)| (job.user, job.spec().clone())).collect();
-    Ok(Cell { state, specs })
+    Ok(Cell::of(state))
+}
+
+impl Cell {
+    pub fn of(state: State) -> Cell {
+        let specs = state.jobs().iter().map(|(_, job)| (job.user, job.spec().clone())).collect();
+        Cell { state, specs }
+    }
 }
 
 /// Puts `count` pending tasks of a new job with `spec` onto the board.
@@ -129,9 +136,9 @@ fn passes(cell: &Cell, options: Options) -> Timings {
     out
 }
 
-/// Steady state: tasks finish, as many arrive, a pass decides. Decisions a second, everything
-/// included.
-fn churn(cell: &Cell) -> (f64, f64) {
+/// Steady state: tasks finish, as many arrive, a pass decides. Decisions a second of processor
+/// time, everything included, and the share that found a place.
+pub fn churn(cell: &Cell) -> (f64, f64) {
     let mut board = Board::from_state(&cell.state);
     let solver = Solver::new(Options::default());
     let mut draws = Draws::for_purpose(SEED, 23);
@@ -143,7 +150,7 @@ fn churn(cell: &Cell) -> (f64, f64) {
             .filter_map(|_| Some(TaskId(draws.below(slots)? as u32)))
             .filter(|task| board.place_of(*task).is_some_and(|p| p.machine().is_some()))
             .collect();
-        let started = Instant::now();
+        let before = process_cpu();
         let mut arrived = 0;
         for task in &ending {
             let Some((job, index)) = board.identity_of(*task) else { continue };
@@ -177,7 +184,7 @@ fn churn(cell: &Cell) -> (f64, f64) {
             board.put_pending(victim.task, &pending);
         }
         if round >= 20 {
-            seconds += started.elapsed().as_secs_f64();
+            seconds += (process_cpu() - before).as_secs_f64();
             decided += arrived;
             placed += outcome.placed;
         }
@@ -256,6 +263,6 @@ pub fn main() -> io::Result<()> {
         y_title: "% of passes".into(),
         series: vec![curve("all techniques", &timings.pass), curve("exact", &exact.pass)],
     };
-    std::fs::write(reports().join("online.svg"), render(&chart))?;
+    report.plot("online", &chart)?;
     report.save()
 }

@@ -1,14 +1,12 @@
 //! Packing the cell of 2011 from scratch: with all techniques, with each switched off, eight times
-//! over, and the growth from a thousand to a hundred thousand machines (parts of the cell, then
-//! copies of it).
+//! over. What lies between is in the growth report.
 
-use crate::report::{Report, peak_rss_bytes, reports};
-use crate::trace::{google2011, google2011_part};
+use crate::report::{Report, peak_rss_bytes};
+use crate::trace::google2011;
 use cellwright_sched::Options;
 use cellwright_sched::executor::Sequential;
 use cellwright_sim::experiment::load::Loaded;
 use cellwright_sim::experiment::scheduler::{commit, solve};
-use cellwright_sim::plot::{Chart, Mark, Series, render};
 use std::io;
 
 const SEED: u64 = 1;
@@ -71,7 +69,7 @@ pub fn main() -> io::Result<()> {
     techniques(&mut report, &mut loaded, &default)?;
     report.row("peak memory so far", peak_rss_bytes() as f64 / 1e6, "MB", "");
     drop(loaded);
-    growth(&mut report, &default)?;
+    eightfold(&mut report, &default)?;
     report.save()
 }
 
@@ -94,49 +92,16 @@ fn techniques(report: &mut Report, loaded: &mut Loaded, all_on: &Packed) -> io::
     Ok(())
 }
 
-fn growth(report: &mut Report, single: &Packed) -> io::Result<()> {
-    let per_task = |p: &Packed| p.solve * 1e6 / p.tasks as f64;
-    let mut points = Vec::new();
-    for share in [12, 6, 3] {
-        let mut part = google2011_part(share)?;
-        let packed = best(&mut part, Options::default(), 5)?;
-        points.push((packed.machines as f64, per_task(&packed)));
-    }
-    points.push((single.machines as f64, per_task(single)));
-    let mut memory = Vec::new();
-    for copies in [2, 4, 8] {
-        let mut loaded = google2011(copies)?;
-        let packed = best(&mut loaded, Options::default(), 2)?;
-        points.push((packed.machines as f64, per_task(&packed)));
-        memory.push((packed.machines as f64, peak_rss_bytes() as f64 / 1e9));
-        if copies == 8 {
-            report.row("8 x: machines", packed.machines as f64, "", "");
-            report.row("8 x: tasks", packed.tasks as f64, "", "");
-            report.row("8 x: placed", packed.placed as f64, "tasks", "");
-            report.row("8 x: solve", packed.solve, "s", "≤ 10");
-            let ratio = per_task(&packed) / per_task(single);
-            report.row("8 x: time per task against the single cell", ratio, "x", "≤ 2");
-            report.row("8 x: peak memory", peak_rss_bytes() as f64 / 1e9, "GB", "≤ 4.3");
-        }
-    }
-    for (machines, micros) in &points {
-        report.row(&format!("solve per task at {machines:.0} machines"), *micros, "us", "");
-    }
-    let time = ("Time per task as the cell grows", "microseconds per task", "solve");
-    plot("growth", time, points)?;
-    let peak = ("Memory as the cell grows", "GB at peak, loading included", "peak memory");
-    plot("memory", peak, memory)
-}
-
-fn plot(file: &str, texts: (&str, &str, &str), points: Vec<(f64, f64)>) -> io::Result<()> {
-    let (title, y_title, name) = texts;
-    let chart = Chart {
-        title: title.into(),
-        subtitle: "packing the 2011 cell from scratch; one core, all techniques on".into(),
-        x_title: "machines".into(),
-        y_title: y_title.into(),
-        series: vec![Series { name: name.into(), mark: Mark::Line, points }],
-    };
-    std::fs::create_dir_all(reports())?;
-    std::fs::write(reports().join(format!("{file}.svg")), render(&chart))
+fn eightfold(report: &mut Report, single: &Packed) -> io::Result<()> {
+    let mut loaded = google2011(8)?;
+    let packed = best(&mut loaded, Options::default(), 2)?;
+    report.row("8 x: machines", packed.machines as f64, "", "");
+    report.row("8 x: tasks", packed.tasks as f64, "", "");
+    report.row("8 x: placed", packed.placed as f64, "tasks", "");
+    report.row("8 x: solve", packed.solve, "s", "≤ 10");
+    let per_task = |p: &Packed| p.solve / p.tasks as f64;
+    let ratio = per_task(&packed) / per_task(single);
+    report.row("8 x: time per task against the single cell", ratio, "x", "≤ 2");
+    report.row("8 x: peak memory", peak_rss_bytes() as f64 / 1e9, "GB", "≤ 4.3");
+    Ok(())
 }

@@ -1,23 +1,26 @@
 //! Reports: what was measured, on what machine, at which commit, with which seed. Every benchmark
 //! prints its rows and leaves them in `bench/reports/NAME.json` and `NAME.md`.
 
-use serde::Serialize;
+use cellwright_sim::plot::{Chart, render};
+use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
 /// One figure.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     pub work: String,
     pub measured: f64,
     pub unit: String,
     /// What the project set itself, in words; empty when the row is for comparison only.
     pub target: String,
+    /// The commit it was measured at: a report may be completed later.
+    pub commit: String,
 }
 
 /// Where and when a report was made.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Origin {
     pub cpu: String,
     pub cores: usize,
@@ -27,13 +30,16 @@ pub struct Origin {
     pub commit: String,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     pub name: String,
     pub about: String,
     pub seed: u64,
     pub origin: Origin,
     pub rows: Vec<Row>,
+    /// Charts beside the report: file and title.
+    #[serde(default)]
+    pub plots: Vec<(String, String)>,
 }
 
 impl Report {
@@ -44,7 +50,34 @@ impl Report {
             seed,
             origin: Origin::read(),
             rows: Vec::new(),
+            plots: Vec::new(),
         }
+    }
+
+    /// Draws a chart into `bench/reports/FILE.svg` and shows it in the report.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn plot(&mut self, file: &str, chart: &Chart) -> std::io::Result<()> {
+        std::fs::create_dir_all(reports())?;
+        std::fs::write(reports().join(format!("{file}.svg")), render(chart))?;
+        self.plots.push((format!("{file}.svg"), chart.title.clone()));
+        Ok(())
+    }
+
+    /// The recorded rows of the report with this name, to be completed; every row keeps its commit.
+    ///
+    /// # Errors
+    /// When there is no such report or it cannot be read.
+    pub fn recorded(&mut self) -> std::io::Result<()> {
+        let text = std::fs::read_to_string(reports().join(format!("{}.json", self.name)))?;
+        let earlier: Report = serde_json::from_str(&text).map_err(std::io::Error::other)?;
+        (self.rows, self.plots) = (earlier.rows, earlier.plots);
+        Ok(())
+    }
+
+    pub fn has_row(&self, work: &str) -> bool {
+        self.rows.iter().any(|row| row.work == work)
     }
 
     pub fn row(&mut self, work: &str, measured: f64, unit: &str, target: &str) {
@@ -54,6 +87,7 @@ impl Report {
             measured,
             unit: unit.into(),
             target: target.into(),
+            commit: self.origin.commit.clone(),
         });
     }
 
@@ -79,16 +113,20 @@ impl Report {
             "{} ({} cores, {} GiB), Linux {}, {}, commit {}, seed {}.\n",
             o.cpu, o.cores, o.memory_gib, o.kernel, o.rustc, o.commit, self.seed
         );
-        out.push_str("| work | measured | target |\n|---|---|---|\n");
+        let is_mixed = self.rows.iter().any(|row| row.commit != o.commit);
+        let (head, rule) = if is_mixed { (" commit |", "---|") } else { ("", "") };
+        let _ = writeln!(out, "| work | measured | target |{head}\n|---|---|---|{rule}");
         for row in &self.rows {
+            let commit = if is_mixed { format!(" {} |", row.commit) } else { String::new() };
+            let measured = shown(row.measured);
             let _ = writeln!(
                 out,
-                "| {} | {} {} | {} |",
-                row.work,
-                shown(row.measured),
-                row.unit,
-                row.target
+                "| {} | {measured} {} | {} |{commit}",
+                row.work, row.unit, row.target
             );
+        }
+        for (file, title) in &self.plots {
+            let _ = write!(out, "\n![{title}]({file})\n");
         }
         out
     }
@@ -100,7 +138,7 @@ pub fn reports() -> PathBuf {
 }
 
 /// Three significant digits, thousands separated.
-fn shown(value: f64) -> String {
+pub fn shown(value: f64) -> String {
     if value.abs() < 100.0 {
         return format!("{value:.3}");
     }
@@ -116,7 +154,7 @@ fn shown(value: f64) -> String {
 }
 
 impl Origin {
-    fn read() -> Origin {
+    pub fn read() -> Origin {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let field = |text: &str, key: &str| {
@@ -136,7 +174,7 @@ impl Origin {
     }
 }
 
-fn output(program: &str, arguments: &[&str]) -> String {
+pub fn output(program: &str, arguments: &[&str]) -> String {
     let out = Command::new(program)
         .args(arguments)
         .current_dir(env!("CARGO_MANIFEST_DIR"))

@@ -30,7 +30,8 @@ pub struct TraceArgs {
     #[arg(long, value_enum, default_value = "reservations")]
     pub at: At,
 
-    /// The cell this many seconds after trace start [default: at the start]; google2011 only
+    /// The cell this many whole seconds after trace start, such as 3600 [default: at the start];
+    /// google2011 only, needs its event tables
     #[arg(long, value_name = "SECONDS")]
     pub at_time: Option<u64>,
 
@@ -152,17 +153,37 @@ pub struct SchedulerArgs {
     #[arg(long)]
     pub no_classes: bool,
 
-    /// Look at all machines for the best one instead of at enough of them in a random order
-    #[arg(long)]
+    /// Look at enough machines in a random order and take the best of them [default, but not for
+    /// compact]
+    #[arg(long, overrides_with = "no_randomization")]
+    pub randomization: bool,
+
+    /// Look at all machines for the best one: packs tighter, takes longer [default for compact]
+    #[arg(long, overrides_with = "randomization")]
     pub no_randomization: bool,
 }
 
+/// How a command looks for machines when the command line does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usual {
+    /// Enough of them in a random order, as in a live cell.
+    Sampled,
+    /// All of them.
+    Exact,
+}
+
 impl SchedulerArgs {
-    pub fn options(&self, model: Model) -> Options {
+    pub fn options(&self, model: Model, usual: Usual) -> Options {
+        // Of two flags the later one counts, and the other is as if it had not been given.
+        let is_sampled = match (self.randomization, self.no_randomization) {
+            (true, _) => true,
+            (false, true) => false,
+            (false, false) => usual == Usual::Sampled,
+        };
         Options {
             classes: !self.no_classes,
             score_cache: !self.no_score_cache,
-            randomization: (!self.no_randomization).then_some(DEFAULT_SAMPLE),
+            randomization: is_sampled.then_some(DEFAULT_SAMPLE),
             model,
             ..Options::default()
         }

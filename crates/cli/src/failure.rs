@@ -1,12 +1,16 @@
 //! What can go wrong, for people: the cause, then what to type next.
 
 use crate::style;
+use cellwright_api::client::ClientError;
+use cellwright_master::serve::ServeError;
 use cellwright_sim::convert::ConvertError;
 use cellwright_sim::experiment::arrivals::ArrivalError;
 use cellwright_sim::experiment::compact::CompactError;
 use cellwright_sim::experiment::load::LoadError;
+use cellwright_sim::experiment::pack::PackError;
 use cellwright_sim::experiment::scheduler::PlanRefused;
 use cellwright_sim::experiment::threads::ThreadsError;
+use cellwright_sim::trace::TraceError;
 use std::io;
 
 /// Why a command did not do its work.
@@ -68,13 +72,46 @@ impl From<LoadError> for Failure {
 impl From<ConvertError> for Failure {
     fn from(error: ConvertError) -> Failure {
         let next = match &error {
-            ConvertError::Trace(_) => LOOK_AT_TRACE,
+            ConvertError::Trace(error) => return of_trace(error),
             ConvertError::Load(_) => "choose another --load or --pods",
             ConvertError::Name(_) | ConvertError::Field { .. } => {
                 "correct that field in the trace, then run it again"
             }
         };
         Failure::work(&error, next)
+    }
+}
+
+fn of_trace(error: &TraceError) -> Failure {
+    let usage = |next: String| Failure::Usage { message: error.to_string(), next };
+    match error {
+        TraceError::NoPodList { known, .. } => match known.first() {
+            Some(first) => {
+                usage(format!("one of those, or all of them: --pods {first}, --pods all"))
+            }
+            None => Failure::work(error, LOOK_AT_TRACE),
+        },
+        TraceError::BeyondTrace { last_us, .. } => {
+            let last = last_us / 1_000_000;
+            usage(format!("a time up to that, such as --at-time {last}; without it, the start"))
+        }
+        TraceError::Missing { what, .. } if what.ends_with("_events") => Failure::work(
+            error,
+            "put that table there, or leave out --at-time: the start needs no event tables",
+        ),
+        _ => Failure::work(error, LOOK_AT_TRACE),
+    }
+}
+
+impl From<PackError> for Failure {
+    fn from(error: PackError) -> Failure {
+        match error {
+            PackError::Plan(error) => error.into(),
+            PackError::NoSuchTask(error) => Failure::Usage {
+                message: error.to_string(),
+                next: "correct the name after --explain, or give a number of classes".into(),
+            },
+        }
     }
 }
 
@@ -113,5 +150,50 @@ impl From<CompactError> for Failure {
                  --pending-permille",
             ),
         }
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Failure {
+        let message = match &error {
+            ClientError::Api(error) => error.to_string(),
+            other => other.to_string(),
+        };
+        match error {
+            ClientError::Api(error) => Failure::Work { message, next: error.hint },
+            ClientError::Settings(_) => Failure::Usage {
+                message,
+                next: "correct --master, or use --context with a context of that cell".into(),
+            },
+            ClientError::Unreachable { .. } => {
+                let next = "see whether the master runs and listens there: cell master status";
+                Failure::Work { message, next: next.into() }
+            }
+            ClientError::Unknown(_) => {
+                let next = "look whether it took effect before you do it again: cell events";
+                Failure::Work { message, next: next.into() }
+            }
+            ClientError::BadReply(_) => {
+                let next = "compare `cell --version` with the version in `cell master status`";
+                Failure::Work { message, next: next.into() }
+            }
+        }
+    }
+}
+
+impl From<ServeError> for Failure {
+    fn from(error: ServeError) -> Failure {
+        let next = match &error {
+            ServeError::Listen { .. } => "stop what listens there, or choose another --listen",
+            ServeError::Identity(_) | ServeError::Tls(_) => {
+                "see whether data_dir is that of this replica; `cell master init` makes a new cell"
+            }
+            ServeError::Store(_) | ServeError::Disk(_) | ServeError::Blobs(_) => {
+                "see the guide on masters, under faults: a replica whose disk is damaged is \
+                 removed and joins anew"
+            }
+            _ => "correct the configuration and start again",
+        };
+        Failure::work(&error, next)
     }
 }

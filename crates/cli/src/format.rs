@@ -1,5 +1,6 @@
 //! Amounts as people write them: cores, GiB, seconds, thousands.
 
+use cellwright_cell::time::Time;
 use cellwright_sim::experiment::load::Units;
 
 /// `12,477`.
@@ -13,6 +14,46 @@ pub fn count(number: u64) -> String {
         out.push(digit);
     }
     out
+}
+
+/// `1 machine`, `12,477 machines`.
+pub fn counted(number: u64, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        _ => format!("{} {noun}s", count(number)),
+    }
+}
+
+/// `2026-03-01 12:00:00Z`.
+pub fn utc(time: Time) -> String {
+    let seconds = time.0 / 1000;
+    let (mut days, of_day) = (seconds / 86_400, seconds % 86_400);
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    let mut year = 1970;
+    loop {
+        let length = 365 + u64::from(is_leap(year));
+        // A time beyond every calendar is shown as the number it is.
+        if year > 9999 {
+            return format!("{} ms", time.0);
+        }
+        if days < length {
+            break;
+        }
+        days -= length;
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year}-{month:02}-{:02} {hour:02}:{minute:02}:{second:02}Z", days + 1)
 }
 
 /// `1.234 s` or `56.7 ms`.
@@ -56,10 +97,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn times_are_dates() {
+        let at = |seconds: u64| utc(Time(seconds * 1000));
+        assert_eq!(at(0), "1970-01-01 00:00:00Z");
+        assert_eq!(at(951_782_400), "2000-02-29 00:00:00Z");
+        assert_eq!(at(1_772_366_399), "2026-03-01 11:59:59Z");
+        assert_eq!(utc(Time(u64::MAX)), format!("{} ms", u64::MAX));
+    }
+
+    #[test]
     fn amounts_read_well() {
         assert_eq!(
             (count(7), count(1234), count(1_234_567)),
             ("7".into(), "1,234".into(), "1,234,567".into())
+        );
+        assert_eq!(
+            (counted(0, "task"), counted(1, "task"), counted(1200, "task")),
+            ("0 tasks".into(), "1 task".into(), "1,200 tasks".into())
         );
         assert_eq!(
             (bytes(512), bytes(3 << 29), bytes(2 << 40)),

@@ -7,6 +7,8 @@ mod failure;
 mod format;
 mod output;
 mod progress;
+mod reach;
+mod server;
 mod style;
 mod table;
 
@@ -15,18 +17,32 @@ use commands::Success;
 use failure::Failure;
 use std::process::ExitCode;
 
+const EXAMPLES: &str = "\
+Examples:
+  cell dev
+  cell --master 127.0.0.1:7070 job run examples/hello.json
+  cell sim pack --trace example:examples/small-cell
+  cell sim whatif --trace example:examples/small-cell --job cpu=8,ram=32GiB,count=20
+  cell sim pack --help
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 3 the job does not fit.";
+
 /// Manage a cell: a set of machines as one.
 #[derive(Debug, Parser)]
 #[command(name = "cell", version, arg_required_else_help = true, subcommand_required = true)]
-#[command(after_help = "Exit codes: 0 done, 1 error, 2 wrong usage, 3 the job does not fit.")]
+#[command(after_help = EXAMPLES)]
 struct Cli {
+    #[command(flatten)]
+    reach: reach::Reach,
+
     #[command(subcommand)]
     command: commands::Command,
 }
 
 /// The one place where exit codes are decided. Wrong usage (2) is clap's.
 fn main() -> ExitCode {
-    match Cli::parse().command.run() {
+    let Cli { reach, command } = Cli::parse();
+    match command.run(&reach) {
         Ok(Success::Done) => ExitCode::SUCCESS,
         Ok(Success::DoesNotFit) => ExitCode::from(3),
         // Whoever reads our output has seen enough.

@@ -52,7 +52,9 @@ fn check_refused(args: &[&str], code: i32, expected: &[&str]) {
 fn help_and_version_are_there_for_strangers() {
     let version = cell(&["--version"]);
     assert_eq!(text(&version.stdout), format!("cell {}\n", env!("CARGO_PKG_VERSION")));
+    assert!(text(&cell(&["--help"]).stdout).contains("cell sim pack --trace "));
     let help = text(&cell(&["sim", "--help"]).stdout);
+    assert!(help.contains("cell sim compact --trace "), "{help}");
     for verb in ["pack", "compact", "fits", "whatif"] {
         assert!(help.contains(verb), "{help}");
         let of_verb = cell(&["sim", verb, "--help"]);
@@ -181,12 +183,79 @@ fn questions_are_answered_with_reasons() {
 }
 
 #[test]
-fn a_prod_job_evicts_and_says_whom() {
-    let args = ["--job", "cpu=8,ram=32GiB,count=30,priority=250", "-o", "json"];
-    let result = json(&on_example("whatif", &args));
+fn a_prod_job_evicts_and_says_whom_and_where_they_go() {
+    let job = ["--job", "cpu=8,ram=32GiB,count=30,priority=250"];
+    let result = json(&on_example("whatif", &[&job[..], &["-o", "json"]].concat()));
     let victims = result["victims"].as_array().expect("a list");
     assert!(!victims.is_empty());
     assert!(victims.iter().all(|victim| number(victim, "priority") < 200.0), "{result}");
+    let by_job = result["by_job"].as_array().expect("a list");
+    let sum = |field: &str| by_job.iter().map(|job| number(job, field)).sum::<f64>();
+    let in_turn = result["evicted_in_turn"].as_array().expect("a list");
+    let everybody = || victims.iter().chain(in_turn);
+    assert_eq!(sum("evicted"), everybody().count() as f64);
+    let waiting = everybody().filter(|victim| victim["lands_on"].is_null()).count();
+    assert_eq!((sum("pending"), sum("placed_again")), {
+        (waiting as f64, (everybody().count() - waiting) as f64)
+    });
+    let shown = text(&on_example("whatif", &job).stdout);
+    for part in ["placed again", "left pending", "from", "to"] {
+        assert!(shown.contains(part), "no {part:?} in\n{shown}");
+    }
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+}
+
+#[test]
+fn one_task_is_explained_by_name() {
+    let ask = |task: &str| on_example("pack", &["--explain", task]);
+    let pending = text(&ask("research/genome-assembly/0").stdout);
+    assert!(pending.contains("needs 24 cores cpu and 768 GiB ram"), "{pending}");
+    assert!(!pending.contains("ci/riscv-port/0"), "{pending}");
+    let result = json(&on_example("pack", &["--explain", "ci/riscv-port/2", "-o", "json"]));
+    let task = &result["explained_task"];
+    assert_eq!((&task["task"], &task["state"]), (&"ci/riscv-port/2".into(), &"pending".into()));
+    assert_eq!(task["explanation"]["machines_total"], 40);
+    let all = json(&on_example("pack", &["-o", "json"]));
+    assert!(all["explained_task"].is_null());
+    let args = |task| ["sim", "pack", EXAMPLE[0], EXAMPLE[1], "--explain", task];
+    check_refused(&args("ci/riscv-port/4"), 2, &["no task ci/riscv-port/4", "from 0 to 3"]);
+    check_refused(&args("ci/nope/0"), 2, &["no task ci/nope/0", "ci/riscv-port", "next:"]);
+    check_refused(&args("nobody/nope/0"), 2, &["a user of this cell: ", "research"]);
+    check_refused(&args("riscv-port"), 2, &["USER/JOB/INDEX"]);
+}
+
+#[test]
+fn a_placed_task_is_shown_with_its_machine() {
+    let jobs = std::fs::read_to_string(repo().join("examples/small-cell/jobs.csv"));
+    let jobs = jobs.expect("the example has jobs");
+    let row = jobs.lines().find(|line| line.contains(",batch,")).expect("a batch job");
+    let mut columns = row.split(',');
+    let (job, user) = (columns.next().unwrap_or(""), columns.next().unwrap_or(""));
+    let name = format!("{user}/{job}/0");
+    let result = json(&on_example("pack", &["--explain", &name, "-o", "json"]));
+    let task = &result["explained_task"];
+    assert_eq!(task["state"], "placed", "{task}");
+    let machine = task["machine"].as_str().expect("a machine");
+    let shown = text(&on_example("pack", &["--explain", &name]).stdout);
+    assert!(shown.contains(&format!("placed on {machine}.")), "{shown}");
+}
+
+/// Compaction looks at all machines unless told otherwise; packing samples unless told otherwise.
+#[test]
+fn the_later_flag_decides_about_sampling() {
+    let svg = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sampling.svg");
+    let svg = svg.to_str().expect("a path in UTF-8");
+    let sample = |verb: &str, flags: &[&str]| {
+        let compact = ["--trials", "1", "--svg", svg];
+        let more: &[&str] = if verb == "compact" { &compact } else { &[] };
+        let result = json(&on_example(verb, &[&["-o", "json"], more, flags].concat()));
+        result["techniques"]["randomization"].as_u64()
+    };
+    assert_eq!((sample("compact", &[]), sample("pack", &[])), (None, Some(256)));
+    assert_eq!(sample("compact", &["--randomization"]), Some(256));
+    assert_eq!(sample("pack", &["--no-randomization"]), None);
+    assert_eq!(sample("pack", &["--no-randomization", "--randomization"]), Some(256));
+    assert_eq!(sample("compact", &["--randomization", "--no-randomization"]), None);
 }
 
 #[test]
@@ -215,5 +284,8 @@ fn errors_name_the_cause_and_the_next_step() {
         check_refused(&["sim", "fits", EXAMPLE[0], EXAMPLE[1], "--job", job], 2, expected);
     };
     job("mem=1GiB", &["job field mem is unknown", "next:"]);
+    job("cpu=0", &["job field cpu: value \"0\"", "more than 0", "next:"]);
+    job("count=2", &["the job asks for nothing", "cpu, ram"]);
+    job("cpu=1,constraints=arch", &["job field constraints", "ATTRIBUTE"]);
     job("no-such-file.json", &["cannot read the job file", "next:"]);
 }

@@ -51,6 +51,25 @@ fn prod_of_the_2011_cell_fits_at_limits() {
 }
 
 #[test]
+fn values_the_trace_does_not_have_are_answered_with_those_it_has() {
+    let check = |kind: &str, more: &[&str], expected: &[&str]| {
+        let Some(folder) = trace(kind) else { return };
+        let source = format!("{kind}:{}", folder.display());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cell"));
+        command.args(["sim", "pack", "--trace", &source]).args(more);
+        let output = command.output().expect("cell runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        for part in expected {
+            assert!(error.contains(part), "no {part:?} in\n{error}");
+        }
+    };
+    check("openb", &["--pods", "nope"], &["no pod list \"nope\"", "gpushare40", "--pods all"]);
+    let expected = ["999999 s after the start", "0 to 5611", "--at-time 5611"];
+    check("google2011", &["--at-time", "999999"], &expected);
+}
+
+#[test]
 fn gpu_pods_arrive_beside_the_published_figures() {
     let Some(folder) = trace("openb") else { return };
     let source = format!("openb:{}", folder.display());

@@ -2,7 +2,7 @@
 //! followed by the copy, a pass plans, the plan goes through its durable form into the master's
 //! `apply` and comes back to the copy as a record. No network, no disk, no raft: what is left is
 //! the scheduler's own share of the way, an upper bound for a cell. Times are CPU time of this one
-//! thread where the kernel tells it, so that a busy machine does not spoil them.
+//! thread, so that a busy machine does not spoil them.
 //!
 //! `cargo run --release -p cellwright-scheduler --example place [MACHINES]`
 
@@ -24,9 +24,10 @@ use cellwright_sched::Solver;
 use cellwright_scheduler::pass::{self, Passer};
 use cellwright_scheduler::settings::DEFAULT_CHUNK;
 use cellwright_scheduler::{CellCopy, Lane};
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const SEED: u64 = 1;
 
@@ -126,16 +127,15 @@ fn run(machines: u32, jobs: u32, count: u32, batch: u32) -> Result<(), Box<dyn E
 }
 
 fn timed(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<Duration, Box<dyn Error>> {
-    let (begun, cpu) = (Instant::now(), cpu_time());
+    let begun = cpu_time()?;
     work()?;
-    let wall = begun.elapsed();
-    Ok(cpu_time().zip(cpu).map_or(wall, |(after, before)| after.saturating_sub(before)))
+    Ok(cpu_time()?.saturating_sub(begun))
 }
 
-/// CPU time of this process so far, from Linux's scheduler statistics.
-fn cpu_time() -> Option<Duration> {
-    let text = std::fs::read_to_string("/proc/self/schedstat").ok()?;
-    Some(Duration::from_nanos(text.split_whitespace().next()?.parse().ok()?))
+/// CPU time of this thread. Not from `/proc`: that figure moves only with the kernel's ticks, which
+/// are longer than what is measured here.
+fn cpu_time() -> Result<Duration, Box<dyn Error>> {
+    Ok(Duration::try_from(clock_gettime(ClockId::ThreadCPUTime))?)
 }
 
 struct Master {

@@ -3,7 +3,7 @@
 use super::Success;
 use super::pack::PackArgs;
 use super::shown::{notes, problems};
-use crate::args::not_for;
+use crate::args::{Usual, not_for};
 use crate::failure::Failure;
 use crate::output::{Output, print, print_json};
 use crate::table::wrapped;
@@ -57,7 +57,7 @@ fn options(args: &PackArgs) -> Result<ArrivalOptions, Failure> {
         load_permille: args.load.unwrap_or(LOAD),
         seed: args.scheduler.seed,
         seeds: args.seeds.unwrap_or(1),
-        scheduler: args.scheduler.options(args.score.model()),
+        scheduler: args.scheduler.options(args.score.model(), Usual::Sampled),
         threads: usize::from(args.scheduler.threads),
     })
 }
@@ -67,10 +67,10 @@ fn shown(results: &[ArrivalResult]) -> String {
     let style = style::for_stdout();
     let Some(run) = first.runs.first() else { return "no run\n".into() };
     let summary = format!(
-        "{} machines; pods ask for {:.0} % of the GPUs, one at a time; {} seeds; {}",
-        format::count(run.machines as u64),
+        "{}; pods ask for {:.0} % of the GPUs, one at a time; {}; {}",
+        format::counted(run.machines as u64, "machine"),
         first.load * 100.0,
-        first.runs.len(),
+        format::counted(first.runs.len() as u64, "seed"),
         first.techniques.score,
     );
     let mut out = wrapped("", "", &summary);

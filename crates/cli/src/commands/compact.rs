@@ -2,7 +2,7 @@
 
 use super::Success;
 use super::shown::{notes, problems};
-use crate::args::{OutputArgs, SchedulerArgs, TraceArgs};
+use crate::args::{OutputArgs, SchedulerArgs, TraceArgs, Usual};
 use crate::failure::Failure;
 use crate::output::{Output, print, print_json};
 use crate::table::wrapped;
@@ -22,11 +22,14 @@ Examples:
   cell sim compact --trace example:examples/small-cell
   cell sim compact --trace google2011:../shared/traces/google2011 --prod-only --at limits
   cell sim compact --trace google2011:../shared/traces/google2011 --score all --trials 5 -o json
+  cell sim compact --trace google2011:../shared/traces/google2011 --randomization --trials 3
 
 Each trial takes machines away in a random order, packing from scratch each time,
 until more tasks pend than allowed. The answer to plan with is the 90th percentile
-of the trials. Jobs with more tasks than half the machines have their constraints
-turned into wishes; a workload that does not fit gets the cell several times over.";
+of the trials. Every task looks at all machines, unlike in the other commands; a
+sample of them (--randomization) is faster and packs less tightly. Jobs with more
+tasks than half the machines have their constraints turned into wishes; a workload
+that does not fit gets the cell several times over.";
 
 /// Find how few machines would do for a workload
 #[derive(Debug, Args)]
@@ -97,7 +100,7 @@ impl CompactArgs {
                 trials: self.trials,
                 seed: self.scheduler.seed,
                 pending_permille: self.pending_permille,
-                scheduler: self.scheduler.options(model),
+                scheduler: self.scheduler.options(model, Usual::Exact),
                 threads: usize::from(self.scheduler.threads),
             };
             let units = units_of(&load.source);
@@ -127,13 +130,17 @@ impl CompactArgs {
 fn shown(results: &[CompactResult], trace: &str, svg: &Path) -> String {
     let Some(first) = results.first() else { return String::new() };
     let style = style::for_stdout();
-    let machines = format::count(first.machines as u64);
-    let tasks = format::count(first.tasks);
-    let mut out = format!("{} {trace}: {machines} machines, {tasks} tasks\n", style.strong("cell"));
+    let machines = format::counted(first.machines as u64, "machine");
+    let tasks = format::counted(first.tasks, "task");
+    let mut out = format!("{} {trace}: {machines}, {tasks}\n", style.strong("cell"));
     out.push_str(&format!(
-        "{} {} trials; tasks that may pend: {}\n\n",
+        "{} {}, {}; tasks that may pend: {}\n\n",
         style.strong("method"),
-        first.trials.len(),
+        format::counted(first.trials.len() as u64, "trial"),
+        match first.techniques.randomization {
+            None => "all machines looked at",
+            Some(_) => "a sample of the machines looked at",
+        },
         format::count(first.may_pend as u64),
     ));
     let percent = |fraction: f64| format!("{:.2} %", fraction * 100.0);

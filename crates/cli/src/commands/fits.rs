@@ -14,6 +14,8 @@ use clap::Args;
 const EXAMPLES: &str = "\
 Examples:
   cell sim fits --trace example:examples/small-cell --job cpu=2,ram=8GiB
+  cell sim fits --trace example:examples/small-cell \\
+    --job 'cpu=1,ram=2GiB,static_ports=8080,constraints=arch = arm64'
   cell sim fits --trace google2011:../shared/traces/google2011 --job cpu=0.25,ram=0.1
 
 The workload is packed first; then tasks of the job are added one by one, without
@@ -47,9 +49,10 @@ fn shown(answer: &Answer<Fits>) -> String {
     let mut out = header(&answer.cell, &answer.job);
     let at_least = if fits.reached_max { "at least " } else { "" };
     out.push_str(&format!(
-        "{at_least}{} more tasks fit, on {} machines\n",
+        "{at_least}{} more {}, on {}\n",
         format::count(u64::from(fits.count)),
-        format::count(u64::from(fits.machines)),
+        if fits.count == 1 { "task fits" } else { "tasks fit" },
+        format::counted(u64::from(fits.machines), "machine"),
     ));
     if !fits.placements.is_empty() {
         out.push_str(&wrapped("  most on ", "    ", &places(&fits.placements)));

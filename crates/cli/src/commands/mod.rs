@@ -1,14 +1,32 @@
 //! What can be typed: one file per verb.
 
+mod agent;
 mod arrivals;
+mod checkpoint;
 mod compact;
+mod context;
+mod dev;
+mod enrol;
+mod events;
+mod explain;
 mod fits;
+mod fleet;
+mod job;
+mod machine;
+mod master;
 mod pack;
+mod parse;
 mod question;
+mod quota;
+mod scheduler;
 mod shown;
+mod token;
+mod user;
 mod whatif;
+mod words;
 
 use crate::failure::Failure;
+use crate::reach::Reach;
 use clap::Subcommand;
 
 /// How a command that did its work ended.
@@ -19,14 +37,48 @@ pub enum Success {
     DoesNotFit,
 }
 
+/// Where a master's configuration is unless the command line says otherwise.
+pub const DEFAULT_CONFIG: &str = "/etc/cellwright/master.toml";
+
+const SIM_EXAMPLES: &str = "\
+Examples:
+  cell sim pack --trace example:examples/small-cell
+  cell sim pack --trace example:examples/small-cell --explain ci/riscv-port/0
+  cell sim compact --trace example:examples/small-cell --trials 11
+  cell sim fits --trace example:examples/small-cell --job cpu=2,ram=8GiB
+  cell sim whatif --trace example:examples/small-cell --job cpu=8,ram=32GiB,count=20";
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the real scheduler on a recorded or made-up workload
+    Dev(dev::DevArgs),
     #[command(subcommand)]
+    Job(job::Job),
+    #[command(subcommand)]
+    Machine(machine::Machine),
+    Explain(explain::ExplainArgs),
+    Events(events::EventsArgs),
+    #[command(subcommand)]
+    User(user::User),
+    #[command(subcommand)]
+    Quota(quota::Quota),
+    #[command(subcommand)]
+    Token(token::Token),
+    #[command(subcommand)]
+    Master(master::Master),
+    /// Run a scheduler in the foreground
+    Scheduler(scheduler::SchedulerArgs),
+    #[command(subcommand)]
+    Agent(agent::Agent),
+    #[command(subcommand)]
+    Checkpoint(checkpoint::Checkpoint),
+    #[command(subcommand)]
+    Context(context::Context),
+    /// Run the real scheduler on a recorded or made-up workload
+    #[command(subcommand, after_help = SIM_EXAMPLES)]
     Sim(Sim),
 }
 
-/// Experiments; nothing outside this process changes.
+/// Experiments; but for `agents`, nothing outside this process changes.
 #[derive(Debug, Subcommand)]
 pub enum Sim {
     /// Place a whole workload from scratch: what fits, what pends and why
@@ -37,16 +89,38 @@ pub enum Sim {
     Fits(fits::FitsArgs),
     /// Say what adding a job would do: where it goes, who is evicted, what pends
     Whatif(whatif::WhatifArgs),
+    Agents(fleet::FleetArgs),
 }
 
 impl Command {
-    pub fn run(self) -> Result<Success, Failure> {
-        let Command::Sim(sim) = self;
-        match sim {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        match self {
+            Command::Dev(args) => args.run(),
+            Command::Job(verb) => verb.run(reach),
+            Command::Machine(verb) => verb.run(reach),
+            Command::Explain(args) => args.run(reach),
+            Command::Events(args) => args.run(reach),
+            Command::User(verb) => verb.run(reach),
+            Command::Quota(verb) => verb.run(reach),
+            Command::Token(verb) => verb.run(reach),
+            Command::Master(verb) => verb.run(reach),
+            Command::Scheduler(args) => args.run(reach),
+            Command::Agent(verb) => verb.run(reach),
+            Command::Checkpoint(verb) => verb.run(reach),
+            Command::Context(verb) => verb.run(reach),
+            Command::Sim(sim) => sim.run(reach),
+        }
+    }
+}
+
+impl Sim {
+    fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        match self {
             Sim::Pack(args) => args.run(),
             Sim::Compact(args) => args.run(),
             Sim::Fits(args) => args.run(),
             Sim::Whatif(args) => args.run(),
+            Sim::Agents(args) => args.run(reach),
         }
     }
 }

@@ -1,20 +1,22 @@
 //! `cell sim pack`: place a whole workload from scratch.
 
-use super::shown::{notes, problems, reasons};
+use super::shown::{asked_task, notes, problems, reasons};
 use super::{Success, arrivals};
-use crate::args::{OutputArgs, SchedulerArgs, Score, TraceArgs, not_for, parse_load};
+use crate::args::{OutputArgs, SchedulerArgs, Score, TraceArgs, Usual, not_for, parse_load};
 use crate::failure::Failure;
 use crate::output::{Output, print, print_json};
 use crate::table::wrapped;
 use crate::{format, progress, style, table};
 use cellwright_sim::experiment::load::load;
 use cellwright_sim::experiment::pack::{PackOptions, PackResult, pack};
+use cellwright_sim::experiment::pending::{Explain, NotATaskName, TaskName};
 use cellwright_sim::experiment::threads::executor;
 use clap::Args;
 
 const EXAMPLES: &str = "\
 Examples:
   cell sim pack --trace example:examples/small-cell
+  cell sim pack --trace example:examples/small-cell --explain ci/riscv-port/0
   cell sim pack --trace google2011:../shared/traces/google2011 -o json
   cell sim pack --trace google2011:../shared/traces/google2011 --prod-only --at limits
   cell sim pack --trace openb:../shared/traces/openb --pods all --load 1.3 --seeds 10
@@ -38,9 +40,11 @@ pub struct PackArgs {
     #[arg(long, value_enum, default_value = "hybrid", help_heading = "Scheduler")]
     pub score: Score,
 
-    /// Explain this many classes of pending tasks, those with most tasks first [default: 3]
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "3")]
-    pub explain: Option<usize>,
+    /// Explain this many classes of pending tasks, those with most tasks first, or one task by name
+    /// [default: 3]
+    #[arg(long, value_name = "N|USER/JOB/INDEX", num_args = 0..=1, default_missing_value = "3",
+          value_parser = parse_explain)]
+    pub explain: Option<Explained>,
 
     /// GPU demand that arrives, as a multiple of the capacity [default: 1.3]; openb only
     #[arg(long, value_name = "FACTOR", value_parser = parse_load, help_heading = "Arrivals")]
@@ -57,6 +61,23 @@ pub struct PackArgs {
 
 const EXPLAINED: usize = 3;
 
+/// What `--explain` asks for.
+#[derive(Clone, Debug)]
+pub enum Explained {
+    Classes(usize),
+    Task(TaskName),
+}
+
+fn parse_explain(text: &str) -> Result<Explained, String> {
+    match (text.parse(), text.parse()) {
+        (Ok(classes), _) => Ok(Explained::Classes(classes)),
+        (_, Ok(name)) => Ok(Explained::Task(name)),
+        (_, Err(NotATaskName)) => Err("allowed: a number of classes, or one task as \
+                                      USER/JOB/INDEX, such as ci/riscv-port/0"
+            .into()),
+    }
+}
+
 impl PackArgs {
     pub fn run(self) -> Result<Success, Failure> {
         if self.trace.is_openb() {
@@ -71,11 +92,15 @@ impl PackArgs {
         let progress = progress::to_stderr();
         let loaded = load(&self.trace.load_options()?, progress.as_ref())?;
         let options = PackOptions {
-            scheduler: self.scheduler.options(self.score.model()),
+            scheduler: self.scheduler.options(self.score.model(), Usual::Sampled),
             seed: self.scheduler.seed,
             threads,
             executor: executor.as_ref(),
-            explain: self.explain.unwrap_or(EXPLAINED),
+            explain: match &self.explain {
+                None => Explain::Classes(EXPLAINED),
+                Some(Explained::Classes(most)) => Explain::Classes(*most),
+                Some(Explained::Task(name)) => Explain::Task(name),
+            },
         };
         let (result, _) = pack(loaded, options, progress.as_ref())?;
         drop(progress);
@@ -105,9 +130,10 @@ fn shown(result: &PackResult, trace: &str) -> String {
         let plain = wrapped(&format!("{name:<10} "), "           ", &text);
         out.push_str(&plain.replacen(name, &style.strong(name), 1));
     };
-    line("cell", format!("{trace}: {} machines", count(result.machines)));
-    let jobs = count(result.jobs);
-    line("workload", format!("{jobs} jobs, {} tasks", format::count(result.tasks)));
+    let machines = format::counted(result.machines as u64, "machine");
+    line("cell", format!("{trace}: {machines}"));
+    let jobs = format::counted(result.jobs as u64, "job");
+    line("workload", format!("{jobs}, {}", format::counted(result.tasks, "task")));
     let (placed, preempted) = (count(result.placed), count(result.preempted));
     line("result", format!("{placed} placed, {pending} pending, {preempted} preempted"));
     line("scheduler", format!("{}; {used}; seed {}", techniques.score, result.seed));
@@ -116,6 +142,9 @@ fn shown(result: &PackResult, trace: &str) -> String {
     line("placement", result.placement_hash.to_string());
     out.push('\n');
     out.push_str(&utilisation(result));
+    if let Some(task) = &result.explained_task {
+        out.push_str(&asked_task(task, result.units, style));
+    }
     out.push_str(&reasons(&result.pending_reasons, result.units, style));
     out.push_str(&problems(&result.trace, style));
     out.push_str(&notes(&result.notes, style));

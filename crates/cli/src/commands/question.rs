@@ -1,6 +1,6 @@
 //! What `fits` and `whatif` have in common: a packed cell and a job that is not in it.
 
-use crate::args::{OutputArgs, SchedulerArgs, Score, TraceArgs};
+use crate::args::{OutputArgs, SchedulerArgs, Score, TraceArgs, Usual};
 use crate::failure::Failure;
 use crate::{format, progress};
 use cellwright_cell::reason::Refusal;
@@ -12,6 +12,7 @@ use cellwright_sched::whatif::OnMachine;
 use cellwright_sim::experiment::job_text::parse_job;
 use cellwright_sim::experiment::load::{Units, load};
 use cellwright_sim::experiment::pack::{PackOptions, PackResult, Packed, pack};
+use cellwright_sim::experiment::pending::Explain;
 use cellwright_sim::experiment::question::{AskedCell, AskedJob};
 use cellwright_sim::experiment::threads::executor;
 use clap::Args;
@@ -29,8 +30,9 @@ pub struct QuestionArgs {
     #[arg(long, value_enum, default_value = "hybrid", help_heading = "Scheduler")]
     score: Score,
 
-    /// The job: a JSON file, or KEY=VALUE,... with name, count, priority, cpu, ram, disk,
-    /// disk_rate, ports, gpus, gpu_share, gpu_model, max_per_machine, gang
+    /// The job: a JSON file, or KEY=VALUE,... with name, count (1 if not given), priority (200 if
+    /// not given), cpu, ram, disk, disk_rate, ports, static_ports, gpus, gpu_share, gpu_model,
+    /// constraints, max_per_machine, gang
     #[arg(long, value_name = "FILE|KEY=VALUE,...")]
     job: String,
 
@@ -56,8 +58,8 @@ impl QuestionArgs {
         let units = cellwright_sim::experiment::load::units_of(&options.source);
         let spec = self.spec(units)?;
         let loaded = load(&options, progress.as_ref())?;
-        let scheduler = self.scheduler.options(self.score.model());
-        let (seed, explain) = (self.scheduler.seed, 0);
+        let scheduler = self.scheduler.options(self.score.model(), Usual::Sampled);
+        let (seed, explain) = (self.scheduler.seed, Explain::Classes(0));
         let pack_options =
             PackOptions { scheduler, seed, threads, executor: executor.as_ref(), explain };
         let (result, packed) = pack(loaded, pack_options, progress.as_ref())?;
@@ -103,13 +105,13 @@ pub fn header(cell: &AskedCell, job: &AskedJob) -> String {
         })
         .collect();
     format!(
-        "cell  {} machines, {} of {} tasks placed\njob   priority {} ({}), each task {}\n\n",
-        count(cell.machines),
+        "cell  {}, {} of {} placed\njob   priority {} ({}), each task {}\n\n",
+        format::counted(cell.machines as u64, "machine"),
         count(cell.placed),
-        format::count(cell.tasks),
+        format::counted(cell.tasks, "task"),
         job.priority,
         job.band,
-        amounts.join(", "),
+        if amounts.is_empty() { "without cpu or ram".into() } else { amounts.join(", ") },
     )
 }
 

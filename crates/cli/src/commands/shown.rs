@@ -7,7 +7,7 @@ use cellwright_sched::explain::units::{Millionths, Natural};
 use cellwright_sched::explain::{Explanation, text};
 use cellwright_sim::experiment::load::Units;
 use cellwright_sim::experiment::pack::TraceProblems;
-use cellwright_sim::experiment::pending::PendingReport;
+use cellwright_sim::experiment::pending::{ExplainedTask, PendingReport};
 
 /// Why tasks are pending; nothing when none is, or nobody asked.
 pub fn reasons(report: &PendingReport, units: Units, style: Style) -> String {
@@ -29,6 +29,22 @@ pub fn reasons(report: &PendingReport, units: Units, style: Style) -> String {
         out.push_str(&explained(&class.explanation, units));
     }
     out
+}
+
+/// The one task that was asked about.
+pub fn asked_task(task: &ExplainedTask, units: Units, style: Style) -> String {
+    let name = style.strong(&task.task);
+    let text = match (&task.explanation, &task.machine) {
+        (Some(explanation), _) => explained(explanation, units),
+        (None, Some(machine)) => format!("    placed on {machine}.\n"),
+        (None, None) => wrapped(
+            "    ",
+            "      ",
+            "evicted: it had a place and lost it to a higher priority in the same pass; the next \
+             pass tries it again.",
+        ),
+    };
+    format!("\n{name}\n{text}")
 }
 
 /// An explanation in sentences, indented.
@@ -57,9 +73,9 @@ pub fn problems(trace: &TraceProblems, style: Style) -> String {
     if trace.rows_unusable == 0 {
         return String::new();
     }
-    let unusable = format::count(trace.rows_unusable);
+    let unusable = format::counted(trace.rows_unusable, "row");
     let read = format::count(trace.rows_read);
-    let mut out = format!("\n{}: {unusable} rows left out, {read} read\n", style.warning("trace"));
+    let mut out = format!("\n{}: {unusable} left out, {read} read\n", style.warning("trace"));
     for problem in &trace.first {
         out.push_str(&wrapped("  - ", "    ", &problem.to_string()));
     }

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::output::{Output, print, print_json};
 use crate::table::wrapped;
 use crate::{format, style, table};
-use cellwright_sched::whatif::Whatif;
+use cellwright_sched::whatif::{Evicted, JobLoss, Whatif};
 use cellwright_sim::experiment::question::{Answer, whatif};
 use clap::Args;
 
@@ -17,7 +17,9 @@ Examples:
   cell sim whatif --trace example:examples/small-cell --job job.json -o json
 
 The workload is packed first; then the whole job is added, and tasks of lower
-priority may be evicted for it. Exit code 3 when not all of it finds a place.";
+priority may be evicted for it. They are given other places as the next passes of
+a live cell would, evicting lower priorities in turn. Exit code 3 when not all of
+the job finds a place.";
 
 /// Say what adding a job would do: where it goes, who is evicted, what pends
 #[derive(Debug, Args)]
@@ -44,43 +46,31 @@ impl WhatifArgs {
     }
 }
 
-/// Evicted tasks named in a table.
+/// Rows of a table of jobs or tasks.
 const NAMED: usize = 15;
 
 fn shown(answer: &Answer<Whatif>) -> String {
     let found = &answer.answer;
     let count = |number: u32| format::count(u64::from(number));
     let mut out = header(&answer.cell, &answer.job);
-    out.push_str(&format!(
-        "{} of {} tasks placed on {} machines; {} pending; {} tasks of others evicted\n",
+    let summary = format!(
+        "{} of {} placed on {}; {} pending; {} of others evicted",
         count(found.placed),
-        count(answer.job.count),
-        count(found.machines),
+        format::counted(u64::from(answer.job.count), "task"),
+        format::counted(u64::from(found.machines), "machine"),
         count(found.pending),
-        format::count(found.victims.len() as u64),
-    ));
+        format::counted(found.victims.len() as u64, "task"),
+    );
+    out.push_str(&wrapped("", "  ", &summary));
     if !found.placements.is_empty() {
         out.push_str(&wrapped("  most on ", "    ", &places(&found.placements)));
     }
     if !found.victims.is_empty() {
-        let rows: Vec<Vec<String>> = found
-            .victims
-            .iter()
-            .take(NAMED)
-            .map(|victim| {
-                let priority = victim.priority.0.to_string();
-                vec![victim.task.name.clone(), priority, victim.machine.name.clone()]
-            })
-            .collect();
-        out.push('\n');
-        out.push_str(&table::render(&["evicted", "priority", "machine"], &rows));
-        let rest = found.victims.len().saturating_sub(NAMED);
-        if rest > 0 {
-            out.push_str(&format!(
-                " and {} more (-o json names them all)\n",
-                format::count(rest as u64)
-            ));
-        }
+        out.push_str(&by_job(&found.by_job));
+        out.push_str(&evicted("evicted", &found.victims));
+    }
+    if !found.evicted_in_turn.is_empty() {
+        out.push_str(&evicted("evicted in turn", &found.evicted_in_turn));
     }
     if let Some(explanation) = &found.explanation {
         out.push_str("\nwhy the rest is pending\n");
@@ -90,4 +80,37 @@ fn shown(answer: &Answer<Whatif>) -> String {
     out.push_str(&problems(&answer.cell.trace, style));
     out.push_str(&notes(&answer.cell.notes, style));
     out
+}
+
+fn by_job(losses: &[JobLoss]) -> String {
+    let row = |loss: &JobLoss| {
+        let amounts = [loss.evicted, loss.placed_again, loss.pending];
+        let amounts = amounts.map(|n| format::count(u64::from(n)));
+        [vec![loss.job.clone(), loss.priority.0.to_string()], amounts.to_vec()].concat()
+    };
+    let rows: Vec<Vec<String>> = losses.iter().take(NAMED).map(row).collect();
+    let header = ["job", "priority", "evicted", "placed again", "left pending"];
+    format!("\n{}{}", table::render(&header, &rows), left_out(losses.len()))
+}
+
+fn evicted(title: &str, victims: &[Evicted]) -> String {
+    let row = |victim: &Evicted| {
+        let lands = victim.lands_on.as_ref().map_or("pending", |machine| machine.name.as_str());
+        vec![
+            victim.task.name.clone(),
+            victim.priority.0.to_string(),
+            victim.machine.name.clone(),
+            lands.to_owned(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = victims.iter().take(NAMED).map(row).collect();
+    let header = [title, "priority", "from", "to"];
+    format!("\n{}{}", table::render(&header, &rows), left_out(victims.len()))
+}
+
+fn left_out(all: usize) -> String {
+    match all.saturating_sub(NAMED) {
+        0 => String::new(),
+        rest => format!(" and {} more (-o json names them all)\n", format::count(rest as u64)),
+    }
 }

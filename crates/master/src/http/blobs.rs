@@ -1,4 +1,5 @@
-//! Blobs: bytes by digest. The bytes are on a majority of the replicas before the log hears of them.
+//! Blobs: bytes by digest. The bytes are on a majority of the replicas before the log hears of
+//! them.
 
 use super::call::Call;
 use super::{Answered, Api, reply, view};

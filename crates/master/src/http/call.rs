@@ -195,8 +195,7 @@ impl Api {
             return Ok(());
         }
         let caller = call.caller()?;
-        let changes = matches!(call.route.kind, Kind::Change | Kind::Make);
-        if changes && !may_ask(caller, call.route) {
+        if !may_ask(caller, call.route) {
             let message = "agents, schedulers and replicas have no business with this route";
             return Err(ApiError::new(Code::NotAllowed, message)
                 .hint("ask as a user: send a user's token or certificate"));
@@ -235,13 +234,17 @@ impl Api {
     }
 }
 
-/// The cell's own parts act with the cell's authority inside; here they get none of it, but for an
-/// agent that speaks of its own machine.
+/// The cell's own parts act with the cell's authority inside; here they get none of it. An agent
+/// speaks of its own machine and fetches packages by digest; the work of its machine comes with its
+/// polls, and that of others is none of its business: it runs where tasks may break out.
 fn may_ask(caller: &Caller, route: &Route) -> bool {
+    use cellwright_api::routes::Operation;
     match caller {
         Caller::User(_) | Caller::Anonymous | Caller::System(_) => true,
-        Caller::Agent(_) => route.operation == cellwright_api::routes::Operation::SetResource,
-        Caller::Scheduler(_) | Caller::Replica(_) => false,
+        Caller::Agent(_) => matches!(route.operation, Operation::SetResource | Operation::GetBlob),
+        Caller::Scheduler(_) | Caller::Replica(_) => {
+            !matches!(route.kind, Kind::Change | Kind::Make)
+        }
     }
 }
 

@@ -60,7 +60,7 @@ impl Client {
                 6..8 => self.add(sequence, &mut replica).await,
                 _ => self.read(&mut replica).await,
             }
-            tokio::time::sleep(Duration::from_millis(rng.random_range(20..120))).await;
+            tokio::time::sleep(Duration::from_millis(rng.random_range(60..240))).await;
         }
     }
 

@@ -115,12 +115,15 @@ pub(super) const ROUTES: &[Route] = &[
         takes(
             answers(
                 of_kind(
-                    change(
-                        O::AddJoinToken,
-                        Method::Post,
-                        "/v1/tokens/join",
-                        "tokens",
-                        "Make a token with which one agent or replica joins once; shown once.",
+                    fails(
+                        change(
+                            O::AddJoinToken,
+                            Method::Post,
+                            "/v1/tokens/join",
+                            "tokens",
+                            "Make a token with which one agent or replica joins once; shown once.",
+                        ),
+                        &[C::WrongState],
                     ),
                     Kind::Make,
                 ),

@@ -1,0 +1,51 @@
+//! The other parts of a cell as processes: a scheduler, and thousands of virtual machines that poll
+//! over the real protocol.
+
+use super::flags::Flags;
+use super::part::answer_questions;
+use super::work;
+use cellwright_api::client::{Client, Settings};
+use cellwright_master::clock::{Clock, SystemClock};
+use cellwright_scheduler::http_link::HttpLink;
+use cellwright_scheduler::{Lane, Scheduler};
+use cellwright_sim::agent::Pace;
+use cellwright_sim::fleet::{Fleet, Member};
+use std::io;
+use std::sync::Arc;
+
+const SEED: u64 = 1;
+/// What a virtual machine takes to start and to stop a task, in milliseconds.
+const PACE: Pace = Pace { start: 100, stop: 50 };
+
+fn client(masters: Vec<String>, idle: usize) -> io::Result<Client> {
+    let settings = Settings { idle, ..Settings::new(masters) };
+    Client::new(settings).map_err(io::Error::other)
+}
+
+/// A scheduler for all jobs.
+pub async fn scheduler(flags: Flags) -> io::Result<()> {
+    let link = HttpLink::new(client(flags.list("masters")?, 64)?);
+    let lane = Lane::new("").map_err(io::Error::other)?;
+    let settings = cellwright_scheduler::Settings::new("bench", lane, SEED);
+    let scheduler = Scheduler::new(Arc::new(link), settings).map_err(io::Error::other)?;
+    tokio::select! {
+        () = scheduler.run() => Ok(()),
+        done = answer_questions(async |line| Ok(line)) => done,
+    }
+}
+
+/// `--machines N`; every question is answered with how polling went so far.
+pub async fn main(flags: Flags) -> io::Result<()> {
+    let masters = flags.list("masters")?;
+    let machines: u32 = flags.number("machines", 5000)?;
+    // Every machine has a connection of its own.
+    let client = client(masters.clone(), usize::try_from(machines).unwrap_or(usize::MAX))?;
+    let member = |number| {
+        let (client, masters) = (client.clone(), masters.clone());
+        Ok(Member { spec: work::machine(number)?, client, masters })
+    };
+    let members = (0..machines).map(member).collect::<io::Result<Vec<Member>>>()?;
+    let fleet = Fleet::start(members, SystemClock.wall().0, PACE);
+    let summary = async |_| serde_json::to_string(&fleet.summary()).map_err(io::Error::other);
+    answer_questions(summary).await
+}

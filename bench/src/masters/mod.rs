@@ -1,0 +1,66 @@
+//! The master as its users meet it: real processes, real files, real sockets on this machine.
+//!
+//! `masters WHAT` measures one thing and replaces its section of `bench/reports/masters.md`, so
+//! that a long run that is cut short leaves what it had. The program starts itself again for
+//! replicas, schedulers and virtual machines: what is killed and weighed is then a process of its
+//! own, as it is in a cell.
+//!
+//! Rejected: all parts in one process. The figures would be better, and about something else.
+
+mod agents;
+mod cell;
+mod etcd;
+mod failover;
+mod flags;
+mod load;
+mod part;
+mod place;
+mod poll;
+mod record;
+mod replica;
+mod restart;
+mod usage;
+mod work;
+mod write;
+
+use flags::Flags;
+use std::future::Future;
+use std::io;
+
+/// What can be measured, in the order of the report.
+const FIGURES: [&str; 7] = ["write", "place", "failover", "soak", "resume", "poll", "restart"];
+
+/// All figures with their usual lengths.
+pub fn all() -> io::Result<()> {
+    FIGURES.iter().try_for_each(|what| run(&[(*what).to_owned()]))
+}
+
+/// `masters` and what follows it on the command line.
+pub fn run(arguments: &[String]) -> io::Result<()> {
+    let Some((what, rest)) = arguments.split_first() else { return all() };
+    let flags = Flags::parse(rest)?;
+    match what.as_str() {
+        "write" => block_on(write::main(flags)),
+        "place" => block_on(place::main(flags)),
+        "failover" => block_on(failover::main(flags)),
+        "soak" => block_on(failover::soak(flags)),
+        "resume" => block_on(failover::resume(flags)),
+        "poll" => block_on(poll::main(flags)),
+        "restart" => block_on(restart::main(flags)),
+        "replica" => block_on(replica::main(flags)),
+        "scheduler" => block_on(agents::scheduler(flags)),
+        "agents" => block_on(agents::main(flags)),
+        other => {
+            let allowed = FIGURES.join(", ");
+            Err(io::Error::other(format!("figure {other:?} is unknown; allowed: {allowed}")))
+        }
+    }
+}
+
+fn block_on(work: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let done = runtime.block_on(work);
+    // A thread may still wait for a line of input that never comes.
+    runtime.shutdown_background();
+    done
+}

@@ -1,0 +1,115 @@
+//! One replica as a process: the product's store, core, API and listener on a real disk with its
+//! flushes, without TLS, as a loopback address allows.
+//!
+//! It differs from `cellwright_master::serve` in how the first members are named: an open master
+//! there is always alone, and these are three.
+
+use super::flags::Flags;
+use super::part::answer_questions;
+use axum::Router;
+use cellwright_api::client::{Client, Settings};
+use cellwright_master::blobs::BlobStore;
+use cellwright_master::checkpoint::Checkpoints;
+use cellwright_master::clock::{Clock, SystemClock};
+use cellwright_master::config::Config;
+use cellwright_master::handle::Handle;
+use cellwright_master::http::blob_peers::HttpBlobPeers;
+use cellwright_master::http::files::Files;
+use cellwright_master::http::{Api, ApiSettings};
+use cellwright_master::http_peers::HttpPeers;
+use cellwright_master::identity::gate::MasterGate;
+use cellwright_master::identity::listener::Door;
+use cellwright_master::master::{Master, World};
+use cellwright_master::serve::{master_settings, store_settings};
+use cellwright_store::{BootstrapError, Peer, RealDisk};
+use std::io;
+use std::sync::Arc;
+
+/// What the only question means: take a snapshot now.
+pub const SNAPSHOT: &str = "snapshot";
+
+pub async fn main(flags: Flags) -> io::Result<()> {
+    let members = flags.list("members")?;
+    let config = config(&flags, &members)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let disk = RealDisk::open(&config.data_dir)?;
+    let door = Door::plain(config.listen).await?;
+    let peers = Arc::new(HttpPeers::new(None));
+    let world = World { disk: Arc::new(disk), peers, clock: clock.clone() };
+    let (settings, store) = (master_settings(&config), store_settings(&config, None));
+    let master =
+        Master::start(config.id, settings, store, world).await.map_err(io::Error::other)?;
+    let handle = master.handle().clone();
+    if config.id == 1 {
+        begin(&handle, &members).await?;
+    }
+    let router = router(&config, &handle, clock.clone())?;
+    let gate = Arc::new(MasterGate {
+        cell: config.cell.clone(),
+        replicated: handle.replicated().clone(),
+        clock,
+        audit: handle.replicated().records.audit.clone(),
+    });
+    let stop = std::future::pending();
+    let serving = tokio::spawn(door.serve(router, gate, config.limits(), stop));
+    let snapshot = async |question: String| {
+        if question != SNAPSHOT {
+            return Err(io::Error::other(format!("{question:?}; allowed: {SNAPSHOT}")));
+        }
+        let index = handle.replica().snapshot_now().await.map_err(io::Error::other)?;
+        Ok(index.to_string())
+    };
+    answer_questions(snapshot).await?;
+    serving.abort();
+    Ok(())
+}
+
+fn config(flags: &Flags, members: &[String]) -> io::Result<Config> {
+    let id: usize = flags.number("id", 1)?;
+    let missing = || io::Error::other(format!("--id {id}: there are {} members", members.len()));
+    let address = id.checked_sub(1).and_then(|at| members.get(at)).ok_or_else(missing)?;
+    let given = [
+        ("cell", "bench".to_owned()),
+        ("name", format!("replica-{id}")),
+        ("id", id.to_string()),
+        ("data_dir", flags.text("dir")?.to_owned()),
+        ("listen", address.clone()),
+        ("advertise", address.clone()),
+    ];
+    let text = Config::default_file(&given).map_err(io::Error::other)?;
+    Config::parse(&text).map_err(io::Error::other)
+}
+
+/// Names the members of a new cell; a cell that exists has its own.
+async fn begin(handle: &Handle, members: &[String]) -> io::Result<()> {
+    let peer = |(id, address): (u64, &String)| {
+        (id, Peer { name: format!("replica-{id}"), address: address.clone() })
+    };
+    let peers = (1..).zip(members).map(peer).collect();
+    match handle.replica().bootstrap(peers).await {
+        Ok(()) | Err(BootstrapError::AlreadyInitialised) => Ok(()),
+        Err(error) => Err(io::Error::other(error)),
+    }
+}
+
+fn router(config: &Config, handle: &Handle, clock: Arc<dyn Clock>) -> io::Result<Router> {
+    let blobs = BlobStore::open(&config.data_dir, config.blob_limit).map_err(io::Error::other)?;
+    let blobs = Arc::new(blobs);
+    let client = Client::new(Settings::new(vec![config.advertise.clone()]));
+    let replicated = handle.replicated().clone();
+    let files = Arc::new(Files {
+        events: replicated.records.events.clone(),
+        audit: replicated.records.audit.clone(),
+        replicated,
+        checkpoints: Checkpoints::in_data(&config.data_dir, 1),
+        peers: Arc::new(HttpBlobPeers {
+            client: client.map_err(io::Error::other)?,
+            replica: handle.replica().clone(),
+            store: blobs.clone(),
+        }),
+        blobs,
+    });
+    let body_limit = usize::try_from(config.body_limit).unwrap_or(usize::MAX);
+    let settings = ApiSettings { body_limit, ..ApiSettings::default() };
+    Ok(Api::new(handle.clone(), files, clock, settings).router())
+}

@@ -1,0 +1,92 @@
+//! `cell checkpoint`: the whole state of a cell in a file.
+
+mod restore;
+mod show;
+
+use super::Success;
+use crate::args::OutputArgs;
+use crate::failure::Failure;
+use crate::output::{Output, print, print_json};
+use crate::reach::Reach;
+use crate::server::ask;
+use crate::{format, table};
+use cellwright_api::types::{CheckpointView, One, Page};
+use clap::{Args, Subcommand};
+use hyper::Method;
+
+const EXAMPLES: &str = "\
+Examples:
+  cell checkpoint save
+  cell checkpoint ls
+  cell checkpoint show /var/lib/cellwright/master/checkpoints/00000000000000000042.ckpt
+  cell checkpoint restore FILE --config /etc/cellwright/master.toml";
+
+/// Checkpoints: save, ls, show, restore
+#[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub enum Checkpoint {
+    /// Save the state now, on the replica that answers
+    Save(SaveArgs),
+    /// List the checkpoints of the replica that answers
+    Ls(SaveArgs),
+    /// Check a checkpoint file and say what is in it
+    Show(show::ShowArgs),
+    /// Start a new cell of one replica from a checkpoint, when all replicas are lost
+    Restore(restore::RestoreArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct SaveArgs {
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl Checkpoint {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        match self {
+            Checkpoint::Save(args) => args.save(reach),
+            Checkpoint::Ls(args) => args.list(reach),
+            Checkpoint::Show(args) => args.run(),
+            Checkpoint::Restore(args) => args.run(),
+        }
+    }
+}
+
+impl SaveArgs {
+    fn save(self, reach: &Reach) -> Result<Success, Failure> {
+        let cell = reach.cell()?;
+        let none: Option<&()> = None;
+        let saved: One<CheckpointView> = ask(async {
+            Ok(cell.client.make(Method::POST, "/v1/checkpoints", none).await?.value)
+        })?;
+        self.print(&[saved.item])
+    }
+
+    fn list(self, reach: &Reach) -> Result<Success, Failure> {
+        let cell = reach.cell()?;
+        let found: Page<CheckpointView> =
+            ask(async { Ok(cell.client.get("/v1/checkpoints").await?.value) })?;
+        self.print(&found.items)
+    }
+
+    fn print(&self, checkpoints: &[CheckpointView]) -> Result<Success, Failure> {
+        match self.output.output {
+            Output::Json => print_json(&checkpoints)?,
+            Output::Table => {
+                let rows: Vec<Vec<String>> = checkpoints
+                    .iter()
+                    .map(|found| {
+                        vec![
+                            found.name.clone(),
+                            format::count(found.index),
+                            format::bytes(found.bytes),
+                            format::utc(found.at),
+                        ]
+                    })
+                    .collect();
+                print(&table::render(&["checkpoint", "index", "size", "time"], &rows))?;
+            }
+        }
+        Ok(Success::Done)
+    }
+}

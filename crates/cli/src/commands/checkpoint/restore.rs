@@ -1,0 +1,67 @@
+//! `cell checkpoint restore`: a new cell of one replica with the state of a checkpoint.
+
+use crate::commands::Success;
+use crate::failure::Failure;
+use crate::output::print;
+use crate::server::ask;
+use cellwright_master::checkpoint::{self, CheckpointError};
+use cellwright_master::config::Config;
+use cellwright_master::identity::files::IdentityFiles;
+use cellwright_master::serve::store_settings;
+use cellwright_store::{Peer, RealDisk};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// The checkpoint
+    file: PathBuf,
+
+    /// Configuration of the replica to be; its data_dir must hold the cell's identity and no log
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+impl RestoreArgs {
+    pub fn run(self) -> Result<Success, Failure> {
+        let failed = |error: &dyn std::error::Error| {
+            Failure::work(error, "correct what is named, then run it again")
+        };
+        let config = Config::load(&self.config).map_err(|error| failed(&error))?;
+        refuse_leftovers(&config.data_dir)?;
+        let (_, view) = checkpoint::read(&self.file).map_err(|error| failed(&error))?;
+        let files = IdentityFiles::in_data(&config.data_dir);
+        let authority = match files.has_authority() {
+            true => Some(files.authority().map_err(|error| failed(&error))?.fingerprint()),
+            false => None,
+        };
+        let disk = RealDisk::open(&config.data_dir).map_err(|error| failed(&error))?;
+        let me = Peer { name: config.name.to_string(), address: config.advertise.clone() };
+        let store = store_settings(&config, authority.as_deref());
+        let index = ask(async {
+            let made = checkpoint::restore(view, Arc::new(disk), (config.id, me), store).await;
+            made.map_err(|error: CheckpointError| failed(&error))
+        })?;
+        print(&format!(
+            "cell {} is restored with one replica, {}, at log index {index}\n\
+             next:\n  cell master start --config {}\n  cell token create --replica NAME\n",
+            config.cell,
+            config.name,
+            self.config.display(),
+        ))?;
+        Ok(Success::Done)
+    }
+}
+
+/// A restored log begins anew, so the files of the old one must not be taken for its own.
+fn refuse_leftovers(data_dir: &Path) -> Result<(), Failure> {
+    let is_left = |name: &&&str| data_dir.join(name).exists();
+    match ["log", "snap", "events", "audit"].iter().find(is_left) {
+        None => Ok(()),
+        Some(left) => Err(Failure::Work {
+            message: format!("{} holds a cell already: {left}", data_dir.display()),
+            next: "move log, snap, events and audit out of it, leave identity where it is".into(),
+        }),
+    }
+}

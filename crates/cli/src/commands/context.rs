@@ -1,0 +1,85 @@
+//! `cell context`: the cells this person knows, and the one meant when none is named.
+
+use super::Success;
+use crate::failure::Failure;
+use crate::output::print;
+use crate::reach::{Cell, Reach};
+use crate::server::ask;
+use crate::table;
+use cellwright_api::context::{ContextError, Contexts};
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// Contexts: ls, use, add, refresh
+#[derive(Debug, Subcommand)]
+pub enum Context {
+    /// List the contexts
+    Ls,
+    /// Make a context the one that is meant when none is named
+    Use(UseArgs),
+    /// Take over the contexts of a file, such as `cell user add` prints
+    Add(AddArgs),
+    /// Ask the cell for its masters and take them all into the context
+    Refresh,
+}
+
+#[derive(Debug, Args)]
+pub struct UseArgs {
+    name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct AddArgs {
+    file: PathBuf,
+}
+
+impl Context {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        let failed = |error: ContextError| Failure::work(&error, "cell context ls");
+        let (path, mut contexts) = reach.load_contexts()?;
+        match self {
+            Context::Ls => {
+                let rows: Vec<Vec<String>> = contexts
+                    .contexts
+                    .iter()
+                    .map(|(name, context)| {
+                        let current = contexts.current.as_ref() == Some(name);
+                        let mark = if current { "current" } else { "" };
+                        vec![name.clone(), mark.to_owned(), context.masters.join(" ")]
+                    })
+                    .collect();
+                print(&table::render(&["context", "", "masters"], &rows))?;
+            }
+            Context::Use(args) => {
+                let name = contexts.pick(Some(&args.name)).map_err(failed)?.0.to_owned();
+                contexts.current = Some(name);
+                contexts.save(&path).map_err(failed)?;
+            }
+            Context::Add(args) => {
+                let more = Contexts::load(&args.file).map_err(failed)?;
+                for (name, context) in more.contexts {
+                    print(&format!("context {name} is in {}\n", path.display()))?;
+                    contexts.put(&name, context);
+                }
+                contexts.save(&path).map_err(failed)?;
+            }
+            Context::Refresh => {
+                let name = contexts.pick(reach.context.as_deref()).map_err(failed)?.0.to_owned();
+                let masters = ask(masters(&reach.cell()?))?;
+                print(&format!("context {name}: {}\n", masters.join(" ")))?;
+                if let Some(context) = contexts.contexts.get_mut(&name) {
+                    context.masters = masters;
+                }
+                contexts.save(&path).map_err(failed)?;
+            }
+        }
+        Ok(Success::Done)
+    }
+}
+
+/// Where all masters of a cell are reached, the leader first: it need not be looked for.
+pub async fn masters(cell: &Cell) -> Result<Vec<String>, Failure> {
+    let mut members = cell.client.master_status().await?.value.members;
+    members.sort_by_key(|member| (!member.leader, member.id));
+    Ok(members.into_iter().map(|member| member.address).collect())
+}

@@ -1,0 +1,229 @@
+//! `cell sim agents`: thousands of virtual machines on the line of a real master.
+
+use super::Success;
+use super::parse::{cores, size, span};
+use crate::args::OutputArgs;
+use crate::failure::Failure;
+use crate::format;
+use crate::output::{Output, print, print_json};
+use crate::reach::Reach;
+use crate::server::{serve, told_to_stop};
+use cellwright_api::client::{Client, Settings};
+use cellwright_api::enroll::CERTIFICATE_LIFE;
+use cellwright_api::spiffe::Part;
+use cellwright_api::tls::{self, Shown, Trust};
+use cellwright_cell::machine::MachineSpec;
+use cellwright_cell::name::Name;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::time::Span;
+use cellwright_master::clock::{Clock, SystemClock};
+use cellwright_master::config::Config;
+use cellwright_master::identity::authority::Authority;
+use cellwright_master::identity::files::IdentityFiles;
+use cellwright_sim::agent::Pace;
+use cellwright_sim::fleet::{Fleet, Member, Summary};
+use clap::Args;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  cell sim agents --master 127.0.0.1:7070 --machines 1000
+  cell sim agents --master 127.0.0.1:7070 --machines 10000 --for 60s -o json
+  cell sim agents --config /etc/cellwright/master.toml --machines 100
+
+The machines speak the protocol of real agents and run nothing: a task whose command is
+`sim finish 500` ends well after 500 ms, `sim fail 500` badly, any other runs until it is
+stopped. With --config, on a master's machine, each machine gets its own certificate.";
+
+/// Virtual machines that poll a real master
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct FleetArgs {
+    /// How many machines
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    machines: u32,
+
+    /// Cores of each
+    #[arg(long, value_name = "CORES", default_value = "16", value_parser = cores)]
+    cpu: u64,
+
+    /// Memory of each
+    #[arg(long, value_name = "SIZE", default_value = "64GiB", value_parser = size)]
+    ram: u64,
+
+    /// Machines are called PREFIX-0, PREFIX-1, ...
+    #[arg(long, value_name = "PREFIX", default_value = "virtual")]
+    prefix: String,
+
+    /// How long; then the summary [default: until it is stopped]
+    #[arg(long = "for", value_name = "TIME", value_parser = span)]
+    length: Option<Span>,
+
+    /// Configuration of a master on this machine, for the machines' certificates
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// How the machines show who they are.
+pub enum Papers {
+    /// They do not: the master is open.
+    None,
+    Signed(Box<Authority>),
+}
+
+/// What a virtual machine takes to start and to stop a task, in milliseconds.
+const PACE: Pace = Pace { start: 100, stop: 50 };
+/// Between two lines of progress.
+const PROGRESS: Duration = Duration::from_secs(5);
+
+impl FleetArgs {
+    pub fn plain(prefix: &str, machines: u32, cpu: u64, ram: u64) -> FleetArgs {
+        FleetArgs {
+            machines,
+            cpu,
+            ram,
+            prefix: prefix.to_owned(),
+            length: None,
+            config: None,
+            output: OutputArgs { output: Output::Table },
+        }
+    }
+
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        let (masters, papers) = match &self.config {
+            Some(file) => {
+                let next = "name the configuration of a master on this machine";
+                let config = Config::load(file).map_err(|error| Failure::work(&error, next))?;
+                let files = IdentityFiles::in_data(&config.data_dir);
+                let authority = files.authority().map_err(|error| Failure::work(&error, next))?;
+                (vec![config.advertise], Papers::Signed(Box::new(authority)))
+            }
+            None if reach.masters.is_empty() => {
+                return Err(Failure::Usage {
+                    message: "no master is named for the machines to poll".into(),
+                    next: "--master HOST:PORT of an open master, or --config of one here".into(),
+                });
+            }
+            None => (reach.masters.clone(), Papers::None),
+        };
+        serve(async move {
+            let fleet = self.start(masters, &papers)?;
+            let summary = self.watch(&fleet).await?;
+            match self.output.output {
+                Output::Json => print_json(&summary)?,
+                Output::Table => print(&shown(&summary))?,
+            }
+            Ok(Success::Done)
+        })
+    }
+
+    pub fn start(&self, masters: Vec<String>, papers: &Papers) -> Result<Fleet, Failure> {
+        let open = match papers {
+            Papers::None => {
+                let mut settings = Settings::new(masters.clone());
+                // Every machine has a connection of its own.
+                settings.idle = usize::try_from(self.machines).unwrap_or(usize::MAX).max(64);
+                Some(Client::new(settings)?)
+            }
+            Papers::Signed(_) => None,
+        };
+        let mut members = Vec::new();
+        for number in 0..self.machines {
+            let spec = self.machine(number)?;
+            let client = match (&open, papers) {
+                (Some(client), _) => client.clone(),
+                (None, Papers::Signed(authority)) => {
+                    signed(authority, &spec.name, masters.clone())?
+                }
+                (None, Papers::None) => continue,
+            };
+            members.push(Member { spec, client, masters: masters.clone() });
+        }
+        // The time of the start grows from one life of the machines to the next.
+        Ok(Fleet::start(members, SystemClock.wall().0, PACE))
+    }
+
+    fn machine(&self, number: u32) -> Result<MachineSpec, Failure> {
+        let name = Name::new(&format!("{}-{number}", self.prefix)).map_err(|error| {
+            Failure::Usage { message: error.to_string(), next: "correct --prefix".into() }
+        })?;
+        Ok(MachineSpec {
+            name,
+            capacity: Resources { cpu: self.cpu, ram: self.ram, disk: 1 << 40, disk_rate: 1 << 30 },
+            attributes: Default::default(),
+            labels: Default::default(),
+            rack: None,
+            power: None,
+            devices: Vec::new(),
+            named: Vec::new(),
+            ports: Default::default(),
+        })
+    }
+
+    async fn watch(&self, fleet: &Fleet) -> Result<Summary, Failure> {
+        let told = told_to_stop();
+        let over = async {
+            match self.length {
+                Some(length) => tokio::time::sleep(Duration::from_millis(length.0)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(told, over);
+        let mut ticks = tokio::time::interval(PROGRESS);
+        loop {
+            tokio::select! {
+                stopped = &mut told => {
+                    stopped?;
+                    return Ok(fleet.summary());
+                }
+                () = &mut over => return Ok(fleet.summary()),
+                _ = ticks.tick() => {
+                    let now = fleet.summary();
+                    let (connected, running) = (now.connected, now.tasks_running);
+                    eprintln!(
+                        "{connected} of {} machines connected, {} polls, {} failed, {running} \
+                         tasks running",
+                        now.agents, now.polls, now.failures
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn signed(authority: &Authority, name: &Name, masters: Vec<String>) -> Result<Client, Failure> {
+    let next = "look at the clock and the memory of this machine, then run it again";
+    let part = Part::Agent(name.clone());
+    let papers = authority
+        .equip(&part, &[], SystemClock.wall(), CERTIFICATE_LIFE)
+        .map_err(|error| Failure::work(&error, next))?;
+    let shown = Shown::new(&papers.certificate, &papers.key)
+        .map_err(|error| Failure::work(&error, next))?;
+    let trust = Trust::Authority(authority.certificate_pem().to_owned());
+    let tls = tls::client(&trust, Some(shown)).map_err(|error| Failure::work(&error, next))?;
+    let settings = Settings { tls: Some(Arc::new(tls)), idle: 2, ..Settings::new(masters) };
+    Ok(Client::new(settings)?)
+}
+
+fn shown(summary: &Summary) -> String {
+    let millis = |value: Option<u32>| value.map_or("none".into(), |ms| format!("{ms} ms"));
+    format!(
+        "machines   {}, {} connected\n\
+         polls      {}, {} failed\n\
+         interval   p50 {}, p95 {}, longest {}\n\
+         tasks      {} running\n",
+        format::count(summary.agents as u64),
+        format::count(summary.connected),
+        format::count(summary.polls),
+        format::count(summary.failures),
+        millis(summary.interval_p50),
+        millis(summary.interval_p95),
+        millis(summary.interval_max),
+        format::count(summary.tasks_running as u64),
+    )
+}

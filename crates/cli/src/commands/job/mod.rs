@@ -1,0 +1,39 @@
+//! `cell job`: submit, look at, stop.
+
+mod run;
+mod status;
+mod stop;
+
+use super::Success;
+use crate::failure::Failure;
+use crate::reach::Reach;
+use clap::Subcommand;
+
+const EXAMPLES: &str = "\
+Examples:
+  cell job run examples/hello.json
+  cell job status
+  cell job status dev/hello
+  cell job stop dev/hello";
+
+/// Jobs: run, status, stop
+#[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub enum Job {
+    /// Submit a job from a JSON file, or - for standard input
+    Run(run::RunArgs),
+    /// List jobs, or show one with its tasks
+    Status(status::StatusArgs),
+    /// Stop a job: its tasks get notice and are gone for good
+    Stop(stop::StopArgs),
+}
+
+impl Job {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        match self {
+            Job::Run(args) => args.run(reach),
+            Job::Status(args) => args.run(reach),
+            Job::Stop(args) => args.run(reach),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! `cell machine`: what the cell has, and taking machines out of use.
+
+use super::Success;
+use super::parse::name;
+use super::words::word;
+use crate::args::OutputArgs;
+use crate::failure::Failure;
+use crate::output::{Output, print, print_json};
+use crate::reach::{Cell, Reach};
+use crate::server::ask;
+use crate::{format, table};
+use cellwright_api::client::{Change, PageAt};
+use cellwright_api::types::MachineView;
+use cellwright_cell::name::Name;
+use cellwright_sim::experiment::load::Units;
+use clap::{Args, Subcommand};
+
+/// Machines: ls, drain, undrain
+#[derive(Debug, Subcommand)]
+pub enum Machine {
+    /// List the machines
+    Ls(LsArgs),
+    /// Take no new work and move what runs there, within the jobs' budgets
+    Drain(OneArgs),
+    /// Take work again
+    Undrain(OneArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct LsArgs {
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct OneArgs {
+    #[arg(value_name = "MACHINE", value_parser = name)]
+    machine: Name,
+}
+
+impl Machine {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        let cell = reach.cell()?;
+        match self {
+            Machine::Ls(args) => {
+                let machines = ask(all(&cell))?;
+                match args.output.output {
+                    Output::Json => print_json(&machines)?,
+                    Output::Table => print(&list(&machines))?,
+                }
+            }
+            Machine::Drain(args) => drain(&cell, &args.machine, true)?,
+            Machine::Undrain(args) => drain(&cell, &args.machine, false)?,
+        }
+        Ok(Success::Done)
+    }
+}
+
+async fn all(cell: &Cell) -> Result<Vec<MachineView>, Failure> {
+    let mut machines = Vec::new();
+    let mut page = PageAt { limit: Some(1000), consistent: true, after: None };
+    loop {
+        let part = cell.client.machines(&page).await?.value;
+        machines.extend(part.items);
+        match part.next {
+            Some(next) => page.after = Some(next),
+            None => return Ok(machines),
+        }
+    }
+}
+
+fn drain(cell: &Cell, machine: &Name, on: bool) -> Result<(), Failure> {
+    let change = Change::default();
+    let done = ask(async { Ok(cell.client.drain_machine(machine, on, &change).await?.value) })?;
+    let what = match (on, done.changed) {
+        (true, true) => "is being drained",
+        (true, false) => "was being drained already",
+        (false, true) => "takes work again",
+        (false, false) => "took work already",
+    };
+    print(&format!("machine {machine} {what}\nnext: cell machine ls\n"))
+}
+
+fn list(machines: &[MachineView]) -> String {
+    if machines.is_empty() {
+        return "no machines\nnext: cell token create --agent MACHINE\n".into();
+    }
+    let amount = |dimension, amount| format::amount(Units::CoresAndBytes, dimension, amount);
+    let rows: Vec<Vec<String>> = machines
+        .iter()
+        .map(|machine| {
+            let state = if machine.draining { "draining".into() } else { word(&machine.status) };
+            vec![
+                machine.name.to_string(),
+                state,
+                format::count(u64::from(machine.tasks)),
+                amount("cpu", machine.available.cpu),
+                amount("cpu", machine.spec.capacity.cpu),
+                amount("ram", machine.available.ram),
+                amount("ram", machine.spec.capacity.ram),
+            ]
+        })
+        .collect();
+    let header = ["machine", "state", "tasks", "free cpu", "cpu", "free ram", "ram"];
+    table::render(&header, &rows)
+}

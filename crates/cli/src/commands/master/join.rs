@@ -1,0 +1,69 @@
+//! `cell master join`: a further replica of a cell that runs.
+//!
+//! The replica gets its certificate here and asks for its vote when it is started. Its number in
+//! the log is drawn from its token: a token is used once, so the number is never used again.
+
+use super::PlaceArgs;
+use crate::commands::Success;
+use crate::commands::enrol::enrol;
+use crate::failure::Failure;
+use crate::output::print;
+use crate::reach::Reach;
+use crate::server::ask;
+use cellwright_api::enroll::JoinToken;
+use cellwright_api::secret::sha256;
+use cellwright_master::config::host_of;
+use cellwright_master::init::{InitError, Joining};
+use cellwright_master::membership::remember_masters;
+use clap::Args;
+use std::net::SocketAddr;
+
+const NEXT: &str = "ask for a token: cell token create --replica NAME";
+
+#[derive(Debug, Args)]
+pub struct JoinArgs {
+    /// A join token, made by `cell token create --replica NAME`
+    token: String,
+
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+impl JoinArgs {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        let failed = |error: InitError| Failure::work(&error, NEXT);
+        let joining = Joining::prepare(&self.token, &self.hosts()).map_err(failed)?;
+        let token = JoinToken::parse(&self.token).map_err(|error| Failure::work(&error, NEXT))?;
+        let answer = ask(enrol(&reach.masters, &joining.trust, &joining.request))?;
+        let cell = answer.cell.clone();
+        let place = self.place.place();
+        joining.complete(answer, number(&token), &place).map_err(failed)?;
+        remember_masters(&place.data_dir, &reach.masters)?;
+        print(&format!(
+            "replica {} of cell {cell} is installed: configuration {}, keys in {}\n\
+             next:\n  cell master start --config {}\n  cell master status\n",
+            token.name,
+            place.config.display(),
+            place.data_dir.display(),
+            place.config.display(),
+        ))?;
+        Ok(Success::Done)
+    }
+
+    /// What the certificate is made out for, as a start with the same configuration would.
+    fn hosts(&self) -> Vec<String> {
+        let mut hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+        hosts.push(host_of(&self.place.advertise).to_owned());
+        let listen = self.place.listen.parse::<SocketAddr>().ok();
+        hosts.extend(listen.filter(|at| !at.ip().is_unspecified()).map(|at| at.ip().to_string()));
+        hosts.sort();
+        hosts.dedup();
+        hosts
+    }
+}
+
+fn number(token: &JoinToken) -> u64 {
+    let digest = sha256(token.id.as_bytes());
+    // The first replica of a cell is number one.
+    2 + u64::from(u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]))
+}

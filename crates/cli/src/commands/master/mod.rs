@@ -1,0 +1,80 @@
+//! `cell master`: replicas of the master, from installing one to looking at all of them.
+
+mod init;
+mod join;
+mod remove;
+mod start;
+mod status;
+
+use super::Success;
+use crate::failure::Failure;
+use crate::reach::Reach;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  cell master init --cell aa --name m1 --advertise m1.example:7070
+  cell master start --config /etc/cellwright/master.toml
+  cell token create --replica m2
+  cell master join CELL-JOIN.... --master m1.example:7070 --advertise m2.example:7070
+  cell master status";
+
+/// Replicas of the master: install, start, join, remove, look
+#[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub enum Master {
+    /// Make a new cell: its authority, its first administrator and its first replica
+    Init(init::InitArgs),
+    /// Run a replica in the foreground, or with --dev an open cell for trying things out
+    Start(start::StartArgs),
+    /// Install a further replica of a cell that runs
+    Join(join::JoinArgs),
+    /// Take a replica out of the cell
+    Remove(remove::RemoveArgs),
+    /// Show the replicas: who leads, who lags, what is alarming
+    Status(status::StatusArgs),
+}
+
+impl Master {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        match self {
+            Master::Init(args) => args.run(reach),
+            Master::Start(args) => args.run(),
+            Master::Join(args) => args.run(reach),
+            Master::Remove(args) => args.run(reach),
+            Master::Status(args) => args.run(reach),
+        }
+    }
+}
+
+/// Where a replica lives and how it is reached.
+#[derive(Debug, Args)]
+pub struct PlaceArgs {
+    /// host:port at which clients, agents and other replicas reach this one
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: String,
+
+    /// Address and port to listen on
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7070")]
+    pub listen: String,
+
+    /// Log, snapshots, events, keys and blobs
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/cellwright/master")]
+    pub data_dir: PathBuf,
+
+    /// The configuration file to write
+    #[arg(long, value_name = "FILE", default_value = super::DEFAULT_CONFIG)]
+    pub config: PathBuf,
+}
+
+impl PlaceArgs {
+    fn place(&self) -> cellwright_master::init::Place {
+        cellwright_master::init::Place {
+            data_dir: self.data_dir.clone(),
+            config: self.config.clone(),
+            listen: self.listen.clone(),
+            advertise: self.advertise.clone(),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! `cell master remove`: a replica less.
+
+use crate::commands::Success;
+use crate::failure::Failure;
+use crate::output::print;
+use crate::reach::Reach;
+use crate::server::ask;
+use cellwright_api::types::Changed;
+use clap::Args;
+use hyper::Method;
+
+#[derive(Debug, Args)]
+pub struct RemoveArgs {
+    /// Name of the replica, or its number
+    name: String,
+}
+
+impl RemoveArgs {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        let cell = reach.cell()?;
+        ask(async {
+            let members = cell.client.master_status().await?.value.members;
+            let found = members
+                .iter()
+                .find(|member| member.name == self.name || member.id.to_string() == self.name);
+            let Some(member) = found else {
+                let known: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
+                return Err(Failure::Usage {
+                    message: format!("no replica {:?}; known: {}", self.name, known.join(", ")),
+                    next: "cell master status".into(),
+                });
+            };
+            let path = format!("/v1/masters/{}", member.id);
+            let none: Option<&()> = None;
+            cell.client.make::<_, Changed>(Method::DELETE, &path, none).await?;
+            print(&format!(
+                "replica {} is no longer a member; stop it, and never start it on its data again\n",
+                member.name
+            ))
+        })?;
+        Ok(Success::Done)
+    }
+}

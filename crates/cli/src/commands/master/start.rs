@@ -1,0 +1,70 @@
+//! `cell master start`: one replica in the foreground.
+
+use crate::commands::dev::DevArgs;
+use crate::commands::{DEFAULT_CONFIG, Success};
+use crate::failure::Failure;
+use crate::output::print;
+use crate::server::{serve, told_to_stop};
+use cellwright_master::config::Config;
+use cellwright_master::serve::{Access, run_master};
+use cellwright_master::supervise::Supervised;
+use clap::Args;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Args)]
+pub struct StartArgs {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG, conflicts_with = "dev")]
+    config: PathBuf,
+
+    /// An open master for trying things out: loopback only, everybody may do everything
+    #[arg(long, requires = "data_dir")]
+    dev: bool,
+
+    /// Where an open master keeps its cell
+    #[arg(long, value_name = "DIR", requires = "dev")]
+    data_dir: Option<PathBuf>,
+
+    /// Where an open master listens
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "dev", default_value = "127.0.0.1:7070")]
+    listen: SocketAddr,
+}
+
+impl StartArgs {
+    pub fn run(self) -> Result<Success, Failure> {
+        if let Some(data_dir) = self.data_dir.filter(|_| self.dev) {
+            return DevArgs::bare(data_dir, self.listen).run();
+        }
+        let config = Config::load(&self.config)
+            .map_err(|error| Failure::Usage { message: error.to_string(), next: NEXT.into() })?;
+        serve(run(config, self.config))
+    }
+}
+
+const NEXT: &str = "correct the file, name another with --config, or make a cell: cell master init";
+
+async fn run(config: Config, file: PathBuf) -> Result<Success, Failure> {
+    let scheduler = scheduler(&config, &file)?;
+    let name = config.name.clone();
+    let running = run_master(config, Access::Identified, scheduler).await?;
+    print(&format!("replica {name} serves {}\n", running.url()))?;
+    told_to_stop().await?;
+    running.stop().await;
+    Ok(Success::Done)
+}
+
+/// This very program as a scheduler, with papers from the same configuration.
+fn scheduler(config: &Config, file: &Path) -> Result<Option<Supervised>, Failure> {
+    if !config.supervise_scheduler {
+        return Ok(None);
+    }
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::work(&error, "set supervise_scheduler = false and run `cell scheduler` apart")
+    })?;
+    let words = ["scheduler", "--until-stdin-closes", "--name", config.name.as_str(), "--config"];
+    let mut arguments: Vec<OsString> = words.iter().map(OsString::from).collect();
+    arguments.push(file.into());
+    Ok(Some(Supervised { program, arguments }))
+}

@@ -1,0 +1,107 @@
+//! Which cell a command talks to, and how: an open master named on the command line, or a context
+//! of the contexts file.
+
+use crate::failure::Failure;
+use cellwright_api::client::{Client, Settings};
+use cellwright_api::context::{Context, Contexts, default_path};
+use cellwright_cell::name::Name;
+use cellwright_master::serve::OPEN_USER;
+use clap::Args;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a person waits before being told that nobody answers.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Which cell")]
+pub struct Reach {
+    /// An open (--dev) master on this machine; repeat it for several
+    #[arg(long = "master", value_name = "HOST:PORT", global = true)]
+    pub masters: Vec<String>,
+
+    /// A context of the contexts file [default: the current one]
+    #[arg(long, value_name = "NAME", global = true)]
+    pub context: Option<String>,
+
+    /// The file of contexts [default: ~/.config/cellwright/contexts.toml]
+    #[arg(long, value_name = "FILE", global = true)]
+    pub contexts: Option<PathBuf>,
+}
+
+/// A cell that can be asked.
+pub struct Cell {
+    pub client: Client,
+    /// An open master: nobody has to say who they are.
+    pub open: bool,
+    /// As in the contexts file; absent for an open master.
+    pub context: Option<Context>,
+}
+
+impl Reach {
+    pub fn contexts_path(&self) -> Result<PathBuf, Failure> {
+        if let Some(path) = &self.contexts {
+            return Ok(path.clone());
+        }
+        let folder = |name: &str| env::var_os(name).map(PathBuf::from);
+        let (config, home) = (folder("XDG_CONFIG_HOME"), folder("HOME"));
+        default_path(config.as_deref(), home.as_deref()).ok_or_else(|| Failure::Usage {
+            message: "neither HOME nor XDG_CONFIG_HOME says where the contexts are".into(),
+            next: "the same command with --contexts FILE".into(),
+        })
+    }
+
+    pub fn load_contexts(&self) -> Result<(PathBuf, Contexts), Failure> {
+        let path = self.contexts_path()?;
+        let contexts = Contexts::load(&path).map_err(|error| {
+            Failure::work(&error, "correct the file, or name another: --contexts FILE")
+        })?;
+        Ok((path, contexts))
+    }
+
+    pub fn cell(&self) -> Result<Cell, Failure> {
+        if !self.masters.is_empty() {
+            if self.context.is_some() {
+                return Err(Failure::Usage {
+                    message: "--master names an open master, --context a cell with identities"
+                        .into(),
+                    next: "the same command with one of the two".into(),
+                });
+            }
+            let settings = Settings::new(self.masters.clone());
+            let client = Client::new(Settings { deadline: PATIENCE, ..settings })?;
+            return Ok(Cell { client, open: true, context: None });
+        }
+        let (path, contexts) = self.load_contexts()?;
+        let (name, context) = contexts
+            .pick(self.context.as_deref())
+            .map_err(|error| Failure::Usage { message: error.to_string(), next: choose(&path) })?;
+        let tls = context.tls(name).map_err(|error| {
+            Failure::work(&error, "correct the context, or have the cell's administrator make one")
+        })?;
+        let open = tls.is_none();
+        let mut settings = Settings::new(context.masters.clone());
+        settings.tls = tls.map(Arc::new);
+        settings.token.clone_from(&context.token);
+        settings.deadline = PATIENCE;
+        let client = Client::new(settings)?;
+        Ok(Cell { client, open, context: Some(context.clone()) })
+    }
+}
+
+impl Cell {
+    /// In whose name a job is submitted when the command line does not say.
+    pub fn owner(&self, given: Option<Name>) -> Option<Name> {
+        given.or_else(|| Name::new(OPEN_USER).ok().filter(|_| self.open))
+    }
+}
+
+fn choose(path: &Path) -> String {
+    format!(
+        "for a cell of your own: cell dev; for one that runs: --master HOST:PORT, or --context \
+         NAME with a context in {}",
+        path.display()
+    )
+}

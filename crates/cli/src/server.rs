@@ -1,0 +1,45 @@
+//! What commands that keep running have in common: a runtime, a log on stderr, and an end when the
+//! system or the person at the terminal asks for it.
+
+use crate::failure::Failure;
+use std::future::Future;
+use std::io;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+const CANNOT: &str = "free memory or threads on this machine, then run it again";
+/// What is logged unless `CELL_LOG` says otherwise: our own parts, and warnings of the rest.
+const LOGGED: &str = "warn,cellwright_master=info,cellwright_scheduler=info,cellwright_store=info";
+
+/// For a command that asks and prints.
+pub fn ask<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::work(&error, CANNOT))?.block_on(work)
+}
+
+/// For a command that serves.
+pub fn serve<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let filter = EnvFilter::try_from_env("CELL_LOG").unwrap_or_else(|_| EnvFilter::new(LOGGED));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let runtime: Runtime = Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::work(&error, CANNOT))?;
+    let done = runtime.block_on(work);
+    // Work on blocking threads has nobody left to tell.
+    runtime.shutdown_background();
+    done
+}
+
+/// Done when the process is asked to end.
+pub async fn told_to_stop() -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::work(&error, CANNOT);
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}

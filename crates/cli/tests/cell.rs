@@ -1,0 +1,214 @@
+//! A real cell by the real binary: one process for trying things out, and masters with identities.
+
+mod support;
+
+use cellwright_api::client::{Client, JobFilter, PageAt, Settings};
+use cellwright_api::types::{JobView, TaskView};
+use cellwright_cell::name::{JobKey, Name};
+use cellwright_cell::task::TaskState;
+use support::{Folder, PATIENCE, Running, cell, free_address, json, said, text};
+use tokio::time::timeout;
+
+/// Waits until all tasks of the job run, each placed this often.
+fn wait_running(address: &str, job: &JobKey, attempt: u32) -> JobView {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = Client::new(Settings::new(vec![address.to_owned()])).unwrap();
+        let mut watch = client.watch_jobs(&JobFilter::default(), None);
+        let reached = async {
+            loop {
+                let event = watch.next().await.unwrap();
+                let Some(view) = event.data.filter(|view| view.name == job.job) else { continue };
+                let tasks = client.tasks(job, &PageAt::default()).await.unwrap().value.items;
+                let runs =
+                    |task: &TaskView| task.state == TaskState::Running && task.attempt == attempt;
+                if tasks.len() == view.spec.count as usize && tasks.iter().all(runs) {
+                    return view;
+                }
+            }
+        };
+        timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{job} never ran"))
+    })
+}
+
+fn dev(folder: &Folder, machines: &str) -> (Running, String) {
+    let data = folder.path("data");
+    let listen = "127.0.0.1:0";
+    let args = ["dev", "--data-dir", &data, "--listen", listen, "--machines", machines];
+    let running = Running::start(&args);
+    let address = running.address();
+    (running, address)
+}
+
+#[test]
+fn a_cell_in_one_process_runs_a_job_and_has_it_again_after_kill_9() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder, "3");
+    let at = ["--master", &address];
+    let run = [&at[..], &["job", "run", "examples/hello.json"]].concat();
+    let next = said(&run);
+    assert!(next.contains("next: cell job status dev/hello"), "{next}");
+    let (user, job) = (Name::new("dev").unwrap(), Name::new("hello").unwrap());
+    let hello = JobKey { user, job };
+    let before = wait_running(&address, &hello, 1);
+    running.kill();
+
+    let (running, address) = dev(&folder, "3");
+    let at = ["--master", &address];
+    // The machines died with the process: their tasks are placed again.
+    let after = wait_running(&address, &hello, 2);
+    assert_eq!((after.version, after.submitted_at), (before.version, before.submitted_at));
+    let shown = json(&[&at[..], &["job", "status", "dev/hello", "-o", "json"]].concat());
+    let machines = shown["tasks"].as_array().unwrap().iter().map(|task| &task["machine"]);
+    assert!(machines.clone().all(|machine| machine.as_str().unwrap().starts_with("dev-")));
+    assert_eq!(machines.count(), 3);
+    let events = said(&[&at[..], &["events"]].concat());
+    assert!(events.lines().any(|line| line.contains("dev/hello/0")), "{events}");
+    said(&[&at[..], &["job", "stop", "dev/hello"]].concat());
+    running.stop();
+}
+
+#[test]
+fn what_does_not_fit_is_explained_and_what_is_wrong_is_refused_by_name() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder, "1");
+    let at = ["--master", &address];
+    let huge = folder.path("huge.json");
+    let spec = r#"{"name": "huge", "priority": 100, "task":
+        {"limits": {"cpu": 900000, "ram": 1048576}, "command": ["true"]}}"#;
+    std::fs::write(&huge, spec).unwrap();
+    said(&[&at[..], &["job", "run", &huge]].concat());
+    let again = said(&[&at[..], &["job", "run", &huge]].concat());
+    assert!(again.contains("was there already"), "{again}");
+    let why = said(&[&at[..], &["explain", "dev/huge/0"]].concat());
+    assert!(why.contains("cpu"), "{why}");
+    let check = |args: &[&str], code: i32, part: &str| {
+        let output = cell(&[&at[..], args].concat());
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {error}");
+        assert!(error.contains(part) && error.contains("next: "), "{args:?}: {error}");
+    };
+    check(&["job", "status", "dev/absent"], 1, "dev/absent");
+    std::fs::write(&huge, spec.replace("900000", "800000")).unwrap();
+    check(&["job", "run", &huge], 1, "exists");
+    check(&["job", "run", "Makefile"], 2, "is not a job");
+    check(&["machine", "drain", "absent"], 1, "absent");
+    check(&["token", "create", "--agent", "n1"], 1, "--dev");
+    let machines = json(&[&at[..], &["machine", "ls", "-o", "json"]].concat());
+    assert_eq!(machines.as_array().unwrap().len(), 1);
+    running.stop();
+}
+
+/// A replica's files and address.
+struct Place {
+    address: String,
+    config: String,
+    data: String,
+}
+
+impl Place {
+    fn new(folder: &Folder, name: &str) -> Place {
+        let config = folder.path(&format!("{name}.toml"));
+        Place { address: free_address(), config, data: folder.path(name) }
+    }
+
+    fn args(&self) -> [&str; 8] {
+        let Place { address, config, data } = self;
+        ["--advertise", address, "--listen", address, "--config", config, "--data-dir", data]
+    }
+
+    fn start(&self) -> Running {
+        let running = Running::start(&["master", "start", "--config", &self.config]);
+        running.address();
+        running
+    }
+}
+
+#[test]
+fn a_cell_with_identities_takes_in_a_replica_a_user_and_a_machine() {
+    let folder = Folder::new();
+    let contexts = folder.path("contexts.toml");
+    let mine = ["--contexts", &contexts];
+    let (first, second) = (Place::new(&folder, "m1"), Place::new(&folder, "m2"));
+    let init = ["master", "init", "--cell", "aa", "--name", "m1"];
+    said(&[&mine[..], &init, &first.args()].concat());
+    let one = first.start();
+    let status = || json(&[&mine[..], &["master", "status", "-o", "json"]].concat());
+    assert_eq!(status()["members"].as_array().unwrap().len(), 1);
+
+    let token = ["token", "create", "--replica", "m2", "-o", "json"];
+    let token = json(&[&mine[..], &token].concat())["token"].as_str().unwrap().to_owned();
+    let join = ["master", "join", &token, "--master", &first.address];
+    said(&[&join[..], &second.args()].concat());
+    let two = second.start();
+    two.hear("this replica votes");
+    let members = status()["members"].clone();
+    let votes = members.as_array().unwrap().iter().filter(|member| member["voter"] == true);
+    assert_eq!(votes.count(), 2);
+
+    let known = said(&[&mine[..], &["context", "refresh"]].concat());
+    assert!(known.contains(&first.address) && known.contains(&second.address), "{known}");
+    let context = said(&[&mine[..], &["user", "add", "ann"]].concat());
+    let (file, anns) = (folder.path("ann.toml"), folder.path("anns-contexts.toml"));
+    std::fs::write(&file, context).unwrap();
+    private(&file);
+    said(&["--contexts", &anns, "context", "add", &file]);
+    let users = said(&["--contexts", &anns, "user", "ls"]);
+    assert!(users.contains("ann") && users.contains("admin"), "{users}");
+    let refused = cell(&["--contexts", &anns, "user", "add", "bob"]);
+    assert!(text(&refused.stderr).contains("not-allowed"), "{}", text(&refused.stderr));
+
+    let token = ["token", "create", "--agent", "n1", "-o", "json"];
+    let token = json(&[&mine[..], &token].concat())["token"].as_str().unwrap().to_owned();
+    let agent = folder.path("agent.toml");
+    let join = ["agent", "join", &token, "--master", &first.address, "--config"];
+    said(&[&join[..], &[&agent]].concat());
+    let again = cell(&[&join[..], &[&folder.path("other.toml")]].concat());
+    assert_eq!(again.status.code(), Some(1), "a token is good once");
+
+    said(&[&mine[..], &["master", "remove", "m2"]].concat());
+    assert_eq!(status()["members"].as_array().unwrap().len(), 1);
+    two.stop();
+    one.stop();
+}
+
+/// Contexts hold tokens: a file others can read is refused.
+fn private(file: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+#[test]
+fn a_checkpoint_makes_a_new_cell() {
+    let folder = Folder::new();
+    let contexts = folder.path("contexts.toml");
+    let mine = ["--contexts", &contexts];
+    let place = Place::new(&folder, "m1");
+    let init = ["master", "init", "--cell", "aa", "--name", "m1"];
+    said(&[&mine[..], &init, &place.args()].concat());
+    let running = place.start();
+    said(&[&mine[..], &["user", "add", "ann"]].concat());
+    let saved = json(&[&mine[..], &["checkpoint", "save", "-o", "json"]].concat());
+    let name = saved[0]["name"].as_str().unwrap();
+    running.kill();
+
+    let data = std::path::Path::new(&place.data);
+    let file = data.join("checkpoints").join(name).display().to_string();
+    let shown = json(&["checkpoint", "show", &file, "-o", "json"]);
+    assert_eq!(shown["users"], 2);
+    let refused = cell(&["checkpoint", "restore", &file, "--config", &place.config]);
+    assert!(text(&refused.stderr).contains("holds a cell already"));
+    for lost in ["log", "snap", "events", "audit"] {
+        let lost = data.join(lost);
+        if lost.exists() {
+            std::fs::remove_dir_all(lost).unwrap();
+        }
+    }
+    said(&["checkpoint", "restore", &file, "--config", &place.config]);
+    let running = place.start();
+    let users = json(&[&mine[..], &["user", "ls", "-o", "json"]].concat());
+    let names: Vec<&str> =
+        users.as_array().unwrap().iter().map(|user| user["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["admin", "ann"]);
+    running.stop();
+}

@@ -1,0 +1,145 @@
+//! A `cell` that runs: started as a process, heard on its output, ended by its own id.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+/// Bounds every wait; nothing takes nearly as long.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+pub fn repo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cell"));
+    command.current_dir(repo()).args(args);
+    command
+}
+
+/// Runs `cell` to its end.
+pub fn cell(args: &[&str]) -> Output {
+    command(args).output().expect("cell runs")
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Standard output of a run that went well.
+pub fn said(args: &[&str]) -> String {
+    let output = cell(args);
+    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+pub fn json(args: &[&str]) -> serde_json::Value {
+    serde_json::from_str(&said(args)).expect("output is JSON")
+}
+
+/// A folder of its own, gone with the test.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new() -> Folder {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("cell-test-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("a folder can be made");
+        Folder(path)
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left behind in the temporary folder does no harm.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// An address nobody listens on, most likely.
+pub fn free_address() -> String {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
+    taken.local_addr().expect("it has an address").to_string()
+}
+
+/// A `cell` that keeps running.
+pub struct Running {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Running {
+    pub fn start(args: &[&str]) -> Running {
+        let mut command = command(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
+        let mut child = command.spawn().expect("cell starts");
+        let (sender, lines) = mpsc::channel();
+        let outputs: [Box<dyn std::io::Read + Send>; 2] = [
+            Box::new(child.stdout.take().expect("stdout is piped")),
+            Box::new(child.stderr.take().expect("stderr is piped")),
+        ];
+        for output in outputs {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    // The test may have heard enough.
+                    let _ = sender.send(line);
+                }
+            });
+        }
+        Running { child, lines }
+    }
+
+    /// The first line from here on that has `part` in it.
+    pub fn hear(&self, part: &str) -> String {
+        let mut heard = Vec::new();
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) if line.contains(part) => return line,
+                Ok(line) => heard.push(line),
+                Err(why) => panic!("never said {part:?} ({why}):\n{}", heard.join("\n")),
+            }
+        }
+    }
+
+    /// `host:port` of the URL it says it serves.
+    pub fn address(&self) -> String {
+        let line = self.hear(" serves http");
+        let url = line.split_whitespace().find(|word| word.starts_with("http"));
+        let (_, address) = url.and_then(|url| url.split_once("://")).expect("a URL");
+        address.to_owned()
+    }
+
+    /// As a power cut would.
+    pub fn kill(mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it is gone");
+    }
+
+    /// As an operator would.
+    pub fn stop(mut self) {
+        let pid = self.child.id().to_string();
+        let told = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+        assert!(told.success());
+        let ended = self.child.wait().expect("it ends");
+        assert!(ended.success(), "{ended}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Gone already, unless a test failed half-way.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,151 @@
+//! What is refused, by which code, with which name in it.
+
+use crate::support::{BLOB_LIMIT, Cell, digest_of, job, machine, user};
+use axum::body::Body;
+use cellwright_cell::name::Name;
+use cellwright_master::handle::Caller;
+use cellwright_master::http::ApiSettings;
+use serde_json::{Value, json};
+
+const NONE: Value = Value::Null;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_requests_are_refused_by_name() {
+    let cell = Cell::start().await;
+    cell.furnish(1).await;
+    let with = |field: &str, value: Value| {
+        let mut spec = job("jbad", 1);
+        spec[field] = value;
+        json!({ "owner": "ubar", "spec": spec })
+    };
+    let mut larger = machine("m1");
+    larger["capacity"]["cpu"] = json!(2000);
+    let cases = [
+        ("GET /v1/jobs?colour=red", NONE, 400, "bad-parameter", "colour"),
+        ("GET /v1/jobs?limit=0", NONE, 400, "bad-parameter", "1 to 1000"),
+        ("GET /v1/jobs?selector=%3Db", NONE, 400, "bad-parameter", "selector"),
+        ("GET /v1/jobs?after=x9", NONE, 400, "bad-parameter", "after"),
+        ("GET /v1/jobs/UBAR/jfoo", NONE, 400, "bad-parameter", "user"),
+        ("GET /v1/jobs/ubar/jfoo/tasks/x", NONE, 400, "bad-parameter", "index"),
+        ("GET /v1/jobs/ubar/jfoo/tasks/7", NONE, 404, "no-such-task", "ubar/jfoo/7"),
+        ("GET /v1/jobs/ubar/nope", NONE, 404, "no-such-job", "ubar/nope"),
+        ("GET /v1/machines/m9", NONE, 404, "no-such-machine", "m9"),
+        ("GET /v1/users/nobody", NONE, 404, "no-such-user", "nobody"),
+        ("GET /v1/crons/ubar/nope", NONE, 404, "no-such-cron", "ubar/nope"),
+        ("GET /v1/resources/app/nope", NONE, 404, "no-such-resource", "app/nope"),
+        ("PUT /v1/users/ubar/quota/gold", json!({}), 400, "bad-parameter", "band"),
+        ("GET /v1/nothing", NONE, 404, "no-such-route", "/v1/nothing"),
+        ("DELETE /v1/jobs", NONE, 405, "method-not-allowed", "GET, POST"),
+        ("POST /v1/jobs", json!({ "colour": 2, "spec": 1 }), 400, "bad-body", "colour"),
+        ("POST /v1/jobs", with("colour", json!(1)), 400, "bad-body", "colour"),
+        ("POST /v1/jobs", with("count", json!(0)), 400, "bad-field", "count"),
+        ("POST /v1/jobs", with("count", json!(200_001)), 400, "bad-field", "200000"),
+        ("POST /v1/jobs", with("kind", json!("odd")), 400, "bad-body", "odd"),
+        ("POST /v1/jobs", with("name", json!("Bad_Name")), 400, "bad-body", "Bad_Name"),
+        ("POST /v1/jobs", json!({ "spec": job("j", 1) }), 400, "bad-field", "owner"),
+        ("POST /v1/jobs", with("count", json!(101)), 409, "quota-exceeded", "cpu"),
+        ("PUT /v1/jobs/ubar/jfoo", job("other", 1), 400, "bad-field", "name"),
+        ("POST /v1/machines", larger, 409, "exists", "m1"),
+        ("POST /v1/batch", json!({ "items": [] }), 400, "bad-field", "items"),
+        ("GET /v1/events?after=x", NONE, 400, "bad-parameter", "after"),
+        (
+            "POST /v1/tokens/join",
+            json!({ "joiner": "agent", "name": "m1", "valid_for": 1 }),
+            409,
+            "wrong-state",
+            "--dev",
+        ),
+    ];
+    for (target, body, status, code, names) in cases {
+        let got = cell.ask(target, body).await;
+        assert_eq!((got.status, got.code()), (status, code), "{target}: {}", got.text);
+        let message = got.body["message"].as_str().unwrap();
+        assert!(message.contains(names), "{target}: {message}");
+        assert!(!got.body["hint"].as_str().unwrap().is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn details_hold_the_facts() {
+    let cell = Cell::start().await;
+    cell.furnish(1).await;
+    let mut spec = job("jbad", 1);
+    spec["count"] = json!(0);
+    let got = cell.ask("POST /v1/jobs", json!({ "owner": "ubar", "spec": spec })).await;
+    let details = &got.body["details"];
+    assert_eq!(details["field"], "count");
+    assert_eq!(details["value"], "0");
+    assert_eq!(details["allowed"], "1 to 200000");
+    let got = cell.ask("POST /v1/users", json!({ "nane": "x" })).await;
+    assert_eq!(got.body["details"]["field"], "nane", "{}", got.text);
+    let got = cell.ask("DELETE /v1/jobs/ubar/jfoo?expect=9", NONE).await;
+    assert_eq!((got.status, got.code()), (412, "stale-version"), "{}", got.text);
+    assert_eq!(got.body["details"]["expected"], 9);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_and_headers_have_limits() {
+    let cell = Cell::start_with(ApiSettings { body_limit: 500, ..ApiSettings::default() }).await;
+    let long = json!({ "name": "x".repeat(600) });
+    let got = cell.ask("POST /v1/users", long).await;
+    assert_eq!((got.status, got.code()), (413, "too-large"));
+    assert_eq!(got.body["details"]["limit"], 500);
+    let text = [("content-type", "text/plain")];
+    let got =
+        cell.ask_as(&Caller::Anonymous, "POST /v1/users", &text, json!({ "name": "x" })).await;
+    assert_eq!((got.status, got.code()), (415, "unsupported-media-type"));
+    for key in ["", "two words", &"k".repeat(129)] {
+        let headers = [("idempotency-key", key)];
+        let body = json!({ "name": "x" });
+        let got = cell.ask_as(&Caller::Anonymous, "POST /v1/users", &headers, body).await;
+        assert_eq!((got.status, got.code()), (400, "bad-parameter"), "{key:?}");
+    }
+    let body = json!({ "name": "x" });
+    let key = "k".repeat(128);
+    let headers = [("idempotency-key", key.as_str())];
+    let got = cell.ask_as(&Caller::Anonymous, "POST /v1/users", &headers, body).await;
+    assert_eq!(got.status, 201, "{}", got.text);
+    let large = vec![7u8; BLOB_LIMIT as usize + 1];
+    let put = format!("PUT /v1/blobs/{}", digest_of(&large));
+    let got = cell.send(Some(&Caller::Anonymous), &put, &[], Body::from(large)).await;
+    assert_eq!((got.status, got.code()), (413, "too-large"), "{}", got.text);
+    let put = format!("PUT /v1/blobs/{}", digest_of(b"right"));
+    let got = cell.send(Some(&Caller::Anonymous), &put, &[], Body::from("wrong")).await;
+    assert_eq!((got.status, got.code()), (400, "bad-field"), "{}", got.text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_decides() {
+    let cell = Cell::start().await;
+    cell.furnish(1).await;
+    cell.must("POST /v1/users", json!({ "name": "ufoo" })).await;
+    let got = cell.send(None, "GET /v1/jobs", &[], Body::empty()).await;
+    assert_eq!((got.status, got.code()), (401, "unauthenticated"));
+    assert_eq!(cell.send(None, "GET /healthz", &[], Body::empty()).await.status, 200);
+    let (ubar, ufoo) = (user("ubar"), user("ufoo"));
+    let agent = Caller::Agent(Name::new("m1").unwrap());
+    let local = json!({ "capacity": { "add": 1 }, "nodes": "local" });
+    let far = json!({ "capacity": { "add": 1 }, "nodes": { "node": "m1" } });
+    let token = json!({ "valid_for": 1000 });
+    let cases = [
+        (&ufoo, "GET /v1/jobs/ubar/jfoo", NONE, 200, ""),
+        (&ufoo, "DELETE /v1/jobs/ubar/jfoo", NONE, 403, "not-owner"),
+        (&ufoo, "POST /v1/machines", machine("m3"), 403, "not-allowed"),
+        (&ufoo, "GET /v1/audit", NONE, 403, "not-allowed"),
+        (&ufoo, "GET /v1/tokens", NONE, 403, "not-allowed"),
+        (&ufoo, "GET /v1/users/ubar/tokens", NONE, 403, "not-allowed"),
+        (&ubar, "GET /v1/users/ubar/tokens", NONE, 200, ""),
+        (&ubar, "POST /v1/users/ubar/tokens", token.clone(), 201, ""),
+        (&ufoo, "POST /v1/users/ubar/tokens", token, 403, "not-allowed"),
+        (&ufoo, "DELETE /v1/masters/1", NONE, 403, "not-allowed"),
+        (&agent, "DELETE /v1/jobs/ubar/jfoo", NONE, 403, "not-allowed"),
+        (&agent, "PUT /v1/resources/app/x", far, 403, "not-allowed"),
+        (&agent, "PUT /v1/resources/app/x", local.clone(), 200, ""),
+        (&ubar, "PUT /v1/resources/own/x", local, 400, "bad-field"),
+        (&user("ghost"), "GET /v1/audit", NONE, 404, "no-such-user"),
+    ];
+    for (caller, target, body, status, code) in cases {
+        let got = cell.ask_as(caller, target, &[], body).await;
+        assert_eq!((got.status, got.code()), (status, code), "{caller:?} {target}: {}", got.text);
+    }
+}

@@ -1,0 +1,77 @@
+//! Pages, selectors, and what a reply says of its age.
+
+use crate::support::{Cell, job, machine};
+use serde_json::{Value, json};
+
+const NONE: Value = Value::Null;
+
+fn names(page: &Value) -> Vec<String> {
+    let items = page["items"].as_array().unwrap();
+    items.iter().map(|item| item["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_join_up_even_when_rows_come_and_go() {
+    let cell = Cell::start().await;
+    for number in 0..7 {
+        cell.must("POST /v1/machines", machine(&format!("m{number}"))).await;
+    }
+    let first = cell.must("GET /v1/machines?limit=3", NONE).await.body;
+    assert_eq!(names(&first), ["m0", "m1", "m2"]);
+    // Removing what was seen, and what comes next, moves nothing.
+    cell.must("DELETE /v1/machines/m1", NONE).await;
+    cell.must("DELETE /v1/machines/m3", NONE).await;
+    cell.must("POST /v1/machines", machine("m7")).await;
+    let next = first["next"].as_str().unwrap();
+    let second = cell.must(&format!("GET /v1/machines?limit=3&after={next}"), NONE).await.body;
+    assert_eq!(names(&second), ["m4", "m5", "m6"]);
+    let next = second["next"].as_str().unwrap();
+    let last = cell.must(&format!("GET /v1/machines?limit=3&after={next}"), NONE).await.body;
+    assert_eq!(names(&last), ["m7"]);
+    assert_eq!(last["next"], NONE);
+    // A cursor of one list is none of another.
+    let got = cell.ask(&format!("GET /v1/users?after={next}"), NONE).await;
+    assert_eq!(got.code(), "bad-parameter");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn selectors_users_and_states_choose() {
+    let cell = Cell::start().await;
+    cell.furnish(1).await;
+    cell.must("POST /v1/users", json!({ "name": "ufoo" })).await;
+    let mut free = job("jbar", 1);
+    free["priority"] = json!(0);
+    free["labels"] = json!({ "tier": "db" });
+    cell.must("POST /v1/jobs", json!({ "owner": "ufoo", "spec": free })).await;
+    for (query, want) in [
+        ("", vec!["jfoo", "jbar"]),
+        ("?selector=tier%3Dweb", vec!["jfoo"]),
+        ("?selector=tier!%3Dweb", vec!["jbar"]),
+        ("?selector=of", vec!["jfoo"]),
+        ("?selector=!of,tier", vec!["jbar"]),
+        ("?selector=tier%3Dweb,tier%3Ddb", vec![]),
+        ("?user=ufoo", vec!["jbar"]),
+        ("?user=nobody", vec![]),
+        ("?state=live", vec!["jfoo", "jbar"]),
+        ("?state=dead", vec![]),
+    ] {
+        let got = cell.must(&format!("GET /v1/jobs{query}"), NONE).await;
+        assert_eq!(names(&got.body), want, "{query}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_say_of_which_index_they_are() {
+    let cell = Cell::start().await;
+    let added = cell.must("POST /v1/users", json!({ "name": "ubar" })).await;
+    let index = added.body["index"].as_u64().unwrap();
+    assert_eq!(added.header("cell-index"), index.to_string());
+    let stale = cell.must("GET /v1/users/ubar", NONE).await;
+    assert_eq!(stale.header("cell-read"), "stale");
+    assert_eq!(stale.body["consistent"], false);
+    let fresh = cell.must("GET /v1/users/ubar?consistent=true", NONE).await;
+    assert_eq!(fresh.header("cell-read"), "consistent");
+    assert_eq!(fresh.body["consistent"], true);
+    assert!(fresh.body["index"].as_u64().unwrap() >= index);
+    assert_eq!(fresh.header("cell-index"), fresh.body["index"].to_string());
+}

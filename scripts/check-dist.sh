@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Unpacks a release tarball and checks that what it promises is in it and works.
+#
+#   scripts/check-dist.sh dist/cellwright-VERSION-linux-ARCH.tar.gz
+set -euo pipefail
+
+tarball=$1
+room=$(mktemp -d)
+trap 'rm -rf "$room"' EXIT
+fail() {
+    echo "check-dist: $1" >&2
+    exit 1
+}
+
+tar -xzf "$tarball" -C "$room"
+top=("$room"/*)
+[ ${#top[@]} -eq 1 ] || fail "one folder at the top, found ${#top[@]}"
+cd "${top[0]}"
+for file in bin/cell LICENSE README.md CHANGELOG.md master.toml.sample examples/hello.json \
+    guide/master.md guide/first-cell.md \
+    systemd/cell-master.service systemd/cell-scheduler.service systemd/cell-agent.service; do
+    [ -f "$file" ] || fail "$file is missing"
+done
+[ -x bin/cell ] || fail "bin/cell cannot be run"
+version=$(bin/cell --version | cut -d' ' -f2)
+case "$tarball" in
+*"cellwright-$version-"*) ;;
+*) fail "the binary says version $version, the tarball another" ;;
+esac
+grep -q '^KillMode=process$' systemd/cell-agent.service || fail "the agent's unit kills its tasks"
+grep -q '^Delegate=yes$' systemd/cell-agent.service || fail "the agent's unit delegates nothing"
+# Every command of a unit that can be enabled exists.
+for verb in "master start" "scheduler"; do
+    # shellcheck disable=SC2086
+    bin/cell $verb --help >/dev/null || fail "cell $verb is no command"
+done
+# The binary reads its own sample: it gets as far as the keys, which are not there.
+sed "s|^data_dir = .*|data_dir = \"$room/data\"|" master.toml.sample >"$room/master.toml"
+said=$(bin/cell master start --config "$room/master.toml" 2>&1) && fail "started without keys"
+case "$said" in
+*"authority.pem"*) ;;
+*) fail "the sample configuration is not read: $said" ;;
+esac
+echo "check-dist: $(basename "$tarball") is whole"

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Cuts the power under a master at work, again and again, and looks whether everything it had
+# acknowledged is on the disk. Killing a process cannot show a missing flush; this can.
+#
+#   scripts/powercut.sh [CUTS]
+#
+# Needs root and the power-cut tool ($CELL_FAULTLAB/powercut.sh, by default beside the repository);
+# says so and does nothing where one is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cuts="${1:-10}"
+tool="${CELL_FAULTLAB:-../shared/faultlab}/powercut.sh"
+skip() {
+    echo "powercut: skipped: $*"
+    exit 0
+}
+[ -x "$tool" ] || skip "$tool is not there; name its folder in CELL_FAULTLAB"
+[ "$(id -u)" = 0 ] || skip "needs root, for mounts"
+for program in mkfs.xfs mkfs.ext4 losetup; do
+    command -v "$program" >/dev/null || skip "$program is missing"
+done
+
+target="${CARGO_TARGET_DIR:-target}"
+if [ -z "${CELL_BINARY:-}" ]; then
+    # As the tests are built, lest other features mean another build.
+    cargo build --locked --workspace --bin cell --bin powercut-load --test cell
+    CELL_BINARY="$target/debug/cell"
+fi
+CELL_BINARY="$(realpath "$CELL_BINARY")"
+export CELL_BINARY
+load="$(realpath "${CELL_POWERCUT_LOAD:-$target/debug/powercut-load}")"
+
+# A master refuses writes with less than half a gigabyte free.
+SIZE=900M CHECK="$load check" "$tool" "$cuts" -- "$load" write

@@ -1,0 +1,126 @@
+//! Hosts on one machine: each is a network namespace with an address of its own on a common bridge,
+//! which the test itself is on as well.
+//!
+//! Packets are dropped where they arrive. A rule on the sender's side would show as an error of its
+//! system call, which no network gives. Addresses are from the range kept for tests of networks
+//! (198.18.0.0/15), so nothing on a real network is meant by them.
+//!
+//! One set of hosts exists at a time: names are fixed, so that what a killed test left behind is
+//! found and cleared by the next one.
+
+use crate::binary::{said, text};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use std::fs::File;
+use std::process::Command;
+
+const BRIDGE: &str = "cellwright0";
+/// The most hosts a test may ask for.
+pub const MOST: usize = 5;
+
+pub struct Hosts {
+    pub count: usize,
+    /// Locked while the hosts exist.
+    _turn: File,
+}
+
+/// Number of a host, from 1.
+pub type Host = usize;
+
+fn namespace(host: Host) -> String {
+    format!("cellwright-{host}")
+}
+
+/// Its address.
+#[must_use]
+pub fn address(host: Host) -> String {
+    format!("198.18.77.{host}")
+}
+
+fn ip(arguments: &str) -> Result<String, String> {
+    said(Command::new("ip").args(arguments.split(' ')))
+}
+
+impl Hosts {
+    /// # Errors
+    /// Why there can be no hosts on this machine.
+    pub fn lay(count: usize) -> Result<Hosts, String> {
+        assert!((1..=MOST).contains(&count), "{count} hosts; allowed: 1 to {MOST}");
+        if !geteuid().is_root() {
+            return Err("network namespaces need root".into());
+        }
+        for tool in ["ip", "iptables"] {
+            Command::new(tool).arg("-V").output().map_err(|why| format!("{tool}: {why}"))?;
+        }
+        let path = std::env::temp_dir().join("cellwright-hosts.lock");
+        let turn = File::create(&path).map_err(|why| format!("{}: {why}", path.display()))?;
+        turn.lock().map_err(|why| format!("{}: {why}", path.display()))?;
+        clear();
+        let hosts = Hosts { count, _turn: turn };
+        ip(&format!("link add {BRIDGE} type bridge"))?;
+        ip(&format!("address add {}/24 dev {BRIDGE}", address(254)))?;
+        ip(&format!("link set {BRIDGE} up"))?;
+        hosts.all().try_for_each(plug_in)?;
+        Ok(hosts)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = Host> + use<> {
+        1..=self.count
+    }
+
+    /// `program` on a host.
+    #[must_use]
+    pub fn command(&self, host: Host, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &namespace(host), program]);
+        command
+    }
+
+    /// From now on `receiver` gets nothing that `sender` sends.
+    pub fn deafen(&self, receiver: Host, sender: Host) {
+        let mut command = self.command(receiver, "iptables");
+        command.args(["-w", "-A", "INPUT", "-s", &address(sender), "-j", "DROP"]);
+        said(&mut command).expect("a rule can be added");
+    }
+
+    /// Everybody hears everybody.
+    pub fn heal(&self) {
+        for host in self.all() {
+            let mut command = self.command(host, "iptables");
+            said(command.args(["-w", "-F", "INPUT"])).expect("rules can be removed");
+        }
+    }
+}
+
+fn plug_in(host: Host) -> Result<(), String> {
+    let name = namespace(host);
+    ip(&format!("netns add {name}"))?;
+    ip(&format!("link add {name} type veth peer name eth0 netns {name}"))?;
+    ip(&format!("link set {name} master {BRIDGE} up"))?;
+    ip(&format!("-n {name} address add {}/24 dev eth0", address(host)))?;
+    ip(&format!("-n {name} link set eth0 up"))?;
+    ip(&format!("-n {name} link set lo up")).map(drop)
+}
+
+/// Removes what may be there, with the processes inside: nobody else's are in these namespaces.
+fn clear() {
+    for host in 1..=MOST {
+        let name = namespace(host);
+        let inside = Command::new("ip").args(["netns", "pids", &name]).output();
+        let inside = inside.map(|output| text(&output.stdout)).unwrap_or_default();
+        let inside = inside.split_whitespace().filter_map(|word| Pid::from_raw(word.parse().ok()?));
+        for pid in inside {
+            // It may be gone by now.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        // Neither is there, as a rule.
+        let _ = ip(&format!("netns delete {name}"));
+        let _ = ip(&format!("link delete {name}"));
+    }
+    let _ = ip(&format!("link delete {BRIDGE}"));
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        clear();
+    }
+}

@@ -1,0 +1,23 @@
+//! Whole cells of real processes: hosts that are network namespaces, the real `cell` binary, and a
+//! ledger of what clients were promised.
+//!
+//! The simulator finds more, and finds it again; what it cannot show is that the program as it is
+//! installed keeps its promises on a real kernel: real sockets that hang, real signals, real disks.
+//! So these tests are few, and each is about a fault that only exists outside the process.
+//!
+//! Everything here is for tests, so what goes wrong is a panic that says what.
+
+pub mod binary;
+pub mod folder;
+pub mod hosts;
+pub mod ledger;
+pub mod load;
+pub mod process;
+pub mod replicas;
+
+use std::time::Duration;
+
+/// Bounds every wait; nothing takes nearly as long.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks at something that cannot be watched.
+pub const LOOK: Duration = Duration::from_millis(50);

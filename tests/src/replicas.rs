@@ -1,0 +1,249 @@
+//! A cell of several masters, installed and started as an operator would: `cell master init` on the
+//! first host, then a token, `cell master join` and `cell master start` on every other one.
+
+use crate::binary::{cell, said};
+use crate::folder::Folder;
+use crate::hosts::{Host, Hosts, address};
+use crate::process::Process;
+use crate::{LOOK, PATIENCE};
+use cellwright_api::client::{Client, Settings};
+use cellwright_api::context::Contexts;
+use cellwright_api::types::{MasterStatus, NewToken};
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+const PORT: u16 = 7070;
+
+pub struct Replicas {
+    /// By host; absent while it is dead. Before the hosts, so that they end first.
+    processes: Vec<Option<Process>>,
+    pub hosts: Hosts,
+    pub folder: Folder,
+}
+
+/// Who leads, as the leader itself says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leader {
+    pub host: Host,
+    pub term: u64,
+}
+
+/// `host:port` of the master on a host.
+#[must_use]
+pub fn master(host: Host) -> String {
+    format!("{}:{PORT}", address(host))
+}
+
+impl Replicas {
+    /// A cell of `count` voting masters; nothing where there can be no hosts, which is printed.
+    pub async fn lay(count: usize) -> Option<Replicas> {
+        let hosts = match Hosts::lay(count) {
+            Ok(hosts) => hosts,
+            Err(why) => {
+                println!("skipped: {why}");
+                return None;
+            }
+        };
+        let processes = hosts.all().map(|_| None).collect();
+        let mut replicas = Replicas { processes, hosts, folder: Folder::new() };
+        replicas.init();
+        for host in replicas.hosts.all() {
+            if host > 1 {
+                replicas.join(host).await;
+            }
+            replicas.start(host);
+            replicas.voters(host).await;
+        }
+        Some(replicas)
+    }
+
+    /// `cell` with the administrator's contexts, run to its end.
+    ///
+    /// # Errors
+    /// What it said when it did not end well.
+    pub fn cell(&self, arguments: &[&str]) -> Result<String, String> {
+        said(self.plain().args(arguments))
+    }
+
+    fn plain(&self) -> Command {
+        let mut command = Command::new(cell());
+        command.arg("--contexts").arg(self.folder.path("contexts.toml"));
+        command
+    }
+
+    /// # Errors
+    /// What the command said when the replica was not installed.
+    fn place(&self, command: &mut Command, host: Host) -> Result<(), String> {
+        let config = self.config(host);
+        command.args(["--advertise", &master(host), "--listen", &format!("0.0.0.0:{PORT}")]);
+        command.arg("--data-dir").arg(self.folder.path(&format!("m{host}")));
+        command.arg("--config").arg(&config);
+        said(command)?;
+        without_scheduler(&config);
+        Ok(())
+    }
+
+    fn config(&self, host: Host) -> PathBuf {
+        self.folder.path(&format!("m{host}.toml"))
+    }
+
+    fn init(&self) {
+        let mut command = self.plain();
+        command.args(["master", "init", "--cell", "aa", "--name", "m1"]);
+        self.place(&mut command, 1).expect("a cell is made");
+    }
+
+    /// Tried again with another token while the cell elects, as an operator would.
+    async fn join(&self, host: Host) {
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(why) = self.try_join(host) {
+            assert!(Instant::now() < deadline, "host {host} cannot join: {why}");
+            sleep(LOOK).await;
+        }
+    }
+
+    fn try_join(&self, host: Host) -> Result<(), String> {
+        let name = format!("m{host}");
+        let made = self.cell(&["token", "create", "--replica", &name, "-o", "json"])?;
+        let made: NewToken = serde_json::from_str(&made).expect("a token in JSON");
+        let mut command = self.plain();
+        command.args(["master", "join", &made.token, "--master", &master(1)]);
+        self.place(&mut command, host)
+    }
+
+    pub fn start(&mut self, host: Host) {
+        let binary = cell().to_str().expect("a path in UTF-8");
+        let mut command = self.hosts.command(host, binary);
+        command.args(["master", "start", "--config"]).arg(self.config(host));
+        let log = self.folder.path(&format!("m{host}.log"));
+        self.processes[host - 1] = Some(Process::start(command, &log));
+    }
+
+    /// Ends it without asking.
+    pub fn kill(&mut self, host: Host) {
+        if let Some(process) = self.processes[host - 1].take() {
+            process.kill();
+        }
+    }
+
+    pub fn signal(&self, host: Host, signal: Signal) {
+        self.processes[host - 1].as_ref().expect("it runs").signal(signal);
+    }
+
+    /// What every master said, for a test that failed.
+    #[must_use]
+    pub fn output(&self) -> String {
+        let processes = self.processes.iter().flatten();
+        processes.map(Process::output).collect::<Vec<_>>().join("\n----\n")
+    }
+
+    /// How the administrator reaches the masters, the given ones first.
+    #[must_use]
+    pub fn settings(&self, masters: &[Host]) -> Settings {
+        let mut settings = settings(&self.folder.path("contexts.toml"));
+        settings.masters = masters.iter().copied().map(master).collect();
+        settings
+    }
+
+    #[must_use]
+    pub fn client(&self) -> Client {
+        let all: Vec<Host> = self.hosts.all().collect();
+        Client::new(self.settings(&all)).expect("a client")
+    }
+
+    pub async fn status(&self, client: &Client, host: Host) -> Option<MasterStatus> {
+        let limit = Duration::from_secs(2);
+        let bytes = client.bytes_at(&master(host), "/v1/masters", limit).await.ok()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    /// Waits until `voters` replicas vote, as all of them see it, and one of them leads.
+    async fn voters(&self, voters: usize) {
+        self.wait_for(&format!("{voters} voters"), |all| {
+            let votes = |status: &MasterStatus| {
+                status.members.iter().filter(|member| member.voter).count() == voters
+            };
+            all.len() == voters && all.iter().all(|(_, status)| votes(status))
+        })
+        .await;
+    }
+
+    /// Waits until every replica that runs follows the same leader, who is sure of itself.
+    pub async fn leader(&self) -> Leader {
+        let running = self.processes.iter().flatten().count();
+        let all = self.wait_for("one leader", |all| all.len() == running && one_leader(all));
+        let all = all.await;
+        let (host, status) =
+            all.into_iter().find(|(_, status)| status.role == "leader").expect("one leads");
+        Leader { host, term: status.term }
+    }
+
+    /// Waits until every replica runs, follows one leader, and has applied `index`.
+    pub async fn healed(&self, index: u64) {
+        let whole = |all: &[(Host, MasterStatus)]| {
+            let caught_up = all.iter().all(|(_, status)| status.applied >= index);
+            all.len() == self.hosts.count && one_leader(all) && caught_up
+        };
+        self.wait_for("a whole cell", whole).await;
+    }
+
+    async fn wait_for(
+        &self,
+        what: &str,
+        reached: impl Fn(&[(Host, MasterStatus)]) -> bool,
+    ) -> Vec<(Host, MasterStatus)> {
+        let client = self.client();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut all = Vec::new();
+            for host in self.hosts.all().filter(|host| self.processes[host - 1].is_some()) {
+                all.extend(self.status(&client, host).await.map(|status| (host, status)));
+            }
+            if reached(&all) {
+                return all;
+            }
+            if Instant::now() >= deadline {
+                panic!("waited for {what} in vain; last: {all:#?}\n{}", self.output());
+            }
+            sleep(LOOK).await;
+        }
+    }
+}
+
+/// All agree on a term and on who leads in it.
+fn one_leader(all: &[(Host, MasterStatus)]) -> bool {
+    let Some((_, first)) = all.first() else { return false };
+    let leads = all.iter().filter(|(_, status)| status.role == "leader").count();
+    first.leader.is_some()
+        && leads == 1
+        && all.iter().all(|(_, status)| (status.term, status.leader) == (first.term, first.leader))
+}
+
+/// These tests are about the masters; a scheduler beside each would only take time from them.
+fn without_scheduler(config: &Path) {
+    let text = std::fs::read_to_string(config).expect("a configuration");
+    let on = "supervise_scheduler = true";
+    assert!(text.contains(on), "the configuration has changed:\n{text}");
+    std::fs::write(config, text.replace(on, "supervise_scheduler = false")).expect("written");
+}
+
+/// How the current context of a file reaches its cell. Impatient with a single master, so that one
+/// that hangs costs a client little.
+#[must_use]
+pub fn settings(contexts: &Path) -> Settings {
+    let contexts = Contexts::load(contexts).expect("contexts");
+    let (name, context) = contexts.pick(None).expect("a current context");
+    Settings {
+        tls: context.tls(name).expect("papers").map(Arc::new),
+        token: context.token.clone(),
+        connect_timeout: Duration::from_millis(500),
+        attempt_timeout: Duration::from_millis(500),
+        backoff: Duration::from_millis(20),
+        backoff_max: Duration::from_millis(200),
+        ..Settings::new(context.masters.clone())
+    }
+}

@@ -1,0 +1,196 @@
+//! Three and five masters as real processes on hosts of their own, with clients at work: whatever
+//! happens to the leader, nothing acknowledged is lost, no linearizable read is stale, and the cell
+//! heals by itself. How long writes stood still is printed, not judged: that depends on the
+//! machine.
+
+use cellwright_api::error::Code;
+use cellwright_tests::PATIENCE;
+use cellwright_tests::hosts::Host;
+use cellwright_tests::load::{Load, add_register, read, write};
+use cellwright_tests::replicas::{Leader, Replicas, master};
+use rustix::process::Signal;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until, timeout};
+
+const CLIENTS: usize = 8;
+/// How long a stopped process stays stopped, at least: many election timeouts.
+const STOPPED: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Kill,
+    Stop,
+    /// The victims hear nobody else.
+    Deaf,
+    /// Nobody else hears the victims.
+    Mute,
+    /// Both.
+    Cut,
+}
+
+impl Fault {
+    fn strike(self, cell: &mut Replicas, victims: &[Host]) {
+        for &victim in victims {
+            match self {
+                Fault::Kill => cell.kill(victim),
+                Fault::Stop => cell.signal(victim, Signal::STOP),
+                Fault::Deaf | Fault::Mute | Fault::Cut => {
+                    for other in cell.hosts.all().filter(|host| !victims.contains(host)) {
+                        if self != Fault::Mute {
+                            cell.hosts.deafen(victim, other);
+                        }
+                        if self != Fault::Deaf {
+                            cell.hosts.deafen(other, victim);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn heal(self, cell: &mut Replicas, victims: &[Host]) {
+        for &victim in victims {
+            match self {
+                Fault::Kill => cell.start(victim),
+                Fault::Stop => cell.signal(victim, Signal::CONT),
+                Fault::Deaf | Fault::Mute | Fault::Cut => cell.hosts.heal(),
+            }
+        }
+    }
+}
+
+/// A cell at work, its leader and so many of its followers struck, healed, and checked.
+async fn survives(masters: usize, fault: Fault, followers: usize) {
+    let Some(mut cell) = Replicas::lay(masters).await else { return };
+    let load = Load::start(&cell, CLIENTS).await;
+    load.goes_on(&cell, 100).await;
+    let old = cell.leader().await;
+    // The prober has a connection before the fault, as a client at work would.
+    load.probe(old.host, PATIENCE).await;
+    let mut victims = vec![old.host];
+    victims.extend(cell.hosts.all().filter(|host| *host != old.host).take(followers));
+    load.ledger().fault_begins();
+    let struck = Instant::now();
+    fault.strike(&mut cell, &victims);
+    load.goes_on(&cell, 200).await;
+    let outage = load.ledger().outage();
+    if fault == Fault::Stop {
+        sleep_until(struck + STOPPED).await;
+        wake_with_a_question(&cell, &load, old).await;
+    } else {
+        let answered = load.probe(old.host, Duration::from_secs(3)).await;
+        assert!(!answered, "a leader without a quorum answered a linearizable read");
+        fault.heal(&mut cell, &victims);
+    }
+    load.goes_on(&cell, 100).await;
+    let ledger = load.ends_well(&cell).await;
+    let new = cell.leader().await;
+    assert!(new.term > old.term, "{new:?} after {old:?}");
+    println!(
+        "{masters} masters, {fault:?}: no write acknowledged for {} ms; {} writes, {} reads; \
+         term {} to {}",
+        outage.as_millis(),
+        *ledger.acknowledged().borrow(),
+        ledger.reads(),
+        old.term,
+        new.term
+    );
+}
+
+/// A read is waiting for the stopped leader when it continues; others lead by then. It may refuse,
+/// and it may answer with what is new, which the ledger judges.
+async fn wake_with_a_question(cell: &Replicas, load: &Load, old: Leader) {
+    let mut question = std::pin::pin!(load.probe(old.host, PATIENCE));
+    let early = timeout(Duration::from_millis(200), &mut question).await;
+    assert!(early.is_err(), "a stopped process answered");
+    cell.signal(old.host, Signal::CONT);
+    question.await;
+    // It has stepped down once it follows somebody in a later term.
+    let now = cell.leader().await;
+    assert!(now.term > old.term, "{now:?} after {old:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_masters_survive_the_kill_of_the_leader() {
+    survives(3, Fault::Kill, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_masters_survive_a_leader_that_stands_still() {
+    survives(3, Fault::Stop, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_masters_survive_a_leader_that_hears_nothing() {
+    survives(3, Fault::Deaf, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_masters_survive_a_leader_that_is_not_heard() {
+    survives(3, Fault::Mute, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_masters_survive_a_leader_that_is_cut_off() {
+    survives(3, Fault::Cut, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "ten processes of an unoptimised build starve each other's timers on two cores"]
+async fn five_masters_survive_the_kill_of_the_leader_and_another() {
+    survives(5, Fault::Kill, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "ten processes of an unoptimised build starve each other's timers on two cores"]
+async fn five_masters_survive_the_cut_of_the_leader_with_another() {
+    survives(5, Fault::Cut, 1).await;
+}
+
+/// A follower that does not hear the leader, and is heard, asks for votes again and again; nobody
+/// who hears the leader may listen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_hears_nothing_does_not_stop_the_others() {
+    let Some(cell) = Replicas::lay(3).await else { return };
+    let load = Load::start(&cell, CLIENTS).await;
+    load.goes_on(&cell, 100).await;
+    let leader = cell.leader().await.host;
+    let victim = cell.hosts.all().find(|host| *host != leader).expect("a follower");
+    load.ledger().fault_begins();
+    cell.hosts.deafen(victim, leader);
+    load.goes_on(&cell, 300).await;
+    let outage = load.ledger().outage();
+    cell.hosts.heal();
+    load.goes_on(&cell, 100).await;
+    load.ends_well(&cell).await;
+    println!("deaf follower: no write acknowledged for {} ms", outage.as_millis());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_quorum_writes_are_refused_clearly_and_stale_reads_go_on() {
+    let Some(mut cell) = Replicas::lay(3).await else { return };
+    let client = cell.client();
+    add_register(&client, 0).await.expect("a user is added");
+    write(&client, 0, 1).await.expect("a write");
+    let leader = cell.leader().await.host;
+    let others: Vec<Host> = cell.hosts.all().filter(|host| *host != leader).collect();
+    for &host in &others {
+        cell.kill(host);
+    }
+    let mut impatient = cell.settings(&[leader]);
+    impatient.deadline = Duration::from_secs(5);
+    impatient.attempt_timeout = impatient.deadline;
+    let impatient = cellwright_api::client::Client::new(impatient).expect("a client");
+    let unsure = [Code::NoQuorum, Code::NoLeader, Code::TimedOut];
+    let refused = write(&impatient, 0, 2).await.expect_err("nobody to write to");
+    assert!(refused.code().is_some_and(|code| unsure.contains(&code)), "{refused}");
+    let refused = read(&impatient, 0).await.expect_err("nobody is sure");
+    assert!(refused.code().is_some_and(|code| unsure.contains(&code)), "{refused}");
+    let stale = impatient.bytes_at(&master(leader), "/v1/users/writer-0", PATIENCE).await;
+    assert!(stale.is_ok(), "a stale read needs nobody: {stale:?}");
+    cell.start(others[0]);
+    // The same write once more, under the same key: the first one may have counted or not.
+    let client = cell.client();
+    timeout(PATIENCE, write(&client, 0, 2)).await.expect("in time").expect("a quorum again");
+    assert_eq!(read(&client, 0).await.expect("a read").value, 2);
+}

@@ -1,0 +1,174 @@
+//! Who may come in and what they may see, with the real binary and real certificates: a join token
+//! is good once, in time and for its name; an agent sees its own machine's work and nobody else's;
+//! what a user may not do is refused and taken down.
+
+use cellwright_api::client::{Client, ClientError, Settings};
+use cellwright_api::enroll::JoinToken;
+use cellwright_api::error::Code;
+use cellwright_api::internal::{AgentOrders, AgentReport, Epoch, PROTOCOL};
+use cellwright_api::types::{AddUser, AuditView, Changed, JobView, NewToken, Page};
+use cellwright_cell::name::Name;
+use cellwright_cell::time::Span;
+use cellwright_tests::binary::{cell, said};
+use cellwright_tests::folder::Folder;
+use cellwright_tests::process::Process;
+use cellwright_tests::replicas::settings;
+use cellwright_tests::{LOOK, PATIENCE};
+use hyper::Method;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// One master with identities, on loopback.
+struct Master {
+    process: Process,
+    address: String,
+    folder: Folder,
+}
+
+impl Master {
+    async fn start() -> Master {
+        let folder = Folder::new();
+        let taken = TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
+        let address = taken.local_addr().expect("it has an address").to_string();
+        drop(taken);
+        let config = folder.path("master.toml");
+        let mut init = Command::new(cell());
+        init.arg("--contexts").arg(folder.path("contexts.toml"));
+        init.args(["master", "init", "--cell", "aa", "--name", "m1", "--advertise", &address]);
+        init.args(["--listen", &address, "--data-dir"]).arg(folder.path("data"));
+        said(init.arg("--config").arg(&config)).expect("a cell is made");
+        let mut start = Command::new(cell());
+        start.args(["master", "start", "--config"]).arg(&config);
+        let process = Process::start(start, &folder.path("master.log"));
+        let master = Master { process, address, folder };
+        let ready = master.client("contexts.toml").text("/readyz").await;
+        assert!(ready.is_ok(), "{ready:?}\n{}", master.process.output());
+        master
+    }
+
+    /// Whoever the contexts file speaks of.
+    fn client(&self, contexts: &str) -> Client {
+        let settings = settings(&self.folder.path(contexts));
+        let settings = Settings { attempt_timeout: PATIENCE, deadline: PATIENCE, ..settings };
+        Client::new(settings).expect("a client")
+    }
+
+    fn cell(&self, arguments: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(cell());
+        command.arg("--contexts").arg(self.folder.path("contexts.toml"));
+        said(command.args(arguments))
+    }
+
+    fn token(&self, machine: &str, more: &[&str]) -> NewToken {
+        let words = ["token", "create", "--agent", machine, "-o", "json"];
+        let made = self.cell(&[&words[..], more].concat()).expect("a token is made");
+        serde_json::from_str(&made).expect("a token in JSON")
+    }
+
+    /// `cell agent join`; the file it writes is named after the machine.
+    fn join(&self, token: &str, machine: &str) -> Result<PathBuf, String> {
+        let config = self.folder.path(&format!("{machine}.toml"));
+        let mut command = Command::new(cell());
+        command.args(["agent", "join", token, "--master", &self.address, "--config"]);
+        said(command.arg(&config))?;
+        Ok(config)
+    }
+
+    /// A user without capabilities, and a client that speaks for them.
+    fn plain_user(&self, user: &str) -> Client {
+        let context = self.cell(&["user", "add", user]).expect("a user is added");
+        let file = self.folder.path(user);
+        cellwright_api::context::write_private(&file, context.as_bytes()).expect("a file");
+        self.client(user)
+    }
+}
+
+#[tokio::test]
+async fn a_join_token_is_good_once_in_time_and_for_its_name() {
+    let master = Master::start().await;
+    let token = master.token("machine-1", &[]).token;
+
+    let mut stolen = JoinToken::parse(&token).expect("a token");
+    stolen.name = Name::new("machine-2").expect("a name");
+    let refused = master.join(stolen.text().expose(), "machine-2").expect_err("another's token");
+    assert!(refused.contains("machine-2"), "{refused}");
+
+    let mut guessed = JoinToken::parse(&token).expect("a token");
+    guessed.secret = cellwright_api::secret::Secret::new("0".repeat(64));
+    let refused = master.join(guessed.text().expose(), "machine-1").expect_err("a guessed secret");
+    assert!(refused.contains("token"), "{refused}");
+
+    master.join(&token, "machine-1").expect("the token's own machine joins, once");
+    std::fs::remove_file(master.folder.path("machine-1.toml")).expect("it was written");
+    let refused = master.join(&token, "machine-1").expect_err("a used token");
+    assert!(refused.contains("used"), "{refused}");
+
+    let short = master.token("machine-3", &["--valid-for", "2s"]);
+    // Its whole life, and a little.
+    sleep(Duration::from_secs(2) + LOOK).await;
+    let refused = master.join(&short.token, "machine-3").expect_err("a token out of time");
+    assert!(refused.contains("expired"), "{refused}");
+    assert!(!master.folder.path("machine-3.toml").exists());
+}
+
+async fn poll(agent: &Client, address: &str, machine: &str) -> Result<AgentOrders, ClientError> {
+    let report = AgentReport {
+        protocol: PROTOCOL,
+        machine: Name::new(machine).expect("a name"),
+        incarnation: 1,
+        taken: Epoch::default(),
+        hang: false,
+        orders_digest: 0,
+        spec: None,
+        tasks: Vec::new(),
+        packages: None,
+        usage: Vec::new(),
+    };
+    agent.poll(address, &report, Span(1000)).await
+}
+
+#[tokio::test]
+async fn an_agent_gets_the_work_of_its_own_machine_and_no_other() {
+    let master = Master::start().await;
+    for machine in ["machine-1", "machine-2"] {
+        master.join(&master.token(machine, &[]).token, machine).expect("it joins");
+    }
+    let agent = master.client("machine-1.toml");
+    poll(&agent, &master.address, "machine-1").await.expect("its own work");
+    let refused = poll(&agent, &master.address, "machine-2").await.expect_err("another's work");
+    assert_eq!(refused.code(), Some(Code::NotAllowed), "{refused}");
+
+    for path in ["/v1/jobs", "/v1/machines/machine-2", "/v1/events", "/v1/watch/jobs"] {
+        let refused = agent.bytes(path).await.expect_err(path);
+        assert_eq!(refused.code(), Some(Code::NotAllowed), "{path}: {refused}");
+    }
+    let name = Name::new("eve").expect("a name");
+    let made = agent.make::<_, Changed>(Method::POST, "/v1/users", Some(&AddUser { name })).await;
+    let refused = made.expect_err("an agent adds no users");
+    assert_eq!(refused.code(), Some(Code::NotAllowed), "{refused}");
+}
+
+#[tokio::test]
+async fn what_a_user_may_not_do_is_refused_and_taken_down() {
+    let master = Master::start().await;
+    let bob = master.plain_user("bob");
+    let seen = bob.get::<Page<JobView>>("/v1/jobs").await.expect("everybody sees jobs");
+    assert_eq!(seen.value.items, []);
+    let body = AddUser { name: Name::new("eve").expect("a name") };
+    let made = bob.make::<_, Changed>(Method::POST, "/v1/users", Some(&body)).await;
+    let refused = made.expect_err("bob manages no users");
+    assert_eq!(refused.code(), Some(Code::NotAllowed), "{refused}");
+    let refused = bob.bytes("/v1/audit").await.expect_err("nor reads the audit log");
+    assert_eq!(refused.code(), Some(Code::NotAllowed), "{refused}");
+
+    let audit = master.client("contexts.toml").get::<Page<AuditView>>("/v1/audit").await;
+    let audit = audit.expect("the administrator reads it").value.items;
+    let line = audit.iter().find(|line| line.caller == "user/bob" && line.object.contains("eve"));
+    let line = line.unwrap_or_else(|| panic!("no line for bob: {audit:#?}"));
+    assert_eq!(line.verdict, Code::NotAllowed.as_str(), "{line:?}");
+    let users = master.cell(&["user", "ls"]).expect("users");
+    assert!(!users.contains("eve"), "{users}");
+}
