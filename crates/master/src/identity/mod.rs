@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `authority` | the cell's own certificate authority |
 //! | `files` | its key and this replica's certificate on disk |
-//! | `caller` | from evidence (certificate, token, nothing) to a [`Caller`](crate::handle::Caller); pure |
+//! | `caller` | from evidence (certificate, token, nothing) to a caller; pure |
 //! | `join` | a join token and a signing request against a certificate; renewal |
 //! | `listener` | the accept loop: handshake, caps, one `Caller` per request |
 //! | `gate` | the listener's questions, answered from the replicated state and the audit log |
