@@ -2,7 +2,7 @@
 //! time, network and disks. Each run is a function of its seed, which a failure prints.
 //!
 //! `CELL_SEED=n` runs one seed, `CELL_SEEDS=from..to` a range; `cargo nextest run -p cellwright-sim
-//! --test cluster` runs five hundred.
+//! --test cluster` runs a thousand.
 
 use cellwright_sim::cluster::{Plan, run};
 use std::ops::Range;
@@ -13,7 +13,7 @@ fn seeds() -> Range<u64> {
     if let Ok(seed) = std::env::var("CELL_SEED") {
         return number(&seed)..number(&seed) + 1;
     }
-    let range = std::env::var("CELL_SEEDS").unwrap_or_else(|_| "0..500".into());
+    let range = std::env::var("CELL_SEEDS").unwrap_or_else(|_| "0..1000".into());
     let (from, to) = range.split_once("..").unwrap_or_else(|| panic!("CELL_SEEDS is from..to"));
     number(from)..number(to)
 }

@@ -13,6 +13,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::watch;
 
 pub type DiskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -59,24 +60,30 @@ pub fn wipe(disk: &dyn Disk) -> io::Result<()> {
 /// the log; taking the disk out of their hands releases its lock at a known point, and is also how
 /// a test cuts the power.
 #[derive(Clone)]
-pub(crate) struct DiskHandle(Arc<Mutex<Option<Arc<dyn Disk>>>>);
+pub(crate) struct DiskHandle(Arc<watch::Sender<Option<Arc<dyn Disk>>>>);
 
 impl DiskHandle {
     pub(crate) fn new(disk: Arc<dyn Disk>) -> DiskHandle {
-        DiskHandle(Arc::new(Mutex::new(Some(disk))))
+        DiskHandle(Arc::new(watch::Sender::new(Some(disk))))
     }
 
     pub(crate) fn get(&self) -> io::Result<Arc<dyn Disk>> {
-        let slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.clone().ok_or_else(closed)
+        self.0.borrow().clone().ok_or_else(closed)
     }
 
     pub(crate) fn close(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.0.send_replace(None);
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.0.borrow().is_none()
+    }
+
+    /// Ends when the disk is taken away.
+    pub(crate) async fn closed(&self) {
+        // An error would mean that the sender is gone, and `self` holds it.
+        let mut disk = self.0.subscribe();
+        let _never = disk.wait_for(Option::is_none).await;
     }
 
     /// Runs `work` where the disk wants blocking work to run.

@@ -199,7 +199,7 @@ impl Replica {
         let network = Network { transport, retry: settings.heartbeat * 2 };
         let raft = Raft::new(id, config, network, log.clone(), applied).await;
         let raft = raft.map_err(|e| OpenError::Raft { what: e.to_string() })?;
-        stand_if_alone(&raft, id).await?;
+        tokio::spawn(stand_if_alone(raft.clone(), id));
         let fence = Fence::default();
         let (sender, status) = watch::channel(Status { id, ..Status::default() });
         let hook = Arc::clone(&settings.on_fatal);
@@ -414,17 +414,18 @@ impl Replica {
     }
 }
 
-/// A single voter need not wait for others to be silent before it stands for election.
-async fn stand_if_alone(raft: &Raft<TypeConfig>, id: NodeId) -> Result<(), OpenError> {
+/// A single voter need not wait for others to be silent before it stands for election. Nobody
+/// waits for this: on a full disk the core answers only once there is room, and the replica is to
+/// be read meanwhile.
+async fn stand_if_alone(raft: Raft<TypeConfig>, id: NodeId) {
     let alone = raft.with_raft_state(move |state| {
         let members = state.membership_state.effective().membership();
         members.voter_ids().eq([id])
     });
-    let failed = |fatal: Fatal<NodeId>| OpenError::Raft { what: fatal.to_string() };
-    if alone.await.map_err(failed)? {
-        raft.trigger().elect().await.map_err(failed)?;
+    if matches!(alone.await, Ok(true)) {
+        // An error means that the core has ended, which the status reports.
+        let _ended = raft.trigger().elect().await;
     }
-    Ok(())
 }
 
 fn next_applied(status: &Status) -> u64 {

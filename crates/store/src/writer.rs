@@ -149,8 +149,15 @@ impl Writer {
     /// purge becomes real only with the snapshot; until then nothing after it may become durable,
     /// or a crash would leave a hole.
     async fn purge(&mut self, upto: LogId) -> Result<(), Stop> {
-        let reached = self.covered.wait_for(|covered| *covered > upto.index).await;
-        reached.map(|_| ()).map_err(|_| Stop::Closed)?;
+        // The snapshot cannot come once the disk is gone, and the core, which owns the other end
+        // of `covered`, ends only after this writer has answered it.
+        tokio::select! {
+            biased;
+            reached = self.covered.wait_for(|covered| *covered > upto.index) => {
+                reached.map(|_| ()).map_err(|_| Stop::Closed)?;
+            }
+            () = self.disk.closed() => return Err(Stop::Closed),
+        }
         self.purged = self.purged.max(Some(upto));
         self.next_index = self.next_index.max(upto.index + 1);
         Ok(())

@@ -33,6 +33,8 @@ pub use world::{Bugs, Cluster, Shape};
 const LOOK: Duration = Duration::from_millis(100);
 /// A healed cell that has not come to rest after this long never will.
 const REST_WITHIN: Duration = Duration::from_secs(120);
+/// A run that is not over after this long waits for something that never comes.
+const OVER_WITHIN: Duration = Duration::from_secs(1800);
 
 /// Quota that never binds.
 const PLENTY: Resources =
@@ -94,7 +96,11 @@ pub fn run(plan: Plan) -> Result<Summary, String> {
         .rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()))
         .build()
         .map_err(|error| error.to_string())?;
-    runtime.block_on(simulate(plan)).map_err(|broken| format!("seed {seed}: {broken}"))
+    let whole = async {
+        let over = tokio::time::timeout(OVER_WITHIN, simulate(plan)).await;
+        over.unwrap_or_else(|_| Err(Broken(format!("stuck: not over after {OVER_WITHIN:?}"))))
+    };
+    runtime.block_on(whole).map_err(|broken| format!("seed {seed}: {broken}"))
 }
 
 async fn simulate(plan: Plan) -> Result<Summary, Broken> {
