@@ -25,13 +25,17 @@ use std::collections::BTreeSet;
 /// Version of these messages. A peer of another major version is refused by name.
 pub const PROTOCOL: u32 = 1;
 
-/// A position in the log together with the term it was seen in. Agents obey only a newer one, so
-/// that a replica left behind by an election cannot give orders.
+/// A position in the log. Agents obey only a newer one, so that a replica left behind cannot give
+/// orders. Only entries that a quorum holds are applied, so the index alone orders all that
+/// replicas of one log can say; the era tells the log of a restored cell from the one before.
+///
+/// Rejected: the replica's term instead. One that was cut off raises its term with every vote it
+/// calls for, and would outrank those that know more.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Epoch {
-    pub term: u64,
+    pub era: u64,
     pub index: u64,
 }
 

@@ -24,6 +24,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: [u8; 8] = *b"CELLCKPT";
@@ -221,7 +222,7 @@ pub fn read(path: &Path) -> Result<(Header, View), CheckpointError> {
     if found != stated {
         return Err(CheckpointError::OtherHash { path: path.to_owned(), found, stated });
     }
-    Ok((header, View { state, index: header.index, term: header.term }))
+    Ok((header, View { state, index: header.index, term: header.term, era: 0 }))
 }
 
 impl Header {
@@ -347,7 +348,11 @@ pub async fn restore(
     settings.keep_entries = 0;
     let empty = Entry { now: view.state.now(), requests: Vec::new() };
     let (id, peer) = me;
-    let seed = Seed(View { index: 0, term: 0, ..view });
+    // Agents that know the old log obey the new one only if its era is higher, whatever they have
+    // seen of the old one since this checkpoint.
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let era = since_1970.map_or(1, |past| u64::try_from(past.as_millis()).unwrap_or(u64::MAX));
+    let seed = Seed(View { index: 0, term: 0, era, ..view });
     let replica = Replica::open(id, settings, disk, Arc::new(Alone), seed).await?;
     replica.bootstrap(BTreeMap::from([(id, peer)])).await.map_err(|e| start(&e))?;
     let mut status = replica.watch();
@@ -412,7 +417,7 @@ mod tests {
 
     /// The state after the given entries of one user each.
     fn after(indexes: impl Iterator<Item = u64>) -> View {
-        let mut view = View { state: State::default(), index: 0, term: 0 };
+        let mut view = View { state: State::default(), index: 0, term: 0, era: 0 };
         let entries: Vec<LoggedEntry> = indexes.map(entry).collect();
         replay(&mut view, 1, &entries, Target::Index(u64::MAX)).unwrap();
         view
@@ -510,6 +515,7 @@ mod tests {
         let view = seen.lock().unwrap().take().unwrap();
         assert_eq!(Counts::of(&view.state).users, 5);
         assert_eq!(view.index, index);
+        assert!(view.era > 0, "agents of the cell before must take its orders");
         let gone = replica.read_entries(index, 1 << 20).await;
         assert!(gone.is_err(), "the log must not reach back before the state");
         replica.shutdown().await;

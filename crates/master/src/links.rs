@@ -3,7 +3,7 @@
 //! replicated state and forwards differences to the leader; a poll hangs until the orders of the
 //! machine change or the interval is over, so the replica sets the rate and changes travel at once.
 //!
-//! Every replica can answer from its own copy of the state: orders carry (term, index) and agents
+//! Every replica can answer from its own copy of the state: orders carry (era, index) and agents
 //! obey only newer ones.
 
 use crate::controller::reclaim::ReclaimFeed;
@@ -161,9 +161,8 @@ impl LinkShard {
 
     /// The complete orders of a machine. A life that is over gets none: it is to kill everything.
     fn orders(&self, report: &AgentReport, machine: MachineId) -> (Epoch, Vec<DesiredTask>) {
-        let term = lock(&self.standing).term;
         self.replicated.with(|view| {
-            let epoch = Epoch { term: term.max(view.term), index: view.index };
+            let epoch = Epoch { era: view.era, index: view.index };
             let row = view.state.machines().get(machine);
             let present = row.is_some_and(|row| {
                 row.status == MachineStatus::Up && row.incarnation == report.incarnation
@@ -307,4 +306,49 @@ pub fn digest(tasks: &[DesiredTask]) -> u64 {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|_| std::process::abort())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::Records;
+    use crate::replicated::CellMachine;
+    use crate::segments::tests::Folder;
+    use crate::settings::Settings;
+    use cellwright_cell::command::{Actor, Command, Entry, Request};
+    use cellwright_cell::encode;
+    use cellwright_cell::name::Name;
+    use cellwright_cell::time::Time;
+    use cellwright_store::Machine;
+
+    #[test]
+    fn orders_of_a_replica_that_knows_less_are_older_however_high_its_term() {
+        let folder = Folder::new();
+        let Settings { events, audit, .. } = Settings::default();
+        let records = Records::open(&folder.disk(), events, audit, Arc::new(|_| {})).unwrap();
+        let replicated = Replicated::new(records);
+        let command = Command::AddUser { name: Name::new("ubar").unwrap() };
+        let requests = vec![Request { by: Actor::System, id: None, command }];
+        let entry = encode::save_entry(&Entry { now: Time(1), requests });
+        CellMachine(replicated.clone()).apply(7, 3, &entry);
+        let settings = LinkSettings { poll: Span(1000), redial: false };
+        let shard = LinkShard::new(replicated, settings);
+        shard.stand(Standing { id: 1, term: 99, ..Standing::default() });
+        let report = AgentReport {
+            protocol: PROTOCOL,
+            machine: Name::new("machine-1").unwrap(),
+            incarnation: 1,
+            taken: Epoch::default(),
+            hang: false,
+            orders_digest: 0,
+            spec: None,
+            tasks: Vec::new(),
+            packages: None,
+            usage: Vec::new(),
+        };
+        let (epoch, _) = shard.orders(&report, MachineId(0));
+        assert!(epoch < Epoch { era: 0, index: 8 }, "{epoch:?}");
+        assert!(epoch > Epoch { era: 0, index: 6 }, "{epoch:?}");
+        assert!(epoch < Epoch { era: 1, index: 1 }, "a restored cell outranks: {epoch:?}");
+    }
 }

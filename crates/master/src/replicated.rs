@@ -26,6 +26,9 @@ pub struct View {
     pub state: State,
     pub index: u64,
     pub term: u64,
+    /// Which log the index counts in: a cell restored from a checkpoint begins a new one, with a
+    /// higher number. Zero in a cell that never was.
+    pub era: u64,
 }
 
 /// An entry as followers of the log get it.
@@ -58,7 +61,7 @@ impl Replicated {
     #[must_use]
     pub fn new(records: Records) -> Arc<Replicated> {
         Arc::new(Replicated {
-            held: RwLock::new(View { state: State::default(), index: 0, term: 0 }),
+            held: RwLock::new(View { state: State::default(), index: 0, term: 0, era: 0 }),
             recent: RwLock::default(),
             hashes: RwLock::default(),
             applied: watch::Sender::new(0),
@@ -201,6 +204,7 @@ pub fn pack(view: &View) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend_from_slice(&view.index.to_le_bytes());
     bytes.extend_from_slice(&view.term.to_le_bytes());
+    bytes.extend_from_slice(&view.era.to_le_bytes());
     bytes.extend_from_slice(&encode::save(&view.state));
     bytes
 }
@@ -212,11 +216,11 @@ pub fn unpack(bytes: &[u8]) -> Result<View, String> {
         let part: [u8; 8] = bytes.get(at..at + 8)?.try_into().ok()?;
         Some(u64::from_le_bytes(part))
     };
-    let (Some(index), Some(term)) = (word(0), word(8)) else {
+    let (Some(index), Some(term), Some(era)) = (word(0), word(8), word(16)) else {
         return Err(format!("a state of {} bytes is too short", bytes.len()));
     };
-    let state = encode::load(&bytes[16..]).map_err(|error| error.to_string())?;
-    Ok(View { state, index, term })
+    let state = encode::load(&bytes[24..]).map_err(|error| error.to_string())?;
+    Ok(View { state, index, term, era })
 }
 
 // A poisoned lock means a panic while the state was being changed: nothing read after it could be

@@ -16,9 +16,10 @@ use cellwright_master::settings::Settings;
 use cellwright_scheduler::{Lane, LinkError, MasterLink, Scheduler};
 use cellwright_store::{Machine, NodeId, OpenError, Peer, Role};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -256,6 +257,9 @@ impl Cluster {
             net: self.net.clone(),
             place: AGENTS + number,
             masters: self.shape.masters,
+            replica: AtomicU64::new(1 + (AGENTS + number) % self.shape.masters),
+            orders: Notify::new(),
+            news: Notify::new(),
             started: self.started,
             flaws: self.flaws.clone(),
         };
@@ -356,29 +360,28 @@ struct AgentLine {
     net: VirtualNet,
     place: Place,
     masters: u64,
+    /// Whom it polls.
+    replica: AtomicU64,
+    /// Orders came, so something else may be the next to change.
+    orders: Notify,
+    /// Something changed that the masters should hear of.
+    news: Notify,
     started: Instant,
     flaws: Flaws,
 }
 
 impl AgentLine {
-    /// Polls a replica, another one when that fails, and sends news as they come.
+    /// Three things at once, none of which may hold up another: a lease ends on time while a
+    /// message is on its way to nowhere.
     async fn run(self) {
-        let mut replica = 1 + self.place % self.masters;
-        loop {
-            let heard = self.poll(&mut replica).await;
-            if heard.is_err() {
-                replica = 1 + replica % self.masters;
-            }
-        }
+        tokio::join!(self.keep_time(), self.tell_news(), self.poll());
     }
 
-    async fn poll(&self, replica: &mut NodeId) -> Result<(), Lost> {
-        let hanging = self.ask(*replica, true);
-        tokio::pin!(hanging);
+    async fn keep_time(&self) {
         loop {
             let due = lock(&self.agent).next_change();
             let at = due.map(|at| self.started + Duration::from_millis(at));
-            let news = async {
+            let change = async {
                 match at {
                     Some(at) => tokio::time::sleep_until(at).await,
                     None => std::future::pending().await,
@@ -386,22 +389,38 @@ impl AgentLine {
             };
             tokio::select! {
                 biased;
-                redial = &mut hanging => {
-                    if let Some(other) = redial? {
-                        *replica = other;
-                    }
-                    return Ok(());
-                }
-                () = news => {
+                () = self.orders.notified() => {}
+                () = change => {
                     let changed = lock(&self.agent).advance(self.now());
                     if changed {
-                        // A lost message costs nothing: the next poll says it again.
-                        let _ = self.ask(*replica, false).await;
+                        self.news.notify_one();
                     } else {
+                        // It waits for others to leave.
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
                 }
             }
+        }
+    }
+
+    /// Sends news as they come. A lost message costs nothing: the next poll says it again.
+    async fn tell_news(&self) {
+        loop {
+            self.news.notified().await;
+            let _lost = self.ask(self.replica.load(Ordering::Relaxed), false).await;
+        }
+    }
+
+    /// Polls a replica, another one when that fails.
+    async fn poll(&self) {
+        loop {
+            let replica = self.replica.load(Ordering::Relaxed);
+            let next = match self.ask(replica, true).await {
+                Ok(Some(other)) => other,
+                Ok(None) => replica,
+                Err(Lost) => 1 + replica % self.masters,
+            };
+            self.replica.store(next, Ordering::Relaxed);
         }
     }
 
@@ -418,6 +437,7 @@ impl AgentLine {
         if agent.incarnation == incarnation {
             let before = agent.taken();
             agent.obey(orders, sent, self.now());
+            self.orders.notify_one();
             if agent.taken() < before {
                 self.flaws.note(format!("machine {} obeyed older orders", self.place - AGENTS));
             }
