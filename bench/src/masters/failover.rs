@@ -129,7 +129,7 @@ fn resize() -> Request {
 /// The same with machines on the line: when does scheduling go on?
 pub async fn resume(flags: Flags) -> io::Result<()> {
     let machines = flags.number("machines", 10_000)?;
-    let kills: u32 = flags.number("kills", 10)?;
+    let kills: u32 = flags.number("kills", 30)?;
     let mut section = Section::new(
         "Leader killed, scheduling again",
         &format!(
@@ -151,6 +151,7 @@ pub async fn resume(flags: Flags) -> io::Result<()> {
         write(&cell, name.clone(), &mut BTreeSet::new()).await?;
         placed(&cell, &name).await?;
         gaps.push(begun.elapsed().as_secs_f64());
+        eprintln!("kill {}: {:.3} s", kill + 1, begun.elapsed().as_secs_f64());
         cell.start_replica(leader)?;
         cell.replica_ready(leader).await?;
         cell.caught_up(leader).await?;

@@ -69,7 +69,8 @@ impl Settings {
             attempt_timeout: Duration::from_secs(10),
             deadline: Duration::from_secs(30),
             backoff: Duration::from_millis(50),
-            backoff_max: Duration::from_secs(2),
+            // An election takes about a second: a client that pauses longer makes it two.
+            backoff_max: Duration::from_millis(400),
             idle: 64,
         }
     }
