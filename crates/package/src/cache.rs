@@ -1,0 +1,431 @@
+//! The packages on a machine: bounded, shared, and as good after a crash as before.
+//!
+//! A package is here twice, as its file for other machines to fetch from and as a folder for tasks
+//! to run from. Both come into being under other names and are moved to their own when they are
+//! whole and synced, the file last; so the disk itself says what is here, and there is no index
+//! that could disagree with it. What a crash cut short is removed at the next start.
+//!
+//! Who needs a package holds a [`Pinned`]; what nobody holds goes when room is needed, longest
+//! unused first. Any number of tasks that want one package wait for one fetch.
+
+mod disk;
+mod fetch;
+mod partial;
+mod source;
+
+pub use fetch::FetchError;
+pub use source::{Source, SourceError};
+
+use crate::digest::PackageDigest;
+use crate::error::PackageError;
+use crate::unpack::Limits;
+use bytes::Bytes;
+use cellwright_cell::spec::PackageRef;
+use disk::Disk;
+use fetch::Fetch;
+use partial::Partial;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// How a cache behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Bytes of files and folders together.
+    pub most_bytes: u64,
+    pub limits: Limits,
+    /// Requests that one source is asked at a time.
+    pub per_source: usize,
+    /// What one request may take.
+    pub request_timeout: Duration,
+    /// How long a source that gave wrong bytes is not asked again.
+    pub shun: Duration,
+    /// Different on every machine, so that machines that fetch the same package at the same time
+    /// begin at different chunks and have something to give each other.
+    pub salt: u64,
+}
+
+impl Settings {
+    #[must_use]
+    pub fn new(most_bytes: u64) -> Settings {
+        Settings {
+            most_bytes,
+            limits: Limits::default(),
+            per_source: 2,
+            request_timeout: Duration::from_secs(20),
+            shun: Duration::from_secs(600),
+            salt: 0,
+        }
+    }
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ObtainError {
+    #[error("package {name}: digest {digest:?} is not valid: 64 digits 0-9 and a-f are allowed")]
+    BadDigest { name: String, digest: String },
+    #[error(
+        "package {name} needs {needed} bytes; the cache has {most} and {pinned} of them are in use"
+    )]
+    NoRoom { name: String, needed: u64, most: u64, pinned: u64 },
+    #[error("package {name}: {why}")]
+    Fetch { name: String, why: Arc<FetchError> },
+}
+
+/// One package that is here.
+struct Held {
+    /// What it takes on disk.
+    bytes: u64,
+    pins: usize,
+    used: u64,
+    /// Its file is not what it should be; it runs what runs and is given to nobody.
+    damaged: bool,
+}
+
+type Outcome = Option<Result<Pinned, ObtainError>>;
+
+/// A package on its way here.
+struct Flight {
+    done: watch::Receiver<Outcome>,
+    partial: Arc<Partial>,
+    reserved: u64,
+}
+
+#[derive(Default)]
+struct Inner {
+    held: BTreeMap<PackageDigest, Held>,
+    flights: BTreeMap<PackageDigest, Flight>,
+    /// Counts uses, for the order of the longest unused.
+    uses: u64,
+    shunned: BTreeMap<String, Instant>,
+}
+
+impl Inner {
+    fn taken(&self) -> u64 {
+        let held: u64 = self.held.values().map(|held| held.bytes).sum();
+        held + self.flights.values().map(|flight| flight.reserved).sum::<u64>()
+    }
+
+    fn pinned_bytes(&self) -> u64 {
+        let pinned = self.held.values().filter(|held| held.pins > 0);
+        let flying = self.flights.values().map(|flight| flight.reserved);
+        pinned.map(|held| held.bytes).chain(flying).sum()
+    }
+
+    fn touch(&mut self, digest: PackageDigest) {
+        self.uses += 1;
+        if let Some(held) = self.held.get_mut(&digest) {
+            held.used = self.uses;
+        }
+    }
+
+    /// What has to go for `needed` more bytes, longest unused first.
+    fn to_evict(&self, needed: u64, most: u64) -> Option<Vec<PackageDigest>> {
+        let mut over = (self.taken() + needed).saturating_sub(most);
+        let mut idle: Vec<_> = self.held.iter().filter(|(_, held)| held.pins == 0).collect();
+        idle.sort_by_key(|(_, held)| held.used);
+        let mut out = Vec::new();
+        for (digest, held) in idle {
+            if over == 0 {
+                break;
+            }
+            over = over.saturating_sub(held.bytes);
+            out.push(*digest);
+        }
+        (over == 0).then_some(out)
+    }
+}
+
+struct Shared {
+    disk: Disk,
+    settings: Settings,
+    inner: Mutex<Inner>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Cheap to clone; clones are the same cache.
+#[derive(Clone)]
+pub struct Cache {
+    shared: Arc<Shared>,
+}
+
+/// A package in use. It stays here as long as one of these does.
+#[derive(Clone)]
+pub struct Pinned {
+    hold: Arc<Hold>,
+}
+
+struct Hold {
+    digest: PackageDigest,
+    folder: PathBuf,
+    shared: Arc<Shared>,
+}
+
+impl Pinned {
+    #[must_use]
+    pub fn digest(&self) -> PackageDigest {
+        self.hold.digest
+    }
+
+    /// The unpacked package. Tasks must not be able to write here.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.hold.folder
+    }
+}
+
+impl std::fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pinned({})", self.hold.digest)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut inner = self.shared.lock();
+        inner.touch(self.digest);
+        if let Some(held) = inner.held.get_mut(&self.digest) {
+            held.pins = held.pins.saturating_sub(1);
+        }
+        drop(inner);
+        self.shared.disk.touch(self.digest);
+    }
+}
+
+impl Cache {
+    /// Finds what is on disk, removes what a crash left behind, and what is beyond the bound.
+    ///
+    /// # Errors
+    /// When the folder cannot be read or written.
+    pub fn open(folder: &Path, settings: Settings) -> Result<Cache, PackageError> {
+        let disk = Disk::open(folder)?;
+        let mut inner = Inner::default();
+        for (digest, bytes) in disk.scan()? {
+            inner.uses += 1;
+            let used = inner.uses;
+            inner.held.insert(digest, Held { bytes, pins: 0, used, damaged: false });
+        }
+        for digest in inner.to_evict(0, settings.most_bytes).unwrap_or_default() {
+            inner.held.remove(&digest);
+            disk.remove(digest)?;
+        }
+        Ok(Cache { shared: Arc::new(Shared { disk, settings, inner: Mutex::new(inner) }) })
+    }
+
+    /// What is here, for the machine's report.
+    #[must_use]
+    pub fn held(&self) -> Vec<PackageDigest> {
+        self.shared.lock().held.keys().copied().collect()
+    }
+
+    /// Bytes on disk, those on their way included.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.shared.lock().taken()
+    }
+
+    /// The package, from here if it is here, else from whoever of `sources` has it.
+    ///
+    /// # Errors
+    /// When there is no room, or no source gives the whole of it.
+    pub async fn obtain(
+        &self,
+        package: &PackageRef,
+        sources: Vec<Arc<dyn Source>>,
+    ) -> Result<Pinned, ObtainError> {
+        let Some(digest) = PackageDigest::parse(package.digest.as_str()) else {
+            let (name, digest) = (package.name.to_string(), package.digest.to_string());
+            return Err(ObtainError::BadDigest { name, digest });
+        };
+        let mut done = match self.begin(package, digest, sources)? {
+            Begun::Here(pinned) => return Ok(pinned),
+            Begun::Coming(done) => done,
+        };
+        match done.wait_for(Option::is_some).await {
+            Ok(outcome) => match &*outcome {
+                Some(result) => result.clone(),
+                None => Err(self.cut_short(package)),
+            },
+            Err(_) => Err(self.cut_short(package)),
+        }
+    }
+
+    fn cut_short(&self, package: &PackageRef) -> ObtainError {
+        let why = Arc::new(FetchError::CutShort);
+        ObtainError::Fetch { name: package.name.to_string(), why }
+    }
+
+    /// Bytes of a package that is here, or of as much of one as has arrived.
+    ///
+    /// # Errors
+    /// When they are not here.
+    pub async fn read(
+        &self,
+        digest: PackageDigest,
+        from: u64,
+        length: u32,
+    ) -> Result<Bytes, SourceError> {
+        let flying = {
+            let mut inner = self.shared.lock();
+            match inner.held.get(&digest) {
+                Some(held) if !held.damaged => {
+                    inner.touch(digest);
+                    None
+                }
+                Some(_) => return Err(SourceError::Lacks),
+                None => match inner.flights.get(&digest) {
+                    Some(flight) => Some(Arc::clone(&flight.partial)),
+                    None => return Err(SourceError::Lacks),
+                },
+            }
+        };
+        let shared = Arc::clone(&self.shared);
+        let read = tokio::task::spawn_blocking(move || match flying {
+            Some(partial) => partial.read(from, length),
+            None => match shared.disk.read(digest, from, length) {
+                Err(SourceError::Wrong) => {
+                    tracing::error!(package = %digest, "package damaged on disk; no longer given");
+                    if let Some(held) = shared.lock().held.get_mut(&digest) {
+                        held.damaged = true;
+                    }
+                    Err(SourceError::Lacks)
+                }
+                read => read,
+            },
+        });
+        read.await.unwrap_or(Err(SourceError::Lacks))
+    }
+
+    fn pin(&self, inner: &mut Inner, digest: PackageDigest) -> Option<Pinned> {
+        let held = inner.held.get_mut(&digest)?;
+        held.pins += 1;
+        inner.touch(digest);
+        let folder = self.shared.disk.folder(digest);
+        let shared = Arc::clone(&self.shared);
+        Some(Pinned { hold: Arc::new(Hold { digest, folder, shared }) })
+    }
+
+    fn begin(
+        &self,
+        package: &PackageRef,
+        digest: PackageDigest,
+        sources: Vec<Arc<dyn Source>>,
+    ) -> Result<Begun, ObtainError> {
+        let mut inner = self.shared.lock();
+        if let Some(pinned) = self.pin(&mut inner, digest) {
+            return Ok(Begun::Here(pinned));
+        }
+        if let Some(flight) = inner.flights.get(&digest) {
+            return Ok(Begun::Coming(flight.done.clone()));
+        }
+        // File and folder; nothing is compressed, so the folder is no larger than the file, blocks
+        // of small files apart.
+        let reserved = package.bytes.saturating_mul(2);
+        self.make_room(&mut inner, reserved).map_err(|(pinned, why)| match why {
+            None => ObtainError::NoRoom {
+                name: package.name.to_string(),
+                needed: reserved,
+                most: self.shared.settings.most_bytes,
+                pinned,
+            },
+            Some(why) => failed(package, FetchError::Package(why)),
+        })?;
+        let partial = Partial::create(self.shared.disk.incoming(digest), package.bytes);
+        let partial = Arc::new(partial.map_err(|why| failed(package, FetchError::Package(why)))?);
+        let (tell, done) = watch::channel(None);
+        let sources = self.not_shunned(&mut inner, sources);
+        let flight = Flight { done: done.clone(), partial: Arc::clone(&partial), reserved };
+        inner.flights.insert(digest, flight);
+        drop(inner);
+        let (cache, package) = (self.clone(), package.clone());
+        // A task of its own: whoever asked first may give up while others still wait.
+        tokio::spawn(async move {
+            let outcome = cache.bring(&package, digest, &partial, sources).await;
+            tell.send_replace(Some(outcome));
+        });
+        Ok(Begun::Coming(done))
+    }
+
+    /// # Errors
+    /// With what is in use when nothing more can go.
+    fn make_room(&self, inner: &mut Inner, needed: u64) -> Result<(), (u64, Option<PackageError>)> {
+        let Some(going) = inner.to_evict(needed, self.shared.settings.most_bytes) else {
+            return Err((inner.pinned_bytes(), None));
+        };
+        for digest in going {
+            inner.held.remove(&digest);
+            let trash = self.shared.disk.hide(digest).map_err(|why| (0, Some(why)))?;
+            tokio::task::spawn_blocking(move || {
+                if let Err(why) = std::fs::remove_dir_all(&trash) {
+                    tracing::warn!(path = %trash.display(), %why, "old package not removed");
+                }
+            });
+        }
+        Ok(())
+    }
+
+    fn not_shunned(
+        &self,
+        inner: &mut Inner,
+        sources: Vec<Arc<dyn Source>>,
+    ) -> Vec<Arc<dyn Source>> {
+        let now = Instant::now();
+        inner.shunned.retain(|_, until| *until > now);
+        sources.into_iter().filter(|s| !inner.shunned.contains_key(s.name())).collect()
+    }
+
+    async fn bring(
+        &self,
+        package: &PackageRef,
+        digest: PackageDigest,
+        partial: &Arc<Partial>,
+        sources: Vec<Arc<dyn Source>>,
+    ) -> Result<Pinned, ObtainError> {
+        let settings = self.shared.settings;
+        let mut fetch = Fetch::new(digest, package.bytes, settings, sources, Arc::clone(partial));
+        let place = self.shared.disk.place(digest);
+        let fetched = fetch.run(place).await;
+        let liars = fetch.liars();
+        let shared = Arc::clone(&self.shared);
+        let measured = tokio::task::spawn_blocking(move || shared.disk.bytes_of(digest)).await;
+        let mut inner = self.shared.lock();
+        let until = Instant::now() + settings.shun;
+        for name in liars {
+            tracing::warn!(source = %name, package = %digest, "source gave wrong bytes; shunned");
+            inner.shunned.insert(name, until);
+        }
+        inner.flights.remove(&digest);
+        partial.discard();
+        fetched.map_err(|why| failed(package, why))?;
+        let measured = measured.map_err(|_| failed(package, FetchError::CutShort))?;
+        let bytes = measured.map_err(|why| failed(package, FetchError::Package(why)))?;
+        // Small files take more than their bytes.
+        if let Err((pinned, _)) = self.make_room(&mut inner, bytes) {
+            let removed = self.shared.disk.remove(digest);
+            removed.map_err(|why| failed(package, FetchError::Package(why)))?;
+            let (name, most) = (package.name.to_string(), settings.most_bytes);
+            return Err(ObtainError::NoRoom { name, needed: bytes, most, pinned });
+        }
+        inner.held.insert(digest, Held { bytes, pins: 0, used: 0, damaged: false });
+        let pinned = self.pin(&mut inner, digest);
+        pinned.ok_or_else(|| failed(package, FetchError::CutShort))
+    }
+}
+
+enum Begun {
+    Here(Pinned),
+    Coming(watch::Receiver<Outcome>),
+}
+
+fn failed(package: &PackageRef, why: FetchError) -> ObtainError {
+    ObtainError::Fetch { name: package.name.to_string(), why: Arc::new(why) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,340 @@
+//! Fetching one package from many: who is asked for which chunk, and what becomes of the answers.
+//!
+//! With a head that somebody vouches for, every chunk is checked when it arrives, from whomever; a
+//! source that gave a wrong one is not asked again. Other machines are asked before masters, who
+//! have better things to do; a master is asked while fewer than a handful of machines help, and for
+//! what none of them has. Near the end, idle sources are asked for chunks that are late elsewhere,
+//! so that one slow machine does not hold up the rest.
+//!
+//! Without such a head (no master answers) one machine at a time is taken at its word for all of
+//! it, and the digest of the whole decides.
+
+use super::disk::Place;
+use super::partial::Partial;
+use super::source::{Source, SourceError};
+use super::{PackageDigest, Settings};
+use crate::error::{PackageError, at};
+use crate::head::{CHUNK_BYTES, Head, Parsed};
+use crate::unpack::unpack;
+use bytes::Bytes;
+use cellwright_api::secret::sha256;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs;
+use std::sync::Arc;
+
+/// Failures in a row after which a source is left alone.
+const PATIENCE: u32 = 3;
+/// With so many machines helping, masters are not needed.
+const ENOUGH_MACHINES: usize = 4;
+/// First bytes asked for: the head of a package of half a gigabyte.
+const FIRST_BYTES: u32 = 1 << 16;
+
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    #[error("no source is known")]
+    NoSource,
+    #[error("no source gave it: {0}")]
+    AllFailed(String),
+    #[error("{0}")]
+    Package(#[from] PackageError),
+    #[error("the fetch was cut short")]
+    CutShort,
+}
+
+struct Asked {
+    source: Arc<dyn Source>,
+    /// Requests on their way.
+    busy: usize,
+    failures: u32,
+    lacks: BTreeSet<u32>,
+    /// Why it is not asked any more.
+    gone: Option<SourceError>,
+}
+
+impl Asked {
+    fn alive(&self) -> bool {
+        self.gone.is_none()
+    }
+}
+
+pub(super) struct Fetch {
+    digest: PackageDigest,
+    bytes: u64,
+    settings: Settings,
+    asked: Vec<Asked>,
+    partial: Arc<Partial>,
+}
+
+type Answer = (usize, u32, Result<Bytes, SourceError>);
+
+impl Fetch {
+    pub(super) fn new(
+        digest: PackageDigest,
+        bytes: u64,
+        settings: Settings,
+        sources: Vec<Arc<dyn Source>>,
+        partial: Arc<Partial>,
+    ) -> Fetch {
+        let asked = sources.into_iter().map(|source| Asked {
+            source,
+            busy: 0,
+            failures: 0,
+            lacks: BTreeSet::new(),
+            gone: None,
+        });
+        Fetch { digest, bytes, settings, asked: asked.collect(), partial }
+    }
+
+    /// Who gave bytes that were not the package's.
+    pub(super) fn liars(&self) -> Vec<String> {
+        let liars = self.asked.iter().filter(|a| a.gone == Some(SourceError::Wrong));
+        liars.map(|asked| asked.source.name().to_owned()).collect()
+    }
+
+    /// Fetches, checks, unpacks, and puts file and folder in their place.
+    pub(super) async fn run(&mut self, place: Place) -> Result<(), FetchError> {
+        if self.asked.is_empty() {
+            return Err(FetchError::NoSource);
+        }
+        let vouching: Vec<usize> = self.those(true);
+        for at in vouching {
+            if let Some((head, start)) = self.head_from(at).await {
+                self.partial.begin(&head, &start)?;
+                let everybody: Vec<usize> = (0..self.asked.len()).collect();
+                self.chunks(&head, &everybody).await?;
+                return self.settle(place).await;
+            }
+        }
+        for at in self.those(false) {
+            let Some((head, start)) = self.head_from(at).await else { continue };
+            self.partial.begin(&head, &start)?;
+            if self.chunks(&head, &[at]).await.is_err() {
+                continue;
+            }
+            match self.settle(place.clone()).await {
+                Err(FetchError::Package(PackageError::OtherContent { .. })) => {
+                    self.asked[at].gone = Some(SourceError::Wrong);
+                }
+                done => return done,
+            }
+        }
+        Err(self.all_failed())
+    }
+
+    fn those(&self, vouching: bool) -> Vec<usize> {
+        let asked = self.asked.iter().enumerate();
+        asked.filter(|(_, a)| a.source.vouches() == vouching).map(|(at, _)| at).collect()
+    }
+
+    async fn head_from(&mut self, at: usize) -> Option<(Head, Vec<u8>)> {
+        let mut wanted = u64::from(FIRST_BYTES).min(self.bytes);
+        loop {
+            let length = u32::try_from(wanted).ok()?;
+            let start = match self.request(at, 0, length).await {
+                Ok(start) => start,
+                Err(why) => {
+                    self.asked[at].gone = Some(why);
+                    return None;
+                }
+            };
+            match Head::parse(&start, self.bytes) {
+                Ok(Parsed::Head(head)) => return Some((head, start.into())),
+                Ok(Parsed::Needs(more)) => wanted = more,
+                Err(why) => {
+                    self.asked[at].gone = Some(SourceError::Failed(why.to_string()));
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn request(
+        &self,
+        at: usize,
+        from: u64,
+        length: u32,
+    ) -> BoxFuture<'static, Result<Bytes, SourceError>> {
+        let source = Arc::clone(&self.asked[at].source);
+        let (digest, limit) = (self.digest, self.settings.request_timeout);
+        Box::pin(async move {
+            match tokio::time::timeout(limit, source.read(digest, from, length)).await {
+                Ok(Ok(bytes)) if bytes.len() as u64 == u64::from(length) => Ok(bytes),
+                Ok(Ok(_)) => Err(SourceError::Wrong),
+                Ok(Err(why)) => Err(why),
+                Err(_) => Err(SourceError::Failed("did not answer in time".into())),
+            }
+        })
+    }
+
+    /// Brings all chunks in from those of `from`.
+    async fn chunks(&mut self, head: &Head, from: &[usize]) -> Result<(), FetchError> {
+        let head = Arc::new(head.clone());
+        let mut board = Board::new(head.count(), self.settings.salt);
+        let mut answers: FuturesUnordered<BoxFuture<'static, Result<Answer, PackageError>>> =
+            FuturesUnordered::new();
+        while !board.missing.is_empty() {
+            while let Some((at, chunk)) = self.next(&mut board, from) {
+                answers.push(self.one(&head, at, chunk));
+            }
+            let Some(answer) = answers.next().await else { return Err(self.all_failed()) };
+            let (at, chunk, outcome) = answer?;
+            board.back(at, chunk, outcome.is_ok());
+            let asked = &mut self.asked[at];
+            asked.busy -= 1;
+            match outcome {
+                Ok(_) => asked.failures = 0,
+                Err(SourceError::Lacks) => drop(asked.lacks.insert(chunk)),
+                Err(SourceError::Wrong) => asked.gone = Some(SourceError::Wrong),
+                Err(why) => {
+                    asked.failures += 1;
+                    if asked.failures >= PATIENCE {
+                        asked.gone = Some(why);
+                    }
+                }
+            }
+        }
+        for asked in &mut self.asked {
+            asked.busy = 0;
+        }
+        Ok(())
+    }
+
+    /// One chunk from one source, checked and written.
+    fn one(
+        &mut self,
+        head: &Arc<Head>,
+        at: usize,
+        chunk: u32,
+    ) -> BoxFuture<'static, Result<Answer, PackageError>> {
+        self.asked[at].busy += 1;
+        let (start, length) = head.range_of(chunk);
+        let request = self.request(at, start, length);
+        let (head, partial) = (Arc::clone(head), Arc::clone(&self.partial));
+        Box::pin(async move {
+            let bytes = match request.await {
+                Ok(bytes) => bytes,
+                Err(why) => return Ok((at, chunk, Err(why))),
+            };
+            let work = move || {
+                if head.chunks.get(chunk as usize) != Some(&sha256(&bytes)) {
+                    return Ok((at, chunk, Err(SourceError::Wrong)));
+                }
+                partial.put(&head, chunk, &bytes)?;
+                Ok((at, chunk, Ok(bytes)))
+            };
+            match tokio::task::spawn_blocking(work).await {
+                Ok(answer) => answer,
+                Err(why) => Ok((at, chunk, Err(SourceError::Failed(why.to_string())))),
+            }
+        })
+    }
+
+    /// Who is asked for what next. Machines come before masters, the less busy before the busier.
+    fn next(&self, board: &mut Board, from: &[usize]) -> Option<(usize, u32)> {
+        let usable = |at: &&usize| {
+            let asked = &self.asked[**at];
+            asked.alive() && asked.busy < self.settings.per_source
+        };
+        let mut free: Vec<usize> = from.iter().filter(usable).copied().collect();
+        free.sort_by_key(|at| (self.asked[*at].source.vouches(), self.asked[*at].busy, *at));
+        let machine = |at: &&usize| {
+            let asked = &self.asked[**at];
+            // One that does not answer helps nobody.
+            asked.alive() && asked.failures == 0 && !asked.source.vouches()
+        };
+        let machines: Vec<usize> = from.iter().filter(machine).copied().collect();
+        free.into_iter().find_map(|at| {
+            let spare = self.asked[at].source.vouches() && machines.len() >= ENOUGH_MACHINES;
+            let none_has = |chunk: u32| {
+                machines.iter().all(|machine| self.asked[*machine].lacks.contains(&chunk))
+            };
+            let may =
+                |chunk: u32| !self.asked[at].lacks.contains(&chunk) && (!spare || none_has(chunk));
+            board.take(at, may).map(|chunk| (at, chunk))
+        })
+    }
+
+    /// Checks the whole, unpacks it, and moves folder and file to their places, in that order.
+    async fn settle(&self, place: Place) -> Result<(), FetchError> {
+        let (partial, limits) = (Arc::clone(&self.partial), self.settings.limits);
+        let (digest, bytes) = (self.digest, self.bytes);
+        let work = move || -> Result<(), PackageError> {
+            let mut folder = partial.path.clone().into_os_string();
+            folder.push(".folder");
+            let folder = std::path::PathBuf::from(folder);
+            unpack(partial.reader()?, bytes, &folder, limits, Some(digest))?;
+            partial.sync()?;
+            fs::rename(&folder, &place.folder).map_err(at(&place.folder))?;
+            fs::rename(&partial.path, &place.file).map_err(at(&place.file))?;
+            for path in [&place.folder, &place.file] {
+                if let Some(above) = path.parent() {
+                    fs::File::open(above).and_then(|dir| dir.sync_all()).map_err(at(above))?;
+                }
+            }
+            Ok(())
+        };
+        match tokio::task::spawn_blocking(work).await {
+            Ok(done) => Ok(done?),
+            Err(_) => Err(FetchError::CutShort),
+        }
+    }
+
+    fn all_failed(&self) -> FetchError {
+        let reasons = self.asked.iter().map(|asked| {
+            let why = asked.gone.clone().unwrap_or(SourceError::Lacks);
+            format!("{}: {why}", asked.source.name())
+        });
+        FetchError::AllFailed(reasons.collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// Which chunks are missing and who is on them.
+struct Board {
+    missing: BTreeSet<u32>,
+    queue: VecDeque<u32>,
+    /// Who was asked and has not answered, by chunk.
+    flying: BTreeMap<u32, Vec<usize>>,
+}
+
+impl Board {
+    fn new(count: u32, salt: u64) -> Board {
+        let start = u32::try_from(salt % u64::from(count.max(1))).unwrap_or(0);
+        let queue = (start..count).chain(0..start).collect();
+        Board { missing: (0..count).collect(), queue, flying: BTreeMap::new() }
+    }
+
+    /// The next chunk that `source` may be asked for; when all are on their way, the first that
+    /// only one other was asked for.
+    fn take(&mut self, source: usize, may: impl Fn(u32) -> bool) -> Option<u32> {
+        let found = match self.queue.iter().position(|chunk| may(*chunk)) {
+            Some(at) => self.queue.remove(at),
+            None if self.queue.is_empty() => {
+                let late = self.flying.iter();
+                let late = late.filter(|(_, asked)| asked.len() == 1 && !asked.contains(&source));
+                late.map(|(chunk, _)| *chunk).find(|chunk| may(*chunk))
+            }
+            None => None,
+        }?;
+        self.flying.entry(found).or_default().push(source);
+        Some(found)
+    }
+
+    fn back(&mut self, source: usize, chunk: u32, arrived: bool) {
+        let mut waiting = self.flying.remove(&chunk).unwrap_or_default();
+        waiting.retain(|asked| *asked != source);
+        if arrived {
+            self.missing.remove(&chunk);
+        } else if self.missing.contains(&chunk) {
+            if waiting.is_empty() {
+                self.queue.push_back(chunk);
+            } else {
+                self.flying.insert(chunk, waiting);
+            }
+        }
+    }
+}
+
+const _: () = assert!(FIRST_BYTES <= CHUNK_BYTES);

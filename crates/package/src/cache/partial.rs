@@ -1,0 +1,91 @@
+//! A package on its way in: a file, and which chunks of it are there. What is there can be given to
+//! others already, so that a package spreads while it arrives.
+
+use super::source::SourceError;
+use crate::error::{PackageError, at};
+use crate::head::Head;
+use bytes::Bytes;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(super) struct Partial {
+    pub(super) path: PathBuf,
+    file: File,
+    have: Mutex<Have>,
+}
+
+#[derive(Default)]
+struct Have {
+    head: Option<Head>,
+    chunks: Vec<bool>,
+}
+
+impl Partial {
+    pub(super) fn create(path: PathBuf, bytes: u64) -> Result<Partial, PackageError> {
+        let options = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+        let file = options.map_err(at(&path))?;
+        file.set_len(bytes).map_err(at(&path))?;
+        Ok(Partial { path, file, have: Mutex::default() })
+    }
+
+    /// Starts over with this head, which has been read from `start`.
+    pub(super) fn begin(&self, head: &Head, start: &[u8]) -> Result<(), PackageError> {
+        let end = usize::try_from(head.body_start).unwrap_or(usize::MAX).min(start.len());
+        self.file.write_all_at(&start[..end], 0).map_err(at(&self.path))?;
+        *self.lock() = Have { head: Some(head.clone()), chunks: vec![false; head.chunks.len()] };
+        Ok(())
+    }
+
+    /// A chunk that was checked.
+    pub(super) fn put(&self, head: &Head, chunk: u32, bytes: &[u8]) -> Result<(), PackageError> {
+        let (from, _) = head.range_of(chunk);
+        self.file.write_all_at(bytes, from).map_err(at(&self.path))?;
+        if let Some(have) = self.lock().chunks.get_mut(chunk as usize) {
+            *have = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn sync(&self) -> Result<(), PackageError> {
+        self.file.sync_all().map_err(at(&self.path))
+    }
+
+    pub(super) fn reader(&self) -> Result<File, PackageError> {
+        File::open(&self.path).map_err(at(&self.path))
+    }
+
+    /// What of the range is here; all of it or nothing.
+    pub(super) fn read(&self, from: u64, length: u32) -> Result<Bytes, SourceError> {
+        let end = from.saturating_add(u64::from(length));
+        {
+            let have = self.lock();
+            let head = have.head.as_ref().ok_or(SourceError::Lacks)?;
+            if end > head.total() {
+                return Err(SourceError::Lacks);
+            }
+            let size = u64::from(head.chunk_bytes);
+            let first = from.saturating_sub(head.body_start) / size;
+            let last = end.saturating_sub(head.body_start).div_ceil(size);
+            let here = |chunk| usize::try_from(chunk).ok().and_then(|c| have.chunks.get(c));
+            if !(first..last).all(|chunk| here(chunk) == Some(&true)) {
+                return Err(SourceError::Lacks);
+            }
+        }
+        let mut bytes = vec![0; length as usize];
+        let read = self.file.read_exact_at(&mut bytes, from);
+        read.map_err(|why| SourceError::Failed(why.to_string()))?;
+        Ok(bytes.into())
+    }
+
+    /// Removes the file, unless it has moved to its place.
+    pub(super) fn discard(&self) {
+        // Should it stay, the next start removes it.
+        let _left_behind = fs::remove_file(&self.path);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Have> {
+        self.have.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,378 @@
+//! Several caches and sources on one machine. Sources in memory count what they are asked and can
+//! lie, die or hang; the last tests go over real sockets.
+
+use super::*;
+use crate::build::{Built, build};
+use crate::head::CHUNK_BYTES;
+use crate::http::{HttpSource, router};
+use crate::testing::{Folder, names};
+use cellwright_api::client::Client;
+use cellwright_api::client::Settings as ClientSettings;
+use cellwright_cell::name::Token;
+use futures::future::BoxFuture;
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::Notify;
+
+/// A package of `chunks` chunks and a little.
+fn package(folder: &Folder, name: &str, chunks: usize) -> (PackageRef, Bytes) {
+    let from = folder.path(&format!("{name}.d"));
+    fs::create_dir_all(&from).unwrap();
+    let seed = name.bytes().map(usize::from).sum::<usize>();
+    let content: Vec<u8> =
+        (0..chunks * CHUNK_BYTES as usize).map(|n| ((n / 7 + seed) % 251) as u8).collect();
+    fs::write(from.join("content"), content).unwrap();
+    fs::write(from.join("name"), name).unwrap();
+    let file = folder.path(name);
+    let Built { digest, bytes, .. } = build(&from, &file).unwrap();
+    let name = Token::new(name).unwrap();
+    let reference = PackageRef { name, digest: digest.token().unwrap(), bytes };
+    (reference, fs::read(file).unwrap().into())
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Honest,
+    /// Every byte of every chunk is wrong; the head is right.
+    Lies,
+    /// The head is another package's.
+    OtherHead,
+    /// Fails after this many answers.
+    DiesAfter(u64),
+    /// Answers when told to.
+    Hangs,
+}
+
+struct Fake {
+    name: String,
+    vouches: bool,
+    way: Way,
+    content: Bytes,
+    asked: AtomicU64,
+    go: Notify,
+}
+
+impl Fake {
+    fn new(name: &str, vouches: bool, way: Way, content: &Bytes) -> Arc<Fake> {
+        let (name, content) = (name.to_owned(), content.clone());
+        Arc::new(Fake { name, vouches, way, content, asked: AtomicU64::new(0), go: Notify::new() })
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+impl Source for Fake {
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn vouches(&self) -> bool {
+        self.vouches
+    }
+    fn read(
+        &self,
+        _: PackageDigest,
+        from: u64,
+        length: u32,
+    ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
+        Box::pin(async move {
+            let before = self.asked.fetch_add(1, Ordering::SeqCst);
+            if self.way == Way::Hangs {
+                self.go.notified().await;
+            }
+            if matches!(self.way, Way::DiesAfter(after) if before >= after) {
+                return Err(SourceError::Failed("away".into()));
+            }
+            let from = usize::try_from(from).unwrap();
+            let mut bytes = self.content[from..from + length as usize].to_vec();
+            if self.way == Way::Lies && from > 0 {
+                bytes.iter_mut().for_each(|b| *b = !*b);
+            }
+            Ok(bytes.into())
+        })
+    }
+}
+
+fn open(folder: &Folder, name: &str, most_bytes: u64) -> Cache {
+    let settings =
+        Settings { request_timeout: Duration::from_secs(60), ..Settings::new(most_bytes) };
+    Cache::open(&folder.path(name), settings).unwrap()
+}
+
+fn sources(list: &[&Arc<Fake>]) -> Vec<Arc<dyn Source>> {
+    list.iter().map(|fake| Arc::clone(*fake) as Arc<dyn Source>).collect()
+}
+
+const PLENTY: u64 = 1 << 30;
+
+#[tokio::test]
+async fn a_package_arrives_whole_and_is_here_the_next_time() {
+    let folder = Folder::new();
+    let (reference, content) = package(&folder, "server", 3);
+    let master = Fake::new("master", true, Way::Honest, &content);
+    let cache = open(&folder, "cache", PLENTY);
+    let pinned = cache.obtain(&reference, sources(&[&master])).await.unwrap();
+    assert_eq!(fs::read_to_string(pinned.folder().join("name")).unwrap(), "server");
+    let asked = master.asked();
+    assert!(asked >= 5, "a head and four chunks: {asked}");
+    cache.obtain(&reference, vec![]).await.unwrap();
+    assert_eq!(master.asked(), asked);
+    assert_eq!(cache.held(), [pinned.digest()]);
+    let whole = cache.read(pinned.digest(), 0, u32::try_from(content.len()).unwrap()).await;
+    assert_eq!(whole.unwrap(), content);
+    assert_eq!(names(&folder.path("cache/incoming")), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn requests_for_one_package_share_one_fetch_even_when_the_first_gives_up() {
+    let folder = Folder::new();
+    let (reference, content) = package(&folder, "server", 1);
+    let master = Fake::new("master", true, Way::Hangs, &content);
+    let cache = open(&folder, "cache", PLENTY);
+    let ask = |reference: PackageRef, from: Vec<Arc<dyn Source>>| {
+        let cache = cache.clone();
+        tokio::spawn(async move { cache.obtain(&reference, from).await })
+    };
+    let first = ask(reference.clone(), sources(&[&master]));
+    while master.asked() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let rest: Vec<_> = (0..5).map(|_| ask(reference.clone(), vec![])).collect();
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+    let feed = {
+        let master = Arc::clone(&master);
+        tokio::spawn(async move {
+            loop {
+                master.go.notify_one();
+                tokio::task::yield_now().await;
+            }
+        })
+    };
+    for waiter in rest {
+        waiter.await.unwrap().unwrap();
+    }
+    feed.abort();
+    assert_eq!(master.asked(), 3, "a head and two chunks, once");
+}
+
+#[tokio::test]
+async fn machines_are_asked_before_masters_and_a_liar_is_caught_and_shunned() {
+    let folder = Folder::new();
+    let (reference, content) = package(&folder, "server", 12);
+    let master = Fake::new("master", true, Way::Honest, &content);
+    let liar = Fake::new("liar", false, Way::Lies, &content);
+    let honest: Vec<_> =
+        (0..5).map(|n| Fake::new(&format!("machine{n}"), false, Way::Honest, &content)).collect();
+    let cache = open(&folder, "cache", PLENTY);
+    let mut all = vec![&master, &liar];
+    all.extend(&honest);
+    let pinned = cache.obtain(&reference, sources(&all)).await.unwrap();
+    assert_eq!(fs::read_to_string(pinned.folder().join("name")).unwrap(), "server");
+    assert_eq!(master.asked(), 1, "the head");
+    assert!((1..=2).contains(&liar.asked()), "asked until the first wrong byte");
+    assert!(honest.iter().all(|machine| machine.asked() > 0));
+    let before = liar.asked();
+    let (other, other_content) = package(&folder, "other", 1);
+    let master = Fake::new("master", true, Way::Honest, &other_content);
+    cache.obtain(&other, sources(&[&master, &liar])).await.unwrap();
+    assert_eq!(liar.asked(), before, "not asked again");
+}
+
+#[tokio::test]
+async fn sources_that_die_on_the_way_are_replaced() {
+    let folder = Folder::new();
+    let (reference, content) = package(&folder, "server", 8);
+    let master = Fake::new("master", true, Way::DiesAfter(1), &content);
+    let dying = Fake::new("dying", false, Way::DiesAfter(3), &content);
+    let last = Fake::new("last", false, Way::Honest, &content);
+    let cache = open(&folder, "cache", PLENTY);
+    cache.obtain(&reference, sources(&[&master, &dying, &last])).await.unwrap();
+    let alone = Fake::new("alone", false, Way::DiesAfter(4), &content);
+    let master = Fake::new("master", true, Way::DiesAfter(2), &content);
+    let cache = open(&folder, "second", PLENTY);
+    let error = cache.obtain(&reference, sources(&[&master, &alone])).await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("master: away") && text.contains("alone: away"), "{text}");
+    assert_eq!(cache.taken(), 0);
+    assert_eq!(names(&folder.path("second/incoming")), Vec::<String>::new());
+    cache.obtain(&reference, sources(&[&last])).await.unwrap();
+}
+
+#[tokio::test]
+async fn without_a_master_one_machine_at_a_time_is_believed_until_the_end() {
+    let folder = Folder::new();
+    let (reference, content) = package(&folder, "server", 2);
+    let (_, other) = package(&folder, "herver", 2);
+    assert_eq!(content.len(), other.len());
+    let liar = Fake::new("liar", false, Way::OtherHead, &other);
+    let honest = Fake::new("honest", false, Way::Honest, &content);
+    let cache = open(&folder, "cache", PLENTY);
+    let pinned = cache.obtain(&reference, sources(&[&liar, &honest])).await.unwrap();
+    assert_eq!(fs::read_to_string(pinned.folder().join("name")).unwrap(), "server");
+    assert!(liar.asked() > 0);
+    let nobody = cache.obtain(&package(&folder, "x", 1).0, vec![]).await.unwrap_err();
+    assert!(nobody.to_string().contains("no source is known"), "{nobody}");
+}
+
+#[tokio::test]
+async fn the_longest_unused_goes_when_room_is_needed_and_nothing_in_use_does() {
+    let folder = Folder::new();
+    let made: Vec<_> = ["a", "b", "c", "d"].map(|name| package(&folder, name, 1)).into();
+    let one = made[0].0.bytes * 2 + 64 * 1024;
+    let cache = open(&folder, "cache", one * 2);
+    let get = async |at: usize| {
+        let (reference, content) = &made[at];
+        let master = Fake::new("master", true, Way::Honest, content);
+        cache.obtain(reference, sources(&[&master])).await
+    };
+    let digest = |at: usize| PackageDigest::parse(made[at].0.digest.as_str()).unwrap();
+    let a = get(0).await.unwrap();
+    drop(get(1).await.unwrap());
+    drop(a);
+    drop(get(2).await.unwrap());
+    let mut held = cache.held();
+    let mut expected = vec![digest(0), digest(2)];
+    held.sort();
+    expected.sort();
+    assert_eq!(held, expected, "b was unused longest");
+    assert!(cache.taken() <= one * 2);
+    let (a, c) = (get(0).await.unwrap(), get(2).await.unwrap());
+    let full = get(3).await.unwrap_err();
+    assert!(matches!(full, ObtainError::NoRoom { .. }), "{full}");
+    assert!(a.folder().join("name").exists() && c.folder().join("name").exists());
+    drop(c);
+    get(3).await.unwrap();
+    assert!(!cache.held().contains(&digest(2)));
+}
+
+#[tokio::test]
+async fn a_restart_finds_what_is_whole_and_removes_the_rest() {
+    let folder = Folder::new();
+    let (one, one_bytes) = package(&folder, "one", 1);
+    let (two, two_bytes) = package(&folder, "two", 1);
+    let cache = open(&folder, "cache", PLENTY);
+    let master = |content| Fake::new("master", true, Way::Honest, content);
+    let first = cache.obtain(&one, sources(&[&master(&one_bytes)])).await.unwrap();
+    let second = cache.obtain(&two, sources(&[&master(&two_bytes)])).await.unwrap();
+    let (kept, broken) = (first.digest(), second.digest());
+    let taken = cache.taken();
+    drop((first, second, cache));
+    let root = folder.path("cache");
+    fs::write(root.join("incoming/half"), b"half").unwrap();
+    fs::create_dir(root.join("folders").join("odd")).unwrap();
+    fs::write(root.join("files").join(PackageDigest([7; 32]).to_string()), b"alone").unwrap();
+    fs::remove_dir_all(root.join("folders").join(broken.to_string())).unwrap();
+    let cache = open(&folder, "cache", PLENTY);
+    assert_eq!(cache.held(), [kept]);
+    assert!(cache.taken() < taken && cache.taken() > 0);
+    assert_eq!(names(&root.join("files")), [kept.to_string()]);
+    assert_eq!(names(&root.join("folders")), [kept.to_string()]);
+    assert_eq!(names(&root.join("incoming")), Vec::<String>::new());
+    assert!(cache.obtain(&one, vec![]).await.is_ok());
+    drop(cache);
+    assert_eq!(open(&folder, "cache", 1000).held(), [], "a lower bound holds from the start");
+}
+
+#[tokio::test]
+async fn damage_on_disk_is_noticed_and_not_passed_on() {
+    let folder = Folder::new();
+    let (reference, content) = package(&folder, "server", 2);
+    let master = Fake::new("master", true, Way::Honest, &content);
+    let cache = open(&folder, "cache", PLENTY);
+    let pinned = cache.obtain(&reference, sources(&[&master])).await.unwrap();
+    let digest = pinned.digest();
+    let path = folder.path("cache/files").join(digest.to_string());
+    let mut bytes = content.to_vec();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let head_end = content.len() as u64 - body_bytes(&content);
+    let chunk = u64::from(CHUNK_BYTES);
+    let fine = cache.read(digest, head_end, CHUNK_BYTES).await.unwrap();
+    assert_eq!(fine, content[usize::try_from(head_end).unwrap()..][..CHUNK_BYTES as usize]);
+    let tail = u32::try_from(body_bytes(&content) - 2 * chunk).unwrap();
+    let bad = cache.read(digest, head_end + 2 * chunk, tail).await;
+    assert_eq!(bad, Err(SourceError::Lacks));
+    assert_eq!(cache.read(digest, 0, 10).await, Err(SourceError::Lacks), "nothing of it any more");
+}
+
+fn body_bytes(content: &Bytes) -> u64 {
+    use crate::head::{Head, Parsed};
+    match Head::parse(content, content.len() as u64).unwrap() {
+        Parsed::Head(head) => head.body_bytes,
+        Parsed::Needs(_) => panic!("all of it is there"),
+    }
+}
+
+/// Serves a cache on loopback.
+async fn serve(cache: &Cache) -> (String, tokio::task::JoinHandle<()>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let service = router(cache.clone());
+    let server = tokio::spawn(async move {
+        let _ended = axum::serve(listener, service).await;
+    });
+    (address, server)
+}
+
+fn machine(address: &str) -> Arc<dyn Source> {
+    let client = Client::new(ClientSettings::new(vec![address.to_owned()])).unwrap();
+    Arc::new(HttpSource::machine(client, address.to_owned(), Duration::from_secs(30)))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn machines_pass_a_package_on_over_http() {
+    let folder = Folder::new();
+    let (reference, content) = package(&folder, "server", 6);
+    let master = Fake::new("master", true, Way::DiesAfter(20), &content);
+    let first = open(&folder, "first", PLENTY);
+    first.obtain(&reference, sources(&[&master])).await.unwrap();
+    let (first_address, first_server) = serve(&first).await;
+    let second = open(&folder, "second", PLENTY);
+    let from = vec![Arc::clone(&master) as Arc<dyn Source>, machine(&first_address)];
+    second.obtain(&reference, from).await.unwrap();
+    let (second_address, _server) = serve(&second).await;
+    first_server.abort();
+    let third = open(&folder, "third", PLENTY);
+    let from = vec![machine(&first_address), machine(&second_address)];
+    let pinned = third.obtain(&reference, from).await.unwrap();
+    assert_eq!(fs::read_to_string(pinned.folder().join("name")).unwrap(), "server");
+    let absent = package(&folder, "absent", 1).0;
+    let error = third.obtain(&absent, vec![machine(&second_address)]).await.unwrap_err();
+    assert!(error.to_string().contains("does not have it"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_arrived_is_given_on_before_the_rest_has() {
+    let folder = Folder::new();
+    let (reference, content) = package(&folder, "server", 2);
+    let slow = Fake::new("slow", true, Way::Hangs, &content);
+    let first = open(&folder, "first", PLENTY);
+    let asking = {
+        let (cache, reference, from) = (first.clone(), reference.clone(), sources(&[&slow]));
+        tokio::spawn(async move { cache.obtain(&reference, from).await })
+    };
+    // The head and one chunk.
+    slow.go.notify_one();
+    while slow.asked() < 3 {
+        tokio::task::yield_now().await;
+    }
+    slow.go.notify_one();
+    let (address, _server) = serve(&first).await;
+    let digest = PackageDigest::parse(reference.digest.as_str()).unwrap();
+    let peer = machine(&address);
+    let head_end = content.len() as u64 - body_bytes(&content);
+    let chunk = u64::from(CHUNK_BYTES);
+    let given = loop {
+        let one = peer.read(digest, head_end, CHUNK_BYTES).await;
+        let other = peer.read(digest, head_end + chunk, CHUNK_BYTES).await;
+        if let (Ok(bytes), _) | (_, Ok(bytes)) = (one, other) {
+            break bytes;
+        }
+    };
+    assert_eq!(given.len(), CHUNK_BYTES as usize);
+    assert!(!asking.is_finished());
+    asking.abort();
+}

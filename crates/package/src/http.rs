@@ -1,0 +1,145 @@
+//! Packages between machines over HTTP: `GET /internal/packages/DIGEST?from=N&length=N`.
+//!
+//! A range and not a chunk by number, so that the head is fetched the same way and one client
+//! serves for machines and masters. Who may connect is for the listener to say; what is given away
+//! is only what was asked for by its digest.
+
+use crate::cache::{Cache, Source, SourceError};
+use crate::digest::PackageDigest;
+use crate::head::CHUNK_BYTES;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::routing::get;
+use bytes::Bytes;
+use cellwright_api::client::parts::BLOB_PATH;
+use cellwright_api::client::{Client, ClientError};
+use cellwright_api::error::{ApiError, Code};
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use std::time::Duration;
+
+/// Where an agent gives packages away.
+pub const PACKAGE_PATH: &str = "/internal/packages";
+/// Most bytes of one answer: the largest head.
+const MAX_LENGTH: u32 = 9 << 20;
+
+/// A machine or a master that is asked over HTTP.
+pub struct HttpSource {
+    client: Client,
+    address: String,
+    path: &'static str,
+    vouches: bool,
+    limit: Duration,
+}
+
+impl HttpSource {
+    /// The agent at `address` (`host:port`), with the certificate of `client`.
+    #[must_use]
+    pub fn machine(client: Client, address: String, limit: Duration) -> HttpSource {
+        HttpSource { client, address, path: PACKAGE_PATH, vouches: false, limit }
+    }
+
+    /// The master at `address`, whose word counts.
+    #[must_use]
+    pub fn master(client: Client, address: String, limit: Duration) -> HttpSource {
+        HttpSource { client, address, path: BLOB_PATH, vouches: true, limit }
+    }
+}
+
+impl Source for HttpSource {
+    fn name(&self) -> &str {
+        &self.address
+    }
+
+    fn vouches(&self) -> bool {
+        self.vouches
+    }
+
+    fn read(
+        &self,
+        package: PackageDigest,
+        from: u64,
+        length: u32,
+    ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
+        let path = format!("{}/{package}?from={from}&length={length}", self.path);
+        Box::pin(async move {
+            let answer = self.client.bytes_at(&self.address, &path, self.limit).await;
+            answer.map_err(|why| match &why {
+                ClientError::Api(error) if error.code == Code::NoSuchBlob => SourceError::Lacks,
+                _ => SourceError::Failed(why.to_string()),
+            })
+        })
+    }
+}
+
+/// What is asked for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Range {
+    from: u64,
+    length: u32,
+}
+
+/// Gives away what is in the cache, and what has arrived of what is on its way.
+pub fn router(cache: Cache) -> Router {
+    let path = format!("{PACKAGE_PATH}/{{digest}}");
+    Router::new().route(&path, get(give)).with_state(cache)
+}
+
+async fn give(
+    State(cache): State<Cache>,
+    Path(digest): Path<String>,
+    range: Result<Query<Range>, axum::extract::rejection::QueryRejection>,
+) -> Response<Body> {
+    match answer(&cache, &digest, range.map(|Query(range)| range).map_err(|e| e.body_text())).await
+    {
+        Ok(bytes) => {
+            let mut response = Response::new(Body::from(bytes));
+            let binary = HeaderValue::from_static("application/octet-stream");
+            response.headers_mut().insert(header::CONTENT_TYPE, binary);
+            response
+        }
+        Err(error) => refusal(&error),
+    }
+}
+
+async fn answer(
+    cache: &Cache,
+    digest: &str,
+    range: Result<Range, String>,
+) -> Result<Bytes, ApiError> {
+    let allowed = "64 digits 0-9 and a-f";
+    let parsed = PackageDigest::parse(digest);
+    let package = parsed.ok_or_else(|| parameter("digest", digest, allowed))?;
+    let range = range.map_err(|why| ApiError::new(Code::BadParameter, why))?;
+    if range.length > MAX_LENGTH {
+        let allowed = format!("at most {MAX_LENGTH}");
+        return Err(parameter("length", &range.length.to_string(), &allowed));
+    }
+    let read = cache.read(package, range.from, range.length).await;
+    read.map_err(|why| match why {
+        SourceError::Lacks => {
+            ApiError::new(Code::NoSuchBlob, format!("these bytes of {package} are not here"))
+        }
+        why => ApiError::new(Code::Internal, why.to_string()),
+    })
+}
+
+fn parameter(name: &str, value: &str, allowed: &str) -> ApiError {
+    let message = format!("{name} {value:?} is not valid: {allowed}");
+    ApiError::new(Code::BadParameter, message)
+}
+
+fn refusal(error: &ApiError) -> Response<Body> {
+    let body = serde_json::to_vec(error).unwrap_or_default();
+    let mut response = Response::new(Body::from(body));
+    let status = StatusCode::from_u16(error.code.status());
+    *response.status_mut() = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
+
+const _: () = assert!(CHUNK_BYTES <= MAX_LENGTH);

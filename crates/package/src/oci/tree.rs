@@ -1,0 +1,283 @@
+//! The layers of an image laid over each other: names that point to where their bytes are.
+//!
+//! A path of a layer may lead through links of the layers below (`bin/x` where `bin` is a link to
+//! `usr/bin`). They are followed here, in the tree, where nothing can lead out of it.
+
+use super::Dropped;
+use crate::error::PackageError;
+use crate::kind::{FOLDER_MODE, Kind};
+use crate::path::{EntryPath, check_link, shortened};
+use crate::stream::Member;
+use std::collections::BTreeMap;
+use tar::EntryType;
+
+const WHITEOUT: &str = ".wh.";
+const OPAQUE: &str = ".wh..wh..opq";
+/// As in Linux.
+const MAX_LINKS: u32 = 40;
+/// Programs that run as their owner or group.
+const OWNER_MODES: u32 = 0o6000;
+
+/// Bytes in an unpacked layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Content {
+    pub(super) layer: usize,
+    pub(super) starts: u64,
+    pub(super) bytes: u64,
+}
+
+#[derive(Clone)]
+enum Node {
+    Folder(Folder),
+    File { mode: u32, content: Content },
+    Link(String),
+}
+
+#[derive(Clone)]
+struct Folder {
+    mode: u32,
+    children: BTreeMap<String, Node>,
+}
+
+impl Default for Folder {
+    fn default() -> Folder {
+        Folder { mode: FOLDER_MODE, children: BTreeMap::new() }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Tree {
+    root: Folder,
+    pub(super) dropped: Dropped,
+}
+
+type Entry = (EntryPath, Kind, Option<Content>);
+
+impl Tree {
+    /// The next layer. What it takes away, it takes from the layers below, wherever in its archive
+    /// it says so.
+    pub(super) fn lay_over(
+        &mut self,
+        layer: usize,
+        members: Vec<Member>,
+    ) -> Result<(), PackageError> {
+        let mut added = Vec::new();
+        for member in members {
+            let parts = normal_parts(&member.path)?;
+            match parts.last() {
+                Some(name) if name.starts_with(WHITEOUT) => self.take_away(&parts),
+                // The root itself.
+                None => {}
+                Some(_) => added.push((parts, member)),
+            }
+        }
+        for (parts, member) in added {
+            self.add(layer, parts, &member)?;
+        }
+        Ok(())
+    }
+
+    fn take_away(&mut self, parts: &[String]) {
+        let Some((name, folder)) = parts.split_last() else { return };
+        let place = self.resolved(folder);
+        let Some(folder) = self.folder(&place) else { return };
+        match name.strip_prefix(WHITEOUT) {
+            _ if name == OPAQUE => folder.children.clear(),
+            Some(hidden) => drop(folder.children.remove(hidden)),
+            None => {}
+        }
+    }
+
+    fn add(
+        &mut self,
+        layer: usize,
+        parts: Vec<String>,
+        member: &Member,
+    ) -> Result<(), PackageError> {
+        let Some((name, above)) = parts.split_last() else { return Ok(()) };
+        let node = match member.kind {
+            EntryType::Directory => None,
+            EntryType::Regular | EntryType::Continuous => {
+                self.dropped.owner_modes += u64::from(member.mode & OWNER_MODES != 0);
+                let content = Content { layer, starts: member.starts, bytes: member.bytes };
+                Some(Node::File { mode: member.mode & 0o777 | 0o400, content })
+            }
+            EntryType::Symlink => Some(Node::Link(member.link.clone())),
+            EntryType::Link => Some(self.linked(member)?),
+            EntryType::Char | EntryType::Block | EntryType::Fifo => {
+                self.dropped.devices += 1;
+                return Ok(());
+            }
+            other => {
+                let kind = crate::stream::kind_in_words(other);
+                return Err(PackageError::BadKind { path: shortened(&member.path), kind });
+            }
+        };
+        let place = self.resolved(above);
+        let folder = self.made(&place, &member.path)?;
+        match node {
+            Some(node) => drop(folder.children.insert(name.clone(), node)),
+            None => {
+                let mode = member.mode & 0o1777 | 0o700;
+                match folder.children.get_mut(name) {
+                    // What is below stays; the mode is the newer one's.
+                    Some(Node::Folder(there)) => there.mode = mode,
+                    _ => {
+                        let made = Folder { mode, children: BTreeMap::new() };
+                        folder.children.insert(name.clone(), Node::Folder(made));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a hard link names.
+    fn linked(&self, member: &Member) -> Result<Node, PackageError> {
+        let parts = normal_parts(&member.link)?;
+        let node = parts.split_last().and_then(|(name, above)| {
+            let place = self.resolved(above);
+            self.folder_at(&place)?.children.get(name)
+        });
+        match node {
+            Some(node @ (Node::File { .. } | Node::Link(_))) => Ok(node.clone()),
+            _ => Err(PackageError::BadLink {
+                path: shortened(&member.path),
+                target: shortened(&member.link),
+                rule: "a hard link names an earlier file of the image",
+            }),
+        }
+    }
+
+    /// Where a path is once all links on the way are followed, the last part's too. Parts that are
+    /// not there are kept as they are; a loop of links ends where it was noticed.
+    fn resolved(&self, parts: &[String]) -> Vec<String> {
+        let mut todo: Vec<String> = parts.iter().rev().cloned().collect();
+        let mut at: Vec<String> = Vec::new();
+        let mut links = 0;
+        while let Some(part) = todo.pop() {
+            match part.as_str() {
+                "" | "." => continue,
+                ".." => drop(at.pop()),
+                _ => at.push(part),
+            }
+            let Some((name, above)) = at.split_last() else { continue };
+            let node = self.folder_at(above).and_then(|folder| folder.children.get(name));
+            if let Some(Node::Link(target)) = node
+                && links < MAX_LINKS
+            {
+                links += 1;
+                todo.extend(target.split('/').rev().map(str::to_owned));
+                if target.starts_with('/') {
+                    at.clear();
+                } else {
+                    at.pop();
+                }
+            }
+        }
+        at
+    }
+
+    fn folder_at(&self, parts: &[String]) -> Option<&Folder> {
+        parts.iter().try_fold(&self.root, |folder, part| match folder.children.get(part)? {
+            Node::Folder(inner) => Some(inner),
+            _ => None,
+        })
+    }
+
+    fn folder(&mut self, parts: &[String]) -> Option<&mut Folder> {
+        parts.iter().try_fold(&mut self.root, |folder, part| {
+            match folder.children.get_mut(part)? {
+                Node::Folder(inner) => Some(inner),
+                _ => None,
+            }
+        })
+    }
+
+    /// The folder, with those above it, made where it is missing.
+    fn made(&mut self, parts: &[String], path: &str) -> Result<&mut Folder, PackageError> {
+        parts.iter().try_fold(&mut self.root, |folder, part| {
+            let missing = || Node::Folder(Folder::default());
+            match folder.children.entry(part.clone()).or_insert_with(missing) {
+                Node::Folder(inner) => Ok(inner),
+                _ => Err(PackageError::NoFolder {
+                    path: shortened(path),
+                    place: format!("{part:?}"),
+                }),
+            }
+        })
+    }
+
+    /// All entries in the order a package has them.
+    pub(super) fn entries(&self, dropped: &mut Dropped) -> Result<Vec<Entry>, PackageError> {
+        let mut out = Vec::new();
+        let mut written: BTreeMap<Content, EntryPath> = BTreeMap::new();
+        let mut open: Vec<(String, &Node)> = top(&self.root, "");
+        while let Some((path, node)) = open.pop() {
+            let path = EntryPath::new(&path)?;
+            match node {
+                Node::Folder(folder) => {
+                    open.extend(top(folder, &format!("{path}/")));
+                    out.push((path, Kind::Folder { mode: folder.mode }, None));
+                }
+                Node::Link(target) => {
+                    let kept = check_link(&path, target).is_ok();
+                    dropped.rewritten_links += u64::from(!kept);
+                    let target = if kept { target.clone() } else { self.inside(&path, target) };
+                    out.push((path, Kind::SymbolicLink { target }, None));
+                }
+                Node::File { mode, content } => {
+                    // An empty file has no bytes to share.
+                    if let Some(first) = written.get(content).filter(|_| content.bytes > 0) {
+                        out.push((path, Kind::HardLink { target: first.clone() }, None));
+                        continue;
+                    }
+                    written.insert(*content, path.clone());
+                    let kind = Kind::File { mode: *mode, bytes: content.bytes };
+                    out.push((path, kind, Some(*content)));
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// The same place as `target` is for somebody whose root is the image's, spelt from the link's
+    /// own folder, with all climbing at the beginning.
+    fn inside(&self, path: &EntryPath, target: &str) -> String {
+        let home: Vec<String> = match path.folder() {
+            Some(folder) => folder.split('/').map(str::to_owned).collect(),
+            None => Vec::new(),
+        };
+        let mut at = if target.starts_with('/') { Vec::new() } else { home.clone() };
+        for part in target.split('/') {
+            match part {
+                "" | "." => {}
+                ".." => {
+                    at = self.resolved(&at);
+                    at.pop();
+                }
+                name => at.push(name.to_owned()),
+            }
+        }
+        let common = home.iter().zip(&at).take_while(|(one, other)| one == other).count();
+        let up = std::iter::repeat_n("..".to_owned(), home.len() - common);
+        let spelt: Vec<String> = up.chain(at.into_iter().skip(common)).collect();
+        if spelt.is_empty() { ".".to_owned() } else { spelt.join("/") }
+    }
+}
+
+/// Children, last first, for a stack.
+fn top<'a>(folder: &'a Folder, prefix: &str) -> Vec<(String, &'a Node)> {
+    let children = folder.children.iter().rev();
+    children.map(|(name, node)| (format!("{prefix}{name}"), node)).collect()
+}
+
+/// The parts of a path of a layer, which may start with `./` or `/` and must not climb.
+fn normal_parts(path: &str) -> Result<Vec<String>, PackageError> {
+    let parts: Vec<String> =
+        path.split('/').filter(|part| !matches!(*part, "" | ".")).map(str::to_owned).collect();
+    if !parts.is_empty() {
+        EntryPath::new(&parts.join("/"))?;
+    }
+    Ok(parts)
+}
