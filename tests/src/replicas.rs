@@ -83,7 +83,7 @@ impl Replicas {
         command.arg("--data-dir").arg(self.folder.path(&format!("m{host}")));
         command.arg("--config").arg(&config);
         said(command)?;
-        without_scheduler(&config);
+        set(&config, "supervise_scheduler = true", "supervise_scheduler = false");
         Ok(())
     }
 
@@ -224,11 +224,10 @@ fn one_leader(all: &[(Host, MasterStatus)]) -> bool {
 }
 
 /// These tests are about the masters; a scheduler beside each would only take time from them.
-fn without_scheduler(config: &Path) {
+fn set(config: &Path, default: &str, wanted: &str) {
     let text = std::fs::read_to_string(config).expect("a configuration");
-    let on = "supervise_scheduler = true";
-    assert!(text.contains(on), "the configuration has changed:\n{text}");
-    std::fs::write(config, text.replace(on, "supervise_scheduler = false")).expect("written");
+    assert!(text.contains(default), "the configuration has changed:\n{text}");
+    std::fs::write(config, text.replace(default, wanted)).expect("written");
 }
 
 /// How the current context of a file reaches its cell. Impatient with a single master, so that one

@@ -65,6 +65,13 @@ const KEYS: &[Key] = &[
         "Writes are refused while less than this is free on the disk\n\
                                       of data_dir; reading goes on.",
     ),
+    key(
+        "heartbeat",
+        "\"75ms\"",
+        "Time between two signs of life of the leading master. The others elect another\n\
+                             after four to five of them in silence: raise it where masters are\n\
+                             far apart or short of processor time.",
+    ),
     key("snapshot_entries", "50000", "Entries of the log between two snapshots."),
     key("checkpoint_interval", "\"1h\"", "How often a checkpoint is saved, and ..."),
     key("checkpoints", "24", "... how many of them are kept."),
@@ -113,6 +120,7 @@ pub struct Config {
     pub tasks_per_job: u64,
     pub blob_limit: u64,
     pub disk_reserve: u64,
+    pub heartbeat: Span,
     pub snapshot_entries: u64,
     pub checkpoint_interval: Span,
     pub checkpoints: u64,
@@ -162,6 +170,7 @@ impl Config {
             tasks_per_job: read.number("tasks_per_job", 1, "a number from 1")?,
             blob_limit: read.size("blob_limit", 0)?,
             disk_reserve: read.size("disk_reserve", 0)?,
+            heartbeat: read.heartbeat()?,
             snapshot_entries: read.number("snapshot_entries", 100, "a number from 100")?,
             checkpoint_interval: read.span("checkpoint_interval", Span::seconds(1))?,
             checkpoints: read.number("checkpoints", 1, "a number from 1")?,
@@ -329,6 +338,13 @@ impl Reader<'_> {
         self.parsed(key, DURATION, |text| duration(text).filter(|span| *span >= least))
     }
 
+    /// Leases of tasks that run at most once count on a leader's word being fresh within a second,
+    /// so heartbeats cannot be any slower.
+    fn heartbeat(&self) -> Result<Span, ConfigError> {
+        let allowed = |span: &Span| (Span(10)..=Span(500)).contains(span);
+        self.parsed("heartbeat", "10ms to 500ms", |text| duration(text).filter(allowed))
+    }
+
     fn size(&self, key: &'static str, least: u64) -> Result<u64, ConfigError> {
         self.parsed(key, SIZE, |text| size(text).filter(|size| *size >= least))
     }
@@ -444,6 +460,7 @@ mod tests {
             &format!("`poll_interval` is \"1ms\"; allowed: {DURATION}"),
         );
         check("body_limit = \"8MB\"", &format!("`body_limit` is \"8MB\"; allowed: {SIZE}"));
+        check("heartbeat = \"1s\"", "`heartbeat` is \"1s\"; allowed: 10ms to 500ms");
         check("silence_polls = 1", "`silence_polls` is 1; allowed: a number from 2");
         check("silence_polls = -4", "`silence_polls` is -4; allowed: a number from 2");
         check(

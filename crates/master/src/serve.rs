@@ -220,13 +220,14 @@ pub fn store_settings(config: &Config, fingerprint: Option<&str>) -> cellwright_
     let whose = format!("{} {}", config.cell, fingerprint.unwrap_or("open"));
     let mut cell = [0; 16];
     cell.copy_from_slice(&sha256(whose.as_bytes())[..16]);
-    cellwright_store::Settings {
+    let settings = cellwright_store::Settings {
         cell,
         reserve_bytes: config.disk_reserve,
         snapshot_entries: config.snapshot_entries,
         keep_entries: config.snapshot_entries.saturating_mul(2),
         ..cellwright_store::Settings::default()
-    }
+    };
+    settings.with_heartbeat(Duration::from_millis(config.heartbeat.0))
 }
 
 fn own_client(config: &Config, own: Option<&Own>) -> Result<Client, ServeError> {

@@ -96,6 +96,20 @@ impl fmt::Debug for Settings {
 }
 
 impl Settings {
+    /// All timers of consensus from one: the time between two signs of life of a leader. Four are
+    /// missed before anybody stands for election; a leader that has heard from no quorum for a
+    /// dozen stops answering.
+    #[must_use]
+    pub fn with_heartbeat(self, heartbeat: Duration) -> Settings {
+        Settings {
+            heartbeat,
+            election_min: heartbeat * 4,
+            election_max: heartbeat * 16 / 3,
+            fence_after: heartbeat * 40 / 3,
+            ..self
+        }
+    }
+
     /// Free space below which a follower stops taking entries: half the reserve, so that a leader
     /// refuses before its followers do, and votes still find room.
     pub(crate) fn floor_bytes(&self) -> u64 {
