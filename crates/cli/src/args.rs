@@ -17,8 +17,8 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Workload")]
 pub struct TraceArgs {
-    /// What to read: google2011:DIR, openb:DIR, swf:FILE or example:DIR; a relative path that is
-    /// not here is looked for below $CELL_TRACES
+    /// What to read: google2011:DIR, openb:DIR, swf:FILE, example:DIR or checkpoint:FILE; a
+    /// relative path that is not here is looked for below $CELL_TRACES
     #[arg(long, value_name = "KIND:PATH", value_parser = parse_trace)]
     pub trace: TraceSource,
 
@@ -83,6 +83,9 @@ impl TraceArgs {
         if self.pods.is_some() && !self.is_openb() {
             return Err(not_for("--pods", &self.trace, "openb:DIR"));
         }
+        if let Some(option) = self.modelled().filter(|_| self.is_checkpoint()) {
+            return Err(not_for(option, &self.trace, "traces that do not know what is reserved"));
+        }
         Ok(LoadOptions {
             source: self.trace.clone(),
             prod_only: self.prod_only,
@@ -97,15 +100,23 @@ impl TraceArgs {
         matches!(self.trace, TraceSource::Openb(_))
     }
 
-    fn usage(&self) -> Result<Option<UsageModel>, Failure> {
+    pub fn is_checkpoint(&self) -> bool {
+        matches!(self.trace, TraceSource::Checkpoint(_))
+    }
+
+    /// The first option given that says what usage to assume.
+    fn modelled(&self) -> Option<&'static str> {
         let given = [
             ("--usage-cpu", self.usage_cpu.is_some()),
             ("--usage-ram", self.usage_ram.is_some()),
             ("--reclaim", self.reclaim.is_some()),
         ];
-        let first = given.iter().find(|(_, is_given)| *is_given);
-        match (self.at, first) {
-            (At::Limits, Some((option, _))) => Err(Failure::Usage {
+        given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
+    }
+
+    fn usage(&self) -> Result<Option<UsageModel>, Failure> {
+        match (self.at, self.modelled()) {
+            (At::Limits, Some(option)) => Err(Failure::Usage {
                 message: format!("{option} has no effect with --at limits: nothing is reclaimed"),
                 next: format!("leave out {option}, or use --at reservations"),
             }),
@@ -249,5 +260,6 @@ fn parse_trace(text: &str) -> Result<TraceSource, TraceSourceError> {
         TraceSource::Openb(path) => TraceSource::Openb(below(path)),
         TraceSource::Swf(path) => TraceSource::Swf(below(path)),
         TraceSource::Example(path) => TraceSource::Example(below(path)),
+        TraceSource::Checkpoint(path) => TraceSource::Checkpoint(below(path)),
     })
 }

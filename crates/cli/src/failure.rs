@@ -74,6 +74,7 @@ impl From<ConvertError> for Failure {
         let next = match &error {
             ConvertError::Trace(error) => return of_trace(error),
             ConvertError::Load(_) => "choose another --load or --pods",
+            ConvertError::Checkpoint(_) => "take another one: cell checkpoint ls",
             ConvertError::Name(_) | ConvertError::Field { .. } => {
                 "correct that field in the trace, then run it again"
             }

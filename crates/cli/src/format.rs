@@ -18,9 +18,14 @@ pub fn count(number: u64) -> String {
 
 /// `1 machine`, `12,477 machines`.
 pub fn counted(number: u64, noun: &str) -> String {
+    counted_as(number, noun, &format!("{noun}s"))
+}
+
+/// The same for nouns with a plural of their own.
+pub fn counted_as(number: u64, one: &str, many: &str) -> String {
     match number {
-        1 => format!("1 {noun}"),
-        _ => format!("{} {noun}s", count(number)),
+        1 => format!("1 {one}"),
+        _ => format!("{} {many}", count(number)),
     }
 }
 
@@ -54,6 +59,15 @@ pub fn utc(time: Time) -> String {
     }
     let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
     format!("{year}-{month:02}-{:02} {hour:02}:{minute:02}:{second:02}Z", days + 1)
+}
+
+/// `2026-03-01 12:00:00.250Z`.
+pub fn utc_millis(time: Time) -> String {
+    let text = utc(time);
+    match text.strip_suffix('Z') {
+        Some(seconds) => format!("{seconds}.{:03}Z", time.0 % 1000),
+        None => text,
+    }
 }
 
 /// `1.234 s` or `56.7 ms`.

@@ -212,3 +212,43 @@ fn a_checkpoint_makes_a_new_cell() {
     assert_eq!(names, ["admin", "ann"]);
     running.stop();
 }
+
+#[test]
+fn the_past_of_a_running_cell_is_read_replayed_and_packed() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder, "3");
+    let at = ["--master", &address];
+    said(&[&at[..], &["job", "run", "examples/hello.json"]].concat());
+    let (user, job) = (Name::new("dev").unwrap(), Name::new("hello").unwrap());
+    wait_running(&address, &JobKey { user, job }, 1);
+    let data = folder.path("data");
+    let here = ["--data-dir", data.as_str()];
+    let log = json(&[&["checkpoint", "log", "-o", "json"], &here[..]].concat());
+    let entries = log.as_array().unwrap();
+    let submitted = entries.iter().find(|entry| entry["commands"]["submit_job"] == 1).unwrap();
+    assert_eq!((&submitted["requests"], &submitted["refused"]), (&1.into(), &0.into()));
+    let index = submitted["index"].as_u64().unwrap();
+
+    // Before the job, with it, and a time after everything.
+    let replay = |place: &str| {
+        json(&[&["checkpoint", "replay", "-o", "json", "--at", place], &here[..]].concat())
+    };
+    assert_eq!(replay(&(index - 1).to_string())["jobs"], 0);
+    assert_eq!(replay(&index.to_string())["tasks"], 3);
+    assert_eq!(replay("2999-01-01T00:00:00Z")["tasks"], 3);
+    let beyond = cell(&[&["checkpoint", "replay", "--at", "999999"], &here[..]].concat());
+    assert!(text(&beyond.stderr).contains("index 999999 is not there yet: the log ends at"));
+
+    let file = folder.path("past.ckpt");
+    said(&[&["checkpoint", "replay", "--to", &file], &here[..]].concat());
+    let shown = json(&["checkpoint", "show", &file, "-o", "json"]);
+    assert_eq!((&shown["machines"], &shown["tasks"]), (&3.into(), &3.into()));
+    let trace = format!("checkpoint:{file}");
+    let packed = json(&["sim", "pack", "--trace", &trace, "-o", "json"]);
+    assert_eq!((&packed["placed"], &packed["pending"]), (&3.into(), &0.into()));
+    let asked = ["sim", "fits", "--trace", &trace, "--job", "cpu=1,ram=1GiB", "-o", "json"];
+    // Of twelve cores the job holds one and a half, on one machine or on several.
+    let more = json(&asked)["count"].as_u64().unwrap();
+    assert!((9..=10).contains(&more), "{more}");
+    running.stop();
+}

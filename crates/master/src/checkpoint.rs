@@ -10,7 +10,7 @@
 //! joins later must be given that snapshot. Rejected: writing the store's files by hand, which
 //! would be a second writer of a format that has one.
 
-use crate::replicated::{View, pack};
+use crate::replicated::{View, pack, readable};
 use cellwright_cell::command::Entry;
 use cellwright_cell::encode::{self, LoadError};
 use cellwright_cell::state::State;
@@ -156,6 +156,12 @@ impl Checkpoints {
         Ok(found)
     }
 
+    /// Where the checkpoint of that name is.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
     /// The newest checkpoint that is not beyond the target.
     ///
     /// # Errors
@@ -181,10 +187,10 @@ fn at(path: &Path) -> impl Fn(io::Error) -> CheckpointError {
 /// # Errors
 /// When the file cannot be written.
 pub fn write(view: &View, path: &Path) -> Result<Listed, CheckpointError> {
-    let mut state = view.state.clone();
-    let header = Header { index: view.index, term: view.term, at: state.now(), hash: state.hash() };
+    let mut view = view.clone();
+    let header = Header::of(&mut view);
     let mut bytes = header.encode();
-    bytes.extend_from_slice(&encode::save(&state));
+    bytes.extend_from_slice(&encode::save(&view.state));
     let fresh = path.with_extension("unfinished");
     let written = File::create(&fresh).and_then(|mut file| {
         file.write_all(&bytes)?;
@@ -209,6 +215,14 @@ fn listed(path: &Path) -> Result<Listed, CheckpointError> {
     Ok(Listed { name, header, bytes })
 }
 
+/// What a checkpoint says of itself, before its state is looked at.
+///
+/// # Errors
+/// When it cannot be read or is none.
+pub fn header(path: &Path) -> Result<Header, CheckpointError> {
+    listed(path).map(|listed| listed.header)
+}
+
 /// Reads a checkpoint and checks all of it.
 ///
 /// # Errors
@@ -226,6 +240,12 @@ pub fn read(path: &Path) -> Result<(Header, View), CheckpointError> {
 }
 
 impl Header {
+    /// Of a state that is not a file yet.
+    pub fn of(view: &mut View) -> Header {
+        let (at, hash) = (view.state.now(), view.state.hash());
+        Header { index: view.index, term: view.term, at, hash }
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&VERSION.to_le_bytes());
@@ -272,7 +292,7 @@ pub enum Target {
 pub enum ReplayError {
     #[error("the state stands at {at} already, beyond what is asked for; start from an older one")]
     Beyond { at: u64 },
-    #[error("entry {index} does not decode: {why}")]
+    #[error("entry {index} cannot be read: {why}")]
     Entry { index: u64, why: LoadError },
     #[error("the entries begin at {first}, the state stands at {at}; entries between are missing")]
     Missing { at: u64, first: u64 },
@@ -308,8 +328,10 @@ pub fn replay(
     }
     let held = view.index;
     for logged in entries.iter().filter(|logged| logged.index > held) {
-        let entry: Entry = encode::load_entry(&logged.payload)
-            .map_err(|why| ReplayError::Entry { index: logged.index, why })?;
+        let read = readable(&logged.payload);
+        let read = read.map_err(|why| ReplayError::Entry { index: logged.index, why })?;
+        // The replicas passed over it too.
+        let Ok(entry) = read else { continue };
         let past = match target {
             Target::Index(index) => logged.index > index,
             Target::Time(time) => entry.now > time,

@@ -23,6 +23,7 @@ pub mod liveness;
 pub mod main_loop;
 pub mod master;
 pub mod membership;
+pub mod past;
 pub mod peers;
 pub mod records;
 pub mod replicated;

@@ -81,6 +81,11 @@ impl Records {
         }
     }
 
+    /// Going on would make this replica differ from the others.
+    pub fn stop(&self, why: &str) {
+        (self.on_fatal)(why);
+    }
+
     fn must(&self, done: io::Result<()>, what: &str) {
         if let Err(error) = done {
             (self.on_fatal)(&format!("{what} could not be written: {error}"));

@@ -8,7 +8,7 @@
 use crate::records::Records;
 use crate::wake::Wakers;
 use cellwright_cell::command::{Entry, Verdict};
-use cellwright_cell::encode;
+use cellwright_cell::encode::{self, LoadError};
 use cellwright_cell::event::Event;
 use cellwright_cell::state::State;
 use std::collections::VecDeque;
@@ -152,13 +152,15 @@ pub struct CellMachine(pub Arc<Replicated>);
 impl cellwright_store::Machine for CellMachine {
     fn apply(&mut self, index: u64, term: u64, payload: &[u8]) -> Vec<u8> {
         let shared = &self.0;
-        // The leader wrote these bytes with the same function. Should they not decode, every
-        // replica skips them alike and the proposer hears that nothing happened.
-        let entry = match encode::load_entry(payload) {
-            Ok(entry) => entry,
-            Err(error) => {
+        let entry = match readable(payload) {
+            Ok(Ok(entry)) => entry,
+            Ok(Err(error)) => {
                 tracing::error!(index, %error, "log entry does not decode; skipped");
                 return postcard::to_stdvec(&Vec::<Verdict>::new()).unwrap_or_default();
+            }
+            Err(error) => {
+                shared.records.stop(&format!("log entry {index} cannot be applied: {error}"));
+                return Vec::new();
             }
         };
         let (verdicts, events, previous) = shared.apply_entry(index, term, &entry);
@@ -195,6 +197,22 @@ impl cellwright_store::Machine for CellMachine {
         self.0.wakers.wake_all();
         self.0.applied.send_replace(at);
         Ok(())
+    }
+}
+
+/// What an entry of the log says.
+///
+/// The leader wrote these bytes with the function that reads them. Should they not decode all the
+/// same (the inner error), every replica skips them alike and the proposer hears that nothing
+/// happened. Bytes of a newer format are another matter: others can read them, so a replica that
+/// skipped them would go its own way. It must stop.
+///
+/// # Errors
+/// When a newer build wrote the entry.
+pub fn readable(payload: &[u8]) -> Result<Result<Entry, LoadError>, LoadError> {
+    match encode::load_entry(payload) {
+        Err(newer @ LoadError::UnknownFormat { .. }) => Err(newer),
+        read => Ok(read),
     }
 }
 

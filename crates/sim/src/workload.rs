@@ -45,6 +45,8 @@ impl ReservedShare {
 pub struct WorkloadMachine {
     pub spec: MachineSpec,
     pub packages: BTreeSet<PackageRef>,
+    /// Takes tasks. One that does not still counts for the quota that can be sold.
+    pub is_up: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -141,7 +143,9 @@ impl Workload {
         for machine in &self.machines {
             apply_one(state, events, Command::AddMachine(machine.spec.clone()))?;
             let Some(id) = state.machine_named(&machine.spec.name) else { continue };
-            apply_one(state, events, Command::MachineUp { machine: id, incarnation: 1 })?;
+            if machine.is_up {
+                apply_one(state, events, Command::MachineUp { machine: id, incarnation: 1 })?;
+            }
             if !machine.packages.is_empty() {
                 let packages = machine.packages.clone();
                 apply_one(state, events, Command::SetMachinePackages { machine: id, packages })?;

@@ -1,32 +1,30 @@
 //! Experiments on the bundled example: what they leave behind is a sound state.
 
+use cellwright_cell::command::Command;
 use cellwright_cell::id::MachineId;
 use cellwright_cell::plan::{Assignment, Group, Plan};
 use cellwright_cell::reclaim::Settings;
 use cellwright_cell::{State, invariant};
+use cellwright_master::checkpoint;
+use cellwright_master::replicated::View;
 use cellwright_sched::Options;
 use cellwright_sched::executor::Sequential;
 use cellwright_sim::convert::UsageModel;
-use cellwright_sim::experiment::load::{LoadOptions, Loaded, load};
+use cellwright_sim::experiment::load::{LoadOptions, Loaded, load, load_as_it_stands};
 use cellwright_sim::experiment::pack::{PackOptions, PackResult, Packed, pack};
 use cellwright_sim::experiment::pending::Explain;
+use cellwright_sim::experiment::placement::placement_hash;
 use cellwright_sim::experiment::progress::Silent;
 use cellwright_sim::experiment::scheduler::commit;
 use cellwright_sim::experiment::threads::Threads;
 use cellwright_sim::trace::TraceSource;
-use std::path::Path;
+use cellwright_sim::workload::apply_one;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 fn loaded(copies: u32) -> Loaded {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/small-cell");
-    let usage = UsageModel { cpu_permille: 400, ram_permille: 550, settings: Settings::MEDIUM };
-    let options = LoadOptions {
-        source: TraceSource::Example(folder),
-        prod_only: false,
-        usage: Some(usage),
-        at_seconds: None,
-        copies,
-        pods: "default".into(),
-    };
+    let options = LoadOptions { copies, ..options(TraceSource::Example(folder)) };
     load(&options, &Silent).expect("the example loads")
 }
 
@@ -39,6 +37,24 @@ fn packed(copies: u32, classes: usize) -> (PackResult, Packed) {
         explain: Explain::Classes(classes),
     };
     pack(loaded(copies), options, &Silent).expect("every placement is accepted")
+}
+
+fn options(source: TraceSource) -> LoadOptions {
+    let usage = UsageModel { cpu_permille: 400, ram_permille: 550, settings: Settings::MEDIUM };
+    LoadOptions {
+        source,
+        prod_only: false,
+        usage: Some(usage),
+        at_seconds: None,
+        copies: 1,
+        pods: "default".into(),
+    }
+}
+
+fn pack_loaded(loaded: Loaded) -> (PackResult, Packed) {
+    let (scheduler, explain) = (Options::default(), Explain::Classes(0));
+    let options = PackOptions { scheduler, seed: 1, threads: 1, executor: &Sequential, explain };
+    pack(loaded, options, &Silent).expect("every placement is accepted")
 }
 
 fn check_sound(state: &State) {
@@ -91,4 +107,89 @@ fn a_refused_plan_is_an_error_that_names_task_and_machine() {
     assert!(text.contains("research/genome-assembly/0 on std-01"), "{text}");
     assert!(state.tasks().get(task).is_some_and(|row| row.machine.is_none()));
     check_sound(&state);
+}
+
+/// A checkpoint of a state in a file that is gone with the test.
+struct Saved(PathBuf);
+
+impl Saved {
+    fn of(name: &str, state: State) -> Saved {
+        let file = format!("cell-experiments-{name}-{}.ckpt", std::process::id());
+        let path = std::env::temp_dir().join(file);
+        checkpoint::write(&View { state, index: 7, term: 1, era: 0 }, &path)
+            .expect("it is written");
+        Saved(path)
+    }
+
+    fn options(&self) -> LoadOptions {
+        options(TraceSource::Checkpoint(self.0.clone()))
+    }
+}
+
+impl Drop for Saved {
+    fn drop(&mut self) {
+        // What is left behind in the temporary folder does no harm.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn one(state: &mut State, command: Command) {
+    apply_one(state, &mut Vec::new(), command).expect("the cell takes it");
+}
+
+#[test]
+fn a_checkpoint_packs_to_the_tasks_of_its_cell() {
+    let (original, packed) = packed(1, 0);
+    let saved = Saved::of("packs", packed.state.clone());
+    let (again, anew) = pack_loaded(load(&saved.options(), &Silent).expect("it loads"));
+    assert_eq!((again.machines, again.jobs, again.tasks), (40, original.jobs, 630));
+    assert_eq!(again.placed + again.pending, 630);
+    check_sound(&anew.state);
+    let names = |state: &State| -> BTreeSet<String> {
+        state.tasks().iter().map(|(id, _)| state.task_name(id)).collect()
+    };
+    assert_eq!(names(&anew.state), names(&packed.state));
+    // The same room is asked for: reservations came along.
+    let reserved = |state: &State| -> u64 {
+        state.tasks().iter().map(|(_, task)| task.reservation.ram >> 20).sum()
+    };
+    let (before, after) = (reserved(&packed.state), reserved(&anew.state));
+    assert!(after.abs_diff(before) * 100 < before, "{before} {after}");
+    assert!(again.notes[0].starts_with("the cell as of log index 7"), "{:?}", again.notes);
+}
+
+#[test]
+fn a_checkpoint_as_it_stands_keeps_every_task_in_its_place() {
+    let (original, packed) = packed(1, 0);
+    let saved = Saved::of("stands", packed.state.clone());
+    let standing = load_as_it_stands(&saved.options(), &Silent).expect("it loads");
+    let (result, kept) = pack_loaded(standing);
+    assert_eq!((result.placed, result.pending), (original.placed, original.pending));
+    assert_eq!(placement_hash(&kept.state), placement_hash(&packed.state));
+    let refused = LoadOptions { prod_only: true, ..saved.options() };
+    let refused = load_as_it_stands(&refused, &Silent).expect_err("it would change what stands");
+    assert!(refused.to_string().starts_with("--prod-only does not apply to checkpoint:"));
+}
+
+#[test]
+fn machines_and_jobs_that_are_gone_from_a_cell_are_gone_from_its_checkpoint() {
+    let mut state = loaded(1).state;
+    let mut ids = state.machines().iter().map(|(id, _)| id);
+    let machines: [MachineId; 3] = std::array::from_fn(|_| ids.next().expect("there are 40"));
+    drop(ids);
+    one(&mut state, Command::MachineDown { machine: machines[0] });
+    let drained = state.machines().get(machines[1]).expect("it is there").spec.name.clone();
+    one(&mut state, Command::StartDrain { name: drained, expect: None });
+    let (job, _) = state.jobs().iter().next().expect("there are jobs");
+    let (key, count) = (state.job_key(job), state.jobs().get(job).map(|row| row.tasks.len()));
+    one(&mut state, Command::StopJob { job: key.expect("it has a name"), expect: None });
+    let saved = Saved::of("gone", state);
+    let (result, packed) = pack_loaded(load(&saved.options(), &Silent).expect("it loads"));
+    assert_eq!(result.tasks as usize, 630 - count.expect("it has tasks"));
+    let used =
+        |machine| packed.state.machine_load(machine).is_some_and(|load| !load.tasks.is_empty());
+    assert_eq!(machines.map(used), [false, false, true]);
+    let says = |part: &str| result.notes.iter().any(|note| note.contains(part));
+    assert!(says("2 machines are down or being drained"), "{:?}", result.notes);
+    assert!(says("tasks have ended and are left out"), "{:?}", result.notes);
 }

@@ -15,6 +15,7 @@ mod error;
 mod log;
 mod machine;
 mod members;
+mod offline;
 mod raft;
 mod real_disk;
 mod record;
@@ -32,6 +33,7 @@ pub use error::{
     BootstrapError, MemberError, OpenError, ProposeError, ReadEntriesError, SnapshotError,
 };
 pub use machine::Machine;
+pub use offline::{Content, OfflineEntry, OfflineLog, OfflineSnapshot};
 pub use raft::{NodeId, Payload, Peer, Reply, TypeConfig};
 pub use real_disk::RealDisk;
 pub use recover::TornTail;

@@ -26,6 +26,9 @@ pub(crate) const TAIL_LEN: usize = 8;
 const SEGMENT_MAGIC: &[u8; 8] = b"CELLWLOG";
 const RECORD_MAGIC: u32 = 0x4345_4c52;
 const ENDS_BATCH: u8 = 1;
+/// Of a record that is whole in every other way.
+pub(crate) const UNKNOWN_KIND: &str =
+    "a record has a kind this build cannot read; run the newer one that wrote it";
 
 pub(crate) fn segment_path(sequence: u64) -> String {
     format!("{DIR}/{sequence:016x}")
@@ -225,7 +228,7 @@ impl Record {
         if xxh3_64_with_seed(body, check) != u64_at(tail, 0) {
             return Err("the checksum of a record's body does not match");
         }
-        let kind = Kind::from_byte(head[4]).ok_or("a record has a kind this build cannot read")?;
+        let kind = Kind::from_byte(head[4]).ok_or(UNKNOWN_KIND)?;
         let record = Record {
             kind,
             index: u64_at(head, 20),

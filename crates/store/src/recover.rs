@@ -18,10 +18,10 @@ use std::collections::VecDeque;
 use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::log::{Place, Slot};
-use crate::raft::{LogId, next_index};
+use crate::raft::{EntryPayload, LogId, Membership, next_index};
 use crate::record::{
-    DIR, Found, HEAD_LEN, HEADER_LEN, HardState, Kind, Owner, Record, SegmentHeader, Spot, VERSION,
-    segment_path, sequence_of,
+    DIR, Found, HEAD_LEN, HEADER_LEN, HardState, Kind, Owner, Record, SegmentHeader, Spot,
+    UNKNOWN_KIND, VERSION, segment_path, sequence_of,
 };
 
 /// What was cut off the end of the log when it was opened.
@@ -48,14 +48,31 @@ pub(crate) struct Recovered {
     pub(crate) next: u64,
     pub(crate) batch: u64,
     pub(crate) torn: Option<TornTail>,
+    /// Whose files these are; `None` when there are none.
+    pub(crate) owner: Option<Owner>,
+    /// Changes of members among the entries, with their indexes.
+    pub(crate) members: Vec<(u64, Membership)>,
 }
 
+/// Reads the log for its replica and cuts off what a torn write left at the end.
 pub(crate) fn recover(disk: &dyn Disk, owner: Owner) -> Result<Recovered, OpenError> {
+    let mut log = scan(disk, Some(owner))?;
+    if let Some(TornTail { file, offset, .. }) = &log.torn {
+        let at = |source| OpenError::Disk { path: file.clone(), source };
+        disk.truncate(file, *offset).map_err(at)?;
+    }
+    log.settle(owner)?;
+    Ok(log)
+}
+
+/// Reads all segments and changes nothing. Without an expected owner the first segment says whose
+/// they are.
+pub(crate) fn scan(disk: &dyn Disk, expected: Option<Owner>) -> Result<Recovered, OpenError> {
     let at = |path: &str, source| OpenError::Disk { path: path.to_owned(), source };
     let names = disk.list(DIR).map_err(|e| at(DIR, e))?;
     let mut sequences: Vec<u64> = names.iter().filter_map(|name| sequence_of(name)).collect();
     sequences.sort_unstable();
-    let mut log = Recovered::default();
+    let mut log = Recovered { owner: expected, ..Recovered::default() };
     for (nth, &sequence) in sequences.iter().enumerate() {
         let path = segment_path(sequence);
         if nth > 0 && sequences[nth - 1] + 1 != sequence {
@@ -63,7 +80,8 @@ pub(crate) fn recover(disk: &dyn Disk, owner: Owner) -> Result<Recovered, OpenEr
             return Err(damaged(&file, 0, "this segment is missing"));
         }
         let bytes = disk.read(&path).map_err(|e| at(&path, e))?;
-        let header = check_header(&bytes, &path, sequence, owner)?;
+        let header = check_header(&bytes, &path, sequence, log.owner)?;
+        log.owner = Some(header.owner);
         if nth == 0 {
             log.next = header.first_index;
         } else if log.next != header.first_index {
@@ -73,13 +91,11 @@ pub(crate) fn recover(disk: &dyn Disk, owner: Owner) -> Result<Recovered, OpenEr
         log.slots.iter_mut().for_each(|slot| slot.entry = None);
         let end = log.read_records(&bytes, &path, sequence, nth + 1 == sequences.len())?;
         if end < bytes.len() {
-            disk.truncate(&path, end as u64).map_err(|e| at(&path, e))?;
             let bytes = (bytes.len() - end) as u64;
             log.torn = Some(TornTail { file: path, offset: end as u64, bytes });
         }
         log.segments.push(Segment { sequence, len: end as u64, next_index: log.next });
     }
-    log.settle(owner)?;
     Ok(log)
 }
 
@@ -87,7 +103,7 @@ fn check_header(
     bytes: &[u8],
     path: &str,
     sequence: u64,
-    owner: Owner,
+    expected: Option<Owner>,
 ) -> Result<SegmentHeader, OpenError> {
     // A segment is created whole, so its header can be damaged but never torn.
     let header = SegmentHeader::decode(bytes).map_err(|what| damaged(path, 0, what))?;
@@ -95,7 +111,7 @@ fn check_header(
         let (file, found) = (path.to_owned(), header.version);
         return Err(OpenError::TooNew { file, found, known: VERSION });
     }
-    if header.owner != owner {
+    if let Some(owner) = expected.filter(|owner| *owner != header.owner) {
         let name = |owner: Owner| {
             let cell = u128::from_be_bytes(owner.cell);
             format!("replica {} of cell {cell:032x}", owner.replica)
@@ -134,7 +150,10 @@ impl Recovered {
                     offset += found.len;
                 }
                 Err(what) => {
-                    if !last_segment || later_batch_follows(bytes, spot, open_batch) {
+                    // Its checksums are right, so no power cut made it what it is.
+                    let is_whole = what == UNKNOWN_KIND;
+                    let is_damage = || later_batch_follows(bytes, spot, open_batch);
+                    if !last_segment || is_whole || is_damage() {
                         return Err(damaged(path, spot.offset, what));
                     }
                     self.batch = open_batch;
@@ -158,6 +177,7 @@ impl Recovered {
                 let len = self.slots.len();
                 self.slots.truncate(len - kept.min(len));
                 self.next = record.index;
+                self.members.retain(|(index, _)| *index < record.index);
             }
             Kind::Blank | Kind::Normal | Kind::Membership => {
                 if record.index < self.next || (record.index > self.next && !self.slots.is_empty())
@@ -165,7 +185,11 @@ impl Recovered {
                     return Err("an entry does not follow the one before it");
                 }
                 let place = Place { spot, len: found.len };
-                self.slots.push_back(Slot::on_disk(record.to_entry()?, place));
+                let entry = record.to_entry()?;
+                if let EntryPayload::Membership(members) = &entry.payload {
+                    self.members.push((record.index, members.clone()));
+                }
+                self.slots.push_back(Slot::on_disk(entry, place));
                 self.next = record.index + 1;
             }
         }
@@ -180,7 +204,7 @@ impl Recovered {
         self.next = self.next.max(keep_from);
     }
 
-    fn settle(&mut self, owner: Owner) -> Result<(), OpenError> {
+    pub(crate) fn settle(&mut self, owner: Owner) -> Result<(), OpenError> {
         let purged = next_index(self.hard.purged.as_ref());
         let first = self.slots.front().map_or(self.next, |slot| slot.id.index);
         if first != purged {

@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::disk::Disk;
 use crate::error::OpenError;
+use crate::offline::OfflineSnapshot;
 use crate::raft::{SnapshotMeta, next_index};
 
 pub(crate) const DIR: &str = "snap";
@@ -22,6 +23,10 @@ const KEPT: usize = 2;
 /// Names sort by index, then term.
 pub(crate) fn name_of(meta: &SnapshotMeta) -> String {
     let (index, term) = meta.last_log_id.map_or((0, 0), |id| (id.index, id.leader_id.term));
+    name_at(index, term)
+}
+
+pub(crate) fn name_at(index: u64, term: u64) -> String {
     format!("{index:020}-{term:020}")
 }
 
@@ -49,11 +54,24 @@ pub(crate) fn encode(
 pub(crate) struct Flaw {
     pub(crate) offset: u64,
     pub(crate) what: &'static str,
+    /// The version of a whole snapshot that this build cannot read. It is not damaged, so it must
+    /// be neither passed over nor removed.
+    pub(crate) newer: Option<u32>,
+}
+
+impl Flaw {
+    fn on_open(self, path: &str) -> OpenError {
+        let file = path.to_owned();
+        match self.newer {
+            Some(found) => OpenError::TooNew { file, found, known: VERSION },
+            None => OpenError::Damaged { file, offset: self.offset, what: self.what.to_owned() },
+        }
+    }
 }
 
 /// Checks every byte; returns the facts and the machine's part.
 pub(crate) fn decode(cell: [u8; 16], bytes: &[u8]) -> Result<(SnapshotMeta, &[u8]), Flaw> {
-    let flaw = |offset: usize, what| Flaw { offset: offset as u64, what };
+    let flaw = |offset: usize, what| Flaw { offset: offset as u64, what, newer: None };
     let short = "the snapshot is cut short";
     let fixed = bytes.get(..FIXED_LEN).ok_or(flaw(bytes.len(), short))?;
     if &fixed[..8] != MAGIC {
@@ -68,8 +86,10 @@ pub(crate) fn decode(cell: [u8; 16], bytes: &[u8]) -> Result<(SnapshotMeta, &[u8
         return Err(flaw(0, "the checksum of the snapshot's header does not match"));
     }
     half.copy_from_slice(&fixed[8..12]);
-    if u32::from_le_bytes(half) > VERSION {
-        return Err(flaw(8, "the snapshot was written by a newer version"));
+    let version = u32::from_le_bytes(half);
+    if version > VERSION {
+        let what = "the snapshot was written by a newer version";
+        return Err(Flaw { newer: Some(version), ..flaw(8, what) });
     }
     if fixed[24..40] != cell {
         return Err(flaw(24, "the snapshot belongs to another cell"));
@@ -114,6 +134,27 @@ pub(crate) struct Loaded {
     pub(crate) body: Vec<u8>,
 }
 
+/// Which snapshots there are by their names, oldest first.
+pub(crate) fn indexes(disk: &dyn Disk) -> Result<Vec<OfflineSnapshot>, OpenError> {
+    let names = disk.list(DIR).map_err(|e| OpenError::Disk { path: DIR.to_owned(), source: e })?;
+    let parts = names.iter().filter_map(|name| name.split_once('-'));
+    let read = |(index, term): (&str, &str)| {
+        Some(OfflineSnapshot { index: index.parse().ok()?, term: term.parse().ok()? })
+    };
+    let mut found: Vec<OfflineSnapshot> = parts.filter_map(read).collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// One snapshot by name.
+pub(crate) fn load_one(disk: &dyn Disk, cell: [u8; 16], name: &str) -> Result<Loaded, OpenError> {
+    let path = format!("{DIR}/{name}");
+    let bytes = disk.read(&path);
+    let bytes = bytes.map_err(|source| OpenError::Disk { path: path.clone(), source })?;
+    let (meta, body) = decode(cell, &bytes).map_err(|flaw| flaw.on_open(&path))?;
+    Ok(Loaded { name: name.to_owned(), body: body.to_vec(), meta })
+}
+
 /// The newest good snapshot, and what was wrong with the newer ones that are being passed over.
 ///
 /// `log_from` is the first index the log still has: a snapshot that ends before it cannot be
@@ -137,6 +178,7 @@ pub(crate) fn load(
                 return Ok((Some(loaded), passed_over));
             }
             Ok(_) => break,
+            Err(flaw) if flaw.newer.is_some() => return Err(flaw.on_open(&path)),
             Err(flaw) => {
                 passed_over
                     .push(format!("{path} is damaged at byte {}: {}", flaw.offset, flaw.what));

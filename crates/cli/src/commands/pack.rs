@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::output::{Output, print, print_json};
 use crate::table::wrapped;
 use crate::{format, progress, style, table};
-use cellwright_sim::experiment::load::load;
+use cellwright_sim::experiment::load::{load, load_as_it_stands};
 use cellwright_sim::experiment::pack::{PackOptions, PackResult, pack};
 use cellwright_sim::experiment::pending::{Explain, NotATaskName, TaskName};
 use cellwright_sim::experiment::threads::executor;
@@ -17,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   cell sim pack --trace example:examples/small-cell
   cell sim pack --trace example:examples/small-cell --explain ci/riscv-port/0
+  cell sim pack --trace checkpoint:00000000000000000042.ckpt
   cell sim pack --trace google2011:../shared/traces/google2011 -o json
   cell sim pack --trace google2011:../shared/traces/google2011 --prod-only --at limits
   cell sim pack --trace openb:../shared/traces/openb --pods all --load 1.3 --seeds 10
@@ -45,6 +46,10 @@ pub struct PackArgs {
     #[arg(long, value_name = "N|USER/JOB/INDEX", num_args = 0..=1, default_missing_value = "3",
           value_parser = parse_explain)]
     pub explain: Option<Explained>,
+
+    /// Leave every task where it was and place only those that wait; checkpoint only
+    #[arg(long, help_heading = "Workload")]
+    pub as_it_stands: bool,
 
     /// GPU demand that arrives, as a multiple of the capacity [default: 1.3]; openb only
     #[arg(long, value_name = "FACTOR", value_parser = parse_load, help_heading = "Arrivals")]
@@ -80,6 +85,9 @@ fn parse_explain(text: &str) -> Result<Explained, String> {
 
 impl PackArgs {
     pub fn run(self) -> Result<Success, Failure> {
+        if self.as_it_stands && !self.trace.is_checkpoint() {
+            return Err(not_for("--as-it-stands", &self.trace.trace, "checkpoint:FILE"));
+        }
         if self.trace.is_openb() {
             return arrivals::run(self);
         }
@@ -90,7 +98,11 @@ impl PackArgs {
         let threads = usize::from(self.scheduler.threads);
         let executor = executor(threads)?;
         let progress = progress::to_stderr();
-        let loaded = load(&self.trace.load_options()?, progress.as_ref())?;
+        let options = self.trace.load_options()?;
+        let loaded = match self.as_it_stands {
+            true => load_as_it_stands(&options, progress.as_ref())?,
+            false => load(&options, progress.as_ref())?,
+        };
         let options = PackOptions {
             scheduler: self.scheduler.options(self.score.model(), Usual::Sampled),
             seed: self.scheduler.seed,

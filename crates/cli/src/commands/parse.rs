@@ -1,7 +1,8 @@
 //! Values as people type them, turned into the cell's own. Each says what is allowed.
 
 use cellwright_cell::name::{JobKey, Name};
-use cellwright_cell::time::Span;
+use cellwright_cell::time::{Span, Time};
+use cellwright_master::checkpoint::Target;
 use cellwright_master::config;
 use cellwright_sim::trace::decimal::{Rounding, parse_scaled};
 
@@ -32,9 +33,81 @@ pub fn cores(text: &str) -> Result<u64, String> {
         .map_err(|_| "allowed: a number of cores with at most 3 decimals, as 1.5".into())
 }
 
+/// A place in the log: an index, or a time as lists print it. A time without a fraction means the
+/// whole of that second, for what happened in it is printed with the same second.
+pub fn place(text: &str) -> Result<Target, String> {
+    if let Ok(index) = text.parse() {
+        return Ok(Target::Index(index));
+    }
+    let allowed = "allowed: a log index, or a UTC time such as 2026-03-01T12:00:00Z".to_owned();
+    moment(text).map(Target::Time).ok_or(allowed)
+}
+
+fn moment(text: &str) -> Option<Time> {
+    let text = text.strip_suffix(['Z', 'z']).unwrap_or(text);
+    let (date, clock) = text.split_once(['T', 't', ' '])?;
+    let (clock, fraction) = match clock.split_once('.') {
+        Some((clock, fraction)) => (clock, Some(fraction)),
+        None => (clock, None),
+    };
+    let millis = match fraction {
+        None => 999,
+        Some(digits) if (1..=3).contains(&digits.len()) => {
+            whole(digits)? * 10_u64.pow(3 - digits.len() as u32)
+        }
+        Some(_) => return None,
+    };
+    let [year, month, day] = three(date, '-')?;
+    let [hour, minute, second] = three(clock, ':')?;
+    let is_clock = hour < 24 && minute < 60 && second < 60;
+    let seconds = days_since_1970(year, month, day)? * 86_400 + hour * 3600 + minute * 60 + second;
+    is_clock.then_some(Time(seconds * 1000 + millis))
+}
+
+fn whole(digits: &str) -> Option<u64> {
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
+}
+
+fn three(text: &str, between: char) -> Option<[u64; 3]> {
+    let parts: Vec<u64> = text.split(between).map(whole).collect::<Option<_>>()?;
+    parts.try_into().ok()
+}
+
+fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
+    if !(1970..=9999).contains(&year) {
+        return None;
+    }
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    let february = 28 + u64::from(is_leap(year));
+    let months = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let before = usize::try_from(month.checked_sub(1)?).ok()?;
+    if day == 0 || day > *months.get(before)? {
+        return None;
+    }
+    let years: u64 = (1970..year).map(|year| 365 + u64::from(is_leap(year))).sum();
+    Some(years + months[..before].iter().sum::<u64>() + day - 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_is_an_index_or_the_time_that_lists_print() {
+        assert_eq!(place("42"), Ok(Target::Index(42)));
+        for seconds in [0, 951_782_400, 1_772_366_399] {
+            let at = Time(seconds * 1000 + 999);
+            assert_eq!(place(&crate::format::utc(at)), Ok(Target::Time(at)));
+            let at = Time(seconds * 1000 + 250);
+            assert_eq!(place(&crate::format::utc_millis(at)), Ok(Target::Time(at)));
+        }
+        assert_eq!(place("1970-01-02T00:00:00.5"), Ok(Target::Time(Time(86_400_500))));
+        let wrong = ["", "-1", "yesterday", "2026-02-29T00:00:00Z", "2026-01-01T24:00:00Z"];
+        for text in wrong {
+            assert!(place(text).is_err_and(|error| error.contains("allowed: ")), "{text}");
+        }
+    }
 
     #[test]
     fn what_is_typed_is_read_or_refused_with_what_is_allowed() {

@@ -10,7 +10,7 @@ use cellwright_sched::Options;
 use cellwright_sched::executor::Executor;
 use cellwright_sched::whatif::OnMachine;
 use cellwright_sim::experiment::job_text::parse_job;
-use cellwright_sim::experiment::load::{Units, load};
+use cellwright_sim::experiment::load::{Units, load, load_as_it_stands};
 use cellwright_sim::experiment::pack::{PackOptions, PackResult, Packed, pack};
 use cellwright_sim::experiment::pending::Explain;
 use cellwright_sim::experiment::question::{AskedCell, AskedJob};
@@ -57,7 +57,11 @@ impl QuestionArgs {
         let options = self.trace.load_options()?;
         let units = cellwright_sim::experiment::load::units_of(&options.source);
         let spec = self.spec(units)?;
-        let loaded = load(&options, progress.as_ref())?;
+        // A live cell is asked as it is; a trace has no places yet.
+        let loaded = match self.trace.is_checkpoint() {
+            true => load_as_it_stands(&options, progress.as_ref())?,
+            false => load(&options, progress.as_ref())?,
+        };
         let scheduler = self.scheduler.options(self.score.model(), Usual::Sampled);
         let (seed, explain) = (self.scheduler.seed, Explain::Classes(0));
         let pack_options =

@@ -1,11 +1,13 @@
 //! From rows of a trace to machines and jobs of a cell. Each choice that the trace does not settle
 //! is a parameter with a stated default, and a note that comes with every result.
 
+mod checkpoint;
 mod example;
 mod google2011;
 mod openb;
 mod swf;
 
+pub use checkpoint::{as_it_stands, checkpoint};
 pub(crate) use example::constraint;
 pub use example::example;
 pub use google2011::{Google2011Options, google2011};
@@ -30,6 +32,8 @@ pub enum ConvertError {
     Name(#[from] BadName),
     #[error(transparent)]
     Load(#[from] crate::trace::openb::LoadError),
+    #[error(transparent)]
+    Checkpoint(#[from] cellwright_master::checkpoint::CheckpointError),
     #[error("{field} of {of}: value {value} is not valid; allowed: {allowed}")]
     Field { field: &'static str, of: String, value: String, allowed: &'static str },
 }
@@ -88,6 +92,7 @@ pub(crate) fn plain_machine(name: Name, capacity: Resources) -> WorkloadMachine 
             ports: PortRange { first: 20_000, last: 32_000 },
         },
         packages: BTreeSet::new(),
+        is_up: true,
     }
 }
 

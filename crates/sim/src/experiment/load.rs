@@ -69,6 +69,38 @@ pub fn load(options: &LoadOptions, progress: &dyn Progress) -> Result<Loaded, Lo
     Ok(Loaded { state: state?, workload, units, read_seconds, submit_seconds })
 }
 
+/// A checkpoint with every task where it was, so that a pass places only those that wait.
+///
+/// # Errors
+/// When the trace is not a checkpoint that can be read, or an option would change what stands.
+pub fn load_as_it_stands(
+    options: &LoadOptions,
+    progress: &dyn Progress,
+) -> Result<Loaded, LoadError> {
+    let source_name = options.source.to_string();
+    let refused = |option, allowed| {
+        Err(LoadError::NotForThisTrace { option, source_name: source_name.clone(), allowed })
+    };
+    let TraceSource::Checkpoint(file) = &options.source else {
+        return refused("--as-it-stands", "only checkpoint:FILE, which has places");
+    };
+    let kept = "not with a cell as it stands";
+    let changes = [
+        ("--at limits", options.usage.is_none()),
+        ("--prod-only", options.prod_only),
+        ("--copies", options.copies > 1),
+        ("--at-time", options.at_seconds.is_some()),
+    ];
+    if let Some((option, _)) = changes.into_iter().find(|(_, is_given)| *is_given) {
+        return refused(option, kept);
+    }
+    progress.stage(&format!("reading {source_name}"), 0);
+    let (read, read_seconds) = timed(|| convert::as_it_stands(file));
+    let (workload, state) = read?;
+    let units = units_of(&options.source);
+    Ok(Loaded { workload, state, units, read_seconds, submit_seconds: 0.0 })
+}
+
 /// Reads the trace as a workload; nothing is submitted yet.
 ///
 /// # Errors
@@ -88,6 +120,7 @@ pub fn read(options: &LoadOptions, progress: &dyn Progress) -> Result<Workload, 
         TraceSource::Openb(folder) => openb(folder, &options.pods)?,
         TraceSource::Swf(file) => convert::swf(file)?,
         TraceSource::Example(folder) => convert::example(folder, options.usage)?,
+        TraceSource::Checkpoint(file) => convert::checkpoint(file, options.usage.is_none())?,
     };
     let workload = match options.prod_only {
         true => workload.filter_jobs(|job| job.priority.is_prod()),

@@ -121,6 +121,7 @@ pub fn pack(
         Explain::Classes(most) => (most, None),
         Explain::Task(name) => (0, Some(find_task(&state, name)?)),
     };
+    let standing = holding(&state);
     progress.stage("placing tasks", 0);
     let Solved { board, mut outcome, snapshot_seconds, solve_seconds, solve_cpu_seconds } =
         solve(&state, options.scheduler, options.seed, options.executor);
@@ -139,7 +140,7 @@ pub fn pack(
         machines: state.machines().len(),
         jobs: workload.jobs.len(),
         tasks: workload.tasks(),
-        placed: outcome.placed,
+        placed: if standing == 0 { outcome.placed } else { holding(&state) },
         pending: outcome.pending.len() + outcome.not_yet,
         preempted: outcome.preempted,
         classes: board.class_count(),
@@ -167,4 +168,9 @@ pub fn pack(
         trace: TraceProblems::of(&workload.reports),
     };
     Ok((result, Packed { state, board }))
+}
+
+/// Tasks that have a place.
+fn holding(state: &State) -> usize {
+    state.tasks().iter().filter(|(_, task)| task.state.holds_resources()).count()
 }

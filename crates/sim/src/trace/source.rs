@@ -18,6 +18,8 @@ pub enum TraceSource {
     Swf(PathBuf),
     /// Folder with `machines.csv` and `jobs.csv` of an example cell.
     Example(PathBuf),
+    /// One checkpoint file of a live cell.
+    Checkpoint(PathBuf),
 }
 
 /// Why a text does not name a trace.
@@ -31,7 +33,7 @@ pub enum TraceSourceError {
     NoPath { given: String },
 }
 
-const ALLOWED: &str = "google2011:DIR, openb:DIR, swf:FILE, example:DIR";
+const ALLOWED: &str = "google2011:DIR, openb:DIR, swf:FILE, example:DIR, checkpoint:FILE";
 
 impl FromStr for TraceSource {
     type Err = TraceSourceError;
@@ -45,6 +47,7 @@ impl FromStr for TraceSource {
             "openb" => TraceSource::Openb,
             "swf" => TraceSource::Swf,
             "example" => TraceSource::Example,
+            "checkpoint" => TraceSource::Checkpoint,
             _ => {
                 let (kind, given) = (kind.into(), given.into());
                 return Err(TraceSourceError::UnknownKind { kind, given });
@@ -64,6 +67,7 @@ impl fmt::Display for TraceSource {
             TraceSource::Openb(path) => ("openb", path),
             TraceSource::Swf(path) => ("swf", path),
             TraceSource::Example(path) => ("example", path),
+            TraceSource::Checkpoint(path) => ("checkpoint", path),
         };
         write!(f, "{kind}:{}", path.display())
     }
@@ -75,7 +79,7 @@ mod tests {
 
     #[test]
     fn every_kind_reads_back_as_written() {
-        for text in ["google2011:a/b", "openb:.", "swf:log.swf.gz", "example:x:y"] {
+        for text in ["google2011:a/b", "openb:.", "swf:l.gz", "example:x:y", "checkpoint:a.ckpt"] {
             let source: TraceSource = text.parse().expect(text);
             assert_eq!(source.to_string(), text);
         }

@@ -1,5 +1,8 @@
 //! `cell checkpoint`: the whole state of a cell in a file.
 
+mod log;
+mod past;
+mod replay;
 mod restore;
 mod show;
 
@@ -19,9 +22,12 @@ Examples:
   cell checkpoint save
   cell checkpoint ls
   cell checkpoint show /var/lib/cellwright/master/checkpoints/00000000000000000042.ckpt
+  cell checkpoint log --from 1200
+  cell checkpoint replay --at 1234
+  cell checkpoint replay --at 2026-03-01T12:00:00Z --to noon.ckpt
   cell checkpoint restore FILE --config /etc/cellwright/master.toml";
 
-/// Checkpoints: save, ls, show, restore
+/// The state of a cell in a file, and its past: save, ls, show, replay, log, restore
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum Checkpoint {
@@ -31,6 +37,10 @@ pub enum Checkpoint {
     Ls(SaveArgs),
     /// Check a checkpoint file and say what is in it
     Show(show::ShowArgs),
+    /// Say what the cell was like at an index or a time, from a master's files
+    Replay(replay::ReplayArgs),
+    /// List the entries of a master's log from its files
+    Log(log::LogArgs),
     /// Start a new cell of one replica from a checkpoint, when all replicas are lost
     Restore(restore::RestoreArgs),
 }
@@ -47,6 +57,8 @@ impl Checkpoint {
             Checkpoint::Save(args) => args.save(reach),
             Checkpoint::Ls(args) => args.list(reach),
             Checkpoint::Show(args) => args.run(),
+            Checkpoint::Replay(args) => args.run(),
+            Checkpoint::Log(args) => args.run(),
             Checkpoint::Restore(args) => args.run(),
         }
     }

@@ -99,6 +99,7 @@ pub fn compact(
 ) -> Result<CompactResult, CompactError> {
     let start = std::time::Instant::now();
     let machines = workload.machines.len();
+    let workload = all_up(workload);
     let (mut workload, softened_jobs) = soften::large_jobs(workload, machines);
     let tasks = workload.tasks();
     let may_pend = (tasks * u64::from(options.pending_permille) / 1000) as usize;
@@ -136,6 +137,18 @@ pub fn compact(
         notes: workload.notes,
         trace: TraceProblems::of(&workload.reports),
     })
+}
+
+/// Which machines could be done without is asked of all of them, whatever state they are in now.
+fn all_up(mut workload: Workload) -> Workload {
+    let down = workload.machines.iter_mut().filter(|machine| !machine.is_up);
+    let count = down.map(|machine| machine.is_up = true).count();
+    if count > 0 {
+        workload
+            .notes
+            .push(format!("{count} machines that are not up are counted as if they were"));
+    }
+    workload
 }
 
 fn run_trials(

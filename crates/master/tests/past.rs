@@ -1,0 +1,268 @@
+//! The past of a cell from a replica's files: any moment again, how far back it goes, and what
+//! stands in the log, while the replica runs and after it stopped.
+
+use cellwright_cell::command::{Actor, Command, Entry, Request};
+use cellwright_cell::encode;
+use cellwright_cell::name::Name;
+use cellwright_cell::state::State;
+use cellwright_cell::time::Time;
+use cellwright_master::checkpoint::{self, Checkpoints, Target};
+use cellwright_master::past::{Base, Past, PastError, Placed, What};
+use cellwright_master::replicated::{View, pack, unpack};
+use cellwright_store::{
+    CallError, CallFuture, Machine, NodeId, Peer, RaftCall, RealDisk, Replica, Role, Settings,
+    Transport,
+};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A folder of its own, gone with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("cell-past-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left behind in the temporary folder does no harm.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The cell's state machine without the records around it.
+#[derive(Clone)]
+struct Kept(Arc<Mutex<View>>);
+
+impl Machine for Kept {
+    fn apply(&mut self, index: u64, term: u64, payload: &[u8]) -> Vec<u8> {
+        let mut view = self.0.lock().unwrap();
+        view.state.apply(&encode::load_entry(payload).unwrap(), &mut Vec::new());
+        (view.index, view.term) = (index, term);
+        Vec::new()
+    }
+
+    fn snapshot(&self) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
+        let view = self.0.lock().unwrap().clone();
+        Box::new(move || pack(&view))
+    }
+
+    fn restore(&mut self, _: u64, bytes: &[u8]) -> Result<(), String> {
+        *self.0.lock().unwrap() = unpack(bytes)?;
+        Ok(())
+    }
+}
+
+struct Alone;
+
+impl Transport for Alone {
+    fn call(&self, _: NodeId, peer: Peer, _: RaftCall) -> CallFuture {
+        Box::pin(async move { Err(CallError::Unreachable(peer.address)) })
+    }
+}
+
+/// A replica that runs on a folder, and the hash of its state after every entry.
+struct Cell {
+    replica: Replica,
+    machine: Kept,
+    after: Vec<(u64, u64)>,
+}
+
+impl Cell {
+    async fn start(dir: &Path, settings: Settings) -> Cell {
+        let machine =
+            Kept(Arc::new(Mutex::new(View { state: State::default(), index: 0, term: 0, era: 0 })));
+        let disk = Arc::new(RealDisk::open(dir).unwrap());
+        let settings = Settings { reserve_bytes: 0, ..settings };
+        let opened = Replica::open(1, settings, disk, Arc::new(Alone), machine.clone()).await;
+        let replica = opened.unwrap();
+        let me = Peer { name: "m1".into(), address: "127.0.0.1:1".into() };
+        replica.bootstrap(BTreeMap::from([(1, me)])).await.unwrap();
+        replica.watch().wait_for(|status| status.role == Role::Leader).await.unwrap();
+        Cell { replica, machine, after: Vec::new() }
+    }
+
+    /// One entry of two requests, of which the second is refused. Entry `n` is of time `10 n`.
+    async fn add(&mut self) -> u64 {
+        let number = self.after.len() as u64 + 1;
+        let user = |name: String| Command::AddUser { name: Name::new(&name).unwrap() };
+        let eve = Actor::User(Name::new("eve").unwrap());
+        let requests = vec![
+            Request { by: Actor::System, id: None, command: user(format!("u{number}")) },
+            Request { by: eve, id: None, command: user("mallory".into()) },
+        ];
+        let entry = Entry { now: Time(number * 10), requests };
+        let index = self.replica.propose(encode::save_entry(&entry)).await.unwrap().index;
+        let hash = self.machine.0.lock().unwrap().state.hash();
+        self.after.push((index, hash));
+        index
+    }
+
+    fn view(&self) -> View {
+        self.machine.0.lock().unwrap().clone()
+    }
+}
+
+fn hash(view: &View) -> u64 {
+    view.state.clone().hash()
+}
+
+fn entries(past: &Past, from: u64, to: u64) -> Vec<Placed> {
+    let mut found = Vec::new();
+    let all: Result<(), PastError> = past.entries(from, to, |placed| {
+        found.push(placed);
+        Ok(())
+    });
+    all.unwrap();
+    found
+}
+
+/// Done and refused, where that is known.
+fn verdicts(placed: &Placed) -> Option<(usize, usize)> {
+    let What::Requests { verdicts: Some(verdicts), .. } = &placed.what else { return None };
+    let refused = verdicts.iter().filter(|verdict| verdict.is_err()).count();
+    Some((verdicts.len() - refused, refused))
+}
+
+#[tokio::test]
+async fn any_index_and_any_time_can_be_had_again_while_the_replica_runs() {
+    let folder = Folder::new();
+    let mut cell = Cell::start(&folder.0, Settings::default()).await;
+    for _ in 0..20 {
+        cell.add().await;
+    }
+    let past = Past::open(&folder.0, None).unwrap();
+    for (number, (index, expected)) in (1..).zip(&cell.after) {
+        let by_index = past.at(Some(Target::Index(*index))).unwrap();
+        assert_eq!((by_index.view.index, hash(&by_index.view)), (*index, *expected));
+        assert_eq!((by_index.base, by_index.entries), (Base::Beginning, number));
+        for late in [0, 9] {
+            let by_time = past.at(Some(Target::Time(Time(number * 10 + late)))).unwrap();
+            assert_eq!(hash(&by_time.view), *expected);
+        }
+    }
+    // A single voter agrees with itself.
+    assert_eq!(past.agreed(), past.next());
+    let end = past.at(None).unwrap();
+    assert_eq!(hash(&end.view), hash(&cell.view()));
+    let beyond = past.at(Some(Target::Index(past.next()))).err().unwrap();
+    assert!(matches!(beyond, PastError::NotYet { .. }), "{beyond}");
+    let all = entries(&past, 0, u64::MAX);
+    assert!(matches!(&all[0].what, What::Members(members) if members[0].1.name == "m1"));
+    let judged: Vec<_> = all.iter().filter_map(verdicts).collect();
+    assert_eq!(judged, vec![(1, 1); 20]);
+    cell.replica.shutdown().await;
+}
+
+/// Small enough for the log to forget.
+fn forgetful() -> Settings {
+    Settings { segment_bytes: 600, snapshot_entries: 1000, keep_entries: 4, ..Settings::default() }
+}
+
+/// A cell whose log begins after its beginning, with a checkpoint of entry 5.
+async fn forgotten(dir: &Path) -> Cell {
+    let mut cell = Cell::start(dir, forgetful()).await;
+    for number in 1..=30 {
+        cell.add().await;
+        if number == 5 {
+            Checkpoints::in_data(dir, 9).save(&cell.view()).unwrap();
+        }
+        if number == 20 {
+            let covered = cell.replica.snapshot_now().await.unwrap();
+            let purged = covered - 4;
+            let mut watch = cell.replica.watch();
+            watch.wait_for(|status| status.purged >= Some(purged)).await.unwrap();
+        }
+    }
+    cell
+}
+
+#[tokio::test]
+async fn what_the_log_no_longer_reaches_is_refused_with_how_far_it_does() {
+    let folder = Folder::new();
+    let cell = forgotten(&folder.0).await;
+    cell.replica.shutdown().await;
+    let past = Past::open(&folder.0, None).unwrap();
+    let (twentieth, at_twenty) = cell.after[19];
+    assert!(past.first() > 0 && past.first() < twentieth);
+    // From the log's own snapshot on.
+    let base = past.at(Some(Target::Index(twentieth))).unwrap();
+    assert_eq!((hash(&base.view), base.base), (at_twenty, Base::Snapshot(twentieth)));
+    let later = past.at(Some(Target::Time(Time(275)))).unwrap();
+    assert_eq!((hash(&later.view), later.entries), (cell.after[26].1, 7));
+    // Before it, exactly what was saved and nothing after.
+    let saved = past.at(Some(Target::Index(cell.after[4].0))).unwrap();
+    assert_eq!((hash(&saved.view), saved.entries), (cell.after[4].1, 0));
+    assert_eq!(hash(&past.at(Some(Target::Time(Time(50)))).unwrap().view), cell.after[4].1);
+    let between = [Target::Index(cell.after[6].0), Target::Time(Time(75)), Target::Index(0)];
+    for target in between {
+        let error = past.at(Some(target)).err().unwrap();
+        let PastError::TooOld { first, reach, .. } = error else { panic!("{error}") };
+        assert_eq!((first, reach), (past.first(), Some((twentieth, Time(200)))));
+    }
+    // Entries before the snapshot are there, without a state to judge them by.
+    let all = entries(&past, 0, u64::MAX);
+    assert_eq!(all[0].index, past.first());
+    let judged = all.iter().filter(|placed| verdicts(placed).is_some());
+    assert!(judged.clone().all(|placed| placed.index > twentieth));
+    assert_eq!(judged.count(), 10);
+}
+
+#[tokio::test]
+async fn an_older_checkpoint_reaches_further_back_and_one_of_another_past_is_refused() {
+    let folder = Folder::new();
+    let cell = forgotten(&folder.0).await;
+    cell.replica.shutdown().await;
+    let first = Past::open(&folder.0, None).unwrap().first();
+    // A state from just before the log begins, kept somewhere else.
+    let position = cell.after.iter().rposition(|(index, _)| *index < first).unwrap();
+    let mut before = Past::open(&folder.0, None).unwrap().at(None).unwrap().view;
+    before.state = State::default();
+    let elsewhere = folder.0.join("elsewhere.ckpt");
+    for number in 1..=position as u64 + 1 {
+        let name = Name::new(&format!("u{number}")).unwrap();
+        let request = Request { by: Actor::System, id: None, command: Command::AddUser { name } };
+        let entry = Entry { now: Time(number * 10), requests: vec![request] };
+        before.state.apply(&entry, &mut Vec::new());
+    }
+    before.index = cell.after[position].0;
+    checkpoint::write(&before, &elsewhere).unwrap();
+    let past = Past::open(&folder.0, Some(&elsewhere)).unwrap();
+    let (index, expected) = cell.after[position + 1];
+    let replayed = past.at(Some(Target::Index(index))).unwrap();
+    assert_eq!(replayed.base, Base::Checkpoint(elsewhere.clone()));
+    assert_eq!(hash(&replayed.view), expected);
+    // The same index of another term is another cell's, or a replaced entry's.
+    let other = View { index, term: 99, ..before };
+    checkpoint::write(&other, &elsewhere).unwrap();
+    let refused = Past::open(&folder.0, Some(&elsewhere)).err().unwrap();
+    assert!(matches!(refused, PastError::OtherPast { found: 99, here: 1, .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn looking_changes_nothing_not_even_a_torn_tail() {
+    let folder = Folder::new();
+    let mut cell = Cell::start(&folder.0, Settings::default()).await;
+    for _ in 0..3 {
+        cell.add().await;
+    }
+    cell.replica.shutdown().await;
+    let segment = folder.0.join("log/0000000000000001");
+    let mut bytes = std::fs::read(&segment).unwrap();
+    bytes.extend_from_slice(b"half a record");
+    std::fs::write(&segment, &bytes).unwrap();
+    let past = Past::open(&folder.0, None).unwrap();
+    assert_eq!(past.torn_tail().map(|tail| tail.bytes), Some(13));
+    assert_eq!(hash(&past.at(None).unwrap().view), cell.after[2].1);
+    assert_eq!(std::fs::read(&segment).unwrap(), bytes);
+    let nothing = Past::open(&folder.0.join("nothing"), None).err().unwrap();
+    assert!(nothing.to_string().contains("there is no log in it"), "{nothing}");
+}

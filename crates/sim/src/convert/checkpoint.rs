@@ -1,0 +1,140 @@
+//! A live cell, from a checkpoint of it: its machines, its jobs and what their tasks reserve.
+//!
+//! Two questions are asked of it. "Would it all fit if placed anew?" takes it as a workload like
+//! any other, submitted to an empty cell ([`checkpoint`]); "what would this job do to it?" must
+//! take it as it stands, every task where it is ([`as_it_stands`]). One conversion for both was
+//! rejected: a workload has no places, and a cell with places cannot be packed from scratch.
+
+use super::ConvertError;
+use crate::workload::{ReservedShare, Workload, WorkloadJob, WorkloadMachine};
+use cellwright_cell::State;
+use cellwright_cell::job::{Job, JobState};
+use cellwright_cell::machine::Machine;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::JobSpec;
+use cellwright_cell::task::Task;
+use cellwright_master::checkpoint::{Header, read};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Reads the file and takes the cell as a workload. Reservations are the cell's own, unless
+/// `at_limits`.
+///
+/// # Errors
+/// When the file is not a whole checkpoint.
+pub fn checkpoint(file: &Path, at_limits: bool) -> Result<Workload, ConvertError> {
+    let (header, view) = read(file)?;
+    let mut out = workload(&view.state, at_limits);
+    out.notes.insert(0, origin(&header));
+    Ok(out)
+}
+
+/// Reads the file and keeps the cell as it is; the workload beside it is for counting.
+///
+/// # Errors
+/// When the file is not a whole checkpoint.
+pub fn as_it_stands(file: &Path) -> Result<(Workload, State), ConvertError> {
+    let (header, view) = read(file)?;
+    let mut out = workload(&view.state, false);
+    out.notes =
+        vec![origin(&header), "every task is where it was; only those waiting are placed".into()];
+    Ok((out, view.state))
+}
+
+fn origin(header: &Header) -> String {
+    format!("the cell as of log index {}, state hash {:016x}", header.index, header.hash)
+}
+
+fn workload(state: &State, at_limits: bool) -> Workload {
+    let mut out = Workload::default();
+    out.machines.extend(state.machines().iter().map(|(_, row)| machine(row)));
+    for (_, row) in state.jobs().iter() {
+        let Some(owner) = state.users().get(row.user) else { continue };
+        if is_taken(state, row) {
+            let live = live_tasks(state, row);
+            let spec = spec(state, row, &live);
+            let reserved = match at_limits {
+                true => ReservedShare::ALL,
+                false => reserved(row.spec(), &live),
+            };
+            out.jobs.push(WorkloadJob { owner: owner.name.clone(), spec, reserved });
+        }
+    }
+    out.notes = notes(state, &out, at_limits);
+    out
+}
+
+fn machine(row: &Machine) -> WorkloadMachine {
+    WorkloadMachine {
+        spec: row.spec.clone(),
+        packages: row.packages.clone(),
+        is_up: row.schedulable(),
+    }
+}
+
+/// Jobs on their way out ask for nothing new, and nor does what is inside an alloc set that is.
+fn is_taken(state: &State, row: &Job) -> bool {
+    let set = row.spec().alloc_set.as_ref();
+    let set_goes_on = set.is_none_or(|set| {
+        let found = state.job_named(set).and_then(|set| state.jobs().get(set));
+        found.is_some_and(|set| is_taken(state, set))
+    });
+    let goes_on = matches!(row.state, JobState::Active | JobState::Deferred);
+    goes_on && set_goes_on && !live_tasks(state, row).is_empty()
+}
+
+fn live_tasks<'a>(state: &'a State, row: &Job) -> Vec<&'a Task> {
+    let tasks = row.tasks.iter().filter_map(|task| state.tasks().get(*task));
+    tasks.filter(|task| !task.state.is_dead()).collect()
+}
+
+/// The job with its live tasks alone, numbered anew where some have ended.
+fn spec(state: &State, row: &Job, live: &[&Task]) -> JobSpec {
+    let mut spec = JobSpec::clone(row.spec());
+    spec.count = live.len() as u32;
+    let kept = live.iter().zip(0..).filter_map(|(task, number): (_, u32)| {
+        Some((number, spec.overrides.get(&task.index)?.clone()))
+    });
+    spec.overrides = kept.collect::<BTreeMap<_, _>>();
+    // One that has started waits for nobody, whatever became of its predecessor since.
+    let before = row.waits_for.and_then(|before| state.jobs().get(before));
+    if !before.is_some_and(|before| is_taken(state, before)) {
+        spec.after = None;
+    }
+    spec
+}
+
+/// The reservations of all tasks together as a share of their limits, rounded up.
+fn reserved(spec: &JobSpec, live: &[&Task]) -> ReservedShare {
+    let sum = |of: &dyn Fn(&Task) -> Resources| {
+        live.iter().fold(Resources::default(), |sum, task| sum.plus(of(task)))
+    };
+    let limits = sum(&|task| spec.limits_of(task.index));
+    let reserved = sum(&|task| task.reservation);
+    let share = |part: u64, whole: u64| match whole {
+        0 => 1000,
+        _ => (u128::from(part) * 1000).div_ceil(u128::from(whole)).min(1000) as u32,
+    };
+    ReservedShare {
+        cpu_permille: share(reserved.cpu, limits.cpu),
+        ram_permille: share(reserved.ram, limits.ram),
+    }
+}
+
+fn notes(state: &State, out: &Workload, at_limits: bool) -> Vec<String> {
+    let mut notes = vec![match at_limits {
+        true => super::usage_note(None),
+        false => "reservations are those of the checkpoint, evened out over each job".into(),
+    }];
+    let mut count = |number: usize, what: &str| {
+        if number > 0 {
+            notes.push(format!("{number} {what}"));
+        }
+    };
+    let down = out.machines.iter().filter(|machine| !machine.is_up).count();
+    count(down, "machines are down or being drained and take nothing");
+    count(state.resources().len(), "ephemeral resources are left out: who asks for one waits");
+    let ended = state.tasks().iter().filter(|(_, task)| task.state.is_dead()).count();
+    count(ended, "tasks have ended and are left out; those left of a job are numbered anew");
+    notes
+}

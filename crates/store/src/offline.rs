@@ -1,0 +1,298 @@
+//! A replica's log and snapshots as seen from outside: for questions about the past.
+//!
+//! It takes no lock and changes no byte, so it works beside a running master and on a copy of a
+//! data directory. The scan is the one that opens the log for a replica; only what a replica would
+//! repair (a torn tail, a damaged snapshot) is left as it is and reported.
+//!
+//! A master that runs may remove an old segment between the listing and the reading, so opening
+//! looks again a few times, and every file stays open once it was seen: what this log promised to
+//! have can be read until it is closed. Rejected: asking the master to hold still, which makes the
+//! past of a cell that does not start unreadable, and that is when people want it most.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use crate::disk::{Disk, DiskFuture};
+use crate::error::OpenError;
+use crate::log::Slot;
+use crate::raft::{Membership, NodeId, Peer, next_index};
+use crate::record::{Kind, Owner, Record, segment_path};
+use crate::recover::{Recovered, TornTail, scan};
+use crate::snapshot;
+
+/// How often opening looks again when the files change under it.
+const LOOKS: usize = 4;
+
+/// What stands at one place of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfflineEntry {
+    pub index: u64,
+    pub term: u64,
+    pub content: Content,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// What the machine is fed.
+    Payload(Bytes),
+    /// The mark of a new leader.
+    Blank,
+    /// Who belongs to the cell from here on, and who of them votes.
+    Members(Vec<(NodeId, Peer, bool)>),
+}
+
+/// A snapshot as its name tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OfflineSnapshot {
+    pub index: u64,
+    pub term: u64,
+}
+
+pub struct OfflineLog {
+    disk: ReadOnlyDisk,
+    owner: Owner,
+    slots: Vec<Slot>,
+    next: u64,
+    agreed: u64,
+    torn: Option<TornTail>,
+    snapshots: Vec<OfflineSnapshot>,
+}
+
+impl OfflineLog {
+    /// Reads where everything is. `dir` is a replica's data directory.
+    ///
+    /// # Errors
+    /// When there is no log, it is damaged before its tail, or was written by a newer version.
+    pub fn open(dir: &Path) -> Result<OfflineLog, OpenError> {
+        let mut looked = OfflineLog::look(dir);
+        for _ in 1..LOOKS {
+            match &looked {
+                Err(OpenError::Damaged { .. }) => {}
+                Err(OpenError::Disk { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                }
+                _ => break,
+            }
+            looked = OfflineLog::look(dir);
+        }
+        looked
+    }
+
+    fn look(dir: &Path) -> Result<OfflineLog, OpenError> {
+        let disk = ReadOnlyDisk { root: dir.to_path_buf(), open: Mutex::default() };
+        let mut found = scan(&disk, None)?;
+        let Some(owner) = found.owner else {
+            let source = io::Error::new(io::ErrorKind::NotFound, "there is no log in it");
+            return Err(OpenError::Disk { path: dir.display().to_string(), source });
+        };
+        found.settle(owner)?;
+        let snapshots = snapshot::indexes(&disk)?;
+        let agreed = agreed(&disk, &found, owner);
+        let (next, torn) = (found.next, found.torn.take());
+        // A few words for each entry are enough; bodies are read when asked for.
+        let slots = found.slots.into_iter().map(|slot| Slot { entry: None, ..slot }).collect();
+        Ok(OfflineLog { disk, owner, slots, next, agreed, torn, snapshots })
+    }
+
+    /// Whose log it is.
+    #[must_use]
+    pub fn replica(&self) -> NodeId {
+        self.owner.replica
+    }
+
+    /// Index of the first entry it still has; [`OfflineLog::next`] if it has none.
+    #[must_use]
+    pub fn first(&self) -> u64 {
+        self.slots.first().map_or(self.next, |slot| slot.id.index)
+    }
+
+    /// Index after the last entry.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Index after the last entry that is known to be agreed on. Entries from here on stand on this
+    /// replica's disk, and a quorum may or may not have taken them.
+    #[must_use]
+    pub fn agreed(&self) -> u64 {
+        self.agreed
+    }
+
+    /// Bytes at the end that are no whole write: torn, or being written right now.
+    #[must_use]
+    pub fn torn_tail(&self) -> Option<&TornTail> {
+        self.torn.as_ref()
+    }
+
+    #[must_use]
+    pub fn term_at(&self, index: u64) -> Option<u64> {
+        let at = usize::try_from(index.checked_sub(self.first())?).ok()?;
+        Some(self.slots.get(at)?.id.leader_id.term)
+    }
+
+    /// Entries from `from` on, in order, as many as `max_bytes` allow but at least one if there is
+    /// any. What lies before [`OfflineLog::first`] is not there.
+    ///
+    /// # Errors
+    /// When the disk does not give them back as they were.
+    pub fn read(&self, from: u64, max_bytes: usize) -> Result<Vec<OfflineEntry>, OpenError> {
+        let begin = usize::try_from(from.saturating_sub(self.first())).unwrap_or(usize::MAX);
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        for slot in self.slots.iter().skip(begin) {
+            bytes += slot.bytes;
+            if bytes > max_bytes && !entries.is_empty() {
+                break;
+            }
+            entries.push(self.entry(slot)?);
+        }
+        Ok(entries)
+    }
+
+    fn entry(&self, slot: &Slot) -> Result<OfflineEntry, OpenError> {
+        let (index, term) = (slot.id.index, slot.id.leader_id.term);
+        let missing = || damaged("log", 0, "an entry has no place in it");
+        let place = slot.place.ok_or_else(missing)?;
+        let path = segment_path(place.spot.sequence);
+        let bytes = self.disk.read_at(&path, place.spot.offset, place.len);
+        let bytes = bytes.map_err(|source| OpenError::Disk { path: path.clone(), source })?;
+        let wrong = |what| damaged(&path, place.spot.offset, what);
+        let record = Record::decode(&bytes, place.spot).map_err(wrong)?.record;
+        let content = match record.kind {
+            Kind::Normal => Content::Payload(record.body),
+            Kind::Membership => {
+                let members: Membership = postcard::from_bytes(&record.body)
+                    .map_err(|_| wrong("a membership entry cannot be decoded"))?;
+                Content::Members(listed(&members))
+            }
+            Kind::Blank | Kind::Truncate | Kind::State => Content::Blank,
+        };
+        Ok(OfflineEntry { index, term, content })
+    }
+
+    /// Snapshots beside the log, oldest first.
+    #[must_use]
+    pub fn snapshots(&self) -> &[OfflineSnapshot] {
+        &self.snapshots
+    }
+
+    /// The machine's bytes in a snapshot.
+    ///
+    /// # Errors
+    /// When it is gone, damaged, of another cell or of a newer version.
+    pub fn snapshot(&self, which: OfflineSnapshot) -> Result<Vec<u8>, OpenError> {
+        let name = snapshot::name_at(which.index, which.term);
+        let loaded = snapshot::load_one(&self.disk, self.owner.cell, &name)?;
+        Ok(loaded.body)
+    }
+}
+
+/// A single voter agrees with itself as soon as its disk has the entry. For others only the
+/// recorded mark counts, which lags behind by a write.
+fn agreed(disk: &ReadOnlyDisk, found: &Recovered, owner: Owner) -> u64 {
+    let recorded = next_index(found.hard.committed.as_ref());
+    let alone = |members: &Membership| members.voter_ids().eq([owner.replica]);
+    let is_alone = match found.members.last() {
+        Some((_, members)) => alone(members),
+        None => match snapshot::load(disk, owner.cell, 0) {
+            Ok((Some(loaded), _)) => alone(loaded.meta.last_membership.membership()),
+            _ => false,
+        },
+    };
+    if is_alone { found.next } else { recorded.max(next_index(found.hard.purged.as_ref())) }
+}
+
+fn listed(members: &Membership) -> Vec<(NodeId, Peer, bool)> {
+    let votes = |id: NodeId| members.voter_ids().any(|voter| voter == id);
+    members.nodes().map(|(id, peer)| (*id, peer.clone(), votes(*id))).collect()
+}
+
+fn damaged(file: &str, offset: u64, what: &str) -> OpenError {
+    OpenError::Damaged { file: file.to_owned(), offset, what: what.to_owned() }
+}
+
+/// A directory that is only looked at. A file that was read once stays open.
+struct ReadOnlyDisk {
+    root: PathBuf,
+    open: Mutex<BTreeMap<String, Arc<File>>>,
+}
+
+impl ReadOnlyDisk {
+    fn file(&self, path: &str) -> io::Result<Arc<File>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = open.get(path) {
+            return Ok(Arc::clone(file));
+        }
+        let file = Arc::new(File::open(self.root.join(path))?);
+        open.insert(path.to_owned(), Arc::clone(&file));
+        Ok(file)
+    }
+}
+
+fn read_only<T>() -> io::Result<T> {
+    Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the log is only looked at"))
+}
+
+impl Disk for ReadOnlyDisk {
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(self.root.join(dir)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        names.collect()
+    }
+
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        let file = self.file(path)?;
+        // What is appended from here on is not looked at.
+        let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX)];
+        file.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes)
+    }
+
+    fn read_at(&self, path: &str, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.file(path)?.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
+    }
+
+    fn append(&self, _: &str, _: &[u8]) -> io::Result<()> {
+        read_only()
+    }
+
+    fn sync(&self, _: &str) -> io::Result<()> {
+        read_only()
+    }
+
+    fn truncate(&self, _: &str, _: u64) -> io::Result<()> {
+        read_only()
+    }
+
+    fn write_new(&self, _: &str, _: &[u8]) -> io::Result<()> {
+        read_only()
+    }
+
+    fn remove(&self, _: &str) -> io::Result<()> {
+        read_only()
+    }
+
+    fn sync_dir(&self, _: &str) -> io::Result<()> {
+        read_only()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        read_only()
+    }
+
+    fn run(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {
+        work();
+        Box::pin(async {})
+    }
+}
