@@ -29,10 +29,22 @@ case "$tarball" in
 esac
 grep -q '^KillMode=process$' systemd/cell-agent.service || fail "the agent's unit kills its tasks"
 grep -q '^Delegate=yes$' systemd/cell-agent.service || fail "the agent's unit delegates nothing"
-# Every command of a unit that can be enabled exists.
-for verb in "master start" "scheduler"; do
-    # shellcheck disable=SC2086
-    bin/cell $verb --help >/dev/null || fail "cell $verb is no command"
+# Every command of a unit that can be enabled exists, and systemd, where it is, knows every key.
+mkdir "$room/units"
+for unit in systemd/*.service; do
+    name=$(basename "$unit")
+    verb=$(sed -n 's|^ExecStart=/usr/local/bin/cell \(.*\) --config .*|\1|p' "$unit")
+    [ -n "$verb" ] || fail "$name starts something else than cell with a configuration"
+    if ! grep -q 'not to be enabled' "$unit"; then
+        # shellcheck disable=SC2086
+        bin/cell $verb --help >/dev/null || fail "$name: cell $verb is no command"
+    fi
+    sed "s|/usr/local/bin/cell|$PWD/bin/cell|" "$unit" >"$room/units/$name"
+    if command -v systemd-analyze >/dev/null; then
+        # Other units of this machine may be at fault too; only ours are of interest.
+        said=$(systemd-analyze verify --man=no "$room/units/$name" 2>&1 | grep -F "$name" || true)
+        [ -z "$said" ] || fail "$name: $said"
+    fi
 done
 # The binary reads its own sample: it gets as far as the keys, which are not there.
 sed "s|^data_dir = .*|data_dir = \"$room/data\"|" master.toml.sample >"$room/master.toml"
