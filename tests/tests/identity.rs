@@ -116,6 +116,7 @@ async fn a_join_token_is_good_once_in_time_and_for_its_name() {
 
 async fn poll(agent: &Client, address: &str, machine: &str) -> Result<AgentOrders, ClientError> {
     let report = AgentReport {
+        number: 1,
         protocol: PROTOCOL,
         machine: Name::new(machine).expect("a name"),
         incarnation: 1,

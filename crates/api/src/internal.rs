@@ -46,6 +46,9 @@ pub struct AgentReport {
     pub machine: Name,
     /// Number of this life of the agent's machine; grows with every boot.
     pub incarnation: u64,
+    /// Grows with every report of one life. Two may be on their way at once, and one that was held
+    /// up must not undo what a later one has told: what it does not list may have started since.
+    pub number: u64,
     /// The newest orders the agent has taken; hanging polls are answered when there are newer ones.
     pub taken: Epoch,
     /// Whether the answer may wait for new orders. News of the agent's own travel apart from the
@@ -109,6 +112,8 @@ pub enum Difference {
     Tasks {
         machine: MachineId,
         incarnation: u64,
+        /// Of the report it was found in.
+        number: u64,
         reports: Vec<TaskReport>,
     },
     Packages {

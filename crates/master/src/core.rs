@@ -14,6 +14,7 @@ use crate::liveness::Liveness;
 use crate::settings::Settings;
 use cellwright_api::internal::{Difference, LinkForward};
 use cellwright_cell::command::{Actor, Command, Request};
+use cellwright_cell::id::MachineId;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{Task, TaskState};
 use cellwright_cell::time::{Span, Time};
@@ -44,6 +45,8 @@ pub struct Core {
     may_leap: bool,
     liveness: Liveness,
     leases: Leases,
+    /// Incarnation and number of the newest report of each machine that told something new.
+    reported: BTreeMap<MachineId, (u64, u64)>,
     controllers: controller::Memory,
     /// Commands of the controllers that have not come back yet. None are asked for meanwhile.
     controlling: usize,
@@ -51,6 +54,8 @@ pub struct Core {
 }
 
 const CONTROLLERS: Ticket = Ticket(0);
+/// Differences that travel as one item of the queue.
+const TOGETHER_BYTES: usize = 256 << 10;
 /// A wall clock further ahead than this is not drift. Well below the margin that `apply` adds to
 /// leases.
 const LEAP: Span = Span(1000);
@@ -72,6 +77,7 @@ impl Core {
             batching: Batching::new(settings.batching),
             liveness: Liveness::new(settings.liveness, Span::ZERO),
             leases: Leases::new(settings.scheduler_lease),
+            reported: BTreeMap::new(),
             controllers: controller::Memory::default(),
             settings,
             role: Role::default(),
@@ -268,9 +274,32 @@ impl Core {
             return;
         }
         let state = look();
-        let commands =
-            forward.differences.into_iter().flat_map(|found| commands(found, &state)).collect();
-        self.enqueue(None, commands);
+        let mut together = Vec::new();
+        let mut bytes = 0;
+        for found in forward.differences {
+            if self.is_overtaken(&found) {
+                continue;
+            }
+            let found = commands(found, &state);
+            let more = postcard::experimental::serialized_size(&found).unwrap_or(0);
+            // One that is too large for an entry must not take others with it.
+            if bytes + more > TOGETHER_BYTES {
+                self.enqueue(None, std::mem::take(&mut together));
+                bytes = 0;
+            }
+            bytes += more;
+            together.extend(found);
+        }
+        self.enqueue(None, together);
+    }
+
+    /// Whether a later report of the machine, perhaps through another replica, has been heard.
+    fn is_overtaken(&mut self, found: &Difference) -> bool {
+        let Difference::Tasks { machine, incarnation, number, .. } = found else { return false };
+        let newest = self.reported.entry(*machine).or_default();
+        let overtaken = (*incarnation, *number) < *newest;
+        *newest = (*newest).max((*incarnation, *number));
+        overtaken
     }
 
     fn on_tick(&mut self, now: Now, look: &dyn Fn() -> State, outputs: &mut Vec<Output>) {
@@ -299,7 +328,7 @@ impl Core {
 /// What a difference seen by a link shard asks of the log.
 fn commands(found: Difference, state: &State) -> Vec<Command> {
     match found {
-        Difference::Tasks { machine, incarnation, reports } => {
+        Difference::Tasks { machine, incarnation, reports, .. } => {
             vec![Command::TaskReports { machine, incarnation, reports }]
         }
         Difference::Packages { machine, packages } => {
@@ -307,6 +336,8 @@ fn commands(found: Difference, state: &State) -> Vec<Command> {
         }
         Difference::Reservations(changes) => vec![Command::SetReservations(changes)],
         Difference::Up { machine: name, incarnation, spec } => {
+            // Nobody speaks for another machine.
+            let spec = spec.filter(|spec| spec.name == name);
             let known = state.machine_named(&name);
             let row = known.and_then(|id| Some((id, state.machines().get(id)?)));
             let Some((machine, row)) = row else {
@@ -317,5 +348,25 @@ fn commands(found: Difference, state: &State) -> Vec<Command> {
             let update = changed.map(|spec| Command::UpdateMachine { spec: *spec, expect: None });
             update.into_iter().chain([Command::MachineUp { machine, incarnation }]).collect()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_late_report_says_through_another_replica_is_not_believed() {
+        let mut core = Core::new(Settings::default());
+        let mut overtaken = |incarnation, number| {
+            let machine = MachineId(1);
+            let reports = Vec::new();
+            core.is_overtaken(&Difference::Tasks { machine, incarnation, number, reports })
+        };
+        assert!(!overtaken(1, 5));
+        assert!(overtaken(1, 4));
+        assert!(!overtaken(1, 6));
+        assert!(!overtaken(2, 1), "after a reboot");
+        assert!(overtaken(1, 7), "of the life before");
     }
 }

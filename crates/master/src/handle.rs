@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 const FOLLOW_BYTES: usize = 4 << 20;
 
 /// A leader that has heard from a quorum within this time cannot have been replaced long ago.
-const QUORUM_FRESH_MILLIS: u64 = 1000;
+const QUORUM_FRESH: Duration = Duration::from_millis(1000);
 
 /// Who asks, as the listener has established.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -205,10 +205,12 @@ impl Handle {
     pub(crate) fn take_forward(&self, forward: LinkForward) -> bool {
         let status = self.status();
         let voters = status.members.values().filter(|member| member.voter).count();
-        let silent = status.quorum_silent_millis.unwrap_or(0);
+        // Not what the status says: that is as old as the last turn of consensus, which a disk that
+        // hangs may have stopped.
+        let silent = self.0.replica.quorum_silent().unwrap_or(Duration::ZERO);
         let leads = status.role == cellwright_store::Role::Leader
             && status.term == forward.term
-            && (voters == 1 || silent < QUORUM_FRESH_MILLIS);
+            && (voters == 1 || silent < QUORUM_FRESH);
         leads && self.0.sender.send(Message::Forward(forward)).is_ok()
     }
 

@@ -17,6 +17,7 @@ use cellwright_api::internal::{
 use cellwright_cell::desired::{DesiredTask, desired};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::machine::MachineStatus;
+use cellwright_cell::name::Name;
 use cellwright_cell::observed::differences;
 use cellwright_cell::time::Span;
 use cellwright_store::{NodeId, Peer, Status};
@@ -72,6 +73,8 @@ pub struct LinkShard {
     settings: LinkSettings,
     standing: Mutex<Standing>,
     outgoing: Mutex<Outgoing>,
+    /// Incarnation and number of each machine's newest report.
+    taken: Mutex<BTreeMap<Name, (u64, u64)>>,
     /// When the last forward that named a machine and reached the leader set out.
     confirmed: Mutex<BTreeMap<MachineId, Instant>>,
     wake: Notify,
@@ -89,13 +92,16 @@ pub struct LinkSettings {
 #[derive(Default)]
 struct Outgoing {
     heard: BTreeSet<MachineId>,
-    differences: Vec<Difference>,
+    /// By machine: what a later report says holds, and takes no more room than the earlier one.
+    differences: BTreeMap<Name, Vec<Difference>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     #[error("protocol version {found} is not supported; this replica speaks {PROTOCOL}")]
     Protocol { found: u32 },
+    #[error("machine {machine} sent the description of {spec}; an agent speaks for its own")]
+    OtherMachine { machine: Name, spec: Name },
 }
 
 impl LinkShard {
@@ -106,6 +112,7 @@ impl LinkShard {
             settings,
             standing: Mutex::default(),
             outgoing: Mutex::default(),
+            taken: Mutex::default(),
             confirmed: Mutex::default(),
             wake: Notify::new(),
             feed: Mutex::default(),
@@ -125,6 +132,10 @@ impl LinkShard {
     pub async fn poll(&self, report: AgentReport) -> Result<AgentOrders, LinkError> {
         if report.protocol != PROTOCOL {
             return Err(LinkError::Protocol { found: report.protocol });
+        }
+        if let Some(spec) = report.spec.as_ref().filter(|spec| spec.name != report.machine) {
+            let (machine, spec) = (report.machine.clone(), spec.name.clone());
+            return Err(LinkError::OtherMachine { machine, spec });
         }
         let machine = self.replicated.with(|view| view.state.machine_named(&report.machine));
         let heard_ago = machine.and_then(|id| self.heard_ago(id));
@@ -192,6 +203,9 @@ impl LinkShard {
 
     /// Compares the report with the replicated state and queues what is new for the leader.
     fn take(&self, report: &AgentReport, machine: Option<MachineId>) {
+        if self.is_overtaken(report) {
+            return;
+        }
         let mut found = self.replicated.with(|view| differ(view, report, machine));
         if let Some(machine) = machine {
             let at = Span(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
@@ -205,11 +219,23 @@ impl LinkShard {
         let urgent = !found.is_empty();
         let mut outgoing = lock(&self.outgoing);
         outgoing.heard.extend(machine);
-        outgoing.differences.extend(found);
+        if urgent {
+            outgoing.differences.insert(report.machine.clone(), found);
+        }
         drop(outgoing);
         if urgent {
             self.wake.notify_one();
         }
+    }
+
+    /// Whether a later report of the same life has been taken here.
+    fn is_overtaken(&self, report: &AgentReport) -> bool {
+        let mut taken = lock(&self.taken);
+        let newest = taken.entry(report.machine.clone()).or_default();
+        let this = (report.incarnation, report.number);
+        let overtaken = this < *newest;
+        *newest = this.max(*newest);
+        overtaken
     }
 
     fn heard_ago(&self, machine: MachineId) -> Option<Span> {
@@ -243,7 +269,7 @@ impl LinkShard {
                 shard: standing.id,
                 term: standing.term,
                 heard: taken.heard.iter().copied().collect(),
-                differences: taken.differences,
+                differences: taken.differences.into_values().flatten().collect(),
             };
             let arrived = match leader == standing.id {
                 true => own(forward),
@@ -286,8 +312,8 @@ fn differ(view: &View, report: &AgentReport, machine: Option<MachineId>) -> Vec<
     }
     let reports = differences(&view.state, id, report.incarnation, &report.tasks);
     if !reports.is_empty() {
-        let incarnation = report.incarnation;
-        found.push(Difference::Tasks { machine: id, incarnation, reports });
+        let AgentReport { incarnation, number, .. } = *report;
+        found.push(Difference::Tasks { machine: id, incarnation, number, reports });
     }
     if let Some(packages) = report.packages.as_ref().filter(|p| **p != row.packages) {
         found.push(Difference::Packages { machine: id, packages: packages.clone() });
@@ -317,13 +343,11 @@ mod tests {
     use crate::settings::Settings;
     use cellwright_cell::command::{Actor, Command, Entry, Request};
     use cellwright_cell::encode;
-    use cellwright_cell::name::Name;
     use cellwright_cell::time::Time;
     use cellwright_store::Machine;
 
-    #[test]
-    fn orders_of_a_replica_that_knows_less_are_older_however_high_its_term() {
-        let folder = Folder::new();
+    /// A shard whose replica has applied the entry at index 7.
+    fn shard(folder: &Folder) -> LinkShard {
         let Settings { events, audit, .. } = Settings::default();
         let records = Records::open(&folder.disk(), events, audit, Arc::new(|_| {})).unwrap();
         let replicated = Replicated::new(records);
@@ -331,13 +355,15 @@ mod tests {
         let requests = vec![Request { by: Actor::System, id: None, command }];
         let entry = encode::save_entry(&Entry { now: Time(1), requests });
         CellMachine(replicated.clone()).apply(7, 3, &entry);
-        let settings = LinkSettings { poll: Span(1000), redial: false };
-        let shard = LinkShard::new(replicated, settings);
-        shard.stand(Standing { id: 1, term: 99, ..Standing::default() });
-        let report = AgentReport {
+        LinkShard::new(replicated, LinkSettings { poll: Span(1000), redial: false })
+    }
+
+    fn report(incarnation: u64, number: u64) -> AgentReport {
+        AgentReport {
             protocol: PROTOCOL,
             machine: Name::new("machine-1").unwrap(),
-            incarnation: 1,
+            incarnation,
+            number,
             taken: Epoch::default(),
             hang: false,
             orders_digest: 0,
@@ -345,10 +371,48 @@ mod tests {
             tasks: Vec::new(),
             packages: None,
             usage: Vec::new(),
-        };
-        let (epoch, _) = shard.orders(&report, MachineId(0));
+        }
+    }
+
+    #[test]
+    fn orders_of_a_replica_that_knows_less_are_older_however_high_its_term() {
+        let folder = Folder::new();
+        let shard = shard(&folder);
+        shard.stand(Standing { id: 1, term: 99, ..Standing::default() });
+        let (epoch, _) = shard.orders(&report(1, 1), MachineId(0));
         assert!(epoch < Epoch { era: 0, index: 8 }, "{epoch:?}");
         assert!(epoch > Epoch { era: 0, index: 6 }, "{epoch:?}");
         assert!(epoch < Epoch { era: 1, index: 1 }, "a restored cell outranks: {epoch:?}");
+    }
+
+    #[test]
+    fn a_report_that_was_held_up_is_not_taken_after_a_later_one() {
+        let folder = Folder::new();
+        let shard = shard(&folder);
+        let taken = |incarnation, number| {
+            lock(&shard.outgoing).differences.clear();
+            shard.take(&report(incarnation, number), None);
+            !lock(&shard.outgoing).differences.is_empty()
+        };
+        assert!(taken(4, 10));
+        assert!(!taken(4, 9));
+        assert!(taken(4, 10), "the same again after a lost answer");
+        assert!(taken(5, 1), "a new life counts anew");
+        assert!(!taken(4, 11));
+    }
+
+    #[tokio::test]
+    async fn an_agent_describes_its_own_machine_only() {
+        let folder = Folder::new();
+        let mut forged = report(1, 1);
+        forged.spec = serde_json::from_value(serde_json::json!({
+            "name": "machine-2",
+            "capacity": { "cpu": 1, "ram": 1, "disk": 1, "disk_rate": 1 },
+            "rack": null,
+            "power": null,
+        }))
+        .unwrap();
+        let refused = shard(&folder).poll(forged).await;
+        assert!(matches!(refused, Err(LinkError::OtherMachine { .. })), "{refused:?}");
     }
 }

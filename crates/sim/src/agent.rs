@@ -75,6 +75,8 @@ pub struct VirtualAgent {
     taken: Epoch,
     digest: u64,
     tasks: BTreeMap<TaskId, Local>,
+    /// Reports made so far.
+    reports: u64,
     /// From when leases count.
     heard: u64,
     /// What happened since it was last asked.
@@ -94,6 +96,7 @@ impl VirtualAgent {
             taken: Epoch::default(),
             digest: 0,
             tasks: BTreeMap::new(),
+            reports: 0,
             heard: 0,
             history: Vec::new(),
             overfull: false,
@@ -111,7 +114,8 @@ impl VirtualAgent {
 
     /// Its full state.
     #[must_use]
-    pub fn report(&self, hang: bool) -> AgentReport {
+    pub fn report(&mut self, hang: bool) -> AgentReport {
+        self.reports += 1;
         let observed = |(task, local): (&TaskId, &Local)| ObservedTask {
             task: *task,
             attempt: local.attempt,
@@ -121,6 +125,7 @@ impl VirtualAgent {
             protocol: PROTOCOL,
             machine: self.spec.name.clone(),
             incarnation: self.incarnation,
+            number: self.reports,
             taken: self.taken,
             hang,
             orders_digest: self.digest,

@@ -335,6 +335,13 @@ impl Replica {
         }
     }
 
+    /// For how long this replica, which leads or once led, has heard from no quorum. Goes on
+    /// ageing when consensus itself stands still, as it does on a disk that hangs.
+    #[must_use]
+    pub fn quorum_silent(&self) -> Option<std::time::Duration> {
+        self.fence.silent()
+    }
+
     pub fn status(&self) -> Status {
         self.status.borrow().clone()
     }

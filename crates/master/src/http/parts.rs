@@ -56,7 +56,7 @@ impl Api {
         }
         match self.handle.poll(report).await {
             Ok(orders) => encode(&orders),
-            Err(error @ LinkError::Protocol { .. }) => {
+            Err(error @ (LinkError::Protocol { .. } | LinkError::OtherMachine { .. })) => {
                 Err(ApiError::new(Code::BadField, error.to_string()))
             }
         }
