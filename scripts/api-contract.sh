@@ -32,7 +32,7 @@ fi
 if [ -z "${CELL_BINARY:-}" ]; then
     # As the tests are built, lest other features mean another build.
     cargo build --quiet --locked --workspace --bin cell --test cell
-    CELL_BINARY="${CARGO_TARGET_DIR:-target}/debug/cell"
+    CELL_BINARY="$(realpath "${CARGO_TARGET_DIR:-target}/debug/cell")"
 fi
 
 folder="$(mktemp -d)"
@@ -67,6 +67,8 @@ fi
 # open master needs to be told nothing: made-up credentials would only be refused. A request of the
 # right shape may still be refused for what it says (a key used before, a name taken), so that
 # check is left out; that a refusal is documented is still checked.
+# It keeps a cache where it stands, which is not to be among the sources.
+cd "$folder"
 timeout --signal=INT "$LIMIT" "$tool" run "$url/v1/openapi.json" --url "$url" \
     --phases examples,coverage,fuzzing --max-time "$BUDGET" --seed 1 --continue-on-failure \
     --generation-with-security-parameters false \

@@ -10,6 +10,7 @@
 
 mod calls;
 mod connection;
+pub mod content;
 mod lanes;
 mod outcome;
 pub mod parts;
@@ -25,6 +26,8 @@ use crate::routes::{CELL_INDEX, CELL_READ, IDEMPOTENCY_KEY};
 use crate::secret::Secret;
 use bytes::Bytes;
 use connection::{Fault, Pool};
+use content::Payload;
+use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, IF_MATCH};
 use hyper::{Method, StatusCode};
 use lanes::Lanes;
@@ -119,23 +122,27 @@ pub struct Reply<T> {
 }
 
 /// One request, before it is known who gets it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Call {
     pub method: Method,
     /// Path and query.
     pub path: String,
     pub headers: HeaderMap,
-    pub body: Bytes,
+    pub body: Payload,
+    /// Whether the content of a good answer is left to be read.
+    pub streamed: bool,
     /// Whether sending it twice does no harm.
     pub repeatable: bool,
     pub attempt_timeout: Duration,
     pub deadline: Duration,
 }
 
-/// The status, headers and whole body of an answer that is a success.
+/// The headers and the body of an answer that is a success.
 pub(crate) struct Answer {
     pub headers: HeaderMap,
     pub body: Bytes,
+    /// In place of the body, if the call was a streamed one.
+    pub open: Option<Incoming>,
 }
 
 /// What a change may carry.
@@ -244,30 +251,6 @@ impl Client {
         String::from_utf8(answer.body.into()).map_err(|e| ClientError::BadReply(e.to_string()))
     }
 
-    /// Content, whole.
-    ///
-    /// # Errors
-    /// What the cell refused, or that it could not be reached.
-    pub async fn bytes(&self, path: &str) -> Result<Bytes, ClientError> {
-        Ok(self.exchange(self.call(Method::GET, path, Bytes::new(), true)).await?.body)
-    }
-
-    /// Sends content that is named by its digest, so that sending it twice does no harm.
-    ///
-    /// # Errors
-    /// What the cell refused, or that it could not be reached.
-    pub async fn put_bytes<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        content: Bytes,
-    ) -> Result<Reply<T>, ClientError> {
-        let mut call = self.call(Method::PUT, path, content, true);
-        call.attempt_timeout = call.deadline;
-        let binary = HeaderValue::from_static("application/octet-stream");
-        call.headers.insert(CONTENT_TYPE, binary);
-        json_reply(self.exchange(call).await?)
-    }
-
     /// A call between parts of the cell, in postcard. Goes to the leader if only the leader
     /// answers it, and is sent again only when it certainly had no effect.
     ///
@@ -279,6 +262,22 @@ impl Client {
         request: &Q,
     ) -> Result<R, ClientError> {
         let call = self.internal(path, request)?;
+        decode(&self.exchange(call).await?.body)
+    }
+
+    /// As [`Client::call_internal`], where a master that has not answered within `limit` is taken
+    /// to hang.
+    ///
+    /// # Errors
+    /// What the other side refused, that it could not be reached, or that the outcome is unknown.
+    pub async fn call_internal_within<Q: Serialize, R: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: &Q,
+        limit: Duration,
+    ) -> Result<R, ClientError> {
+        let mut call = self.internal(path, request)?;
+        call.attempt_timeout = limit.min(call.deadline);
         decode(&self.exchange(call).await?.body)
     }
 
@@ -295,36 +294,7 @@ impl Client {
         limit: Duration,
     ) -> Result<R, ClientError> {
         let call = self.internal(path, request)?;
-        decode(&self.exchange_at(address, &call, limit).await?)
-    }
-
-    /// Content from one replica and nobody else, within `limit`.
-    ///
-    /// # Errors
-    /// What the other side refused, or that it could not be reached.
-    pub async fn bytes_at(
-        &self,
-        address: &str,
-        path: &str,
-        limit: Duration,
-    ) -> Result<Bytes, ClientError> {
-        let call = self.call(Method::GET, path, Bytes::new(), true);
-        self.exchange_at(address, &call, limit).await
-    }
-
-    /// Content to one replica and nobody else, within `limit`.
-    ///
-    /// # Errors
-    /// What the other side refused, that it could not be reached, or that the outcome is unknown.
-    pub async fn put_bytes_at(
-        &self,
-        address: &str,
-        path: &str,
-        content: Bytes,
-        limit: Duration,
-    ) -> Result<(), ClientError> {
-        let call = self.call(Method::PUT, path, content, true);
-        self.exchange_at(address, &call, limit).await.map(drop)
+        decode(&self.exchange_at(address, &call, limit).await?.body)
     }
 
     async fn exchange_at(
@@ -332,7 +302,7 @@ impl Client {
         address: &str,
         call: &Call,
         limit: Duration,
-    ) -> Result<Bytes, ClientError> {
+    ) -> Result<Answer, ClientError> {
         let address = connection::bare_address(address);
         connection::check_address(address, self.shared.settings.tls.is_some())
             .map_err(ClientError::Settings)?;
@@ -345,7 +315,7 @@ impl Client {
             }
         };
         match judge(&response, false) {
-            Next::Done => Ok(response.body),
+            Next::Done => Ok(response.into()),
             Next::Fail(error) | Next::Redirect(_, error) | Next::Later(_, error) => Err(error),
         }
     }
@@ -395,7 +365,9 @@ impl Client {
             headers.insert(AUTHORIZATION, value);
         }
         let Settings { attempt_timeout, deadline, .. } = self.shared.settings;
-        Call { method, path: path.into(), headers, body, repeatable, attempt_timeout, deadline }
+        let (path, body) = (path.into(), Payload::Whole(body));
+        let streamed = false;
+        Call { method, path, headers, body, streamed, repeatable, attempt_timeout, deadline }
     }
 
     /// Sends the call until it is answered for good or the deadline has passed.
@@ -412,7 +384,7 @@ impl Client {
                 Ok(Ok(response)) => match judge(&response, call.repeatable) {
                     Next::Done => {
                         *self.lock_preferred() = address;
-                        return Ok(Answer { headers: response.headers, body: response.body });
+                        return Ok(response.into());
                     }
                     Next::Fail(error) => return Err(error),
                     // A leader that was just elected is worth a few jumps without a pause.
@@ -427,18 +399,20 @@ impl Client {
                     }
                 },
                 Ok(Err(fault)) if fault.sent && !call.repeatable => {
+                    self.shun(&address);
                     return Err(fault.into_error(tried));
                 }
                 Ok(Err(fault)) => {
-                    address = self.other(&address);
+                    address = self.shun(&address);
                     (fault.into_unreachable(tried), Some(wait))
                 }
                 Err(_) if !call.repeatable => {
+                    self.shun(&address);
                     return Err(ClientError::Unknown(format!("{address} did not answer in time")));
                 }
                 Err(_) => {
                     let last = format!("{address} did not answer in time");
-                    address = self.other(&address);
+                    address = self.shun(&address);
                     (ClientError::Unreachable { tried, last }, Some(wait))
                 }
             };
@@ -471,6 +445,17 @@ impl Client {
         masters[at % masters.len()].clone()
     }
 
+    /// Somebody else, also for the calls to come: a master that hangs would cost each of them the
+    /// whole of its time, and those that may not be repeated their chance.
+    fn shun(&self, address: &str) -> String {
+        let other = self.other(address);
+        let mut preferred = self.lock_preferred();
+        if *preferred == address {
+            preferred.clone_from(&other);
+        }
+        other
+    }
+
     /// Half to all of the pause, different for every client, so that many do not come back at once.
     fn jitter(&self, pause: Duration, tried: u32) -> Duration {
         let mixed = lanes::mix(self.shared.lanes.client() ^ u64::from(tried));
@@ -482,11 +467,20 @@ impl Client {
     }
 }
 
-/// A whole answer, whatever it says.
+/// An answer, whatever it says.
 pub(crate) struct Received {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
+    /// In place of the body, if the call was a streamed one that succeeded.
+    pub open: Option<Incoming>,
+}
+
+impl From<Received> for Answer {
+    fn from(received: Received) -> Answer {
+        let Received { headers, body, open, .. } = received;
+        Answer { headers, body, open }
+    }
 }
 
 fn random_id() -> Option<u64> {

@@ -90,6 +90,7 @@ pub struct RenewAnswer {
 pub enum JoinKind {
     Agent,
     Replica,
+    Scheduler,
 }
 
 /// A join token as handed to an operator: `CELL-JOIN.<kind>.<name>.<id>.<secret>.<fingerprint>`.
@@ -109,6 +110,7 @@ impl JoinToken {
         let kind = match self.kind {
             JoinKind::Agent => "agent",
             JoinKind::Replica => "replica",
+            JoinKind::Scheduler => "scheduler",
         };
         Secret::new(format!(
             "{JOIN_TOKEN}.{kind}.{}.{}.{}.{}",
@@ -131,7 +133,11 @@ impl JoinToken {
         let kind = match kind {
             "agent" => JoinKind::Agent,
             "replica" => JoinKind::Replica,
-            _ => return Err(EnrollError::Token("its kind is neither agent nor replica")),
+            "scheduler" => JoinKind::Scheduler,
+            _ => {
+                let allowed = "its kind is none of agent, replica and scheduler";
+                return Err(EnrollError::Token(allowed));
+            }
         };
         let name = Name::new(name).map_err(|_| EnrollError::Token("its name is not a name"))?;
         if id.is_empty() || secret.is_empty() || unhex32(fingerprint).is_none() {
@@ -156,6 +162,7 @@ impl JoinToken {
         match self.kind {
             JoinKind::Agent => Part::Agent(self.name.clone()),
             JoinKind::Replica => Part::Master(self.name.clone()),
+            JoinKind::Scheduler => Part::Scheduler(self.name.clone()),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Tokens: how somebody without a certificate proves who they are. A user's token speaks for that
-//! user until it expires; a join token lets one machine's agent or one replica of the master in,
-//! once, under the name it was made for.
+//! user until it expires; a join token lets one machine's agent, one scheduler or one replica of
+//! the master in, once, under the name it was made for.
 //!
 //! The state keeps a hash of the secret, never the secret: checkpoints and logs are read by those
 //! who keep backups, and what they hold must open no door. Secrets are long and random, so a plain
@@ -49,6 +49,10 @@ pub enum TokenKind {
         machine: Name,
     },
     JoinReplica {
+        name: Name,
+    },
+    /// Lets a scheduler join that runs apart from the masters.
+    JoinScheduler {
         name: Name,
     },
 }

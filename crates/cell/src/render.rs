@@ -337,6 +337,7 @@ fn token_name(state: &State, token: TokenId) -> String {
         TokenKind::UserToken { user } => format!("token {} of user {user}", row.id),
         TokenKind::JoinAgent { machine } => format!("token {} for machine {machine}", row.id),
         TokenKind::JoinReplica { name } => format!("token {} for replica {name}", row.id),
+        TokenKind::JoinScheduler { name } => format!("token {} for scheduler {name}", row.id),
     }
 }
 

@@ -172,6 +172,67 @@ fn a_cell_with_identities_takes_in_a_replica_a_user_and_a_machine() {
     one.stop();
 }
 
+#[test]
+fn a_scheduler_apart_joins_with_a_token_and_is_started_again_without() {
+    let folder = Folder::new();
+    let contexts = folder.path("contexts.toml");
+    let mine = ["--contexts", &contexts];
+    let place = Place::new(&folder, "m1");
+    let init = ["master", "init", "--cell", "aa", "--name", "m1"];
+    said(&[&mine[..], &init, &place.args()].concat());
+    let config = std::fs::read_to_string(&place.config).unwrap();
+    let alone = config.replace("supervise_scheduler = true", "supervise_scheduler = false");
+    assert_ne!(alone, config);
+    std::fs::write(&place.config, alone).unwrap();
+    let master = place.start();
+    let token = |kind: &str, name: &str| {
+        let made = json(&[&mine[..], &["token", "create", kind, name, "-o", "json"]].concat());
+        made["token"].as_str().unwrap().to_owned()
+    };
+    let identity = folder.path("scheduler.toml");
+    let join = |token: &str, identity: &str| -> Vec<String> {
+        let words = ["scheduler", "--join", token, "--master", &place.address, "--identity"];
+        words.iter().copied().chain([identity]).map(str::to_owned).collect()
+    };
+    let refused = |words: &[String], part: &str| {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let output = cell(&words);
+        let error = text(&output.stderr);
+        assert!(!output.status.success() && error.contains(part), "{words:?}: {error}");
+    };
+    let job = folder.path("waits.json");
+    let spec = r#"{"name": "waits", "priority": 0, "task":
+        {"limits": {"cpu": 1, "ram": 1}, "command": ["true"]}}"#;
+    std::fs::write(&job, spec).unwrap();
+    said(&[&mine[..], &["job", "run", &job]].concat());
+    assert_eq!(obstacles(&mine, "admin/waits/0"), ["lane-not-served"]);
+    refused(&join(&token("--agent", "n1"), &identity), "not for a scheduler");
+    let good = join(&token("--scheduler", "s1"), &identity);
+    let words: Vec<&str> = good.iter().map(String::as_str).collect();
+    let first = Running::start(&words);
+    first.hear("scheduler s1 works for");
+    first.stop();
+    refused(&good, "is there already");
+    refused(&join(words[2], &folder.path("other.toml")), "used before");
+    let named = ["scheduler", "--identity", &identity, "--name", "s2"];
+    refused(&named.map(str::to_owned), "the certificate is for s1");
+    let again = Running::start(&["scheduler", "--identity", &identity]);
+    again.hear("scheduler s1 works for");
+    let begun = std::time::Instant::now();
+    while !obstacles(&mine, "admin/waits/0").is_empty() {
+        assert!(begun.elapsed() < PATIENCE, "the leader never hears of s1");
+    }
+    again.stop();
+    master.stop();
+}
+
+/// What keeps a task waiting beside the machines, by its codes.
+fn obstacles(mine: &[&str], task: &str) -> Vec<String> {
+    let why = json(&[mine, &["explain", task, "-o", "json"]].concat());
+    let codes = why["obstacles"].as_array().unwrap().iter();
+    codes.map(|obstacle| obstacle["code"].as_str().unwrap().to_owned()).collect()
+}
+
 /// Contexts hold tokens: a file others can read is refused.
 fn private(file: &str) {
     use std::os::unix::fs::PermissionsExt;

@@ -109,17 +109,18 @@ impl AuditLog {
         Ok(())
     }
 
-    /// Takes down a request that was refused before it reached the log.
+    /// Takes down a request that does not stand in the replicated log: one that was refused before
+    /// it came there, or one that is about the replicas themselves.
     ///
     /// # Errors
     /// When the disk refuses.
-    pub fn refused(
+    pub fn apart(
         &self,
         at: Time,
         caller: &str,
         command: &str,
         object: &str,
-        code: &str,
+        verdict: &str,
     ) -> io::Result<()> {
         // Paths come from outside and may be long.
         let short = |text: &str| text.chars().take(300).collect::<String>();
@@ -127,7 +128,7 @@ impl AuditLog {
             caller: short(caller),
             command: short(command),
             object: short(object),
-            verdict: code.to_owned(),
+            verdict: verdict.to_owned(),
         };
         let applied = self.lock();
         self.write(at, Body { index: *applied, lines: vec![line] })
@@ -290,6 +291,7 @@ fn bearer(kind: &TokenKind) -> String {
         TokenKind::UserToken { user } => format!("user/{user}"),
         TokenKind::JoinAgent { machine } => format!("agent/{machine}"),
         TokenKind::JoinReplica { name } => format!("master/{name}"),
+        TokenKind::JoinScheduler { name } => format!("scheduler/{name}"),
     }
 }
 
@@ -340,7 +342,7 @@ mod tests {
         let log = AuditLog::open(folder.disk(), KEEP).unwrap();
         let mut state = State::default();
         take_down(&log, &mut state, 3, "ann");
-        log.refused(Time(35), "192.0.2.1", "GET /v1/jobs", "", "no-identity").unwrap();
+        log.apart(Time(35), "192.0.2.1", "GET /v1/jobs", "", "no-identity").unwrap();
         take_down(&log, &mut state, 4, "bob");
         let expected = [
             "1 3 user/ann add_user eve not-allowed",
@@ -357,7 +359,7 @@ mod tests {
         let folder = Folder::new();
         let log = AuditLog::open(folder.disk(), KEEP).unwrap();
         take_down(&log, &mut State::default(), 3, "ann");
-        log.refused(Time(35), "x", "y", "", "no-identity").unwrap();
+        log.apart(Time(35), "x", "y", "", "no-identity").unwrap();
         log.sync().unwrap();
         drop(log);
         let log = AuditLog::open(folder.disk(), KEEP).unwrap();

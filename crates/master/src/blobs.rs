@@ -3,12 +3,18 @@
 //! A name that is the content's own digest needs no version, no lock and no trust: whoever reads
 //! can tell whether it is what was asked for, and every copy is as good as any other. Content is
 //! written beside its place, checked and synced before it is moved there, so that a file under a
-//! digest is whole or absent. It is checked again whenever it is read, because disks forget.
+//! digest is whole or absent. It is checked again whenever it is read, because disks forget: the
+//! last piece is only given out once the digest of the whole is right, so a reader gets all of the
+//! content or an end that comes too early.
+//!
+//! Content comes and goes a piece at a time: packages are larger than a master's memory should be.
 //!
 //! A package counts as stored once a majority of the voting replicas has it; only then does the log
 //! hear of it. Whoever wins an election can then find it with somebody. Replicas without it fetch
 //! it when asked. Rejected: packages inside the log. They are a thousand times its size.
 
+use bytes::Bytes;
+use cellwright_api::client::content::{PIECE, read_piece};
 use cellwright_api::secret::{hex, unhex32};
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -16,7 +22,7 @@ use futures::stream::FuturesUnordered;
 use ring::digest::{Context, SHA256};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -56,6 +62,11 @@ pub enum BlobError {
     TooFewCopies { have: usize, needed: usize, why: String },
     #[error("no replica could give blob {digest}: {why}")]
     NoCopy { digest: Digest, why: String },
+    #[error(
+        "the disk has {free} bytes free and keeps {reserve} in reserve; packages are refused until \
+         space is freed"
+    )]
+    DiskFull { free: u64, reserve: u64 },
     #[error("{path}: {why}")]
     Io { path: PathBuf, why: io::Error },
 }
@@ -64,6 +75,7 @@ pub enum BlobError {
 pub struct BlobStore {
     dir: PathBuf,
     limit: u64,
+    reserve: u64,
     uploads: AtomicU64,
 }
 
@@ -79,7 +91,19 @@ impl BlobStore {
             fs::remove_dir_all(&incoming).map_err(at(&incoming))?;
         }
         fs::create_dir_all(&incoming).map_err(at(&incoming))?;
-        Ok(BlobStore { dir, limit, uploads: AtomicU64::new(0) })
+        Ok(BlobStore { dir, limit, reserve: 0, uploads: AtomicU64::new(0) })
+    }
+
+    /// Leaves this many bytes of the disk to the log, which lives there too.
+    #[must_use]
+    pub fn keeping_free(self, reserve: u64) -> BlobStore {
+        BlobStore { reserve, ..self }
+    }
+
+    /// Most bytes of one blob.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit
     }
 
     #[must_use]
@@ -104,6 +128,7 @@ impl BlobStore {
             hash: Context::new(&SHA256),
             bytes: 0,
             limit: self.limit,
+            reserve: self.reserve,
             stored: false,
         })
     }
@@ -118,26 +143,26 @@ impl BlobStore {
         upload.finish()
     }
 
-    /// The content, checked. A damaged file is moved aside, so that a good copy can take its place.
+    /// Starts to give the content out.
     ///
     /// # Errors
-    /// When it is not here, or not what it should be.
-    pub fn read(&self, digest: Digest) -> Result<Vec<u8>, BlobError> {
+    /// When it is not here.
+    pub fn read(&self, digest: Digest) -> Result<Reading, BlobError> {
         let path = self.path(digest);
-        let mut content = Vec::new();
-        match File::open(&path).and_then(|mut file| file.read_to_end(&mut content)) {
+        let file = match File::open(&path) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => {
                 return Err(BlobError::Absent(digest));
             }
-            read => read.map_err(at(&path))?,
+            opened => opened.map_err(at(&path))?,
         };
-        if Digest(cellwright_api::secret::sha256(&content)) == digest {
-            return Ok(content);
+        let bytes = file.metadata().map_err(at(&path))?.len();
+        let hash = Context::new(&SHA256);
+        let mut reading = Reading { file, path, digest, hash, bytes, left: bytes };
+        // Content of no bytes has no last piece to hold back.
+        if bytes == 0 {
+            reading.check()?;
         }
-        let aside = path.with_extension(DAMAGED);
-        fs::rename(&path, &aside).map_err(at(&path))?;
-        tracing::error!(path = %aside.display(), "blob damaged on disk; moved aside");
-        Err(BlobError::Damaged(digest))
+        Ok(reading)
     }
 
     /// All blobs here with their lengths, ordered by digest.
@@ -169,7 +194,9 @@ impl BlobStore {
         }
     }
 
-    fn path(&self, digest: Digest) -> PathBuf {
+    /// Where the content is, if it is here.
+    #[must_use]
+    pub fn path(&self, digest: Digest) -> PathBuf {
         self.dir.join(digest.to_string())
     }
 }
@@ -177,6 +204,59 @@ impl BlobStore {
 fn at(path: &Path) -> impl Fn(io::Error) -> BlobError {
     let path = path.to_owned();
     move |why| BlobError::Io { path: path.clone(), why }
+}
+
+fn finished(hash: &Context) -> Digest {
+    let mut found = Digest([0; 32]);
+    found.0.copy_from_slice(hash.clone().finish().as_ref());
+    found
+}
+
+/// Content on its way out.
+pub struct Reading {
+    file: File,
+    path: PathBuf,
+    digest: Digest,
+    hash: Context,
+    bytes: u64,
+    left: u64,
+}
+
+impl Reading {
+    /// Bytes in all.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The next piece; none at the end. A damaged file is moved aside, so that a good copy can take
+    /// its place, and its last piece is not given out.
+    ///
+    /// # Errors
+    /// When the disk refuses, or the content turns out to be damaged.
+    pub fn piece(&mut self) -> Result<Option<Bytes>, BlobError> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let most = usize::try_from(self.left).unwrap_or(PIECE).min(PIECE);
+        let piece = read_piece(&mut self.file, most).map_err(at(&self.path))?;
+        self.hash.update(&piece);
+        self.left -= piece.len() as u64;
+        if self.left == 0 || piece.len() < most {
+            self.check()?;
+        }
+        Ok(Some(Bytes::from(piece)))
+    }
+
+    fn check(&mut self) -> Result<(), BlobError> {
+        if self.left == 0 && finished(&self.hash) == self.digest {
+            return Ok(());
+        }
+        let aside = self.path.with_extension(DAMAGED);
+        fs::rename(&self.path, &aside).map_err(at(&self.path))?;
+        tracing::error!(path = %aside.display(), "blob damaged on disk; moved aside");
+        Err(BlobError::Damaged(self.digest))
+    }
 }
 
 /// Content on its way in. Dropped before its end it leaves nothing behind.
@@ -188,6 +268,7 @@ pub struct Upload {
     hash: Context,
     bytes: u64,
     limit: u64,
+    reserve: u64,
     stored: bool,
 }
 
@@ -199,8 +280,21 @@ impl Upload {
         if self.bytes > self.limit {
             return Err(BlobError::TooLong { limit: self.limit });
         }
+        self.leave_reserve(chunk.len() as u64)?;
         self.hash.update(chunk);
         self.file.write_all(chunk).map_err(at(&self.path))
+    }
+
+    fn leave_reserve(&self, more: u64) -> Result<(), BlobError> {
+        if self.reserve == 0 {
+            return Ok(());
+        }
+        let room = rustix::fs::statvfs(&self.path).map_err(|why| at(&self.path)(why.into()))?;
+        let free = room.f_bavail.saturating_mul(room.f_frsize);
+        match free.saturating_sub(more) < self.reserve {
+            true => Err(BlobError::DiskFull { free, reserve: self.reserve }),
+            false => Ok(()),
+        }
     }
 
     /// Puts the content in its place; returns its length. It is durable then.
@@ -208,8 +302,7 @@ impl Upload {
     /// # Errors
     /// When it is other content than announced, or the disk refuses.
     pub fn finish(mut self) -> Result<u64, BlobError> {
-        let mut found = Digest([0; 32]);
-        found.0.copy_from_slice(self.hash.clone().finish().as_ref());
+        let found = finished(&self.hash);
         if found != self.expected {
             return Err(BlobError::OtherContent { expected: self.expected, found });
         }
@@ -232,13 +325,78 @@ impl Drop for Upload {
     }
 }
 
+/// An upload fed from a connection: pieces are gathered until they are worth a write, and writes
+/// happen where waiting for a disk does no harm. No thread waits for the other side.
+pub struct Intake {
+    upload: Upload,
+    gathered: Vec<u8>,
+}
+
+impl Intake {
+    #[must_use]
+    pub fn new(upload: Upload) -> Intake {
+        Intake { upload, gathered: Vec::with_capacity(PIECE) }
+    }
+
+    /// # Errors
+    /// When the content gets too long or the disk refuses.
+    pub async fn write(mut self, chunk: &[u8]) -> Result<Intake, BlobError> {
+        self.gathered.extend_from_slice(chunk);
+        match self.gathered.len() >= PIECE {
+            true => {
+                off_thread(move || {
+                    self.flush()?;
+                    Ok(self)
+                })
+                .await
+            }
+            false => Ok(self),
+        }
+    }
+
+    /// Puts the content in its place; returns its length. It is durable then.
+    ///
+    /// # Errors
+    /// When it is other content than announced, or the disk refuses.
+    pub async fn finish(mut self) -> Result<u64, BlobError> {
+        off_thread(move || {
+            self.flush()?;
+            self.upload.finish()
+        })
+        .await
+    }
+
+    fn flush(&mut self) -> Result<(), BlobError> {
+        self.upload.write(&self.gathered)?;
+        self.gathered.clear();
+        Ok(())
+    }
+}
+
+/// Runs work that waits for a disk.
+///
+/// # Errors
+/// What the work says.
+pub async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, BlobError> + Send + 'static,
+) -> Result<T, BlobError> {
+    let lost = |why| BlobError::Io { path: PathBuf::from(DIR), why: io::Error::other(why) };
+    tokio::task::spawn_blocking(work).await.map_err(lost)?
+}
+
 /// The other replicas, as far as blobs are concerned.
 pub trait BlobPeers: Send + Sync + 'static {
     /// Names of the voting replicas other than this one.
     fn voters(&self) -> Vec<String>;
     /// Gives a replica the content; done when it is durable there.
     fn push(&self, peer: String, digest: Digest) -> BoxFuture<'_, Result<(), String>>;
-    fn fetch(&self, peer: String, digest: Digest) -> BoxFuture<'_, Result<Vec<u8>, String>>;
+    /// Takes the content from a replica into `intake`; done when it is durable here.
+    fn fetch(
+        &self,
+        peer: String,
+        digest: Digest,
+        intake: Intake,
+    ) -> BoxFuture<'_, Result<(), String>>;
 }
 
 /// Sees to it that a majority of the voters has a blob that is stored here; returns how many have.
@@ -275,18 +433,16 @@ pub async fn obtain(
     store: &BlobStore,
     peers: &dyn BlobPeers,
     digest: Digest,
-) -> Result<Vec<u8>, BlobError> {
+) -> Result<Reading, BlobError> {
     match store.read(digest) {
         Err(BlobError::Absent(_) | BlobError::Damaged(_)) => {}
         read => return read,
     }
     let mut failures = Vec::new();
     for peer in peers.voters() {
-        match peers.fetch(peer.clone(), digest).await {
-            Ok(content) => match store.put(digest, &content) {
-                Ok(_) => return Ok(content),
-                Err(why) => failures.push(format!("{peer}: {why}")),
-            },
+        let intake = Intake::new(store.begin(digest)?);
+        match peers.fetch(peer.clone(), digest, intake).await {
+            Ok(()) => return store.read(digest),
             Err(why) => failures.push(format!("{peer}: {why}")),
         }
     }
@@ -302,6 +458,19 @@ mod tests {
 
     fn digest(content: &[u8]) -> Digest {
         Digest(sha256(content))
+    }
+
+    /// The content, if all of it can be had.
+    fn content(blobs: &BlobStore, digest: Digest) -> Result<Vec<u8>, BlobError> {
+        drain(blobs.read(digest)?)
+    }
+
+    fn drain(mut reading: Reading) -> Result<Vec<u8>, BlobError> {
+        let mut content = Vec::new();
+        while let Some(piece) = reading.piece()? {
+            content.extend_from_slice(&piece);
+        }
+        Ok(content)
     }
 
     fn store(folder: &Folder) -> BlobStore {
@@ -322,7 +491,7 @@ mod tests {
         upload.write(b"lo").unwrap();
         assert_eq!(upload.finish().unwrap(), 5);
         assert_eq!(blobs.put(digest(b"hello"), b"hello").unwrap(), 5, "again is no error");
-        assert_eq!(blobs.read(digest(b"hello")).unwrap(), b"hello");
+        assert_eq!(content(&blobs, digest(b"hello")).unwrap(), b"hello");
         assert_eq!(blobs.list().unwrap(), [(digest(b"hello"), 5)]);
         blobs.remove(digest(b"hello")).unwrap();
         blobs.remove(digest(b"hello")).unwrap();
@@ -354,10 +523,46 @@ mod tests {
         let name = digest(b"hello");
         blobs.put(name, b"hello").unwrap();
         fs::write(folder.0.join("blobs").join(name.to_string()), b"hellO").unwrap();
-        assert!(matches!(blobs.read(name), Err(BlobError::Damaged(_))));
+        assert!(matches!(content(&blobs, name), Err(BlobError::Damaged(_))));
         assert!(matches!(blobs.read(name), Err(BlobError::Absent(_))));
         blobs.put(name, b"hello").unwrap();
-        assert_eq!(blobs.read(name).unwrap(), b"hello");
+        assert_eq!(content(&blobs, name).unwrap(), b"hello");
+        fs::write(blobs.path(name), b"").unwrap();
+        assert!(matches!(blobs.read(name), Err(BlobError::Damaged(_))), "nothing is damage too");
+    }
+
+    #[test]
+    fn content_of_many_pieces_comes_in_order_and_damage_keeps_its_end_back() {
+        let folder = Folder::new();
+        let long: Vec<u8> = (0..PIECE * 2 + 77).map(|n| (n % 251) as u8).collect();
+        let blobs = BlobStore::open(&folder.0, long.len() as u64).unwrap();
+        let name = digest(&long);
+        blobs.put(name, &long).unwrap();
+        let mut reading = blobs.read(name).unwrap();
+        assert_eq!(reading.length(), long.len() as u64);
+        assert_eq!(reading.piece().unwrap().unwrap(), long[..PIECE], "a piece at a time");
+        assert_eq!(content(&blobs, name).unwrap(), long);
+        let mut other = long.clone();
+        other[5] ^= 1;
+        fs::write(blobs.path(name), other).unwrap();
+        let mut reading = blobs.read(name).unwrap();
+        let given = (0..2).map(|_| reading.piece().unwrap().unwrap().len()).sum::<usize>();
+        assert_eq!(given, PIECE * 2);
+        assert!(matches!(reading.piece(), Err(BlobError::Damaged(_))), "not the end of it");
+        assert!(!blobs.has(name));
+        assert!(matches!(blobs.read(digest(b"")), Err(BlobError::Absent(_))));
+        blobs.put(digest(b""), b"").unwrap();
+        assert_eq!(content(&blobs, digest(b"")).unwrap(), b"");
+    }
+
+    #[test]
+    fn the_reserve_of_the_disk_is_left_to_the_log() {
+        let folder = Folder::new();
+        let blobs = store(&folder).keeping_free(u64::MAX);
+        let full = blobs.put(digest(b"hello"), b"hello");
+        assert!(matches!(full, Err(BlobError::DiskFull { reserve: u64::MAX, .. })), "{full:?}");
+        assert_eq!(leftovers(&folder), 0);
+        store(&folder).keeping_free(1).put(digest(b"hello"), b"hello").unwrap();
     }
 
     /// What the others have; a peer that is not listed does not answer.
@@ -374,9 +579,19 @@ mod tests {
             let alive = self.have.contains_key(peer.as_str());
             Box::pin(async move { if alive { Ok(()) } else { Err("away".into()) } })
         }
-        fn fetch(&self, peer: String, _: Digest) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+        fn fetch(
+            &self,
+            peer: String,
+            _: Digest,
+            mut intake: Intake,
+        ) -> BoxFuture<'_, Result<(), String>> {
             let content = self.have.get(peer.as_str()).cloned();
-            Box::pin(async move { content.ok_or_else(|| "away".into()) })
+            Box::pin(async move {
+                for byte in content.ok_or("away")? {
+                    intake = intake.write(&[byte]).await.map_err(|e| e.to_string())?;
+                }
+                intake.finish().await.map(drop).map_err(|e| e.to_string())
+            })
         }
     }
 
@@ -405,11 +620,15 @@ mod tests {
         let name = digest(b"hello");
         let have = BTreeMap::from([("c", b"wrong".to_vec()), ("d", b"hello".to_vec())]);
         let others = Others { names: vec!["b", "c", "d"], have };
-        assert_eq!(obtain(&blobs, &others, name).await.unwrap(), b"hello");
-        assert_eq!(blobs.read(name).unwrap(), b"hello", "kept for the next time");
-        fs::write(folder.0.join("blobs").join(name.to_string()), b"hellO").unwrap();
-        assert_eq!(obtain(&blobs, &others, name).await.unwrap(), b"hello");
-        let nobody = obtain(&blobs, &others, digest(b"other")).await.unwrap_err().to_string();
+        let obtained = || async { drain(obtain(&blobs, &others, name).await.unwrap()) };
+        assert_eq!(obtained().await.unwrap(), b"hello");
+        assert_eq!(content(&blobs, name).unwrap(), b"hello", "kept for the next time");
+        fs::write(blobs.path(name), b"hellO").unwrap();
+        assert!(obtained().await.is_err(), "the end of damaged content is not given out");
+        assert_eq!(obtained().await.unwrap(), b"hello", "and the next reader gets a good copy");
+        assert_eq!(leftovers(&folder), 0, "nothing stays of the wrong one");
+        let nobody = obtain(&blobs, &others, digest(b"other")).await;
+        let nobody = nobody.err().unwrap().to_string();
         assert!(nobody.contains("b: away") && nobody.contains("c: the content"), "{nobody}");
     }
 }

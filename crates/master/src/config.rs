@@ -11,6 +11,7 @@
 use crate::identity::listener::Limits;
 use crate::segments::Keep;
 use cellwright_cell::name::Name;
+use cellwright_cell::spec::MAX_TASKS;
 use cellwright_cell::time::Span;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -117,7 +118,7 @@ pub struct Config {
     pub keep_audit: Span,
     pub audit_size: u64,
     pub body_limit: u64,
-    pub tasks_per_job: u64,
+    pub tasks_per_job: u32,
     pub blob_limit: u64,
     pub disk_reserve: u64,
     pub heartbeat: Span,
@@ -129,6 +130,7 @@ pub struct Config {
 }
 
 const DURATION: &str = "a whole number with ms, s, m, h or d, such as \"5s\"";
+const TASKS: &str = "a number from 1 to 200000";
 const SIZE: &str = "a whole number with B, KiB, MiB, GiB or TiB, such as \"512MiB\"";
 
 impl Config {
@@ -167,7 +169,7 @@ impl Config {
             keep_audit: read.span("keep_audit", Span::ZERO)?,
             audit_size: read.size("audit_size", 1 << 20)?,
             body_limit: read.size("body_limit", 1 << 10)?,
-            tasks_per_job: read.number("tasks_per_job", 1, "a number from 1")?,
+            tasks_per_job: read.tasks("tasks_per_job")?,
             blob_limit: read.size("blob_limit", 0)?,
             disk_reserve: read.size("disk_reserve", 0)?,
             heartbeat: read.heartbeat()?,
@@ -334,6 +336,14 @@ impl Reader<'_> {
         number.filter(|number| *number >= least).ok_or_else(|| Self::bad(&value, key, allowed))
     }
 
+    fn tasks(&self, key: &'static str) -> Result<u32, ConfigError> {
+        let value = self.value(key)?;
+        let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
+        number
+            .filter(|number| (1..=MAX_TASKS).contains(number))
+            .ok_or_else(|| Self::bad(&value, key, TASKS))
+    }
+
     fn span(&self, key: &'static str, least: Span) -> Result<Span, ConfigError> {
         self.parsed(key, DURATION, |text| duration(text).filter(|span| *span >= least))
     }
@@ -461,6 +471,9 @@ mod tests {
         );
         check("body_limit = \"8MB\"", &format!("`body_limit` is \"8MB\"; allowed: {SIZE}"));
         check("heartbeat = \"1s\"", "`heartbeat` is \"1s\"; allowed: 10ms to 500ms");
+        check("tasks_per_job = 0", &format!("`tasks_per_job` is 0; allowed: {TASKS}"));
+        check("tasks_per_job = 200001", &format!("`tasks_per_job` is 200001; allowed: {TASKS}"));
+        assert!(TASKS.ends_with(&MAX_TASKS.to_string()));
         check("silence_polls = 1", "`silence_polls` is 1; allowed: a number from 2");
         check("silence_polls = -4", "`silence_polls` is -4; allowed: a number from 2");
         check(

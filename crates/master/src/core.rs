@@ -9,7 +9,7 @@ use crate::admission::Admission;
 use crate::batching::Batching;
 use crate::controller;
 use crate::input::{BatchId, Committed, Input, Now, Origin, Output, Role, Ticket, Unavailable};
-use crate::lease::{Leases, TooManyLanes};
+use crate::lease::{LaneName, Leases, TooManyLanes};
 use crate::liveness::Liveness;
 use crate::settings::Settings;
 use cellwright_api::internal::{Difference, LinkForward};
@@ -117,6 +117,17 @@ impl Core {
                 };
                 outputs.push(Output::Lease { ticket, answer });
             }
+        }
+    }
+
+    /// Who plans a lane of jobs at `at`; only the leader knows.
+    ///
+    /// # Errors
+    /// When this replica does not lead.
+    pub fn lane_holder(&self, lane: &LaneName, at: Span) -> Result<Option<String>, Unavailable> {
+        match self.role.leading {
+            true => Ok(self.leases.holder(lane, at).map(str::to_owned)),
+            false => Err(self.not_leader()),
         }
     }
 

@@ -257,6 +257,17 @@ impl Handle {
         answered.await.unwrap_or(Err(Unavailable::ShuttingDown))
     }
 
+    /// Which scheduler holds a lane at present.
+    ///
+    /// # Errors
+    /// When this replica does not lead, and so does not know.
+    pub async fn lane_holder(&self, lane: LaneName) -> Result<Option<String>, Unavailable> {
+        let (answer, answered) = oneshot::channel();
+        let message = Message::LaneHolder { lane, answer };
+        self.0.sender.send(message).map_err(|_| Unavailable::ShuttingDown)?;
+        answered.await.unwrap_or(Err(Unavailable::ShuttingDown))
+    }
+
     /// Keeps core and link shard told of who leads. Ends with the replica.
     pub(crate) async fn follow_role(self) {
         let mut changes = self.0.replica.watch();

@@ -9,12 +9,16 @@
 
 use cellwright_api::internal::LeaseAnswer;
 use cellwright_cell::name::{BadName, Token};
+use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Span;
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// Lanes held at once; beyond, a lane that nobody holds yet is refused.
 pub const MAX_LANES: usize = 1024;
+
+/// The label that names a job's lane.
+const LABEL: &str = "scheduler";
 
 /// A share of the jobs: those whose label `scheduler` has this value; the empty name means those
 /// that have no such label.
@@ -34,6 +38,16 @@ impl LaneName {
             "" => Ok(LaneName(None)),
             text => Ok(LaneName(Some(Token::new(text).map_err(bad)?))),
         }
+    }
+
+    /// The lane a job asks for. Labels are freer than lanes: one that is no lane's name waits for
+    /// ever, because no scheduler can serve it.
+    ///
+    /// # Errors
+    /// When the job's label could not name a lane.
+    pub fn of(spec: &JobSpec) -> Result<LaneName, BadName> {
+        let label = spec.labels.iter().find(|(key, _)| key.as_str() == LABEL);
+        LaneName::new(label.map_or("", |(_, value)| value.as_str()))
     }
 
     #[must_use]
@@ -113,6 +127,13 @@ impl Leases {
         }
     }
 
+    /// Who plans this lane at `at`.
+    #[must_use]
+    pub fn holder(&self, lane: &LaneName, at: Span) -> Option<&str> {
+        let lease = self.lanes.get(lane).filter(|lease| at < lease.until);
+        lease.map(|lease| lease.holder.as_str())
+    }
+
     /// Lanes that have a holder at `at`, for the status page.
     pub fn holders(&self, at: Span) -> impl Iterator<Item = (&LaneName, &str)> {
         let running = self.lanes.iter().filter(move |(_, lease)| at < lease.until);
@@ -163,6 +184,8 @@ mod tests {
         assert!(!leases.ask("b", &lane(""), Span(1)).unwrap().granted);
         leases.release("a", &lane(""));
         assert!(leases.ask("b", &lane(""), Span(2)).unwrap().granted);
+        assert_eq!(leases.holder(&lane(""), Span(3)), Some("b"));
+        assert_eq!(leases.holder(&lane(""), Span(3_002)), None);
         assert_eq!(leases.holders(Span(3)).collect::<Vec<_>>(), [(&lane(""), "b")]);
         assert_eq!(leases.holders(Span(3_002)).count(), 0);
     }

@@ -40,6 +40,11 @@ pub enum Message {
         passes: PassStatistics,
         answer: oneshot::Sender<Result<LeaseAnswer, Unavailable>>,
     },
+    /// A question, not an event: answered as things stand.
+    LaneHolder {
+        lane: LaneName,
+        answer: oneshot::Sender<Result<Option<String>, Unavailable>>,
+    },
     Forward(LinkForward),
     Role(Role),
     Committed {
@@ -96,6 +101,11 @@ impl Loop {
             for _ in 0..DRAIN {
                 match next {
                     None | Some(Message::Stop) => return self.stop(waiting),
+                    Some(Message::LaneHolder { lane, answer }) => {
+                        let holder = self.core.lane_holder(&lane, self.now(started).elapsed);
+                        // Whoever asked may have gone away.
+                        let _ = answer.send(holder);
+                    }
                     Some(message) => {
                         let input = self.input(message, &mut waiting);
                         self.step(input, started, &mut outputs);
@@ -141,7 +151,7 @@ impl Loop {
             Message::Role(role) => Input::Role(role),
             Message::Committed { batch, result } => Input::Committed { batch, result },
             // Handled by the caller; a tick is harmless.
-            Message::Stop => Input::Tick,
+            Message::Stop | Message::LaneHolder { .. } => Input::Tick,
         }
     }
 

@@ -4,6 +4,11 @@
 //! Where to ask is left in the data directory by `cell master join` and removed when the replica
 //! has its vote; a crash in between means asking again, which does no harm.
 //!
+//! Before the cell changes for a replica, the leader asks at the address it gave who answers there.
+//! A vote for an address where nobody answers, or where somebody else does (the leader itself,
+//! say), would be a vote that is never cast: with one voter before, the cell would have lost its
+//! majority and could not even take the mistake back.
+//!
 //! Rejected: adding the replica when its token is used. It does not run yet then, and a member that
 //! does not answer is a failure the cell is supposed to survive, not to start with.
 
@@ -18,10 +23,12 @@ use cellwright_api::client::Client;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::AddMaster;
 use cellwright_cell::time::Span;
-use cellwright_store::{MemberError, Peer};
+use cellwright_store::{MemberError, NodeId, Peer, Role};
+use futures::future::BoxFuture;
 use http_body_util::{BodyExt, Limited};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Where a replica asks to be taken in.
@@ -31,9 +38,56 @@ const FILE: &str = "masters-to-join";
 /// Between two tries of a replica that is not taken in.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Replicas that are not members yet.
+pub trait Candidates: Send + Sync + 'static {
+    /// The number of the replica that answers at this address.
+    fn identify(&self, address: String) -> BoxFuture<'_, Result<NodeId, String>>;
+}
+
+/// Takes a replica in: it answers for itself, then learns, and votes once it has caught up.
+///
+/// # Errors
+/// Why it is not taken in.
+pub async fn admit(
+    handle: &Handle,
+    candidates: &dyn Candidates,
+    id: NodeId,
+    peer: Peer,
+) -> Result<(), ApiError> {
+    let replica = handle.replica();
+    let status = replica.status();
+    if status.role != Role::Leader {
+        return Err(refusal(MemberError::NotLeader { leader: status.leader_peer() }));
+    }
+    let taken = status.members.iter().find(|(other, member)| {
+        **other != id && (member.peer.address == peer.address || member.peer.name == peer.name)
+    });
+    if let Some((other, member)) = taken {
+        let Peer { name, address } = &member.peer;
+        let message = format!("replica {other} is a member already, as {name} at {address}");
+        return Err(ApiError::new(Code::Exists, message).hint(REMOVE_FIRST));
+    }
+    if !status.members.contains_key(&id) {
+        let address = &peer.address;
+        let found = candidates.identify(address.clone()).await;
+        let why = match found {
+            Ok(found) if found == id => None,
+            Ok(found) => Some(format!("replica {found} answers at {address}, not replica {id}")),
+            Err(why) => Some(format!("replica {id} does not answer at {address}: {why}")),
+        };
+        if let Some(why) = why {
+            return Err(ApiError::new(Code::WrongState, why)
+                .hint("start the replica first: cell master join, then cell master start"));
+        }
+    }
+    replica.add_learner(id, peer).await.map_err(refusal)?;
+    replica.promote(id).await.map_err(refusal)
+}
+
 #[derive(Clone)]
 pub struct Membership {
     pub handle: Handle,
+    pub candidates: Arc<dyn Candidates>,
 }
 
 impl Membership {
@@ -63,9 +117,7 @@ impl Membership {
             }
         }
         let peer = Peer { name: asked.name.to_string(), address: asked.address };
-        let replica = self.handle.replica();
-        replica.add_learner(asked.id, peer).await.map_err(refusal)?;
-        replica.promote(asked.id).await.map_err(refusal)
+        admit(&self.handle, self.candidates.as_ref(), asked.id, peer).await
     }
 }
 
@@ -73,7 +125,10 @@ fn postcard_unit() -> Vec<u8> {
     postcard::to_stdvec(&()).unwrap_or_default()
 }
 
-fn refusal(error: MemberError) -> ApiError {
+const REMOVE_FIRST: &str = "remove the old replica first: cell master remove NAME";
+
+/// What the store says of a change of members, as an answer.
+pub(crate) fn refusal(error: MemberError) -> ApiError {
     let message = error.to_string();
     match error {
         MemberError::NotLeader { leader: Some((_, peer)) } => {
@@ -82,9 +137,13 @@ fn refusal(error: MemberError) -> ApiError {
         MemberError::NotLeader { leader: None } => {
             ApiError::new(Code::NoLeader, message).with_retry_after(Span(200))
         }
-        MemberError::Exists { .. } => ApiError::new(Code::Exists, message)
-            .hint("remove the old replica first: cell master remove NAME"),
-        _ => ApiError::new(Code::WrongState, message),
+        MemberError::Exists { .. } => ApiError::new(Code::Exists, message).hint(REMOVE_FIRST),
+        MemberError::Busy | MemberError::NotCaughtUp { .. } | MemberError::LastVoter { .. } => {
+            ApiError::new(Code::WrongState, message)
+        }
+        MemberError::Unknown { .. } => ApiError::new(Code::NoSuchReplica, message),
+        MemberError::Unsure { .. } => ApiError::new(Code::TimedOut, message),
+        MemberError::Fatal { .. } => ApiError::new(Code::ShuttingDown, message),
     }
 }
 

@@ -250,7 +250,8 @@ fn routes(
     client: Client,
     clock: Arc<dyn Clock>,
 ) -> Result<(Router, Arc<Files>), ServeError> {
-    let blobs = Arc::new(BlobStore::open(&config.data_dir, config.blob_limit)?);
+    let blobs = BlobStore::open(&config.data_dir, config.blob_limit)?;
+    let blobs = Arc::new(blobs.keeping_free(config.disk_reserve));
     let replicated = handle.replicated().clone();
     let keep = usize::try_from(config.checkpoints).unwrap_or(usize::MAX);
     let files = Arc::new(Files {
@@ -267,11 +268,13 @@ fn routes(
     });
     let settings = ApiSettings {
         body_limit: usize::try_from(config.body_limit).unwrap_or(usize::MAX),
+        tasks_per_job: config.tasks_per_job,
         authority: own.map(|own| own.authority().fingerprint()),
         tls: own.is_some(),
     };
     let api = Api::new(handle.clone(), files.clone(), clock.clone(), settings);
-    let mut router = api.router().merge(Membership { handle: handle.clone() }.router());
+    let membership = Membership { handle: handle.clone(), candidates: files.peers.clone() };
+    let mut router = api.router().merge(membership.router());
     if let Some(own) = own {
         let (handle, authority) = (handle.clone(), own.authority().clone());
         router = router.merge(Enrolling { handle, authority, clock }.router());

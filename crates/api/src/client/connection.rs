@@ -4,12 +4,13 @@
 //! Rejected: multiplexing over HTTP/2. It saves sockets that a cell has plenty of, and couples all
 //! calls of a part to the fate and the flow control of one connection.
 
+use super::content::{Outgoing, Payload};
 use super::{Call, ClientError, Received};
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{HOST, HeaderValue};
+use hyper::header::{CONTENT_LENGTH, HOST, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
@@ -24,7 +25,7 @@ use tokio_rustls::TlsConnector;
 /// Largest answer that is read whole.
 const MAX_ANSWER: usize = 1 << 30;
 
-type Sender = SendRequest<Full<Bytes>>;
+type Sender = SendRequest<Outgoing>;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -72,14 +73,18 @@ impl Pool {
         Pool { tls, connect_timeout, most_idle, idle: Mutex::default() }
     }
 
-    /// Sends the call and reads the whole answer.
+    /// Sends the call and reads the whole answer; the content of a streamed one is left to be read.
     pub async fn exchange(&self, address: &str, call: &Call) -> Result<Received, Fault> {
         let (response, sender) = self.send(address, call).await?;
         let (parts, body) = response.into_parts();
+        let (status, headers) = (parts.status, parts.headers);
+        if call.streamed && status.is_success() {
+            return Ok(Received { status, headers, body: Bytes::new(), open: Some(body) });
+        }
         let whole = Limited::new(body, MAX_ANSWER).collect().await;
         let body = whole.map_err(|e| Fault::after(address, e))?.to_bytes();
         self.keep(address, sender);
-        Ok(Received { status: parts.status, headers: parts.headers, body })
+        Ok(Received { status, headers, body, open: None })
     }
 
     /// Sends the call; the body is read by the caller, on a connection nobody else uses.
@@ -168,15 +173,18 @@ where
     Ok(sender)
 }
 
-fn request(address: &str, call: &Call) -> Result<Request<Full<Bytes>>, String> {
+fn request(address: &str, call: &Call) -> Result<Request<Outgoing>, String> {
     let mut request = Request::builder()
         .method(call.method.clone())
         .uri(&call.path)
-        .body(Full::new(call.body.clone()))
+        .body(call.body.outgoing())
         .map_err(|e| format!("{}: {e}", call.path))?;
     *request.headers_mut() = call.headers.clone();
     let host = HeaderValue::from_str(address).map_err(|e| format!("{address}: {e}"))?;
     request.headers_mut().insert(HOST, host);
+    if let Payload::File { bytes, .. } = &call.body {
+        request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(*bytes));
+    }
     Ok(request)
 }
 

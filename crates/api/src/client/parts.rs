@@ -32,6 +32,10 @@ pub struct LogRequest {
 /// What a hanging call may take beyond the time it was asked to hang.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// What a scheduler waits for an answer that costs a living master next to nothing. Beyond it the
+/// master hangs, and the scheduler must not hang with it: there may be another leader by now.
+const ANSWER: Duration = Duration::from_secs(3);
+
 /// All of these fail with what the other side refused, when no master answers, or when the outcome
 /// is unknown.
 #[allow(clippy::missing_errors_doc)]
@@ -48,7 +52,8 @@ impl Client {
     }
 
     pub async fn log_after(&self, after: u64, wait: Span) -> Result<LogAnswer, ClientError> {
-        self.call_internal(LOG_PATH, &LogRequest { after, wait }).await
+        let limit = Duration::from_millis(wait.0) + ANSWER;
+        self.call_internal_within(LOG_PATH, &LogRequest { after, wait }, limit).await
     }
 
     pub async fn propose(&self, proposal: &Proposal) -> Result<ProposalAnswer, ClientError> {
@@ -56,6 +61,6 @@ impl Client {
     }
 
     pub async fn lease(&self, request: &LeaseRequest) -> Result<LeaseAnswer, ClientError> {
-        self.call_internal(LEASE_PATH, request).await
+        self.call_internal_within(LEASE_PATH, request, ANSWER).await
     }
 }

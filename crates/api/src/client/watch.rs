@@ -109,7 +109,8 @@ impl<T: DeserializeOwned> Watch<T> {
         }
         let body = Limited::new(body, 1 << 20).collect().await;
         let body = body.map(|whole| whole.to_bytes()).unwrap_or_default();
-        match judge(&Received { status: parts.status, headers: parts.headers, body }, true) {
+        let (status, headers) = (parts.status, parts.headers);
+        match judge(&Received { status, headers, body, open: None }, true) {
             Next::Redirect(leader, _) => {
                 let leader = self.client.trusted(&leader);
                 self.address = leader.unwrap_or_else(|| self.client.other(&self.address));

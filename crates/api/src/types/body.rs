@@ -59,13 +59,15 @@ pub struct AddUserToken {
 pub enum Joiner {
     Agent,
     Replica,
+    /// One that runs apart from the masters.
+    Scheduler,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddJoinToken {
     pub joiner: Joiner,
-    /// The machine or replica; the token is good for this name alone.
+    /// The machine, replica or scheduler; the token is good for this name alone.
     pub name: Name,
     /// Milliseconds the token is good for.
     #[schemars(range(min = 1))]

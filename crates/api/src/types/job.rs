@@ -114,4 +114,18 @@ pub struct ExplanationView {
     pub higher_priority: u32,
     /// Not tried before this time; milliseconds since the Unix epoch.
     pub not_before: Option<Time>,
+    /// What keeps it waiting whatever the machines have to offer.
+    #[serde(default)]
+    pub obstacles: Vec<ObstacleView>,
+}
+
+/// A reason that is not about any machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ObstacleView {
+    /// `lane-not-served`: no scheduler plans the lane of the job.
+    pub code: String,
+    /// What is the matter, in a sentence.
+    pub message: String,
+    /// What to do about it.
+    pub hint: String,
 }

@@ -1,8 +1,8 @@
 //! Tokens are made, used, revoked and expire. Whoever may manage users may make any; a user may
 //! make tokens for themselves; whoever manages machines may let machines in.
 //!
-//! A token to join as a replica takes the right to manage users: a replica holds everything the
-//! cell knows, and nobody with a lesser right should be able to make one.
+//! A token to join as a replica or as a scheduler takes the right to manage users: both hold
+//! everything the cell knows, and nobody with a lesser right should be able to make one.
 
 use super::Context;
 use crate::command::{Actor, Done, Verdict};

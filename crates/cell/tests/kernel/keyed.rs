@@ -76,9 +76,10 @@ fn fire_cron(state: &State, draw: &mut Draw) -> Command {
 }
 
 fn token_kind(draw: &mut Draw) -> TokenKind {
-    match draw.below(4) {
+    match draw.below(5) {
         0 => TokenKind::JoinAgent { machine: build::name("m1") },
         1 => TokenKind::JoinReplica { name: build::name("r1") },
+        2 => TokenKind::JoinScheduler { name: build::name("s1") },
         _ => TokenKind::UserToken { user: build::name(&user_name(draw)) },
     }
 }
@@ -125,6 +126,7 @@ pub fn told(verb: &str, rest: &[&str], now: Time) -> Result<Option<Command>, Str
                 "user" => TokenKind::UserToken { user: name },
                 "agent" => TokenKind::JoinAgent { machine: name },
                 "replica" => TokenKind::JoinReplica { name },
+                "scheduler" => TokenKind::JoinScheduler { name },
                 other => return Err(format!("there is no kind of token {other:?}")),
             };
             let life = lifetime.strip_prefix("for=").ok_or("for=SECONDSs")?;

@@ -159,6 +159,7 @@ fn pin_specs(pins: &mut Pins) {
         TokenKind::UserToken { user },
         TokenKind::JoinAgent { machine: name("m1") },
         TokenKind::JoinReplica { name: name("r2") },
+        TokenKind::JoinScheduler { name: name("s2") },
     ];
     every_variant(pins, "TokenKind", &kinds);
     let flaws =

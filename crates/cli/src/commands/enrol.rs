@@ -1,4 +1,4 @@
-//! A join token against a certificate: what `cell master join` and `cell agent join` share.
+//! A join token against a certificate: what masters, agents and schedulers that join share.
 
 use crate::failure::Failure;
 use cellwright_api::client::{Client, Settings};

@@ -2,12 +2,15 @@
 //! nothing, and a second one with the same lane stands by.
 
 use super::Success;
+use super::enrol::enrol;
 use crate::failure::Failure;
 use crate::output::print;
 use crate::reach::Reach;
-use crate::server::{serve, told_to_stop};
+use crate::server::{ask, serve, told_to_stop};
 use cellwright_api::client::{Client, Settings};
-use cellwright_api::enroll::CERTIFICATE_LIFE;
+use cellwright_api::enroll::{CERTIFICATE_LIFE, JoinKind, JoinRequest, JoinToken};
+use cellwright_api::internal::PROTOCOL;
+use cellwright_api::papers;
 use cellwright_api::spiffe::Part;
 use cellwright_api::tls::{self, Shown, Trust};
 use cellwright_cell::name::Name;
@@ -28,9 +31,13 @@ Examples:
   cell scheduler --master 127.0.0.1:7070
   cell scheduler --config /etc/cellwright/master.toml --name s2
   cell scheduler --config /etc/cellwright/master.toml --lane gpu
+  cell scheduler --join TOKEN --master master-1.example:7070
+  cell scheduler --identity /etc/cellwright/scheduler.toml
 
 With --config it runs on a master's machine and signs its own certificate with the
-cell's authority there. A lane takes the jobs whose label `scheduler` names it.";
+cell's authority there. Elsewhere it joins once, with a token made by `cell token
+create --scheduler NAME`, and has its certificate in a file afterwards. A lane takes
+the jobs whose label `scheduler` names it.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -39,14 +46,22 @@ pub struct SchedulerArgs {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
+    /// A join token, made by `cell token create --scheduler NAME`: exchanged for a certificate
+    #[arg(long, value_name = "TOKEN", conflicts_with = "config")]
+    join: Option<String>,
+
+    /// The file of this scheduler's certificate: written by --join, read without it
+    /// [default with --join: /etc/cellwright/scheduler.toml]
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    identity: Option<PathBuf>,
+
     /// Whose jobs: those whose label `scheduler` has this value [default: those without it]
     #[arg(long, value_name = "LANE", default_value = "")]
     lane: String,
 
-    /// Who this is, in leases and metrics
-    #[arg(long, value_name = "NAME", default_value = "scheduler",
-          value_parser = super::parse::name)]
-    name: Name,
+    /// Who this is, in leases and metrics [default: as its certificate says, else `scheduler`]
+    #[arg(long, value_name = "NAME", value_parser = super::parse::name)]
+    name: Option<Name>,
 
     /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -60,21 +75,92 @@ pub struct SchedulerArgs {
 impl SchedulerArgs {
     /// For a cell in one process.
     pub fn in_process(name: Name) -> SchedulerArgs {
-        let (config, lane) = (None, String::new());
-        SchedulerArgs { config, lane, name, seed: 1, until_stdin_closes: false }
+        SchedulerArgs {
+            config: None,
+            join: None,
+            identity: None,
+            lane: String::new(),
+            name: Some(name),
+            seed: 1,
+            until_stdin_closes: false,
+        }
     }
 
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let client = match &self.config {
-            None => reach.cell()?.client,
-            Some(_) => return serve(self.beside_master()),
-        };
+        if self.config.is_some() {
+            return serve(self.beside_master());
+        }
+        if self.join.is_some() || self.identity.is_some() {
+            let papers = self.papers(reach)?;
+            return serve(self.apart(papers));
+        }
+        let client = reach.cell()?.client;
         serve(self.until_stopped(client))
+    }
+
+    fn name(&self) -> Result<Name, Failure> {
+        let unnamed = |bad: cellwright_cell::name::BadName| Failure::work(&bad, "give a --name");
+        self.name.clone().map_or_else(|| Name::new(UNNAMED).map_err(unnamed), Ok)
+    }
+
+    /// Its own certificate, got with a token or kept from before.
+    fn papers(&self, reach: &Reach) -> Result<papers::Papers, Failure> {
+        let failed = |error: &dyn std::error::Error| Failure::work(error, ASK);
+        let now = SystemClock.wall();
+        let fallback = || PathBuf::from(IDENTITY);
+        let file = self.identity.clone().unwrap_or_else(fallback);
+        let Some(text) = &self.join else {
+            return papers::Papers::load(&file, now).map_err(|error| failed(&error));
+        };
+        let token = JoinToken::parse(text).map_err(|error| failed(&error))?;
+        if token.kind != JoinKind::Scheduler {
+            let message = format!("this token is for {}, not for a scheduler", token.part());
+            return Err(Failure::Usage { message, next: ASK.into() });
+        }
+        // Looked at before the token is used up.
+        if file.exists() {
+            return Err(Failure::Usage {
+                message: format!("{} is there already", file.display()),
+                next: "start it without --join; or remove the file, or choose another --identity"
+                    .into(),
+            });
+        }
+        let key = token.signing_key(&[]).map_err(|error| failed(&error))?;
+        let signing_request = key.signing_request;
+        let request = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
+        let trust = Trust::Fingerprint(token.fingerprint.clone());
+        let answer = ask(enrol(&reach.masters, &trust, &request))?;
+        papers::Papers::keep(&file, &reach.masters, answer, key.key, now)
+            .map_err(|error| failed(&error))
+    }
+
+    /// Runs on a machine of its own, under the name its certificate is for.
+    async fn apart(mut self, papers: papers::Papers) -> Result<Success, Failure> {
+        let certified = match &papers.identity().part {
+            Part::Scheduler(name) => name.clone(),
+            other => {
+                let message = format!("the certificate is for {other}, not for a scheduler");
+                return Err(Failure::Usage { message, next: ASK.into() });
+            }
+        };
+        if let Some(name) = self.name.as_ref().filter(|name| **name != certified) {
+            let message = format!("--name is {name}, the certificate is for {certified}");
+            return Err(Failure::Usage { message, next: "leave out --name".into() });
+        }
+        self.name = Some(certified);
+        let client = papers.client().clone();
+        let told = |error: &papers::PapersError| {
+            tracing::warn!(%error, "no new certificate yet; trying again");
+        };
+        tokio::select! {
+            done = self.until_stopped(client) => done,
+            () = papers.keep_fresh(|| SystemClock.wall(), told) => Ok(Success::Done),
+        }
     }
 
     async fn until_stopped(self, client: Client) -> Result<Success, Failure> {
         let with_parent = self.until_stdin_closes;
-        print(&format!("scheduler {} works for {}\n", self.name, client.preferred()))?;
+        print(&format!("scheduler {} works for {}\n", self.name()?, client.preferred()))?;
         tokio::select! {
             failed = run_scheduler(self, client) => failed?,
             told = told_to_stop() => told?,
@@ -85,7 +171,7 @@ impl SchedulerArgs {
 
     async fn beside_master(self) -> Result<Success, Failure> {
         let file = self.config.clone().unwrap_or_default();
-        let papers = Papers::load(&file, self.name.clone())?;
+        let papers = Papers::load(&file, self.name()?)?;
         let client = papers.client.clone();
         tokio::select! {
             done = self.until_stopped(client) => done,
@@ -101,7 +187,8 @@ pub async fn run_scheduler(args: SchedulerArgs, client: Client) -> Result<(), Fa
         next: "correct --lane or --name".into(),
     };
     let lane = Lane::new(&args.lane).map_err(usage)?;
-    let settings = cellwright_scheduler::Settings::new(args.name.as_str(), lane, args.seed);
+    let name = args.name()?;
+    let settings = cellwright_scheduler::Settings::new(name.as_str(), lane, args.seed);
     Scheduler::new(Arc::new(HttpLink::new(client)), settings).map_err(usage)?.run().await;
     Ok(())
 }
@@ -121,6 +208,12 @@ struct Papers {
     renew_in: Duration,
     client: Client,
 }
+
+/// Where a scheduler that joins keeps its certificate.
+const IDENTITY: &str = "/etc/cellwright/scheduler.toml";
+/// Of a scheduler that nobody named.
+const UNNAMED: &str = "scheduler";
+const ASK: &str = "ask for a token: cell token create --scheduler NAME";
 
 const NEXT: &str = "run it as the user of the master, on the master's machine, with its --config";
 

@@ -11,26 +11,30 @@ use crate::server::ask;
 use cellwright_api::types::{AddJoinToken, Joiner, NewToken};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use hyper::Method;
 
 /// Tokens: create
 #[derive(Debug, Subcommand)]
 pub enum Token {
-    /// Make a join token for a machine or a replica of the master
+    /// Make a join token for a machine, a replica of the master or a scheduler
     Create(CreateArgs),
 }
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("joiner").required(true).args(["agent", "replica", "scheduler"]))]
 pub struct CreateArgs {
     /// For the agent of this machine
-    #[arg(long, value_name = "MACHINE", value_parser = name, conflicts_with = "replica",
-          required_unless_present = "replica")]
+    #[arg(long, value_name = "MACHINE", value_parser = name)]
     agent: Option<Name>,
 
     /// For a replica of this name
     #[arg(long, value_name = "NAME", value_parser = name)]
     replica: Option<Name>,
+
+    /// For a scheduler of this name that runs apart from the masters
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    scheduler: Option<Name>,
 
     /// How long it is good for
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = span)]
@@ -43,13 +47,16 @@ pub struct CreateArgs {
 impl Token {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let Token::Create(args) = self;
-        let (joiner, verb, name) = match (args.agent, args.replica) {
-            (Some(machine), _) => (Joiner::Agent, "agent", machine),
-            (None, Some(replica)) => (Joiner::Replica, "master", replica),
-            (None, None) => {
+        let (joiner, next, name) = match (args.agent, args.replica, args.scheduler) {
+            (Some(machine), _, _) => (Joiner::Agent, "agent join TOKEN", machine),
+            (_, Some(replica), _) => {
+                (Joiner::Replica, "master join TOKEN --advertise HOST:PORT", replica)
+            }
+            (_, _, Some(scheduler)) => (Joiner::Scheduler, "scheduler --join TOKEN", scheduler),
+            (None, None, None) => {
                 return Err(Failure::Usage {
                     message: "the token is for nobody".into(),
-                    next: "--agent MACHINE or --replica NAME".into(),
+                    next: "--agent MACHINE, --replica NAME or --scheduler NAME".into(),
                 });
             }
         };
@@ -61,10 +68,9 @@ impl Token {
         match args.output.output {
             Output::Json => print_json(&made)?,
             Output::Table => {
-                let more = if verb == "master" { " --advertise HOST:PORT" } else { "" };
                 print(&format!(
                     "{}\ngood once, until {}\n\
-                     next, there: cell {verb} join TOKEN --master {}{more}\n",
+                     next, there: cell {next} --master {}\n",
                     made.token,
                     format::utc(made.expires),
                     cell.client.preferred(),

@@ -1,9 +1,10 @@
 //! What the API shows that is not in the replicated state: the feed of events, the audit log, saved
 //! checkpoints and the bytes of blobs. Handlers know this much of them and no files.
 
+use crate::blobs::Reading;
+use crate::membership::Candidates;
 use crate::replicated::View;
 use axum::body::Body;
-use bytes::Bytes;
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{AuditView, CheckpointView};
 use cellwright_cell::event::What;
@@ -105,11 +106,14 @@ pub trait Backstage: Send + Sync + 'static {
     /// Content as far as this replica has it.
     ///
     /// # Errors
-    /// When it is not here, or damaged.
-    fn blob_here(&self, digest: &Token) -> Result<Bytes, ApiError>;
+    /// When it is not here.
+    fn blob_here(&self, digest: &Token) -> Result<Reading, ApiError>;
 
     /// Content this replica has, or gets from another.
-    fn get_blob(&self, digest: Token) -> BoxFuture<'_, Result<Bytes, ApiError>>;
+    fn get_blob(&self, digest: Token) -> BoxFuture<'_, Result<Reading, ApiError>>;
+
+    /// Replicas that are no members yet.
+    fn candidates(&self) -> &dyn Candidates;
 
     /// Metrics of its own, in Prometheus text.
     fn metrics(&self) -> String {

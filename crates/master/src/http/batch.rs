@@ -20,7 +20,10 @@ impl Api {
         let mut requests = Vec::with_capacity(items.len());
         let mut places = Vec::with_capacity(items.len());
         for (at, item) in items.into_iter().enumerate() {
-            match item.into_command(user_of(caller)) {
+            let command = item
+                .into_command(user_of(caller))
+                .and_then(|command| self.within_limits(&command).map(|()| command));
+            match command {
                 Ok(command) => {
                     let id = call.key()?.map(|key| item_id(key, at));
                     requests.push((id, command));

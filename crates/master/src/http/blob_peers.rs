@@ -1,16 +1,22 @@
-//! The other replicas as keepers of blobs, over the door of the cell's own parts.
+//! The other replicas over the door of the cell's own parts: as keepers of blobs, and as candidates
+//! that say who they are before they become members.
 
-use crate::blobs::{BlobPeers, BlobStore, Digest};
-use bytes::Bytes;
+use crate::blobs::{BlobPeers, BlobStore, Digest, Intake};
+use crate::membership::Candidates;
 use cellwright_api::client::Client;
+use cellwright_api::client::content::transfer_time;
 use cellwright_api::client::parts::BLOB_PATH;
-use cellwright_store::Replica;
+use cellwright_api::types::MasterStatus;
+use cellwright_store::{NodeId, Replica};
 use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::timeout;
 
-/// What giving or fetching one blob may take.
-const LIMIT: Duration = Duration::from_secs(300);
+/// What giving or fetching a blob may take beside the time of its bytes: flushing them to disk.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long a candidate may take to say who it is.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 pub struct HttpBlobPeers {
     /// Shows this replica's certificate.
@@ -25,6 +31,21 @@ impl HttpBlobPeers {
         let found = members.into_values().find(|member| member.peer.name == peer);
         found.map(|member| member.peer.address).ok_or_else(|| format!("{peer} is no member"))
     }
+
+    async fn take(&self, peer: &str, digest: Digest, mut intake: Intake) -> Result<(), String> {
+        let address = self.address(peer)?;
+        let path = format!("{BLOB_PATH}/{digest}");
+        let opened = self.client.download_at(&address, &path, LIMIT).await;
+        let mut content = opened.map_err(|e| e.to_string())?;
+        let limit = LIMIT + transfer_time(content.length().unwrap_or(self.store.limit()));
+        let taking = async {
+            while let Some(piece) = content.next().await.map_err(|e| e.to_string())? {
+                intake = intake.write(&piece).await.map_err(|e| e.to_string())?;
+            }
+            intake.finish().await.map(drop).map_err(|e| e.to_string())
+        };
+        timeout(limit, taking).await.map_err(|_| format!("{address} is too slow"))?
+    }
 }
 
 impl BlobPeers for HttpBlobPeers {
@@ -37,19 +58,31 @@ impl BlobPeers for HttpBlobPeers {
     fn push(&self, peer: String, digest: Digest) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             let address = self.address(&peer)?;
-            let content = Bytes::from(self.store.read(digest).map_err(|e| e.to_string())?);
             let path = format!("{BLOB_PATH}/{digest}");
-            let given = self.client.put_bytes_at(&address, &path, content, LIMIT).await;
+            let file = self.store.path(digest);
+            let given = self.client.put_file_at(&address, &path, &file, LIMIT).await;
             given.map_err(|e| e.to_string())
         })
     }
 
-    fn fetch(&self, peer: String, digest: Digest) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+    fn fetch(
+        &self,
+        peer: String,
+        digest: Digest,
+        intake: Intake,
+    ) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move { self.take(&peer, digest, intake).await })
+    }
+}
+
+impl Candidates for HttpBlobPeers {
+    fn identify(&self, address: String) -> BoxFuture<'_, Result<NodeId, String>> {
         Box::pin(async move {
-            let address = self.address(&peer)?;
-            let path = format!("{BLOB_PATH}/{digest}");
-            let content = self.client.bytes_at(&address, &path, LIMIT).await;
-            content.map(Vec::from).map_err(|e| e.to_string())
+            let asked = self.client.bytes_at(&address, "/v1/masters", PATIENCE).await;
+            let bytes = asked.map_err(|error| error.to_string())?;
+            let status: MasterStatus = serde_json::from_slice(&bytes)
+                .map_err(|error| format!("what answers is no master: {error}"))?;
+            Ok(status.id)
         })
     }
 }

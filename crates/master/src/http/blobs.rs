@@ -3,12 +3,28 @@
 
 use super::call::Call;
 use super::{Answered, Api, reply, view};
+use crate::blobs::{Reading, off_thread};
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use cellwright_api::error::ApiError;
 use cellwright_cell::command::Command;
 use cellwright_cell::reason::Refusal;
 use cellwright_store::Role;
+use futures::stream;
+
+/// Content as it is read. Should it turn out to be damaged, it ends before its announced length.
+pub(super) fn content(reading: Reading) -> Response<Body> {
+    let length = reading.length();
+    let pieces = stream::try_unfold(reading, async |mut reading: Reading| {
+        off_thread(move || Ok(reading.piece()?.map(|piece| (piece, reading)))).await
+    });
+    let mut response = Response::new(Body::from_stream(pieces));
+    let headers = response.headers_mut();
+    let binary = HeaderValue::from_static("application/octet-stream");
+    headers.insert(header::CONTENT_TYPE, binary);
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    response
+}
 
 impl Api {
     pub(super) async fn list_blobs(&self, call: Call) -> Answered {
@@ -37,11 +53,7 @@ impl Api {
         if !known {
             return Err(ApiError::from(Refusal::NoSuchBlob(digest)));
         }
-        let content = self.backstage.get_blob(digest).await?;
-        let mut response = Response::new(Body::from(content));
-        let binary = HeaderValue::from_static("application/octet-stream");
-        response.headers_mut().insert(header::CONTENT_TYPE, binary);
-        Ok(response)
+        Ok(content(self.backstage.get_blob(digest).await?))
     }
 
     pub(super) async fn remove_blob(&self, call: Call) -> Answered {

@@ -1,6 +1,6 @@
 //! One request, checked against its row in the route table before a handler sees it.
 
-use super::Api;
+use super::{Api, let_out};
 use crate::handle::Caller;
 use crate::replicated::View;
 use axum::body::Body;
@@ -66,6 +66,11 @@ impl Call {
     /// Who asks. The table lets nobody unknown reach a handler that asks.
     pub fn caller(&self) -> Result<&Caller, ApiError> {
         self.caller.as_ref().ok_or_else(unauthenticated)
+    }
+
+    /// As it was asked for.
+    pub fn path(&self) -> &str {
+        self.uri.path()
     }
 
     pub fn text(&self, name: &str) -> &str {
@@ -154,6 +159,7 @@ impl Call {
         let body = self.stream();
         let stated = self.header("content-length").and_then(|text| text.parse::<u64>().ok());
         if stated.is_some_and(|bytes| bytes > limit as u64) {
+            let_out(body).await;
             return Err(too_large(limit).with("bytes", stated));
         }
         match Limited::new(body, limit).collect().await {

@@ -14,6 +14,7 @@ impl Api {
         command: Command,
     ) -> Result<(u64, Done), ApiError> {
         let caller = call.caller()?;
+        self.within_limits(&command)?;
         let answer = self.handle.submit(caller, call.request_id()?, command).await?;
         match answer.verdict {
             Ok(done) => Ok((answer.index, done)),

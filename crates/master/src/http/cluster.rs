@@ -2,7 +2,8 @@
 
 use super::call::Call;
 use super::{Answered, Api, reply, view};
-use cellwright_api::error::{ApiError, Code};
+use crate::membership;
+use cellwright_api::error::ApiError;
 use cellwright_api::types::{
     AddMaster, Changed, ClusterStatus, MasterStatus, MemberView, NodeStatus, TaskCounts,
 };
@@ -11,8 +12,7 @@ use cellwright_cell::load::MachineLoad;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::state::State;
-use cellwright_cell::time::Span;
-use cellwright_store::{MemberError, Peer, Role};
+use cellwright_store::{Peer, Role};
 
 impl Api {
     pub(super) async fn cluster_status(&self, call: Call) -> Answered {
@@ -57,18 +57,28 @@ impl Api {
             return Err(ApiError::field(field, value, "an id of 1 or more and host:port"));
         }
         let peer = Peer { name: name.to_string(), address };
-        self.handle.replica().add_learner(id, peer).await.map_err(member_error)?;
-        self.handle.replica().promote(id).await.map_err(member_error)?;
-        self.member_changed(&call)
+        let object = format!("{id} {} at {}", peer.name, peer.address);
+        let done = membership::admit(&self.handle, self.backstage.candidates(), id, peer).await;
+        self.member_changed(&call, "add_master", &object, done)
     }
 
     pub(super) async fn remove_master(&self, call: Call) -> Answered {
         let id = call.number("replica")?;
-        self.handle.replica().remove(id).await.map_err(member_error)?;
-        self.member_changed(&call)
+        let done = self.handle.replica().remove(id).await.map_err(membership::refusal);
+        self.member_changed(&call, "remove_master", &id.to_string(), done)
     }
 
-    fn member_changed(&self, call: &Call) -> Answered {
+    /// Members are no rows of the log's commands, so the audit log is told here.
+    fn member_changed(
+        &self,
+        call: &Call,
+        command: &str,
+        object: &str,
+        done: Result<(), ApiError>,
+    ) -> Answered {
+        let verdict = done.as_ref().map_or_else(|error| error.code.as_str(), |()| "done");
+        self.take_down(call, command, object, verdict);
+        done?;
         let index = self.handle.read().index;
         Ok(reply::json(call, index, &Changed::new(index, &Done::Applied)))
     }
@@ -81,28 +91,6 @@ pub(super) fn role(role: Role) -> &'static str {
         Role::Candidate => "candidate",
         Role::Leader => "leader",
         Role::Stopped => "stopped",
-    }
-}
-
-fn member_error(error: MemberError) -> ApiError {
-    let message = error.to_string();
-    let code = match &error {
-        MemberError::NotLeader { leader: Some((_, peer)) } => {
-            return ApiError::new(Code::NotLeader, message).with("leader", peer.address.clone());
-        }
-        MemberError::NotLeader { leader: None } => Code::NoLeader,
-        MemberError::Busy | MemberError::NotCaughtUp { .. } | MemberError::LastVoter { .. } => {
-            Code::WrongState
-        }
-        MemberError::Exists { .. } => Code::Exists,
-        MemberError::Unknown { .. } => Code::NoSuchReplica,
-        MemberError::Unsure { .. } => Code::TimedOut,
-        MemberError::Fatal { .. } => Code::ShuttingDown,
-    };
-    let error = ApiError::new(code, message);
-    match code {
-        Code::NoLeader => error.with_retry_after(Span(200)),
-        _ => error,
     }
 }
 

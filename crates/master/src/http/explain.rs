@@ -2,8 +2,9 @@
 
 use super::call::Call;
 use super::{Answered, Api, reply};
+use crate::lease::LaneName;
 use cellwright_api::error::{ApiError, Code};
-use cellwright_api::types::{ExplanationView, ReasonView};
+use cellwright_api::types::{ExplanationView, ObstacleView, ReasonView};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::state::State;
 use cellwright_cell::task::TaskState;
@@ -29,13 +30,45 @@ impl Api {
                 .hint("only pending tasks are explained; read the task to see where it is")
                 .with("state", serde_json::to_value(row).unwrap_or_default()));
         }
+        let obstacle = self.unserved_lane(&view.state, id).await;
         let broken = |_| ApiError::new(Code::Internal, "the explanation was not finished");
         let _one_at_a_time = self.explaining.clone().acquire_owned().await.map_err(broken)?;
         let index = view.index;
         let made = tokio::task::spawn_blocking(move || explain(&view.state, id)).await;
         let explanation = made.map_err(|_| ApiError::new(Code::Internal, "explaining failed"))?;
         let missing = || Api::missing(Code::NoSuchTask, format!("pending task {name}"));
-        reply::one(&call, index, consistent, explanation.ok_or_else(missing)?)
+        let mut explanation = explanation.ok_or_else(missing)?;
+        if let Some(found) = obstacle {
+            explanation.text = format!("{}: {}\n{}", found.message, found.hint, explanation.text);
+            explanation.obstacles.push(found);
+        }
+        reply::one(&call, index, consistent, explanation)
+    }
+
+    /// Whether the task waits for a scheduler rather than for a machine. A replica that does not
+    /// lead cannot tell, and says nothing.
+    async fn unserved_lane(&self, state: &State, task: TaskId) -> Option<ObstacleView> {
+        let job = state.tasks().get(task).and_then(|row| state.jobs().get(row.job))?;
+        let code = "lane-not-served".to_owned();
+        let lane = match LaneName::of(job.spec()) {
+            Ok(lane) => lane,
+            Err(bad) => {
+                let message = format!("no scheduler can serve the label `scheduler`: {bad}");
+                let hint = "submit the job with another label, or without it".to_owned();
+                return Some(ObstacleView { code, message, hint });
+            }
+        };
+        if self.handle.lane_holder(lane.clone()).await.ok()?.is_some() {
+            return None;
+        }
+        let (message, start) = match lane.as_str() {
+            "" => ("no scheduler runs".to_owned(), "cell scheduler".to_owned()),
+            name => (
+                format!("no scheduler serves lane {name}"),
+                format!("cell scheduler --lane {name}"),
+            ),
+        };
+        Some(ObstacleView { code, message, hint: format!("start one with `{start}`") })
     }
 }
 
@@ -71,5 +104,6 @@ fn shown(state: &State, task: TaskId, explanation: &Explanation) -> ExplanationV
         waiting: standing.map_or(0, |s| s.waiting),
         higher_priority: standing.map_or(0, |s| s.higher_priority),
         not_before: standing.and_then(|s| s.not_before),
+        obstacles: Vec::new(),
     }
 }

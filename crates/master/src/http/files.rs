@@ -1,13 +1,14 @@
 //! The backstage of a real master: its event and audit logs, its blobs and its checkpoints.
 
 use super::backstage::{Backstage, Cursor, EventRecord, Stretch};
+use super::let_out;
 use crate::audit::{AuditLog, Audited};
-use crate::blobs::{self, BlobError, BlobPeers, BlobStore, Digest};
+use crate::blobs::{self, BlobError, BlobPeers, BlobStore, Digest, Intake, Reading, off_thread};
 use crate::checkpoint::{Checkpoints, Listed};
 use crate::events::{EventLog, Happened};
+use crate::membership::Candidates;
 use crate::replicated::{Replicated, View};
-use axum::body::Body;
-use bytes::Bytes;
+use axum::body::{Body, HttpBody};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{AuditView, CheckpointView};
 use cellwright_cell::name::Token;
@@ -23,8 +24,13 @@ pub struct Files {
     pub audit: Arc<AuditLog>,
     pub checkpoints: Checkpoints,
     pub blobs: Arc<BlobStore>,
-    pub peers: Arc<dyn BlobPeers>,
+    pub peers: Arc<dyn Others>,
 }
+
+/// The other replicas, as far as they are asked for anything but the log.
+pub trait Others: BlobPeers + Candidates {}
+
+impl<T: BlobPeers + Candidates> Others for T {}
 
 impl Backstage for Files {
     fn events(&self, after: Cursor, most: usize) -> Result<Stretch<EventRecord>, ApiError> {
@@ -65,28 +71,43 @@ impl Backstage for Files {
         Box::pin(async move { take_in(&self.blobs, parsed(&digest)?, content).await })
     }
 
-    fn blob_here(&self, digest: &Token) -> Result<Bytes, ApiError> {
-        self.blobs.read(parsed(digest)?).map(Bytes::from).map_err(blob_error)
+    fn blob_here(&self, digest: &Token) -> Result<Reading, ApiError> {
+        self.blobs.read(parsed(digest)?).map_err(blob_error)
     }
 
-    fn get_blob(&self, digest: Token) -> BoxFuture<'_, Result<Bytes, ApiError>> {
+    fn get_blob(&self, digest: Token) -> BoxFuture<'_, Result<Reading, ApiError>> {
         Box::pin(async move {
             let found = blobs::obtain(&self.blobs, self.peers.as_ref(), parsed(&digest)?).await;
-            found.map(Bytes::from).map_err(blob_error)
+            found.map_err(blob_error)
         })
+    }
+
+    fn candidates(&self) -> &dyn Candidates {
+        self.peers.as_ref()
     }
 }
 
-/// Takes content in as it comes. What is written at a time is small, so the disk's time is short.
-async fn take_in(store: &BlobStore, digest: Digest, mut content: Body) -> Result<u64, ApiError> {
-    let mut upload = store.begin(digest).map_err(blob_error)?;
+/// Takes content in as it comes; what is announced as too long is refused before it comes.
+async fn take_in(
+    store: &Arc<BlobStore>,
+    digest: Digest,
+    mut content: Body,
+) -> Result<u64, ApiError> {
+    let limit = store.limit();
+    if content.size_hint().exact().is_some_and(|bytes| bytes > limit) {
+        let_out(content).await;
+        return Err(blob_error(BlobError::TooLong { limit }));
+    }
+    let begun = store.clone();
+    let upload = off_thread(move || begun.begin(digest)).await.map_err(blob_error)?;
+    let mut intake = Intake::new(upload);
     while let Some(frame) = content.frame().await {
         let broke = |e| ApiError::new(Code::BadBody, format!("the content broke off: {e}"));
         if let Ok(chunk) = frame.map_err(broke)?.into_data() {
-            upload.write(&chunk).map_err(blob_error)?;
+            intake = intake.write(&chunk).await.map_err(blob_error)?;
         }
     }
-    upload.finish().map_err(blob_error)
+    intake.finish().await.map_err(blob_error)
 }
 
 fn parsed(digest: &Token) -> Result<Digest, ApiError> {
@@ -101,14 +122,21 @@ fn broken(error: impl std::fmt::Display) -> ApiError {
 }
 
 fn blob_error(error: BlobError) -> ApiError {
-    let code = match &error {
-        BlobError::Absent(_) | BlobError::NoCopy { .. } => Code::NoSuchBlob,
-        BlobError::OtherContent { .. } => Code::BadField,
-        BlobError::TooLong { .. } => Code::TooLarge,
-        BlobError::TooFewCopies { .. } => Code::NoQuorum,
-        BlobError::Damaged(_) | BlobError::Io { .. } => Code::Internal,
-    };
-    ApiError::new(code, error.to_string())
+    let message = error.to_string();
+    let full = |why: &std::io::Error| why.kind() == std::io::ErrorKind::StorageFull;
+    match error {
+        BlobError::Absent(_) | BlobError::NoCopy { .. } => ApiError::new(Code::NoSuchBlob, message),
+        BlobError::OtherContent { .. } => ApiError::new(Code::BadField, message),
+        BlobError::TooLong { limit } => ApiError::new(Code::TooLarge, message)
+            .hint("split the package, or raise blob_limit in the masters' configuration")
+            .with("limit", limit),
+        BlobError::TooFewCopies { .. } => ApiError::new(Code::NoQuorum, message),
+        BlobError::DiskFull { free, reserve } => {
+            ApiError::new(Code::DiskFull, message).with("free", free).with("reserve", reserve)
+        }
+        BlobError::Io { why, .. } if full(&why) => ApiError::new(Code::DiskFull, message),
+        BlobError::Damaged(_) | BlobError::Io { .. } => ApiError::new(Code::Internal, message),
+    }
 }
 
 /// The sentence starts with what the event is about, under the name it had then.

@@ -18,6 +18,7 @@ mod cluster;
 mod explain;
 pub mod files;
 mod jobs;
+mod limits;
 mod list;
 mod machines;
 mod memo;
@@ -33,6 +34,7 @@ mod watch;
 
 pub use reply::error_response;
 
+use crate::audit::caller_text;
 use crate::clock::Clock;
 use crate::handle::{Caller, Handle};
 use axum::Router;
@@ -46,12 +48,15 @@ use call::Call;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::routes::{Method, Operation as O, Route, routes};
 use cellwright_cell::name::Name;
+use cellwright_cell::spec::MAX_TASKS;
+use http_body_util::BodyExt;
 use memo::Memo;
 use metrics::Answers;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 type Answered = Result<Response<Body>, ApiError>;
 
@@ -60,6 +65,8 @@ type Answered = Result<Response<Body>, ApiError>;
 pub struct ApiSettings {
     /// Bytes of one request's body, blobs apart.
     pub body_limit: usize,
+    /// Tasks of one job, as far as this door lets them in.
+    pub tasks_per_job: u32,
     /// Fingerprint of the cell's authority, for join tokens; absent on a `--dev` master.
     pub authority: Option<String>,
     /// Whether clients reach this cell over TLS: decides what redirects look like.
@@ -68,7 +75,7 @@ pub struct ApiSettings {
 
 impl Default for ApiSettings {
     fn default() -> ApiSettings {
-        ApiSettings { body_limit: 32 << 20, authority: None, tls: false }
+        ApiSettings { body_limit: 32 << 20, tasks_per_job: MAX_TASKS, authority: None, tls: false }
     }
 }
 
@@ -162,7 +169,7 @@ impl Api {
         request: Request<Body>,
     ) -> Answered {
         let mut call = Call::new(route, params, request)?;
-        self.admit(&call)?;
+        self.let_in(&call)?;
         call.check()?;
         match route.operation {
             O::ListJobs => self.list_jobs(call).await,
@@ -223,6 +230,44 @@ impl Api {
             O::Ready => self.ready(call).await,
         }
     }
+}
+
+impl Api {
+    /// Whether the caller gets in at all; that one does not is taken down.
+    fn let_in(&self, call: &Call) -> Result<(), ApiError> {
+        self.admit(call).inspect_err(|error| {
+            self.take_down(call, call.route.method.as_str(), call.path(), error.code.as_str());
+        })
+    }
+
+    /// A line in the audit log for what does not go through the replicated log. That the line
+    /// cannot be written is no reason to refuse, or to let in.
+    fn take_down(&self, call: &Call, command: &str, object: &str, verdict: &str) {
+        let who = call.caller.as_ref().map_or_else(|| "nobody".to_owned(), caller_text);
+        let audit = &self.handle.replicated().records.audit;
+        if let Err(error) = audit.apart(self.clock.wall(), &who, command, object, verdict) {
+            tracing::error!(%error, who, command, object, "a request was not taken down");
+        }
+    }
+}
+
+/// Reads on a little after a body that was refused: a connection that is closed upon bytes nobody
+/// read takes the refusal with it. Whoever has much more to send is cut off.
+async fn let_out(mut body: Body) {
+    const MOST: usize = 16 << 20;
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let reading = async {
+        let mut left = MOST;
+        while let Some(Ok(frame)) = body.frame().await {
+            let read = frame.data_ref().map_or(0, bytes::Bytes::len);
+            left = left.saturating_sub(read);
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    // Either way the refusal is sent now.
+    let _ = timeout(PATIENCE, reading).await;
 }
 
 /// The user who asks, if it is one.

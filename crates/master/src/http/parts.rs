@@ -1,6 +1,7 @@
 //! The door for the cell's own parts: agents' polls, schedulers' copies, proposals and leases, and
 //! calls between replicas. Postcard in, postcard out; each path opens to one kind of part alone.
 
+use super::blobs::content;
 use super::{Api, error_response};
 use crate::handle::Caller;
 use crate::http_peers::PEER_PATH;
@@ -86,8 +87,16 @@ impl Api {
         encode(&self.handle.propose_as(&caller, proposal).await?)
     }
 
+    /// A scheduler holds leases under the name of its certificate and no other.
     async fn lease(self, caller: Caller, request: LeaseRequest) -> Result<Vec<u8>, ApiError> {
         scheduler(&caller)?;
+        if let Caller::Scheduler(name) = &caller
+            && *name != request.scheduler
+        {
+            let message = format!("scheduler {name} asks in the name of {}", request.scheduler);
+            return Err(ApiError::new(Code::NotAllowed, message)
+                .hint("start it under the name its certificate is for"));
+        }
         encode(&self.handle.lease(request).await?)
     }
 
@@ -110,7 +119,7 @@ impl Api {
             let digest = digest_of(&digest)?;
             self.blocking(move |api| api.backstage.blob_here(&digest)).await
         };
-        finish(given.await)
+        given.await.map_or_else(|error| error_response(&error), content)
     }
 }
 

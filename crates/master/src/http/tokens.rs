@@ -68,6 +68,9 @@ impl Api {
         let (kind, join) = match joiner {
             Joiner::Agent => (TokenKind::JoinAgent { machine: name.clone() }, JoinKind::Agent),
             Joiner::Replica => (TokenKind::JoinReplica { name: name.clone() }, JoinKind::Replica),
+            Joiner::Scheduler => {
+                (TokenKind::JoinScheduler { name: name.clone() }, JoinKind::Scheduler)
+            }
         };
         let drawn = Drawn::new()?;
         let (id, secret) = (drawn.id.to_string(), drawn.secret.clone());

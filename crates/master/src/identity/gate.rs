@@ -37,7 +37,7 @@ impl Gate for MasterGate {
             Some(holder) => holder.identity.to_string(),
             None => connection.remote.ip().to_string(),
         };
-        let line = self.audit.refused(self.clock.wall(), &who, method, path, why.code());
+        let line = self.audit.apart(self.clock.wall(), &who, method, path, why.code());
         if let Err(error) = line {
             tracing::error!(%error, who, path, "a refusal was not taken down");
         }

@@ -72,6 +72,7 @@ impl Admission {
         let part = match &row.kind {
             TokenKind::JoinAgent { machine } => Part::Agent(machine.clone()),
             TokenKind::JoinReplica { name } => Part::Master(name.clone()),
+            TokenKind::JoinScheduler { name } => Part::Scheduler(name.clone()),
             TokenKind::UserToken { .. } => return Err(JoinError::Flaw(TokenFlaw::NotForJoining)),
         };
         let signing =

@@ -11,6 +11,7 @@
 //! TLS nor a limit.
 
 use super::caller::Unauthenticated;
+use crate::clock::{Clock, SystemClock};
 use crate::handle::Caller;
 use crate::http::error_response;
 use axum::Router;
@@ -18,6 +19,7 @@ use axum::body::Body;
 use axum::http::{Request, Response, header};
 use cellwright_api::enroll::{Holder, JOIN_PATH};
 use cellwright_api::error::{ApiError, Code};
+use cellwright_cell::time::{Span, Time};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -33,9 +35,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
+
+/// How long before its certificate expires a connection is closed.
+const EARLY: Span = Span::seconds(60);
 
 /// Bounds on what one listener takes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,6 +251,7 @@ impl House {
     {
         let House { router, gate, limits, mut stopped, .. } = self;
         let remote = info.remote;
+        let outlived = outlived(info.holder.as_ref().map(|holder| holder.until));
         let info = Arc::new(info);
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             answer(router.clone(), gate.clone(), info.clone(), request)
@@ -261,12 +267,27 @@ impl House {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
+            () = outlived => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         };
         if let Err(error) = ended {
             tracing::debug!(%remote, error, "connection ended");
         }
         drop(seat);
     }
+}
+
+/// Done when a connection should be opened anew, because the certificate it was opened with is
+/// about to expire: from then on every request on it would be turned away, although its holder has
+/// long got the next one. Replicas keep their connections for as long as they run.
+async fn outlived(until: Option<Time>) {
+    let Some(until) = until else { return std::future::pending().await };
+    let left = until.since(SystemClock.wall());
+    // A new connection with a certificate in its last moments is not closed at once.
+    let early = if left.0 > 2 * EARLY.0 { Span(left.0 - EARLY.0) } else { left };
+    sleep(Duration::from_millis(early.0)).await;
 }
 
 fn http(limits: Limits) -> auto::Builder<TokioExecutor> {

@@ -39,6 +39,7 @@ use hyper_util::rt::TokioIo;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio_rustls::TlsConnector;
@@ -533,6 +534,7 @@ fn join_token(state: &mut State, at: Time, kind: JoinKind, bound: &str) {
     let kind = match kind {
         JoinKind::Agent => TokenKind::JoinAgent { machine: name(bound) },
         JoinKind::Replica => TokenKind::JoinReplica { name: name(bound) },
+        JoinKind::Scheduler => TokenKind::JoinScheduler { name: name(bound) },
     };
     let command = Command::AddToken {
         id: name("join-1"),
@@ -599,6 +601,61 @@ fn a_join_token_is_good_for_its_own_name_only() {
     let late = at.plus(Span::seconds(900));
     let expired = Admission::judge(&good, &state, late);
     assert!(matches!(expired, Err(JoinError::Flaw(TokenFlaw::Expired))));
+}
+
+#[test]
+fn a_scheduler_joins_once_under_its_name_and_cannot_sign() {
+    let (authority, _) = cell();
+    let at = now();
+    let mut state = State::default();
+    join_token(&mut state, at, JoinKind::Scheduler, "s1");
+    let scheduler = Part::Scheduler(name("s1"));
+    for (claimed, asked) in [("s1", "s2"), ("s2", "s2"), ("s2", "s1")] {
+        let asked = Part::Scheduler(name(asked));
+        let other = request(&authority, JoinKind::Scheduler, claimed, &asked);
+        let judged = Admission::judge(&other, &state, at);
+        assert!(matches!(judged, Err(JoinError::OtherName { .. })), "{claimed} {asked}");
+    }
+    let joining = request(&authority, JoinKind::Scheduler, "s1", &scheduler);
+    let admission = Admission::judge(&joining, &state, at).unwrap();
+    let used = apply(&mut state, at, Actor::System, admission.command.clone());
+    let answer = admission.certify(used, &authority, at).unwrap();
+    let holder = Holder::of_pem(&answer.certificate).unwrap();
+    assert_eq!(holder.identity.part, scheduler);
+    assert!(answer.authority_key.is_none());
+    let again = Admission::judge(&joining, &state, at);
+    assert!(matches!(again, Err(JoinError::Flaw(TokenFlaw::Used))));
+    let next = NewKey::make(&holder.identity, &[]).unwrap();
+    let renewed = renew(PROTOCOL, &next.signing_request, &holder, &authority, &state, at);
+    assert_eq!(Holder::of_pem(&renewed.unwrap().certificate).unwrap().identity, holder.identity);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_does_not_outlive_the_certificate_it_was_opened_with() {
+    let (authority, papers) = cell();
+    let shown = Shown::new(&papers.certificate, &papers.key).unwrap();
+    let config = tls::server(authority.certificate_pem(), shown).unwrap();
+    let door = Door::tls("127.0.0.1:0".parse().unwrap(), Arc::new(config)).await.unwrap();
+    let address = door.address().unwrap();
+    // No other limit ends a connection on which nothing is asked.
+    let limits = Limits { handshake: Duration::from_secs(3600), ..Limits::default() };
+    let (cell, state, refused) = (name("aa"), State::default(), Mutex::default());
+    let gate = Arc::new(TestGate { cell, state, refused });
+    let serving = tokio::spawn(door.serve(Router::new(), gate, limits, std::future::pending()));
+    let agent = Part::Agent(name("n7"));
+    let brief = authority.equip(&agent, &[], now(), Span::seconds(2)).unwrap();
+    let shown = Shown::new(&brief.certificate, &brief.key).unwrap();
+    let trust = Trust::Authority(authority.certificate_pem().to_owned());
+    let config = tls::client(&trust, Some(shown)).unwrap();
+    let stream = TcpStream::connect(address).await.unwrap();
+    let host = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let mut stream = TlsConnector::from(Arc::new(config)).connect(host, stream).await.unwrap();
+    let mut rest = Vec::new();
+    let ended = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest);
+    let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
+    assert!(ended.is_ok(), "the connection is still open");
+    assert!(brief.holder().unwrap().until <= now(), "and was not closed too early");
+    serving.abort();
 }
 
 #[test]

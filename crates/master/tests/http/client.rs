@@ -3,7 +3,6 @@
 use crate::support::{Cell, job, within};
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Extension;
 use axum::http::{Request, Response};
 use cellwright_api::client::{Change, Client, ClientError, JobFilter, PageAt, Settings};
 use cellwright_api::error::{ApiError, Code};
@@ -11,7 +10,6 @@ use cellwright_api::types::BatchItem;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Span;
-use cellwright_master::handle::Caller;
 use cellwright_master::http::error_response;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,11 +33,6 @@ pub async fn serve(router: Router) -> Server {
     Server(task, address)
 }
 
-pub async fn served(cell: &Cell) -> (Client, Server) {
-    let server = serve(cell.router.clone().layer(Extension(Caller::Anonymous))).await;
-    (Client::new(Settings::new(vec![server.1.clone()])).unwrap(), server)
-}
-
 fn spec(name: &str) -> JobSpec {
     serde_json::from_value(job(name, 1)).unwrap()
 }
@@ -52,7 +45,7 @@ fn key(job: &str) -> JobKey {
 async fn calls_by_name_reach_the_cell() {
     let cell = Cell::start().await;
     cell.furnish(1).await;
-    let (client, _server) = served(&cell).await;
+    let client = cell.client(None);
     let ubar = Name::new("ubar").unwrap();
     let done = client.submit_job(Some(&ubar), &spec("jnew")).await.unwrap();
     assert!(done.value.changed);
@@ -75,7 +68,7 @@ async fn calls_by_name_reach_the_cell() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_changes_at_once_keep_their_keys_apart() {
     let cell = Cell::start().await;
-    let (client, _server) = served(&cell).await;
+    let client = cell.client(None);
     let add = |n: u32| {
         let client = client.clone();
         async move {
@@ -167,6 +160,37 @@ async fn the_leader_is_found_and_remembered() {
     }
     assert_eq!(asked.load(Ordering::SeqCst), 1, "asked once, then remembered");
     assert_eq!(served.load(Ordering::SeqCst), 3);
+}
+
+/// Takes connections and requests, and never answers.
+async fn hung() -> (Server, Arc<AtomicU32>) {
+    let asked = Arc::new(AtomicU32::new(0));
+    let counter = asked.clone();
+    let answer = move || {
+        counter.fetch_add(1, Ordering::SeqCst);
+        std::future::pending::<Response<Body>>()
+    };
+    (serve(Router::new().fallback(answer)).await, asked)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_hangs_is_not_the_first_to_be_asked_again() {
+    let (stuck, asked) = hung().await;
+    let (good, served) = stubborn(0, |_| None).await;
+    let settings = Settings {
+        attempt_timeout: Duration::from_secs(2),
+        ..Settings::new(vec![stuck.1.clone(), good.1.clone()])
+    };
+    let client = Client::new(settings).unwrap();
+    let make = || client.make::<(), Option<String>>(hyper::Method::POST, "/x", None);
+    let error = within(make()).await.unwrap_err();
+    assert!(matches!(error, ClientError::Unknown(_)), "not ours to repeat: {error:?}");
+    assert_eq!(client.preferred(), good.1);
+    for _ in 0..2 {
+        assert_eq!(within(make()).await.unwrap().value, None);
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 1, "asked once and then left alone");
+    assert_eq!(served.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -90,6 +90,9 @@ async fn bodies_and_headers_have_limits() {
     let got = cell.ask("POST /v1/users", long).await;
     assert_eq!((got.status, got.code()), (413, "too-large"));
     assert_eq!(got.body["details"]["limit"], 500);
+    // Also when it is far more than a connection holds by itself.
+    let got = cell.ask("POST /v1/users", json!({ "name": "x".repeat(4 << 20) })).await;
+    assert_eq!((got.status, got.code()), (413, "too-large"));
     let text = [("content-type", "text/plain")];
     let got =
         cell.ask_as(&Caller::Anonymous, "POST /v1/users", &text, json!({ "name": "x" })).await;
@@ -112,6 +115,35 @@ async fn bodies_and_headers_have_limits() {
     let put = format!("PUT /v1/blobs/{}", digest_of(b"right"));
     let got = cell.send(Some(&Caller::Anonymous), &put, &[], Body::from("wrong")).await;
     assert_eq!((got.status, got.code()), (400, "bad-field"), "{}", got.text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_has_no_more_tasks_than_the_cell_lets_in() {
+    let cell = Cell::start_with(ApiSettings { tasks_per_job: 10, ..ApiSettings::default() }).await;
+    cell.furnish(10).await;
+    let submit = json!({ "owner": "ubar", "spec": job("jbar", 11) });
+    let cron = json!({ "name": "tick", "schedule": "*/5 * * * *", "job": job("tick", 11) });
+    let cases = [
+        ("POST /v1/jobs", submit.clone(), "count"),
+        ("PUT /v1/jobs/ubar/jfoo", job("jfoo", 11), "count"),
+        ("POST /v1/jobs/ubar/jfoo/resize", json!({ "count": 11 }), "count"),
+        ("PUT /v1/crons/ubar/tick", cron, "job.count"),
+    ];
+    let says = |error: &Value, field: &str| {
+        assert_eq!(error["code"], "bad-field", "{error}");
+        assert_eq!(error["details"]["field"], field);
+        assert_eq!(error["details"]["value"], "11");
+        assert_eq!(error["details"]["limit"], 10);
+        assert!(error["message"].as_str().unwrap().contains("tasks_per_job"), "{error}");
+    };
+    for (target, body, field) in cases {
+        let got = cell.ask(target, body).await;
+        assert_eq!(got.status, 400, "{target}: {}", got.text);
+        says(&got.body, field);
+    }
+    let items = json!({ "items": [{ "submit_job": submit }] });
+    let got = cell.must("POST /v1/batch", items).await;
+    says(&got.body["verdicts"][0]["refused"], "count");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,11 +1,15 @@
-//! The public API against a master of one voter on a real disk: the router in process, and the
-//! client over a loopback socket.
+//! The API of masters on a real disk, over loopback sockets and the real listener.
 
+mod blobs;
 mod changes;
 mod client;
 mod document;
 mod errors;
+mod every;
+mod explain;
+mod flood;
 mod lists;
+mod members;
 mod parts;
 mod routes;
 mod support;

@@ -1,22 +1,14 @@
 //! The door of the cell's own parts: who gets in, and what they may say.
 
-use crate::client::serve;
 use crate::support::{Cell, within};
-use axum::extract::Extension;
-use cellwright_api::client::{Client, Settings};
 use cellwright_api::error::Code;
-use cellwright_api::internal::{LogAnswer, Proposal};
+use cellwright_api::internal::{LeaseRequest, LogAnswer, PassStatistics, Proposal};
 use cellwright_cell::command::{Actor, Command, Request};
 use cellwright_cell::name::Name;
 use cellwright_cell::plan::Plan;
 use cellwright_cell::time::Span;
 use cellwright_master::handle::Caller;
 use serde_json::json;
-
-async fn as_part(cell: &Cell, caller: Caller) -> (Client, crate::client::Server) {
-    let server = serve(cell.router.clone().layer(Extension(caller))).await;
-    (Client::new(Settings::new(vec![server.1.clone()])).unwrap(), server)
-}
 
 fn proposal(by: Actor, command: Command) -> Proposal {
     Proposal { requests: vec![Request { by, id: None, command }] }
@@ -25,7 +17,7 @@ fn proposal(by: Actor, command: Command) -> Proposal {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scheduler_follows_and_places_and_does_nothing_else() {
     let cell = Cell::start().await;
-    let (client, _server) = as_part(&cell, Caller::Scheduler("s1".into())).await;
+    let client = cell.client(Some(&Caller::Scheduler("s1".into())));
     cell.must("POST /v1/users", json!({ "name": "ubar" })).await;
     let answer = within(client.log_after(0, Span(10))).await.unwrap();
     match answer {
@@ -46,10 +38,24 @@ async fn a_scheduler_follows_and_places_and_does_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scheduler_asks_for_leases_in_its_own_name() {
+    let cell = Cell::start().await;
+    let client = cell.client(Some(&Caller::Scheduler("s1".into())));
+    let ask = |scheduler: &str| LeaseRequest {
+        scheduler: scheduler.into(),
+        lane: String::new(),
+        passes: PassStatistics::default(),
+    };
+    let error = within(client.lease(&ask("s2"))).await.unwrap_err();
+    assert_eq!(error.code(), Some(Code::NotAllowed), "{error}");
+    assert!(within(client.lease(&ask("s1"))).await.unwrap().granted);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn users_and_agents_do_not_get_in() {
     let cell = Cell::start().await;
     for caller in [Caller::User(Name::new("u").unwrap()), Caller::Agent(Name::new("m").unwrap())] {
-        let (client, _server) = as_part(&cell, caller).await;
+        let client = cell.client(Some(&caller));
         let error = within(client.log_after(0, Span(10))).await.unwrap_err();
         assert_eq!(error.code(), Some(Code::NotAllowed), "{error}");
         let empty = Proposal { requests: vec![] };

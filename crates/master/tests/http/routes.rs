@@ -1,12 +1,10 @@
-//! Every route of the table once, with success.
+//! What routes answer, noun by noun. That none is forgotten is seen to in `every`.
 
 use crate::support::{Cell, digest_of, job, machine, user};
 use axum::body::Body;
-use cellwright_api::routes::{Content, Operation, routes};
 use cellwright_master::handle::Caller;
 use cellwright_master::http::ApiSettings;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 
 const NONE: Value = Value::Null;
 
@@ -133,7 +131,7 @@ async fn records(cell: &Cell) {
     assert_eq!(saved.body["items"].as_array().unwrap().len(), 1);
     let masters = cell.must("GET /v1/masters", NONE).await;
     assert_eq!(masters.body["role"], "leader");
-    assert_eq!(masters.body["members"][0]["address"], "127.0.0.1:7070");
+    assert_eq!(masters.body["members"][0]["address"], cell.address);
 }
 
 async fn blobs(cell: &Cell) {
@@ -160,7 +158,7 @@ async fn service(cell: &Cell) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_route_answers() {
+async fn nouns_are_made_changed_read_and_removed() {
     let authority = Some("ab".repeat(32));
     let cell = Cell::start_with(ApiSettings { authority, ..ApiSettings::default() }).await;
     cell.furnish(3).await;
@@ -171,15 +169,6 @@ async fn every_route_answers() {
     records(&cell).await;
     blobs(&cell).await;
     service(&cell).await;
-    let done = cell.done.lock().unwrap().clone();
-    // Streams have tests of their own; a cell of one voter adds and removes no other.
-    let apart = [Operation::AddMaster, Operation::RemoveMaster];
-    let missed: BTreeSet<Operation> = routes()
-        .filter(|route| !matches!(route.response, Content::Events(_)))
-        .map(|route| route.operation)
-        .filter(|operation| !done.contains(operation) && !apart.contains(operation))
-        .collect();
-    assert_eq!(missed, BTreeSet::new());
     let bad = json!({ "id": 1, "name": "m1", "address": "127.0.0.1:9" });
     assert_eq!(cell.ask("POST /v1/masters", bad).await.code(), "exists");
     assert_eq!(cell.ask("DELETE /v1/masters/7", NONE).await.code(), "no-such-replica");

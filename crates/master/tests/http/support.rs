@@ -1,30 +1,39 @@
 //! A master in a folder of its own, and requests to it.
 
-use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderMap, Request};
-use cellwright_api::routes::{Operation, routes};
-use cellwright_api::secret::{hex, sha256};
+use axum::http::{HeaderMap, Request, Response};
+use cellwright_api::client::{Client, Settings as ClientSettings};
+use cellwright_api::routes::{Operation, Route, routes};
+use cellwright_api::secret::{Secret, hex, sha256};
 use cellwright_cell::command::Command;
 use cellwright_cell::name::Name;
-use cellwright_master::blobs::{BlobPeers, BlobStore, Digest};
+use cellwright_master::audit::caller_text;
+use cellwright_master::blobs::BlobStore;
 use cellwright_master::checkpoint::Checkpoints;
 use cellwright_master::clock::SystemClock;
 use cellwright_master::handle::{Caller, Handle};
+use cellwright_master::http::blob_peers::HttpBlobPeers;
 use cellwright_master::http::files::Files;
 use cellwright_master::http::{Api, ApiSettings};
+use cellwright_master::http_peers::HttpPeers;
+use cellwright_master::identity::caller::Unauthenticated;
+use cellwright_master::identity::listener::{ConnInfo, Door, Gate, Limits};
 use cellwright_master::master::{Master, World};
-use cellwright_master::peers::{PeerAnswer, PeerCall, Peers};
-use cellwright_store::{CallError, NodeId, Peer, RealDisk, Role};
-use futures::future::BoxFuture;
+use cellwright_master::settings::Settings;
+use cellwright_store::{Disk, Peer, RealDisk, Role};
 use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::handshake;
+use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tower::ServiceExt;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
 /// A folder that goes away with the test.
 pub struct Folder(pub PathBuf);
@@ -47,41 +56,74 @@ impl Drop for Folder {
     }
 }
 
-/// A cell of one voter calls nobody.
-pub struct Nobody;
+/// Who asks, as the tests say it: `user/ubar` in the authorization. The cell's own parts say
+/// nothing there and may do everything; `nobody/` is turned away. Proving who one is has tests of
+/// its own.
+struct Taken;
 
-impl Peers for Nobody {
-    fn call(
-        &self,
-        _: NodeId,
-        _: Peer,
-        _: PeerCall,
-    ) -> BoxFuture<'static, Result<PeerAnswer, CallError>> {
-        Box::pin(async { Err(CallError::Unreachable("there is nobody else".into())) })
+impl Gate for Taken {
+    fn caller(&self, _: &ConnInfo, shown: Option<&[u8]>) -> Result<Caller, Unauthenticated> {
+        let text = shown.map_or("anonymous/", |bytes| std::str::from_utf8(bytes).unwrap());
+        let (kind, name) = text.trim_start_matches("Bearer ").split_once('/').unwrap();
+        let named = || Name::new(name).unwrap();
+        Ok(match kind {
+            "anonymous" => Caller::Anonymous,
+            "user" => Caller::User(named()),
+            "agent" => Caller::Agent(named()),
+            "scheduler" => Caller::Scheduler(name.to_owned()),
+            _ => return Err(Unauthenticated::Nothing),
+        })
     }
+
+    fn refused(&self, _: &ConnInfo, _: &str, _: &str, _: &Unauthenticated) {}
 }
 
-impl BlobPeers for Nobody {
-    fn voters(&self) -> Vec<String> {
-        vec![]
-    }
-    fn push(&self, _: String, _: Digest) -> BoxFuture<'_, Result<(), String>> {
-        Box::pin(async { Err("there is nobody else".into()) })
-    }
-    fn fetch(&self, _: String, _: Digest) -> BoxFuture<'_, Result<Vec<u8>, String>> {
-        Box::pin(async { Err("there is nobody else".into()) })
+/// How [`Taken`] is told.
+pub fn shown(caller: Option<&Caller>) -> String {
+    match caller {
+        None => "nobody/".to_owned(),
+        Some(Caller::Anonymous) => "anonymous/".to_owned(),
+        Some(other) => caller_text(other),
     }
 }
 
 /// Limit of a blob in these tests.
 pub const BLOB_LIMIT: u64 = 1 << 20;
 
+/// What differs between the cells of these tests.
+pub struct Plan {
+    pub id: u64,
+    /// Whether it begins a cell of its own; otherwise it waits to be taken into another.
+    pub first: bool,
+    pub api: ApiSettings,
+    pub master: Settings,
+    pub blob_limit: u64,
+    /// Put around the disk.
+    pub disk: Option<fn(RealDisk) -> Arc<dyn Disk>>,
+}
+
+impl Default for Plan {
+    fn default() -> Plan {
+        let (api, master) = (ApiSettings::default(), Settings::default());
+        Plan { id: 1, first: true, api, master, blob_limit: BLOB_LIMIT, disk: None }
+    }
+}
+
 pub struct Cell {
     pub master: Master,
-    pub router: Router,
+    /// Where it listens.
+    pub address: String,
+    pub blobs: Arc<BlobStore>,
     /// Operations that were answered with success.
     pub done: Mutex<BTreeSet<Operation>>,
+    door: JoinHandle<()>,
     _folder: Folder,
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        self.door.abort();
+    }
 }
 
 /// What came back.
@@ -104,39 +146,90 @@ impl Got {
 
 impl Cell {
     pub async fn start() -> Cell {
-        Cell::start_with(ApiSettings::default()).await
+        Cell::planned(Plan::default()).await
     }
 
-    pub async fn start_with(settings: ApiSettings) -> Cell {
+    pub async fn start_with(api: ApiSettings) -> Cell {
+        Cell::planned(Plan { api, ..Plan::default() }).await
+    }
+
+    pub async fn planned(plan: Plan) -> Cell {
         let folder = Folder::new();
-        let disk = Arc::new(RealDisk::open(&folder.0).unwrap());
-        let world =
-            World { disk: disk.clone(), peers: Arc::new(Nobody), clock: Arc::new(SystemClock) };
+        let disk = RealDisk::open(&folder.0).unwrap();
+        let disk: Arc<dyn Disk> = match plan.disk {
+            Some(around) => around(disk),
+            None => Arc::new(disk),
+        };
+        let door = Door::plain("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = door.address().unwrap().to_string();
+        let peers = Arc::new(HttpPeers::new(None));
+        let world = World { disk, peers, clock: Arc::new(SystemClock) };
         let store = cellwright_store::Settings::default();
-        let master = Master::start(1, Default::default(), store, world).await.unwrap();
+        let master = Master::start(plan.id, plan.master, store, world).await.unwrap();
         let handle = master.handle().clone();
-        let peer = Peer { name: "m1".into(), address: "127.0.0.1:7070".into() };
-        handle.replica().bootstrap(BTreeMap::from([(1, peer)])).await.unwrap();
-        lead(&handle).await;
+        if plan.first {
+            let peer = Peer { name: format!("m{}", plan.id), address: address.clone() };
+            handle.replica().bootstrap(BTreeMap::from([(plan.id, peer)])).await.unwrap();
+            lead(&handle).await;
+        }
+        let blobs = Arc::new(BlobStore::open(&folder.0, plan.blob_limit).unwrap());
         let records = &handle.replicated().records;
         let files = Files {
             replicated: handle.replicated().clone(),
             events: records.events.clone(),
             audit: records.audit.clone(),
             checkpoints: Checkpoints::in_data(&folder.0, 3),
-            blobs: Arc::new(BlobStore::open(&folder.0, BLOB_LIMIT).unwrap()),
-            peers: Arc::new(Nobody),
+            blobs: blobs.clone(),
+            peers: Arc::new(HttpBlobPeers {
+                client: Client::new(ClientSettings::new(vec![address.clone()])).unwrap(),
+                replica: handle.replica().clone(),
+                store: blobs.clone(),
+            }),
         };
-        let api = Api::new(handle, Arc::new(files), Arc::new(SystemClock), settings);
-        let router = api.router();
-        Cell { master, router, done: Mutex::default(), _folder: folder }
+        let api = Api::new(handle, Arc::new(files), Arc::new(SystemClock), plan.api);
+        let serving = door.serve(api.router(), Arc::new(Taken), Limits::default(), pending());
+        let (done, door) = (Mutex::default(), tokio::spawn(serving));
+        Cell { master, address, blobs, done, door, _folder: folder }
     }
 
     pub fn handle(&self) -> &Handle {
         self.master.handle()
     }
 
-    /// One request; `target` is `METHOD /path?query`.
+    /// A client of this cell; nobody in particular unless a caller is named.
+    pub fn client(&self, caller: Option<&Caller>) -> Client {
+        let mut settings = ClientSettings::new(vec![self.address.clone()]);
+        settings.token = caller.map(|caller| Secret::new(shown(Some(caller))));
+        Client::new(settings).unwrap()
+    }
+
+    /// One request over a connection of its own; the answer's body is left to be read. `target` is
+    /// `METHOD /path?query`.
+    pub async fn open(
+        &self,
+        caller: Option<&Caller>,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: Body,
+    ) -> Response<Incoming> {
+        let (method, path) = target.split_once(' ').unwrap();
+        let mut request = Request::builder().method(method).uri(path);
+        request = request.header("host", &self.address).header("authorization", shown(caller));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let stream = TcpStream::connect(&self.address).await.unwrap();
+        let (mut sender, connection) = handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let asked = sender.send_request(request.body(body).unwrap());
+        let response = within(asked).await.unwrap();
+        if response.status().as_u16() < 300 {
+            self.done.lock().unwrap().insert(route(method, path).operation);
+        }
+        response
+    }
+
+    /// As [`Cell::open`], with the whole answer.
     pub async fn send(
         &self,
         caller: Option<&Caller>,
@@ -144,24 +237,11 @@ impl Cell {
         headers: &[(&str, &str)],
         body: Body,
     ) -> Got {
-        let (method, path) = target.split_once(' ').unwrap();
-        let mut request = Request::builder().method(method).uri(path);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let mut request = request.body(body).unwrap();
-        if let Some(caller) = caller {
-            request.extensions_mut().insert(caller.clone());
-        }
-        let answering = self.router.clone().oneshot(request);
-        let response = within(answering).await.unwrap();
+        let response = self.open(caller, target, headers, body).await;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let bytes = within(response.into_body().collect()).await.unwrap().to_bytes();
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        if status < 300 {
-            self.done.lock().unwrap().insert(operation(method, path));
-        }
         Got { status, headers, body, text }
     }
 
@@ -216,7 +296,8 @@ pub async fn within<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), work).await.expect("stuck")
 }
 
-fn operation(method: &str, path: &str) -> Operation {
+/// The row of the table that a request meets.
+pub fn route(method: &str, path: &str) -> &'static Route {
     let path = path.split('?').next().unwrap();
     let parts: Vec<&str> = path.split('/').collect();
     let fits = |template: &str| {
@@ -228,7 +309,7 @@ fn operation(method: &str, path: &str) -> Operation {
         routes().filter(|r| r.method.as_str() == method && fits(r.path)).collect();
     // `/v1/tokens/join` is also of the shape of `/v1/tokens/{token}`.
     found.sort_by_key(|route| route.path.contains('{'));
-    found.first().unwrap_or_else(|| panic!("no route {method} {path}")).operation
+    found.first().unwrap_or_else(|| panic!("no route {method} {path}"))
 }
 
 pub fn user(name: &str) -> Caller {

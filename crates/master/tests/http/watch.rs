@@ -1,6 +1,5 @@
 //! Watches over a real connection: what was there, what changes, and going on after a break.
 
-use crate::client::served;
 use crate::support::{Cell, job, within};
 use cellwright_api::client::JobFilter;
 use serde_json::{Value, json};
@@ -10,7 +9,7 @@ const NONE: Value = Value::Null;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_arrive_once_over_breaks() {
     let cell = Cell::start().await;
-    let (client, _server) = served(&cell).await;
+    let client = cell.client(None);
     let start = cell.handle().read().index.to_string();
     let mut watch = client.watch_events(Some(start.clone()));
     cell.must("POST /v1/users", json!({ "name": "one" })).await;
@@ -43,7 +42,7 @@ async fn jobs_are_sent_whole_and_then_as_they_change() {
     let mut other = job("other", 1);
     other["labels"] = json!({});
     cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": other })).await;
-    let (client, _server) = served(&cell).await;
+    let client = cell.client(None);
     let filter = JobFilter { selector: Some("tier=web".into()), ..JobFilter::default() };
     let mut watch = client.watch_jobs(&filter, None);
     let first = within(watch.next()).await.unwrap();
@@ -65,7 +64,7 @@ async fn jobs_are_sent_whole_and_then_as_they_change() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_that_makes_no_sense_is_refused() {
     let cell = Cell::start().await;
-    let (client, _server) = served(&cell).await;
+    let client = cell.client(None);
     let refused = within(client.watch_events(Some("nonsense".into())).next()).await;
     let error = refused.unwrap_err();
     assert_eq!(error.code().map(|code| code.as_str()), Some("bad-parameter"), "{error}");

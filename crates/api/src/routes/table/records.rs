@@ -96,18 +96,21 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     needs(
         only(
-            takes(
-                of_kind(
-                    change(
-                        O::AddMaster,
-                        Method::Post,
-                        "/v1/masters",
-                        "masters",
-                        "Add a replica; it votes once it has caught up.",
+            fails(
+                takes(
+                    of_kind(
+                        change(
+                            O::AddMaster,
+                            Method::Post,
+                            "/v1/masters",
+                            "masters",
+                            "Add a replica that runs; it votes once it has caught up.",
+                        ),
+                        Kind::Make,
                     ),
-                    Kind::Make,
+                    json!(AddMaster),
                 ),
-                json!(AddMaster),
+                &[C::Exists, C::NoSuchReplica, C::WrongState],
             ),
             Access::Holder(P::ManageMachines),
         ),

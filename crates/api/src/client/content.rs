@@ -1,0 +1,236 @@
+//! Content: bodies that are no messages. Packages are larger than memory should be, so they are
+//! read from and written to files a piece at a time, and nothing holds a thread while the other
+//! side is slow.
+//!
+//! Rejected: the asynchronous files of the runtime. They hand every read to a blocking thread too,
+//! in smaller pieces.
+
+use super::{Call, Client, ClientError, Reply, connection, json_reply};
+use crate::types::MasterStatus;
+use bytes::Bytes;
+use futures::stream;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::Method;
+use hyper::body::{Frame, Incoming};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// What is read from a file at a time.
+pub const PIECE: usize = 256 << 10;
+/// The slowest transfer that is waited for, in bytes a second.
+const SLOWEST: u64 = 1 << 20;
+/// A download silent for longer has been given up by the other side.
+const SILENCE: Duration = Duration::from_secs(30);
+
+pub(super) type Outgoing = UnsyncBoxBody<Bytes, io::Error>;
+
+/// What a call carries. A file is opened anew for every attempt.
+#[derive(Clone)]
+pub(crate) enum Payload {
+    Whole(Bytes),
+    File { path: Arc<Path>, bytes: u64 },
+}
+
+impl Payload {
+    pub(super) fn outgoing(&self) -> Outgoing {
+        match self {
+            Payload::Whole(bytes) => {
+                Full::new(bytes.clone()).map_err(|never| match never {}).boxed_unsync()
+            }
+            Payload::File { path, .. } => file_body(path.clone()),
+        }
+    }
+}
+
+fn file_body(path: Arc<Path>) -> Outgoing {
+    let pieces = stream::try_unfold(None, move |file: Option<File>| {
+        let path = path.clone();
+        async move {
+            let reading = tokio::task::spawn_blocking(move || {
+                let mut file = file.map_or_else(|| File::open(&path), Ok)?;
+                let piece = read_piece(&mut file, PIECE)?;
+                Ok::<_, io::Error>((file, piece))
+            });
+            let (file, piece) = reading.await.map_err(io::Error::other)??;
+            Ok((!piece.is_empty()).then(|| (Frame::data(Bytes::from(piece)), Some(file))))
+        }
+    });
+    StreamBody::new(pieces).boxed_unsync()
+}
+
+/// Up to `most` bytes; fewer only at the end of the file.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn read_piece(file: &mut File, most: usize) -> io::Result<Vec<u8>> {
+    let mut piece = Vec::with_capacity(most);
+    file.take(most as u64).read_to_end(&mut piece)?;
+    Ok(piece)
+}
+
+/// What a transfer of this size may take beyond the time a message may take.
+#[must_use]
+pub fn transfer_time(bytes: u64) -> Duration {
+    Duration::from_secs(bytes / SLOWEST)
+}
+
+/// An answer whose content is still coming.
+pub struct Download {
+    address: String,
+    /// As announced.
+    length: Option<u64>,
+    body: Incoming,
+}
+
+impl Download {
+    /// Bytes in all, if the other side said.
+    #[must_use]
+    pub fn length(&self) -> Option<u64> {
+        self.length
+    }
+
+    /// The next piece; none at the end.
+    ///
+    /// # Errors
+    /// When the content breaks off. What came before is then worth nothing.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        let broke = |why: &dyn std::fmt::Display| {
+            ClientError::BadReply(format!("{}: the content broke off: {why}", self.address))
+        };
+        loop {
+            let frame = match timeout(SILENCE, self.body.frame()).await {
+                Ok(None) => return Ok(None),
+                Ok(Some(frame)) => frame.map_err(|error| broke(&error))?,
+                Err(_) => return Err(broke(&"nothing came for too long")),
+            };
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Content, whole.
+    ///
+    /// # Errors
+    /// What the cell refused, or that it could not be reached.
+    pub async fn bytes(&self, path: &str) -> Result<Bytes, ClientError> {
+        Ok(self.exchange(self.call(Method::GET, path, Bytes::new(), true)).await?.body)
+    }
+
+    /// Content from one replica and nobody else, whole, within `limit`.
+    ///
+    /// # Errors
+    /// What the other side refused, or that it could not be reached.
+    pub async fn bytes_at(
+        &self,
+        address: &str,
+        path: &str,
+        limit: Duration,
+    ) -> Result<Bytes, ClientError> {
+        let call = self.call(Method::GET, path, Bytes::new(), true);
+        Ok(self.exchange_at(address, &call, limit).await?.body)
+    }
+
+    /// Content, piece by piece, from whichever master gives it.
+    ///
+    /// # Errors
+    /// What the cell refused, or that it could not be reached.
+    pub async fn download(&self, path: &str) -> Result<Download, ClientError> {
+        let mut call = self.call(Method::GET, path, Bytes::new(), true);
+        call.streamed = true;
+        opened(self.preferred(), self.exchange(call).await?)
+    }
+
+    /// Content from one replica and nobody else, piece by piece; it begins within `limit`.
+    ///
+    /// # Errors
+    /// What the other side refused, or that it could not be reached.
+    pub async fn download_at(
+        &self,
+        address: &str,
+        path: &str,
+        limit: Duration,
+    ) -> Result<Download, ClientError> {
+        let mut call = self.call(Method::GET, path, Bytes::new(), true);
+        call.streamed = true;
+        opened(address.to_owned(), self.exchange_at(address, &call, limit).await?)
+    }
+
+    /// Sends a file that is named by its digest, so that sending it twice does no harm.
+    ///
+    /// # Errors
+    /// When the file cannot be read, what the cell refused, or that it could not be reached.
+    pub async fn put_file<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        file: &Path,
+    ) -> Result<Reply<T>, ClientError> {
+        // A refusal that meets a body on its way may be lost with the connection, so the leader is
+        // asked for before the body is sent and not by it.
+        self.find_leader().await?;
+        json_reply(self.exchange(self.file_call(path, file).await?).await?)
+    }
+
+    /// Sends a file to one replica and nobody else, within `limit` and the time it takes to send.
+    ///
+    /// # Errors
+    /// When the file cannot be read, what the other side refused, that it could not be reached, or
+    /// that the outcome is unknown.
+    pub async fn put_file_at(
+        &self,
+        address: &str,
+        path: &str,
+        file: &Path,
+        limit: Duration,
+    ) -> Result<(), ClientError> {
+        let call = self.file_call(path, file).await?;
+        let Payload::File { bytes, .. } = call.body else { return Ok(()) };
+        self.exchange_at(address, &call, limit + transfer_time(bytes)).await.map(drop)
+    }
+
+    async fn file_call(&self, path: &str, file: &Path) -> Result<Call, ClientError> {
+        let file: Arc<Path> = file.into();
+        let shown = file.clone();
+        let sized = file.clone();
+        let length = tokio::task::spawn_blocking(move || std::fs::metadata(sized));
+        let bytes = match length.await.map_err(io::Error::other).and_then(|found| found) {
+            Ok(found) => found.len(),
+            Err(why) => return Err(ClientError::Settings(format!("{}: {why}", shown.display()))),
+        };
+        let mut call = self.call(Method::PUT, path, Bytes::new(), true);
+        call.body = Payload::File { path: file, bytes };
+        call.deadline += transfer_time(bytes);
+        call.attempt_timeout = call.deadline;
+        let binary = HeaderValue::from_static("application/octet-stream");
+        call.headers.insert(CONTENT_TYPE, binary);
+        Ok(call)
+    }
+
+    /// Makes the leader the master that is asked first, as far as somebody knows it.
+    async fn find_leader(&self) -> Result<(), ClientError> {
+        let status: MasterStatus = self.get("/v1/masters").await?.value;
+        let leader = status.members.iter().find(|member| member.leader);
+        if let Some(address) = leader.and_then(|member| self.trusted(&member.address)) {
+            *self.lock_preferred() = address;
+        }
+        Ok(())
+    }
+}
+
+fn opened(address: String, answer: super::Answer) -> Result<Download, ClientError> {
+    let stated = answer.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let length = stated.and_then(|text| text.parse().ok());
+    let address = connection::bare_address(&address).to_owned();
+    let missing = || ClientError::BadReply(format!("{address}: the answer has no content"));
+    let body = answer.open.ok_or_else(missing)?;
+    Ok(Download { address, length, body })
+}

@@ -1,0 +1,147 @@
+//! The papers of a part that joined with a token: one file with the masters' addresses, the
+//! authority, the part's certificate and its key. Certificates live for a day, so whoever holds one
+//! asks for the next in time, shows it from the next handshake on, and keeps it in the file: a part
+//! that is started again within a day needs no new token.
+//!
+//! Masters do not use this: they hold the authority and sign for themselves.
+
+use crate::client::{Client, ClientError, Settings};
+use crate::context::{Context, ContextError, Contexts};
+use crate::enroll::{EnrollError, Holder, JoinAnswer, NewKey, RENEW_PATH};
+use crate::enroll::{RenewAnswer, RenewRequest};
+use crate::internal::PROTOCOL;
+use crate::secret::Secret;
+use crate::spiffe::Identity;
+use crate::tls::{self, Shown, TlsError, Trust};
+use cellwright_cell::time::{Span, Time};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Between two tries when the next certificate cannot be had. A third of a day is left for them.
+const RETRY: Span = Span::seconds(60);
+
+#[derive(Debug, thiserror::Error)]
+pub enum PapersError {
+    #[error(transparent)]
+    File(#[from] ContextError),
+    #[error(transparent)]
+    Certificate(#[from] EnrollError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error("{path} is there already")]
+    Exists { path: PathBuf },
+    #[error("{path}: {missing} is missing")]
+    Incomplete { path: PathBuf, missing: &'static str },
+    #[error("the certificate in {path} has expired; join again with a new token")]
+    Expired { path: PathBuf },
+}
+
+/// A part's certificate and the file it lives in.
+pub struct Papers {
+    path: PathBuf,
+    file: Contexts,
+    cell: String,
+    holder: Holder,
+    shown: Arc<Shown>,
+    client: Client,
+}
+
+impl Papers {
+    /// Keeps what a join token was exchanged for. A file that is there already is left alone.
+    ///
+    /// # Errors
+    /// When the file is there or cannot be written, or the certificate is of no use.
+    pub fn keep(
+        path: &Path,
+        masters: &[String],
+        answer: JoinAnswer,
+        key: Secret,
+        now: Time,
+    ) -> Result<Papers, PapersError> {
+        if path.exists() {
+            return Err(PapersError::Exists { path: path.to_owned() });
+        }
+        let mut file = Contexts::default();
+        let context = Context {
+            masters: masters.to_vec(),
+            authority: Some(answer.authority),
+            token: None,
+            certificate: Some(answer.certificate),
+            key: Some(key),
+        };
+        file.put(answer.cell.as_str(), context);
+        file.save(path)?;
+        Papers::of(path, file, now)
+    }
+
+    /// # Errors
+    /// When the file is not there or not whole, or its certificate has expired.
+    pub fn load(path: &Path, now: Time) -> Result<Papers, PapersError> {
+        Papers::of(path, Contexts::load(path)?, now)
+    }
+
+    fn of(path: &Path, file: Contexts, now: Time) -> Result<Papers, PapersError> {
+        let missing = |missing| PapersError::Incomplete { path: path.to_owned(), missing };
+        let (cell, context) = file.pick(None)?;
+        let authority = context.authority.as_ref().ok_or_else(|| missing("the authority"))?;
+        let chain = context.certificate.as_ref().ok_or_else(|| missing("the certificate"))?;
+        let key = context.key.as_ref().ok_or_else(|| missing("the key"))?;
+        let holder = Holder::of_pem(chain)?;
+        if holder.until <= now {
+            return Err(PapersError::Expired { path: path.to_owned() });
+        }
+        let shown = Shown::new(chain, key)?;
+        let tls = tls::client(&Trust::Authority(authority.clone()), Some(shown.clone()))?;
+        let settings = Settings::new(context.masters.clone());
+        let client = Client::new(Settings { tls: Some(Arc::new(tls)), ..settings })?;
+        let (path, cell) = (path.to_owned(), cell.to_owned());
+        Ok(Papers { path, file, cell, holder, shown, client })
+    }
+
+    /// Whose they are.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.holder.identity
+    }
+
+    /// Speaks to the masters as this part, with whichever certificate is the newest.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Gets, keeps and shows the next certificate. Connections that are open stay so.
+    ///
+    /// # Errors
+    /// When nobody gives one, or it cannot be kept; the old one is shown on.
+    pub async fn renew(&mut self) -> Result<(), PapersError> {
+        let next = NewKey::make(self.identity(), &[])?;
+        let signing_request = next.signing_request;
+        let request = RenewRequest { protocol: PROTOCOL, signing_request };
+        let answer: RenewAnswer = self.client.call_internal(RENEW_PATH, &request).await?;
+        let holder = Holder::of_pem(&answer.certificate)?;
+        self.shown.exchange(&answer.certificate, &next.key)?;
+        self.holder = holder;
+        if let Some(context) = self.file.contexts.get_mut(&self.cell) {
+            context.certificate = Some(answer.certificate);
+            context.key = Some(next.key);
+        }
+        Ok(self.file.save(&self.path)?)
+    }
+
+    /// Renews for as long as the part runs. `told` hears of every try that failed.
+    pub async fn keep_fresh(mut self, now: impl Fn() -> Time, told: impl Fn(&PapersError)) {
+        loop {
+            let wait = self.holder.renew_at().since(now());
+            sleep(Duration::from_millis(wait.0)).await;
+            if let Err(error) = self.renew().await {
+                told(&error);
+                sleep(Duration::from_millis(RETRY.0)).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Packages: larger than the memory they may take, on a majority before they are acknowledged, and
+//! never given out other than they came.
+
+use crate::support::{Cell, Plan, digest_of, within};
+use axum::body::Body;
+use bytes::Bytes;
+use cellwright_api::client::content::Download;
+use cellwright_api::secret::hex;
+use cellwright_api::types::Changed;
+use cellwright_master::blobs::Digest;
+use cellwright_master::handle::Caller;
+use futures::stream;
+use ring::digest::{Context, SHA256};
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::io::Write;
+
+const NONE: Value = Value::Null;
+const MIB: usize = 1 << 20;
+
+/// Pieces of a package that differ from each other.
+fn pieces(count: usize) -> impl Iterator<Item = Bytes> {
+    (0..count).map(|n| Bytes::from(vec![(n % 251) as u8; MIB]))
+}
+
+fn digest_of_pieces(count: usize) -> String {
+    let mut hash = Context::new(&SHA256);
+    pieces(count).for_each(|piece| hash.update(&piece));
+    hex(hash.finish().as_ref())
+}
+
+/// Digest and length of what comes.
+async fn swallow(mut content: Download) -> (String, u64) {
+    let (mut hash, mut bytes) = (Context::new(&SHA256), 0);
+    while let Some(piece) = within(content.next()).await.unwrap() {
+        hash.update(&piece);
+        bytes += piece.len() as u64;
+    }
+    (hex(hash.finish().as_ref()), bytes)
+}
+
+/// The most memory this process has held since the last reset, in bytes.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() * 1024
+}
+
+fn reset_peak_memory() {
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+}
+
+async fn large() -> Cell {
+    Cell::planned(Plan { blob_limit: 1 << 30, ..Plan::default() }).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_package_of_many_megabytes_passes_through_little_memory() {
+    const COUNT: usize = 120;
+    let cell = large().await;
+    let path = format!("/v1/blobs/{}", digest_of_pieces(COUNT));
+    reset_peak_memory();
+    let before = peak_memory();
+    let body = Body::from_stream(stream::iter(pieces(COUNT).map(Ok::<_, Infallible>)));
+    let put = format!("PUT {path}");
+    let got = cell.send(Some(&Caller::Anonymous), &put, &[], body).await;
+    assert_eq!(got.status, 200, "{}", got.text);
+    let content = cell.client(None).download(&path).await.unwrap();
+    assert_eq!(content.length(), Some((COUNT * MIB) as u64));
+    let (digest, bytes) = swallow(content).await;
+    assert_eq!((format!("/v1/blobs/{digest}"), bytes), (path, (COUNT * MIB) as u64));
+    let grown = peak_memory().saturating_sub(before) as usize;
+    assert!(grown < COUNT * MIB / 2, "{grown} bytes more than before");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_is_sent_to_the_leader_whoever_is_asked() {
+    let blob_limit = 8 * MIB as u64;
+    let cell = Cell::planned(Plan { blob_limit, ..Plan::default() }).await;
+    let plan = Plan { id: 2, first: false, blob_limit, ..Plan::default() };
+    let second = Cell::planned(plan).await;
+    let member = json!({ "id": 2, "name": "m2", "address": second.address });
+    cell.must("POST /v1/masters", member).await;
+    let folder = crate::support::Folder::new();
+    let file = folder.0.join("package");
+    let mut writing = std::fs::File::create(&file).unwrap();
+    pieces(7).for_each(|piece| writing.write_all(&piece).unwrap());
+    let path = format!("/v1/blobs/{}", digest_of_pieces(7));
+    let done = within(second.client(None).put_file::<Changed>(&path, &file)).await.unwrap();
+    assert!(done.value.changed);
+    let digest = Digest::parse(&digest_of_pieces(7)).unwrap();
+    assert!(cell.blobs.has(digest) && second.blobs.has(digest), "on a majority of two");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_lost_or_damaged_on_one_replica_comes_from_another() {
+    let cell = Cell::start().await;
+    let second = Cell::planned(Plan { id: 2, first: false, ..Plan::default() }).await;
+    let member = json!({ "id": 2, "name": "m2", "address": second.address });
+    cell.must("POST /v1/masters", member).await;
+    let content = pieces(1).next().unwrap();
+    let digest = Digest::parse(&digest_of(&content)).unwrap();
+    let path = format!("/v1/blobs/{digest}");
+    let anyone = Caller::Anonymous;
+    let put = format!("PUT {path}");
+    let got = cell.send(Some(&anyone), &put, &[], Body::from(content.clone())).await;
+    assert_eq!(got.status, 200, "{}", got.text);
+    cell.blobs.remove(digest).unwrap();
+    let client = cell.client(None);
+    let whole = (digest.to_string(), MIB as u64);
+    assert_eq!(swallow(client.download(&path).await.unwrap()).await, whole);
+    assert!(cell.blobs.has(digest), "and is kept");
+    let mut other = content.to_vec();
+    other[7] ^= 1;
+    std::fs::write(cell.blobs.path(digest), other).unwrap();
+    let mut broken = client.download(&path).await.unwrap();
+    let error = loop {
+        match within(broken.next()).await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("damaged content was given out whole"),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.to_string().contains("broke off"), "{error}");
+    assert_eq!(swallow(client.download(&path).await.unwrap()).await, whole, "the good copy");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_much_is_refused_with_the_limit_announced_or_not() {
+    let cell = Cell::planned(Plan { blob_limit: MIB as u64, ..Plan::default() }).await;
+    let put = format!("PUT /v1/blobs/{}", digest_of_pieces(3));
+    let whole: Vec<u8> = pieces(3).flatten().collect();
+    let chunked = Body::from_stream(stream::iter(pieces(3).map(Ok::<_, Infallible>)));
+    for body in [Body::from(whole), chunked] {
+        let got = cell.send(Some(&Caller::Anonymous), &put, &[], body).await;
+        assert_eq!((got.status, got.code()), (413, "too-large"), "{}", got.text);
+        assert_eq!(got.body["details"]["limit"], MIB);
+    }
+    let listed = cell.must("GET /v1/blobs", NONE).await;
+    assert_eq!(listed.body["items"], json!([]));
+}

@@ -1,0 +1,70 @@
+//! Who is taken in as a replica, and who is not: a vote for an address where nobody casts it would
+//! cost the cell its majority.
+
+use crate::support::{Cell, Got, Plan};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+const NONE: Value = Value::Null;
+
+async fn waiting(id: u64) -> Cell {
+    Cell::planned(Plan { id, first: false, ..Plan::default() }).await
+}
+
+async fn add(cell: &Cell, id: u64, name: &str, address: &str) -> Got {
+    cell.ask("POST /v1/masters", json!({ "id": id, "name": name, "address": address })).await
+}
+
+async fn voters(cell: &Cell) -> Vec<u64> {
+    let status = cell.must("GET /v1/masters", NONE).await.body;
+    let members = status["members"].as_array().unwrap();
+    members.iter().filter(|m| m["voter"] == true).map(|m| m["id"].as_u64().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_is_not_there_gets_no_vote() {
+    let cell = Cell::start().await;
+    let third = waiting(3).await;
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+    let cases = [
+        // The leader itself under another number.
+        (2, "m2", cell.address.clone(), "exists", "replica 1 is a member already, as m1"),
+        (2, "m1", gone.clone(), "exists", "replica 1 is a member already, as m1"),
+        (1, "m1", gone.clone(), "exists", "replica 1 is a member already"),
+        (2, "m2", gone, "wrong-state", "replica 2 does not answer at"),
+        (2, "m2", third.address.clone(), "wrong-state", "replica 3 answers at"),
+    ];
+    for (id, name, address, code, says) in cases {
+        let got = add(&cell, id, name, &address).await;
+        assert_eq!((got.status, got.code()), (409, code), "{}", got.text);
+        assert!(got.body["message"].as_str().unwrap().contains(says), "{}", got.text);
+    }
+    assert_eq!(voters(&cell).await, [1]);
+    cell.must("POST /v1/users", json!({ "name": "still-served" })).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_answers_is_taken_in_and_let_go() {
+    let cell = Cell::start().await;
+    cell.must("POST /v1/users", json!({ "name": "before" })).await;
+    let second = waiting(2).await;
+    let got = add(&cell, 2, "m2", &second.address).await;
+    assert_eq!(got.status, 200, "{}", got.text);
+    assert_eq!(voters(&cell).await, [1, 2]);
+    let again = add(&cell, 2, "m2", &second.address).await;
+    assert_eq!(again.status, 200, "asking again does no harm: {}", again.text);
+    // The other one has what was there before, and sends changes to the leader.
+    let moved = second.ask("POST /v1/users", json!({ "name": "after" })).await;
+    assert_eq!((moved.status, moved.code()), (307, "not-leader"), "{}", moved.text);
+    assert_eq!(moved.header("location"), format!("http://{}/v1/users", cell.address));
+    let index = cell.must("POST /v1/users", json!({ "name": "after" })).await.body["index"].clone();
+    let mut applied = second.handle().changed();
+    let index = index.as_u64().unwrap();
+    crate::support::within(applied.wait_for(|at| *at >= index)).await.unwrap();
+    for name in ["before", "after"] {
+        second.must(&format!("GET /v1/users/{name}"), NONE).await;
+    }
+    cell.must("DELETE /v1/masters/2", NONE).await;
+    assert_eq!(voters(&cell).await, [1]);
+    cell.must("POST /v1/users", json!({ "name": "alone" })).await;
+}
