@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian machine with only Rust lacks; says nothing when nothing is missing.
 #
-#   scripts/install-tools.sh build     a C linker, for `make run`
-#   scripts/install-tools.sh test      and rustfmt, clippy and tools for trial networks, for `make test`
+#   scripts/install-tools.sh build     a C linker and, as root, a container runtime, for `make run`
+#   scripts/install-tools.sh test      and rustfmt, clippy, a small root for containers and tools for
+#                                      trial networks, for `make test`
 #   scripts/install-tools.sh verify    and cargo-deny, for `make verify`
 #   scripts/install-tools.sh bench     a C linker and etcd, a peer of `make bench`
 set -euo pipefail
@@ -71,6 +72,27 @@ need_network_tools() {
     fi
 }
 
+# Tasks run in containers where the agent is root and finds a runtime; elsewhere as plain processes,
+# and the agent says so. A machine on which it cannot be installed still runs a cell.
+need_container_runtime() {
+    has runc && return
+    if [ "$(id -u)" = 0 ] && has apt-get; then
+        install_packages runc
+    elif [ "$(id -u)" = 0 ]; then
+        say "missing: runc; tasks will run without containers"
+    fi
+}
+
+# Containers of tests get their programs from it. Linked statically, it needs no library in them.
+need_busybox() {
+    [ -e /bin/busybox ] && return
+    if [ "$(id -u)" = 0 ] && has apt-get; then
+        install_packages busybox-static
+    else
+        say "missing: busybox; tests of containers will be skipped"
+    fi
+}
+
 need_cargo_deny() {
     # An older one may not read our deny.toml, so the version counts.
     case "$(cargo deny --version 2>/dev/null)" in
@@ -109,8 +131,12 @@ elif [ "$what" != build ]; then
     need_component rustfmt fmt
     need_component clippy clippy
 fi
+if [ "$what" = build ] || [ "$what" = test ]; then
+    need_container_runtime
+fi
 if [ "$what" = test ]; then
     need_network_tools
+    need_busybox
 fi
 if [ "$what" = verify ]; then
     need_cargo_deny

@@ -1,0 +1,159 @@
+//! Killing a group and seeing it empty; freezing it and seeing it stand.
+//!
+//! "Killed" means seen empty, because a successor is given the room. The unified hierarchy kills in
+//! one write and wakes us when the last member is gone. Without it we kill each member through a
+//! file descriptor of the process, which cannot hit a stranger who got the same number, and wait on
+//! those descriptors. Rejected: `notify_on_release`, which starts a program of the host for a
+//! machine-wide setting that is not ours; looking again after a pause, which is either late or busy.
+
+use super::tree::{Group, children};
+use crate::Error;
+use crate::kernel_file::{read, read_if_there, write};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub fn processes(directories: &[PathBuf]) -> Result<Vec<u32>, Error> {
+    let mut pids = Vec::new();
+    for directory in directories {
+        collect(directory, &mut pids)?;
+    }
+    pids.sort_unstable();
+    pids.dedup();
+    Ok(pids)
+}
+
+fn collect(directory: &Path, pids: &mut Vec<u32>) -> Result<(), Error> {
+    // A v2 group whose members are threads of a process elsewhere refuses; it holds no process.
+    if let Some(text) = read_if_there(&directory.join("cgroup.procs"))? {
+        pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+    }
+    for child in children(directory)? {
+        collect(&child, pids)?;
+    }
+    Ok(())
+}
+
+/// Processes taken in hand at once: descriptors are scarcer than processes.
+const HANDFUL: usize = 200;
+
+/// Signals all; returns descriptors of some that were reached, to wait on.
+pub fn signal(directories: &[PathBuf], signal: Signal) -> Result<Vec<OwnedFd>, Error> {
+    let mut reached = Vec::new();
+    for pids in processes(directories)?.chunks(HANDFUL) {
+        let open = |pid: &u32| {
+            let handle = i32::try_from(*pid).ok().and_then(Pid::from_raw)?;
+            Some((*pid, pidfd_open(handle, PidfdFlags::empty()).ok()?))
+        };
+        let opened: Vec<(u32, OwnedFd)> = pids.iter().filter_map(open).collect();
+        // A number may have passed to a stranger before it was opened; a descriptor cannot, so a
+        // look at the list now settles whom each stands for.
+        let members = processes(directories)?;
+        let mine = opened.into_iter().filter(|(pid, _)| members.binary_search(pid).is_ok());
+        reached = mine
+            .map(|(_, process)| process)
+            .filter(|process| pidfd_send_signal(process, signal).is_ok())
+            .collect();
+    }
+    Ok(reached)
+}
+
+pub fn kill(group: &Group, patience: Duration) -> Result<(), Error> {
+    let deadline = Instant::now() + patience;
+    if let Some(unified) = group.unified() {
+        let switch = unified.join("cgroup.kill");
+        if switch.exists() {
+            write(&switch, "1")?;
+            wait_for_line(&unified.join("cgroup.events"), "populated 0", deadline)?;
+        }
+    }
+    // Whatever the unified hierarchy did not know of, or could not kill.
+    let directories = group.directories();
+    loop {
+        let dying = signal(&directories, Signal::KILL)?;
+        let left = processes(&directories)?;
+        if left.is_empty() && group.populated()? != Some(true) {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(Error::StillAlive { group: group.path().to_string(), pids: left });
+        }
+        wait_for_exits(&dying, deadline)?;
+    }
+}
+
+/// Waits until all have ended or time is up. With nobody to wait for it returns at once: who was
+/// listed and could not be opened is gone by the next look.
+fn wait_for_exits(processes: &[OwnedFd], deadline: Instant) -> Result<(), Error> {
+    for process in processes {
+        wait(&mut [PollFd::new(process, PollFlags::IN)], deadline)?;
+    }
+    Ok(())
+}
+
+/// Waits until a file of the kernel that announces its changes has `line`, or time is up.
+fn wait_for_line(path: &Path, line: &str, deadline: Instant) -> Result<bool, Error> {
+    let Ok(file) = File::open(path) else { return Ok(true) };
+    loop {
+        let mut buffer = [0u8; 256];
+        let Ok(count) = file.read_at(&mut buffer, 0) else { return Ok(true) };
+        let text = String::from_utf8_lossy(&buffer[..count]);
+        if text.lines().any(|found| found == line) {
+            return Ok(true);
+        }
+        if !wait(&mut [PollFd::new(&file, PollFlags::PRI)], deadline)? {
+            return Ok(false);
+        }
+    }
+}
+
+/// False when time is up.
+fn wait(on: &mut [PollFd<'_>], deadline: Instant) -> Result<bool, Error> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        match poll(on, Some(&timeout)) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(Error::file("wait for", Path::new("a process"))(e.into())),
+        }
+    }
+}
+
+pub fn freeze(group: &Group, frozen: bool, patience: Duration) -> Result<(), Error> {
+    let deadline = Instant::now() + patience;
+    let late = || Error::NotFrozen { group: group.path().to_string() };
+    if let Some(unified) = group.unified() {
+        let switch = unified.join("cgroup.freeze");
+        if switch.exists() {
+            write(&switch, if frozen { "1" } else { "0" })?;
+            let line = if frozen { "frozen 1" } else { "frozen 0" };
+            let there = wait_for_line(&unified.join("cgroup.events"), line, deadline)?;
+            return if there { Ok(()) } else { Err(late()) };
+        }
+    }
+    let Some(freezer) = group.freezer() else {
+        return Err(Error::NoController(super::Controller::Freezer));
+    };
+    let state = freezer.join("freezer.state");
+    let (order, goal) = if frozen { ("FROZEN", "FROZEN") } else { ("THAWED", "THAWED") };
+    // v1 does not announce it; each look makes the kernel try the stragglers again.
+    while {
+        write(&state, order)?;
+        read(&state)?.trim() != goal
+    } {
+        if Instant::now() >= deadline {
+            return Err(late());
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}

@@ -1,0 +1,257 @@
+//! Which hierarchies the machine has, read from the list of mounts, and in which of them each
+//! controller lives.
+
+use crate::Error;
+use crate::kernel_file;
+use crate::mounts::{self, Mounted};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Controller {
+    Cpu,
+    Cpuset,
+    Memory,
+    Pids,
+    Io,
+    /// A controller of its own in v1 only; v2 counts CPU time in every group.
+    CpuAccount,
+    /// In v1 only; v2 freezes by a file in every group.
+    Freezer,
+    /// In v1 only; in v2 device rules are programs that the container runtime loads.
+    Devices,
+}
+
+impl Controller {
+    pub const ALL: [Controller; 8] = [
+        Controller::Cpu,
+        Controller::Cpuset,
+        Controller::Memory,
+        Controller::Pids,
+        Controller::Io,
+        Controller::CpuAccount,
+        Controller::Freezer,
+        Controller::Devices,
+    ];
+
+    /// The name that v2 uses, and v1 too but for `io` and `cpu-account`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Controller::Cpu => "cpu",
+            Controller::Cpuset => "cpuset",
+            Controller::Memory => "memory",
+            Controller::Pids => "pids",
+            Controller::Io => "io",
+            Controller::CpuAccount => "cpuacct",
+            Controller::Freezer => "freezer",
+            Controller::Devices => "devices",
+        }
+    }
+
+    fn v1_name(self) -> &'static str {
+        if self == Controller::Io { "blkio" } else { self.as_str() }
+    }
+}
+
+impl fmt::Display for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Where a controller lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<'a> {
+    V1(&'a Path),
+    V2(&'a Path),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayoutKind {
+    V1,
+    /// v1 controllers beside a unified hierarchy.
+    Hybrid,
+    V2,
+}
+
+impl LayoutKind {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LayoutKind::V1 => "v1",
+            LayoutKind::Hybrid => "hybrid",
+            LayoutKind::V2 => "v2",
+        }
+    }
+}
+
+/// The hierarchies of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    v1: BTreeMap<Controller, PathBuf>,
+    /// v1 hierarchies without a controller of ours; a container runtime makes groups there too.
+    others: Vec<PathBuf>,
+    unified: Option<PathBuf>,
+    unified_controllers: Vec<Controller>,
+}
+
+impl Layout {
+    /// # Errors
+    /// When nothing is mounted, or the list of mounts cannot be read.
+    pub fn detect() -> Result<Layout, Error> {
+        Layout::from_mounts(&mounts::list()?, |unified| {
+            kernel_file::read(&unified.join("cgroup.controllers"))
+        })
+    }
+
+    fn from_mounts(
+        mounts: &[Mounted],
+        controllers_of: impl Fn(&Path) -> Result<String, Error>,
+    ) -> Result<Layout, Error> {
+        let mut layout = Layout {
+            v1: BTreeMap::new(),
+            others: Vec::new(),
+            unified: None,
+            unified_controllers: Vec::new(),
+        };
+        for mount in mounts {
+            match mount.kind.as_str() {
+                "cgroup" => layout.add_v1(mount),
+                "cgroup2" if layout.unified.is_none() => layout.unified = Some(mount.at.clone()),
+                _ => {}
+            }
+        }
+        if let Some(unified) = &layout.unified {
+            let text = controllers_of(unified)?;
+            let has = |c: &Controller| text.split_whitespace().any(|name| name == c.as_str());
+            layout.unified_controllers = Controller::ALL.into_iter().filter(has).collect();
+        }
+        if layout.unified.is_none() && layout.v1.is_empty() {
+            return Err(Error::NoCgroups);
+        }
+        Ok(layout)
+    }
+
+    fn add_v1(&mut self, mount: &Mounted) {
+        let mut ours = false;
+        for controller in Controller::ALL {
+            if mount.options.split(',').any(|option| option == controller.v1_name()) {
+                self.v1.entry(controller).or_insert_with(|| mount.at.clone());
+                ours = true;
+            }
+        }
+        if !ours {
+            self.others.push(mount.at.clone());
+        }
+    }
+
+    #[must_use]
+    pub fn kind(&self) -> LayoutKind {
+        match (&self.unified, self.v1.is_empty()) {
+            (Some(_), true) => LayoutKind::V2,
+            (Some(_), false) => LayoutKind::Hybrid,
+            (None, _) => LayoutKind::V1,
+        }
+    }
+
+    /// `None` when the machine does not have the controller.
+    #[must_use]
+    pub fn place(&self, controller: Controller) -> Option<Place<'_>> {
+        let unified = self.unified.as_deref();
+        match (self.v1.get(&controller), unified) {
+            (Some(mount), _) => Some(Place::V1(mount)),
+            (None, Some(mount)) if self.unified_controllers.contains(&controller) => {
+                Some(Place::V2(mount))
+            }
+            _ => None,
+        }
+    }
+
+    /// # Errors
+    /// [`Error::NoController`].
+    pub(super) fn need(&self, controller: Controller) -> Result<Place<'_>, Error> {
+        self.place(controller).ok_or(Error::NoController(controller))
+    }
+
+    pub(super) fn v1_mount(&self, controller: Controller) -> Option<&Path> {
+        self.v1.get(&controller).map(PathBuf::as_path)
+    }
+
+    pub(super) fn unified(&self) -> Option<&Path> {
+        self.unified.as_deref()
+    }
+
+    /// v1 mounts, each once: controllers can share one.
+    pub(super) fn v1_mounts(&self) -> Vec<&Path> {
+        let mut mounts: Vec<&Path> = self.v1.values().chain(&self.others).map(|p| &**p).collect();
+        mounts.sort_unstable();
+        mounts.dedup();
+        mounts
+    }
+
+    pub(super) fn mounts(&self) -> Vec<&Path> {
+        self.v1_mounts().into_iter().chain(self.unified()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+24 1 0:5 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+25 24 0:21 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+26 24 0:22 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+27 24 0:23 / /sys/fs/cgroup/blkio rw - cgroup cgroup rw,blkio
+28 24 0:24 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd
+29 24 0:25 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+";
+    const V2: &str = "29 24 0:25 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
+
+    fn layout(text: &str, controllers: &str) -> Result<Layout, Error> {
+        let mounts = mounts::parse(Path::new("mountinfo"), text).unwrap();
+        Layout::from_mounts(&mounts, |_| Ok(controllers.to_owned()))
+    }
+
+    #[test]
+    fn a_hybrid_machine_limits_by_v1() {
+        let found = layout(HYBRID, "").unwrap();
+        assert_eq!(found.kind(), LayoutKind::Hybrid);
+        let shared = Path::new("/sys/fs/cgroup/cpu,cpuacct");
+        assert_eq!(found.place(Controller::Cpu), Some(Place::V1(shared)));
+        assert_eq!(found.place(Controller::CpuAccount), Some(Place::V1(shared)));
+        let blkio = Path::new("/sys/fs/cgroup/blkio");
+        assert_eq!(found.place(Controller::Io), Some(Place::V1(blkio)));
+        assert_eq!(found.place(Controller::Pids), None);
+        assert_eq!(found.v1_mounts().len(), 4);
+        assert_eq!(found.mounts().len(), 5);
+        let missing = found.need(Controller::Pids).unwrap_err().to_string();
+        assert_eq!(missing, "this machine has no pids controller for control groups");
+    }
+
+    #[test]
+    fn each_controller_is_where_it_is() {
+        let found = layout(HYBRID, "pids memory").unwrap();
+        let unified = Path::new("/sys/fs/cgroup/unified");
+        assert_eq!(found.place(Controller::Pids), Some(Place::V2(unified)));
+        let memory = Path::new("/sys/fs/cgroup/memory");
+        assert_eq!(found.place(Controller::Memory), Some(Place::V1(memory)));
+    }
+
+    #[test]
+    fn v2_and_v1_alone_and_nothing() {
+        let found = layout(V2, "cpuset cpu io memory hugetlb pids rdma misc").unwrap();
+        assert_eq!(found.kind(), LayoutKind::V2);
+        let root = Path::new("/sys/fs/cgroup");
+        for controller in [Controller::Cpu, Controller::Memory, Controller::Io] {
+            assert_eq!(found.place(controller), Some(Place::V2(root)));
+        }
+        assert_eq!(found.place(Controller::Freezer), None);
+        let v1_only: String = HYBRID.lines().take(5).map(|l| format!("{l}\n")).collect();
+        assert_eq!(layout(&v1_only, "").unwrap().kind(), LayoutKind::V1);
+        let none = "22 1 0:4 / /proc rw - proc proc rw\n";
+        assert!(matches!(layout(none, ""), Err(Error::NoCgroups)));
+    }
+}

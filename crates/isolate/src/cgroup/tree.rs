@@ -1,0 +1,408 @@
+//! Making, limiting, reading and removing groups, whatever the version.
+
+use super::emptied;
+use super::layout::{Controller, Layout, Place};
+use super::name::GroupPath;
+use super::settings::{BlockDevice, CpuList, Limits};
+use super::{GroupUsage, v1, v2};
+use crate::Error;
+use crate::kernel_file::{number, read, write};
+use rustix::process::Signal;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What v2 groups pass on to those inside them.
+const PASSED_ON: [Controller; 5] =
+    [Controller::Cpu, Controller::Cpuset, Controller::Memory, Controller::Pids, Controller::Io];
+
+/// All groups of one agent, below one base.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    layout: Arc<Layout>,
+    base: GroupPath,
+}
+
+impl Tree {
+    #[must_use]
+    pub fn new(layout: Layout, base: GroupPath) -> Tree {
+        Tree { layout: Arc::new(layout), base }
+    }
+
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// A handle; nothing is made.
+    ///
+    /// # Errors
+    /// When `name` is not one plain name.
+    pub fn group(&self, name: &str) -> Result<Group, Error> {
+        Ok(self.at(self.base.child(name)?))
+    }
+
+    /// The group around all others.
+    #[must_use]
+    pub fn base(&self) -> Group {
+        self.at(self.base.clone())
+    }
+
+    fn at(&self, path: GroupPath) -> Group {
+        Group { layout: self.layout.clone(), path }
+    }
+
+    /// Names of the groups directly below the base, in any hierarchy: after a crash, those nobody
+    /// wants any more are found here.
+    ///
+    /// # Errors
+    /// When a directory cannot be read.
+    pub fn names(&self) -> Result<Vec<String>, Error> {
+        let mut names = Vec::new();
+        for mount in self.layout.mounts() {
+            for child in children(&self.base.below(mount))? {
+                names.extend(child.file_name().and_then(|n| n.to_str()).map(str::to_owned));
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+}
+
+/// One group in all hierarchies.
+#[derive(Clone, Debug)]
+pub struct Group {
+    layout: Arc<Layout>,
+    path: GroupPath,
+}
+
+impl Group {
+    #[must_use]
+    pub fn path(&self) -> &GroupPath {
+        &self.path
+    }
+
+    /// A group inside this one. In v2 a group with members may not have limited groups inside it,
+    /// so a group holds either processes or groups.
+    ///
+    /// # Errors
+    /// When `name` is not one plain name.
+    pub fn child(&self, name: &str) -> Result<Group, Error> {
+        Ok(Group { layout: self.layout.clone(), path: self.path.child(name)? })
+    }
+
+    /// Makes the group and those around it. One that is there already is fine.
+    ///
+    /// # Errors
+    /// When the kernel refuses, mostly for want of permission.
+    pub fn create(&self) -> Result<(), Error> {
+        for mount in self.layout.v1_mounts() {
+            let is_cpuset = Some(mount) == self.layout.v1_mount(Controller::Cpuset);
+            for step in self.path.lineage() {
+                let directory = step.below(mount);
+                make(&directory)?;
+                if is_cpuset {
+                    v1::inherit_cpuset(&directory)?;
+                }
+            }
+        }
+        let Some(unified) = self.layout.unified() else { return Ok(()) };
+        let mut around = unified.to_owned();
+        for step in self.path.lineage() {
+            v2::pass_on(&around, &PASSED_ON)?;
+            around = step.below(unified);
+            make(&around)?;
+        }
+        Ok(())
+    }
+
+    /// Sets what is asked for. Returns the controllers that it would have taken and the machine
+    /// does not have: what they would have limited is not limited, which somebody must be told.
+    ///
+    /// # Errors
+    /// When a value is out of range or the kernel refuses it.
+    pub fn apply(&self, limits: &Limits) -> Result<Vec<Controller>, Error> {
+        let mut missing = Vec::new();
+        let mut note = |result: Result<(), Error>| match result {
+            Err(Error::NoController(controller)) => {
+                missing.push(controller);
+                Ok(())
+            }
+            other => other,
+        };
+        if limits.cpu_idle {
+            note(self.set_cpu_idle(true))?;
+        } else if let Some(weight) = limits.cpu_weight {
+            note(self.set_cpu_weight(weight))?;
+        }
+        if limits.cpu_cap.is_some() {
+            note(self.set_cpu_cap(limits.cpu_cap))?;
+        }
+        if limits.memory_limit.is_some() {
+            note(self.set_memory_limit(limits.memory_limit))?;
+        }
+        if limits.pids_max.is_some() {
+            note(self.set_pids_max(limits.pids_max))?;
+        }
+        if let Some(cpus) = &limits.cpus {
+            note(self.set_cpus(cpus))?;
+        }
+        missing.dedup();
+        Ok(missing)
+    }
+
+    fn each<T>(
+        &self,
+        controller: Controller,
+        on_v1: impl FnOnce(&Path) -> Result<T, Error>,
+        on_v2: impl FnOnce(&Path) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        match self.layout.need(controller)? {
+            Place::V1(mount) => on_v1(&self.path.below(mount)),
+            Place::V2(mount) => on_v2(&self.path.below(mount)),
+        }
+    }
+
+    /// # Errors
+    /// Out of 1 to 10000; refused by a group that is idle.
+    pub fn set_cpu_weight(&self, weight: u64) -> Result<(), Error> {
+        self.each(
+            Controller::Cpu,
+            |group| v1::set_cpu_weight(group, weight),
+            |group| v2::set_cpu_weight(group, weight),
+        )
+    }
+
+    /// An idle group gets the CPU time that nobody else wants and is preempted at once, which a
+    /// small weight alone does not give. The file is the same in both versions (kernel 5.15).
+    ///
+    /// # Errors
+    /// When this kernel does not know it.
+    pub fn set_cpu_idle(&self, idle: bool) -> Result<(), Error> {
+        let set = |group: &Path| write(&group.join("cpu.idle"), if idle { "1" } else { "0" });
+        self.each(Controller::Cpu, set, set)
+    }
+
+    /// `None` lifts the cap.
+    ///
+    /// # Errors
+    /// When the cap is 0.
+    pub fn set_cpu_cap(&self, milli_cores: Option<u64>) -> Result<(), Error> {
+        self.each(
+            Controller::Cpu,
+            |group| v1::set_cpu_cap(group, milli_cores),
+            |group| v2::set_cpu_cap(group, milli_cores),
+        )
+    }
+
+    /// # Errors
+    /// v1 refuses a limit below what is used and cannot be freed.
+    pub fn set_memory_limit(&self, bytes: Option<u64>) -> Result<(), Error> {
+        self.each(
+            Controller::Memory,
+            |group| v1::set_memory_limit(group, bytes),
+            |group| v2::set_memory_limit(group, bytes),
+        )
+    }
+
+    /// Memory up to `protect` is taken last; above `throttle` the group is made to free some first.
+    /// v1 has one soft limit for both, and the throttle counts where there is one.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn set_memory_soft(&self, protect: u64, throttle: Option<u64>) -> Result<(), Error> {
+        self.each(
+            Controller::Memory,
+            |group| v1::set_memory_soft(group, throttle.or((protect > 0).then_some(protect))),
+            |group| {
+                v2::set_memory_protection(group, protect)?;
+                v2::set_memory_throttle(group, throttle)
+            },
+        )
+    }
+
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn set_pids_max(&self, most: Option<u64>) -> Result<(), Error> {
+        let value = most.map_or("max".to_owned(), |most| most.to_string());
+        let set = |group: &Path| write(&group.join("pids.max"), &value);
+        self.each(Controller::Pids, set, set)
+    }
+
+    /// # Errors
+    /// When the list is empty or holds a CPU that the group around does not have.
+    pub fn set_cpus(&self, cpus: &CpuList) -> Result<(), Error> {
+        if cpus.is_empty() {
+            return Err(Error::invalid("CPUs", "", "at least one"));
+        }
+        self.each(
+            Controller::Cpuset,
+            |group| v1::set_cpus(group, cpus),
+            |group| v2::set_cpus(group, cpus),
+        )
+    }
+
+    /// Bytes a second that may be read from, and written to, `disk`; `None` lifts it.
+    ///
+    /// # Errors
+    /// When the rate is 0 or the kernel refuses.
+    pub fn set_io_cap(&self, disk: BlockDevice, rate: Option<u64>) -> Result<(), Error> {
+        if rate == Some(0) {
+            return Err(Error::invalid("disk rate cap", 0, "1 byte a second or more, or none"));
+        }
+        self.each(
+            Controller::Io,
+            |group| v1::set_io_cap(group, disk, rate),
+            |group| v2::set_io_cap(group, disk, rate),
+        )
+    }
+
+    /// Moves a process here, in every hierarchy. What it forks from now on is here too.
+    ///
+    /// # Errors
+    /// When there is no such process, or the kernel refuses.
+    pub fn add(&self, pid: u32) -> Result<(), Error> {
+        for mount in self.layout.mounts() {
+            write(&self.path.below(mount).join("cgroup.procs"), &pid.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// When a file is missing or does not read.
+    pub fn usage(&self) -> Result<GroupUsage, Error> {
+        let mut usage = GroupUsage::default();
+        type Read = fn(&Path, &mut GroupUsage) -> Result<(), Error>;
+        let readers: [(Controller, Read, Read); 4] = [
+            (Controller::Cpu, v1::read_cpu, v2::read_cpu),
+            (Controller::CpuAccount, v1::read_cpu_account, v2::read_cpu),
+            (Controller::Memory, v1::read_memory, v2::read_memory),
+            (Controller::Io, v1::read_io, v2::read_io),
+        ];
+        for (controller, on_v1, on_v2) in readers {
+            match self.layout.place(controller) {
+                Some(Place::V1(mount)) => on_v1(&self.path.below(mount), &mut usage)?,
+                Some(Place::V2(mount)) => on_v2(&self.path.below(mount), &mut usage)?,
+                None => {}
+            }
+        }
+        if let Some(unified) = self.layout.unified() {
+            v2::read_pressure(&self.path.below(unified), &mut usage)?;
+        }
+        if let Some(Place::V1(mount) | Place::V2(mount)) = self.layout.place(Controller::Pids) {
+            let path = self.path.below(mount).join("pids.current");
+            usage.threads = Some(number(&path, &read(&path)?)?);
+        }
+        Ok(usage)
+    }
+
+    /// Processes of the group and of those inside it, ascending.
+    ///
+    /// # Errors
+    /// When the group cannot be read. One that is gone has none.
+    pub fn processes(&self) -> Result<Vec<u32>, Error> {
+        emptied::processes(&self.directories())
+    }
+
+    /// Sends `signal` to all that is in the group now.
+    ///
+    /// # Errors
+    /// When the group cannot be read.
+    pub fn signal(&self, signal: Signal) -> Result<(), Error> {
+        emptied::signal(&self.directories(), signal).map(|_| ())
+    }
+
+    /// Kills all that is in the group, however fast it forks, and waits until the group is seen
+    /// empty.
+    ///
+    /// # Errors
+    /// [`Error::StillAlive`] when that took longer than `patience`.
+    pub fn kill(&self, patience: Duration) -> Result<(), Error> {
+        if self.layout.place(Controller::Pids).is_some() && self.exists() {
+            // No new member from here on; a fork bomb loses the race at once.
+            self.set_pids_max(Some(0))?;
+        }
+        emptied::kill(self, patience)
+    }
+
+    /// Stops all threads of the group, or lets them go on.
+    ///
+    /// # Errors
+    /// [`Error::NotFrozen`] when they did not come to a stop within `patience`.
+    pub fn freeze(&self, frozen: bool, patience: Duration) -> Result<(), Error> {
+        emptied::freeze(self, frozen, patience)
+    }
+
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.directories().iter().any(|directory| directory.exists())
+    }
+
+    /// Removes the group and those inside it, innermost first. One that is not there is fine.
+    ///
+    /// # Errors
+    /// When it still has members.
+    pub fn remove(&self) -> Result<(), Error> {
+        self.directories().iter().try_for_each(|directory| remove(directory))
+    }
+
+    pub(super) fn directories(&self) -> Vec<PathBuf> {
+        self.layout.mounts().into_iter().map(|mount| self.path.below(mount)).collect()
+    }
+
+    /// Its directory in the unified hierarchy, where there is one and the group is in it.
+    pub(super) fn unified(&self) -> Option<PathBuf> {
+        self.layout.unified().map(|mount| self.path.below(mount)).filter(|path| path.exists())
+    }
+
+    pub(super) fn freezer(&self) -> Option<PathBuf> {
+        self.layout.v1_mount(Controller::Freezer).map(|mount| self.path.below(mount))
+    }
+
+    /// Whether the kernel counts members; `None` where it does not say.
+    pub(super) fn populated(&self) -> Result<Option<bool>, Error> {
+        let Some(unified) = self.unified() else { return Ok(None) };
+        let text = read(&unified.join("cgroup.events"))?;
+        Ok(Some(text.lines().any(|line| line == "populated 1")))
+    }
+}
+
+fn make(directory: &Path) -> Result<(), Error> {
+    match fs::create_dir(directory) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => Ok(()),
+        Err(e) => Err(Error::file("make", directory)(e)),
+    }
+}
+
+fn remove(directory: &Path) -> Result<(), Error> {
+    for child in children(directory)? {
+        remove(&child)?;
+    }
+    match fs::remove_dir(directory) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(Error::file("remove", directory)(e)),
+    }
+}
+
+/// Groups directly inside; none when the directory is not there.
+pub(super) fn children(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(Error::file("list", directory)(e)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(Error::file("list", directory))?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.push(entry.path());
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}

@@ -1,0 +1,186 @@
+//! Files of v1 controllers. Each function is given the directory of the group in the hierarchy of
+//! the controller it is about.
+
+use super::settings::{BlockDevice, CpuList, checked_weight, cpu_window};
+use super::{GroupUsage, OomCounts};
+use crate::Error;
+use crate::kernel_file::{keyed, number, parse, read, read_if_there, write};
+use std::path::Path;
+use std::time::Duration;
+
+/// v1 counts shares, of which an untold group has 1024 where v2 has a weight of 100.
+pub fn set_cpu_weight(group: &Path, weight: u64) -> Result<(), Error> {
+    let shares = checked_weight(weight)? * 1024 / 100;
+    write(&group.join("cpu.shares"), &shares.to_string())
+}
+
+pub fn set_cpu_cap(group: &Path, milli_cores: Option<u64>) -> Result<(), Error> {
+    let quota = group.join("cpu.cfs_quota_us");
+    let Some(milli_cores) = milli_cores else { return write(&quota, "-1") };
+    let (period_us, quota_us) = cpu_window(milli_cores)?;
+    // Off first: between the two writes the old allowance in the new window could exceed what the
+    // parent has, and be refused.
+    write(&quota, "-1")?;
+    write(&group.join("cpu.cfs_period_us"), &period_us.to_string())?;
+    write(&quota, &quota_us.to_string())
+}
+
+/// The limit of memory with swap is never below that of memory, so the order depends on the way.
+pub fn set_memory_limit(group: &Path, bytes: Option<u64>) -> Result<(), Error> {
+    let value = bytes.map_or("-1".to_owned(), |bytes| bytes.to_string());
+    let (plain, swap) = (
+        group.join("memory.limit_in_bytes"),
+        Some(group.join("memory.memsw.limit_in_bytes")).filter(|path| path.exists()),
+    );
+    let now = number(&plain, &read(&plain)?)?;
+    let raising = bytes.is_none_or(|bytes| bytes > now);
+    if let (true, Some(swap)) = (raising, &swap) {
+        write(swap, &value)?;
+    }
+    write(&plain, &value)?;
+    if let (false, Some(swap)) = (raising, &swap) {
+        write(swap, &value)?;
+    }
+    Ok(())
+}
+
+/// v1 knows one soft limit: under pressure a group above it is shrunk before those below theirs.
+/// It stands for both the protection and the throttle of v2.
+pub fn set_memory_soft(group: &Path, bytes: Option<u64>) -> Result<(), Error> {
+    let value = bytes.map_or("-1".to_owned(), |bytes| bytes.to_string());
+    write(&group.join("memory.soft_limit_in_bytes"), &value)
+}
+
+/// A v1 cpuset starts with nothing and refuses members; it gets what its parent has.
+pub fn inherit_cpuset(group: &Path) -> Result<(), Error> {
+    let Some(parent) = group.parent() else { return Ok(()) };
+    for name in ["cpuset.cpus", "cpuset.mems"] {
+        let own = group.join(name);
+        if read(&own)?.trim().is_empty() {
+            write(&own, read(&parent.join(name))?.trim())?;
+        }
+    }
+    Ok(())
+}
+
+pub fn set_cpus(group: &Path, cpus: &CpuList) -> Result<(), Error> {
+    write(&group.join("cpuset.cpus"), &cpus.to_string())
+}
+
+/// `None` lifts it.
+pub fn set_io_cap(group: &Path, disk: BlockDevice, rate: Option<u64>) -> Result<(), Error> {
+    let line = format!("{disk} {}", rate.unwrap_or(0));
+    write(&group.join("blkio.throttle.read_bps_device"), &line)?;
+    write(&group.join("blkio.throttle.write_bps_device"), &line)
+}
+
+pub fn read_cpu(group: &Path, usage: &mut GroupUsage) -> Result<(), Error> {
+    let path = group.join("cpu.stat");
+    let throttled = keyed(&path, &read(&path)?, "throttled_time")?;
+    usage.cpu_throttled = Duration::from_nanos(throttled.unwrap_or(0));
+    Ok(())
+}
+
+pub fn read_cpu_account(group: &Path, usage: &mut GroupUsage) -> Result<(), Error> {
+    let path = group.join("cpuacct.usage");
+    usage.cpu = Duration::from_nanos(number(&path, &read(&path)?)?);
+    Ok(())
+}
+
+pub fn read_memory(group: &Path, usage: &mut GroupUsage) -> Result<(), Error> {
+    let value = |name: &str| {
+        let path = group.join(name);
+        number(&path, &read(&path)?)
+    };
+    usage.memory = value("memory.usage_in_bytes")?;
+    let peak = value("memory.max_usage_in_bytes")?;
+    usage.memory_peak = Some(peak);
+    let path = group.join("memory.stat");
+    let inactive = keyed(&path, &read(&path)?, "total_inactive_file")?.unwrap_or(0);
+    usage.working_set = usage.memory.saturating_sub(inactive);
+    let path = group.join("memory.oom_control");
+    let kills = keyed(&path, &read(&path)?, "oom_kill")?.unwrap_or(0);
+    // v1 counts how often the limit was met, not how often that ended in a kill; a group that met
+    // it and shrank its file cache instead has not been short. Where swap is counted, our limit
+    // with swap is the same, and it is that one which is met.
+    let path = group.join("memory.memsw.failcnt");
+    let with_swap = read_if_there(&path)?.map(|text| number(&path, &text)).transpose()?;
+    let failures = value("memory.failcnt")?.saturating_add(with_swap.unwrap_or(0));
+    let met = failures > 0 && peak >= value("memory.limit_in_bytes")?;
+    usage.oom = OomCounts { own_limit: if met { kills } else { 0 }, kills };
+    Ok(())
+}
+
+pub fn read_io(group: &Path, usage: &mut GroupUsage) -> Result<(), Error> {
+    for name in ["blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_service_bytes"] {
+        let path = group.join(name);
+        if let Some(text) = read_if_there(&path)? {
+            (usage.io_read, usage.io_written) = service_bytes(&path, &text)?;
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Sums of `8:0 Read 4096` and `8:0 Write 8192` over all disks.
+fn service_bytes(path: &Path, text: &str) -> Result<(u64, u64), Error> {
+    let (mut bytes_read, mut written) = (0u64, 0u64);
+    for line in text.lines() {
+        let mut words = line.split(' ');
+        let (_, what, value) = (words.next(), words.next(), words.next());
+        match (what, value) {
+            (Some("Read"), Some(value)) => bytes_read += parse(path, "Read", value)?,
+            (Some("Write"), Some(value)) => written += parse(path, "Write", value)?,
+            _ => {}
+        }
+    }
+    Ok((bytes_read, written))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn bytes_are_summed_over_disks() {
+        let text =
+            "254:0 Read 4096\n254:0 Write 10\n254:0 Sync 1\n7:0 Read 4\n7:0 Write 5\nTotal 9\n";
+        assert_eq!(service_bytes(Path::new("x"), text).unwrap(), (4100, 15));
+        assert!(service_bytes(Path::new("x"), "1:2 Read x\n").is_err());
+    }
+
+    #[test]
+    fn usage_files_are_read() {
+        let group = std::env::temp_dir().join(format!("cellwright-v1-{}", std::process::id()));
+        fs::create_dir_all(&group).unwrap();
+        let file = |name: &str, text: &str| fs::write(group.join(name), text).unwrap();
+        file("cpu.stat", "nr_periods 4\nnr_throttled 2\nthrottled_time 1500\n");
+        file("cpuacct.usage", "2000000\n");
+        file("memory.usage_in_bytes", "900\n");
+        file("memory.max_usage_in_bytes", "1000\n");
+        file("memory.limit_in_bytes", "1000\n");
+        file("memory.failcnt", "7\n");
+        file("memory.stat", "inactive_file 1\ntotal_inactive_file 300\n");
+        file("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n");
+        let mut usage = GroupUsage::default();
+        read_cpu(&group, &mut usage).unwrap();
+        read_cpu_account(&group, &mut usage).unwrap();
+        read_memory(&group, &mut usage).unwrap();
+        read_io(&group, &mut usage).unwrap();
+        assert_eq!(usage.cpu, Duration::from_millis(2));
+        assert_eq!(usage.cpu_throttled, Duration::from_nanos(1500));
+        assert_eq!((usage.memory, usage.working_set, usage.memory_peak), (900, 600, Some(1000)));
+        assert_eq!(usage.oom, OomCounts { own_limit: 2, kills: 2 });
+        file("memory.failcnt", "0\n");
+        read_memory(&group, &mut usage).unwrap();
+        assert_eq!(usage.oom, OomCounts { own_limit: 0, kills: 2 });
+        file("memory.memsw.failcnt", "7\n");
+        read_memory(&group, &mut usage).unwrap();
+        assert_eq!(usage.oom, OomCounts { own_limit: 2, kills: 2 });
+        file("memory.max_usage_in_bytes", "999\n");
+        read_memory(&group, &mut usage).unwrap();
+        assert_eq!(usage.oom, OomCounts { own_limit: 0, kills: 2 });
+        fs::remove_dir_all(&group).unwrap();
+    }
+}

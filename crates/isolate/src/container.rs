@@ -1,0 +1,29 @@
+//! Containers: a task with its own file system, process list, host name and, where asked, network,
+//! and with no privilege that it could use against the machine.
+//!
+//! A [`ContainerSpec`] becomes a [`Bundle`] on disk (a root laid over the packages, and a
+//! description in the OCI format), which an OCI runtime behind [`Runtime`] turns into a process.
+//! Rejected: entering namespaces ourselves, which takes unsafe code and years of escapes to learn
+//! from; a library runtime in our process, because a fork of a threaded process is fragile.
+//!
+//! How a shim uses it, so that it is the parent that learns the exit status: be the subreaper, make
+//! the group, prepare the bundle, [`Runtime::create`] (which returns the process, stopped before
+//! its first instruction and already in the group), [`Runtime::start`], wait for the process,
+//! read the group's usage, kill the group, [`Runtime::delete`], [`Bundle::remove`].
+
+mod bundle;
+mod config;
+mod leftover;
+mod probe;
+mod runtime;
+mod seccomp;
+mod spec;
+
+pub use bundle::Bundle;
+pub use config::description;
+pub use leftover::{Swept, sweep};
+pub use probe::{Obstacle, Probe, probe};
+pub use runtime::{Exec, Runc, Runtime, Streams};
+pub use spec::{
+    Bind, ContainerId, ContainerSpec, IdRange, Network, Rlimit, RlimitKind, Scratch, User,
+};

@@ -1,0 +1,259 @@
+//! The description of a container in the OCI format. Limits are not in it: the group carries them
+//! already, and the runtime is only told which group that is.
+
+use super::seccomp;
+use super::spec::{ContainerSpec, IdRange, Network, RlimitKind};
+use crate::Error;
+use oci_spec::OciSpecError;
+use oci_spec::runtime::{
+    Capabilities, Linux, LinuxBuilder, LinuxCapabilities, LinuxCapabilitiesBuilder,
+    LinuxDeviceCgroupBuilder, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespace,
+    LinuxNamespaceBuilder, LinuxNamespaceType, LinuxResourcesBuilder, Mount, MountBuilder,
+    PosixRlimit, PosixRlimitBuilder, PosixRlimitType, Process, ProcessBuilder, RootBuilder, Spec,
+    SpecBuilder, UserBuilder,
+};
+use std::path::{Path, PathBuf};
+
+/// What would tell a task of the machine's hardware and of its neighbours.
+const MASKED: &[&str] = &[
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+];
+
+const READ_ONLY: &[&str] =
+    &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// Room for shared memory; it is charged to the task like any other.
+const SHARED_MEMORY: &str = "size=67108864";
+
+/// The description of `spec` with its root at `root`.
+///
+/// # Errors
+/// When the spec does not pass [`ContainerSpec::check`].
+pub fn description(spec: &ContainerSpec, root: &Path) -> Result<Spec, Error> {
+    spec.check()?;
+    let built = SpecBuilder::default()
+        .version("1.0.2")
+        .hostname(spec.hostname.as_str())
+        .root(RootBuilder::default().path(root).readonly(!spec.writable_root).build()?)
+        .process(process(spec)?)
+        .mounts(mounts(spec)?)
+        .linux(linux(spec)?)
+        .build()?;
+    Ok(built)
+}
+
+fn process(spec: &ContainerSpec) -> Result<Process, OciSpecError> {
+    let env: Vec<String> = spec.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let user = UserBuilder::default()
+        .uid(spec.user.uid)
+        .gid(spec.user.gid)
+        .additional_gids(spec.user.groups.clone())
+        .umask(0o022u32)
+        .build()?;
+    ProcessBuilder::default()
+        .terminal(false)
+        .user(user)
+        .args(spec.command.clone())
+        .env(env)
+        .cwd(spec.cwd.clone())
+        .capabilities(no_capabilities()?)
+        .rlimits(rlimits(spec)?)
+        .no_new_privileges(true)
+        .oom_score_adj(spec.oom_score)
+        .build()
+}
+
+fn no_capabilities() -> Result<LinuxCapabilities, OciSpecError> {
+    LinuxCapabilitiesBuilder::default()
+        .bounding(Capabilities::default())
+        .effective(Capabilities::default())
+        .inheritable(Capabilities::default())
+        .permitted(Capabilities::default())
+        .ambient(Capabilities::default())
+        .build()
+}
+
+fn rlimits(spec: &ContainerSpec) -> Result<Vec<PosixRlimit>, OciSpecError> {
+    let one = |limit: &super::spec::Rlimit| {
+        let kind = match limit.kind {
+            RlimitKind::CoreSize => PosixRlimitType::RlimitCore,
+            RlimitKind::OpenFiles => PosixRlimitType::RlimitNofile,
+            RlimitKind::FileSize => PosixRlimitType::RlimitFsize,
+            RlimitKind::LockedMemory => PosixRlimitType::RlimitMemlock,
+            RlimitKind::Stack => PosixRlimitType::RlimitStack,
+        };
+        PosixRlimitBuilder::default().typ(kind).soft(limit.soft).hard(limit.hard).build()
+    };
+    spec.rlimits.iter().map(one).collect()
+}
+
+fn mount(target: &Path, kind: &str, source: &Path, options: &[&str]) -> Result<Mount, Error> {
+    let options: Vec<String> = options.iter().map(ToString::to_string).collect();
+    let built = MountBuilder::default()
+        .destination(target)
+        .typ(kind)
+        .source(source)
+        .options(options)
+        .build()?;
+    Ok(built)
+}
+
+fn mounts(spec: &ContainerSpec) -> Result<Vec<Mount>, Error> {
+    let kernel = |target: &str, kind: &str, options: &[&str]| {
+        mount(Path::new(target), kind, Path::new(kind), options)
+    };
+    let mut list = vec![
+        kernel("/proc", "proc", &["nosuid", "noexec", "nodev"])?,
+        kernel("/dev", "tmpfs", &["nosuid", "noexec", "strictatime", "mode=755", "size=65536"])?,
+        kernel("/dev/pts", "devpts", &["nosuid", "noexec", "newinstance", "ptmxmode=0666"])?,
+        kernel("/dev/shm", "tmpfs", &["nosuid", "noexec", "nodev", "mode=1777", SHARED_MEMORY])?,
+        kernel("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"])?,
+    ];
+    // The kernel shows a network's entries in /sys only to those who own that network.
+    if spec.user_namespace.is_none() || spec.network == Network::Own {
+        list.push(kernel("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"])?);
+    }
+    for scratch in &spec.scratch {
+        let size = format!("size={}", scratch.bytes);
+        let options = ["nosuid", "nodev", "mode=1777", size.as_str()];
+        list.push(mount(&scratch.target, "tmpfs", Path::new("tmpfs"), &options)?);
+    }
+    for bind in &spec.binds {
+        let access = if bind.writable { "rw" } else { "ro" };
+        let options = ["rbind", "rprivate", "nosuid", "nodev", access];
+        list.push(mount(&bind.target, "bind", &bind.source, &options)?);
+    }
+    // Outer targets first, or an outer mount would cover an inner one.
+    list.sort_by_key(|mount| mount.destination().components().count());
+    Ok(list)
+}
+
+fn linux(spec: &ContainerSpec) -> Result<Linux, Error> {
+    let no_devices = LinuxDeviceCgroupBuilder::default().allow(false).access("rwm").build()?;
+    let resources = LinuxResourcesBuilder::default().devices(vec![no_devices]).build()?;
+    let texts = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<String>>();
+    let mut linux = LinuxBuilder::default()
+        .cgroups_path(PathBuf::from(format!("/{}", spec.group)))
+        .resources(resources)
+        .namespaces(namespaces(spec)?)
+        .seccomp(seccomp::profile()?)
+        .masked_paths(texts(MASKED))
+        .readonly_paths(texts(READ_ONLY));
+    if let Some(range) = spec.user_namespace {
+        linux = linux.uid_mappings(mapping(range)?).gid_mappings(mapping(range)?);
+    }
+    Ok(linux.build()?)
+}
+
+fn mapping(range: IdRange) -> Result<Vec<LinuxIdMapping>, OciSpecError> {
+    let builder = LinuxIdMappingBuilder::default();
+    Ok(vec![builder.container_id(0u32).host_id(range.first).size(range.count).build()?])
+}
+
+fn namespaces(spec: &ContainerSpec) -> Result<Vec<LinuxNamespace>, OciSpecError> {
+    let new = |kind| LinuxNamespaceBuilder::default().typ(kind).build();
+    let mut list = vec![
+        new(LinuxNamespaceType::Pid)?,
+        new(LinuxNamespaceType::Mount)?,
+        new(LinuxNamespaceType::Ipc)?,
+        new(LinuxNamespaceType::Uts)?,
+        new(LinuxNamespaceType::Cgroup)?,
+    ];
+    match &spec.network {
+        Network::Host => {}
+        Network::Own => list.push(new(LinuxNamespaceType::Network)?),
+        Network::Joined(path) => {
+            let builder = LinuxNamespaceBuilder::default().typ(LinuxNamespaceType::Network);
+            list.push(builder.path(path.as_path()).build()?);
+        }
+    }
+    if spec.user_namespace.is_some() {
+        list.push(new(LinuxNamespaceType::User)?);
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::GroupPath;
+    use crate::container::{Bind, Scratch};
+    use serde_json::{Value, json};
+
+    fn spec() -> ContainerSpec {
+        let group = GroupPath::new("cellwright/x").unwrap();
+        ContainerSpec::new(vec!["/bin/true".into()], vec!["/packages/a".into()], group)
+    }
+
+    fn written(spec: &ContainerSpec) -> Value {
+        serde_json::to_value(description(spec, Path::new("/run/x/root")).unwrap()).unwrap()
+    }
+
+    fn kinds(value: &Value) -> Vec<&str> {
+        let list = value["linux"]["namespaces"].as_array().unwrap();
+        list.iter().map(|namespace| namespace["type"].as_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_default_is_the_strictest() {
+        let value = written(&spec());
+        let process = &value["process"];
+        assert_eq!(process["noNewPrivileges"], json!(true));
+        assert_eq!(
+            (&process["user"]["uid"], &process["user"]["gid"]),
+            (&json!(65534), &json!(65534))
+        );
+        for set in ["bounding", "effective", "inheritable", "permitted", "ambient"] {
+            assert_eq!(process["capabilities"][set], json!([]), "{set}");
+        }
+        let core = json!([{"type": "RLIMIT_CORE", "soft": 0, "hard": 0}]);
+        assert_eq!(process["rlimits"], core);
+        assert_eq!(value["root"], json!({"path": "/run/x/root", "readonly": true}));
+        assert_eq!(kinds(&value), ["pid", "mount", "ipc", "uts", "cgroup", "network"]);
+        let linux = &value["linux"];
+        assert_eq!(linux["cgroupsPath"], json!("/cellwright/x"));
+        let devices = json!({"devices": [{"allow": false, "access": "rwm"}]});
+        assert_eq!(linux["resources"], devices);
+        assert!(linux["maskedPaths"].as_array().unwrap().contains(&json!("/proc/kcore")));
+        assert!(linux["readonlyPaths"].as_array().unwrap().contains(&json!("/proc/sys")));
+    }
+
+    #[test]
+    fn networks_and_users_as_asked() {
+        let mut asked = spec();
+        asked.network = Network::Host;
+        assert!(!kinds(&written(&asked)).contains(&"network"));
+        asked.network = Network::Joined("/run/netns/t1".into());
+        asked.user_namespace = Some(IdRange { first: 100_000, count: 65_536 });
+        let value = written(&asked);
+        let joined = json!({"type": "network", "path": "/run/netns/t1"});
+        assert!(value["linux"]["namespaces"].as_array().unwrap().contains(&joined));
+        let map = json!([{"containerID": 0, "hostID": 100_000, "size": 65_536}]);
+        assert_eq!((&value["linux"]["uidMappings"], &value["linux"]["gidMappings"]), (&map, &map));
+    }
+
+    #[test]
+    fn outer_mounts_come_before_inner_ones() {
+        let mut asked = spec();
+        asked.scratch = vec![Scratch { target: "/data/tmp".into(), bytes: 4096 }];
+        let (source, target) = ("/srv/data".into(), "/data".into());
+        asked.binds = vec![Bind { source, target, writable: false }];
+        let value = written(&asked);
+        let mounts = value["mounts"].as_array().unwrap();
+        let at = |target: &str| mounts.iter().position(|m| m["destination"] == target).unwrap();
+        assert!(at("/data") < at("/data/tmp") && at("/dev") < at("/dev/shm"));
+        let options = mounts[at("/data")]["options"].as_array().unwrap();
+        assert!(options.contains(&json!("ro")) && options.contains(&json!("nosuid")));
+    }
+}

@@ -1,0 +1,224 @@
+//! The OCI runtime as a program, behind a trait so that another one, or none, can stand in.
+
+use super::bundle::Bundle;
+use super::spec::ContainerId;
+use crate::Error;
+use crate::kernel_file;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What the container's first process gets as its standard streams.
+pub struct Streams {
+    pub stdin: Stdio,
+    pub stdout: Stdio,
+    pub stderr: Stdio,
+}
+
+impl Streams {
+    #[must_use]
+    pub fn null() -> Streams {
+        Streams { stdin: Stdio::null(), stdout: Stdio::null(), stderr: Stdio::null() }
+    }
+}
+
+/// A program run beside the task, in its namespaces and its group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exec {
+    pub command: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    pub cwd: PathBuf,
+    pub uid: u32,
+    pub gid: u32,
+    /// The caller's standard streams are a terminal, and so shall the program's be.
+    pub terminal: bool,
+}
+
+pub trait Runtime {
+    /// Name and version; an error says why it cannot be used at all.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    fn version(&self) -> Result<String, Error>;
+
+    /// Makes the container and returns its first process, which waits for [`Runtime::start`]. When
+    /// the runtime itself has ended, that process is a child of the nearest subreaper.
+    ///
+    /// # Errors
+    /// With what the runtime said.
+    fn create(&self, bundle: &Bundle, streams: Streams) -> Result<u32, Error>;
+
+    /// # Errors
+    /// With what the runtime said: that the program is not there, mostly.
+    fn start(&self, bundle: &Bundle) -> Result<(), Error>;
+
+    /// Kills what is left of the container and forgets it, its group included: read usage before.
+    /// One that is not there is fine.
+    ///
+    /// # Errors
+    /// With what the runtime said.
+    fn delete(&self, id: &ContainerId) -> Result<(), Error>;
+
+    /// Containers it knows, running or not.
+    ///
+    /// # Errors
+    /// With what the runtime said.
+    fn list(&self) -> Result<Vec<ContainerId>, Error>;
+
+    /// A command that runs `exec` in the container; its exit code is the program's.
+    fn exec(&self, id: &ContainerId, exec: &Exec) -> Command;
+}
+
+/// runc, or a program with the same command line.
+#[derive(Clone, Debug)]
+pub struct Runc {
+    program: PathBuf,
+    /// Where it remembers its containers; ours alone, so that everything in it is ours.
+    state: PathBuf,
+}
+
+impl Runc {
+    #[must_use]
+    pub fn new(program: impl Into<PathBuf>, state: impl Into<PathBuf>) -> Runc {
+        Runc { program: program.into(), state: state.into() }
+    }
+
+    fn command(&self, verb: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--root").arg(&self.state).arg(verb);
+        command
+    }
+
+    fn logged(&self, log: &Path, verb: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--root").arg(&self.state).arg("--log").arg(log);
+        command.args(["--log-format", "json", verb]);
+        command
+    }
+
+    fn failed(&self, verb: &'static str, id: &ContainerId, message: String) -> Error {
+        Error::Runtime { program: self.program.clone(), verb, id: id.to_string(), message }
+    }
+
+    fn no_program(&self) -> impl FnOnce(std::io::Error) -> Error {
+        let program = self.program.clone();
+        move |source| Error::Spawn { program, source }
+    }
+
+    fn run(&self, verb: &'static str, bundle: &Bundle, mut command: Command) -> Result<(), Error> {
+        let status = command.status().map_err(self.no_program())?;
+        if status.success() {
+            return Ok(());
+        }
+        let log = fs::read_to_string(bundle.runtime_log()).unwrap_or_default();
+        let message = last_error(&log).unwrap_or_else(|| status.to_string());
+        Err(self.failed(verb, bundle.id(), message))
+    }
+}
+
+impl Runtime for Runc {
+    fn version(&self) -> Result<String, Error> {
+        let output =
+            Command::new(&self.program).arg("--version").output().map_err(self.no_program())?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        match text.lines().next() {
+            Some(line) if output.status.success() => Ok(line.to_owned()),
+            _ => {
+                let shown = output.status.to_string();
+                Err(Error::invalid("runtime", shown, "a program that tells its version"))
+            }
+        }
+    }
+
+    fn create(&self, bundle: &Bundle, streams: Streams) -> Result<u32, Error> {
+        let pid_file = bundle.pid_file();
+        let mut command = self.logged(&bundle.runtime_log(), "create");
+        command.arg("--bundle").arg(bundle.directory()).arg("--pid-file").arg(&pid_file);
+        command.arg(bundle.id().as_str());
+        // Its own variables are no business of the container's first process.
+        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        command.stdin(streams.stdin).stdout(streams.stdout).stderr(streams.stderr);
+        self.run("create", bundle, command)?;
+        let text = kernel_file::read(&pid_file)?;
+        let pid = kernel_file::parse(&pid_file, "process", text.trim())?;
+        u32::try_from(pid).map_err(|_| self.failed("create", bundle.id(), format!("process {pid}")))
+    }
+
+    fn start(&self, bundle: &Bundle) -> Result<(), Error> {
+        let mut command = self.logged(&bundle.runtime_log(), "start");
+        command.arg(bundle.id().as_str());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.run("start", bundle, command)
+    }
+
+    fn delete(&self, id: &ContainerId) -> Result<(), Error> {
+        let mut command = self.command("delete");
+        let output = command.arg("--force").arg(id.as_str()).output().map_err(self.no_program())?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let message = String::from_utf8_lossy(&output.stderr);
+        Err(self.failed("delete", id, message.trim().to_owned()))
+    }
+
+    fn list(&self) -> Result<Vec<ContainerId>, Error> {
+        // The names in its directory are the containers; asking the runtime costs a process and
+        // fails as a whole when one container's record is damaged.
+        let entries = match fs::read_dir(&self.state) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(Error::file("list", &self.state)(e)),
+        };
+        let mut ids: Vec<ContainerId> = entries
+            .filter_map(|entry| ContainerId::new(entry.ok()?.file_name().to_str()?).ok())
+            .collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    fn exec(&self, id: &ContainerId, exec: &Exec) -> Command {
+        let mut command = self.command("exec");
+        command.arg("--user").arg(format!("{}:{}", exec.uid, exec.gid));
+        command.arg("--cwd").arg(&exec.cwd).arg("--no-new-privs");
+        if exec.terminal {
+            command.arg("--tty");
+        }
+        for (name, value) in &exec.env {
+            command.arg("--env").arg(format!("{name}={value}"));
+        }
+        command.arg(id.as_str()).args(&exec.command);
+        command
+    }
+}
+
+/// The runtime writes one object a line; the last error is the one that made it give up.
+fn last_error(log: &str) -> Option<String> {
+    let message = |line: &str| {
+        let value: serde_json::Value = serde_json::from_str(line).ok()?;
+        let is_error = matches!(value["level"].as_str(), Some("error" | "fatal"));
+        is_error.then(|| value["msg"].as_str().map(str::to_owned)).flatten()
+    };
+    log.lines().filter_map(message).next_back()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_error_of_the_log_is_the_reason() {
+        let log = "{\"level\":\"warning\",\"msg\":\"w\"}\n{\"level\":\"error\",\"msg\":\"first\"}\n\
+                   not json\n{\"level\":\"error\",\"msg\":\"exec: no such file\"}\n";
+        assert_eq!(last_error(log).as_deref(), Some("exec: no such file"));
+        assert_eq!(last_error(""), None);
+    }
+
+    #[test]
+    fn a_runtime_that_is_not_there_is_named() {
+        let runc = Runc::new("/no/such/runtime", "/no/such/state");
+        let wrong = runc.version().unwrap_err().to_string();
+        assert!(wrong.starts_with("cannot run /no/such/runtime: "), "{wrong}");
+        assert_eq!(runc.list().unwrap(), []);
+    }
+}

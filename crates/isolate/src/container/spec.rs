@@ -1,0 +1,260 @@
+//! What a container is to be, checked before anything is made. What is not said here a task does
+//! not get: the defaults are those of a stranger's program.
+
+use crate::Error;
+use crate::cgroup::GroupPath;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+
+/// Name of a container on this machine.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContainerId(String);
+
+impl ContainerId {
+    /// # Errors
+    /// When it could not be a file name and a runtime's id at once.
+    pub fn new(id: &str) -> Result<ContainerId, Error> {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_".contains(&b);
+        if (1..=100).contains(&id.len()) && id.bytes().all(plain) && !id.starts_with('-') {
+            return Ok(ContainerId(id.to_owned()));
+        }
+        let allowed = "1 to 100 letters, digits, `-` and `_`, not starting with `-`";
+        Err(Error::invalid("container id", id, allowed))
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerSpec {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    /// Inside the container.
+    pub cwd: PathBuf,
+    pub user: User,
+    pub hostname: String,
+    /// Directories laid over each other to make the root, uppermost first. They are never written.
+    pub layers: Vec<PathBuf>,
+    /// Whether the task may write anywhere in its root; what it writes goes with the bundle.
+    pub writable_root: bool,
+    pub binds: Vec<Bind>,
+    pub scratch: Vec<Scratch>,
+    pub rlimits: Vec<Rlimit>,
+    pub network: Network,
+    /// Ids of the container are these on the machine; `None`: they are the same.
+    pub user_namespace: Option<IdRange>,
+    /// The group in which the task runs; it must exist.
+    pub group: GroupPath,
+    /// Who goes first when the kernel must choose, -1000 to 1000, highest first.
+    pub oom_score: i32,
+}
+
+impl ContainerSpec {
+    /// The strictest container around `command`: no privileges, nobody's user, nothing writable,
+    /// no network, no core dumps.
+    #[must_use]
+    pub fn new(command: Vec<String>, layers: Vec<PathBuf>, group: GroupPath) -> ContainerSpec {
+        ContainerSpec {
+            command,
+            env: BTreeMap::new(),
+            cwd: PathBuf::from("/"),
+            user: User { uid: 65_534, gid: 65_534, groups: Vec::new() },
+            hostname: "task".to_owned(),
+            layers,
+            writable_root: false,
+            binds: Vec::new(),
+            scratch: Vec::new(),
+            rlimits: vec![Rlimit { kind: RlimitKind::CoreSize, soft: 0, hard: 0 }],
+            network: Network::Own,
+            user_namespace: None,
+            group,
+            oom_score: 0,
+        }
+    }
+
+    /// # Errors
+    /// Names the first field that cannot be.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.command.first().is_none_or(String::is_empty) {
+            return Err(Error::invalid("command", "", "a program and its arguments"));
+        }
+        if let Some(bad) = self.command.iter().find(|word| word.contains('\0')) {
+            return Err(Error::invalid("command", bad.escape_debug(), "words without a zero byte"));
+        }
+        for (name, value) in &self.env {
+            if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+                let shown = name.escape_debug();
+                return Err(Error::invalid("env", shown, "names without `=`, no zero bytes"));
+            }
+        }
+        inside("cwd", &self.cwd)?;
+        // A working directory under one of these can be a door to the host (a descriptor of the
+        // runtime, for one), and no program has reason to start there.
+        if ["/proc", "/sys", "/dev"].iter().any(|dir| self.cwd.starts_with(dir)) {
+            let allowed = "a directory outside /proc, /sys and /dev";
+            return Err(Error::invalid("cwd", self.cwd.display(), allowed));
+        }
+        if self.layers.is_empty() {
+            return Err(Error::invalid("layers", "none", "at least one directory"));
+        }
+        self.layers.iter().try_for_each(|layer| overlay_path(layer))?;
+        let targets = self.binds.iter().map(|bind| &bind.target);
+        for target in targets.chain(self.scratch.iter().map(|scratch| &scratch.target)) {
+            inside("mount target", target)?;
+            if target == Path::new("/") || target.starts_with("/proc") || target.starts_with("/sys")
+            {
+                let allowed = "a place in the container other than /, /proc and /sys";
+                return Err(Error::invalid("mount target", target.display(), allowed));
+            }
+        }
+        if let Some(bind) = self.binds.iter().find(|bind| !bind.source.is_absolute()) {
+            let shown = bind.source.display();
+            return Err(Error::invalid("mount source", shown, "an absolute path"));
+        }
+        if !(-1000..=1000).contains(&self.oom_score) {
+            return Err(Error::invalid("oom score", self.oom_score, "-1000 to 1000"));
+        }
+        Ok(())
+    }
+}
+
+fn inside(field: &'static str, path: &Path) -> Result<(), Error> {
+    let plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+    if path.is_absolute() && path.components().all(plain) {
+        return Ok(());
+    }
+    Err(Error::invalid(field, path.display(), "an absolute path without `..`"))
+}
+
+/// Options of an overlay are one text with these signs between the paths.
+pub(super) fn overlay_path(path: &Path) -> Result<(), Error> {
+    let text = path.to_str().unwrap_or("");
+    if path.is_absolute() && !text.is_empty() && !text.contains([',', ':', '\\', '"']) {
+        return Ok(());
+    }
+    let allowed = "an absolute path without `,`, `:`, `\\` and `\"`";
+    Err(Error::invalid("layer", path.display(), allowed))
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+}
+
+/// A file or directory of the machine, seen in the container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    pub source: PathBuf,
+    pub target: PathBuf,
+    pub writable: bool,
+}
+
+/// A directory in memory, charged to the task and gone with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scratch {
+    pub target: PathBuf,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rlimit {
+    pub kind: RlimitKind,
+    pub soft: u64,
+    pub hard: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RlimitKind {
+    CoreSize,
+    OpenFiles,
+    FileSize,
+    LockedMemory,
+    Stack,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// That of the machine.
+    Host,
+    /// A new one with nothing in it but a loopback that is down.
+    Own,
+    /// One that the agent has made, named by its file.
+    Joined(PathBuf),
+}
+
+/// `count` ids of the machine from `first` on stand for 0 and up in the container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdRange {
+    pub first: u32,
+    pub count: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> ContainerSpec {
+        let group = GroupPath::new("cellwright/x").unwrap();
+        ContainerSpec::new(vec!["/bin/true".into()], vec!["/packages/a".into()], group)
+    }
+
+    fn refused(change: impl FnOnce(&mut ContainerSpec)) -> String {
+        let mut spec = spec();
+        change(&mut spec);
+        spec.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        spec().check().unwrap();
+        let bind = |source: &str, target: &str| {
+            let (source, target) = (source.into(), target.into());
+            vec![Bind { source, target, writable: true }]
+        };
+        let cases = [
+            (refused(|s| s.command.clear()), "command is ``"),
+            (refused(|s| s.command[0] = "a\0b".into()), "command is `a\\0b`"),
+            (refused(|s| drop(s.env.insert("A=B".into(), String::new()))), "env is `A=B`"),
+            (refused(|s| s.cwd = "data".into()), "cwd is `data`"),
+            (refused(|s| s.cwd = "/a/../b".into()), "cwd is `/a/../b`"),
+            (refused(|s| s.layers.clear()), "layers is `none`"),
+            (refused(|s| s.layers[0] = "/a,upperdir=/etc".into()), "layer is"),
+            (refused(|s| s.layers[0] = "/a:/etc".into()), "layer is"),
+            (refused(|s| s.binds = bind("/x", "/proc/sys")), "mount target is"),
+            (refused(|s| s.binds = bind("/x", "/../etc")), "mount target is"),
+            (refused(|s| s.binds = bind("x", "/data")), "mount source is"),
+            (refused(|s| s.oom_score = 1001), "oom score is `1001`"),
+        ];
+        for (message, expected) in cases {
+            assert!(message.starts_with(expected), "{message} / {expected}");
+        }
+    }
+
+    #[test]
+    fn a_working_directory_cannot_be_a_door_to_the_host() {
+        for door in ["/proc/self/fd/7", "/proc", "/dev/fd/7", "/sys/fs/cgroup"] {
+            assert!(refused(|s| s.cwd = door.into()).contains("outside /proc"), "{door}");
+        }
+    }
+
+    #[test]
+    fn ids_are_file_names() {
+        assert!(ContainerId::new("task-7_1").is_ok());
+        for bad in ["", "..", "a/b", "-f", "a b", "a.b"] {
+            assert!(ContainerId::new(bad).is_err(), "{bad}");
+        }
+    }
+}

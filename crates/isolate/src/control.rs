@@ -1,0 +1,302 @@
+//! Who gives way on a crowded machine (B38, B39). A pure step from what was sampled to what is to be
+//! done, made once a second by the agent; it reads no clock and touches nothing.
+//!
+//! The rules, in the order of their weight:
+//!
+//! 1. Whoever is over its own limit of memory or disk goes first, whatever its priority.
+//! 2. What cannot be squeezed (memory, disk space) is freed by killing, lowest priority first, and
+//!    no more than needed. A production task within its limit is never killed.
+//! 3. What can be squeezed (CPU, disk rate) is taken from batch, lowest priority first, and only
+//!    while a latency-sensitive task within its limit goes short.
+//! 4. A latency-sensitive task that takes more than its limit may starve batch for seconds. After
+//!    that its excess is cut, never what is within its limit.
+//! 5. Reserved cores are closed to other latency-sensitive tasks; batch runs anywhere.
+//! 6. Where that does not help for a minute, the master is asked to take something away.
+//!
+//! Every action says why and, where somebody pays for others, who took how much: the person whose
+//! task was killed must not have to guess. Rejected: pressure figures as the only signal, which v1
+//! machines without the unified hierarchy do not have; killing by size, which punishes the large
+//! and well-behaved.
+
+mod cores;
+mod kills;
+mod throttle;
+
+#[cfg(test)]
+mod tests;
+
+use crate::cgroup::CpuList;
+use crate::machine::Room;
+use cellwright_cell::id::TaskId;
+use cellwright_cell::priority::{AppClass, Priority};
+use cellwright_cell::resource::{Dimension, Resources};
+use cellwright_cell::time::{Span, Time};
+use std::collections::{BTreeMap, BTreeSet};
+use throttle::Throttle;
+
+/// How long batch may be starved by those who take more than their limit.
+pub const STARVED: Span = Span::seconds(20);
+/// How long a shortage lasts before the master is asked for help.
+pub const ASK_AFTER: Span = Span::seconds(60);
+
+/// One task as it was sampled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskSample {
+    pub task: TaskId,
+    pub class: AppClass,
+    pub priority: Priority,
+    /// Of disk, 0 means that nothing was said: then only a shortage of the machine counts.
+    pub limits: Resources,
+    /// What the cell reckons with; at most the limits.
+    pub reservation: Resources,
+    pub used: Resources,
+    /// Milli-cores it wanted and did not get; `None` where the kernel does not tell.
+    pub cpu_wanting: Option<u64>,
+    /// Whole cores it has reserved, for itself among the latency-sensitive.
+    pub whole_cores: u32,
+    /// May use CPU that others leave, beyond its limit.
+    pub slack_cpu: bool,
+    /// May use memory that others leave, and is killed first when they want it back.
+    pub slack_ram: bool,
+}
+
+impl TaskSample {
+    fn is_batch(&self) -> bool {
+        self.class == AppClass::Batch
+    }
+}
+
+/// The machine as it was sampled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineSample {
+    /// What tasks may use in all. A disk rate of 0 is unknown, and then not looked after.
+    pub capacity: Resources,
+    pub room: Room,
+    /// Below this it is short.
+    pub keep: Room,
+    pub cores: Vec<CpuList>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// `None`: no cap.
+    Cap {
+        task: TaskId,
+        dimension: Dimension,
+        cap: Option<u64>,
+        why: CapWhy,
+    },
+    RunOn {
+        task: TaskId,
+        cpus: CpuList,
+    },
+    /// The cores it reserved are not to be had; it runs on those that are free.
+    NoCores {
+        task: TaskId,
+        asked: u32,
+        free: u32,
+    },
+    /// Memory up to `protect` is taken from it last; above `throttle` it frees some first.
+    SizeMemory {
+        task: TaskId,
+        protect: u64,
+        throttle: Option<u64>,
+    },
+    Kill {
+        task: TaskId,
+        reason: KillReason,
+    },
+    /// The machine has been short for a minute and cannot help itself.
+    AskForRelief {
+        dimension: Dimension,
+        since: Time,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CapWhy {
+    /// It may not use slack.
+    OwnLimit,
+    /// Latency-sensitive tasks within their limits went short.
+    Yields,
+    /// It took more than its limit while batch had next to nothing.
+    StarvedBatch { since: Time },
+    /// There is room again.
+    Eased,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KillReason {
+    pub dimension: Dimension,
+    pub used: u64,
+    pub cause: KillCause,
+    /// Who held more than its reservation, most first.
+    pub blamed: Vec<Blame>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KillCause {
+    OverLimit {
+        limit: u64,
+    },
+    /// The machine lacked `short` bytes, and nobody lower was left.
+    Shortage {
+        short: u64,
+        priority: Priority,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blame {
+    pub task: TaskId,
+    pub used: u64,
+    pub reservation: u64,
+}
+
+impl KillReason {
+    /// The reason in words; `name` tells what people call a task.
+    #[must_use]
+    pub fn describe(&self, name: impl Fn(TaskId) -> String) -> String {
+        let (what, used) = (self.dimension, self.used);
+        let mut text = match self.cause {
+            KillCause::OverLimit { limit } => {
+                let over = used.saturating_sub(limit);
+                format!("{what}: used {used}, {over} over its limit of {limit}")
+            }
+            KillCause::Shortage { short, priority } => {
+                let Priority(level) = priority;
+                format!("{what}: the machine lacked {short}; priority {level}, held {used}")
+            }
+        };
+        for (index, blame) in self.blamed.iter().enumerate() {
+            let over = blame.used.saturating_sub(blame.reservation);
+            text.push_str(if index == 0 { "; over their reservations: " } else { ", " });
+            text.push_str(&format!("{} by {over}", name(blame.task)));
+        }
+        text
+    }
+}
+
+/// What was decided so far and still holds.
+#[derive(Clone, Debug)]
+pub struct Control {
+    cpu: Throttle,
+    disk_rate: Throttle,
+    cpus: BTreeMap<TaskId, CpuList>,
+    owned: BTreeMap<TaskId, Vec<CpuList>>,
+    refused: BTreeMap<TaskId, (u32, u32)>,
+    memory: BTreeMap<TaskId, (u64, Option<u64>)>,
+    /// Told to die and not yet gone: what they hold is as good as free.
+    dying: BTreeSet<TaskId>,
+    starved_since: Option<Time>,
+    short_since: BTreeMap<Dimension, Time>,
+    asked: BTreeSet<Dimension>,
+}
+
+impl Default for Control {
+    fn default() -> Control {
+        Control {
+            cpu: Throttle::new(Dimension::Cpu, 20),
+            disk_rate: Throttle::new(Dimension::DiskRate, 256 << 10),
+            cpus: BTreeMap::new(),
+            owned: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            memory: BTreeMap::new(),
+            dying: BTreeSet::new(),
+            starved_since: None,
+            short_since: BTreeMap::new(),
+            asked: BTreeSet::new(),
+        }
+    }
+}
+
+impl Control {
+    /// One look, one list of things to do, in this order. What holds already is not repeated, so an
+    /// agent that restarts begins with a new `Control` and sets everything once.
+    pub fn step(
+        &mut self,
+        now: Time,
+        machine: &MachineSample,
+        tasks: &[TaskSample],
+    ) -> Vec<Action> {
+        self.forget_the_gone(tasks);
+        let mut actions = Vec::new();
+        self.kill(now, machine, tasks, &mut actions);
+        let alive: Vec<&TaskSample> =
+            tasks.iter().filter(|task| !self.dying.contains(&task.task)).collect();
+        self.share_cores(machine, &alive, &mut actions);
+        self.share_cpu(now, machine, &alive, &mut actions);
+        self.share_disk_rate(now, machine, &alive, &mut actions);
+        self.size_memory(machine, &alive, &mut actions);
+        self.ask(now, &mut actions);
+        actions
+    }
+
+    /// Whether it was told to die and is still there.
+    #[must_use]
+    pub fn is_dying(&self, task: TaskId) -> bool {
+        self.dying.contains(&task)
+    }
+
+    /// Tasks that are held below what they could otherwise use of the CPU.
+    #[must_use]
+    pub fn cpu_caps(&self) -> &BTreeMap<TaskId, u64> {
+        self.cpu.caps()
+    }
+
+    fn forget_the_gone(&mut self, tasks: &[TaskSample]) {
+        let there: BTreeSet<TaskId> = tasks.iter().map(|task| task.task).collect();
+        self.cpu.retain(&there);
+        self.disk_rate.retain(&there);
+        self.cpus.retain(|task, _| there.contains(task));
+        self.owned.retain(|task, _| there.contains(task));
+        self.refused.retain(|task, _| there.contains(task));
+        self.memory.retain(|task, _| there.contains(task));
+        self.dying.retain(|task| there.contains(task));
+    }
+
+    /// Prod is protected up to what it is predicted to use. Others are sized by pressure: while
+    /// memory gets scarce, what they have now is the mark above which they must free some first.
+    fn size_memory(
+        &mut self,
+        machine: &MachineSample,
+        tasks: &[&TaskSample],
+        actions: &mut Vec<Action>,
+    ) {
+        let scarce = machine.room.ram_available < machine.keep.ram_available.saturating_mul(2);
+        for sample in tasks {
+            let before = self.memory.get(&sample.task).copied().unwrap_or((0, None));
+            let after = if sample.priority.is_prod() {
+                (sample.reservation.ram, None)
+            } else if scarce {
+                // Kept once set: a mark that followed the use would never hold anybody back.
+                (0, before.1.or(Some(sample.used.ram.max(16 << 20))))
+            } else {
+                (0, None)
+            };
+            if after != before {
+                self.memory.insert(sample.task, after);
+                let (task, (protect, throttle)) = (sample.task, after);
+                actions.push(Action::SizeMemory { task, protect, throttle });
+            }
+        }
+    }
+
+    /// Notes whether a dimension is short, for [`Control::ask`].
+    fn note_shortage(&mut self, dimension: Dimension, now: Time, short: bool) {
+        if short {
+            self.short_since.entry(dimension).or_insert(now);
+        } else {
+            self.short_since.remove(&dimension);
+            self.asked.remove(&dimension);
+        }
+    }
+
+    fn ask(&mut self, now: Time, actions: &mut Vec<Action>) {
+        for (dimension, since) in &self.short_since {
+            if now.since(*since) >= ASK_AFTER && self.asked.insert(*dimension) {
+                actions.push(Action::AskForRelief { dimension: *dimension, since: *since });
+            }
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! The rules one by one, and what must hold whatever is sampled.
+
+use super::*;
+use proptest::prelude::*;
+
+const GIB: u64 = 1 << 30;
+
+fn task(id: u32, class: AppClass, priority: u16) -> TaskSample {
+    TaskSample {
+        task: TaskId(id),
+        class,
+        priority: Priority(priority),
+        limits: Resources::new(1000, GIB, GIB, 0),
+        reservation: Resources::new(1000, GIB, GIB, 0),
+        used: Resources::new(100, GIB / 2, 0, 0),
+        cpu_wanting: Some(0),
+        whole_cores: 0,
+        slack_cpu: true,
+        slack_ram: false,
+    }
+}
+
+fn sensitive(id: u32) -> TaskSample {
+    task(id, AppClass::LatencySensitive, 200)
+}
+
+fn batch(id: u32, priority: u16) -> TaskSample {
+    task(id, AppClass::Batch, priority)
+}
+
+fn machine() -> MachineSample {
+    let room = Room { ram_available: 8 * GIB, disk_free: 100 * GIB };
+    let keep = Room { ram_available: GIB, disk_free: 10 * GIB };
+    let cores = (0..4).map(|core| CpuList::new(vec![2 * core, 2 * core + 1])).collect();
+    MachineSample { capacity: Resources::new(4000, 32 * GIB, 200 * GIB, 0), room, keep, cores }
+}
+
+fn kills(actions: &[Action]) -> Vec<(u32, KillCause)> {
+    let kill = |action: &Action| match action {
+        Action::Kill { task, reason } => Some((task.0, reason.cause)),
+        _ => None,
+    };
+    actions.iter().filter_map(kill).collect()
+}
+
+fn caps(actions: &[Action]) -> Vec<(u32, Option<u64>, CapWhy)> {
+    let cap = |action: &Action| match action {
+        Action::Cap { task, cap, why, .. } => Some((task.0, *cap, *why)),
+        _ => None,
+    };
+    actions.iter().filter_map(cap).collect()
+}
+
+fn second(n: u64) -> Time {
+    Time(n * 1000)
+}
+
+#[test]
+fn with_room_for_all_nobody_is_touched_but_for_sizes_and_own_limits() {
+    let mut bound = batch(3, 100);
+    bound.slack_cpu = false;
+    let tasks = [sensitive(1), batch(2, 100), bound];
+    let mut control = Control::default();
+    let actions = control.step(second(1), &machine(), &tasks);
+    assert_eq!(kills(&actions), []);
+    assert_eq!(caps(&actions), [(3, Some(1000), CapWhy::OwnLimit)]);
+    let protect = Action::SizeMemory { task: TaskId(1), protect: GIB, throttle: None };
+    assert!(actions.contains(&protect) && actions.len() == 2, "{actions:?}");
+    assert_eq!(control.step(second(2), &machine(), &tasks), []);
+}
+
+#[test]
+fn memory_is_freed_from_the_lowest_priority_up_and_no_further_than_needed() {
+    let mut machine = machine();
+    machine.room.ram_available = GIB / 4;
+    let mut control = Control::default();
+    let mut low = batch(4, 50);
+    low.reservation.ram = GIB / 4;
+    let tasks = [sensitive(1), batch(2, 150), batch(3, 100), low];
+    let actions = control.step(second(1), &machine, &tasks);
+    let cause = |short, priority| KillCause::Shortage { short, priority: Priority(priority) };
+    let expected = [(4, cause(3 * GIB / 4, 50)), (3, cause(GIB / 4, 100))];
+    assert_eq!(kills(&actions), expected);
+    let Some(Action::Kill { reason, .. }) = actions.first() else { panic!("{actions:?}") };
+    let text = "ram: the machine lacked 805306368; priority 50, held 536870912; \
+                over their reservations: ubar/jfoo/4 by 268435456";
+    assert_eq!(reason.describe(|task| format!("ubar/jfoo/{}", task.0)), text);
+    // They take their time to die: nobody else dies for that.
+    assert_eq!(kills(&control.step(second(2), &machine, &tasks)), []);
+}
+
+#[test]
+fn whoever_is_over_its_limit_goes_first_whatever_its_priority() {
+    let mut machine = machine();
+    machine.room.ram_available = GIB / 2;
+    let mut over = sensitive(1);
+    over.slack_ram = true;
+    over.used.ram = 2 * GIB;
+    let tasks = [over.clone(), batch(2, 0)];
+    let actions = Control::default().step(second(1), &machine, &tasks);
+    assert_eq!(kills(&actions), [(1, KillCause::OverLimit { limit: GIB })]);
+    machine.room.ram_available = 8 * GIB;
+    assert_eq!(kills(&Control::default().step(second(1), &machine, &tasks)), []);
+    over.slack_ram = false;
+    let actions = Control::default().step(second(1), &machine, &[over, batch(2, 0)]);
+    assert_eq!(kills(&actions), [(1, KillCause::OverLimit { limit: GIB })]);
+}
+
+#[test]
+fn disk_over_its_limit_kills_and_a_limit_that_was_not_given_does_not() {
+    let mut hog = batch(1, 100);
+    hog.used.disk = 2 * GIB;
+    let mut silent = batch(2, 100);
+    silent.limits.disk = 0;
+    silent.used.disk = 2 * GIB;
+    let actions = Control::default().step(second(1), &machine(), &[hog, silent.clone()]);
+    assert_eq!(kills(&actions), [(1, KillCause::OverLimit { limit: GIB })]);
+    let mut full = machine();
+    full.room.disk_free = 9 * GIB;
+    let actions = Control::default().step(second(1), &full, &[silent, batch(3, 0)]);
+    assert_eq!(kills(&actions), [(2, KillCause::OverLimit { limit: 0 })]);
+}
+
+/// A full machine: a latency-sensitive task within its limit waits while batch runs.
+fn pressed() -> (MachineSample, Vec<TaskSample>) {
+    let mut waiting = sensitive(1);
+    waiting.limits.cpu = 3000;
+    waiting.used.cpu = 1500;
+    waiting.cpu_wanting = Some(300);
+    let (mut high, mut low) = (batch(2, 150), batch(3, 50));
+    high.used.cpu = 1000;
+    low.used.cpu = 1400;
+    (machine(), vec![waiting, high, low])
+}
+
+#[test]
+fn batch_gives_cpu_lowest_priority_first_and_gets_it_back() {
+    let (machine, mut tasks) = pressed();
+    let mut control = Control::default();
+    let actions = control.step(second(1), &machine, &tasks);
+    let expected = [(2, Some(1000), CapWhy::Yields), (3, Some(800), CapWhy::Yields)];
+    assert_eq!(caps(&actions), expected);
+    for (used, task) in [1000, 800].into_iter().zip(&mut tasks[1..]) {
+        task.used.cpu = used;
+    }
+    tasks[0].used.cpu = 2100;
+    let actions = control.step(second(2), &machine, &tasks);
+    assert_eq!(caps(&actions), [(3, Some(350), CapWhy::Yields)]);
+    tasks[0].cpu_wanting = Some(0);
+    let actions = control.step(second(3), &machine, &tasks);
+    assert_eq!(caps(&actions), [(2, Some(1250), CapWhy::Eased), (3, Some(437), CapWhy::Eased)]);
+    for now in 4..40 {
+        control.step(second(now), &machine, &tasks);
+    }
+    assert!(control.cpu_caps().is_empty());
+}
+
+#[test]
+fn slack_is_used_freely_while_nobody_waits() {
+    let (machine, mut tasks) = pressed();
+    tasks[0].cpu_wanting = Some(10);
+    assert_eq!(caps(&Control::default().step(second(1), &machine, &tasks)), []);
+    // Its own greed is no reason to squeeze batch.
+    tasks[0].cpu_wanting = Some(900);
+    tasks[0].limits.cpu = 1000;
+    assert_eq!(caps(&Control::default().step(second(1), &machine, &tasks)), []);
+}
+
+#[test]
+fn the_greedy_may_starve_batch_for_seconds_and_not_for_minutes() {
+    let mut greedy = sensitive(1);
+    greedy.used.cpu = 3500;
+    let mut modest = sensitive(2);
+    modest.used.cpu = 450;
+    let mut starved = batch(3, 100);
+    starved.used.cpu = 20;
+    starved.cpu_wanting = Some(980);
+    let tasks = [greedy, modest, starved];
+    let mut control = Control::default();
+    for now in 0..20 {
+        assert_eq!(caps(&control.step(second(now), &machine(), &tasks)), [], "{now}");
+    }
+    let actions = control.step(second(20), &machine(), &tasks);
+    let why = CapWhy::StarvedBatch { since: second(0) };
+    assert_eq!(caps(&actions), [(1, Some(3320), why)]);
+}
+
+#[test]
+fn whole_cores_are_closed_to_other_sensitive_tasks_only() {
+    let mut owner = sensitive(1);
+    owner.whole_cores = 2;
+    let tasks = [owner.clone(), sensitive(2), batch(3, 100)];
+    let mut control = Control::default();
+    let runs = |actions: &[Action]| -> Vec<(u32, String)> {
+        let run = |action: &Action| match action {
+            Action::RunOn { task, cpus } => Some((task.0, cpus.to_string())),
+            _ => None,
+        };
+        actions.iter().filter_map(run).collect()
+    };
+    let actions = control.step(second(1), &machine(), &tasks);
+    assert_eq!(runs(&actions), [(1, "4,5,6,7".to_owned()), (2, "0,1,2,3".to_owned())]);
+    // A later and more important one gets what is left; nobody is moved off what it holds.
+    let mut second_owner = sensitive(4);
+    second_owner.priority = Priority(300);
+    second_owner.whole_cores = 2;
+    let more = [owner, sensitive(2), batch(3, 100), second_owner.clone()];
+    let actions = control.step(second(2), &machine(), &more);
+    assert!(actions.contains(&Action::NoCores { task: TaskId(4), asked: 2, free: 1 }));
+    assert_eq!(runs(&actions), [(4, "0,1,2,3".to_owned())]);
+    let actions = control.step(second(3), &machine(), &[sensitive(2), second_owner]);
+    assert_eq!(runs(&actions), [(4, "4,5,6,7".to_owned())]);
+    let actions = control.step(second(4), &machine(), &[sensitive(2)]);
+    assert_eq!(runs(&actions), [(2, "0,1,2,3,4,5,6,7".to_owned())]);
+}
+
+#[test]
+fn disk_rate_is_taken_from_batch_where_the_disk_is_known() {
+    let mut machine = machine();
+    let mib = 1 << 20;
+    let (mut reader, mut copier) = (sensitive(1), batch(2, 100));
+    reader.used.disk_rate = 60 * mib;
+    copier.used.disk_rate = 80 * mib;
+    let tasks = [reader, copier];
+    assert_eq!(caps(&Control::default().step(second(1), &machine, &tasks)), []);
+    machine.capacity.disk_rate = 100 * mib;
+    let actions = Control::default().step(second(1), &machine, &tasks);
+    assert_eq!(caps(&actions), [(2, Some(40 * mib), CapWhy::Yields)]);
+}
+
+#[test]
+fn the_master_is_asked_once_when_a_minute_did_not_help() {
+    let (machine, tasks) = pressed();
+    let mut control = Control::default();
+    let mut asked = Vec::new();
+    for now in 0..120 {
+        let actions = control.step(second(now), &machine, &tasks);
+        asked.extend(actions.into_iter().filter(|a| matches!(a, Action::AskForRelief { .. })));
+    }
+    let since = second(0);
+    assert_eq!(asked, [Action::AskForRelief { dimension: Dimension::Cpu, since }]);
+}
+
+#[test]
+fn non_prod_is_held_to_what_it_has_while_memory_is_scarce() {
+    let mut machine = machine();
+    machine.room.ram_available = 3 * GIB / 2;
+    let mut control = Control::default();
+    let mut grower = batch(1, 100);
+    let throttle = |throttle| Action::SizeMemory { task: TaskId(1), protect: 0, throttle };
+    assert_eq!(control.step(second(1), &machine, &[grower.clone()]), [throttle(Some(GIB / 2))]);
+    grower.used.ram = 3 * GIB / 4;
+    assert_eq!(control.step(second(2), &machine, &[grower.clone()]), []);
+    machine.room.ram_available = 4 * GIB;
+    assert_eq!(control.step(second(3), &machine, &[grower]), [throttle(None)]);
+}
+
+prop_compose! {
+    fn any_task()(
+        sensitive in any::<bool>(),
+        priority in 0u16..400,
+        limit in 1u64..4000,
+        held in 0u64..4000,
+        used in 0u64..6000,
+        wanting in proptest::option::of(0u64..2000),
+        cores in 0u32..3,
+        slack_cpu in any::<bool>(),
+        slack_ram in any::<bool>(),
+    ) -> TaskSample {
+        let class = if sensitive { AppClass::LatencySensitive } else { AppClass::Batch };
+        let reserved = held.min(limit);
+        let all = |n: u64| Resources::new(n, n, n, n);
+        TaskSample {
+            task: TaskId(0),
+            class,
+            priority: Priority(priority),
+            limits: all(limit),
+            reservation: all(reserved),
+            used: all(used),
+            cpu_wanting: wanting,
+            whole_cores: cores,
+            slack_cpu,
+            slack_ram,
+        }
+    }
+}
+
+fn any_tasks() -> impl Strategy<Value = Vec<TaskSample>> {
+    proptest::collection::vec(any_task(), 0..8).prop_map(|mut tasks| {
+        for (id, task) in (0..).zip(&mut tasks) {
+            task.task = TaskId(id);
+        }
+        tasks
+    })
+}
+
+prop_compose! {
+    fn any_machine()(free in 0u64..5000, disk in 0u64..5000, rate in 0u64..5000)
+        -> MachineSample {
+        let room = Room { ram_available: free, disk_free: disk };
+        let keep = Room { ram_available: 1000, disk_free: 1000 };
+        MachineSample { capacity: Resources::new(4000, 9000, 9000, rate), room, keep, ..machine() }
+    }
+}
+
+fn sample(tasks: &[TaskSample], id: TaskId) -> &TaskSample {
+    tasks.iter().find(|task| task.task == id).expect("actions are about sampled tasks")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn prod_within_its_limit_is_never_killed_and_nobody_lower_is_spared_for_it(
+        rounds in proptest::collection::vec((any_machine(), any_tasks()), 1..6)
+    ) {
+        let mut control = Control::default();
+        for (now, (machine, tasks)) in (0..).zip(&rounds) {
+            let actions = control.step(second(now * 15), machine, tasks);
+            for action in &actions {
+                let Action::Kill { task, reason } = action else { continue };
+                let victim = sample(tasks, *task);
+                let dimension = reason.dimension;
+                let over = victim.used.get(dimension) > victim.limits.get(dimension);
+                prop_assert!(over || !victim.priority.is_prod(), "{victim:?}");
+                prop_assert!(!dimension.compressible());
+                if over {
+                    continue;
+                }
+                // Whoever is lower and holds some of it is dying too.
+                for other in tasks.iter().filter(|t| t.priority < victim.priority) {
+                    let spared = other.used.get(dimension) > 0 && !control.is_dying(other.task);
+                    prop_assert!(!spared, "{victim:?} died before {other:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn batch_shrinks_before_the_sensitive_do_and_those_keep_their_limit(
+        rounds in proptest::collection::vec((any_machine(), any_tasks()), 1..6)
+    ) {
+        let mut control = Control::default();
+        for (now, (machine, tasks)) in (0..).zip(&rounds) {
+            let actions = control.step(second(now * 15), machine, tasks);
+            let alive = tasks.iter().filter(|task| !control.is_dying(task.task));
+            let batch = alive.filter(|task| task.is_batch());
+            let by_batch: u64 = batch.map(|task| task.used.cpu).sum();
+            for action in &actions {
+                let Action::Cap { task, dimension, cap, why } = action else { continue };
+                let capped = sample(tasks, *task);
+                if capped.is_batch() || *why == CapWhy::Eased {
+                    continue;
+                }
+                prop_assert!(*dimension == Dimension::Cpu, "{action:?}");
+                let Some(cap) = cap else { continue };
+                if *why == CapWhy::OwnLimit {
+                    prop_assert!(!capped.slack_cpu && *cap == capped.limits.cpu);
+                } else {
+                    prop_assert!(*cap >= capped.limits.cpu, "{action:?} {capped:?}");
+                    prop_assert!(by_batch < machine.capacity.cpu / 20, "{action:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_holds_is_not_repeated(machine in any_machine(), tasks in any_tasks()) {
+        let mut control = Control::default();
+        let first = control.step(second(1), &machine, &tasks);
+        let killed = kills(&first).len();
+        let again = control.step(second(1), &machine, &tasks);
+        prop_assert_eq!(kills(&again).len(), 0, "{} killed before", killed);
+        for action in &again {
+            prop_assert!(!first.contains(action), "{:?}", action);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Sharing what can be squeezed: CPU and disk rate.
+
+use super::{Action, CapWhy, Control, MachineSample, STARVED, TaskSample};
+use cellwright_cell::id::TaskId;
+use cellwright_cell::resource::Dimension;
+use cellwright_cell::time::Time;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Milli-cores of waiting below which nobody is called short: a twentieth of one thread's time.
+const NOTICEABLE: u64 = 50;
+
+/// Caps in one dimension.
+#[derive(Clone, Debug)]
+pub struct Throttle {
+    dimension: Dimension,
+    /// What everybody keeps, so that nobody stands still for ever.
+    floor: u64,
+    /// Caps that are in force beyond what a task's own limit asks for.
+    caps: BTreeMap<TaskId, u64>,
+    /// What was last told, so that it is told once.
+    told: BTreeMap<TaskId, Option<u64>>,
+}
+
+impl Throttle {
+    pub fn new(dimension: Dimension, floor: u64) -> Throttle {
+        Throttle { dimension, floor, caps: BTreeMap::new(), told: BTreeMap::new() }
+    }
+
+    pub fn caps(&self) -> &BTreeMap<TaskId, u64> {
+        &self.caps
+    }
+
+    pub fn retain(&mut self, there: &BTreeSet<TaskId>) {
+        self.caps.retain(|task, _| there.contains(task));
+        self.told.retain(|task, _| there.contains(task));
+    }
+
+    fn used(&self, sample: &TaskSample) -> u64 {
+        sample.used.get(self.dimension)
+    }
+
+    /// Leaves `target` to `tasks` together: the highest priority is served first, the rest keep
+    /// their floor. A cap only ever falls here.
+    fn squeeze(&mut self, target: u64, tasks: &[&TaskSample]) {
+        let mut order = tasks.to_vec();
+        order.sort_by_key(|task| (Reverse(task.priority), task.task));
+        let floors = self.floor.saturating_mul(order.len() as u64);
+        let mut spare = target.saturating_sub(floors);
+        for task in order {
+            let extra = self.used(task).saturating_sub(self.floor).min(spare);
+            spare -= extra;
+            let cap = self.floor.saturating_add(extra);
+            let entry = self.caps.entry(task.task).or_insert(u64::MAX);
+            *entry = cap.min(*entry);
+        }
+    }
+
+    /// Raises the caps of `tasks` by a quarter, and lifts those that reach `most`.
+    fn ease(&mut self, most: u64, tasks: &[&TaskSample]) {
+        for task in tasks {
+            let Some(cap) = self.caps.get_mut(&task.task) else { continue };
+            *cap = cap.saturating_add((*cap / 4).max(self.floor));
+            if *cap >= most {
+                self.caps.remove(&task.task);
+            }
+        }
+    }
+
+    /// Tells what has changed. `why` is for tasks that are squeezed beyond their own limit.
+    fn tell(&mut self, sample: &TaskSample, own: Option<u64>, why: CapWhy) -> Option<Action> {
+        let squeezed = self.caps.get(&sample.task).copied();
+        let cap = [squeezed, own].into_iter().flatten().min();
+        let before = self.told.insert(sample.task, cap).flatten();
+        if before == cap {
+            return None;
+        }
+        let shrank = before.is_none_or(|before| cap.is_some_and(|cap| cap < before));
+        let why = match (cap == own && own.is_some(), shrank) {
+            (true, true) => CapWhy::OwnLimit,
+            (_, true) => why,
+            (_, false) => CapWhy::Eased,
+        };
+        Some(Action::Cap { task: sample.task, dimension: self.dimension, cap, why })
+    }
+}
+
+impl Control {
+    pub(super) fn share_cpu(
+        &mut self,
+        now: Time,
+        machine: &MachineSample,
+        tasks: &[&TaskSample],
+        actions: &mut Vec<Action>,
+    ) {
+        let capacity = machine.capacity.cpu;
+        let (batch, sensitive): (Vec<_>, Vec<_>) =
+            tasks.iter().copied().partition(|task| task.is_batch());
+        let (by_batch, by_sensitive) =
+            (total(&batch, Dimension::Cpu), total(&sensitive, Dimension::Cpu));
+        let headroom = capacity / 20;
+        let full = by_batch.saturating_add(by_sensitive).saturating_add(headroom) >= capacity;
+        let hurt = full && by_batch > 0 && sensitive.iter().any(|task| goes_short(task));
+        if hurt {
+            let room = capacity.saturating_sub(by_sensitive).saturating_sub(headroom);
+            self.cpu.squeeze(room.min(by_batch - by_batch / 4), &batch);
+        } else {
+            self.cpu.ease(capacity, &batch);
+        }
+        self.note_shortage(Dimension::Cpu, now, hurt);
+        self.curb_the_greedy(now, full, by_batch, capacity, (&batch, &sensitive));
+        let starved = CapWhy::StarvedBatch { since: self.starved_since.unwrap_or(now) };
+        for sample in tasks {
+            let own = (!sample.slack_cpu).then_some(sample.limits.cpu.max(1));
+            let why = if sample.is_batch() { CapWhy::Yields } else { starved };
+            actions.extend(self.cpu.tell(sample, own, why));
+        }
+    }
+
+    /// Cuts the excess of those furthest over their limits by what batch lacks, once it has lacked
+    /// it for too long.
+    fn curb_the_greedy(
+        &mut self,
+        now: Time,
+        full: bool,
+        by_batch: u64,
+        capacity: u64,
+        (batch, sensitive): (&[&TaskSample], &[&TaskSample]),
+    ) {
+        // What batch as a whole is kept alive with.
+        let least = capacity / 20;
+        let wants = batch.iter().any(|task| task.cpu_wanting.is_none_or(|w| w >= NOTICEABLE));
+        if !(full && wants && by_batch < least) {
+            self.starved_since = None;
+            self.cpu.ease(capacity, sensitive);
+            return;
+        }
+        let since = *self.starved_since.get_or_insert(now);
+        if now.since(since) < STARVED {
+            return;
+        }
+        let mut greedy: Vec<&&TaskSample> =
+            sensitive.iter().filter(|task| task.used.cpu > task.limits.cpu).collect();
+        greedy.sort_by_key(|task| (Reverse(task.used.cpu - task.limits.cpu), task.task));
+        let mut lacking = least - by_batch;
+        for task in greedy {
+            let cut = lacking.min(task.used.cpu - task.limits.cpu);
+            lacking -= cut;
+            if cut > 0 {
+                self.cpu.caps.insert(task.task, (task.used.cpu - cut).max(1));
+            }
+        }
+    }
+
+    pub(super) fn share_disk_rate(
+        &mut self,
+        now: Time,
+        machine: &MachineSample,
+        tasks: &[&TaskSample],
+        actions: &mut Vec<Action>,
+    ) {
+        let capacity = machine.capacity.disk_rate;
+        if capacity == 0 {
+            return;
+        }
+        let (batch, sensitive): (Vec<_>, Vec<_>) =
+            tasks.iter().copied().partition(|task| task.is_batch());
+        let (by_batch, by_sensitive) =
+            (total(&batch, Dimension::DiskRate), total(&sensitive, Dimension::DiskRate));
+        let short =
+            by_batch > 0 && by_sensitive > 0 && by_batch.saturating_add(by_sensitive) > capacity;
+        if short {
+            self.disk_rate.squeeze(capacity.saturating_sub(by_sensitive), &batch);
+        } else {
+            self.disk_rate.ease(capacity, &batch);
+        }
+        self.note_shortage(Dimension::DiskRate, now, short);
+        for sample in tasks {
+            actions.extend(self.disk_rate.tell(sample, None, CapWhy::Yields));
+        }
+    }
+}
+
+/// Within its limit and kept waiting. Where the kernel does not tell, a full machine is reason
+/// enough.
+fn goes_short(task: &TaskSample) -> bool {
+    let within = task.used.cpu < task.limits.cpu;
+    within && task.used.cpu > 0 && task.cpu_wanting.is_none_or(|wanting| wanting >= NOTICEABLE)
+}
+
+fn total(tasks: &[&TaskSample], dimension: Dimension) -> u64 {
+    tasks.iter().map(|task| task.used.get(dimension)).fold(0, u64::saturating_add)
+}

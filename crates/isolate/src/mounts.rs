@@ -1,0 +1,158 @@
+//! The list of mounts, and taking a tree of them down before anything below is deleted: a recursive
+//! delete that walks through a forgotten bind mount deletes somebody else's files.
+
+use crate::Error;
+use crate::kernel_file;
+use rustix::mount::{UnmountFlags, unmount};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One line of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    pub at: PathBuf,
+    pub kind: String,
+    /// Options of the file system, comma-separated.
+    pub options: String,
+}
+
+/// Mounts of this process's namespace, in the order in which they were made.
+///
+/// # Errors
+/// When the list cannot be read.
+pub fn list() -> Result<Vec<Mounted>, Error> {
+    let path = Path::new("/proc/self/mountinfo");
+    parse(path, &kernel_file::read(path)?)
+}
+
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<Mounted>, Error> {
+    let line = |line: &str| {
+        let (left, right) = line.split_once(" - ")?;
+        let mut right = right.split(' ');
+        Some(Mounted {
+            at: unescape(left.split(' ').nth(4)?),
+            kind: right.next()?.to_owned(),
+            options: right.nth(1)?.to_owned(),
+        })
+    };
+    let read = |text: &str| {
+        line(text).ok_or_else(|| Error::Unreadable {
+            path: path.to_owned(),
+            field: "mount",
+            value: text.to_owned(),
+            expected: "fields as in proc_pid_mountinfo(5)",
+        })
+    };
+    text.lines().map(read).collect()
+}
+
+/// Spaces and the like stand as `\040`.
+fn unescape(text: &str) -> PathBuf {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let octal = text.get(at + 1..at + 4).and_then(|o| u8::from_str_radix(o, 8).ok());
+        match (bytes[at], octal) {
+            (b'\\', Some(byte)) => {
+                out.push(byte);
+                at += 4;
+            }
+            (byte, _) => {
+                out.push(byte);
+                at += 1;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(out))
+}
+
+/// Takes down every mount at `root` and below it, latest first. Returns how many there were.
+///
+/// A busy one is detached: it leaves the tree at once and goes for good with its last user.
+///
+/// # Errors
+/// When the kernel refuses, which it does without root.
+pub fn unmount_below(root: &Path) -> Result<usize, Error> {
+    let Some(root) = resolved(root)? else { return Ok(0) };
+    let mut count = 0;
+    for mount in list()?.iter().rev().filter(|mount| mount.at.starts_with(&root)) {
+        let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        match unmount(&mount.at, flags) {
+            Ok(()) => count += 1,
+            // Went with a mount above it.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {}
+            Err(e) => return Err(Error::file("unmount", &mount.at)(e.into())),
+        }
+    }
+    Ok(count)
+}
+
+/// Unmounts all below `root` and only then deletes it. What is not there is fine.
+///
+/// # Errors
+/// When a mount is left, in which case nothing is deleted; or when a file cannot be deleted.
+pub fn remove_tree(root: &Path) -> Result<(), Error> {
+    unmount_below(root)?;
+    let Some(resolved) = resolved(root)? else { return Ok(()) };
+    if let Some(left) = list()?.into_iter().find(|mount| mount.at.starts_with(&resolved)) {
+        return Err(Error::StillMounted { path: left.at });
+    }
+    match fs::remove_dir_all(&resolved) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(Error::file("delete", &resolved)(e)),
+    }
+}
+
+/// The path as the list of mounts spells it; `None` when it is not there. The last part is not
+/// followed: a link planted in place of a directory must not choose what is deleted.
+fn resolved(path: &Path) -> Result<Option<PathBuf>, Error> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(Error::invalid("path", path.display(), "a path that ends in a name"));
+    };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let found = fs::canonicalize(parent).map(|parent| parent.join(name));
+    match found.and_then(|path| fs::symlink_metadata(&path).map(|about| (path, about))) {
+        Ok((path, about)) if about.is_dir() => Ok(Some(path)),
+        Ok((path, _)) => Err(Error::invalid("path", path.display(), "a directory, not a link")),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::file("resolve", path)(e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_with_odd_names_are_read() {
+        let text = "36 35 98:0 /a /mnt/a\\040b\\134c rw master:1 - ext4 /dev/vda rw,discard\n";
+        let mounts = parse(Path::new("mountinfo"), text).unwrap();
+        assert_eq!(mounts[0].at, Path::new("/mnt/a b\\c"));
+        assert_eq!((mounts[0].kind.as_str(), mounts[0].options.as_str()), ("ext4", "rw,discard"));
+        let wrong = parse(Path::new("mountinfo"), "36 35\n").unwrap_err().to_string();
+        assert!(wrong.contains("`36 35`"), "{wrong}");
+    }
+
+    #[test]
+    fn the_list_of_this_machine_reads() {
+        let mounts = list().unwrap();
+        assert!(mounts.iter().any(|mount| mount.at == Path::new("/proc")), "{mounts:?}");
+    }
+
+    #[test]
+    fn a_link_is_not_followed_to_what_it_points_at() {
+        let base = std::env::temp_dir().join(format!("cellwright-mounts-{}", std::process::id()));
+        fs::create_dir_all(base.join("precious/data")).unwrap();
+        std::os::unix::fs::symlink(base.join("precious"), base.join("link")).unwrap();
+        let wrong = remove_tree(&base.join("link")).unwrap_err().to_string();
+        assert!(wrong.ends_with("allowed: a directory, not a link"), "{wrong}");
+        assert!(base.join("precious/data").is_dir());
+        remove_tree(&base).unwrap();
+        assert!(!base.exists());
+        remove_tree(&base).unwrap();
+    }
+}

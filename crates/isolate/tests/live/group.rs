@@ -1,0 +1,157 @@
+//! Groups without containers: limits reach the kernel, usage comes back, and a killed group is
+//! empty, whatever was forked in it.
+
+use crate::lab::{PATIENCE, tree};
+use cellwright_isolate::cgroup::{Controller, CpuList, Group, Limits, OomVerdict};
+use rustix::process::Signal;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+/// A shell that waits until it is in its group, runs `script` and says `ready` when that is done.
+struct Shell {
+    child: Child,
+    group: Group,
+}
+
+impl Shell {
+    fn start(group: Group, script: &str) -> Shell {
+        let script = format!("read go; {script}");
+        let mut child = Command::new("sh")
+            .args(["-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        group.add(child.id()).unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        Shell { child, group }
+    }
+
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        let output = self.child.stdout.as_mut().unwrap();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        line
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.group.kill(PATIENCE);
+        let _ = self.child.wait();
+        let _ = self.group.remove();
+    }
+}
+
+#[test]
+fn a_killed_group_is_empty_even_of_those_who_left_their_session() {
+    let Some(tree) = tree("kill") else { return };
+    let group = tree.group("outer").unwrap().child("inner").unwrap();
+    group.create().unwrap();
+    let script = "setsid sleep 1000 & setsid sleep 1000 & echo ready; exec sleep 1000";
+    let mut shell = Shell::start(group.clone(), script);
+    assert_eq!(shell.hear(), "ready\n");
+    assert_eq!(group.processes().unwrap().len(), 3);
+    let outer = tree.group("outer").unwrap();
+    outer.kill(PATIENCE).unwrap();
+    assert!(outer.processes().unwrap().is_empty());
+    assert_eq!(shell.child.wait().unwrap().signal(), Some(9));
+    drop(shell);
+    assert_eq!(tree.names().unwrap(), ["outer"]);
+    tree.base().remove().unwrap();
+    assert!(!outer.exists() && !tree.base().exists());
+}
+
+#[test]
+fn a_group_that_is_not_there_is_killed_and_removed_already() {
+    let Some(tree) = tree("nothing") else { return };
+    let group = tree.group("x").unwrap();
+    group.kill(PATIENCE).unwrap();
+    group.remove().unwrap();
+    tree.base().remove().unwrap();
+}
+
+#[test]
+fn limits_are_taken_and_nonsense_is_refused() {
+    let Some(tree) = tree("limits") else { return };
+    let group = tree.group("x").unwrap();
+    group.create().unwrap();
+    let limits = Limits {
+        cpu_weight: Some(250),
+        cpu_cap: Some(5),
+        memory_limit: Some(64 << 20),
+        pids_max: Some(10),
+        ..Limits::default()
+    };
+    let has = |c: &Controller| tree.layout().place(*c).is_some();
+    let wanted = [Controller::Cpu, Controller::Memory, Controller::Pids];
+    let lacking: Vec<Controller> = wanted.into_iter().filter(|c| !has(c)).collect();
+    let missing = group.apply(&limits).unwrap();
+    assert_eq!(missing, lacking);
+    if lacking.is_empty() {
+        // Up and down again: in v1 two limits have to be moved in the right order.
+        group.set_memory_limit(Some(128 << 20)).unwrap();
+        group.set_memory_limit(Some(32 << 20)).unwrap();
+        group.set_memory_limit(None).unwrap();
+        group.set_memory_soft(16 << 20, None).unwrap();
+        group.set_memory_soft(0, Some(24 << 20)).unwrap();
+        group.set_cpu_cap(Some(1500)).unwrap();
+        group.set_cpu_cap(None).unwrap();
+        group.set_cpu_idle(true).unwrap();
+        group.set_cpu_idle(false).unwrap();
+        assert!(group.set_cpu_weight(0).is_err() && group.set_cpu_cap(Some(0)).is_err());
+    }
+    if has(&Controller::Cpuset) {
+        group.set_cpus(&CpuList::new(vec![0])).unwrap();
+        assert!(group.set_cpus(&CpuList::default()).is_err());
+    }
+    tree.base().remove().unwrap();
+}
+
+#[test]
+fn usage_tells_what_ran() {
+    let Some(tree) = tree("usage") else { return };
+    let group = tree.group("x").unwrap();
+    group.create().unwrap();
+    let count = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo ready; exec sleep 1000";
+    let mut shell = Shell::start(group.clone(), count);
+    assert_eq!(shell.hear(), "ready\n");
+    let usage = group.usage().unwrap();
+    assert!(usage.cpu.as_micros() > 1000, "{usage:?}");
+    if tree.layout().place(Controller::Memory).is_some() {
+        assert!(usage.memory > 0 && usage.working_set <= usage.memory, "{usage:?}");
+    }
+    if tree.layout().place(Controller::Pids).is_some() {
+        assert_eq!(usage.threads, Some(1));
+    }
+    assert_eq!(usage.oom.since(Default::default()), OomVerdict::None);
+    drop(shell);
+    tree.base().remove().unwrap();
+}
+
+#[test]
+fn a_frozen_group_stands_still_until_it_is_let_go() {
+    let Some(tree) = tree("freeze") else { return };
+    let group = tree.group("x").unwrap();
+    group.create().unwrap();
+    let mut shell = Shell::start(group.clone(), "echo ready; while :; do :; done");
+    assert_eq!(shell.hear(), "ready\n");
+    group.freeze(true, PATIENCE).unwrap();
+    let spent = group.usage().unwrap().cpu;
+    // Something else runs to its end meanwhile.
+    assert!(Command::new("true").status().unwrap().success());
+    assert_eq!(group.usage().unwrap().cpu, spent);
+    group.freeze(false, PATIENCE).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while group.usage().unwrap().cpu == spent {
+        assert!(Instant::now() < deadline, "it does not go on");
+        std::thread::yield_now();
+    }
+    group.signal(Signal::TERM).unwrap();
+    assert_eq!(shell.child.wait().unwrap().signal(), Some(15));
+    drop(shell);
+    tree.base().remove().unwrap();
+}

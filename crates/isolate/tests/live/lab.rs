@@ -1,0 +1,168 @@
+//! What the tests share: a tree of groups and a directory of their own, a small root from busybox,
+//! and running a container the way a shim does.
+
+use cellwright_isolate::cgroup::{Group, GroupPath, GroupUsage, Layout, Limits, Tree};
+use cellwright_isolate::container::{
+    Bundle, ContainerId, ContainerSpec, Runc, Runtime, Streams, probe,
+};
+use cellwright_isolate::mounts;
+use rustix::process::{Pid, WaitOptions, WaitStatus, set_child_subreaper, waitpid};
+use std::fs;
+use std::io::{PipeReader, Read, pipe};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+/// Far beyond what a kill takes; only a hung kernel uses it up.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+const BUSYBOX: &str = "/bin/busybox";
+const APPLETS: &[&str] = &[
+    "sh", "cat", "chroot", "echo", "head", "hostname", "id", "ls", "mknod", "mount", "setsid",
+    "sleep", "tail", "true", "umount",
+];
+
+/// A tree of groups of this test's own, if this machine lets us; says why not otherwise.
+pub fn tree(test: &str) -> Option<Tree> {
+    let base = format!("cellwright-test-{test}-{}", std::process::id());
+    let tree = match Layout::detect() {
+        Ok(layout) => Tree::new(layout, GroupPath::new(&base).unwrap()),
+        Err(e) => return skip(test, &e.to_string()),
+    };
+    if let Err(e) = tree.base().create() {
+        return skip(test, &e.to_string());
+    }
+    Some(tree)
+}
+
+fn skip<T>(test: &str, why: &str) -> Option<T> {
+    println!("skipped {test}: {why}");
+    None
+}
+
+pub struct Lab {
+    pub tree: Tree,
+    pub runc: Runc,
+    pub run: PathBuf,
+    pub layer: PathBuf,
+}
+
+/// How a container ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+    pub output: String,
+    pub usage: GroupUsage,
+}
+
+pub struct Running<'a> {
+    lab: &'a Lab,
+    pub group: Group,
+    pub bundle: Bundle,
+    pub pid: u32,
+    pub output: PipeReader,
+}
+
+impl Lab {
+    pub fn open(test: &str) -> Option<Lab> {
+        let run = std::env::temp_dir().join(format!("cellwright-{test}-{}", std::process::id()));
+        let runc = Runc::new("runc", run.join("state"));
+        if let Some(why) = probe(&runc, &run).why_not() {
+            return skip(test, &why);
+        }
+        if !Path::new(BUSYBOX).exists() {
+            return skip(test, "there is no busybox to make a root of");
+        }
+        let layer = run.join("layer");
+        fs::create_dir_all(layer.join("bin")).unwrap();
+        fs::copy(BUSYBOX, layer.join("bin/busybox")).unwrap();
+        fs::set_permissions(layer.join("bin/busybox"), fs::Permissions::from_mode(0o755)).unwrap();
+        for applet in APPLETS {
+            symlink("busybox", layer.join("bin").join(applet)).unwrap();
+        }
+        set_child_subreaper(Pid::from_raw(1)).unwrap();
+        Some(Lab { tree: tree(test)?, runc, run, layer })
+    }
+
+    /// A spec that runs `script`.
+    pub fn spec(&self, name: &str, script: &str) -> ContainerSpec {
+        let group = self.tree.group(name).unwrap().path().clone();
+        let command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+        let mut spec = ContainerSpec::new(command, vec![self.layer.clone()], group);
+        spec.env.insert("PATH".into(), "/bin".into());
+        spec
+    }
+
+    pub fn start(&self, name: &str, spec: &ContainerSpec, limits: &Limits) -> Running<'_> {
+        let group = self.tree.group(name).unwrap();
+        group.create().unwrap();
+        assert_eq!(group.apply(limits).unwrap(), []);
+        let bundle = Bundle::at(&self.run, &ContainerId::new(name).unwrap());
+        bundle.prepare(spec).unwrap();
+        let (output, write) = pipe().unwrap();
+        let (stdout, stderr) = (write.try_clone().unwrap().into(), write.into());
+        let streams = Streams { stdin: Stdio::null(), stdout, stderr };
+        let pid = self.runc.create(&bundle, streams).unwrap();
+        assert_eq!(group.processes().unwrap(), [pid], "in its group before its first instruction");
+        self.runc.start(&bundle).unwrap();
+        Running { lab: self, group, bundle, pid, output }
+    }
+
+    /// From start to nothing left.
+    pub fn run(&self, name: &str, spec: &ContainerSpec, limits: &Limits) -> Ended {
+        self.start(name, spec, limits).finish()
+    }
+}
+
+impl Running<'_> {
+    /// Reads what it says up to and with `word`.
+    pub fn hear(&mut self, word: &str) -> String {
+        let mut heard = Vec::new();
+        let mut byte = [0u8];
+        while self.output.read(&mut byte).unwrap() == 1 {
+            heard.push(byte[0]);
+            if heard.ends_with(word.as_bytes()) {
+                break;
+            }
+        }
+        String::from_utf8_lossy(&heard).into_owned()
+    }
+
+    /// Waits for its end, then clears up and checks that nothing is left.
+    pub fn finish(mut self) -> Ended {
+        let mut output = String::new();
+        self.output.read_to_string(&mut output).unwrap();
+        let pid = Pid::from_raw(i32::try_from(self.pid).unwrap());
+        let (_, status) = waitpid(pid, WaitOptions::empty()).unwrap().unwrap();
+        let usage = self.group.usage().unwrap();
+        self.clear_up();
+        let (code, signal) = (exit_code(status), status.terminating_signal());
+        Ended { code, signal, output, usage }
+    }
+
+    fn clear_up(&self) {
+        self.group.kill(PATIENCE).unwrap();
+        self.lab.runc.delete(self.bundle.id()).unwrap();
+        self.bundle.remove().unwrap();
+        self.group.remove().unwrap();
+        assert!(!self.group.exists() && !self.bundle.directory().exists());
+    }
+}
+
+fn exit_code(status: WaitStatus) -> Option<i32> {
+    status.exit_status()
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // Also after a failed assertion: end what this test started, wherever it stopped.
+        let _ = self.tree.base().kill(PATIENCE);
+        for id in self.runc.list().unwrap_or_default() {
+            let _ = self.runc.delete(&id);
+        }
+        let _ = self.tree.base().remove();
+        let _ = mounts::remove_tree(&self.run);
+    }
+}
