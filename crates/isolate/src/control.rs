@@ -1,5 +1,5 @@
-//! Who gives way on a crowded machine (B38, B39). A pure step from what was sampled to what is to be
-//! done, made once a second by the agent; it reads no clock and touches nothing.
+//! Who gives way on a crowded machine (B38, B39). A pure step from what was sampled to what is to
+//! be done, made once a second by the agent; it reads no clock and touches nothing.
 //!
 //! The rules, in the order of their weight:
 //!

@@ -4,7 +4,7 @@
 //! one write and wakes us when the last member is gone. Without it we kill each member through a
 //! file descriptor of the process, which cannot hit a stranger who got the same number, and wait on
 //! those descriptors. Rejected: `notify_on_release`, which starts a program of the host for a
-//! machine-wide setting that is not ours; looking again after a pause, which is either late or busy.
+//! machine-wide setting that is not ours; looking again after a pause, which is late or busy.
 
 use super::tree::{Group, children};
 use crate::Error;

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupPath(String);
 
-const ALLOWED: &str = "names of 1 to 200 letters, digits, `-`, `_` and `.` joined by `/`, none that \
-                       starts with a dot or is a file of the kernel (`cpu.…`, `tasks`)";
+const ALLOWED: &str = "names of 1 to 200 letters, digits, `-`, `_` and `.` joined by `/`, none \
+                       that starts with a dot or is a file of the kernel (`cpu.…`, `tasks`)";
 
 impl GroupPath {
     /// # Errors

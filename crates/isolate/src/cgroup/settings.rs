@@ -1,5 +1,5 @@
-//! What can be asked of a group, in units that both versions understand: weights of v2, milli-cores,
-//! bytes.
+//! What can be asked of a group, in units that both versions understand: weights of v2,
+//! milli-cores, bytes.
 
 use crate::Error;
 use crate::kernel_file;

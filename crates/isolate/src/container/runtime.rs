@@ -136,8 +136,9 @@ impl Runtime for Runc {
         let mut command = self.logged(&bundle.runtime_log(), "create");
         command.arg("--bundle").arg(bundle.directory()).arg("--pid-file").arg(&pid_file);
         command.arg(bundle.id().as_str());
-        // Its own variables are no business of the container's first process.
-        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        // The agent's variables are no business of the container's first process, but a runtime
+        // given by name alone is found through one of them.
+        command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command.stdin(streams.stdin).stdout(streams.stdout).stderr(streams.stderr);
         self.run("create", bundle, command)?;
         let text = kernel_file::read(&pid_file)?;

@@ -1,9 +1,9 @@
 //! System calls that no task gets: those that change the machine, its mounts and its kernel, look
 //! into other processes, or open up the parts of the kernel where most holes have been.
 //!
-//! A list of what is refused, beside dropped capabilities which already refuse most of it. Rejected:
-//! a list of what is allowed. Kernels and languages gain calls every year, and a program that gets
-//! "not permitted" for a harmless new one breaks in ways that its author cannot see.
+//! A list of what is refused, beside dropped capabilities which already refuse most of it.
+//! Rejected: a list of what is allowed. Kernels and languages gain calls every year, and a program
+//! that gets "not permitted" for a harmless new one breaks in ways that its author cannot see.
 
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
