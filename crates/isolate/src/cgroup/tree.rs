@@ -177,13 +177,16 @@ impl Group {
     }
 
     /// An idle group gets the CPU time that nobody else wants and is preempted at once, which a
-    /// small weight alone does not give. The file is the same in both versions (kernel 5.15).
+    /// small weight alone does not give. Kernels before 5.15 have nothing better than that weight.
     ///
     /// # Errors
-    /// When this kernel does not know it.
+    /// When the kernel refuses.
     pub fn set_cpu_idle(&self, idle: bool) -> Result<(), Error> {
-        let set = |group: &Path| write(&group.join("cpu.idle"), if idle { "1" } else { "0" });
-        self.each(Controller::Cpu, set, set)
+        let switch = |group: &Path| Some(group.join("cpu.idle")).filter(|path| path.exists());
+        match self.each(Controller::Cpu, |group| Ok(switch(group)), |group| Ok(switch(group)))? {
+            Some(path) => write(&path, if idle { "1" } else { "0" }),
+            None => self.set_cpu_weight(if idle { 1 } else { 100 }),
+        }
     }
 
     /// `None` lifts the cap.

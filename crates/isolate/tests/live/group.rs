@@ -2,7 +2,7 @@
 //! empty, whatever was forked in it.
 
 use crate::lab::{PATIENCE, tree};
-use cellwright_isolate::cgroup::{Controller, CpuList, Group, Limits, OomVerdict};
+use cellwright_isolate::cgroup::{BlockDevice, Controller, CpuList, Group, Limits, OomVerdict};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -107,6 +107,12 @@ fn limits_are_taken_and_nonsense_is_refused() {
     if has(&Controller::Cpuset) {
         group.set_cpus(&CpuList::new(vec![0])).unwrap();
         assert!(group.set_cpus(&CpuList::default()).is_err());
+    }
+    let disk = BlockDevice::of(&std::env::temp_dir()).unwrap();
+    if let (true, Some(disk)) = (has(&Controller::Io), disk) {
+        group.set_io_cap(disk, Some(1 << 20)).unwrap();
+        group.set_io_cap(disk, None).unwrap();
+        assert!(group.set_io_cap(disk, Some(0)).is_err());
     }
     tree.base().remove().unwrap();
 }
