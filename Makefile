@@ -5,7 +5,7 @@ BENCH ?=
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 BINARY = $(TARGET)/release/cell
 
-MACHINES ?= 3
+MACHINES ?=
 LISTEN ?= 127.0.0.1:7070
 
 .PHONY: help run pack-example dist test verify fix bench
@@ -13,11 +13,11 @@ LISTEN ?= 127.0.0.1:7070
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## build the release binary and start a cell with virtual machines in the foreground
+run: ## build the release binary and start a cell on this machine in the foreground
 	@scripts/install-tools.sh build
 	@echo "building cell (release)" >&2
 	cargo build --release --locked -p cellwright-cli
-	$(BINARY) dev --data-dir $(TARGET)/cell-dev --machines $(MACHINES) --listen $(LISTEN)
+	$(BINARY) dev --data-dir $(TARGET)/cell-dev $(if $(MACHINES),--machines $(MACHINES)) --listen $(LISTEN)
 
 pack-example: ## build the release binary and pack the bundled example cell
 	@scripts/install-tools.sh build

@@ -2,11 +2,13 @@
 //! is good once, in time and for its name; an agent sees its own machine's work and nobody else's;
 //! what a user may not do is refused and taken down.
 
+use cellwright_agent::identity::Identity;
 use cellwright_api::client::{Client, ClientError, Settings};
 use cellwright_api::enroll::JoinToken;
 use cellwright_api::error::Code;
 use cellwright_api::internal::{AgentOrders, AgentReport, Epoch, PROTOCOL};
 use cellwright_api::types::{AddUser, AuditView, Changed, JobView, NewToken, Page};
+use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
 use cellwright_tests::binary::{cell, said};
@@ -137,7 +139,7 @@ async fn an_agent_gets_the_work_of_its_own_machine_and_no_other() {
     for machine in ["machine-1", "machine-2"] {
         master.join(&master.token(machine, &[]).token, machine).expect("it joins");
     }
-    let agent = master.client("machine-1.toml");
+    let agent = master.client("machine-1.identity");
     poll(&agent, &master.address, "machine-1").await.expect("its own work");
     let refused = poll(&agent, &master.address, "machine-2").await.expect_err("another's work");
     assert_eq!(refused.code(), Some(Code::NotAllowed), "{refused}");
@@ -150,6 +152,43 @@ async fn an_agent_gets_the_work_of_its_own_machine_and_no_other() {
     let made = agent.make::<_, Changed>(Method::POST, "/v1/users", Some(&AddUser { name })).await;
     let refused = made.expect_err("an agent adds no users");
     assert_eq!(refused.code(), Some(Code::NotAllowed), "{refused}");
+}
+
+#[tokio::test]
+async fn an_agent_runs_under_its_certificate_and_gets_the_next_one() {
+    let master = Master::start().await;
+    let config = master.join(&master.token("machine-1", &[]).token, "machine-1").expect("joins");
+    let file = master.folder.path("machine-1.identity");
+    let before = std::fs::read_to_string(&file).expect("an identity");
+    let mut identity = Identity::load(&file).expect("it is whole");
+    let client = identity.client().expect("a client");
+    identity.renew(&client).await.expect("the next certificate");
+    assert_ne!(std::fs::read_to_string(&file).expect("an identity"), before);
+    poll(&client, &master.address, "machine-1").await.expect("the next one is as good");
+    let other = Name::new("machine-2").expect("a name");
+    let refused = identity.check_name(&other).expect_err("another's name").to_string();
+    assert!(refused.contains("machine-1") && refused.contains("machine-2"), "{refused}");
+
+    let data = master.folder.path("agent");
+    std::fs::create_dir(&data).expect("a folder");
+    let mut text = std::fs::read_to_string(&config).expect("a configuration");
+    text.push_str(&format!("data_dir = {data:?}\n"));
+    std::fs::write(&config, text).expect("it is changed");
+    let mut start = Command::new(cell());
+    start.args(["agent", "start", "--config"]).arg(&config);
+    let agent = Process::start(start, &master.folder.path("agent.log"));
+    let admin = master.client("contexts.toml");
+    let mut watch = admin.watch_machines(None);
+    let up = async {
+        loop {
+            let machine = watch.next().await.expect("a machine").data;
+            if machine.is_some_and(|machine| machine.status == MachineStatus::Up) {
+                return;
+            }
+        }
+    };
+    let heard = tokio::time::timeout(PATIENCE, up).await;
+    assert!(heard.is_ok(), "never up:\n{}", agent.output());
 }
 
 #[tokio::test]

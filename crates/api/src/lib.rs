@@ -7,6 +7,7 @@ pub mod enroll;
 pub mod error;
 pub mod internal;
 pub mod openapi;
+pub mod output;
 pub mod papers;
 pub mod routes;
 pub mod secret;

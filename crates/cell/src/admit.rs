@@ -7,13 +7,14 @@
 
 use crate::constraint::{AttributeValue, Constraint, MAX_PATTERN, Operator};
 use crate::device::{DeviceRequest, MAX_DEVICES, WHOLE};
+use crate::health::{HealthCheck, Probe};
 use crate::label::Labels;
 use crate::machine::MachineSpec;
 use crate::named::{NamedAmount, UNBOUNDED};
 use crate::priority::MAX_PRIORITY;
 use crate::reason::Refusal;
 use crate::resource::{Dimension, MAX_QUANTITY, Resources};
-use crate::spec::{JobKind, JobSpec, MAX_LIST, MAX_TASKS, PackageRef, TaskSpec};
+use crate::spec::{JobKind, JobSpec, LogLimits, MAX_LIST, MAX_TASKS, PackageRef, TaskSpec};
 use crate::time::Span;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +28,10 @@ pub const MAX_TASK_TEXT: usize = 1 << 16;
 pub const MAX_SPEC_TEXT: usize = 1 << 23;
 /// Words of a command, variables of an environment.
 pub const MAX_WORDS: usize = 1024;
+/// Bytes that one log file has at least.
+pub const MIN_LOG_FILE: u64 = 4096;
+/// Log files of one stream.
+pub const MAX_LOG_FILES: u32 = 100;
 /// Attributes of one machine.
 pub const MAX_ATTRIBUTES: usize = 512;
 /// Bytes of one label's value.
@@ -146,7 +151,79 @@ fn task(task: &TaskSpec) -> Checked {
     command("task.command", &task.command)?;
     environment("task.env", &task.env)?;
     task_text("task", &task.command, &task.env)?;
-    span("task.notice", task.notice)
+    files(&task.files)?;
+    span("task.notice", task.notice)?;
+    if let Some(length) = task.max_run {
+        ensure(length.0 > 0, || bad("task.max_run", 0, "1 ms or more"))?;
+        span("task.max_run", length)?;
+    }
+    if let Some(limits) = &task.logs {
+        logs(limits)?;
+    }
+    task.health.as_ref().map_or(Ok(()), |check| health(check, task))
+}
+
+/// Relative, without a way out of the task's folder.
+fn files(files: &BTreeMap<String, String>) -> Checked {
+    list_length("task.files", files.len(), MAX_LIST)?;
+    let bytes: usize = files.iter().map(|(path, text)| path.len() + text.len()).sum();
+    at_most("task.files (bytes)", bytes as u64, MAX_TASK_TEXT as u64)?;
+    files.keys().try_for_each(|path| {
+        let part = |part: &str| !part.is_empty() && part != "." && part != "..";
+        ensure(path.split('/').all(part) && !path.contains('\0'), || {
+            bad("task.files (path)", format!("{path:?}"), "relative, as conf/app.toml, without ..")
+        })
+    })
+}
+
+fn logs(limits: &LogLimits) -> Checked {
+    let LogLimits { file_bytes, files, rate } = *limits;
+    ensure((MIN_LOG_FILE..=MAX_QUANTITY).contains(&file_bytes), || {
+        bad("task.logs.file_bytes", file_bytes, format!("{MIN_LOG_FILE} to {MAX_QUANTITY}"))
+    })?;
+    ensure((1..=MAX_LOG_FILES).contains(&files), || {
+        bad("task.logs.files", files, format!("1 to {MAX_LOG_FILES}"))
+    })?;
+    ensure((1..=MAX_QUANTITY).contains(&rate), || {
+        bad("task.logs.rate", rate, format!("1 to {MAX_QUANTITY}"))
+    })
+}
+
+fn health(check: &HealthCheck, task: &TaskSpec) -> Checked {
+    for (field, value) in [("interval", check.interval), ("timeout", check.timeout)] {
+        let field = format!("task.health.{field}");
+        ensure(value.0 > 0, || bad(&field, 0, "1 ms or more"))?;
+        span(&field, value)?;
+    }
+    span("task.health.start_period", check.start_period)?;
+    ensure(check.failures > 0, || bad("task.health.failures", 0, "1 or more"))?;
+    let given = task.static_ports.len() + usize::from(task.ports);
+    match &check.probe {
+        Probe::Command(words) => {
+            ensure(!words.is_empty(), || bad("task.health.probe.command", "[]", "a program"))?;
+            command("task.health.probe.command", words)?;
+            task_text("task.health.probe", words, &BTreeMap::new())
+        }
+        Probe::Http { port, path } => {
+            let clean = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
+            ensure(clean && path.len() <= MAX_PATTERN, || {
+                let allowed = format!("a path from / on, ASCII, at most {MAX_PATTERN} bytes");
+                bad("task.health.probe.http.path", format!("{path:?}"), allowed)
+            })?;
+            probed_port("task.health.probe.http.port", *port, given)
+        }
+        Probe::Tcp { port } => probed_port("task.health.probe.tcp.port", *port, given),
+    }
+}
+
+fn probed_port(field: &str, port: u8, given: usize) -> Checked {
+    ensure(usize::from(port) < given, || {
+        let allowed = match given {
+            0 => "none: the task asks for no port".to_owned(),
+            _ => format!("0 to {}, counted among the task's ports", given - 1),
+        };
+        bad(field, port, allowed)
+    })
 }
 
 /// Sorted by name, each name once; unbounded amounts are for capacities.
@@ -314,6 +391,8 @@ fn alloc_set(spec: &JobSpec) -> Checked {
         |change: &crate::spec::TaskOverride| change.command.is_some() || change.env.is_some();
     let overridden = spec.overrides.iter().find(|(_, change)| program(change));
     let words = spec.task.command.join(" ");
+    ensure(spec.task.health.is_none(), || bad("task.health", "a check", nothing))?;
+    ensure(spec.task.files.is_empty(), || bad("task.files", spec.task.files.len(), nothing))?;
     ensure(spec.task.command.is_empty(), || bad("task.command", words, nothing))?;
     ensure(spec.task.env.is_empty(), || bad("task.env", spec.task.env.len(), nothing))?;
     ensure(spec.task.packages.is_empty(), || {
@@ -486,6 +565,46 @@ mod tests {
             "labels.a (bytes)",
             "at most 256",
         );
+    }
+
+    #[test]
+    fn health_files_logs_and_lengths() {
+        let with = |probe: Probe, ports: u8| {
+            move |s: &mut JobSpec| {
+                s.task.ports = ports;
+                s.task.health = Some(HealthCheck {
+                    probe,
+                    interval: Span(1),
+                    timeout: Span(1),
+                    start_period: Span::ZERO,
+                    failures: 1,
+                });
+            }
+        };
+        let http = |port, path: &str| Probe::Http { port, path: path.into() };
+        check(with(http(0, "/ok?deep=1"), 1), "", "");
+        check(with(http(0, "ok"), 1), "task.health.probe.http.path", "from / on");
+        check(with(http(0, "/a b"), 1), "task.health.probe.http.path", "ASCII");
+        check(with(http(1, "/"), 1), "task.health.probe.http.port", "0 to 0");
+        check(with(Probe::Tcp { port: 0 }, 0), "task.health.probe.tcp.port", "no port");
+        check(with(Probe::Command(vec![]), 0), "task.health.probe.command", "a program");
+        check(with(Probe::Command(vec!["true".into()]), 0), "", "");
+        let never = |s: &mut JobSpec| {
+            with(Probe::Tcp { port: 0 }, 1)(s);
+            s.task.health.as_mut().unwrap().interval = Span::ZERO;
+        };
+        check(never, "task.health.interval", "1 ms or more");
+        check(|s| s.task.max_run = Some(Span::ZERO), "task.max_run", "1 ms or more");
+        let file = |path: &str| BTreeMap::from([(path.into(), "text".into())]);
+        check(|s| s.task.files = file("conf/app.toml"), "", "");
+        for path in ["", "/etc/passwd", "../up", "a/../b", "a//b", "a/./b", "a\0"] {
+            check(|s| s.task.files = file(path), "task.files (path)", "relative");
+        }
+        let logs = |file_bytes, files, rate| Some(LogLimits { file_bytes, files, rate });
+        check(|s| s.task.logs = logs(4096, 1, 1), "", "");
+        check(|s| s.task.logs = logs(1, 1, 1), "task.logs.file_bytes", "4096 to");
+        check(|s| s.task.logs = logs(4096, 0, 1), "task.logs.files", "1 to 100");
+        check(|s| s.task.logs = logs(4096, 1, 0), "task.logs.rate", "1 to");
     }
 
     #[test]

@@ -101,6 +101,7 @@ fn shared_fields(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
         ("appclass", old.appclass != new.appclass),
         ("labels", old.labels != new.labels),
         ("task.notice", a.notice != b.notice),
+        ("task.health", a.health != b.health),
         ("max_down", old.max_down != new.max_down),
         ("max_update_disruptions", old.max_update_disruptions != new.max_update_disruptions),
         ("restart", old.restart != new.restart),
@@ -119,7 +120,14 @@ fn shared_fields(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
     ];
     let differing = placed.into_iter().filter(|(_, differs)| *differs);
     list.extend(differing.map(|(field, _)| change(field, ChangeClass::MayMove, Effect::Replace)));
-    list.extend(program("task.packages", a.packages != b.packages));
+    let programs = [
+        ("task.packages", a.packages != b.packages),
+        ("task.max_run", a.max_run != b.max_run),
+        ("task.files", a.files != b.files),
+        ("task.user", a.user != b.user),
+        ("task.logs", a.logs != b.logs),
+    ];
+    list.extend(programs.into_iter().filter_map(|(field, differs)| program(field, differs)));
     if a.named != b.named {
         list.push(in_place("task.named", asks_more(&a.named, &b.named)));
     }

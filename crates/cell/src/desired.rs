@@ -7,11 +7,13 @@
 //! ever; one that gets the whole list is right at the next poll.
 
 use crate::device::DeviceGrant;
+use crate::health::HealthCheck;
 use crate::id::{MachineId, TaskId};
+use crate::name::Token;
 use crate::plan::Victim;
 use crate::priority::{AppClass, Priority};
 use crate::resource::Resources;
-use crate::spec::{JobKind, JobSpec, PackageRef};
+use crate::spec::{JobKind, JobSpec, LogLimits, PackageRef};
 use crate::state::State;
 use crate::task::{StopCause, Task, TaskState};
 use crate::time::Span;
@@ -67,6 +69,11 @@ pub struct Work {
     pub alloc: Option<TaskId>,
     /// It starts when these are gone from the machine.
     pub waits_for: Vec<Victim>,
+    pub health: Option<HealthCheck>,
+    pub max_run: Option<Span>,
+    pub files: BTreeMap<String, String>,
+    pub user: Option<Token>,
+    pub logs: Option<LogLimits>,
 }
 
 /// What the agent of `machine` must hold, by task. Nothing for a machine the cell does not have.
@@ -111,6 +118,11 @@ fn action(row: &Task, spec: &JobSpec) -> Action {
         appclass: spec.appclass,
         alloc: row.alloc,
         waits_for,
+        health: spec.task.health.clone(),
+        max_run: spec.task.max_run,
+        files: spec.task.files.clone(),
+        user: spec.task.user.clone(),
+        logs: spec.task.logs,
     }))
 }
 

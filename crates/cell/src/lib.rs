@@ -21,6 +21,7 @@ pub mod encode;
 pub mod ephemeral;
 pub mod event;
 pub mod fit;
+pub mod health;
 pub mod id;
 pub mod index;
 pub mod invariant;

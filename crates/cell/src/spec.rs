@@ -8,6 +8,7 @@
 
 use crate::constraint::Constraint;
 use crate::device::DeviceRequest;
+use crate::health::HealthCheck;
 use crate::label::Labels;
 use crate::name::{JobKey, Name, Token};
 use crate::named::NamedAmount;
@@ -77,6 +78,30 @@ pub struct TaskSpec {
     /// Milliseconds between the warning signal and the kill. Left out: 10,000.
     #[serde(default = "defaults::notice")]
     pub notice: Span,
+    /// How to tell that a task is well. `None`: one that runs is.
+    pub health: Option<HealthCheck>,
+    /// Milliseconds after which an attempt is killed and counts as failed. `None`: never.
+    pub max_run: Option<Span>,
+    /// Small files by their path in the task's folder, written before each start. Left out: none.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
+    /// The machine's account to run as. `None`: that of the machine's agent.
+    pub user: Option<Token>,
+    /// What is kept of each task's output. `None`: as the machine's operator chose.
+    pub logs: Option<LogLimits>,
+}
+
+/// How much of a task's output its machine keeps, of each of its two streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LogLimits {
+    /// Bytes of one file.
+    pub file_bytes: u64,
+    /// Files, the present one included.
+    pub files: u32,
+    /// Bytes a second; more is dropped and counted.
+    pub rate: u64,
 }
 
 /// What differs for one task. `None` means as in the job.

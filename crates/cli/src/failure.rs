@@ -1,6 +1,8 @@
 //! What can go wrong, for people: the cause, then what to type next.
 
 use crate::style;
+use cellwright_agent::identity::IdentityError;
+use cellwright_agent::main_loop::AgentError;
 use cellwright_api::client::ClientError;
 use cellwright_master::serve::ServeError;
 use cellwright_sim::convert::ConvertError;
@@ -194,6 +196,29 @@ impl From<ServeError> for Failure {
                  removed and joins anew"
             }
             _ => "correct the configuration and start again",
+        };
+        Failure::work(&error, next)
+    }
+}
+
+impl From<AgentError> for Failure {
+    fn from(error: AgentError) -> Failure {
+        let next = match &error {
+            AgentError::Config(_) => "correct the configuration and start again",
+            AgentError::Occupied(_) => "stop the other agent, or give this one another data_dir",
+            AgentError::Record(_) | AgentError::Io { .. } => {
+                "see whether data_dir can be written and has room, then start again"
+            }
+        };
+        Failure::work(&error, next)
+    }
+}
+
+impl From<IdentityError> for Failure {
+    fn from(error: IdentityError) -> Failure {
+        let next = match &error {
+            IdentityError::OtherName { .. } => "correct `name`, or join under this machine's name",
+            _ => "join again with a new token: cell agent join TOKEN",
         };
         Failure::work(&error, next)
     }

@@ -15,6 +15,7 @@ mod table;
 use clap::Parser;
 use commands::Success;
 use failure::Failure;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -41,6 +42,10 @@ struct Cli {
 
 /// The one place where exit codes are decided. Wrong usage (2) is clap's.
 fn main() -> ExitCode {
+    // Before anything else: there is one shim for every task, and each is to be small.
+    if let Some(folder) = shim_folder() {
+        return cellwright_agent::shim::run(&folder);
+    }
     let Cli { reach, command } = Cli::parse();
     match command.run(&reach) {
         Ok(Success::Done) => ExitCode::SUCCESS,
@@ -56,4 +61,12 @@ fn main() -> ExitCode {
             ExitCode::from(1)
         }
     }
+}
+
+/// `cell shim FOLDER`, which only agents type.
+fn shim_folder() -> Option<PathBuf> {
+    let mut words = std::env::args_os().skip(1);
+    let verb = words.next()?;
+    let folder = words.next()?;
+    (verb == "shim" && words.next().is_none()).then(|| folder.into())
 }

@@ -10,7 +10,8 @@ use tracing_subscriber::EnvFilter;
 
 const CANNOT: &str = "free memory or threads on this machine, then run it again";
 /// What is logged unless `CELL_LOG` says otherwise: our own parts, and warnings of the rest.
-const LOGGED: &str = "warn,cellwright_master=info,cellwright_scheduler=info,cellwright_store=info";
+const LOGGED: &str = "warn,cellwright_agent=info,cellwright_master=info,cellwright_scheduler=info,\
+                      cellwright_store=info";
 
 /// For a command that asks and prints.
 pub fn ask<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {

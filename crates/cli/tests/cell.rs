@@ -1,5 +1,7 @@
 //! A real cell by the real binary: one process for trying things out, and masters with identities.
 
+#[path = "real/agent.rs"]
+mod agent;
 mod support;
 
 use cellwright_api::client::{Client, JobFilter, PageAt, Settings};

@@ -77,6 +77,11 @@ pub fn task(limits: Resources) -> TaskSpec {
         command: Vec::new(),
         env: BTreeMap::new(),
         notice: Span::seconds(10),
+        health: None,
+        max_run: None,
+        files: BTreeMap::new(),
+        user: None,
+        logs: None,
     }
 }
 

@@ -27,7 +27,8 @@ use cellwright_cell::priority::{AppClass, Band, Priority};
 use cellwright_cell::quota::{Capability, Quota};
 use cellwright_cell::reason::{Misfit, Reason, Refusal};
 use cellwright_cell::resource::{Dimension, Resources, Shortfall};
-use cellwright_cell::spec::{Domain, JobKind, JobSpec, PackageRef};
+use cellwright_cell::health::{HealthCheck, Probe};
+use cellwright_cell::spec::{Domain, JobKind, JobSpec, LogLimits, PackageRef};
 use cellwright_cell::state::State;
 use cellwright_cell::task::{ExitClass, Fate, StopCause, TaskState};
 use cellwright_cell::time::{Span, Time};
@@ -129,6 +130,12 @@ fn pin_states(pins: &mut Pins) {
 }
 
 fn pin_specs(pins: &mut Pins) {
+    let probes = [
+        Probe::Http { port: 1, path: "/ok".into() },
+        Probe::Tcp { port: 2 },
+        Probe::Command(vec!["true".into()]),
+    ];
+    every_variant(pins, "Probe", &probes);
     let operators = [
         Operator::Equal(build::text("debian")),
         Operator::NotEqual(AttributeValue::Integer(7)),
@@ -230,6 +237,17 @@ fn job_spec() -> JobSpec {
     spec.task.packages = vec![package()];
     spec.task.command = vec!["server".into(), "--port".into()];
     spec.task.env.insert("HOME".into(), "/".into());
+    spec.task.files.insert("conf".into(), "text".into());
+    spec.task.max_run = Some(Span(77));
+    spec.task.user = Some(token("www"));
+    spec.task.logs = Some(LogLimits { file_bytes: 5000, files: 4, rate: 300 });
+    spec.task.health = Some(HealthCheck {
+        probe: Probe::Tcp { port: 1 },
+        interval: Span(21),
+        timeout: Span(22),
+        start_period: Span(23),
+        failures: 2,
+    });
     let limits = Some(Resources::new(600, 1 << 30, 1 << 31, 64));
     spec.overrides.insert(1, TaskOverride { limits, command: Some(vec![]), env: None });
     spec.constraints = vec![Constraint {

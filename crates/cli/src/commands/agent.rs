@@ -1,18 +1,25 @@
-//! `cell agent join`: a machine gets its certificate. The agent that will use it is still to be
-//! built; until then virtual ones stand in for it (`cell sim agents`).
+//! `cell agent join`: a machine gets its certificate. `cell agent start`: its agent, in the
+//! foreground.
 
 use super::Success;
 use super::enrol::enrol;
 use crate::failure::Failure;
 use crate::output::print;
 use crate::reach::Reach;
-use crate::server::ask;
+use crate::server::{ask, serve, told_to_stop};
+use cellwright_agent::attempt::ShimProgram;
+use cellwright_agent::config::Config;
+use cellwright_agent::driver::process::ProcessDriver;
+use cellwright_agent::identity::Identity;
+use cellwright_agent::main_loop::{Agent as Machine, AgentError, Farewell};
+use cellwright_api::client::{Client, Settings};
 use cellwright_api::context::{Context, Contexts};
 use cellwright_api::enroll::{JoinKind, JoinRequest, JoinToken};
 use cellwright_api::internal::PROTOCOL;
 use cellwright_api::tls::Trust;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 const NEXT: &str = "ask for a token: cell token create --agent MACHINE";
 
@@ -21,6 +28,15 @@ const NEXT: &str = "ask for a token: cell token create --agent MACHINE";
 pub enum Agent {
     /// Exchange a join token for this machine's certificate
     Join(JoinArgs),
+    /// Run this machine's agent in the foreground
+    Start(StartArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct StartArgs {
+    /// The agent's configuration, as `cell agent join` wrote it
+    #[arg(long, value_name = "FILE", default_value = "/etc/cellwright/agent.toml")]
+    config: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -28,15 +44,18 @@ pub struct JoinArgs {
     /// A join token, made by `cell token create --agent MACHINE`
     token: String,
 
-    /// The file to write: masters, authority, certificate and key
+    /// The configuration to write; masters, authority, certificate and key go beside it, into a
+    /// file of the same name that ends in .identity
     #[arg(long, value_name = "FILE", default_value = "/etc/cellwright/agent.toml")]
     config: PathBuf,
 }
 
 impl Agent {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let Agent::Join(args) = self;
-        args.run(reach)
+        match self {
+            Agent::Join(args) => args.run(reach),
+            Agent::Start(args) => args.run(reach),
+        }
     }
 }
 
@@ -77,14 +96,82 @@ impl JoinArgs {
                 key: Some(key.key),
             },
         );
-        file.save(&self.config).map_err(|error| failed(&error))?;
+        let identity = self.identity()?;
+        file.save(&identity).map_err(|error| failed(&error))?;
+        let text = Config::template(&token.name, &identity);
+        std::fs::write(&self.config, text)
+            .map_err(|source| Failure::Write { what: self.config.display().to_string(), source })?;
         print(&format!(
-            "machine {} may poll cell {}: certificate and key in {}\n\
-             the agent itself is still to come; `cell sim agents` stands in for it\n",
+            "machine {} may poll cell {}: its configuration is {}\n\
+             next: cell agent start --config {}\n",
             token.name,
             answer.cell,
             self.config.display(),
+            self.config.display(),
         ))?;
         Ok(Success::Done)
+    }
+
+    /// Where the certificate and key go. Absolute, for the agent may start elsewhere.
+    fn identity(&self) -> Result<PathBuf, Failure> {
+        let beside = self.config.with_extension("identity");
+        std::path::absolute(&beside)
+            .map_err(|source| Failure::Write { what: beside.display().to_string(), source })
+    }
+}
+
+impl StartArgs {
+    fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        let config = Config::load(&self.config).map_err(AgentError::from)?;
+        let line = Line::open(&config, reach)?;
+        serve(async move {
+            let mut agent = open(config)?;
+            if let Some(identity) = &line.identity {
+                identity.check_name(&agent.machine().name)?;
+            }
+            agent.listen().await?;
+            let masters = line.masters.join(", ");
+            print(&format!("cell agent of {} polls {masters}\n", agent.machine().name))?;
+            if let Some(identity) = line.identity {
+                tokio::spawn(identity.keep_fresh(line.client.clone()));
+            }
+            let stop = async {
+                // Nobody can be told when even signals cannot be heard.
+                let _ = told_to_stop().await;
+                Farewell::LeaveTasks
+            };
+            agent.run(line.client, line.masters, stop).await;
+            Ok(Success::Done)
+        })
+    }
+}
+
+/// The agent of this machine, with the drivers this program has.
+pub fn open(config: Config) -> Result<Machine, Failure> {
+    Ok(Machine::open(config, Arc::new(ProcessDriver), ShimProgram::default())?)
+}
+
+/// How the agent reaches its masters: by its certificate, or an open one in the clear.
+struct Line {
+    client: Client,
+    masters: Vec<String>,
+    identity: Option<Identity>,
+}
+
+impl Line {
+    fn open(config: &Config, reach: &Reach) -> Result<Line, Failure> {
+        if let Some(path) = &config.identity {
+            let identity = Identity::load(path)?;
+            let masters = identity.masters().to_vec();
+            return Ok(Line { client: identity.client()?, masters, identity: Some(identity) });
+        }
+        if reach.masters.is_empty() {
+            return Err(Failure::Usage {
+                message: "the configuration names no identity".into(),
+                next: "cell agent join TOKEN, or --master HOST:PORT of an open master".into(),
+            });
+        }
+        let masters = reach.masters.clone();
+        Ok(Line { client: Client::new(Settings::new(masters.clone()))?, masters, identity: None })
     }
 }

@@ -1,23 +1,31 @@
 //! `cell dev`: a whole cell in one process, for trying things out. An open master on loopback, its
-//! scheduler, and machines that are not there: virtual agents speak the protocol of real ones and
-//! run nothing.
+//! scheduler, and this machine's agent, which runs tasks as plain processes. With `--machines`
+//! there are virtual machines instead: they speak the protocol of real ones and run nothing.
+//!
+//! Stopped by hand, it stops its tasks: nobody wants them left behind after trying things out.
+//! Killed, it leaves them, and finds them again at the next start, as any agent does.
 
-use super::Success;
 use super::fleet::{FleetArgs, Papers};
 use super::parse::{cores, size};
 use super::scheduler::{SchedulerArgs, run_scheduler};
+use super::{Success, agent};
 use crate::failure::Failure;
 use crate::output::print;
 use crate::server::{serve, told_to_stop};
+use cellwright_agent::config::Config as AgentConfig;
+use cellwright_agent::main_loop::{Agent, AgentError, Farewell};
 use cellwright_api::client::{Client, Settings};
 use cellwright_master::config::Config;
 use cellwright_master::serve::{Access, Running, run_master};
+use cellwright_sim::fleet::Fleet;
 use cellwright_store::Role;
 use clap::Args;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
-/// A cell for trying things out: open master, scheduler and virtual machines in one process
+/// A cell for trying things out: open master, scheduler and this machine's agent in one process
 #[derive(Debug, Args)]
 pub struct DevArgs {
     /// Where the cell is kept; it is there again at the next start
@@ -28,10 +36,9 @@ pub struct DevArgs {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070")]
     listen: SocketAddr,
 
-    /// Virtual machines
-    #[arg(long, value_name = "N", default_value_t = 3,
-          value_parser = clap::value_parser!(u32).range(0..=20_000))]
-    machines: u32,
+    /// So many virtual machines, which run nothing, instead of this one
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=20_000))]
+    machines: Option<u32>,
 
     /// Cores of each virtual machine
     #[arg(long, value_name = "CORES", default_value = "4", value_parser = cores)]
@@ -42,10 +49,39 @@ pub struct DevArgs {
     ram: u64,
 }
 
+/// The configuration of this machine's agent.
+const AGENT: &str = "name = \"local\"\nlisten = \"127.0.0.1:0\"";
+
+/// The machines of the cell.
+enum Machines {
+    Virtual(Fleet),
+    Real { stop: oneshot::Sender<()>, done: JoinHandle<()> },
+}
+
+impl Machines {
+    /// Tasks get their notice. Whoever does not want to wait asks again, and leaves them running.
+    async fn stop(self) -> Result<(), Failure> {
+        let (stop, done) = match self {
+            Machines::Virtual(fleet) => {
+                drop(fleet);
+                return Ok(());
+            }
+            Machines::Real { stop, done } => (stop, done),
+        };
+        drop(stop);
+        eprintln!("stopping the tasks of this machine; once more leaves them running");
+        tokio::select! {
+            // The agent's own end, good or bad, is an end.
+            _ = done => Ok(()),
+            told = told_to_stop() => told,
+        }
+    }
+}
+
 impl DevArgs {
     /// A master and a scheduler without machines.
     pub fn bare(data_dir: PathBuf, listen: SocketAddr) -> DevArgs {
-        DevArgs { data_dir, listen, machines: 0, cpu: 4000, ram: 16 << 30 }
+        DevArgs { data_dir, listen, machines: Some(0), cpu: 4000, ram: 16 << 30 }
     }
 
     pub fn run(self) -> Result<Success, Failure> {
@@ -77,27 +113,57 @@ impl DevArgs {
         let mut status = running.handle().replica().watch();
         drop(status.wait_for(|status| status.role == Role::Leader).await);
         let client = Client::new(Settings::new(vec![address.clone()]))?;
-        let scheduler = tokio::spawn(run_scheduler(SchedulerArgs::in_process(name), client));
-        let fleet = FleetArgs::plain("dev", self.machines, self.cpu, self.ram);
-        let fleet = fleet.start(vec![address.clone()], &Papers::None)?;
+        let scheduler =
+            tokio::spawn(run_scheduler(SchedulerArgs::in_process(name), client.clone()));
+        let machines = self.machines(&client, &address).await?;
         print(&self.welcome(&running, &address))?;
         told_to_stop().await?;
+        machines.stop().await?;
         scheduler.abort();
-        drop(fleet);
         running.stop().await;
         Ok(Success::Done)
     }
 
+    async fn machines(&self, client: &Client, address: &str) -> Result<Machines, Failure> {
+        let masters = vec![address.to_owned()];
+        if let Some(number) = self.machines {
+            let fleet = FleetArgs::plain("dev", number, self.cpu, self.ram);
+            return Ok(Machines::Virtual(fleet.start(masters, &Papers::None)?));
+        }
+        let mut agent = self.agent()?;
+        agent.listen().await?;
+        let (stop, stopped) = oneshot::channel();
+        let farewell = async {
+            // Dropped unsent is as good as told.
+            let _ = stopped.await;
+            Farewell::StopTasks
+        };
+        let done = tokio::spawn(agent.run(client.clone(), masters, farewell));
+        Ok(Machines::Real { stop, done })
+    }
+
+    fn agent(&self) -> Result<Agent, Failure> {
+        let folder = self.data_dir.join("agent");
+        std::fs::create_dir_all(&folder)
+            .map_err(|source| Failure::Write { what: folder.display().to_string(), source })?;
+        let mut config = AgentConfig::parse(AGENT).map_err(AgentError::from)?;
+        config.data_dir = folder;
+        agent::open(config)
+    }
+
     fn welcome(&self, running: &Running, address: &str) -> String {
         let program = std::env::args().next().unwrap_or_else(|| "cell".into());
-        let machines = crate::format::counted(u64::from(self.machines), "virtual machine");
+        let machines = match self.machines {
+            Some(number) => crate::format::counted(u64::from(number), "virtual machine"),
+            None => "this machine".to_owned(),
+        };
         format!(
             "cell dev serves {} with {machines}; its data is in {}\n\
              everybody on this computer may do everything with it; stop it with ctrl-c\n\
              next, in another terminal:\n\
              \x20 {program} --master {address} job run examples/hello.json\n\
              \x20 {program} --master {address} job status dev/hello\n\
-             \x20 {program} --master {address} events\n",
+             \x20 {program} --master {address} logs dev/hello\n",
             running.url(),
             self.data_dir.display(),
         )

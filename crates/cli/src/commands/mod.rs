@@ -12,6 +12,7 @@ mod explain;
 mod fits;
 mod fleet;
 mod job;
+mod logs;
 mod machine;
 mod master;
 mod pack;
@@ -57,6 +58,7 @@ pub enum Command {
     Machine(machine::Machine),
     Explain(explain::ExplainArgs),
     Events(events::EventsArgs),
+    Logs(logs::LogsArgs),
     #[command(subcommand)]
     User(user::User),
     #[command(subcommand)]
@@ -100,6 +102,7 @@ impl Command {
             Command::Machine(verb) => verb.run(reach),
             Command::Explain(args) => args.run(reach),
             Command::Events(args) => args.run(reach),
+            Command::Logs(args) => args.run(reach),
             Command::User(verb) => verb.run(reach),
             Command::Quota(verb) => verb.run(reach),
             Command::Token(verb) => verb.run(reach),

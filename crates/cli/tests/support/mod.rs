@@ -126,6 +126,12 @@ impl Running {
         self.child.wait().expect("it is gone");
     }
 
+    /// Waits until it ends by itself, and well.
+    pub fn ended(mut self) {
+        let ended = self.child.wait().expect("it ends");
+        assert!(ended.success(), "{ended}");
+    }
+
     /// As an operator would.
     pub fn stop(mut self) {
         let pid = self.child.id().to_string();

@@ -1,0 +1,272 @@
+//! The agent's end of one attempt: has its folder made ready, starts its shim, stays on the line
+//! with it, and learns its end. Works the same for a shim that was just started and for one that an
+//! earlier agent left behind.
+//!
+//! Whatever the agent dies of and whenever, what is on disk says how to go on:
+//!
+//! | `exit` | lock held | `begun` | then |
+//! |---|---|---|---|
+//! | yes | | | it has ended |
+//! | no | yes | | a shim lives: talk to it |
+//! | no | no | yes | its shim died: what it left behind is killed, and it is gone |
+//! | no | no | no | it never began: start a shim |
+
+use crate::boot;
+use crate::core::{Attempt, End, Health};
+use crate::proc;
+use crate::record::{self, Keep, RecordError};
+use crate::shim::protocol::{Begun, Cause, EXIT, Exit, Request, SOCKET, Status};
+use crate::shim::{self, begun_in, exit_of, is_alive};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::process::Command;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+/// Between two looks at a shim that is there and does not answer yet.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long a new shim may take to say that it is ready before it is looked for.
+const READY_WITHIN: Duration = Duration::from_secs(10);
+/// Shims that did not begin, after which the attempt is given up.
+const TRIES: u32 = 3;
+/// The running program itself, even when its file has been replaced since.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// What is heard of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    Status(Status),
+    Health(Health),
+    /// The last that is heard.
+    Ended(End, String),
+}
+
+/// How a shim is started.
+#[derive(Clone, Debug)]
+pub struct ShimProgram {
+    pub program: PathBuf,
+    /// Come before the folder.
+    pub arguments: Vec<String>,
+}
+
+impl Default for ShimProgram {
+    fn default() -> ShimProgram {
+        ShimProgram { program: OWN_PROGRAM.into(), arguments: vec!["shim".into()] }
+    }
+}
+
+/// Follows the attempt in `folder` to its end; starts a shim when none ever began.
+pub async fn follow(
+    attempt: Attempt,
+    folder: PathBuf,
+    program: ShimProgram,
+    mut requests: mpsc::UnboundedReceiver<Request>,
+    heard: mpsc::UnboundedSender<(Attempt, Heard)>,
+) {
+    let mut tries = 0;
+    // Said before anybody was there to hear it.
+    let mut unsaid: Vec<Request> = Vec::new();
+    let ended = loop {
+        while let Ok(request) = requests.try_recv() {
+            unsaid.push(request);
+        }
+        match standing(&folder) {
+            Err(error) => break end(&folder, Cause::Lost(error.to_string())),
+            Ok(Standing::Ended(exit)) => break exit,
+            Ok(Standing::Alive) => match connect(&folder).await {
+                Ok(stream) => {
+                    talk(stream, attempt, &mut requests, &mut unsaid, &heard).await;
+                }
+                Err(_) => sleep(LOOK_AGAIN).await,
+            },
+            Ok(Standing::Orphaned(begun)) => {
+                sweep(&begun).await;
+                break end(&folder, Cause::Lost("its shim died".into()));
+            }
+            Ok(Standing::Unbegun) => {
+                let over = match tries {
+                    _ if unsaid.iter().any(ends) => Some(Cause::Told),
+                    TRIES.. => Some(not_started("its shim does not begin; see shim.log")),
+                    _ => start_shim(&folder, &program)
+                        .await
+                        .err()
+                        .map(|error| not_started(&format!("its shim cannot be started: {error}"))),
+                };
+                tries += 1;
+                // A slow shim that begins now after all is found at the next look.
+                if let Some(exit) = over.and_then(|cause| give_up(&folder, cause)) {
+                    break exit;
+                }
+            }
+        }
+    };
+    // The loop that wanted to hear it may have ended.
+    let _ = heard.send((attempt, Heard::Ended(ended.end(), words(&ended))));
+}
+
+fn ends(request: &Request) -> bool {
+    matches!(request, Request::Stop { .. } | Request::Kill)
+}
+
+enum Standing {
+    Ended(Exit),
+    Alive,
+    Orphaned(Begun),
+    Unbegun,
+}
+
+/// The order of the looks matters: a shim writes its end before it lets go of the lock.
+fn standing(folder: &Path) -> Result<Standing, RecordError> {
+    let io = |why| RecordError::Io { path: folder.to_owned(), why };
+    let is_alive = is_alive(folder).map_err(io)?;
+    if let Some(exit) = exit_of(folder)? {
+        return Ok(Standing::Ended(exit));
+    }
+    if is_alive {
+        return Ok(Standing::Alive);
+    }
+    Ok(begun_in(folder)?.map_or(Standing::Unbegun, Standing::Orphaned))
+}
+
+/// A socket's address is short and a folder's path may not be: it is reached through the folder.
+async fn connect(folder: &Path) -> io::Result<UnixStream> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let held = rustix::fs::open(folder, flags, Mode::empty())?;
+    UnixStream::connect(format!("/proc/self/fd/{}/{SOCKET}", held.as_raw_fd())).await
+}
+
+/// Until the line is cut.
+async fn talk(
+    stream: UnixStream,
+    attempt: Attempt,
+    requests: &mut mpsc::UnboundedReceiver<Request>,
+    unsaid: &mut Vec<Request>,
+    heard: &mpsc::UnboundedSender<(Attempt, Heard)>,
+) {
+    let (from, mut to) = stream.into_split();
+    let mut lines = BufReader::new(from).lines();
+    for request in std::mem::take(unsaid) {
+        if say(&mut to, &request).await.is_err() {
+            unsaid.push(request);
+        }
+    }
+    loop {
+        tokio::select! {
+            line = lines.next_line() => {
+                let Ok(Some(line)) = line else { return };
+                match serde_json::from_str::<Status>(&line) {
+                    Ok(status) => drop(heard.send((attempt, Heard::Status(status)))),
+                    Err(error) => tracing::warn!(%attempt, %error, "a shim says what is no status"),
+                }
+            }
+            request = requests.recv() => {
+                // The agent ends; its shims do not.
+                let Some(request) = request else { return std::future::pending().await };
+                if say(&mut to, &request).await.is_err() {
+                    unsaid.push(request);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn say(to: &mut tokio::net::unix::OwnedWriteHalf, request: &Request) -> io::Result<()> {
+    let line = serde_json::to_string(request).map_err(io::Error::other)?;
+    to.write_all((line + "\n").as_bytes()).await
+}
+
+/// Starts a shim and waits until it can be talked to, has ended, or takes its time.
+async fn start_shim(folder: &Path, shim: &ShimProgram) -> io::Result<()> {
+    let log = OpenOptions::new().append(true).create(true).open(folder.join("shim.log"))?;
+    let mut child = Command::new(&shim.program)
+        .args(&shim.arguments)
+        .arg(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()?;
+    if let Some(out) = child.stdout.take() {
+        let mut line = String::new();
+        let mut out = BufReader::new(out);
+        // Whatever comes of it, the next look says how things stand.
+        let _ = timeout(READY_WITHIN, out.read_line(&mut line)).await;
+    }
+    // Reaped when it ends; it ends with its task.
+    tokio::spawn(async move { child.wait().await });
+    Ok(())
+}
+
+/// Kills what a dead shim left behind: it is in the shim's session, or below something that is.
+/// What had moved to a session of its own *and* lost its parents is out of reach without control
+/// groups.
+async fn sweep(begun: &Begun) {
+    // Given up by an agent that died before it wrote so: there never was a shim.
+    while begun.shim > 0 {
+        let all = proc::all();
+        // The number belongs to a stranger, so nobody is left in the session it named.
+        if all.get(&begun.shim).is_some_and(|now| now.born != begun.born) {
+            return;
+        }
+        let own = |process: &&proc::Process| {
+            process.session == begun.shim && process.born >= begun.born && !process.is_zombie
+        };
+        let mut left: Vec<i32> = Vec::new();
+        for process in all.values().filter(own) {
+            left.push(process.pid);
+            left.extend(proc::below(&all, process.pid).iter().map(|below| below.pid));
+        }
+        if left.is_empty() {
+            return;
+        }
+        for pid in left.into_iter().filter_map(Pid::from_raw) {
+            // Gone meanwhile is what is wanted.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn not_started(why: &str) -> Cause {
+    Cause::CouldNotStart(why.to_owned())
+}
+
+/// Ends an attempt that never began, by beginning it: no shim can any more. Nothing when one was
+/// faster.
+pub fn give_up(folder: &Path, cause: Cause) -> Option<Exit> {
+    match shim::claim(folder, &Begun { shim: 0, born: 0 }) {
+        Ok(true) => Some(end(folder, cause)),
+        Ok(false) => None,
+        Err(error) => {
+            // Without a disk no shim begins either.
+            tracing::error!(%error, "an attempt cannot be given up");
+            Some(end(folder, cause))
+        }
+    }
+}
+
+/// Writes down an end that no shim has written, so that the next agent finds the same.
+pub fn end(folder: &Path, cause: Cause) -> Exit {
+    let exit = Exit { code: None, signal: None, cause, started: None, ended: boot::now() };
+    if let Err(error) = record::write(&folder.join(EXIT), &exit, Keep::PowerCut) {
+        tracing::error!(%error, "an end cannot be written");
+    }
+    exit
+}
+
+fn words(exit: &Exit) -> String {
+    match (&exit.cause, exit.code, exit.signal) {
+        (Cause::CouldNotStart(why) | Cause::Lost(why), _, _) => why.clone(),
+        (cause, Some(code), _) => format!("exit code {code}, {cause:?}"),
+        (cause, _, Some(signal)) => format!("signal {signal}, {cause:?}"),
+        (cause, None, None) => format!("{cause:?}"),
+    }
+}

@@ -1,0 +1,90 @@
+//! Which life of the machine this is. A reboot is told by the kernel's boot id: what ran before it
+//! is dead, whatever the records say. The number of the life grows from one to the next, so that
+//! the masters can refuse what an earlier one says.
+//!
+//! All times in the agent are milliseconds on the boot clock, which goes on while the machine
+//! sleeps and is not set by anybody: leases are safe on it, and shims and agents read the same one.
+
+use crate::record::{self, Keep, RecordError};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Life {
+    pub boot_id: String,
+    pub incarnation: u64,
+}
+
+/// Milliseconds since the machine booted.
+#[must_use]
+pub fn now() -> u64 {
+    let at = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(at.tv_sec).unwrap_or(0);
+    seconds * 1000 + u64::try_from(at.tv_nsec).unwrap_or(0) / 1_000_000
+}
+
+/// The kernel's name for this boot.
+///
+/// # Errors
+/// When `/proc` does not say.
+pub fn boot_id() -> std::io::Result<String> {
+    std::fs::read_to_string(BOOT_ID).map(|text| text.trim().to_owned())
+}
+
+/// The life that follows `before` on a machine that booted as `boot_id`. Where nothing is known of
+/// the past, the wall clock gives a number that an earlier life is unlikely to have had.
+#[must_use]
+pub fn next_life(before: Option<&Life>, boot_id: &str, wall_millis: u64) -> Life {
+    let incarnation = match before {
+        Some(life) if life.boot_id == boot_id => life.incarnation,
+        Some(life) => wall_millis.max(life.incarnation + 1),
+        None => wall_millis,
+    };
+    Life { boot_id: boot_id.to_owned(), incarnation }
+}
+
+/// Reads the last life from `path` and writes the present one. Says whether the machine booted in
+/// between.
+///
+/// # Errors
+/// When the record cannot be read or written. A damaged one counts as none: every number that can
+/// be in it is below the clock's.
+pub fn begin(path: &Path) -> Result<(Life, bool), RecordError> {
+    let before = match record::read::<Life>(path) {
+        Ok(before) => before,
+        Err(RecordError::Damaged { .. }) => None,
+        Err(error) => return Err(error),
+    };
+    let io = |why| RecordError::Io { path: BOOT_ID.into(), why };
+    let boot_id = boot_id().map_err(io)?;
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let wall = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
+    let life = next_life(before.as_ref(), &boot_id, wall);
+    let rebooted = before.as_ref().is_some_and(|old| old.boot_id != life.boot_id);
+    if before.as_ref() != Some(&life) {
+        record::write(path, &life, Keep::PowerCut)?;
+    }
+    Ok((life, rebooted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_life_ends_with_the_boot_and_numbers_only_grow() {
+        let life = |boot: &str, incarnation| Life { boot_id: boot.into(), incarnation };
+        let check = |before: Option<Life>, boot: &str, wall, want| {
+            assert_eq!(next_life(before.as_ref(), boot, wall), life(boot, want));
+        };
+        check(None, "a", 500, 500);
+        check(Some(life("a", 500)), "a", 900, 500);
+        check(Some(life("a", 500)), "b", 900, 900);
+        // A clock that was set back makes no number small.
+        check(Some(life("a", 500)), "b", 7, 501);
+    }
+}

@@ -1,0 +1,226 @@
+//! The agent's configuration: a file in TOML, written by `cell agent join` and by people. What is
+//! left out is found on the machine or has the default stated at the field; a key nobody knows is
+//! refused.
+
+use crate::folder::Keeping;
+use crate::shim::protocol::LogSettings;
+use cellwright_cell::constraint::Attributes;
+use cellwright_cell::label::Labels;
+use cellwright_cell::machine::PortRange;
+use cellwright_cell::name::{Name, Token};
+use cellwright_cell::named::NamedAmount;
+use cellwright_cell::resource::Resources;
+use serde::Deserialize;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Why a configuration is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("{}: {why}", path.display())]
+    Io { path: PathBuf, why: io::Error },
+    #[error("{0}")]
+    Text(String),
+    #[error("{field}: {value}; allowed: {allowed}")]
+    Field { field: String, value: String, allowed: String },
+    #[error("this machine: {0}")]
+    Machine(String),
+    #[error("this machine does not say how much {0} it has: {1}; say it under [capacity]")]
+    Discover(&'static str, io::Error),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The machine's name in the cell. Left out: the host's.
+    pub name: Option<Name>,
+    /// Where the agent keeps its state and its tasks' folders.
+    #[serde(default = "default_data")]
+    pub data_dir: PathBuf,
+    /// The file with masters, authority, certificate and key, as `cell agent join` writes it.
+    pub identity: Option<PathBuf>,
+    /// Where people on this machine can ask for the output of tasks. Left out: nowhere.
+    pub listen: Option<SocketAddr>,
+    /// Left out: what the kernel says.
+    pub capacity: Option<Resources>,
+    /// Kept for the system. Left out: nothing.
+    pub reserve: Option<Resources>,
+    pub rack: Option<Token>,
+    pub power: Option<Token>,
+    #[serde(default)]
+    pub labels: Labels,
+    #[serde(default)]
+    pub attributes: Attributes,
+    #[serde(default)]
+    pub named: Vec<NamedAmount>,
+    /// Left out: 20000 to 31999.
+    pub ports: Option<PortRange>,
+    #[serde(default)]
+    pub logs: Logs,
+    #[serde(default)]
+    pub ended: Ended,
+}
+
+/// How much of a task's output is kept, of each of its two streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Logs {
+    pub file_bytes: u64,
+    pub files: u32,
+    /// Bytes a second.
+    pub rate: u64,
+}
+
+impl Default for Logs {
+    fn default() -> Logs {
+        Logs { file_bytes: 10 << 20, files: 3, rate: 4 << 20 }
+    }
+}
+
+/// How long, and how much, of attempts that are over is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ended {
+    pub seconds: u64,
+    pub bytes: u64,
+}
+
+impl Default for Ended {
+    fn default() -> Ended {
+        Ended { seconds: 24 * 3600, bytes: 1 << 30 }
+    }
+}
+
+fn default_data() -> PathBuf {
+    "/var/lib/cellwright/agent".into()
+}
+
+impl Config {
+    /// # Errors
+    /// When it is not TOML, or says what cannot be.
+    pub fn parse(text: &str) -> Result<Config, ConfigError> {
+        let config: Config =
+            toml::from_str(text).map_err(|error| ConfigError::Text(error.to_string()))?;
+        let least = [
+            ("logs.file_bytes", config.logs.file_bytes, 4096),
+            ("logs.files", u64::from(config.logs.files), 1),
+            ("logs.rate", config.logs.rate, 1),
+        ];
+        for (field, value, least) in least {
+            if value < least {
+                let allowed = format!("{least} or more");
+                return Err(ConfigError::Field {
+                    field: field.into(),
+                    value: value.to_string(),
+                    allowed,
+                });
+            }
+        }
+        if let Some(address) = config.listen.filter(|address| !address.ip().is_loopback()) {
+            return Err(ConfigError::Field {
+                field: "listen".into(),
+                value: address.to_string(),
+                allowed: "a loopback address: whoever reaches it may read".into(),
+            });
+        }
+        Ok(config)
+    }
+
+    /// # Errors
+    /// When it cannot be read, or says what cannot be.
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|why| ConfigError::Io { path: path.to_owned(), why })?;
+        Config::parse(&text)
+    }
+
+    /// A new file, for people to change.
+    #[must_use]
+    pub fn template(name: &Name, identity: &Path) -> String {
+        let text = |value: &str| toml::Value::String(value.to_owned()).to_string();
+        format!(
+            "# Configuration of a cellwright agent. Amounts are thousandths of cores, bytes, and\n\
+             # bytes a second. A key that is left out has the value shown here.\n\
+             \n\
+             # The machine's name in the cell, as in its certificate.\n\
+             name = {}\n\
+             \n\
+             # Masters, authority, certificate and key.\n\
+             identity = {}\n\
+             \n\
+             # Where the agent keeps its state and its tasks' folders.\n\
+             # data_dir = {}\n\
+             \n\
+             # Failure domains, and what jobs can ask for.\n\
+             # rack = \"r1\"\n\
+             # power = \"p1\"\n\
+             # labels = {{ tier = \"front\" }}\n\
+             # attributes = {{ ssd = 1 }}\n\
+             \n\
+             # Where people on this machine can ask for the output of tasks (`cell logs`).\n\
+             # listen = \"127.0.0.1:7071\"\n\
+             \n\
+             # Kept for the system, of what the machine has.\n\
+             # reserve = {{ cpu = 0, ram = 0, disk = 0 }}\n\
+             \n\
+             # Of each task's output: bytes of a file, files, and bytes a second.\n\
+             # logs = {{ file_bytes = 10485760, files = 3, rate = 4194304 }}\n\
+             \n\
+             # How long and how much of attempts that are over is kept.\n\
+             # ended = {{ seconds = 86400, bytes = 1073741824 }}\n",
+            text(name.as_str()),
+            text(&identity.display().to_string()),
+            text(&default_data().display().to_string()),
+        )
+    }
+
+    #[must_use]
+    pub fn log_settings(&self) -> LogSettings {
+        let Logs { file_bytes, files, rate } = self.logs;
+        LogSettings { file_bytes, files, rate }
+    }
+
+    #[must_use]
+    pub fn keeping(&self) -> Keeping {
+        Keeping { time: Duration::from_secs(self.ended.seconds), bytes: self.ended.bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_template_says_what_the_defaults_are() {
+        let name = Name::new("m7").unwrap();
+        let text = Config::template(&name, Path::new("/etc/x"));
+        let plain = Config::parse(&text).unwrap();
+        assert_eq!(
+            (plain.name.clone(), plain.identity.clone()),
+            (Some(name), Some("/etc/x".into()))
+        );
+        let shown = |line: &str| ["data_dir", "logs", "ended"].iter().any(|k| line.starts_with(k));
+        let lines = text.lines().map(|line| match line.strip_prefix("# ") {
+            Some(rest) if shown(rest) && rest.contains(" = ") => rest,
+            _ => line,
+        });
+        let spelt_out: Vec<&str> = lines.collect();
+        assert_eq!(Config::parse(&spelt_out.join("\n")).unwrap(), plain);
+        assert_ne!(spelt_out.join("\n").trim(), text.trim());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let check = |text: &str, part: &str| {
+            let error = Config::parse(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        };
+        check("colour = 1", "colour");
+        check("name = \"M7\"", "M7");
+        check("listen = \"10.0.0.1:80\"", "listen: 10.0.0.1:80; allowed: a loopback address");
+        check("logs = { files = 0 }", "logs.files: 0; allowed: 1 or more");
+        check("logs = { file_bytes = 9 }", "logs.file_bytes: 9; allowed: 4096 or more");
+    }
+}

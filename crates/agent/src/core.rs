@@ -1,0 +1,244 @@
+//! What the agent does next, as a function of its orders, what it sees and the time. No input, no
+//! output: the loop around it does what is said here and has no choices left.
+//!
+//! The rules:
+//! * an attempt is started once, when nothing of the same task lives here, those whose room it
+//!   takes are gone, its alloc is held and its lease has time left;
+//! * what lives and is not listed is killed; what is told to stop gets its notice;
+//! * an end is kept, and told at every poll, until orders come that no longer list it;
+//! * with no orders at all nobody is touched.
+//!
+//! Restarts are not decided here: a failed attempt is reported, and the masters order the next one,
+//! with back-off, here or elsewhere. Rejected: restarting on the machine first. Two places would
+//! count failures, and a task that crashes its machine would be kept on it.
+
+use cellwright_cell::desired::{Action as Order, DesiredTask};
+use cellwright_cell::id::TaskId;
+use cellwright_cell::observed::{ObservedState, ObservedTask};
+use cellwright_cell::plan::Victim;
+use cellwright_cell::task::ExitClass;
+use cellwright_cell::time::Span;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// One try at running one task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Attempt {
+    pub task: TaskId,
+    pub number: u32,
+}
+
+impl Attempt {
+    #[must_use]
+    pub fn of(order: &DesiredTask) -> Attempt {
+        Attempt { task: order.task, number: order.attempt }
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.task.0, self.number)
+    }
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    Finished,
+    Failed(ExitClass),
+    /// Told to stop, or gone without an end that anybody saw.
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Has not said yet that it is well, and has time left to do so.
+    Starting,
+    Well,
+    Ill,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Preparing,
+    Running(Health),
+    Ended(End),
+}
+
+/// What an attempt was told, mildest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Told {
+    #[default]
+    Nothing,
+    Stop,
+    Kill,
+}
+
+/// One attempt as it is seen on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub phase: Phase,
+    pub told: Told,
+    /// Holds room and runs nothing.
+    pub is_alloc: bool,
+    /// The alloc it is in.
+    pub alloc: Option<TaskId>,
+    /// When its shim kills it unless the lease is renewed.
+    pub lease_until: Option<u64>,
+}
+
+impl Seen {
+    #[must_use]
+    pub fn lives(&self) -> bool {
+        !matches!(self.phase, Phase::Ended(_))
+    }
+}
+
+pub type AllSeen = BTreeMap<Attempt, Seen>;
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    Start {
+        order: Box<DesiredTask>,
+        lease_until: Option<u64>,
+    },
+    /// Warn, wait, kill.
+    Stop {
+        attempt: Attempt,
+        notice: Span,
+    },
+    Kill {
+        attempt: Attempt,
+    },
+    Renew {
+        attempt: Attempt,
+        until: u64,
+    },
+    /// The masters know its end.
+    Forget {
+        attempt: Attempt,
+    },
+}
+
+pub struct View<'a> {
+    /// Nothing until some were taken.
+    pub orders: Option<&'a [DesiredTask]>,
+    pub seen: &'a AllSeen,
+    /// When the leader is known to have heard of this machine, on the boot clock.
+    pub heard: Option<u64>,
+    pub now: u64,
+}
+
+/// The actions that bring what is seen towards what is ordered. Done and seen, they are not said
+/// again.
+#[must_use]
+pub fn decide(view: &View<'_>) -> Vec<Action> {
+    let Some(orders) = view.orders else { return Vec::new() };
+    let wanted: BTreeMap<Attempt, &DesiredTask> =
+        orders.iter().map(|order| (Attempt::of(order), order)).collect();
+    let present = view.seen.iter().filter_map(|(attempt, seen)| {
+        let order = wanted.get(attempt).copied();
+        view.for_present(*attempt, seen, order)
+    });
+    let absent = wanted.iter().filter(|(attempt, _)| !view.seen.contains_key(attempt));
+    let starts = absent.filter_map(|(attempt, order)| view.for_absent(*attempt, order));
+    present.chain(starts).collect()
+}
+
+impl View<'_> {
+    fn for_present(
+        &self,
+        attempt: Attempt,
+        seen: &Seen,
+        order: Option<&DesiredTask>,
+    ) -> Option<Action> {
+        let Some(order) = order else {
+            let kill = seen.told < Told::Kill && !self.is_occupied(attempt.task, seen);
+            return match seen.lives() {
+                true => kill.then_some(Action::Kill { attempt }),
+                false => Some(Action::Forget { attempt }),
+            };
+        };
+        if !seen.lives() {
+            return None;
+        }
+        if let Order::Stop { notice, .. } = order.action {
+            let stop = seen.told < Told::Stop && !self.is_occupied(attempt.task, seen);
+            return stop.then_some(Action::Stop { attempt, notice });
+        }
+        let until = self.lease_until(order)?;
+        let later = seen.lease_until.is_none_or(|known| until > known);
+        (later && seen.told == Told::Nothing).then_some(Action::Renew { attempt, until })
+    }
+
+    fn for_absent(&self, attempt: Attempt, order: &DesiredTask) -> Option<Action> {
+        let (waits_for, alloc) = match &order.action {
+            Order::Run(work) => (&work.waits_for, work.alloc),
+            Order::Hold { waits_for, .. } => (waits_for, None),
+            // Never got here, or is gone: missing from the report says so.
+            Order::Stop { .. } => return None,
+        };
+        let lease_until = self.lease_until(order);
+        let has_time = match order.lease {
+            Some(_) => lease_until.is_some_and(|until| until > self.now),
+            None => true,
+        };
+        let free = !self.lives_here(attempt.task)
+            && !waits_for.iter().any(|victim| self.is_live(victim))
+            && alloc.is_none_or(|alloc| self.is_held(alloc));
+        let order = Box::new(order.clone());
+        (free && has_time).then_some(Action::Start { order, lease_until })
+    }
+
+    fn lease_until(&self, order: &DesiredTask) -> Option<u64> {
+        Some(self.heard?.saturating_add(order.lease?.0))
+    }
+
+    fn attempts_of(&self, task: TaskId) -> impl Iterator<Item = &Seen> {
+        let all = Attempt { task, number: 0 }..=Attempt { task, number: u32::MAX };
+        self.seen.range(all).map(|(_, seen)| seen)
+    }
+
+    fn lives_here(&self, task: TaskId) -> bool {
+        self.attempts_of(task).any(Seen::lives)
+    }
+
+    fn is_held(&self, alloc: TaskId) -> bool {
+        self.attempts_of(alloc).any(|seen| matches!(seen.phase, Phase::Running(_)))
+    }
+
+    fn is_live(&self, victim: &Victim) -> bool {
+        let attempt = Attempt { task: victim.task, number: victim.attempt };
+        self.seen.get(&attempt).is_some_and(Seen::lives)
+    }
+
+    /// An alloc goes after everything in it.
+    fn is_occupied(&self, task: TaskId, seen: &Seen) -> bool {
+        seen.is_alloc && self.seen.values().any(|s| s.alloc == Some(task) && s.lives())
+    }
+}
+
+/// Everything that is seen, as the masters are told.
+#[must_use]
+pub fn report(seen: &AllSeen) -> Vec<ObservedTask> {
+    let told = |(attempt, seen): (&Attempt, &Seen)| ObservedTask {
+        task: attempt.task,
+        attempt: attempt.number,
+        state: match seen.phase {
+            Phase::Preparing | Phase::Running(Health::Starting) => ObservedState::Preparing,
+            Phase::Running(Health::Well) => ObservedState::Running { healthy: true },
+            Phase::Running(Health::Ill) => ObservedState::Running { healthy: false },
+            Phase::Ended(End::Finished) => ObservedState::Finished,
+            Phase::Ended(End::Failed(exit)) => ObservedState::Failed(exit),
+            Phase::Ended(End::Gone) => ObservedState::Stopped,
+        },
+    };
+    seen.iter().map(told).collect()
+}
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;

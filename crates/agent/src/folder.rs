@@ -1,0 +1,284 @@
+//! Where things are in the agent's folder, and the folder of each attempt:
+//!
+//! | path | what |
+//! |---|---|
+//! | `life`, `orders` | which boot this is; the newest orders |
+//! | `tasks/TASK-ATTEMPT` | one attempt, until the masters know its end |
+//! | … `order`, `launch` | what was ordered; what the shim runs |
+//! | … `lock`, `begun`, `exit`, `shim.sock`, `shim.log` | the shim's |
+//! | … `logs` | the program's output |
+//! | … `work` | the program's own folder; an alloc's is shared by the tasks inside |
+//! | `ended/TASK-ATTEMPT` | order, end and logs of attempts that are over, for a while |
+
+use crate::core::Attempt;
+use crate::output::Found;
+use crate::record::{self, Keep, RecordError};
+use crate::shim::protocol::LOGS;
+use cellwright_cell::desired::DesiredTask;
+use cellwright_cell::id::TaskId;
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+const ORDER: &str = "order";
+const WORK: &str = "work";
+
+#[derive(Clone, Debug)]
+pub struct Folders {
+    root: PathBuf,
+}
+
+/// How much of what is over is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keeping {
+    pub time: Duration,
+    pub bytes: u64,
+}
+
+impl Folders {
+    /// # Errors
+    /// When the folders cannot be made.
+    pub fn open(root: &Path) -> io::Result<Folders> {
+        for folder in [root.to_owned(), root.join("tasks"), root.join("ended")] {
+            fs::DirBuilder::new().recursive(true).mode(0o711).create(folder)?;
+        }
+        Ok(Folders { root: root.canonicalize()? })
+    }
+
+    #[must_use]
+    pub fn life(&self) -> PathBuf {
+        self.root.join("life")
+    }
+
+    #[must_use]
+    pub fn orders(&self) -> PathBuf {
+        self.root.join("orders")
+    }
+
+    #[must_use]
+    pub fn attempt(&self, attempt: Attempt) -> PathBuf {
+        self.root.join("tasks").join(attempt.to_string())
+    }
+
+    /// The folder a program works in.
+    #[must_use]
+    pub fn work(&self, attempt: Attempt) -> PathBuf {
+        self.attempt(attempt).join(WORK)
+    }
+
+    /// Makes the folder of an attempt and writes down its order, unless that was done before.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn make(&self, order: &DesiredTask) -> Result<PathBuf, RecordError> {
+        let folder = self.attempt(Attempt::of(order));
+        for part in [folder.clone(), folder.join(WORK), folder.join(LOGS)] {
+            let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&part);
+            made.map_err(|why| RecordError::Io { path: part, why })?;
+        }
+        let path = folder.join(ORDER);
+        if !matches!(record::read::<DesiredTask>(&path), Ok(Some(_))) {
+            record::write(&path, order, Keep::Process)?;
+        }
+        Ok(folder)
+    }
+
+    /// All attempts that have a folder, with their orders. One whose order is damaged has none.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn attempts(&self) -> io::Result<Vec<(Attempt, Option<DesiredTask>)>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(self.root.join("tasks"))? {
+            let name = entry?.file_name();
+            let Some(attempt) = name.to_str().and_then(parse) else { continue };
+            let order = record::read(&self.attempt(attempt).join(ORDER)).unwrap_or_else(|error| {
+                tracing::error!(%error, "an order is damaged");
+                None
+            });
+            found.push((attempt, order));
+        }
+        found.sort_by_key(|(attempt, _)| *attempt);
+        Ok(found)
+    }
+
+    /// Puts aside what the masters know the end of: its program's folder goes, its logs stay.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn put_aside(&self, attempt: Attempt) -> io::Result<()> {
+        let from = self.attempt(attempt);
+        let to = self.root.join("ended").join(attempt.to_string());
+        match fs::rename(&from, &to) {
+            Ok(()) => remove(&to.join(WORK)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            // One of the same name is there, from before a state folder was restored.
+            Err(_) => remove(&from),
+        }
+    }
+
+    /// Removes what is over and too old or too much, the oldest first.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn prune(&self, keeping: Keeping, now: SystemTime) -> io::Result<()> {
+        let mut ended = Vec::new();
+        for entry in fs::read_dir(self.root.join("ended"))? {
+            let entry = entry?;
+            let since = entry.metadata()?.modified()?;
+            ended.push((since, entry.path()));
+        }
+        ended.sort();
+        let mut held = 0;
+        for (since, path) in ended.into_iter().rev() {
+            held += size(&path);
+            let old = now.duration_since(since).is_ok_and(|age| age > keeping.time);
+            if old || held > keeping.bytes {
+                remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Attempts of the task of this name, the oldest first; over or not.
+    ///
+    /// # Errors
+    /// When the folders cannot be read.
+    pub fn of_name(&self, name: &str) -> io::Result<Vec<Found>> {
+        let mut found = Vec::new();
+        for part in ["ended", "tasks"] {
+            for entry in fs::read_dir(self.root.join(part))? {
+                let folder = entry?.path();
+                let attempt = folder.file_name().and_then(|n| n.to_str()).and_then(parse);
+                let order = record::read::<DesiredTask>(&folder.join(ORDER)).ok().flatten();
+                if let (Some(attempt), Some(order)) = (attempt, order)
+                    && order.name == name
+                {
+                    found.push(Found { attempt, folder });
+                }
+            }
+        }
+        // A name can have been another job's before: task numbers grow.
+        found.sort_by_key(|found| found.attempt);
+        Ok(found)
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Files that are looked at when a folder is measured: with more, the sum is of these. A task can
+/// make files faster than anybody can count them.
+const MEASURED_FILES: usize = 20_000;
+
+/// Bytes of the files below. Links are not followed; what cannot be read counts nothing.
+#[must_use]
+pub fn size(path: &Path) -> u64 {
+    let mut folders = vec![path.to_owned()];
+    let (mut bytes, mut seen) = (0, 0);
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = fs::read_dir(folder) else { continue };
+        for entry in entries.flatten() {
+            seen += 1;
+            if seen > MEASURED_FILES {
+                return bytes;
+            }
+            match entry.metadata() {
+                Ok(found) if found.is_dir() => folders.push(entry.path()),
+                Ok(found) => bytes += found.len(),
+                Err(_) => {}
+            }
+        }
+    }
+    bytes
+}
+
+fn parse(name: &str) -> Option<Attempt> {
+    let (task, number) = name.split_once('-')?;
+    Some(Attempt { task: TaskId(task.parse().ok()?), number: number.parse().ok()? })
+}
+
+#[cfg(test)]
+pub mod scratch {
+    //! A folder of its own for a test, gone with it.
+
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    pub struct Scratch(PathBuf);
+
+    impl Scratch {
+        pub fn new() -> Scratch {
+            static NUMBER: AtomicU32 = AtomicU32::new(0);
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let name = format!("cell-agent-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            std::fs::create_dir_all(&path).expect("a folder can be made");
+            Scratch(path)
+        }
+
+        pub fn path(&self, name: &str) -> PathBuf {
+            self.0.join(name)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            // What is left behind in the temporary folder does no harm.
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellwright_cell::desired::Action;
+    use cellwright_cell::task::StopCause;
+    use cellwright_cell::time::Span;
+
+    fn order(task: u32, attempt: u32) -> DesiredTask {
+        let action = Action::Stop { notice: Span::ZERO, cause: StopCause::Killed };
+        DesiredTask {
+            task: TaskId(task),
+            attempt,
+            name: format!("u/j/{task}"),
+            action,
+            lease: None,
+        }
+    }
+
+    #[test]
+    fn attempts_are_found_again_and_what_is_over_is_kept_for_a_while() {
+        let scratch = scratch::Scratch::new();
+        let folders = Folders::open(&scratch.path("agent")).unwrap();
+        for (task, attempt) in [(7, 1), (3, 2), (7, 2)] {
+            let folder = folders.make(&order(task, attempt)).unwrap();
+            fs::write(folder.join(LOGS).join("stdout"), [b'x'; 100]).unwrap();
+        }
+        let found = folders.attempts().unwrap();
+        let names: Vec<String> = found.iter().map(|(attempt, _)| attempt.to_string()).collect();
+        assert_eq!(names, ["3-2", "7-1", "7-2"]);
+        assert_eq!(found[0].1, Some(order(3, 2)));
+        let over = Attempt { task: TaskId(7), number: 1 };
+        folders.put_aside(over).unwrap();
+        folders.put_aside(over).unwrap();
+        assert_eq!(folders.attempts().unwrap().len(), 2);
+        let kept = folders.of_name("u/j/7").unwrap();
+        assert_eq!(kept.iter().map(|found| found.attempt.number).collect::<Vec<_>>(), [1, 2]);
+        let [old, new] = [&kept[0].folder, &kept[1].folder];
+        assert!(old.join(LOGS).exists() && !old.join(WORK).exists());
+        let day = Duration::from_secs(86_400);
+        let now = SystemTime::now();
+        folders.prune(Keeping { time: day, bytes: 1 << 20 }, now).unwrap();
+        assert!(old.exists());
+        folders.prune(Keeping { time: day, bytes: 1 << 20 }, now + 2 * day).unwrap();
+        assert!(!old.exists() && new.exists());
+    }
+}

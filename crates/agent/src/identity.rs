@@ -1,0 +1,147 @@
+//! Who this agent is to the masters: the file that `cell agent join` wrote, and its renewal. A
+//! certificate lives a day; at two thirds of its life the agent asks for the next one with the one
+//! it has, writes it down, and shows it from the next handshake on. No connection and no task
+//! notices.
+
+use cellwright_api::client::{Client, ClientError, Settings};
+use cellwright_api::context::{Context, ContextError, Contexts};
+use cellwright_api::enroll::{EnrollError, Holder, NewKey, RENEW_PATH, RenewAnswer, RenewRequest};
+use cellwright_api::internal::PROTOCOL;
+use cellwright_api::tls::{self, Shown, TlsError, Trust};
+use cellwright_cell::name::Name;
+use cellwright_cell::time::{Span, Time};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::sleep;
+
+/// Between two tries, when no master renews.
+const RETRY: Duration = Duration::from_secs(60);
+/// A day's certificate is looked at this often: the timer under it stands still while the machine
+/// sleeps, the certificate does not.
+const LOOK: Duration = Duration::from_secs(600);
+
+/// Why there is no identity, or no next certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    #[error("{0}")]
+    File(#[from] ContextError),
+    #[error("{0} holds no certificate, key and authority")]
+    Incomplete(String),
+    #[error("{0}")]
+    Tls(#[from] TlsError),
+    #[error("{0}")]
+    Enroll(#[from] EnrollError),
+    #[error("{0}")]
+    Client(#[from] ClientError),
+    #[error("this machine is called {machine}, its certificate is for {certificate}")]
+    OtherName { machine: Name, certificate: Name },
+}
+
+pub struct Identity {
+    path: PathBuf,
+    cell: String,
+    context: Context,
+    holder: Holder,
+    shown: Arc<Shown>,
+}
+
+impl Identity {
+    /// # Errors
+    /// When the file cannot be read or its content does not belong together.
+    pub fn load(path: &Path) -> Result<Identity, IdentityError> {
+        let file = Contexts::load(path)?;
+        let (cell, context) = file.pick(None)?;
+        let incomplete = || IdentityError::Incomplete(path.display().to_string());
+        let certificate = context.certificate.as_ref().ok_or_else(incomplete)?;
+        let key = context.key.as_ref().ok_or_else(incomplete)?;
+        Ok(Identity {
+            path: path.to_owned(),
+            cell: cell.to_owned(),
+            context: context.clone(),
+            holder: holder(certificate)?,
+            shown: Shown::new(certificate, key)?,
+        })
+    }
+
+    /// # Errors
+    /// When the certificate is another machine's.
+    pub fn check_name(&self, machine: &Name) -> Result<(), IdentityError> {
+        let certificate = self.holder.identity.part.name().clone();
+        match certificate == *machine {
+            true => Ok(()),
+            false => Err(IdentityError::OtherName { machine: machine.clone(), certificate }),
+        }
+    }
+
+    #[must_use]
+    pub fn masters(&self) -> &[String] {
+        &self.context.masters
+    }
+
+    /// A client that shows whatever certificate is the present one.
+    ///
+    /// # Errors
+    /// When the authority's certificate is of no use, or no master is named.
+    pub fn client(&self) -> Result<Client, IdentityError> {
+        let authority = self.context.authority.clone();
+        let incomplete = || IdentityError::Incomplete(self.path.display().to_string());
+        let trust = Trust::Authority(authority.ok_or_else(incomplete)?);
+        let tls = tls::client(&trust, Some(self.shown.clone()))?;
+        let settings = Settings::new(self.context.masters.clone());
+        Ok(Client::new(Settings { tls: Some(Arc::new(tls)), ..settings })?)
+    }
+
+    /// Gets the next certificate, writes it down and shows it.
+    ///
+    /// # Errors
+    /// When no master gives one, or it cannot be written; the old one is shown on.
+    pub async fn renew(&mut self, client: &Client) -> Result<(), IdentityError> {
+        let NewKey { key, signing_request } = NewKey::make(&self.holder.identity, &[])?;
+        let request = RenewRequest { protocol: PROTOCOL, signing_request };
+        let answer: RenewAnswer = client.call_internal(RENEW_PATH, &request).await?;
+        let holder = holder(&answer.certificate)?;
+        let mut next = self.context.clone();
+        next.certificate = Some(answer.certificate.clone());
+        next.key = Some(key.clone());
+        let mut file = Contexts::default();
+        file.put(&self.cell, next.clone());
+        file.save(&self.path)?;
+        self.shown.exchange(&answer.certificate, &key)?;
+        (self.context, self.holder) = (next, holder);
+        Ok(())
+    }
+
+    /// Renews for as long as the agent runs.
+    pub async fn keep_fresh(mut self, client: Client) {
+        loop {
+            let left = wait(&self.holder, wall());
+            if left.0 > 0 {
+                sleep(Duration::from_millis(left.0).min(LOOK)).await;
+                continue;
+            }
+            match self.renew(&client).await {
+                Ok(()) => tracing::info!("the certificate was renewed"),
+                Err(error) => {
+                    tracing::error!(%error, "the certificate was not renewed");
+                    sleep(RETRY).await;
+                }
+            }
+        }
+    }
+}
+
+fn holder(certificate: &str) -> Result<Holder, IdentityError> {
+    let chain = tls::certificates("certificate", certificate)?;
+    let first = chain.first().ok_or_else(|| IdentityError::Incomplete("the chain".into()))?;
+    Ok(Holder::of(first)?)
+}
+
+fn wait(holder: &Holder, now: Time) -> Span {
+    holder.renew_at().since(now)
+}
+
+fn wall() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

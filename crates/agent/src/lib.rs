@@ -1,0 +1,37 @@
+//! The agent of a machine (B35): holds what the masters ordered, and tells them everything it sees.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`core`] | pure: orders, what is seen, now → actions and the report |
+//! | [`orders`] | the newest orders, and which answers are older than them |
+//! | [`shim`] | the small process around each task: holds it, its end and its log |
+//! | [`attempt`] | the agent's end of one shim: makes it ready, attaches, tells it to stop |
+//! | [`driver`] | how a program is run: what it gets, and what cannot be kept from it |
+//! | [`health`] | asks tasks whether they are well |
+//! | [`usage`] | what tasks use, from `/proc` |
+//! | [`main_loop`] | one loop, one closed set of events, around all of them |
+//! | [`link`] | polls the masters |
+//! | [`identity`] | the machine's certificate, and its renewal |
+//! | [`output`], [`listen`] | what tasks wrote, for whoever asks on this machine |
+//!
+//! The agent itself keeps nothing in memory that it cannot find again: orders, folders and shims
+//! are there when it comes back, so killing it, at any point, changes no task.
+
+pub mod attempt;
+pub mod boot;
+pub mod config;
+pub mod core;
+pub mod driver;
+pub mod folder;
+pub mod health;
+pub mod identity;
+pub mod link;
+pub mod listen;
+pub mod machine;
+pub mod main_loop;
+pub mod orders;
+pub mod output;
+pub mod proc;
+pub mod record;
+pub mod shim;
+pub mod usage;

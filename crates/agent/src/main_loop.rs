@@ -1,0 +1,545 @@
+//! The agent's loop: one closed set of events, the core decides, this file does. Events come from
+//! the link (orders, requests for the report), from the attempts (status, ends) and from whoever
+//! runs the agent.
+
+use crate::attempt::{Heard, ShimProgram, end, follow, give_up};
+use crate::boot::{self, Life};
+use crate::config::{Config, ConfigError};
+use crate::core::{self, Action, AllSeen, Attempt, End, Health, Phase, Seen, Told, View};
+use crate::driver::{Driver, DriverError, Start};
+use crate::folder::Folders;
+use crate::health::{Patient, watch};
+use crate::link::{Line, Link};
+use crate::listen;
+use crate::machine::describe;
+use crate::orders::{Orders, Taken};
+use crate::record::{self, Keep, RecordError};
+use crate::shim::protocol::{Cause, LAUNCH, Launch, Request, Status};
+use crate::usage::{Measured, Sampler};
+use cellwright_api::client::Client;
+use cellwright_api::internal::{AgentOrders, AgentReport, PROTOCOL};
+use cellwright_api::output::ADDRESS_ATTRIBUTE;
+use cellwright_cell::constraint::AttributeValue;
+use cellwright_cell::desired::{Action as Order, DesiredTask};
+use cellwright_cell::machine::MachineSpec;
+use cellwright_cell::name::Token;
+use cellwright_cell::task::ExitClass;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{JoinHandle, JoinSet};
+
+/// Between two looks at what is kept of the past.
+const PRUNE: Duration = Duration::from_secs(60);
+
+/// Why an agent does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    #[error("{0}")]
+    Record(#[from] RecordError),
+    #[error("{what}: {why}")]
+    Io { what: String, why: std::io::Error },
+    #[error("another agent runs in {0}")]
+    Occupied(String),
+}
+
+/// What becomes of tasks when the agent is told to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Farewell {
+    /// They go on: the next agent finds them.
+    LeaveTasks,
+    /// They are stopped: nobody is to come back soon.
+    StopTasks,
+}
+
+/// One attempt and the agent's end of it.
+struct Local {
+    seen: Seen,
+    order: DesiredTask,
+    requests: Option<mpsc::UnboundedSender<Request>>,
+    status: Option<Status>,
+    /// Asks whether it is well.
+    nurse: Option<JoinHandle<()>>,
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.dismiss();
+    }
+}
+
+pub struct Agent {
+    config: Config,
+    machine: MachineSpec,
+    folders: Folders,
+    life: Life,
+    driver: Arc<dyn Driver>,
+    shim: ShimProgram,
+    orders: Orders,
+    heard: Option<u64>,
+    locals: BTreeMap<Attempt, Local>,
+    sampler: Sampler,
+    news: Arc<Notify>,
+    told: mpsc::UnboundedSender<(Attempt, Heard)>,
+    tells: mpsc::UnboundedReceiver<(Attempt, Heard)>,
+    listener: Option<TcpListener>,
+    /// Held as long as the agent runs.
+    _lock: std::fs::File,
+}
+
+impl Agent {
+    /// Opens the state of this machine and takes up every attempt that is there.
+    ///
+    /// # Errors
+    /// When the folder cannot be used, another agent uses it, or the machine cannot be described.
+    pub fn open(
+        config: Config,
+        driver: Arc<dyn Driver>,
+        shim: ShimProgram,
+    ) -> Result<Agent, AgentError> {
+        let io = |why| AgentError::Io { what: config.data_dir.display().to_string(), why };
+        let folders = Folders::open(&config.data_dir).map_err(io)?;
+        let lock = alone(&folders)?;
+        let machine = describe(&config)?;
+        let (life, rebooted) = boot::begin(&folders.life())?;
+        let orders = match record::read(&folders.orders()) {
+            Ok(orders) => orders.unwrap_or_default(),
+            Err(error @ RecordError::Damaged { .. }) => {
+                tracing::error!(%error, "orders are asked for again");
+                Orders::default()
+            }
+            Err(error) => return Err(error.into()),
+        };
+        // Orders of another boot are of no use: what they list is dead.
+        let orders =
+            if rebooted { Orders { epoch: orders.epoch, ..Orders::default() } } else { orders };
+        let (told, tells) = mpsc::unbounded_channel();
+        let mut agent = Agent {
+            config,
+            machine,
+            folders,
+            life,
+            driver,
+            shim,
+            orders,
+            heard: None,
+            locals: BTreeMap::new(),
+            sampler: Sampler::default(),
+            news: Arc::new(Notify::new()),
+            told,
+            tells,
+            listener: None,
+            _lock: lock,
+        };
+        agent.adopt(rebooted)?;
+        Ok(agent)
+    }
+
+    #[must_use]
+    pub fn machine(&self) -> &MachineSpec {
+        &self.machine
+    }
+
+    /// Listens where the configuration says, and has the masters know where that is.
+    ///
+    /// # Errors
+    /// When the address cannot be had.
+    pub async fn listen(&mut self) -> Result<(), AgentError> {
+        let Some(address) = self.config.listen else { return Ok(()) };
+        let io = |why| AgentError::Io { what: format!("listen on {address}"), why };
+        let (listener, found) = listen::open(address).await.map_err(io)?;
+        if let Ok(name) = Token::new(ADDRESS_ATTRIBUTE) {
+            let value = AttributeValue::Text(found.to_string());
+            self.machine.attributes.insert(name, value);
+        }
+        self.listener = Some(listener);
+        Ok(())
+    }
+
+    /// Takes up what an earlier agent left.
+    fn adopt(&mut self, rebooted: bool) -> Result<(), AgentError> {
+        let io = |why| AgentError::Io { what: "tasks".into(), why };
+        for (attempt, order) in self.folders.attempts().map_err(io)? {
+            let folder = self.folders.attempt(attempt);
+            let Some(order) = order else {
+                // Died between making the folder and writing the order: nothing ever ran in it.
+                self.folders.put_aside(attempt).map_err(io)?;
+                continue;
+            };
+            let ended = crate::shim::exit_of(&folder).ok().flatten();
+            if rebooted && ended.is_none() {
+                end(&folder, Cause::Lost("the machine booted again".into()));
+            }
+            let is_alloc = matches!(order.action, Order::Hold { .. });
+            let mut local = Local::new(order);
+            if is_alloc && !rebooted {
+                local.seen.phase = match ended {
+                    Some(exit) => Phase::Ended(exit.end()),
+                    None => Phase::Running(Health::Well),
+                };
+            } else {
+                local.requests = Some(self.follow(attempt));
+            }
+            self.locals.insert(attempt, local);
+        }
+        Ok(())
+    }
+
+    fn follow(&self, attempt: Attempt) -> mpsc::UnboundedSender<Request> {
+        let (requests, received) = mpsc::unbounded_channel();
+        let folder = self.folders.attempt(attempt);
+        tokio::spawn(follow(attempt, folder, self.shim.clone(), received, self.told.clone()));
+        requests
+    }
+
+    /// Polls the masters and does as they say until `stop` is done.
+    pub async fn run(
+        mut self,
+        client: Client,
+        masters: Vec<String>,
+        stop: impl Future<Output = Farewell>,
+    ) {
+        let (line, mut lines) = mpsc::unbounded_channel();
+        let link = Link { client, masters, line, news: self.news.clone() };
+        self.settle();
+        let mut helpers = JoinSet::new();
+        helpers.spawn(link.run());
+        if let Some(listener) = self.listener.take() {
+            helpers.spawn(listen::serve(listener, self.folders.clone()));
+        }
+        let mut prune = tokio::time::interval(PRUNE);
+        tokio::pin!(stop);
+        let farewell = loop {
+            tokio::select! {
+                Some(line) = lines.recv() => self.on_line(line),
+                Some((attempt, heard)) = self.tells.recv() => self.on_heard(attempt, heard),
+                _ = prune.tick() => self.prune(),
+                farewell = &mut stop => break farewell,
+            }
+        };
+        helpers.abort_all();
+        if farewell == Farewell::StopTasks {
+            self.stop_all().await;
+        }
+    }
+
+    fn on_line(&mut self, line: Line) {
+        match line {
+            Line::Report { hang, to } => {
+                // The link may have given up waiting.
+                let _ = to.send(self.report(hang));
+            }
+            Line::Answer { orders, sent } => self.on_answer(&orders, sent),
+        }
+    }
+
+    fn on_answer(&mut self, answer: &AgentOrders, sent: u64) {
+        if let Some(ago) = answer.heard_ago {
+            // Never later than when the leader heard: the poll arrived after it was sent.
+            let heard = sent.saturating_sub(ago.0);
+            self.heard = Some(self.heard.map_or(heard, |before| before.max(heard)));
+        }
+        if self.orders.take(answer) == Taken::New {
+            self.write_orders();
+            self.refresh();
+        }
+        self.settle();
+    }
+
+    fn write_orders(&self) {
+        let path = self.folders.orders();
+        if let Err(error) = record::write(&path, &self.orders, Keep::PowerCut) {
+            tracing::error!(%error, "orders cannot be written");
+            // An agent that comes back must not find older ones; with none it asks.
+            if let Err(error) = std::fs::remove_file(&path) {
+                tracing::error!(%error, "nor can the older ones be removed");
+            }
+        }
+    }
+
+    fn on_heard(&mut self, attempt: Attempt, heard: Heard) {
+        self.take(attempt, heard);
+        self.settle();
+    }
+
+    fn take(&mut self, attempt: Attempt, heard: Heard) {
+        let Some(local) = self.locals.get_mut(&attempt) else { return };
+        let before = local.seen.phase;
+        match heard {
+            Heard::Status(status) => {
+                local.seen.lease_until = status.lease_until;
+                if status.stopping {
+                    local.seen.told = local.seen.told.max(Told::Stop);
+                }
+                local.status = Some(status);
+                if local.seen.phase == Phase::Preparing {
+                    local.seen.phase = Phase::Running(Health::Starting);
+                    self.watch_health(attempt);
+                }
+            }
+            Heard::Health(health) => {
+                if let Phase::Running(before) = &mut local.seen.phase {
+                    tracing::info!(task = local.order.name, ?before, ?health, "health");
+                    *before = health;
+                }
+            }
+            Heard::Ended(end, words) => {
+                tracing::info!(task = local.order.name, attempt = attempt.number, words, "ended");
+                local.seen.phase = Phase::Ended(end);
+                local.requests = None;
+                local.dismiss();
+            }
+        }
+        if self.locals.get(&attempt).is_some_and(|local| local.seen.phase != before) {
+            self.news.notify_one();
+        }
+    }
+
+    /// From here on the task is asked; one without a check is well because it runs.
+    fn watch_health(&mut self, attempt: Attempt) {
+        let directory = self.folders.work(attempt);
+        let launch = record::read::<Launch>(&self.folders.attempt(attempt).join(LAUNCH));
+        let Some(local) = self.locals.get_mut(&attempt) else { return };
+        local.dismiss();
+        let Phase::Running(health) = &mut local.seen.phase else { return };
+        let Order::Run(work) = &local.order.action else { return };
+        let Some(check) = work.health.clone() else {
+            *health = Health::Well;
+            return;
+        };
+        let launch = launch.ok().flatten();
+        let patient = Patient {
+            check,
+            identity: launch.as_ref().and_then(|launch| launch.identity),
+            started: local.status.as_ref().map_or(0, |status| status.started),
+            ports: work.ports.clone(),
+            env: launch.map_or_else(Vec::new, |launch| launch.env),
+            directory,
+        };
+        let told = self.told.clone();
+        local.nurse = Some(tokio::spawn(watch(patient, move |health| {
+            // The loop that wanted to hear it may have ended.
+            let _ = told.send((attempt, Heard::Health(health)));
+        })));
+    }
+
+    /// What may change while a task runs reaches it here.
+    fn refresh(&mut self) {
+        let listed: Vec<DesiredTask> = self.orders.list().to_vec();
+        for order in listed {
+            let attempt = Attempt::of(&order);
+            let Some(local) = self.locals.get_mut(&attempt) else { continue };
+            let (Order::Run(new), Order::Run(old)) = (&order.action, &local.order.action) else {
+                continue;
+            };
+            let other_check = new.health != old.health;
+            local.order = order;
+            if other_check {
+                self.watch_health(attempt);
+            }
+        }
+    }
+
+    /// Does what the core says until it has nothing more to say.
+    fn settle(&mut self) {
+        loop {
+            let seen: AllSeen =
+                self.locals.iter().map(|(attempt, local)| (*attempt, local.seen)).collect();
+            let orders = self.orders.tasks.as_deref();
+            let view = View { orders, seen: &seen, heard: self.heard, now: boot::now() };
+            let actions = core::decide(&view);
+            if actions.is_empty() {
+                return;
+            }
+            actions.into_iter().for_each(|action| self.act(action));
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Start { order, lease_until } => self.start(*order, lease_until),
+            Action::Stop { attempt, notice } => {
+                self.tell(attempt, Told::Stop, Request::Stop { grace: notice.0 });
+            }
+            Action::Kill { attempt } => self.tell(attempt, Told::Kill, Request::Kill),
+            Action::Renew { attempt, until } => {
+                let Some(local) = self.locals.get_mut(&attempt) else { return };
+                local.seen.lease_until = Some(until);
+                local.ask(Request::Lease { until });
+            }
+            Action::Forget { attempt } => {
+                self.locals.remove(&attempt);
+                if let Err(error) = self.folders.put_aside(attempt) {
+                    tracing::error!(%attempt, %error, "what is over cannot be put aside");
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, attempt: Attempt, told: Told, request: Request) {
+        let Some(local) = self.locals.get_mut(&attempt) else { return };
+        local.seen.told = told;
+        if local.seen.is_alloc {
+            // Empty by now: there is nobody to tell.
+            end(&self.folders.attempt(attempt), Cause::Told);
+            local.seen.phase = Phase::Ended(End::Gone);
+            self.news.notify_one();
+            return;
+        }
+        local.ask(request);
+    }
+
+    fn start(&mut self, order: DesiredTask, lease_until: Option<u64>) {
+        let attempt = Attempt::of(&order);
+        let mut local = Local::new(order);
+        match self.make_ready(&local.order, lease_until) {
+            Ok(()) if local.seen.is_alloc => local.seen.phase = Phase::Running(Health::Well),
+            Ok(()) => local.requests = Some(self.follow(attempt)),
+            Err(error) => {
+                tracing::error!(task = local.order.name, %error, "cannot be started");
+                let folder = self.folders.attempt(attempt);
+                give_up(&folder, Cause::CouldNotStart(error.to_string()));
+                local.seen.phase = Phase::Ended(End::Failed(ExitClass::CouldNotStart));
+            }
+        }
+        local.seen.lease_until = lease_until;
+        self.locals.insert(attempt, local);
+        self.news.notify_one();
+    }
+
+    fn make_ready(&self, order: &DesiredTask, lease_until: Option<u64>) -> Result<(), StartError> {
+        let folder = self.folders.make(order)?;
+        let Order::Run(work) = &order.action else { return Ok(()) };
+        let attempt = Attempt::of(order);
+        let alloc = work.alloc.and_then(|alloc| {
+            let here =
+                |(attempt, local): &(&Attempt, &Local)| attempt.task == alloc && local.seen.lives();
+            self.locals.iter().find(here).map(|(attempt, _)| self.folders.work(*attempt))
+        });
+        let start = Start {
+            attempt,
+            name: &order.name,
+            machine: self.machine.name.as_str(),
+            work,
+            directory: self.folders.work(attempt),
+            folder: folder.clone(),
+            alloc,
+            lease_until,
+            logs: self.config.log_settings(),
+        };
+        let launch = self.driver.prepare(&start)?;
+        Ok(record::write(&folder.join(LAUNCH), &launch, Keep::Process)?)
+    }
+
+    fn report(&mut self, hang: bool) -> AgentReport {
+        let seen: AllSeen =
+            self.locals.iter().map(|(attempt, local)| (*attempt, local.seen)).collect();
+        AgentReport {
+            protocol: PROTOCOL,
+            machine: self.machine.name.clone(),
+            incarnation: self.life.incarnation,
+            taken: self.orders.epoch,
+            hang,
+            orders_digest: self.orders.digest,
+            spec: Some(self.machine.clone()),
+            tasks: core::report(&seen),
+            packages: None,
+            // Rates are averages between hanging polls; news in between would cut them short.
+            usage: if hang { self.measure() } else { Vec::new() },
+        }
+    }
+
+    fn measure(&mut self) -> Vec<cellwright_api::internal::TaskUsage> {
+        let measured: Vec<Measured> = self
+            .locals
+            .iter()
+            .filter_map(|(attempt, local)| {
+                let shim = local.status.as_ref().filter(|_| local.seen.lives())?.shim;
+                Some(Measured { attempt: *attempt, shim, folder: self.folders.work(*attempt) })
+            })
+            .collect();
+        if measured.is_empty() { Vec::new() } else { self.sampler.sample(&measured, boot::now()) }
+    }
+
+    fn prune(&self) {
+        let pruned = self.folders.prune(self.config.keeping(), SystemTime::now());
+        if let Err(error) = pruned {
+            tracing::error!(%error, "what is over cannot be pruned");
+        }
+    }
+
+    /// Everything is stopped with its notice; the masters are told it is gone by the next agent.
+    async fn stop_all(&mut self) {
+        let live: Vec<Attempt> =
+            self.locals.iter().filter(|(_, l)| l.requests.is_some()).map(|(a, _)| *a).collect();
+        for attempt in live {
+            let Some(local) = self.locals.get_mut(&attempt) else { continue };
+            let grace = match &local.order.action {
+                Order::Run(work) => work.notice.0,
+                _ => 0,
+            };
+            self.tell(attempt, Told::Stop, Request::Stop { grace });
+        }
+        while self.locals.values().any(|local| local.requests.is_some()) {
+            let Some((attempt, heard)) = self.tells.recv().await else { return };
+            self.take(attempt, heard);
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error("{0}")]
+    Record(#[from] RecordError),
+    #[error("{0}")]
+    Driver(#[from] DriverError),
+}
+
+impl Local {
+    fn new(order: DesiredTask) -> Local {
+        let is_alloc = matches!(order.action, Order::Hold { .. });
+        let alloc = match &order.action {
+            Order::Run(work) => work.alloc,
+            _ => None,
+        };
+        let told = Told::Nothing;
+        let seen = Seen { phase: Phase::Preparing, told, is_alloc, alloc, lease_until: None };
+        Local { seen, order, requests: None, status: None, nurse: None }
+    }
+
+    fn dismiss(&mut self) {
+        if let Some(nurse) = self.nurse.take() {
+            nurse.abort();
+        }
+    }
+
+    fn ask(&self, request: Request) {
+        if let Some(requests) = &self.requests {
+            // Its end is on the way.
+            let _ = requests.send(request);
+        }
+    }
+}
+
+/// Two agents in one folder would both start what is ordered.
+fn alone(folders: &Folders) -> Result<std::fs::File, AgentError> {
+    use rustix::fs::{FlockOperation, flock};
+    let path = folders.orders().with_file_name("agent.lock");
+    let name = path.display().to_string();
+    let mut options = std::fs::OpenOptions::new();
+    let lock = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(|why| AgentError::Io { what: name.clone(), why })?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| AgentError::Occupied(name))?;
+    Ok(lock)
+}

@@ -1,0 +1,156 @@
+//! Reads what shims keep of a task's output, across the files of a stream. A place in a stream is
+//! which file and an offset in it. A file is known by its number in the file system and its birth:
+//! it keeps both when it is put aside, so a reader that waits does not lose the piece in between;
+//! the number alone is given again to a later file.
+
+use crate::core::Attempt;
+use crate::shim::protocol::LOGS;
+use cellwright_api::output::Stream;
+use std::fs::{File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Bytes of one piece at most.
+const PIECE: u64 = 256 * 1024;
+/// Files of one stream that are looked at; more are never kept.
+const MOST_FILES: u32 = 100;
+
+/// A place in a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// 0: before the first.
+    file: u64,
+    offset: u64,
+}
+
+impl Place {
+    #[must_use]
+    pub fn text(self) -> String {
+        format!("{}-{}", self.file, self.offset)
+    }
+
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Place> {
+        let (file, offset) = text.split_once('-')?;
+        Some(Place { file: file.parse().ok()?, offset: offset.parse().ok()? })
+    }
+}
+
+/// The output of one attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub attempt: Attempt,
+    pub folder: std::path::PathBuf,
+}
+
+/// The place `tail` bytes before the end, but not before the oldest file that is kept.
+///
+/// # Errors
+/// When the files cannot be read.
+pub fn near_end(folder: &Path, stream: Stream, tail: u64) -> io::Result<Place> {
+    let files = files(folder, stream)?;
+    let mut left = tail;
+    let mut place = Place::default();
+    for (_, file, length) in files.iter().rev() {
+        place = Place { file: *file, offset: length.saturating_sub(left) };
+        left = left.saturating_sub(*length);
+        if left == 0 {
+            break;
+        }
+    }
+    Ok(place)
+}
+
+/// What comes after `from`, and where that ends. A place in a file that is gone counts as before
+/// the oldest that is kept.
+///
+/// # Errors
+/// When the files cannot be read.
+pub fn after(folder: &Path, stream: Stream, from: Place) -> io::Result<(Vec<u8>, Place)> {
+    let files = files(folder, stream)?;
+    let at = files.iter().position(|(_, file, _)| *file == from.file);
+    let mut place = if at.is_some() { from } else { Place::default() };
+    let mut bytes = Vec::new();
+    for (path, file, _) in files.into_iter().skip(at.unwrap_or(0)) {
+        let offset = if file == place.file { place.offset } else { 0 };
+        let mut open = File::open(path)?;
+        open.seek(SeekFrom::Start(offset))?;
+        let room = PIECE - bytes.len() as u64;
+        let read = open.take(room).read_to_end(&mut bytes)? as u64;
+        place = Place { file, offset: offset + read };
+        if bytes.len() as u64 == PIECE {
+            break;
+        }
+    }
+    Ok((bytes, place))
+}
+
+/// Paths, numbers and lengths, the oldest first.
+fn files(folder: &Path, stream: Stream) -> io::Result<Vec<(std::path::PathBuf, u64, u64)>> {
+    let present = folder.join(LOGS).join(stream.name());
+    let mut found = Vec::new();
+    for number in 0..MOST_FILES {
+        let path = match number {
+            0 => present.clone(),
+            aside => present.with_extension(aside.to_string()),
+        };
+        match path.metadata() {
+            Ok(about) => found.push((path, identity(&about), about.len())),
+            // Between putting one aside and opening the next there is no present one.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && number == 0 => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            Err(error) => return Err(error),
+        }
+    }
+    found.reverse();
+    Ok(found)
+}
+
+/// Never 0, which is before the first.
+fn identity(about: &Metadata) -> u64 {
+    let born = about.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let born = born.unwrap_or_default().as_nanos();
+    let bytes = [&about.ino().to_le_bytes()[..], &born.to_le_bytes()].concat();
+    xxh3_64(&bytes).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::scratch::Scratch;
+    use crate::shim::log::RotatedLog;
+    use crate::shim::protocol::LogSettings;
+
+    #[test]
+    fn a_reader_goes_on_across_files_that_are_put_aside() {
+        let scratch = Scratch::new();
+        let folder = scratch.path("");
+        std::fs::create_dir(scratch.path(LOGS)).unwrap();
+        let settings = LogSettings { file_bytes: 4, files: 3, rate: 1000 };
+        let mut log = RotatedLog::new(scratch.path(LOGS).join("stdout"), settings, 0);
+        let read = |from: Place| {
+            let (bytes, next) = after(&folder, Stream::Stdout, from).unwrap();
+            (String::from_utf8(bytes).unwrap(), next)
+        };
+        assert_eq!(read(Place::default()), (String::new(), Place::default()));
+        log.write(b"abcdef", 0);
+        let (text, next) = read(Place::default());
+        assert_eq!(text, "abcdef");
+        assert_eq!(Place::parse(&next.text()), Some(next));
+        assert_eq!(read(next), (String::new(), next));
+        log.write(b"ghijk", 0);
+        assert_eq!(read(next).0, "ghijk");
+        // Four files' worth later its file is gone: it gets what there is.
+        log.write(b"lmnopqrstuvw", 0);
+        assert_eq!(read(next).0, "mnopqrstuvw");
+        let place = near_end(&folder, Stream::Stdout, 6).unwrap();
+        assert_eq!(read(place).0, "rstuvw");
+        let place = near_end(&folder, Stream::Stdout, 600).unwrap();
+        assert_eq!(read(place).0, "mnopqrstuvw");
+        assert_eq!(read(near_end(&folder, Stream::Stdout, 0).unwrap()).0, "");
+        assert_eq!(Place::parse("x-1"), None);
+    }
+}

@@ -1,0 +1,111 @@
+//! Processes as `/proc` shows them: who is whose child, and what each has used. Without control
+//! groups this is how the whole of a task is found; the shim is the reaper of everything below it,
+//! so nothing a task starts can leave the tree.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+/// One process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub pid: i32,
+    pub parent: i32,
+    pub session: i32,
+    /// Ended, and waits for its parent to take note.
+    pub is_zombie: bool,
+    /// Ticks of CPU of its own and of its children that ended.
+    pub ticks: u64,
+    /// Ticks after boot at which it was born.
+    pub born: u64,
+    pub resident_pages: u64,
+}
+
+/// All processes there are now. One that goes away meanwhile is left out.
+#[must_use]
+pub fn all() -> BTreeMap<i32, Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return BTreeMap::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(one).map(|process| (process.pid, process)).collect()
+}
+
+/// The process of this number.
+#[must_use]
+pub fn one(pid: i32) -> Option<Process> {
+    parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Its children and theirs, in order of their numbers.
+#[must_use]
+pub fn below(all: &BTreeMap<i32, Process>, root: i32) -> Vec<Process> {
+    let is_below = |process: &&Process| {
+        let mut at = process.parent;
+        // A chain of parents is never longer than the list, whatever was read in between.
+        for _ in 0..all.len() {
+            match all.get(&at) {
+                _ if at == root => return true,
+                Some(parent) => at = parent.parent,
+                None => return false,
+            }
+        }
+        false
+    };
+    all.values().filter(is_below).copied().collect()
+}
+
+/// The name in parentheses may hold anything, so fields are counted from its end.
+fn parse(stat: &str) -> Option<Process> {
+    let (head, rest) = stat.rsplit_once(')')?;
+    let pid = head.split_once(' ')?.0.parse().ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    let signed = |at: usize| fields.get(at)?.parse::<i32>().ok();
+    Some(Process {
+        pid,
+        parent: signed(1)?,
+        session: signed(3)?,
+        is_zombie: matches!(*fields.first()?, "Z" | "X"),
+        ticks: number(11)? + number(12)? + number(13)? + number(14)?,
+        born: number(19)?,
+        resident_pages: number(21)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_whatever_the_program_calls_itself() {
+        let line = "7 (a) 9 (b) S 3 7 5 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1 0 900 1 33 1 1 1";
+        let want = Process {
+            pid: 7,
+            parent: 3,
+            session: 5,
+            is_zombie: false,
+            ticks: 100,
+            born: 900,
+            resident_pages: 33,
+        };
+        assert_eq!(parse(line), Some(want));
+        assert_eq!(parse("7 (a) Z"), None);
+        assert_eq!(parse(""), None);
+    }
+
+    #[test]
+    fn descendants_are_found_and_strangers_are_not() {
+        let process = |pid, parent| Process {
+            pid,
+            parent,
+            session: 1,
+            is_zombie: false,
+            ticks: 0,
+            born: 0,
+            resident_pages: 0,
+        };
+        let list = [(1, 0), (2, 1), (3, 2), (4, 3), (5, 1), (8, 9), (9, 8)];
+        let all = list.into_iter().map(|(pid, parent)| (pid, process(pid, parent))).collect();
+        let found: Vec<i32> = below(&all, 2).iter().map(|process| process.pid).collect();
+        assert_eq!(found, [3, 4]);
+        assert_eq!(one(1).map(|process| process.parent), Some(0));
+    }
+}

@@ -1,0 +1,105 @@
+//! Small files that must be whole or absent: a line with a checksum, then JSON. A file is replaced
+//! by renaming a finished one over it, so a reader sees the old content or the new.
+//!
+//! Rejected: one database for the whole agent. A shim outlives its agent and writes its own end;
+//! two processes would share the database, and damage to it would lose every task at once.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::xxh3_64;
+
+const HEAD: &str = "cell-record 1 ";
+
+/// Why a record is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("{}: {why}", path.display())]
+    Io { path: PathBuf, why: io::Error },
+    #[error("{} is damaged: {why}", path.display())]
+    Damaged { path: PathBuf, why: String },
+}
+
+/// How much a record must survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// The end of the process that wrote it.
+    Process,
+    /// A power cut: flushed, and its folder too.
+    PowerCut,
+}
+
+/// Replaces the record.
+///
+/// # Errors
+/// When the folder cannot be written.
+pub fn write<T: Serialize>(path: &Path, value: &T, keep: Keep) -> Result<(), RecordError> {
+    let io = |why| RecordError::Io { path: path.to_owned(), why };
+    let body = serde_json::to_string(value)
+        .map_err(|why| RecordError::Damaged { path: path.to_owned(), why: why.to_string() })?;
+    let text = format!("{HEAD}{:016x}\n{body}\n", xxh3_64(body.as_bytes()));
+    let fresh = path.with_extension(format!("new-{}", std::process::id()));
+    let mut options = OpenOptions::new();
+    let mut file =
+        options.write(true).create(true).truncate(true).mode(0o600).open(&fresh).map_err(io)?;
+    file.write_all(text.as_bytes()).map_err(io)?;
+    if keep == Keep::PowerCut {
+        file.sync_all().map_err(io)?;
+    }
+    fs::rename(&fresh, path).map_err(io)?;
+    if keep == Keep::Process {
+        return Ok(());
+    }
+    // A bare name is in the folder the process is in.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()).map_err(io)
+}
+
+/// The record; nothing when there is none.
+///
+/// # Errors
+/// When it cannot be read, or is not what was written.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordError> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(why) => return Err(RecordError::Io { path: path.to_owned(), why }),
+    };
+    let damaged = |why: &str| RecordError::Damaged { path: path.to_owned(), why: why.to_owned() };
+    let rest = text.strip_prefix(HEAD).ok_or_else(|| damaged("no head"))?;
+    let (sum, body) = rest.split_once('\n').ok_or_else(|| damaged("no body"))?;
+    let body = body.strip_suffix('\n').ok_or_else(|| damaged("cut off"))?;
+    if format!("{:016x}", xxh3_64(body.as_bytes())) != sum {
+        return Err(damaged("the checksum differs"));
+    }
+    serde_json::from_str(body).map(Some).map_err(|why| damaged(&why.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::scratch::Scratch;
+
+    #[test]
+    fn a_record_is_read_as_written_and_any_damage_is_seen() {
+        let scratch = Scratch::new();
+        let path = scratch.path("exit");
+        assert!(read::<Vec<u32>>(&path).unwrap().is_none());
+        for keep in [Keep::Process, Keep::PowerCut] {
+            write(&path, &vec![3, 1, 4], keep).unwrap();
+            assert_eq!(read::<Vec<u32>>(&path).unwrap(), Some(vec![3, 1, 4]));
+        }
+        let good = fs::read(&path).unwrap();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            fs::write(&path, &bad).unwrap();
+            assert!(read::<Vec<u32>>(&path).is_err(), "byte {at}");
+            fs::write(&path, &good[..at]).unwrap();
+            assert!(read::<Vec<u32>>(&path).is_err(), "cut at {at}");
+        }
+    }
+}

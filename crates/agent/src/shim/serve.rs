@@ -1,0 +1,205 @@
+//! The loop of a shim: children, requests, clocks. One thread, and nothing that waits but the loop.
+
+use super::log::RotatedLog;
+use super::protocol::{Cause, EXIT, Exit, LOGS, Launch, READY, Request};
+use super::task::{Left, Pipes, Task, start};
+use super::{Held, ShimError, io};
+use crate::boot;
+use crate::record::{self, Keep};
+use rustix::process::Signal;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::pipe;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+/// How long the output of a task that is gone may take to arrive: what is in the pipes is there at
+/// once, unless somebody outside was handed their other end.
+const DRAIN: Duration = Duration::from_secs(1);
+/// Between two tries to write down an end on a disk that refuses.
+const WRITE_AGAIN: Duration = Duration::from_secs(1);
+const READ_BYTES: usize = 16 * 1024;
+/// Longest line a request may be; none comes near it.
+const REQUEST_BYTES: u64 = 4096;
+
+/// A request, and where its answer goes.
+type Asked = (Request, mpsc::UnboundedSender<String>);
+
+pub fn serve(held: Held) -> Result<(), ShimError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(io("start the loop"))?;
+    runtime.block_on(whole(held))
+}
+
+async fn whole(held: Held) -> Result<(), ShimError> {
+    let Held { lock, launch, listener } = held;
+    // Before the program starts: none of its children may end unheard.
+    let mut children = signal(SignalKind::child()).map_err(io("hear of children"))?;
+    // A shim ends with its task and by nothing else it can help.
+    let _deaf = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()]
+        .map(|kind| signal(kind).map_err(io("be deaf to signals")));
+    let listener = UnixListener::from_std(listener).map_err(io("listen"))?;
+    let late = launch.lease_until.is_some_and(|until| until <= boot::now());
+    let exit = match (!late).then(|| start(&launch)) {
+        None => too_late(),
+        Some(Err(why)) => could_not_start(&launch, &why),
+        Some(Ok((task, pipes))) => {
+            let output = keep_output(pipes, &launch)?;
+            say_ready();
+            let exit = run(task, &mut children, listener).await;
+            for pump in output {
+                // Whoever still holds the other end is not of this task.
+                let _ = timeout(DRAIN, pump).await;
+            }
+            exit
+        }
+    };
+    while let Err(error) = record::write(Path::new(EXIT), &exit, Keep::PowerCut) {
+        eprintln!("cell shim: the end cannot be written yet: {error}");
+        sleep(WRITE_AGAIN).await;
+    }
+    drop(lock);
+    Ok(())
+}
+
+fn could_not_start(launch: &Launch, why: &std::io::Error) -> Exit {
+    let program = launch.command.first().map_or("", String::as_str);
+    let text = format!("cannot start {program:?}: {why}");
+    let path = PathBuf::from(LOGS).join("stderr");
+    let now = boot::now();
+    RotatedLog::new(path, launch.logs, now).write(format!("[cell: {text}]\n").as_bytes(), now);
+    let cause = Cause::CouldNotStart(text);
+    Exit { code: None, signal: None, cause, started: None, ended: now }
+}
+
+/// Nothing starts that another may have been started for.
+fn too_late() -> Exit {
+    Exit { code: None, signal: None, cause: Cause::LeaseOver, started: None, ended: boot::now() }
+}
+
+/// The agent that waits for it may be gone.
+fn say_ready() {
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{READY}").and_then(|()| out.flush());
+}
+
+fn keep_output(pipes: Pipes, launch: &Launch) -> Result<[JoinHandle<()>; 2], ShimError> {
+    let keep = |name: &str, end: OwnedFd| -> Result<JoinHandle<()>, ShimError> {
+        let receiver = pipe::Receiver::from_owned_fd(end).map_err(io("read the output"))?;
+        let path = PathBuf::from(LOGS).join(name);
+        let log = RotatedLog::new(path, launch.logs, boot::now());
+        Ok(tokio::spawn(pump(receiver, log)))
+    };
+    Ok([keep("stdout", pipes.stdout)?, keep("stderr", pipes.stderr)?])
+}
+
+async fn pump(mut from: pipe::Receiver, mut log: RotatedLog) {
+    let mut buffer = vec![0; READ_BYTES];
+    // An error here is an end: there is nothing more to read.
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        log.write(&buffer[..count], boot::now());
+    }
+    log.finish();
+}
+
+async fn run(
+    mut task: Task,
+    children: &mut tokio::signal::unix::Signal,
+    listener: UnixListener,
+) -> Exit {
+    let (asks, mut asked) = mpsc::unbounded_channel::<Asked>();
+    loop {
+        if task.look() == Left::Nothing {
+            return task.exit();
+        }
+        let next = task.next_look();
+        let clock = async {
+            match next {
+                Some(millis) => sleep(Duration::from_millis(millis)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = children.recv() => {}
+            () = clock => {}
+            Ok((stream, _)) = listener.accept() => {
+                // Whoever connects is told at once how things stand.
+                let (answers, lines) = mpsc::unbounded_channel();
+                answer(&task, &answers);
+                tokio::spawn(converse(stream, answers, lines, asks.clone()));
+            }
+            Some((request, answers)) = asked.recv() => {
+                obey(&mut task, &request);
+                answer(&task, &answers);
+            }
+        }
+    }
+}
+
+fn obey(task: &mut Task, request: &Request) {
+    match request {
+        Request::Stop { grace } => task.stop(*grace),
+        Request::Kill => task.stop(0),
+        Request::Signal { number } => {
+            if let Some(signal) = Signal::from_named_raw(*number) {
+                task.signal(signal);
+            }
+        }
+        Request::Lease { until } => task.renew(*until),
+        Request::Status => {}
+    }
+}
+
+fn answer(task: &Task, to: &mpsc::UnboundedSender<String>) {
+    if let Ok(line) = serde_json::to_string(&task.status()) {
+        // Who asked may be gone.
+        let _ = to.send(line + "\n");
+    }
+}
+
+/// One agent on the line.
+async fn converse(
+    stream: UnixStream,
+    answers: mpsc::UnboundedSender<String>,
+    mut lines: mpsc::UnboundedReceiver<String>,
+    asks: mpsc::UnboundedSender<Asked>,
+) {
+    let (from, mut to) = stream.into_split();
+    let read = async {
+        let mut from = BufReader::new(from);
+        let mut line = String::new();
+        loop {
+            line.clear();
+            match (&mut from).take(REQUEST_BYTES).read_line(&mut line).await {
+                Ok(1..) => {}
+                _ => return,
+            }
+            let request = match serde_json::from_str::<Request>(&line) {
+                Ok(request) => request,
+                Err(error) => return eprintln!("cell shim: a request that is none: {error}"),
+            };
+            if asks.send((request, answers.clone())).is_err() {
+                return;
+            }
+        }
+    };
+    let write = async {
+        while let Some(line) = lines.recv().await {
+            if to.write_all(line.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = read => {}
+        () = write => {}
+    }
+}

@@ -1,0 +1,189 @@
+//! The program and everything below it: started once, told to stop, swept away, reaped.
+
+use super::protocol::{Cause, Exit, Launch, Status, VERSION};
+use crate::boot;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+/// Between two sweeps of what does not die at once.
+const SWEEP_MILLIS: u64 = 20;
+/// A lease is looked at this often at least: the timer under it stands still while the machine
+/// sleeps, the lease does not.
+const LEASE_LOOK_MILLIS: u64 = 1000;
+
+/// The program's output.
+pub struct Pipes {
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
+
+pub struct Task {
+    pid: Pid,
+    started: u64,
+    /// How the program itself ended.
+    ended: Option<(Option<i32>, Option<i32>)>,
+    /// Why it is to die, from the first who said so.
+    cause: Option<Cause>,
+    kill_at: Option<u64>,
+    lease_until: Option<u64>,
+    run_until: Option<u64>,
+}
+
+/// Starts the program.
+///
+/// # Errors
+/// When the system cannot start it; the text is for its owner.
+pub fn start(launch: &Launch) -> io::Result<(Task, Pipes)> {
+    let (program, arguments) = launch
+        .command
+        .split_first()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the command is empty"))?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env_clear()
+        .envs(launch.env.iter().map(|(name, value)| (name, value)))
+        .current_dir(&launch.directory)
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    if let Some((user, group)) = launch.identity {
+        command.uid(user).gid(group);
+    }
+    let mut child = command.spawn()?;
+    let missing = || io::Error::other("the program has no output");
+    let stdout = child.stdout.take().map(OwnedFd::from).ok_or_else(missing)?;
+    let stderr = child.stderr.take().map(OwnedFd::from).ok_or_else(missing)?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| io::Error::other("the program has no number"))?;
+    let started = boot::now();
+    let task = Task {
+        pid,
+        started,
+        ended: None,
+        cause: None,
+        kill_at: None,
+        lease_until: launch.lease_until,
+        run_until: launch.max_run.map(|length| started.saturating_add(length)),
+    };
+    Ok((task, Pipes { stdout, stderr }))
+}
+
+/// Whether something is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Some,
+    Nothing,
+}
+
+impl Task {
+    pub fn status(&self) -> Status {
+        Status {
+            version: VERSION,
+            shim: rustix::process::getpid().as_raw_nonzero().get(),
+            pid: self.pid.as_raw_nonzero().get(),
+            started: self.started,
+            stopping: self.cause.is_some(),
+            lease_until: self.lease_until,
+        }
+    }
+
+    /// Warns the program, and kills it and all below it `grace` later. A second call can only
+    /// shorten the grace.
+    pub fn stop(&mut self, grace: u64) {
+        // What ended before it was told did so by itself.
+        self.reap();
+        let at = boot::now().saturating_add(grace);
+        self.kill_at = Some(self.kill_at.map_or(at, |before| before.min(at)));
+        if self.ended.is_none() && self.cause.is_none() {
+            self.cause = Some(Cause::Told);
+            if grace > 0 {
+                self.signal(Signal::TERM);
+            }
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        if self.ended.is_none() {
+            // Gone meanwhile: the next look sees it.
+            let _ = kill_process_group(self.pid, signal);
+        }
+    }
+
+    pub fn renew(&mut self, until: u64) {
+        if self.lease_until.is_none_or(|before| until > before) {
+            self.lease_until = Some(until);
+        }
+    }
+
+    /// Milliseconds until [`Task::look`] has something to do, if nothing happens before.
+    pub fn next_look(&self) -> Option<u64> {
+        if self.ended.is_some() {
+            return Some(SWEEP_MILLIS);
+        }
+        let now = boot::now();
+        let at = [self.kill_at, self.run_until, self.lease_until].into_iter().flatten().min()?;
+        let wait = at.saturating_sub(now).max(if at <= now { SWEEP_MILLIS } else { 1 });
+        Some(if self.lease_until.is_some() { wait.min(LEASE_LOOK_MILLIS) } else { wait })
+    }
+
+    /// Looks at children and clocks, and kills what is due. Nothing is left when the program and
+    /// all below it are gone.
+    pub fn look(&mut self) -> Left {
+        self.reap();
+        let now = boot::now();
+        let over = |at: Option<u64>| at.is_some_and(|at| at <= now);
+        if self.ended.is_none() && over(self.lease_until) {
+            self.cause.get_or_insert(Cause::LeaseOver);
+        } else if self.ended.is_none() && over(self.run_until) {
+            self.cause.get_or_insert(Cause::RanTooLong);
+        } else if self.ended.is_none() && !over(self.kill_at) {
+            return Left::Some;
+        }
+        self.sweep()
+    }
+
+    /// Kills all there is below this process; twice over, for what was forked in between.
+    fn sweep(&mut self) -> Left {
+        for signal in [Signal::STOP, Signal::KILL] {
+            for process in self.below() {
+                if let Some(pid) = Pid::from_raw(process.pid) {
+                    // Gone meanwhile is what is wanted.
+                    let _ = kill_process(pid, signal);
+                }
+            }
+        }
+        self.reap();
+        let left = self.ended.is_none() || !self.below().is_empty();
+        if left { Left::Some } else { Left::Nothing }
+    }
+
+    fn below(&self) -> Vec<crate::proc::Process> {
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        crate::proc::below(&crate::proc::all(), own)
+    }
+
+    fn reap(&mut self) {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            if pid == self.pid {
+                self.ended = Some((status.exit_status(), status.terminating_signal()));
+            }
+        }
+    }
+
+    /// The end, once nothing is left.
+    pub fn exit(&self) -> Exit {
+        let (code, signal) = self.ended.unwrap_or((None, None));
+        Exit {
+            code,
+            signal,
+            cause: self.cause.clone().unwrap_or(Cause::Itself),
+            started: Some(self.started),
+            ended: boot::now(),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What tasks use, from `/proc`: CPU of everything below the shim, memory that is resident now, and
+//! the bytes in the task's folder. Good enough where there are no control groups; a process that
+//! was born and died between two samples is still counted, in its parent's sum.
+
+use crate::core::Attempt;
+use crate::folder::size;
+use crate::proc::{self, Process};
+use cellwright_api::internal::TaskUsage;
+use cellwright_cell::resource::Resources;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Something to measure.
+pub struct Measured {
+    pub attempt: Attempt,
+    pub shim: i32,
+    pub folder: PathBuf,
+}
+
+/// Remembers the last sample of each attempt; rates are between two of them.
+#[derive(Default)]
+pub struct Sampler {
+    last: BTreeMap<Attempt, (u64, u64)>,
+}
+
+impl Sampler {
+    /// Looks at the machine. An attempt's first sample says nothing of rates, so it is not told.
+    pub fn sample(&mut self, measured: &[Measured], now: u64) -> Vec<TaskUsage> {
+        let all = proc::all();
+        let page = rustix::param::page_size() as u64;
+        let mut used = Vec::new();
+        let mut kept = BTreeMap::new();
+        for one in measured {
+            let below = proc::below(&all, one.shim);
+            let own = all.get(&one.shim).map_or(0, |shim| shim.ticks);
+            let ticks = own + below.iter().map(|process| process.ticks).sum::<u64>();
+            kept.insert(one.attempt, (ticks, now));
+            let before = self.last.get(&one.attempt);
+            let Some(cpu) = before.and_then(|before| milli_cores(*before, (ticks, now))) else {
+                continue;
+            };
+            let resident = |process: &Process| process.resident_pages * page;
+            used.push(TaskUsage {
+                task: one.attempt.task,
+                attempt: one.attempt.number,
+                used: Resources {
+                    cpu,
+                    ram: below.iter().map(resident).sum(),
+                    disk: size(&one.folder),
+                    disk_rate: 0,
+                },
+            });
+        }
+        self.last = kept;
+        used
+    }
+}
+
+/// Average use between two samples of (ticks, milliseconds).
+fn milli_cores(before: (u64, u64), after: (u64, u64)) -> Option<u64> {
+    let millis = after.1.checked_sub(before.1).filter(|millis| *millis > 0)?;
+    let ticks = after.0.saturating_sub(before.0);
+    let busy_millis = ticks * 1000 / rustix::param::clock_ticks_per_second().max(1);
+    Some(busy_millis * 1000 / millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_between_samples() {
+        let second = rustix::param::clock_ticks_per_second();
+        assert_eq!(milli_cores((10, 0), (10 + second, 2000)), Some(500));
+        assert_eq!(milli_cores((10, 0), (10, 0)), None);
+        // A process left the tree: nothing was used, not less than nothing.
+        assert_eq!(milli_cores((10, 0), (5, 1000)), Some(0));
+    }
+
+    #[test]
+    fn this_very_process_uses_memory() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let parent = proc::one(own).unwrap().parent;
+        let attempt = Attempt { task: cellwright_cell::id::TaskId(1), number: 1 };
+        let measured = [Measured { attempt, shim: parent, folder: "/absent".into() }];
+        let mut sampler = Sampler::default();
+        assert_eq!(sampler.sample(&measured, 0), []);
+        let found = sampler.sample(&measured, 1000);
+        assert!(found[0].used.ram > 0, "{found:?}");
+        assert_eq!((found[0].task.0, found[0].used.disk), (1, 0));
+    }
+}

@@ -1,0 +1,57 @@
+//! How a task says that it is well (B15). The agent of its machine asks; what it hears decides
+//! whether the task counts as started, and whether it is started again.
+
+use crate::time::Span;
+use serde::{Deserialize, Serialize};
+
+/// Asked again and again while the task runs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct HealthCheck {
+    pub probe: Probe,
+    /// Milliseconds between two probes. Left out: 10,000.
+    #[serde(default = "defaults::interval")]
+    pub interval: Span,
+    /// Milliseconds an answer may take. Left out: 2,000.
+    #[serde(default = "defaults::timeout")]
+    pub timeout: Span,
+    /// Milliseconds after the start in which failures do not count. Until the first success, or the
+    /// end of this time, the task is still starting. Left out: 30,000.
+    #[serde(default = "defaults::start_period")]
+    pub start_period: Span,
+    /// Failures in a row that make it ill. Left out: 3.
+    #[serde(default = "defaults::failures")]
+    pub failures: u32,
+}
+
+/// One question to a task. Ports are counted among those the task was given: static ones first, in
+/// the order of the spec, then those the system chose.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Probe {
+    /// Well when a GET of `path` is answered with a status of 200 to 399.
+    Http { port: u8, path: String },
+    /// Well when a connection is accepted.
+    Tcp { port: u8 },
+    /// Well when it exits with 0. Runs with the task's environment, in its folder.
+    Command(Vec<String>),
+}
+
+mod defaults {
+    use crate::time::Span;
+
+    pub fn interval() -> Span {
+        Span::seconds(10)
+    }
+    pub fn timeout() -> Span {
+        Span::seconds(2)
+    }
+    pub fn start_period() -> Span {
+        Span::seconds(30)
+    }
+    pub fn failures() -> u32 {
+        3
+    }
+}

@@ -1,0 +1,413 @@
+//! The agent by the real binary, with real programs: ends are known, pids stay whatever dies around
+//! them, and nothing is left behind.
+
+use crate::support::{self, Folder, PATIENCE, Running, free_address, said};
+use cellwright_api::client::{Client, JobFilter, PageAt, Settings};
+use cellwright_api::types::TaskView;
+use cellwright_cell::name::{JobKey, Name};
+use cellwright_cell::task::{ExitClass, Fate, TaskState};
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use tokio::time::timeout;
+
+/// A cell of one process with this machine's agent.
+fn dev(folder: &Folder) -> (Running, String) {
+    let data = folder.path("data");
+    let running = Running::start(&["dev", "--data-dir", &data, "--listen", "127.0.0.1:0"]);
+    let address = running.address();
+    (running, address)
+}
+
+fn key(job: &str) -> JobKey {
+    JobKey { user: Name::new("dev").unwrap(), job: Name::new(job).unwrap() }
+}
+
+/// Waits until the tasks of the job are as wanted, all of them.
+fn wait(address: &str, job: &str, want: impl Fn(&TaskView) -> bool) -> Vec<TaskView> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let key = key(job);
+    let mut last = Vec::new();
+    let reached = async {
+        let client = Client::new(Settings::new(vec![address.to_owned()])).unwrap();
+        let mut watch = client.watch_jobs(&JobFilter::default(), None);
+        loop {
+            let event = watch.next().await.unwrap();
+            let Some(view) = event.data.filter(|view| view.name == key.job) else { continue };
+            last = client.tasks(&key, &PageAt::default()).await.unwrap().value.items;
+            if last.len() == view.spec.count as usize && last.iter().all(&want) {
+                return last.clone();
+            }
+        }
+    };
+    let reached = runtime.block_on(async { timeout(PATIENCE, reached).await });
+    reached.unwrap_or_else(|_| panic!("{job} never came to be as wanted: {last:#?}"))
+}
+
+fn runs(attempt: u32) -> impl Fn(&TaskView) -> bool {
+    move |task| task.state == TaskState::Running && task.attempt == attempt
+}
+
+fn failed(task: &TaskView, code: i32) -> bool {
+    task.state == TaskState::Dead(Fate::Failed(ExitClass::Code(code)))
+}
+
+/// Submits a job of shell scripts; `SHARED` is the test's folder.
+fn submit(folder: &Folder, address: &str, job: &str, count: u32, script: &str, more: &str) {
+    let spec = serde_json::json!({
+        "name": job,
+        "count": count,
+        "priority": 100,
+        "restart": { "max_failures": 1, "backoff": 1, "backoff_max": 1 },
+        "task": {
+            "limits": { "cpu": 10, "ram": 1 << 20 },
+            "command": ["sh", "-c", script],
+            "env": { "SHARED": folder.path("") },
+            "notice": 5000,
+        },
+    });
+    let mut spec = spec;
+    let more: serde_json::Value = serde_json::from_str(more).expect("JSON");
+    for (name, value) in more.as_object().expect("an object") {
+        spec[name] = value.clone();
+    }
+    let file = folder.path(&format!("{job}.json"));
+    fs::write(&file, spec.to_string()).unwrap();
+    said(&["--master", address, "job", "run", &file]);
+}
+
+fn pids(folder: &Folder, name: &str) -> Vec<u32> {
+    let text = fs::read_to_string(folder.path(name)).unwrap_or_default();
+    text.lines().map(|line| line.parse().expect("a number")).collect()
+}
+
+fn is_alive(pid: u32) -> bool {
+    PathBuf::from(format!("/proc/{pid}")).exists()
+}
+
+/// Waits for a process that is no child of ours.
+fn wait_gone(pid: u32) {
+    let tail = Command::new("tail").args([&format!("--pid={pid}"), "-f", "/dev/null"]).status();
+    assert!(tail.expect("tail runs").success());
+}
+
+fn kill(signal: &str, pid: u32) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+fn make_fifo(path: &str) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// A program that says who it is, waits to be let go and ends with a code of its own.
+const WAITS: &str = r#"echo $$ >> "$SHARED/pid$CELL_INDEX"
+    read word < "$SHARED/go$CELL_INDEX"; exit $((10 + CELL_INDEX))"#;
+
+/// The shim of a task of that pid.
+fn parent(pid: u32) -> u32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_program_runs_with_what_it_was_told_and_its_exit_code_is_known() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder);
+    let script = r#"echo "$CELL_USER $CELL_JOB $CELL_INDEX $CELL_ATTEMPT $CELL_MACHINE" > told
+        test "$CELL_PORTS" = "$CELL_PORT0" && cmp -s told "$CELL_DIR/told" || exit 4
+        test "$(cat "$CELL_PORTS_FILE")" = "$CELL_PORT0" || exit 5
+        cp told "$SHARED/told"; exit 3"#;
+    let spec = format!(
+        r#"{{ "task": {{ "limits": {{ "cpu": 10, "ram": 1024 }}, "ports": 1,
+            "command": ["sh", "-c", {}], "env": {{ "SHARED": "{}" }} }} }}"#,
+        serde_json::Value::from(script),
+        folder.path(""),
+    );
+    submit(&folder, &address, "three", 1, script, &spec);
+    wait(&address, "three", |task| failed(task, 3));
+    assert_eq!(fs::read_to_string(folder.path("told")).unwrap(), "dev three 0 1 local\n");
+    let shown = said(&["--master", &address, "job", "status", "dev/three"]);
+    assert!(shown.contains("code (3)"), "{shown}");
+    submit(
+        &folder,
+        &address,
+        "absent",
+        1,
+        "",
+        r#"{ "task": { "limits": { "cpu": 1, "ram": 1 },
+        "command": ["/absent/program"] } }"#,
+    );
+    let could_not = TaskState::Dead(Fate::Failed(ExitClass::CouldNotStart));
+    wait(&address, "absent", |task| task.state == could_not);
+    running.stop();
+}
+
+#[test]
+fn a_killed_service_comes_back_and_a_stopped_one_is_warned_and_leaves_nobody() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder);
+    // The child is in another session: it tries to get away.
+    let script = r#"setsid sleep 1000 & echo $! >> "$SHARED/strays"
+        trap 'echo warned >> "$SHARED/warned"; exit 0' TERM
+        echo $$ >> "$SHARED/pid"; while :; do read word < "$SHARED/never"; done"#;
+    make_fifo(&folder.path("never"));
+    let forever = r#"{ "restart": { "backoff": 1, "backoff_max": 1 } }"#;
+    submit(&folder, &address, "web", 1, script, forever);
+    wait(&address, "web", runs(1));
+    // The pid is written after the start that is told.
+    let first = first_line(&folder, "pid");
+    kill("-KILL", first);
+    wait(&address, "web", runs(2));
+    let all = |name: &str| pids(&folder, name);
+    assert!(!is_alive(first) && !is_alive(all("strays")[0]));
+    assert!(!PathBuf::from(folder.path("warned")).exists());
+    while all("pid").len() < 2 {
+        std::thread::yield_now();
+    }
+    said(&["--master", &address, "job", "stop", "dev/web"]);
+    wait(&address, "web", |task| task.state == TaskState::Dead(Fate::Killed));
+    assert_eq!(fs::read_to_string(folder.path("warned")).unwrap(), "warned\n");
+    assert!(all("pid").into_iter().chain(all("strays")).all(|pid| !is_alive(pid)));
+    running.stop();
+}
+
+fn first_line(folder: &Folder, name: &str) -> u32 {
+    loop {
+        let text = fs::read_to_string(folder.path(name)).unwrap_or_default();
+        if text.ends_with('\n') {
+            return pids(folder, name)[0];
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_cell_that_is_stopped_stops_its_tasks_and_one_that_is_killed_finds_them_again() {
+    let folder = Folder::new();
+    make_fifo(&folder.path("go0"));
+    let (running, address) = dev(&folder);
+    submit(&folder, &address, "waits", 1, WAITS, "{}");
+    wait(&address, "waits", runs(1));
+    let pid = first_line(&folder, "pid0");
+    running.kill();
+    assert!(is_alive(pid));
+    let (running, address) = dev(&folder);
+    wait(&address, "waits", runs(1));
+    assert!(is_alive(pid));
+    running.stop();
+    assert!(!is_alive(pid));
+    let (running, address) = dev(&folder);
+    wait(&address, "waits", runs(2));
+    fs::write(folder.path("go0"), "go\n").unwrap();
+    wait(&address, "waits", |task| failed(task, 10));
+    running.stop();
+}
+
+/// Master and agent as processes of their own.
+struct Apart {
+    folder: Folder,
+    address: String,
+}
+
+impl Apart {
+    fn new() -> Apart {
+        let folder = Folder::new();
+        let data = folder.path("agent");
+        fs::create_dir(&data).unwrap();
+        let config = format!("name = \"m1\"\ndata_dir = {data:?}\n");
+        fs::write(folder.path("agent.toml"), config).unwrap();
+        Apart { folder, address: free_address() }
+    }
+
+    fn master(&self) -> Running {
+        let data = self.folder.path("data");
+        let args = ["master", "start", "--dev", "--data-dir", &data, "--listen", &self.address];
+        let running = Running::start(&args);
+        running.address();
+        running
+    }
+
+    fn agent(&self) -> Running {
+        let config = self.folder.path("agent.toml");
+        let running =
+            Running::start(&["--master", &self.address, "agent", "start", "--config", &config]);
+        running.hear("cell agent of m1");
+        running
+    }
+
+    /// Waiting tasks that run, and their pids.
+    fn tasks(&self, count: u32) -> Vec<u32> {
+        for index in 0..count {
+            make_fifo(&self.folder.path(&format!("go{index}")));
+        }
+        submit(&self.folder, &self.address, "waits", count, WAITS, "{}");
+        wait(&self.address, "waits", runs(1));
+        (0..count).map(|index| first_line(&self.folder, &format!("pid{index}"))).collect()
+    }
+
+    /// Lets the tasks go and waits until their shims are gone too: their ends are on disk.
+    fn end(&self, pids: &[u32]) {
+        let shims: Vec<u32> = pids.iter().map(|pid| parent(*pid)).collect();
+        for index in 0..pids.len() {
+            fs::write(self.folder.path(&format!("go{index}")), "go\n").unwrap();
+        }
+        shims.into_iter().for_each(wait_gone);
+    }
+
+    fn check_ends(&self) {
+        let ended = |task: &TaskView| {
+            task.attempt == 1 && failed(task, 10 + i32::try_from(task.index).unwrap())
+        };
+        wait(&self.address, "waits", ended);
+    }
+}
+
+#[test]
+fn an_agent_that_is_killed_again_and_again_changes_no_pid_and_loses_no_exit_code() {
+    let cell = Apart::new();
+    let master = cell.master();
+    let mut agent = cell.agent();
+    let pids = cell.tasks(5);
+    for _ in 0..10 {
+        agent.kill();
+        assert!(pids.iter().all(|pid| is_alive(*pid)));
+        agent = cell.agent();
+    }
+    for (index, pid) in pids.iter().enumerate() {
+        assert_eq!(first_line(&cell.folder, &format!("pid{index}")), *pid);
+        assert_eq!(self::pids(&cell.folder, &format!("pid{index}")).len(), 1, "started twice");
+    }
+    agent.kill();
+    cell.end(&pids);
+    let agent = cell.agent();
+    cell.check_ends();
+    agent.stop();
+    master.stop();
+}
+
+#[test]
+fn tasks_run_and_end_while_the_masters_are_away() {
+    let cell = Apart::new();
+    let master = cell.master();
+    let agent = cell.agent();
+    let pids = cell.tasks(2);
+    master.kill();
+    assert!(pids.iter().all(|pid| is_alive(*pid)));
+    cell.end(&pids);
+    let master = cell.master();
+    cell.check_ends();
+    agent.stop();
+    master.stop();
+}
+
+#[test]
+fn a_task_whose_shim_is_killed_is_swept_away_and_placed_again() {
+    let cell = Apart::new();
+    let master = cell.master();
+    let agent = cell.agent();
+    let pids = cell.tasks(1);
+    kill("-KILL", parent(pids[0]));
+    wait(&cell.address, "waits", runs(2));
+    assert!(!is_alive(pids[0]));
+    // Two agents in one folder would both start what is ordered.
+    let config = cell.folder.path("agent.toml");
+    let second = ["--master", &cell.address, "agent", "start", "--config", &config];
+    let refused = support::cell(&second);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(support::text(&refused.stderr).contains("another agent runs"));
+    said(&["--master", &cell.address, "job", "stop", "dev/waits"]);
+    wait(&cell.address, "waits", |task| task.state == TaskState::Dead(Fate::Killed));
+    agent.stop();
+    master.stop();
+}
+
+#[test]
+fn health_decides_when_a_task_runs_and_whether_it_is_started_again() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder);
+    let spec = |start_period: u64| {
+        let task = serde_json::json!({
+            "limits": { "cpu": 10, "ram": 1024 },
+            "command": ["sh", "-c", "echo $$ >> \"$SHARED/pid\"; exec sleep 1000"],
+            "env": { "SHARED": folder.path("") },
+            "files": { "conf/wanted": "well" },
+            "health": {
+                "probe": { "command": ["sh", "-c",
+                    "test \"$(cat \"$SHARED/state\")\" = \"$(cat conf/wanted)\""] },
+                "interval": 20, "start_period": start_period, "failures": 2,
+            },
+        });
+        serde_json::json!({ "task": task }).to_string()
+    };
+    fs::write(folder.path("state"), "ill").unwrap();
+    submit(&folder, &address, "web", 1, "", &spec(600_000));
+    let first = first_line(&folder, "pid");
+    // Started, and not running before it is well.
+    wait(&address, "web", |task| task.state == TaskState::Assigned);
+    fs::write(folder.path("state"), "well").unwrap();
+    wait(&address, "web", runs(1));
+    fs::write(folder.path("state"), "ill").unwrap();
+    wait(&address, "web", |task| task.attempt == 2);
+    assert!(!is_alive(first));
+    fs::write(folder.path("state"), "well").unwrap();
+    wait(&address, "web", runs(2));
+    running.stop();
+}
+
+#[test]
+fn output_is_shown_and_followed_to_the_end_and_a_task_that_runs_too_long_is_killed() {
+    let folder = Folder::new();
+    make_fifo(&folder.path("go"));
+    let (running, address) = dev(&folder);
+    let script = r#"echo one; echo problem >&2; read word < "$SHARED/go"; echo two; sleep 1000"#;
+    let task = serde_json::json!({ "limits": { "cpu": 10, "ram": 1024 }, "max_run": 1500,
+        "command": ["sh", "-c", script], "env": { "SHARED": folder.path("") } });
+    let spec = serde_json::json!({ "task": task }).to_string();
+    submit(&folder, &address, "talks", 1, script, &spec);
+    wait(&address, "talks", runs(1));
+    let args = ["--master", &address, "logs", "dev/talks/0", "--follow"];
+    let follower = Running::start(&args);
+    follower.hear("one");
+    fs::write(folder.path("go"), "go\n").unwrap();
+    follower.hear("two");
+    let timed_out = TaskState::Dead(Fate::Failed(ExitClass::TimedOut));
+    wait(&address, "talks", |task| task.state == timed_out);
+    follower.ended();
+    assert_eq!(said(&["--master", &address, "logs", "dev/talks"]), "one\ntwo\n");
+    assert_eq!(said(&["--master", &address, "logs", "dev/talks", "--stderr"]), "problem\n");
+    assert_eq!(said(&["--master", &address, "logs", "dev/talks", "--tail", "4"]), "two\n");
+    let absent = support::cell(&["--master", &address, "logs", "dev/talks", "--attempt", "7"]);
+    assert!(support::text(&absent.stderr).contains("no output of dev/talks/0"), "{absent:?}");
+    running.stop();
+}
+
+/// A shim begins an attempt once, whoever starts it and however often.
+#[test]
+fn a_shim_begins_once() {
+    let folder = Folder::new();
+    let shim = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cell"));
+        command.args(["shim", &folder.path("")]).stdout(Stdio::null());
+        command
+    };
+    fs::create_dir(folder.path("logs")).unwrap();
+    let launch = serde_json::json!({
+        "name": "u/j/0",
+        "command": ["sh", "-c", "echo once; echo twice >&2; exit 7"],
+        "env": [],
+        "directory": folder.path(""),
+        "logs": { "file_bytes": 4096, "files": 2, "rate": 4096 },
+    });
+    let path = PathBuf::from(folder.path("launch"));
+    cellwright_agent::record::write(&path, &launch, cellwright_agent::record::Keep::Process)
+        .unwrap();
+    let both = [shim().spawn().unwrap(), shim().spawn().unwrap()];
+    for mut one in both {
+        assert!(one.wait().unwrap().success());
+    }
+    assert!(shim().status().unwrap().success());
+    assert_eq!(fs::read_to_string(folder.path("logs/stdout")).unwrap(), "once\n");
+    assert_eq!(fs::read_to_string(folder.path("logs/stderr")).unwrap(), "twice\n");
+    let exit = cellwright_agent::shim::exit_of(&folder.0).unwrap().unwrap();
+    assert_eq!((exit.code, exit.signal), (Some(7), None));
+}
