@@ -178,13 +178,14 @@ async fn an_agent_runs_under_its_certificate_and_gets_the_next_one() {
     start.args(["agent", "start", "--config"]).arg(&config);
     let agent = Process::start(start, &master.folder.path("agent.log"));
     let admin = master.client("contexts.toml");
-    let mut watch = admin.watch_machines(None);
+    let name = Name::new("machine-1").expect("a name");
     let up = async {
         loop {
-            let machine = watch.next().await.expect("a machine").data;
-            if machine.is_some_and(|machine| machine.status == MachineStatus::Up) {
+            let machine = admin.machine(&name).await;
+            if machine.is_ok_and(|machine| machine.value.item.status == MachineStatus::Up) {
                 return;
             }
+            tokio::time::sleep(LOOK).await;
         }
     };
     let heard = tokio::time::timeout(PATIENCE, up).await;

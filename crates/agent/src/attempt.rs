@@ -210,7 +210,10 @@ async fn start_shim(folder: &Path, shim: &ShimProgram) -> io::Result<()> {
 /// groups.
 async fn sweep(begun: &Begun) {
     // Given up by an agent that died before it wrote so: there never was a shim.
-    while begun.shim > 0 {
+    if begun.shim <= 0 {
+        return;
+    }
+    loop {
         let all = proc::all();
         // The number belongs to a stranger, so nobody is left in the session it named.
         if all.get(&begun.shim).is_some_and(|now| now.born != begun.born) {

@@ -5,6 +5,8 @@
 //! All times in the agent are milliseconds on the boot clock, which goes on while the machine
 //! sleeps and is not set by anybody: leases are safe on it, and shims and agents read the same one.
 
+#![expect(clippy::disallowed_types, reason = "the number of a life is a date")]
+
 use crate::record::{self, Keep, RecordError};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};

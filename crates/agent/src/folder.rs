@@ -10,6 +10,8 @@
 //! | … `work` | the program's own folder; an alloc's is shared by the tasks inside |
 //! | `ended/TASK-ATTEMPT` | order, end and logs of attempts that are over, for a while |
 
+#![expect(clippy::disallowed_types, reason = "files carry the time of day")]
+
 use crate::core::Attempt;
 use crate::output::Found;
 use crate::record::{self, Keep, RecordError};
@@ -214,6 +216,7 @@ pub mod scratch {
     pub struct Scratch(PathBuf);
 
     impl Scratch {
+        #[expect(clippy::new_without_default, reason = "each one is a folder of its own")]
         pub fn new() -> Scratch {
             static NUMBER: AtomicU32 = AtomicU32::new(0);
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);

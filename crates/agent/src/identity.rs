@@ -3,6 +3,8 @@
 //! it has, writes it down, and shows it from the next handshake on. No connection and no task
 //! notices.
 
+#![expect(clippy::disallowed_types, reason = "certificates carry the time of day")]
+
 use cellwright_api::client::{Client, ClientError, Settings};
 use cellwright_api::context::{Context, ContextError, Contexts};
 use cellwright_api::enroll::{EnrollError, Holder, NewKey, RENEW_PATH, RenewAnswer, RenewRequest};

@@ -2,6 +2,8 @@
 //! the link (orders, requests for the report), from the attempts (status, ends) and from whoever
 //! runs the agent.
 
+#![expect(clippy::disallowed_types, reason = "what is kept for a while is dated by its files")]
+
 use crate::attempt::{Heard, ShimProgram, end, follow, give_up};
 use crate::boot::{self, Life};
 use crate::config::{Config, ConfigError};
@@ -84,6 +86,8 @@ pub struct Agent {
     heard: Option<u64>,
     locals: BTreeMap<Attempt, Local>,
     sampler: Sampler,
+    /// Number of the newest report.
+    reported: u64,
     news: Arc<Notify>,
     told: mpsc::UnboundedSender<(Attempt, Heard)>,
     tells: mpsc::UnboundedReceiver<(Attempt, Heard)>,
@@ -130,6 +134,7 @@ impl Agent {
             heard: None,
             locals: BTreeMap::new(),
             sampler: Sampler::default(),
+            reported: 0,
             news: Arc::new(Notify::new()),
             told,
             tells,
@@ -439,10 +444,13 @@ impl Agent {
     fn report(&mut self, hang: bool) -> AgentReport {
         let seen: AllSeen =
             self.locals.iter().map(|(attempt, local)| (*attempt, local.seen)).collect();
+        // By the clock of this boot, so that it grows over a restart of the agent too.
+        self.reported = boot::now().max(self.reported + 1);
         AgentReport {
             protocol: PROTOCOL,
             machine: self.machine.name.clone(),
             incarnation: self.life.incarnation,
+            number: self.reported,
             taken: self.orders.epoch,
             hang,
             orders_digest: self.orders.digest,

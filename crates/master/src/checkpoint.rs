@@ -10,6 +10,7 @@
 //! joins later must be given that snapshot. Rejected: writing the store's files by hand, which
 //! would be a second writer of a format that has one.
 
+use crate::clock::{Clock, SystemClock};
 use crate::replicated::{View, pack, readable};
 use cellwright_cell::command::Entry;
 use cellwright_cell::encode::{self, LoadError};
@@ -24,7 +25,6 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: [u8; 8] = *b"CELLCKPT";
@@ -372,8 +372,7 @@ pub async fn restore(
     let (id, peer) = me;
     // Agents that know the old log obey the new one only if its era is higher, whatever they have
     // seen of the old one since this checkpoint.
-    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let era = since_1970.map_or(1, |past| u64::try_from(past.as_millis()).unwrap_or(u64::MAX));
+    let era = SystemClock.wall().0.max(1);
     let seed = Seed(View { index: 0, term: 0, era, ..view });
     let replica = Replica::open(id, settings, disk, Arc::new(Alone), seed).await?;
     replica.bootstrap(BTreeMap::from([(id, peer)])).await.map_err(|e| start(&e))?;

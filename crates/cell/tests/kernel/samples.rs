@@ -18,6 +18,7 @@ use cellwright_cell::event::{
     BlobChange, CronChange, Event, JobChange, MachineChange, ResourceChange, TaskChange,
     TokenChange, UserChange, What,
 };
+use cellwright_cell::health::{HealthCheck, Probe};
 use cellwright_cell::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
 use cellwright_cell::job::{ChangeClass, JobOutcome, JobState};
 use cellwright_cell::label::LabelTerm;
@@ -27,7 +28,6 @@ use cellwright_cell::priority::{AppClass, Band, Priority};
 use cellwright_cell::quota::{Capability, Quota};
 use cellwright_cell::reason::{Misfit, Reason, Refusal};
 use cellwright_cell::resource::{Dimension, Resources, Shortfall};
-use cellwright_cell::health::{HealthCheck, Probe};
 use cellwright_cell::spec::{Domain, JobKind, JobSpec, LogLimits, PackageRef};
 use cellwright_cell::state::State;
 use cellwright_cell::task::{ExitClass, Fate, StopCause, TaskState};

@@ -81,6 +81,7 @@ fn report() -> AgentReport {
         protocol: PROTOCOL,
         machine: Name::new("m1").unwrap(),
         incarnation: 1,
+        number: 1,
         taken: Epoch::default(),
         hang: false,
         orders_digest: 0,
