@@ -100,13 +100,10 @@ pub fn read_memory(group: &Path, usage: &mut GroupUsage) -> Result<(), Error> {
     usage.working_set = usage.memory.saturating_sub(inactive);
     let path = group.join("memory.oom_control");
     let kills = keyed(&path, &read(&path)?, "oom_kill")?.unwrap_or(0);
-    // v1 counts how often the limit was met, not how often that ended in a kill; a group that met
-    // it and shrank its file cache instead has not been short. Where swap is counted, our limit
-    // with swap is the same, and it is that one which is met.
-    let path = group.join("memory.memsw.failcnt");
-    let with_swap = read_if_there(&path)?.map(|text| number(&path, &text)).transpose()?;
-    let failures = value("memory.failcnt")?.saturating_add(with_swap.unwrap_or(0));
-    let met = failures > 0 && peak >= value("memory.limit_in_bytes")?;
+    // v1 does not say whose limit it was, and newer kernels no longer count how often it was met.
+    // A group that stood at its limit is taken to have been killed for it; one whose file cache
+    // alone filled it, when the machine ran short, is blamed wrongly.
+    let met = peak >= value("memory.limit_in_bytes")?;
     usage.oom = OomCounts { own_limit: if met { kills } else { 0 }, kills };
     Ok(())
 }
@@ -160,7 +157,6 @@ mod tests {
         file("memory.usage_in_bytes", "900\n");
         file("memory.max_usage_in_bytes", "1000\n");
         file("memory.limit_in_bytes", "1000\n");
-        file("memory.failcnt", "7\n");
         file("memory.stat", "inactive_file 1\ntotal_inactive_file 300\n");
         file("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n");
         let mut usage = GroupUsage::default();
@@ -171,12 +167,6 @@ mod tests {
         assert_eq!(usage.cpu, Duration::from_millis(2));
         assert_eq!(usage.cpu_throttled, Duration::from_nanos(1500));
         assert_eq!((usage.memory, usage.working_set, usage.memory_peak), (900, 600, Some(1000)));
-        assert_eq!(usage.oom, OomCounts { own_limit: 2, kills: 2 });
-        file("memory.failcnt", "0\n");
-        read_memory(&group, &mut usage).unwrap();
-        assert_eq!(usage.oom, OomCounts { own_limit: 0, kills: 2 });
-        file("memory.memsw.failcnt", "7\n");
-        read_memory(&group, &mut usage).unwrap();
         assert_eq!(usage.oom, OomCounts { own_limit: 2, kills: 2 });
         file("memory.max_usage_in_bytes", "999\n");
         read_memory(&group, &mut usage).unwrap();
