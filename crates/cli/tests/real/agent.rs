@@ -58,7 +58,7 @@ fn submit(folder: &Folder, address: &str, job: &str, count: u32, script: &str, m
         "name": job,
         "count": count,
         "priority": 100,
-        "restart": { "max_failures": 1, "backoff": 1, "backoff_max": 1 },
+        "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 },
         "task": {
             "limits": { "cpu": 10, "ram": 1 << 20 },
             "command": ["sh", "-c", script],
