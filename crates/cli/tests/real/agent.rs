@@ -337,7 +337,8 @@ fn health_decides_when_a_task_runs_and_whether_it_is_started_again() {
                 "interval": 20, "start_period": start_period, "failures": 2,
             },
         });
-        serde_json::json!({ "task": task }).to_string()
+        let restart = serde_json::json!({ "backoff": 1, "backoff_max": 1 });
+        serde_json::json!({ "task": task, "restart": restart }).to_string()
     };
     fs::write(folder.path("state"), "ill").unwrap();
     submit(&folder, &address, "web", 1, "", &spec(600_000));
