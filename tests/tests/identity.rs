@@ -162,6 +162,17 @@ async fn an_agent_runs_under_its_certificate_and_gets_the_next_one() {
     let before = std::fs::read_to_string(&file).expect("an identity");
     let mut identity = Identity::load(&file).expect("it is whole");
     let client = identity.client().expect("a client");
+    let admin = master.client("contexts.toml");
+    let refused = identity.renew(&client).await.expect_err("a machine nobody has heard of");
+    assert!(refused.to_string().contains("not part of the cell"), "{refused}");
+    let spec = serde_json::json!({
+        "name": "machine-1",
+        "capacity": { "cpu": 1000, "ram": 1 << 30, "disk": 1 << 30, "disk_rate": 0 },
+        "rack": null,
+        "power": null,
+    });
+    let spec = serde_json::from_value(spec).expect("a machine");
+    admin.add_machine(&spec).await.expect("the machine is known");
     identity.renew(&client).await.expect("the next certificate");
     assert_ne!(std::fs::read_to_string(&file).expect("an identity"), before);
     poll(&client, &master.address, "machine-1").await.expect("the next one is as good");
@@ -177,7 +188,6 @@ async fn an_agent_runs_under_its_certificate_and_gets_the_next_one() {
     let mut start = Command::new(cell());
     start.args(["agent", "start", "--config"]).arg(&config);
     let agent = Process::start(start, &master.folder.path("agent.log"));
-    let admin = master.client("contexts.toml");
     let name = Name::new("machine-1").expect("a name");
     let up = async {
         loop {
