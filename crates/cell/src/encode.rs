@@ -42,7 +42,7 @@ pub enum LoadError {
     NotOurs { found: [u8; 4] },
     #[error("the bytes are of kind {found:#04x}, not {expected:#04x}")]
     WrongKind { expected: u8, found: u8 },
-    #[error("format {found} is not known here; allowed: 1 to {newest}")]
+    #[error("format {found} is not known here; allowed: 1 to {newest}; run the newer build")]
     UnknownFormat { found: u16, newest: u16 },
     #[error("the header announces {stated} bytes, {found} follow it")]
     WrongLength { stated: u64, found: u64 },

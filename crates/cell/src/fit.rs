@@ -50,7 +50,7 @@ pub fn misfit(
 ) -> Option<Misfit> {
     let Some(row) = state.machines().get(machine) else { return Some(Misfit::MachineDown) };
     let Some(load) = state.machine_load(machine) else { return Some(Misfit::MachineDown) };
-    None.or_else(|| status(row, alloc))
+    None.or_else(|| status(row))
         .or_else(|| constraints(candidate.spec, row))
         .or_else(|| crashed(state, candidate.task, machine))
         .or_else(|| alloc_member(state, candidate.spec, machine, alloc))
@@ -62,12 +62,13 @@ pub fn misfit(
         .or_else(|| room(state, candidate, row, load, alloc))
 }
 
-/// A draining machine takes nothing new, except into allocs that are still there.
-fn status(row: &Machine, alloc: Option<TaskId>) -> Option<Misfit> {
+/// A draining machine takes nothing new, not into its allocs either: a task that went back into
+/// one could hold up the drain for ever.
+fn status(row: &Machine) -> Option<Misfit> {
     if row.status != MachineStatus::Up {
         return Some(Misfit::MachineDown);
     }
-    (row.draining && alloc.is_none()).then_some(Misfit::MachineDraining)
+    row.draining.then_some(Misfit::MachineDraining)
 }
 
 fn constraints(spec: &JobSpec, row: &Machine) -> Option<Misfit> {

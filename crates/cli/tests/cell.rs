@@ -141,6 +141,8 @@ fn a_cell_with_identities_takes_in_a_replica_a_user_and_a_machine() {
     let token = ["token", "create", "--replica", "m2", "-o", "json"];
     let token = json(&[&mine[..], &token].concat())["token"].as_str().unwrap().to_owned();
     let join = ["master", "join", &token, "--master", &first.address];
+    let taken = text(&cell(&[&join[..], &first.args()].concat()).stderr);
+    assert!(taken.contains("is there already") && taken.contains("still good"), "{taken}");
     said(&[&join[..], &second.args()].concat());
     let two = second.start();
     two.hear("this replica votes");
@@ -155,6 +157,11 @@ fn a_cell_with_identities_takes_in_a_replica_a_user_and_a_machine() {
     std::fs::write(&file, context).unwrap();
     private(&file);
     said(&["--contexts", &anns, "context", "add", &file]);
+    // The administrator's own context is not overwritten by it.
+    let add = [&mine[..], &["context", "add", &file]].concat();
+    let refused = text(&cell(&add).stderr);
+    assert!(refused.contains("a context \"aa\" already, with another token"), "{refused}");
+    said(&[&add[..], &["--name", "ann"]].concat());
     let users = said(&["--contexts", &anns, "user", "ls"]);
     assert!(users.contains("ann") && users.contains("admin"), "{users}");
     let refused = cell(&["--contexts", &anns, "user", "add", "bob"]);

@@ -8,7 +8,9 @@
 use crate::admission::Admission;
 use crate::batching::Batching;
 use crate::controller;
-use crate::input::{BatchId, Committed, Input, Now, Origin, Output, Role, Ticket, Unavailable};
+use crate::input::{
+    Alarm, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket, Unavailable,
+};
 use crate::lease::{LaneName, Leases, TooManyLanes};
 use crate::liveness::Liveness;
 use crate::settings::Settings;
@@ -323,7 +325,9 @@ impl Core {
         let found = self.liveness.step(&state, now.elapsed);
         let down = found.down.iter().map(|machine| Command::MachineDown { machine: *machine });
         self.enqueue(None, down.collect());
-        outputs.push(Output::Alarms(found.alarms));
+        let silent = found.silent.into_iter();
+        let silent = silent.map(|(machine, silent)| Alarm::MachineSilent { machine, silent });
+        outputs.push(Output::Alarms(found.alarms.into_iter().chain(silent).collect()));
         if self.controlling == 0 && now.elapsed >= self.next_control {
             self.next_control = Span(now.elapsed.0 + self.settings.control_every.0);
             let date = self.date(now);

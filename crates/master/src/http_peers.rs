@@ -1,14 +1,22 @@
 //! Calls to other replicas over the network: one HTTP/2 connection per peer on which calls overlap,
 //! so that a heartbeat does not wait behind a snapshot. A connection that fails is thrown away and
 //! dialled anew by the next call; raft's own timers decide when to try again.
+//!
+//! Every call says which protocol its sender speaks. A replica of another one is refused by name
+//! before its message is read: bytes that happen to decode as something else would be worse than
+//! silence, and silence says nothing to whoever is upgrading the cell.
 
 use crate::peers::{PeerAnswer, PeerCall, Peers};
+use axum::body::Body;
+use axum::middleware::Next;
 use bytes::Bytes;
+use cellwright_api::internal::PROTOCOL;
 use cellwright_store::{CallError, NodeId, Peer};
 use futures::future::BoxFuture;
 use http_body_util::{BodyExt, Full};
-use hyper::Request;
 use hyper::client::conn::http2::SendRequest;
+use hyper::header::HeaderValue;
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
 use std::collections::BTreeMap;
@@ -26,6 +34,9 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest answer a peer gives.
 const MAX_ANSWER: usize = 16 << 20;
 
+/// Which protocol the sender of a call speaks.
+const PROTOCOL_HEADER: &str = "cell-protocol";
+
 type Sender = SendRequest<Full<Bytes>>;
 
 #[derive(Clone)]
@@ -35,6 +46,8 @@ struct Inner {
     /// `None`: plain TCP, on loopback only.
     tls: Option<TlsConnector>,
     open: Mutex<BTreeMap<(NodeId, String), Sender>>,
+    /// What replicas of another protocol said, so that it is logged once and not at every call.
+    foreign: Mutex<BTreeMap<NodeId, String>>,
 }
 
 impl HttpPeers {
@@ -44,7 +57,7 @@ impl HttpPeers {
             config.alpn_protocols = vec![b"h2".to_vec()];
             TlsConnector::from(Arc::new(config))
         });
-        HttpPeers(Arc::new(Inner { tls, open: Mutex::default() }))
+        HttpPeers(Arc::new(Inner { tls, open: Mutex::default(), foreign: Mutex::default() }))
     }
 }
 
@@ -80,6 +93,7 @@ impl Inner {
         let mut sender = self.sender(&key).await.map_err(|e| away(&e))?;
         let body = postcard::to_stdvec(call).map_err(|e| away(&e))?;
         let request = Request::post(format!("https://{}{PEER_PATH}", peer.address))
+            .header(PROTOCOL_HEADER, PROTOCOL)
             .body(Full::new(Bytes::from(body)))
             .map_err(|e| away(&e))?;
         let response = match sender.send_request(request).await {
@@ -98,8 +112,12 @@ impl Inner {
                 return Err(away(&error));
             }
         };
+        let refused = String::from_utf8_lossy(&bytes);
+        if status == StatusCode::HTTP_VERSION_NOT_SUPPORTED {
+            self.note_foreign(to, peer, &refused);
+        }
         if !status.is_success() {
-            return Err(away(&format!("{status} {}", String::from_utf8_lossy(&bytes))));
+            return Err(away(&format!("{status} {refused}")));
         }
         postcard::from_bytes(&bytes).map_err(|e| away(&e))
     }
@@ -129,9 +147,33 @@ impl Inner {
         handshake(TokioIo::new(stream)).await
     }
 
+    fn note_foreign(&self, to: NodeId, peer: &Peer, why: &str) {
+        let mut foreign = self.foreign.lock().unwrap_or_else(|_| std::process::abort());
+        if foreign.insert(to, why.to_owned()).is_none_or(|before| before != why) {
+            tracing::error!(peer = peer.name, address = peer.address, "refused: {why}");
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(NodeId, String), Sender>> {
         self.open.lock().unwrap_or_else(|_| std::process::abort())
     }
+}
+
+/// Lets only replicas through that speak the protocol of this one.
+pub async fn same_protocol(request: Request<Body>, next: Next) -> Response<Body> {
+    let found = request.headers().get(PROTOCOL_HEADER).map(HeaderValue::as_bytes);
+    if found == Some(PROTOCOL.to_string().as_bytes()) {
+        return next.run(request).await;
+    }
+    let found = found.map_or("none".into(), String::from_utf8_lossy);
+    let why = format!(
+        "this replica speaks protocol {PROTOCOL} (cellwright {}), the caller protocol {found}; \
+         run builds of one protocol on all replicas",
+        env!("CARGO_PKG_VERSION")
+    );
+    let mut refused = Response::new(Body::from(why));
+    *refused.status_mut() = StatusCode::HTTP_VERSION_NOT_SUPPORTED;
+    refused
 }
 
 async fn handshake<S>(stream: S) -> Result<Sender, String>

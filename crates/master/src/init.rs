@@ -32,7 +32,7 @@ const FIRST_TOKEN_LIFE: Span = Span::seconds(365 * 24 * 3600);
 
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    #[error("{path} is there already; a cell is initialised once. Remove it to start over")]
+    #[error("{path} is there already, and nothing of it is overwritten; remove it to start over")]
     Exists { path: PathBuf },
     #[error("{path}: {why}")]
     Io { path: PathBuf, why: io::Error },
@@ -90,7 +90,7 @@ pub fn init(
     now: Time,
 ) -> Result<Initialised, InitError> {
     let files = IdentityFiles::in_data(&place.data_dir);
-    refuse_existing(place, &files)?;
+    place.check_free()?;
     let (text, config) = configuration(cell, name, 1, place)?;
     let mut known = Contexts::load(contexts)?;
     files.create()?;
@@ -127,14 +127,21 @@ pub fn init(
     })
 }
 
-fn refuse_existing(place: &Place, files: &IdentityFiles) -> Result<(), InitError> {
-    if place.config.exists() {
-        return Err(InitError::Exists { path: place.config.clone() });
+impl Place {
+    /// To be called before anything is spent on it, such as a token that is good once.
+    ///
+    /// # Errors
+    /// When something is there already.
+    pub fn check_free(&self) -> Result<(), InitError> {
+        if self.config.exists() {
+            return Err(InitError::Exists { path: self.config.clone() });
+        }
+        let files = IdentityFiles::in_data(&self.data_dir);
+        if files.has_authority() || self.data_dir.join("log").exists() {
+            return Err(InitError::Exists { path: self.data_dir.clone() });
+        }
+        Ok(())
     }
-    if files.has_authority() || place.data_dir.join("log").exists() {
-        return Err(InitError::Exists { path: place.data_dir.clone() });
-    }
-    Ok(())
 }
 
 fn configuration(
@@ -255,7 +262,7 @@ impl Joining {
     /// When something is there already, or the answer is not a replica's.
     pub fn complete(self, answer: JoinAnswer, id: u64, place: &Place) -> Result<(), InitError> {
         let files = IdentityFiles::in_data(&place.data_dir);
-        refuse_existing(place, &files)?;
+        place.check_free()?;
         let (text, _) = configuration(&answer.cell, &self.name, id, place)?;
         let key = answer.authority_key.ok_or(AuthorityError::OtherKey)?;
         let authority = Authority::from_pem(answer.authority, key)?;

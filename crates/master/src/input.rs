@@ -4,6 +4,7 @@
 use crate::lease::LaneName;
 use cellwright_api::internal::{LeaseAnswer, LinkForward, PassStatistics};
 use cellwright_cell::command::{Request, Verdict};
+use cellwright_cell::id::MachineId;
 use cellwright_cell::time::{Span, Time};
 use std::fmt;
 
@@ -85,6 +86,8 @@ pub enum Alarm {
     MostMachinesSilent { silent: u32, up: u32 },
     /// Machines wait to be declared down because of the rate limit.
     DownRateLimited { waiting: u32 },
+    /// A machine that is up has not been heard from for this long.
+    MachineSilent { machine: MachineId, silent: Span },
 }
 
 /// Why there is no verdict. The request may be sent again, under the same request id.

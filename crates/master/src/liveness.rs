@@ -9,6 +9,9 @@
 //!   Machines declared down lately count as silent, so that a cut that spreads slowly is the same.
 //! - At most so many machines a minute: what looks dead may still come back.
 //!
+//! Whom this leaves up though nobody hears it is said by name and since when: in a cell of one
+//! machine there is nowhere to move its tasks, and its owner still wants to know.
+//!
 //! All times are elapsed time of this process, which no change of clocks moves.
 //!
 //! Rejected: asking a second replica to look at each silent machine. An agent that loses its
@@ -74,7 +77,12 @@ pub struct Judgement {
     /// To be declared down, longest silent first.
     pub down: Vec<MachineId>,
     pub alarms: Vec<Alarm>,
+    /// Up and silent for longer than allowed, and for how long: longest first, not all of many.
+    pub silent: Vec<(MachineId, Span)>,
 }
+
+/// Most silent machines that are named.
+const NAMED: usize = 50;
 
 #[derive(Clone, Copy, Debug)]
 struct Heard {
@@ -96,6 +104,7 @@ pub struct Liveness {
     next_look: Span,
     /// As of the last look.
     alarms: Vec<Alarm>,
+    silent: Vec<(MachineId, Span)>,
 }
 
 impl Liveness {
@@ -110,6 +119,7 @@ impl Liveness {
             tokens: Tokens::full(settings.per_minute, settings.burst, at),
             next_look: at,
             alarms: Vec::new(),
+            silent: Vec::new(),
         }
     }
 
@@ -132,11 +142,13 @@ impl Liveness {
     /// Whom to declare down now.
     pub fn step(&mut self, state: &State, at: Span) -> Judgement {
         if at < self.next_look {
-            return Judgement { down: Vec::new(), alarms: self.alarms.clone() };
+            let (alarms, silent) = (self.alarms.clone(), self.silent.clone());
+            return Judgement { down: Vec::new(), alarms, silent };
         }
         self.next_look = Span(at.0.saturating_add(self.settings.look_every.0));
         let judgement = self.look(state, at);
         self.alarms.clone_from(&judgement.alarms);
+        self.silent.clone_from(&judgement.silent);
         judgement
     }
 
@@ -154,14 +166,19 @@ impl Liveness {
                 overdue.push((heard.at, *machine));
             }
         }
+        let named = longest(&silent, at);
         let gone = self.declared.keys().filter(|id| !self.heard.contains_key(id)).count();
         let (silent, were_up) = (silent.len() + gone, up + gone);
         if silent * 1000 > were_up * self.settings.hold_above_permille {
             let (silent, up) = (count(silent), count(were_up));
             let alarms = vec![Alarm::MostMachinesSilent { silent, up }];
-            return Judgement { down: Vec::new(), alarms };
+            return Judgement { down: Vec::new(), alarms, silent: named };
         }
-        self.declare(overdue, at)
+        let mut judgement = self.declare(overdue, at);
+        // Who is declared down now is no longer up and silent.
+        let stays = |(machine, _): &(MachineId, Span)| !judgement.down.contains(machine);
+        judgement.silent = named.into_iter().filter(stays).collect();
+        judgement
     }
 
     /// Keeps the books to the machines that are up; returns their number. One that came up, or
@@ -205,8 +222,15 @@ impl Liveness {
         let down: Vec<MachineId> = overdue.into_iter().map(|(_, machine)| machine).collect();
         self.declared.extend(down.iter().map(|machine| (*machine, at)));
         let limited = Alarm::DownRateLimited { waiting: count(waiting) };
-        Judgement { down, alarms: if waiting > 0 { vec![limited] } else { Vec::new() } }
+        let alarms = if waiting > 0 { vec![limited] } else { Vec::new() };
+        Judgement { down, alarms, silent: Vec::new() }
     }
+}
+
+fn longest(silent: &[(Span, MachineId)], at: Span) -> Vec<(MachineId, Span)> {
+    let mut silent = silent.to_vec();
+    silent.sort_unstable();
+    silent.iter().take(NAMED).map(|(heard, machine)| (*machine, passed(*heard, at))).collect()
 }
 
 /// A machine's tasks may start elsewhere once a token is spent. In units of a machine / 60,000, of

@@ -132,7 +132,7 @@ pub(crate) fn holds_in(board: &Board, class: &Class, alloc: TaskId) -> bool {
     let m = row.machine.slot();
     class.request.alloc_set.is_some_and(|set| set.0 == Some(row.set))
         && row.room.fits(&class.need)
-        && board.machines.status[m] >= Status::Draining
+        && board.machines.status[m] == Status::Open
         && constraints::holds(board, class, m)
         && spread::holds(board, class, m)
         && crash::holds(class, m)

@@ -267,6 +267,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::Disk;
 
     fn sample() -> Record {
         let body = Bytes::from_static(b"some payload");
@@ -316,5 +317,45 @@ mod tests {
         for spot in [Spot { sequence: 1, offset: 65 }, Spot { sequence: 2, offset: 64 }] {
             assert!(Record::decode(&out, spot).is_err());
         }
+    }
+
+    /// A record of a kind that a later build may have; whole in every other way.
+    fn of_kind(kind: u8, spot: Spot) -> Vec<u8> {
+        let mut out = Vec::new();
+        sample().encode(&mut out, spot, 5, true);
+        out[4] = kind;
+        let check = xxh3_64_with_seed(&out[..HEAD_LEN - 4], spot.salt());
+        out[HEAD_LEN - 4..HEAD_LEN].copy_from_slice(&(check as u32).to_le_bytes());
+        let end = out.len() - TAIL_LEN;
+        let sum = xxh3_64_with_seed(&out[HEAD_LEN..end], check);
+        out[end..].copy_from_slice(&sum.to_le_bytes());
+        out
+    }
+
+    /// What opening says of a log of one segment, and the segment afterwards.
+    fn opened(name: &str, version: u32, record: &[u8]) -> (String, Vec<u8>) {
+        let owner = Owner { cell: [1; 16], replica: 7 };
+        let header = SegmentHeader { version, sequence: 1, first_index: 0, owner };
+        let dir = std::env::temp_dir().join(format!("cell-record-{name}-{}", std::process::id()));
+        let disk = crate::RealDisk::open(&dir).unwrap();
+        let path = segment_path(1);
+        disk.write_new(&path, &[header.encode(), record.to_vec()].concat()).unwrap();
+        let said = crate::recover::recover(&disk, owner).map(drop).unwrap_err().to_string();
+        let left = disk.read(&path).unwrap();
+        // What is left behind in the temporary folder does no harm.
+        let _ = std::fs::remove_dir_all(&dir);
+        (said, left)
+    }
+
+    #[test]
+    fn what_a_newer_build_wrote_is_refused_by_name_and_never_cut_off() {
+        let (said, _) = opened("version", VERSION + 1, &[]);
+        let expected = "log/0000000000000001 has format version 2, this build reads up to 1; run \
+                        a newer one";
+        assert_eq!(said, expected);
+        let record = of_kind(9, Spot { sequence: 1, offset: HEADER_LEN as u64 });
+        let (said, left) = opened("kind", VERSION, &record);
+        assert!(said.contains("a kind this build cannot read; run the newer one"), "{said}");
+        assert_eq!(left.len(), HEADER_LEN + record.len(), "it is not a torn tail");
     }
 }

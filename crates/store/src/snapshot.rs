@@ -217,4 +217,27 @@ mod tests {
         }
         assert_eq!(decode([4; 16], &good).unwrap_err().offset, 24);
     }
+
+    #[test]
+    fn a_snapshot_of_a_newer_version_is_refused_and_not_passed_over() {
+        let cell = [3; 16];
+        let older = encode(cell, &SnapshotMeta::default(), b"older").unwrap();
+        let mut newer = encode(cell, &SnapshotMeta::default(), b"newer").unwrap();
+        newer[8..12].copy_from_slice(&(VERSION + 1).to_le_bytes());
+        let meta_end = newer.len() - b"newer".len() - 2 * CHECK_LEN;
+        let check = xxh3_64_with_seed(&newer[..meta_end], 0);
+        newer[meta_end..meta_end + CHECK_LEN].copy_from_slice(&check.to_le_bytes());
+        let dir = std::env::temp_dir().join(format!("cell-snapshot-{}", std::process::id()));
+        let disk = crate::RealDisk::open(&dir).unwrap();
+        let names = [name_at(1, 1), name_at(2, 1)];
+        disk.write_new(&format!("{DIR}/{}", names[0]), &older).unwrap();
+        disk.write_new(&format!("{DIR}/{}", names[1]), &newer).unwrap();
+        let said = load(&disk, cell, 0).map(drop).unwrap_err().to_string();
+        let file = format!("{DIR}/{}", names[1]);
+        let expected =
+            format!("{file} has format version 2, this build reads up to 1; run a newer one");
+        assert_eq!(said, expected);
+        // What is left behind in the temporary folder does no harm.
+        let _ = std::fs::remove_dir_all(&dir);
+    }
 }

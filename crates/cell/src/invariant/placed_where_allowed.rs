@@ -1,6 +1,6 @@
-//! At the step that places a task, its machine is up, not draining (allocs that are still there
-//! aside), meets every hard constraint, is none the task keeps crashing on, and has the devices the
-//! task asked for. The same of constraints when a task takes a new version where it is.
+//! At the step that places a task, on a machine or into an alloc there, the machine is up, not
+//! draining, meets every hard constraint, is none the task keeps crashing on, and has the devices
+//! the task asked for. The same of constraints when a task takes a new version where it is.
 //!
 //! Of the step, not of the state: a machine's attributes may change later, and who is there stays.
 
@@ -51,7 +51,7 @@ fn check_constraints(step: &Step<'_>, id: TaskId, spec: &JobSpec, machine: &Mach
 fn check_place(step: &Step<'_>, id: TaskId, old: &Task, new: &Task, machine: &Machine) -> Check {
     let fail = |detail: String| Err(violation(NAME, step.after.task_name(id), detail));
     let name = &machine.spec.name;
-    if machine.status != MachineStatus::Up || (machine.draining && new.alloc.is_none()) {
+    if machine.status != MachineStatus::Up || machine.draining {
         let (status, draining) = (machine.status, machine.draining);
         return fail(format!("placed on {name}: {status:?}, draining {draining}"));
     }

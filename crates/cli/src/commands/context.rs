@@ -31,6 +31,14 @@ pub struct UseArgs {
 #[derive(Debug, Args)]
 pub struct AddArgs {
     file: PathBuf,
+
+    /// What to call it here; for a file with one context
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+
+    /// Put it in the place of a context of the same name, whose token is then gone
+    #[arg(long)]
+    replace: bool,
 }
 
 impl Context {
@@ -56,12 +64,11 @@ impl Context {
                 contexts.save(&path).map_err(failed)?;
             }
             Context::Add(args) => {
-                let more = Contexts::load(&args.file).map_err(failed)?;
-                for (name, context) in more.contexts {
-                    print(&format!("context {name} is in {}\n", path.display()))?;
-                    contexts.put(&name, context);
-                }
+                let names = args.add(&mut contexts)?;
                 contexts.save(&path).map_err(failed)?;
+                for name in names {
+                    print(&format!("context {name} is in {}\n", path.display()))?;
+                }
             }
             Context::Refresh => {
                 let name = contexts.pick(reach.context.as_deref()).map_err(failed)?.0.to_owned();
@@ -74,6 +81,39 @@ impl Context {
             }
         }
         Ok(Success::Done)
+    }
+}
+
+impl AddArgs {
+    /// Takes the file's contexts over; returns what they are called. A context of the same name
+    /// may hold the only copy of an administrator's token, so it is not overwritten in passing.
+    fn add(&self, contexts: &mut Contexts) -> Result<Vec<String>, Failure> {
+        let more = Contexts::load(&self.file)
+            .map_err(|error| Failure::work(&error, "a file as `cell user add` prints it"))?;
+        if self.name.is_some() && more.contexts.len() != 1 {
+            return Err(Failure::Usage {
+                message: format!("--name is for one context, the file has {}", more.contexts.len()),
+                next: "the same without --name".into(),
+            });
+        }
+        let mut names = Vec::new();
+        for (name, context) in more.contexts {
+            let name = self.name.clone().unwrap_or(name);
+            let token = |of: &cellwright_api::context::Context| {
+                of.token.as_ref().map(|token| token.expose().to_owned())
+            };
+            let here = contexts.contexts.get(&name);
+            if here.is_some_and(|here| token(here) != token(&context)) && !self.replace {
+                let file = self.file.display();
+                return Err(Failure::Usage {
+                    message: format!("there is a context \"{name}\" already, with another token"),
+                    next: format!("keep both: cell context add {file} --name OTHER; or --replace"),
+                });
+            }
+            contexts.put(&name, context);
+            names.push(name);
+        }
+        Ok(names)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Success;
 use super::parse::name;
+use super::silence::Alarms;
 use super::words::word;
 use crate::args::OutputArgs;
 use crate::failure::Failure;
@@ -14,6 +15,7 @@ use cellwright_api::types::MachineView;
 use cellwright_cell::name::Name;
 use cellwright_sim::experiment::load::Units;
 use clap::{Args, Subcommand};
+use std::collections::BTreeMap;
 
 /// Machines: ls, drain, undrain
 #[derive(Debug, Subcommand)]
@@ -46,7 +48,10 @@ impl Machine {
                 let machines = ask(all(&cell))?;
                 match args.output.output {
                     Output::Json => print_json(&machines)?,
-                    Output::Table => print(&list(&machines))?,
+                    Output::Table => {
+                        let silent = ask(async { Ok(Alarms::of_leader(&cell).await) })?.silent;
+                        print(&list(&machines, &silent))?;
+                    }
                 }
             }
             Machine::Drain(args) => drain(&cell, &args.machine, true)?,
@@ -81,7 +86,8 @@ fn drain(cell: &Cell, machine: &Name, on: bool) -> Result<(), Failure> {
     print(&format!("machine {machine} {what}\nnext: cell machine ls\n"))
 }
 
-fn list(machines: &[MachineView]) -> String {
+/// `silent`: seconds since some of them were heard from.
+fn list(machines: &[MachineView], silent: &BTreeMap<String, u64>) -> String {
     if machines.is_empty() {
         return "no machines\nnext: cell token create --agent MACHINE\n".into();
     }
@@ -89,7 +95,11 @@ fn list(machines: &[MachineView]) -> String {
     let rows: Vec<Vec<String>> = machines
         .iter()
         .map(|machine| {
-            let state = if machine.draining { "draining".into() } else { word(&machine.status) };
+            let mut state =
+                if machine.draining { "draining".into() } else { word(&machine.status) };
+            if let Some(seconds) = silent.get(machine.name.as_str()) {
+                state.push_str(&format!(", silent {seconds} s"));
+            }
             vec![
                 machine.name.to_string(),
                 state,

@@ -21,6 +21,7 @@ mod question;
 mod quota;
 mod scheduler;
 mod shown;
+mod silence;
 mod token;
 mod user;
 mod whatif;

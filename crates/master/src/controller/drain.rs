@@ -4,22 +4,21 @@
 //!
 //! An alloc leaves with all that is in it. Where that would break a budget of the jobs inside, its
 //! tasks leave one by one first: otherwise an alloc with two tasks of a job that allows one to be
-//! down would hold its machine for ever. An alloc takes its tasks back even while its machine
-//! drains, so each is asked to leave it only once: to chase a task that the scheduler puts back
-//! would disturb it for nothing.
+//! down would hold its machine for ever. They cannot come back into it, so only those leave early
+//! for which another alloc of the set has room now. Sending the others away was rejected: they
+//! would be down for as long as the drain lasts, and the drain no nearer to its end.
 
 use super::sweep::Sweep;
 use super::{Draft, Look};
 use cellwright_cell::command::{Command, EvictCause};
+use cellwright_cell::fit::{Candidate, misfit};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::task::Task;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 #[derive(Debug, Default)]
 pub struct Memory {
     machines: Sweep<MachineId>,
-    /// Tasks asked to leave an alloc, by alloc, and the attempt that was asked.
-    asked: BTreeMap<(TaskId, TaskId), u32>,
 }
 
 pub fn step(look: &Look<'_>, memory: &mut Memory, draft: &mut Draft<'_>) {
@@ -28,13 +27,8 @@ pub fn step(look: &Look<'_>, memory: &mut Memory, draft: &mut Draft<'_>) {
     let watched = memory.machines.watched().iter();
     let leaving: usize =
         watched.filter_map(|id| state.machine_load(*id)).map(|load| load.leaving as usize).sum();
-    memory.asked.retain(|(alloc, _), _| {
-        let machine = state.tasks().get(*alloc).and_then(|row| row.machine);
-        machine.is_some_and(|machine| memory.machines.watched().contains(&machine))
-    });
     let mut round = Round {
         look,
-        asked: &mut memory.asked,
         chosen: BTreeSet::new(),
         room: settings.draining_at_once.saturating_sub(leaving),
         looks: settings.rows,
@@ -54,7 +48,6 @@ pub fn step(look: &Look<'_>, memory: &mut Memory, draft: &mut Draft<'_>) {
 
 struct Round<'a> {
     look: &'a Look<'a>,
-    asked: &'a mut BTreeMap<(TaskId, TaskId), u32>,
     chosen: BTreeSet<TaskId>,
     /// Tasks that may yet be told to leave.
     room: usize,
@@ -93,14 +86,20 @@ impl Round<'_> {
         let inner = state.alloc_load(alloc).map_or(&[][..], |load| &load.tasks);
         inner.iter().any(|task| {
             let Some(row) = state.tasks().get(*task) else { return false };
-            // One that is still there was asked in vain; one of a later attempt has come back.
-            let asked = self.asked.get(&(alloc, *task));
-            let stayed = asked.is_none_or(|attempt| *attempt == row.attempt);
-            let goes = stayed && self.evict(*task, row, draft);
-            if goes {
-                self.asked.insert((alloc, *task), row.attempt);
-            }
-            goes
+            self.has_room_elsewhere(*task) && self.evict(*task, row, draft)
+        })
+    }
+
+    /// Whether another alloc of its set could take the task as things are.
+    fn has_room_elsewhere(&mut self, task: TaskId) -> bool {
+        let state = self.look.state;
+        let Some(candidate) = Candidate::of(state, task) else { return false };
+        let set = candidate.spec.alloc_set.as_ref().and_then(|set| state.job_named(set));
+        let Some(set) = set.and_then(|set| state.jobs().get(set)) else { return false };
+        set.tasks.iter().take(self.looks).any(|alloc| {
+            self.looks = self.looks.saturating_sub(1);
+            let machine = state.tasks().get(*alloc).and_then(|row| row.machine);
+            machine.is_some_and(|at| misfit(state, &candidate, at, Some(*alloc)).is_none())
         })
     }
 

@@ -61,7 +61,7 @@ pub struct Cell {
     incarnation: u64,
     pub settings: Settings,
     pub memory: Memory,
-    /// The scheduler prefers the first alloc, draining or not.
+    /// The scheduler tries the first machine first, draining or not.
     pub stubborn: bool,
 }
 

@@ -190,12 +190,33 @@ fn an_alloc_leaves_when_its_tasks_allow_it_one_by_one() {
 }
 
 #[test]
-fn a_task_that_comes_back_into_its_alloc_is_not_chased() {
+fn a_drain_ends_though_the_scheduler_would_rather_have_tasks_back_in_their_alloc() {
     let mut cell = drained_alloc();
     cell.stubborn = true;
     run(&mut cell, &[("jfoo", 1)]);
+    assert!(cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty());
     let attempts: Vec<u32> = (0..4).map(|index| cell.task("jfoo", index).attempt).collect();
-    assert_eq!(attempts, [2; 4], "each was asked to leave once");
+    assert_eq!(attempts, [2; 4], "each moved once");
+    assert_eq!(cell.down("jfoo"), 0);
+}
+
+#[test]
+fn tasks_for_which_no_other_alloc_has_room_stay_in_theirs() {
+    let mut cell = Cell::with_machines(2);
+    let mut set = JobSpec { kind: JobKind::AllocSet, ..job("set", 1) };
+    set.task.limits = all(60);
+    cell.submit(&set);
+    cell.submit(&JobSpec { alloc_set: Some(key("set")), max_down: Some(1), ..job("jfoo", 4) });
+    cell.settle();
+    cell.ok(drain(0));
+    run(&mut cell, &[("jfoo", 1)]);
+    let attempts: Vec<u32> = (0..4).map(|index| cell.task("jfoo", index).attempt).collect();
+    assert_eq!((attempts, cell.down("jfoo")), (vec![1; 4], 0), "nobody is down for nothing");
+    // Room elsewhere, and they go one by one.
+    let larger = JobSpec { count: 2, ..set };
+    cell.ok(Command::ResizeJob { job: key("set"), count: larger.count, expect: None });
+    run(&mut cell, &[("jfoo", 1)]);
+    assert!(cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty());
     assert_eq!(cell.down("jfoo"), 0);
 }
 

@@ -101,13 +101,28 @@ impl Api {
         }
         let silent = status.quorum_silent_millis.unwrap_or(0);
         page.gauge("cell_raft_quorum_silent_ms", "Since a quorum was heard; leader.", silent);
+        self.alarm_metrics(page);
+    }
+
+    fn alarm_metrics(&self, page: &mut Page) {
+        let alarms = self.handle.alarms();
         page.about("cell_alarms", "gauge", "What a person should look at.");
-        for alarm in self.handle.alarms() {
+        for alarm in &alarms {
             let (name, value) = match alarm {
                 Alarm::MostMachinesSilent { silent, .. } => ("most_machines_silent", silent),
                 Alarm::DownRateLimited { waiting } => ("down_rate_limited", waiting),
+                Alarm::MachineSilent { .. } => continue,
             };
             page.value("cell_alarms", &format!("alarm=\"{name}\""), value);
+        }
+        let about = "Since a machine that is up was heard from; leader, the longest silent ones.";
+        page.about("cell_machine_silent_seconds", "gauge", about);
+        let state = self.handle.read().state;
+        for alarm in &alarms {
+            let Alarm::MachineSilent { machine, silent } = alarm else { continue };
+            let Some(row) = state.machines().get(*machine) else { continue };
+            let labels = format!("machine=\"{}\"", row.spec.name);
+            page.value("cell_machine_silent_seconds", &labels, silent.0 / 1000);
         }
     }
 

@@ -4,13 +4,14 @@
 use super::blobs::content;
 use super::{Api, error_response};
 use crate::handle::Caller;
-use crate::http_peers::PEER_PATH;
+use crate::http_peers::{PEER_PATH, same_protocol};
 use crate::links::LinkError;
 use crate::peers::PeerCall;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Path;
 use axum::http::{HeaderValue, Request, Response, header};
+use axum::middleware::from_fn;
 use axum::routing::{post, put};
 use bytes::Bytes;
 use cellwright_api::client::parts::{
@@ -41,7 +42,10 @@ impl Api {
             .route(LOG_PATH, post(move |r| answer(r, move |c, m| log.log(c, m))))
             .route(PROPOSE_PATH, post(move |r| answer(r, move |c, m| propose.propose(c, m))))
             .route(LEASE_PATH, post(move |r| answer(r, move |c, m| lease.lease(c, m))))
-            .route(PEER_PATH, post(move |r| answer(r, move |c, m| peer.peer(c, m))))
+            .route(
+                PEER_PATH,
+                post(move |r| answer(r, move |c, m| peer.peer(c, m))).layer(from_fn(same_protocol)),
+            )
             .route(
                 &format!("{BLOB_PATH}/{{digest}}"),
                 put(move |p, r| keep.keep(p, r)).get(move |p, r| give.give(p, r)),

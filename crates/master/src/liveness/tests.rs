@@ -114,6 +114,36 @@ fn nothing_moves_when_more_than_half_are_silent() {
 }
 
 #[test]
+fn the_only_machine_is_never_declared_down_and_said_to_be_silent() {
+    let mut world = World::new(1);
+    world.run(10, |_| true);
+    for second in 1..=600 {
+        let judgement = world.second(|_| false, true);
+        assert_eq!(judgement.down, [], "there is nowhere to go");
+        let expected = match second {
+            ..=20 => (vec![], vec![]),
+            _ => (
+                vec![Alarm::MostMachinesSilent { silent: 1, up: 1 }],
+                vec![(MachineId(0), Span::seconds(second))],
+            ),
+        };
+        assert_eq!((judgement.alarms, judgement.silent), expected, "after {second} s");
+    }
+    assert_eq!(world.second(|_| true, true), Judgement::default());
+}
+
+#[test]
+fn one_of_two_machines_is_declared_down() {
+    let mut world = World::new(2);
+    world.run(10, |_| true);
+    assert_eq!(world.run(30, |machine| machine != 1), [(21, 1)]);
+    // The one that is left counts with the one that went: more than half.
+    let last = (0..21).map(|_| world.second(|_| false, true)).last().unwrap();
+    assert_eq!(last.alarms, [Alarm::MostMachinesSilent { silent: 2, up: 2 }]);
+    assert_eq!(last.silent, [(MachineId(0), Span::seconds(21))]);
+}
+
+#[test]
 fn a_cut_that_spreads_slowly_counts_as_one() {
     let mut world = World::new(10);
     world.run(10, |_| true);
@@ -121,7 +151,7 @@ fn a_cut_that_spreads_slowly_counts_as_one() {
     // Two more: six of ten are gone, though only two of the six that are up.
     let judgement = (0..30).map(|_| world.second(|machine| machine >= 6, true)).last().unwrap();
     let alarm = Alarm::MostMachinesSilent { silent: 6, up: 10 };
-    assert_eq!(judgement, Judgement { down: vec![], alarms: vec![alarm] });
+    assert_eq!((judgement.down, judgement.alarms), (vec![], vec![alarm]));
     // What was declared long ago is no longer part of the same trouble.
     assert_eq!(world.run(60, |machine| machine >= 6).len(), 2);
 }
@@ -133,6 +163,9 @@ fn declarations_are_limited_and_the_rest_waits() {
     let alarms = |world: &mut World| world.second(|machine| machine >= 6, true).alarms;
     (0..20).for_each(|_| assert_eq!(alarms(&mut world), []));
     assert_eq!(alarms(&mut world), [Alarm::DownRateLimited { waiting: 4 }]);
+    let waiting = world.liveness.step(&world.cell.state, Span(world.at + 1)).silent;
+    let waiting: Vec<u32> = waiting.iter().map(|(machine, _)| machine.0).collect();
+    assert_eq!(waiting, [2, 3, 4, 5], "those two that are down are not silent any more");
     let declared = world.run(10, |machine| machine >= 6);
     assert_eq!(declared, [(1, 2), (2, 3), (3, 4), (4, 5)]);
 }

@@ -1,6 +1,7 @@
 //! The door of the cell's own parts: who gets in, and what they may say.
 
 use crate::support::{Cell, within};
+use axum::body::Body;
 use cellwright_api::error::Code;
 use cellwright_api::internal::{LeaseRequest, LogAnswer, PassStatistics, Proposal};
 use cellwright_cell::command::{Actor, Command, Request};
@@ -62,4 +63,26 @@ async fn users_and_agents_do_not_get_in() {
         let error = within(client.propose(&empty)).await.unwrap_err();
         assert_eq!(error.code(), Some(Code::NotAllowed), "{error}");
     }
+}
+
+/// A replica of another protocol is told so by name, before its message is looked at.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_of_another_protocol_are_refused_by_name() {
+    let cell = Cell::start().await;
+    let caller = Caller::Replica("m2".into());
+    let call = async |protocol: Option<&str>| {
+        let headers: Vec<_> =
+            protocol.map(|protocol| ("cell-protocol", protocol)).into_iter().collect();
+        let got = cell.send(Some(&caller), "POST /internal/peer", &headers, Body::from("?")).await;
+        (got.status, got.text)
+    };
+    for (protocol, name) in [(Some("2"), "2"), (None, "none")] {
+        let (status, text) = call(protocol).await;
+        assert_eq!(status, 505, "{text}");
+        assert!(text.starts_with("this replica speaks protocol 1 (cellwright "), "{text}");
+        assert!(text.contains(&format!("the caller protocol {name};")), "{text}");
+        assert!(text.ends_with("run builds of one protocol on all replicas"), "{text}");
+    }
+    let (status, text) = call(Some("1")).await;
+    assert_eq!(status, 400, "the message itself is looked at: {text}");
 }

@@ -1,4 +1,4 @@
-//! A draining machine takes nothing new, except into allocs that are still there.
+//! A draining machine takes nothing new, neither by itself nor into an alloc.
 
 use super::Spot;
 use crate::board::Board;
@@ -7,8 +7,7 @@ use crate::class::Class;
 use cellwright_cell::reason::Misfit;
 
 pub(super) fn misfits(board: &Board, _: &Class, spot: &Spot<'_>, out: &mut Vec<Misfit>) {
-    let draining = board.machines.status[spot.machine.slot()] == Status::Draining;
-    if draining && spot.alloc.is_none() {
+    if board.machines.status[spot.machine.slot()] == Status::Draining {
         out.push(Misfit::MachineDraining);
     }
 }

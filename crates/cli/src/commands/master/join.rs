@@ -18,6 +18,8 @@ use cellwright_master::membership::remember_masters;
 use clap::Args;
 use std::net::SocketAddr;
 
+/// The token has not been used by then.
+const FREE: &str = "remove it, or choose --config and --data-dir; the token is still good";
 const NEXT: &str = "ask for a token: cell token create --replica NAME";
 
 #[derive(Debug, Args)]
@@ -32,11 +34,12 @@ pub struct JoinArgs {
 impl JoinArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let failed = |error: InitError| Failure::work(&error, NEXT);
+        let place = self.place.place();
+        place.check_free().map_err(|error| Failure::work(&error, FREE))?;
         let joining = Joining::prepare(&self.token, &self.hosts()).map_err(failed)?;
         let token = JoinToken::parse(&self.token).map_err(|error| Failure::work(&error, NEXT))?;
         let answer = ask(enrol(&reach.masters, &joining.trust, &joining.request))?;
         let cell = answer.cell.clone();
-        let place = self.place.place();
         joining.complete(answer, number(&token), &place).map_err(failed)?;
         remember_masters(&place.data_dir, &reach.masters)?;
         print(&format!(

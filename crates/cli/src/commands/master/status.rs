@@ -2,6 +2,7 @@
 
 use crate::args::OutputArgs;
 use crate::commands::Success;
+use crate::commands::silence::Alarms;
 use crate::failure::Failure;
 use crate::output::{Output, print, print_json};
 use crate::reach::{Cell, Reach};
@@ -81,14 +82,9 @@ async fn look(cell: &Cell) -> Result<Answer, Failure> {
 async fn alarms(cell: &Cell, members: &[Shown], leader: Option<u64>) -> Vec<String> {
     let leader = members.iter().find(|shown| Some(shown.member.id) == leader);
     let Some(leader) = leader else { return vec!["no leader is known".into()] };
-    let page = cell.client.bytes_at(&leader.member.address, "/metrics", PATIENCE).await;
-    match page {
+    match Alarms::of(cell, &leader.member.address).await {
         Err(error) => vec![format!("the leader does not answer: {error}")],
-        Ok(page) => {
-            let page = String::from_utf8_lossy(&page);
-            let on = page.lines().filter_map(|line| line.strip_prefix("cell_alarms{alarm="));
-            on.map(|line| line.replace(['"', '}'], "")).collect()
-        }
+        Ok(found) => found.lines(),
     }
 }
 
