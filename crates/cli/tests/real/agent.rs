@@ -81,8 +81,11 @@ fn pids(folder: &Folder, name: &str) -> Vec<u32> {
     text.lines().map(|line| line.parse().expect("a number")).collect()
 }
 
+/// One that has ended and waits to be reaped, by whoever inherited it, is not alive.
 fn is_alive(pid: u32) -> bool {
-    PathBuf::from(format!("/proc/{pid}")).exists()
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X']))
+        && !stat.is_empty()
 }
 
 /// Waits for a process that is no child of ours.
