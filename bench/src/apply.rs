@@ -150,6 +150,7 @@ fn machine(number: u32) -> Result<MachineSpec, Box<dyn Error>> {
         devices: Vec::new(),
         named: Vec::new(),
         ports: PortRange { first: 20_000, last: 30_000 },
+        address: None,
     })
 }
 

@@ -36,6 +36,7 @@ pub fn machine(number: u32) -> io::Result<MachineSpec> {
         devices: Vec::new(),
         named: Vec::new(),
         ports: Default::default(),
+        address: None,
     })
 }
 

@@ -12,7 +12,7 @@ use cellwright_cell::named::NamedAmount;
 use cellwright_cell::resource::Resources;
 use serde::Deserialize;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ pub struct Config {
     pub identity: Option<PathBuf>,
     /// Where people on this machine can ask for the output of tasks. Left out: nowhere.
     pub listen: Option<SocketAddr>,
+    /// Where tasks here are reached from other machines. Left out: they have no names.
+    pub address: Option<IpAddr>,
     /// Left out: what the kernel says.
     pub capacity: Option<Resources>,
     /// Kept for the system. Left out: nothing.
@@ -152,6 +154,9 @@ impl Config {
              \n\
              # Where the agent keeps its state and its tasks' folders.\n\
              # data_dir = {}\n\
+             \n\
+             # Where tasks here are reached from other machines; without it they have no names.\n\
+             # address = \"10.0.0.7\"\n\
              \n\
              # Failure domains, and what jobs can ask for.\n\
              # rack = \"r1\"\n\

@@ -43,6 +43,7 @@ pub fn describe(config: &Config) -> Result<MachineSpec, ConfigError> {
         devices: Vec::new(),
         named: config.named.clone(),
         ports: config.ports.unwrap_or_default(),
+        address: config.address,
     };
     check_machine(&spec).map_err(|refusal| ConfigError::Machine(refusal.to_string()))?;
     Ok(spec)
@@ -112,6 +113,9 @@ mod tests {
         assert_eq!(part.capacity.ram + 4096, whole.capacity.ram);
         let text = "name = \"m7\"\ndata_dir = \"/\"\n[reserve]\ncpu = 9000000\nram = 0";
         let error = describe(&Config::parse(text).unwrap()).unwrap_err().to_string();
+        let text = "name = \"m7\"\ndata_dir = \"/\"\naddress = \"10.0.0.7\"";
+        let reached = describe(&Config::parse(text).unwrap()).unwrap();
+        assert_eq!(reached.address, Some([10, 0, 0, 7].into()));
         assert!(error.contains("reserve.cpu") && error.contains("9000000"), "{error}");
     }
 }

@@ -48,6 +48,8 @@ pub enum Operation {
     GetTask,
     ExplainTask,
     WatchJobs,
+    LookUpJob,
+    PrometheusTargets,
     ListMachines,
     AddMachine,
     GetMachine,

@@ -103,6 +103,9 @@ pub fn check_machine(spec: &MachineSpec) -> Checked {
         let allowed = "names without a namespace; those with one are ephemeral";
         return Err(bad("named.name", &amount.name, allowed));
     }
+    if let Some(address) = spec.address.filter(|a| a.is_unspecified() || a.is_multicast()) {
+        return Err(bad("address", address, "an address of one machine"));
+    }
     let (first, last) = (spec.ports.first, spec.ports.last);
     ensure(first > 0 && first <= last, || {
         bad("ports", format!("{first}-{last}"), "1 to 65535, the first not above the last")
@@ -657,6 +660,10 @@ mod tests {
         check_a_machine(|m| m.capacity.disk = u64::MAX, "capacity.disk", "at most");
         let ports = |first, last| PortRange { first, last };
         check_a_machine(|m| m.ports = ports(0, 5), "ports", "1 to 65535");
+        let at = |text: &str| Some(text.parse().unwrap());
+        check_a_machine(|m| m.address = at("127.0.0.1"), "", "");
+        check_a_machine(|m| m.address = at("0.0.0.0"), "address", "of one machine");
+        check_a_machine(|m| m.address = at("ff02::1"), "address", "of one machine");
         check_a_machine(|m| m.ports = ports(6, 5), "ports", "not above the last");
         let gpu = Device { kind: token("gpu"), model: token("a100") };
         check_a_machine(|m| m.devices = vec![gpu; 65], "devices", "at most 64");

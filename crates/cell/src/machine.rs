@@ -9,6 +9,7 @@ use crate::named::{NamedAmount, ResourceName};
 use crate::resource::Resources;
 use crate::spec::PackageRef;
 use crate::time::Time;
+use core::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -69,6 +70,9 @@ pub struct MachineSpec {
     /// Left out: 20000 to 31999.
     #[serde(default)]
     pub ports: PortRange,
+    /// Where its tasks are reached. Left out: they have no names.
+    #[serde(default)]
+    pub address: Option<IpAddr>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

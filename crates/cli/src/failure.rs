@@ -187,6 +187,7 @@ impl From<ClientError> for Failure {
 impl From<ServeError> for Failure {
     fn from(error: ServeError) -> Failure {
         let next = match &error {
+            ServeError::Dns(_) => "stop what listens there, or choose another dns_listen",
             ServeError::Listen { .. } => "stop what listens there, or choose another --listen",
             ServeError::Identity(_) | ServeError::Tls(_) => {
                 "see whether data_dir is that of this replica; `cell master init` makes a new cell"

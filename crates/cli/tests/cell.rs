@@ -2,6 +2,8 @@
 
 #[path = "real/agent.rs"]
 mod agent;
+#[path = "real/package.rs"]
+mod package;
 mod support;
 
 use cellwright_api::client::{Client, JobFilter, PageAt, Settings};

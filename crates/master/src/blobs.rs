@@ -23,6 +23,7 @@ use ring::digest::{Context, SHA256};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,6 +55,8 @@ pub enum BlobError {
     Absent(Digest),
     #[error("the content's digest is {found}, not {expected}")]
     OtherContent { expected: Digest, found: Digest },
+    #[error("blob {digest} has {bytes} bytes")]
+    Beyond { digest: Digest, bytes: u64 },
     #[error("blob {0} is damaged on this replica's disk")]
     Damaged(Digest),
     #[error("the content is longer than {limit} bytes")]
@@ -192,6 +195,27 @@ impl BlobStore {
             Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed.map_err(at(&path)),
         }
+    }
+
+    /// Some bytes of the content, unchecked: whoever asks for parts checks parts.
+    ///
+    /// # Errors
+    /// When it is not here, or ends before.
+    pub fn range(&self, digest: Digest, from: u64, length: u32) -> Result<Vec<u8>, BlobError> {
+        let path = self.path(digest);
+        let file = match File::open(&path) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => {
+                return Err(BlobError::Absent(digest));
+            }
+            opened => opened.map_err(at(&path))?,
+        };
+        let bytes = file.metadata().map_err(at(&path))?.len();
+        if from.saturating_add(u64::from(length)) > bytes {
+            return Err(BlobError::Beyond { digest, bytes });
+        }
+        let mut content = vec![0; length as usize];
+        file.read_exact_at(&mut content, from).map_err(at(&path))?;
+        Ok(content)
     }
 
     /// Where the content is, if it is here.

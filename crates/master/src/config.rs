@@ -13,6 +13,7 @@ use crate::segments::Keep;
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::MAX_TASKS;
 use cellwright_cell::time::Span;
+use cellwright_names::Zone;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -43,6 +44,13 @@ const KEYS: &[Key] = &[
     key("data_dir", "\"/var/lib/cellwright/master\"", "Log, snapshots, events, keys and blobs."),
     key("listen", "\"0.0.0.0:7070\"", "Address and port to listen on."),
     key("advertise", "", "host:port at which clients, agents and other replicas reach this one."),
+    key(
+        "dns_listen",
+        "\"off\"",
+        "Address and port to answer DNS on, UDP and TCP, or \"off\". Every replica\n\
+                                  that answers, answers for the whole cell.",
+    ),
+    key("names_suffix", "\"cell.internal\"", "What names of tasks end with, after the cell's."),
     key("supervise_scheduler", "true", "Start a scheduler beside this master and keep it running."),
     key("poll_interval", "\"5s\"", "How often each agent is polled."),
     key("silence_polls", "4", "Missed polls after which a machine counts as down."),
@@ -108,6 +116,9 @@ pub struct Config {
     pub data_dir: PathBuf,
     pub listen: SocketAddr,
     pub advertise: String,
+    /// Absent: no DNS here.
+    pub dns_listen: Option<SocketAddr>,
+    pub zone: Zone,
     pub supervise_scheduler: bool,
     pub poll_interval: Span,
     pub silence_polls: u64,
@@ -159,6 +170,8 @@ impl Config {
             data_dir: read.text("data_dir")?.into(),
             listen: read.address("listen")?,
             advertise: read.host_and_port("advertise")?,
+            dns_listen: read.address_or_off("dns_listen")?,
+            zone: read.zone("names_suffix")?,
             supervise_scheduler: read.yes_or_no("supervise_scheduler")?,
             poll_interval: read.span("poll_interval", Span(100))?,
             silence_polls: read.number("silence_polls", 2, "a number from 2")?,
@@ -309,6 +322,20 @@ impl Reader<'_> {
     fn address(&self, key: &'static str) -> Result<SocketAddr, ConfigError> {
         self.parsed(key, "address:port, such as \"0.0.0.0:7070\" or \"[::]:7070\"", |text| {
             text.parse().ok()
+        })
+    }
+
+    fn address_or_off(&self, key: &'static str) -> Result<Option<SocketAddr>, ConfigError> {
+        self.parsed(key, "address:port, such as \"0.0.0.0:53\", or \"off\"", |text| match text {
+            "off" => Some(None),
+            text => text.parse().ok().map(Some),
+        })
+    }
+
+    fn zone(&self, key: &'static str) -> Result<Zone, ConfigError> {
+        let cell = self.name("cell")?;
+        self.parsed(key, "DNS labels such as \"cell.internal\"; up to 37 characters fit", |text| {
+            Zone::new(&cell, text).ok()
         })
     }
 

@@ -11,6 +11,7 @@ use cellwright_cell::command::{Entry, Verdict};
 use cellwright_cell::encode::{self, LoadError};
 use cellwright_cell::event::Event;
 use cellwright_cell::state::State;
+use cellwright_names::Names;
 use std::collections::VecDeque;
 use std::sync::{Arc, RwLock};
 use tokio::sync::watch;
@@ -48,6 +49,8 @@ pub struct Replicated {
     applied: watch::Sender<u64>,
     pub wakers: Wakers,
     pub records: Records,
+    /// Where tasks are reached, for DNS.
+    pub names: Names,
 }
 
 /// Answer of the log to "what came after?".
@@ -67,6 +70,7 @@ impl Replicated {
             applied: watch::Sender::new(0),
             wakers: Wakers::default(),
             records,
+            names: Names::default(),
         })
     }
 
@@ -167,6 +171,7 @@ impl cellwright_store::Machine for CellMachine {
         shared.keep(Recent { index, previous, term, payload: payload.into() });
         shared.with(|view| {
             shared.records.write(index, &entry, &verdicts, &events, &view.state);
+            shared.names.follow(&view.state, &events, index);
             shared.wakers.wake(&events, &view.state);
         });
         shared.applied.send_replace(index);
@@ -191,6 +196,7 @@ impl cellwright_store::Machine for CellMachine {
         let hash = view.state.hash();
         let at = view.index;
         self.0.records.restored(at, &view.state);
+        self.0.names.restored(&view.state, at);
         *write(&self.0.held) = view;
         *write(&self.0.recent) = Default::default();
         *write(&self.0.hashes) = VecDeque::from([(at, hash)]);

@@ -39,6 +39,7 @@ use cellwright_cell::quota::Quota;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
+use cellwright_names::dns::{DnsServer, ListenError};
 use cellwright_store::{BootstrapError, OpenError, Peer, RealDisk, Role};
 use std::collections::BTreeMap;
 use std::io;
@@ -82,6 +83,8 @@ pub enum ServeError {
     First(#[from] InitError),
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
+    #[error(transparent)]
+    Dns(#[from] ListenError),
     #[error("{path} is of no use: {why}")]
     Joining { path: PathBuf, why: io::Error },
 }
@@ -93,6 +96,7 @@ pub struct Running {
     master: Master,
     stopping: watch::Sender<bool>,
     door: JoinHandle<()>,
+    dns: Option<DnsServer>,
     supervised: Option<JoinHandle<()>>,
     chores: Vec<JoinHandle<()>>,
 }
@@ -131,6 +135,11 @@ pub async fn run_master(
         clock: clock.clone(),
         audit: handle.replicated().records.audit.clone(),
     });
+    let names = handle.replicated().names.clone();
+    let dns = match config.dns_listen {
+        Some(listen) => Some(DnsServer::start(listen, names, config.zone.clone()).await?),
+        None => None,
+    };
     let (stopping, stopped) = watch::channel(false);
     let limits = config.limits();
     let mut chores = chores(&config, access, &handle, files).await?;
@@ -142,7 +151,7 @@ pub async fn run_master(
     }
     let door = tokio::spawn(door.serve(router, gate, limits, told(stopped.clone())));
     let supervised = scheduler.map(|what| tokio::spawn(keep_running(what, told(stopped))));
-    Ok(Running { address, access, master, stopping, door, supervised, chores })
+    Ok(Running { address, access, master, stopping, door, dns, supervised, chores })
 }
 
 impl Running {
@@ -159,6 +168,12 @@ impl Running {
         }
     }
 
+    /// Where DNS is answered.
+    #[must_use]
+    pub fn dns_address(&self) -> Option<SocketAddr> {
+        self.dns.as_ref().map(DnsServer::address)
+    }
+
     #[must_use]
     pub fn handle(&self) -> &Handle {
         self.master.handle()
@@ -173,6 +188,11 @@ impl Running {
             drop(supervised.await);
         }
         drop(self.door.await);
+        if let Some(dns) = self.dns
+            && let Err(error) = dns.stop().await
+        {
+            tracing::warn!(%error, "DNS did not stop in order");
+        }
         self.master.stop().await;
     }
 }
@@ -271,6 +291,7 @@ fn routes(
         tasks_per_job: config.tasks_per_job,
         authority: own.map(|own| own.authority().fingerprint()),
         tls: own.is_some(),
+        zone: config.zone.clone(),
     };
     let api = Api::new(handle.clone(), files.clone(), clock.clone(), settings);
     let membership = Membership { handle: handle.clone(), candidates: files.peers.clone() };

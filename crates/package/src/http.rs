@@ -1,8 +1,8 @@
-//! Packages between machines over HTTP: `GET /internal/packages/DIGEST?from=N&length=N`.
+//! Packages over HTTP: `GET /internal/packages/DIGEST?from=N&length=N`, asked of machines and of
+//! masters alike.
 //!
-//! A range and not a chunk by number, so that the head is fetched the same way and one client
-//! serves for machines and masters. Who may connect is for the listener to say; what is given away
-//! is only what was asked for by its digest.
+//! A range and not a chunk by number, so that the head is fetched the same way. Who may connect is
+//! for the listener to say; what is given away is only what was asked for by its digest.
 
 use crate::cache::{Cache, Source, SourceError};
 use crate::digest::PackageDigest;
@@ -13,15 +13,13 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::routing::get;
 use bytes::Bytes;
-use cellwright_api::client::parts::BLOB_PATH;
+use cellwright_api::client::parts::PACKAGE_PATH;
 use cellwright_api::client::{Client, ClientError};
 use cellwright_api::error::{ApiError, Code};
 use futures::future::BoxFuture;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// Where an agent gives packages away.
-pub const PACKAGE_PATH: &str = "/internal/packages";
 /// Most bytes of one answer: the largest head.
 const MAX_LENGTH: u32 = 9 << 20;
 
@@ -29,7 +27,6 @@ const MAX_LENGTH: u32 = 9 << 20;
 pub struct HttpSource {
     client: Client,
     address: String,
-    path: &'static str,
     vouches: bool,
     limit: Duration,
 }
@@ -38,13 +35,13 @@ impl HttpSource {
     /// The agent at `address` (`host:port`), with the certificate of `client`.
     #[must_use]
     pub fn machine(client: Client, address: String, limit: Duration) -> HttpSource {
-        HttpSource { client, address, path: PACKAGE_PATH, vouches: false, limit }
+        HttpSource { client, address, vouches: false, limit }
     }
 
     /// The master at `address`, whose word counts.
     #[must_use]
     pub fn master(client: Client, address: String, limit: Duration) -> HttpSource {
-        HttpSource { client, address, path: BLOB_PATH, vouches: true, limit }
+        HttpSource { client, address, vouches: true, limit }
     }
 }
 
@@ -63,7 +60,7 @@ impl Source for HttpSource {
         from: u64,
         length: u32,
     ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
-        let path = format!("{}/{package}?from={from}&length={length}", self.path);
+        let path = format!("{PACKAGE_PATH}/{package}?from={from}&length={length}");
         Box::pin(async move {
             let answer = self.client.bytes_at(&self.address, &path, self.limit).await;
             answer.map_err(|why| match &why {

@@ -463,6 +463,7 @@ impl Small {
             devices: vec![],
             named: vec![],
             ports: PortRange { first: 20_000, last: 20_009 },
+            address: None,
         };
         more(&mut spec);
         let facts = MachineFacts {

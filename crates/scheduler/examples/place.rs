@@ -196,6 +196,7 @@ fn machine(number: u32) -> Result<MachineSpec, Box<dyn Error>> {
         devices: Vec::new(),
         named: Vec::new(),
         ports: PortRange::default(),
+        address: None,
     })
 }
 

@@ -18,6 +18,9 @@ pub const PROPOSE_PATH: &str = "/internal/propose";
 /// A scheduler's lease.
 pub const LEASE_PATH: &str = "/internal/lease";
 
+/// A range of a package, `/internal/packages/<digest>?from=N&length=N`, at masters and at agents.
+pub const PACKAGE_PATH: &str = "/internal/packages";
+
 /// Content a replica has, `/internal/blobs/<digest>`.
 pub const BLOB_PATH: &str = "/internal/blobs";
 

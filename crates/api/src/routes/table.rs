@@ -11,7 +11,7 @@ use crate::error::Code as C;
 use crate::types::{
     AddJoinToken, AddMaster, AddUser, AddUserToken, AuditView, Batch, BatchAnswer, BlobView,
     Changed, CheckpointView, ClusterStatus, CronView, EventPage, EventView, ExplanationView,
-    JobView, MachineView, MasterStatus, NewToken, One, Page, ResizeJob, ResourceView,
+    JobView, MachineView, MasterStatus, NameView, NewToken, One, Page, ResizeJob, ResourceView,
     SetCapabilities, SetResource, SubmitJob, TaskView, TokenView, UserView,
 };
 use cellwright_cell::cron::CronSpec;

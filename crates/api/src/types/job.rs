@@ -10,6 +10,7 @@ use cellwright_cell::task::TaskState;
 use cellwright_cell::time::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// How many tasks of a job are in which state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -128,4 +129,26 @@ pub struct ObstacleView {
     pub message: String,
     /// What to do about it.
     pub hint: String,
+}
+
+/// Where a task is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EndpointView {
+    /// Index of the task in its job.
+    pub task: u32,
+    /// As DNS has it.
+    pub name: String,
+    pub machine: Name,
+    pub address: IpAddr,
+    /// As given to the task: those it insisted on, then those chosen for it.
+    pub ports: Vec<u16>,
+}
+
+/// Where a job is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NameView {
+    /// As DNS has it.
+    pub name: String,
+    /// Healthy tasks by index.
+    pub endpoints: Vec<EndpointView>,
 }

@@ -93,6 +93,7 @@ pub(crate) fn machine(machine: &str, capacity: u64) -> MachineSpec {
         devices: Vec::new(),
         named: Vec::new(),
         ports: PortRange { first: 20_000, last: 20_100 },
+        address: None,
     }
 }
 

@@ -49,6 +49,7 @@ pub fn machine(text: &str, capacity: Resources) -> MachineSpec {
         devices: Vec::new(),
         named: Vec::new(),
         ports: PortRange { first: 20_000, last: 20_019 },
+        address: None,
     }
 }
 

@@ -222,6 +222,7 @@ fn machine_spec() -> cellwright_cell::machine::MachineSpec {
     spec.power = Some(token("p1"));
     spec.devices = vec![Device { kind: token("gpu"), model: token("a100") }];
     spec.named = vec![build::amount(None, "licence", 2)];
+    spec.address = Some(core::net::Ipv4Addr::new(10, 0, 0, 7).into());
     spec
 }
 

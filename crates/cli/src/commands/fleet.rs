@@ -162,6 +162,7 @@ impl FleetArgs {
             devices: Vec::new(),
             named: Vec::new(),
             ports: Default::default(),
+            address: None,
         })
     }
 

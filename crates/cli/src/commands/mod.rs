@@ -16,6 +16,7 @@ mod logs;
 mod machine;
 mod master;
 mod pack;
+mod package;
 mod parse;
 mod question;
 mod quota;
@@ -67,6 +68,8 @@ pub enum Command {
     #[command(subcommand)]
     Token(token::Token),
     #[command(subcommand)]
+    Package(package::Package),
+    #[command(subcommand)]
     Master(master::Master),
     /// Run a scheduler in the foreground
     Scheduler(scheduler::SchedulerArgs),
@@ -107,6 +110,7 @@ impl Command {
             Command::User(verb) => verb.run(reach),
             Command::Quota(verb) => verb.run(reach),
             Command::Token(verb) => verb.run(reach),
+            Command::Package(verb) => verb.run(reach),
             Command::Master(verb) => verb.run(reach),
             Command::Scheduler(args) => args.run(reach),
             Command::Agent(verb) => verb.run(reach),

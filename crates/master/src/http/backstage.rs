@@ -112,6 +112,14 @@ pub trait Backstage: Send + Sync + 'static {
     /// Content this replica has, or gets from another.
     fn get_blob(&self, digest: Token) -> BoxFuture<'_, Result<Reading, ApiError>>;
 
+    /// Some bytes of content this replica has, or gets from another.
+    fn blob_range(
+        &self,
+        digest: Token,
+        from: u64,
+        length: u32,
+    ) -> BoxFuture<'_, Result<Vec<u8>, ApiError>>;
+
     /// Replicas that are no members yet.
     fn candidates(&self) -> &dyn Candidates;
 

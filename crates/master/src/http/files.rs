@@ -82,6 +82,25 @@ impl Backstage for Files {
         })
     }
 
+    fn blob_range(
+        &self,
+        digest: Token,
+        from: u64,
+        length: u32,
+    ) -> BoxFuture<'_, Result<Vec<u8>, ApiError>> {
+        Box::pin(async move {
+            let digest = parsed(&digest)?;
+            let read =
+                |store: Arc<BlobStore>| off_thread(move || store.range(digest, from, length));
+            match read(self.blobs.clone()).await {
+                Err(BlobError::Absent(_)) => {}
+                read => return read.map_err(blob_error),
+            }
+            blobs::obtain(&self.blobs, self.peers.as_ref(), digest).await.map_err(blob_error)?;
+            read(self.blobs.clone()).await.map_err(blob_error)
+        })
+    }
+
     fn candidates(&self) -> &dyn Candidates {
         self.peers.as_ref()
     }
@@ -126,6 +145,7 @@ fn blob_error(error: BlobError) -> ApiError {
     let full = |why: &std::io::Error| why.kind() == std::io::ErrorKind::StorageFull;
     match error {
         BlobError::Absent(_) | BlobError::NoCopy { .. } => ApiError::new(Code::NoSuchBlob, message),
+        BlobError::Beyond { .. } => ApiError::new(Code::BadParameter, message),
         BlobError::OtherContent { .. } => ApiError::new(Code::BadField, message),
         BlobError::TooLong { limit } => ApiError::new(Code::TooLarge, message)
             .hint("split the package, or raise blob_limit in the masters' configuration")

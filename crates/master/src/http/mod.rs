@@ -23,6 +23,7 @@ mod list;
 mod machines;
 mod memo;
 mod metrics;
+mod names;
 mod parts;
 mod records;
 mod reply;
@@ -49,6 +50,7 @@ use cellwright_api::error::{ApiError, Code};
 use cellwright_api::routes::{Method, Operation as O, Route, routes};
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::MAX_TASKS;
+use cellwright_names::Zone;
 use http_body_util::BodyExt;
 use memo::Memo;
 use metrics::Answers;
@@ -71,11 +73,19 @@ pub struct ApiSettings {
     pub authority: Option<String>,
     /// Whether clients reach this cell over TLS: decides what redirects look like.
     pub tls: bool,
+    /// What names end with.
+    pub zone: Zone,
 }
 
 impl Default for ApiSettings {
     fn default() -> ApiSettings {
-        ApiSettings { body_limit: 32 << 20, tasks_per_job: MAX_TASKS, authority: None, tls: false }
+        ApiSettings {
+            body_limit: 32 << 20,
+            tasks_per_job: MAX_TASKS,
+            authority: None,
+            tls: false,
+            zone: Zone::default(),
+        }
     }
 }
 
@@ -184,6 +194,8 @@ impl Api {
             O::GetTask => self.get_task(call).await,
             O::ExplainTask => self.explain_task(call).await,
             O::WatchJobs => self.watch_jobs(call).await,
+            O::LookUpJob => self.look_up_job(call).await,
+            O::PrometheusTargets => self.prometheus_targets(call).await,
             O::ListMachines => self.list_machines(call).await,
             O::AddMachine => self.add_machine(call).await,
             O::GetMachine => self.get_machine(call).await,

@@ -9,13 +9,14 @@ use crate::links::LinkError;
 use crate::peers::PeerCall;
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Path;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query};
 use axum::http::{HeaderValue, Request, Response, header};
 use axum::middleware::from_fn;
-use axum::routing::{post, put};
+use axum::routing::{get, post, put};
 use bytes::Bytes;
 use cellwright_api::client::parts::{
-    BLOB_PATH, LEASE_PATH, LOG_PATH, LogRequest, POLL_PATH, PROPOSE_PATH,
+    BLOB_PATH, LEASE_PATH, LOG_PATH, LogRequest, PACKAGE_PATH, POLL_PATH, PROPOSE_PATH,
 };
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::internal::{AgentReport, LeaseRequest, Proposal};
@@ -23,12 +24,14 @@ use cellwright_cell::command::{Actor, Command};
 use cellwright_cell::name::Token;
 use cellwright_cell::time::Span;
 use http_body_util::{BodyExt, Limited};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::future::Future;
 
 /// Largest message: a snapshot chunk, or a plan for a hundred thousand tasks.
 const MAX_MESSAGE: usize = 64 << 20;
+/// Most bytes of a package in one answer: the largest head.
+const MAX_RANGE: u32 = 9 << 20;
 /// Longest a follower of the log may hang.
 const MAX_WAIT: Span = Span::seconds(60);
 
@@ -36,7 +39,7 @@ impl Api {
     pub(super) fn parts_router(&self) -> Router {
         let on = |api: &Api| api.clone();
         let (poll, log, propose, lease, peer) = (on(self), on(self), on(self), on(self), on(self));
-        let (keep, give) = (on(self), on(self));
+        let (keep, give, part) = (on(self), on(self), on(self));
         Router::new()
             .route(POLL_PATH, post(move |r| answer(r, move |c, m| poll.poll(c, m))))
             .route(LOG_PATH, post(move |r| answer(r, move |c, m| log.log(c, m))))
@@ -49,6 +52,10 @@ impl Api {
             .route(
                 &format!("{BLOB_PATH}/{{digest}}"),
                 put(move |p, r| keep.keep(p, r)).get(move |p, r| give.give(p, r)),
+            )
+            .route(
+                &format!("{PACKAGE_PATH}/{{digest}}"),
+                get(move |p, q, r| part.part_of_package(p, q, r)),
             )
     }
 
@@ -124,6 +131,39 @@ impl Api {
             self.blocking(move |api| api.backstage.blob_here(&digest)).await
         };
         given.await.map_or_else(|error| error_response(&error), content)
+    }
+}
+
+/// Which bytes of a package.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Range {
+    from: u64,
+    length: u32,
+}
+
+impl Api {
+    /// Agents fetch packages by their digest and in pieces, from here and from each other.
+    async fn part_of_package(
+        self,
+        Path(digest): Path<String>,
+        range: Result<Query<Range>, QueryRejection>,
+        request: Request<Body>,
+    ) -> Response<Body> {
+        let given = async move {
+            match request.extensions().get::<Caller>() {
+                Some(Caller::Agent(_)) => {}
+                caller => replica(caller)?,
+            }
+            let bad = |e: QueryRejection| ApiError::new(Code::BadParameter, e.body_text());
+            let Query(Range { from, length }) = range.map_err(bad)?;
+            if length > MAX_RANGE {
+                let allowed = format!("at most {MAX_RANGE}");
+                return Err(ApiError::parameter("length", &length.to_string(), &allowed));
+            }
+            self.backstage.blob_range(digest_of(&digest)?, from, length).await
+        };
+        finish(given.await.map(Bytes::from))
     }
 }
 

@@ -139,3 +139,38 @@ async fn too_much_is_refused_with_the_limit_announced_or_not() {
     let listed = cell.must("GET /v1/blobs", NONE).await;
     assert_eq!(listed.body["items"], json!([]));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_fetch_packages_in_parts_from_a_replica_that_first_has_to_get_them() {
+    let cell = Cell::start().await;
+    let second = Cell::planned(Plan { id: 2, first: false, ..Plan::default() }).await;
+    let member = json!({ "id": 2, "name": "m2", "address": second.address });
+    cell.must("POST /v1/masters", member).await;
+    let content = pieces(1).next().unwrap();
+    let digest = Digest::parse(&digest_of(&content)).unwrap();
+    let put = format!("PUT /v1/blobs/{digest}");
+    let got = cell.send(Some(&Caller::Anonymous), &put, &[], Body::from(content.clone())).await;
+    assert_eq!(got.status, 200, "{}", got.text);
+    second.blobs.remove(digest).unwrap();
+    let agent = Caller::Agent(cellwright_cell::name::Name::new("m1").unwrap());
+    let (address, limit) = (second.address.clone(), std::time::Duration::from_secs(60));
+    let ask = async |caller: &Caller, query: &str| {
+        let path = format!("/internal/packages/{digest}?{query}");
+        within(second.client(Some(caller)).bytes_at(&address, &path, limit)).await
+    };
+    let part = ask(&agent, "from=1000&length=24").await.unwrap();
+    assert_eq!(part, content[1000..1024]);
+    assert!(second.blobs.has(digest), "fetched and kept");
+    for (query, code) in [
+        (format!("from={MIB}&length=1"), "bad-parameter"),
+        ("from=0&length=99999999".to_owned(), "bad-parameter"),
+        ("from=0".to_owned(), "bad-parameter"),
+        ("from=0&length=1&x=1".to_owned(), "bad-parameter"),
+    ] {
+        let error = ask(&agent, &query).await.unwrap_err();
+        assert_eq!(error.code().unwrap().as_str(), code, "{query}: {error}");
+    }
+    let user = Caller::User(cellwright_cell::name::Name::new("u").unwrap());
+    let error = ask(&user, "from=0&length=1").await.unwrap_err();
+    assert_eq!(error.code().unwrap().as_str(), "not-allowed", "{error}");
+}

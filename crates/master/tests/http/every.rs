@@ -62,6 +62,8 @@ fn jobs() -> Vec<Step> {
         step("GET /v1/jobs/root/jfoo/tasks/2", NONE),
         step("GET /v1/jobs/root/jfoo/tasks/2/explain", NONE),
         step("GET /v1/watch/jobs", NONE),
+        step("GET /v1/names/root/jfoo", NONE),
+        step("GET /v1/prometheus", NONE),
         step("POST /v1/jobs/root/jfoo/resize", json!({ "count": 2 })),
         step(&of("PUT"), other("jfoo")),
         step("POST /v1/jobs/root/jfoo/undo", NONE),

@@ -58,6 +58,12 @@ impl Asked {
     fn alive(&self) -> bool {
         self.gone.is_none()
     }
+
+    fn start_over(&mut self, gone: Option<SourceError>) {
+        self.gone = gone;
+        self.lacks.clear();
+        (self.busy, self.failures) = (0, 0);
+    }
 }
 
 pub(super) struct Fetch {
@@ -99,27 +105,30 @@ impl Fetch {
         if self.asked.is_empty() {
             return Err(FetchError::NoSource);
         }
-        let vouching: Vec<usize> = self.those(true);
-        for at in vouching {
-            if let Some((head, start)) = self.head_from(at).await {
-                self.partial.begin(&head, &start)?;
-                let everybody: Vec<usize> = (0..self.asked.len()).collect();
-                self.chunks(&head, &everybody).await?;
-                return self.settle(place).await;
-            }
-        }
-        for at in self.those(false) {
+        let everybody: Vec<usize> = (0..self.asked.len()).collect();
+        for at in [self.those(true), self.those(false)].concat() {
+            let vouches = self.asked[at].source.vouches();
+            let from = if vouches { everybody.clone() } else { vec![at] };
             let Some((head, start)) = self.head_from(at).await else { continue };
             self.partial.begin(&head, &start)?;
-            if self.chunks(&head, &[at]).await.is_err() {
-                continue;
-            }
-            match self.settle(place.clone()).await {
-                Err(FetchError::Package(PackageError::OtherContent { .. })) => {
-                    self.asked[at].gone = Some(SourceError::Wrong);
+            let before: Vec<_> = self.asked.iter().map(|asked| asked.gone.clone()).collect();
+            let done = match self.chunks(&head, &from).await {
+                Ok(()) => self.settle(place.clone()).await,
+                failed => failed,
+            };
+            let own = match &done {
+                // Every chunk was as this head says, so the head is wrong, and who gave it.
+                Err(FetchError::Package(PackageError::OtherContent { .. })) => SourceError::Wrong,
+                Err(FetchError::AllFailed(_)) => {
+                    self.asked[at].gone.clone().unwrap_or(SourceError::Lacks)
                 }
-                done => return done,
+                _ => return done,
+            };
+            // Whom a wrong head made a liar is none.
+            for (asked, before) in self.asked.iter_mut().zip(before) {
+                asked.start_over(before);
             }
+            self.asked[at].gone = Some(own);
         }
         Err(self.all_failed())
     }
@@ -195,9 +204,6 @@ impl Fetch {
                     }
                 }
             }
-        }
-        for asked in &mut self.asked {
-            asked.busy = 0;
         }
         Ok(())
     }

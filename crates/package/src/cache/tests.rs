@@ -212,6 +212,13 @@ async fn without_a_master_one_machine_at_a_time_is_believed_until_the_end() {
     let pinned = cache.obtain(&reference, sources(&[&liar, &honest])).await.unwrap();
     assert_eq!(fs::read_to_string(pinned.folder().join("name")).unwrap(), "server");
     assert!(liar.asked() > 0);
+    let mistaken = Fake::new("mistaken", true, Way::OtherHead, &other);
+    let right = Fake::new("right", true, Way::Honest, &content);
+    let second = open(&folder, "second", PLENTY);
+    let from = sources(&[&mistaken, &right]);
+    second.obtain(&reference, from).await.unwrap();
+    let third = open(&folder, "third", PLENTY);
+    third.obtain(&reference, sources(&[&right])).await.unwrap();
     let nobody = cache.obtain(&package(&folder, "x", 1).0, vec![]).await.unwrap_err();
     assert!(nobody.to_string().contains("no source is known"), "{nobody}");
 }

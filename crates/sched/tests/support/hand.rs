@@ -40,6 +40,7 @@ pub fn machine(size: u64) -> MachineSpec {
         devices: Vec::new(),
         named: Vec::new(),
         ports: PortRange { first: 20_000, last: 20_010 },
+        address: None,
     }
 }
 

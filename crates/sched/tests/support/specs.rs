@@ -81,6 +81,7 @@ pub fn machine(draw: &mut Draw, name: &str) -> MachineSpec {
         devices,
         named,
         ports: PortRange { first: 8000, last: 8003 },
+        address: None,
     }
 }
 

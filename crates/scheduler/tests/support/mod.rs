@@ -61,6 +61,7 @@ pub fn machine(text: &str, capacity: u64) -> MachineSpec {
         devices: Vec::new(),
         named: Vec::new(),
         ports: PortRange::default(),
+        address: None,
     }
 }
 

@@ -21,6 +21,7 @@ pub fn machine(name: &str, cpu: u64) -> MachineSpec {
         devices: Vec::new(),
         named: Vec::new(),
         ports: PortRange { first: 20_000, last: 29_999 },
+        address: None,
     }
 }
 

@@ -90,6 +90,7 @@ pub(crate) fn plain_machine(name: Name, capacity: Resources) -> WorkloadMachine 
             devices: Vec::new(),
             named: Vec::new(),
             ports: PortRange { first: 20_000, last: 32_000 },
+            address: None,
         },
         packages: BTreeSet::new(),
         is_up: true,

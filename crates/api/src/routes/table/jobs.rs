@@ -99,4 +99,24 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         &[SELECTOR, USER, WATCH_JOBS_AFTER],
     ),
+    fails(
+        read(
+            O::LookUpJob,
+            "/v1/names/{user}/{job}",
+            "names",
+            "Where the healthy tasks of a job are reached.",
+            json!(One<NameView>),
+        ),
+        &[C::NoSuchJob],
+    ),
+    with(
+        read(
+            O::PrometheusTargets,
+            "/v1/prometheus",
+            "names",
+            "Ports of healthy tasks, for Prometheus' HTTP service discovery.",
+            Content::Document,
+        ),
+        &[SELECTOR],
+    ),
 ];

@@ -1,0 +1,203 @@
+//! `cell package`: what tasks run, as immutable files named by their digest.
+
+mod build;
+mod push;
+mod show;
+
+use super::Success;
+use crate::failure::Failure;
+use crate::output::{Output, print, print_json};
+use crate::reach::{Cell, Reach};
+use crate::server::ask;
+use crate::{format, table};
+use cellwright_api::client::{Change, encode_query};
+use cellwright_api::types::{BlobView, Changed, Page};
+use cellwright_package::PackageError;
+use clap::{Args, Subcommand};
+use hyper::Method;
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  cell package build ./server
+  cell package push ./server --name server
+  cell package import-oci alpine.tar
+  cell package show server.package
+  cell package ls";
+
+/// Digits of a digest in tables; enough to tell packages apart.
+const SHORT: usize = 12;
+
+/// Packages: build, push, ls, show, rm, import-oci
+#[derive(Debug, Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub enum Package {
+    /// Make a package of a folder; the same folder gives the same digest everywhere
+    Build(build::BuildArgs),
+    /// Make a package of an OCI image archive
+    ImportOci(build::ImportArgs),
+    /// Store a package, or a folder as one, with the masters
+    Push(push::PushArgs),
+    /// List what the masters store
+    Ls(LsArgs),
+    /// Check a package and list what is in it
+    Show(show::ShowArgs),
+    /// Remove a package that no job names
+    Rm(RmArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct LsArgs {
+    #[command(flatten)]
+    output: crate::args::OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct RmArgs {
+    /// The digest, or how it begins
+    #[arg(value_name = "DIGEST", value_parser = digits)]
+    digest: String,
+}
+
+impl Package {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        match self {
+            Package::Build(args) => args.run()?,
+            Package::ImportOci(args) => args.run()?,
+            Package::Push(args) => args.run(reach)?,
+            Package::Ls(args) => args.run(reach)?,
+            Package::Show(args) => args.run(reach)?,
+            Package::Rm(args) => args.run(reach)?,
+        }
+        Ok(Success::Done)
+    }
+}
+
+impl LsArgs {
+    fn run(self, reach: &Reach) -> Result<(), Failure> {
+        let cell = reach.cell()?;
+        let blobs = ask(all(&cell))?;
+        if self.output.output == Output::Json {
+            return print_json(&blobs);
+        }
+        if blobs.is_empty() {
+            return print("no packages\nnext: cell package push DIR --name NAME\n");
+        }
+        let rows: Vec<Vec<String>> = blobs
+            .iter()
+            .map(|blob| {
+                let by = blob.by.as_ref().map_or_else(|| "the cell".into(), ToString::to_string);
+                vec![short(&blob.digest), format::bytes(blob.bytes), by, format::utc(blob.created)]
+            })
+            .collect();
+        print(&table::render(&["digest", "size", "by", "stored"], &rows))
+    }
+}
+
+impl RmArgs {
+    fn run(self, reach: &Reach) -> Result<(), Failure> {
+        let cell = reach.cell()?;
+        let blob = ask(one(&cell, &self.digest))?;
+        let path = format!("/v1/blobs/{}", blob.digest);
+        let none: Option<&()> = None;
+        let _done: Changed = ask(async {
+            let change = Change::default();
+            Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value)
+        })?;
+        print(&format!("package {} removed\nnext: cell package ls\n", short(&blob.digest)))
+    }
+}
+
+async fn all(cell: &Cell) -> Result<Vec<BlobView>, Failure> {
+    let mut found = Vec::new();
+    let mut after = None;
+    loop {
+        let pairs = [("limit", Some("1000".to_owned())), ("after", after)];
+        let page: Page<BlobView> =
+            cell.client.get(&format!("/v1/blobs{}", encode_query(&pairs))).await?.value;
+        found.extend(page.items);
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(found),
+        }
+    }
+}
+
+/// The one package whose digest begins like this.
+async fn one(cell: &Cell, digits: &str) -> Result<BlobView, Failure> {
+    let mut found = all(cell).await?;
+    found.retain(|blob| blob.digest.starts_with(digits));
+    let next = "see which there are: cell package ls".to_owned();
+    match found.len() {
+        1 => Ok(found.remove(0)),
+        0 => Err(Failure::Work { message: format!("no package begins with {digits}"), next }),
+        many => {
+            Err(Failure::Work { message: format!("{many} packages begin with {digits}"), next })
+        }
+    }
+}
+
+fn short(digest: &str) -> String {
+    digest.chars().take(SHORT).collect()
+}
+
+/// A digest or how one begins, as typed.
+fn digits(text: &str) -> Result<String, String> {
+    let hex = |c: char| matches!(c, '0'..='9' | 'a'..='f');
+    match (4..=64).contains(&text.len()) && text.chars().all(hex) {
+        true => Ok(text.to_owned()),
+        false => Err("allowed: 4 to 64 digits 0-9 and a-f".into()),
+    }
+}
+
+fn failed(error: PackageError) -> Failure {
+    let next = match &error {
+        PackageError::Io { .. } => "check the path, the permissions and the free space",
+        PackageError::NotAPackage { .. } => "make one: cell package build DIR",
+        PackageError::BadLink { .. } => "make the link relative, and lead inside the folder",
+        PackageError::Image(_) => "export it again: skopeo copy docker://NAME oci-archive:FILE",
+        PackageError::DamagedChunk { .. } | PackageError::OtherContent { .. } => {
+            "get the file again; this one is damaged"
+        }
+        _ => "change what is named there, then run it again",
+    };
+    Failure::work(&error, next)
+}
+
+/// A folder of our own for files nobody asked for, gone at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Scratch, Failure> {
+        let path = std::env::temp_dir().join(format!("cell-package-{}", std::process::id()));
+        let made = fs::DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|source| Failure::Write { what: path.display().to_string(), source })?;
+        Ok(Scratch(path))
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // The system clears what is left here.
+        let _left_behind = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// `NAME.package` in this folder.
+fn default_target(source: &Path) -> Result<PathBuf, Failure> {
+    let resolved = fs::canonicalize(source)
+        .map_err(|source| Failure::work(&source, "check the path, then run it again"))?;
+    match resolved.file_stem().and_then(|stem| stem.to_str()) {
+        Some(stem) => Ok(PathBuf::from(format!("{stem}.package"))),
+        None => Err(Failure::Usage {
+            message: format!("{} has no name to call the package by", source.display()),
+            next: "the same command with --to FILE".into(),
+        }),
+    }
+}

@@ -1,0 +1,98 @@
+//! `cell package show`: a package is read to its end under the rules of unpacking.
+
+use super::{Scratch, digits, failed, one};
+use crate::args::OutputArgs;
+use crate::failure::Failure;
+use crate::format;
+use crate::output::{Output, print, print_json};
+use crate::reach::{Cell, Reach};
+use crate::server::ask;
+use cellwright_package::unpack::{Listed, list};
+use cellwright_package::{Limits, PackageDigest};
+use clap::Args;
+use serde_json::json;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// A package file, or the digest of a stored package or how it begins
+    #[arg(value_name = "FILE|DIGEST")]
+    what: String,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl ShowArgs {
+    pub fn run(self, reach: &Reach) -> Result<(), Failure> {
+        let path = PathBuf::from(&self.what);
+        if path.exists() {
+            return self.show(&path);
+        }
+        let digits = digits(&self.what).map_err(|_| Failure::Usage {
+            message: format!("{:?} is neither a file nor a digest", self.what),
+            next: "see which packages there are: cell package ls".into(),
+        })?;
+        let cell = reach.cell()?;
+        let scratch = Scratch::new()?;
+        let file = scratch.file("package");
+        ask(download(&cell, &digits, &file))?;
+        self.show(&file)
+    }
+
+    fn show(&self, path: &Path) -> Result<(), Failure> {
+        let cannot = |e: std::io::Error| Failure::work(&e, "check the path, then run it again");
+        let file = File::open(path).map_err(cannot)?;
+        let bytes = file.metadata().map_err(cannot)?.len();
+        let (digest, listed) = list(file, bytes, Limits::default()).map_err(failed)?;
+        match self.output.output {
+            Output::Json => print_json(&facts(digest, bytes, &listed)),
+            Output::Table => print(&told(digest, bytes, &listed)),
+        }
+    }
+}
+
+async fn download(cell: &Cell, digits: &str, file: &Path) -> Result<(), Failure> {
+    let blob = one(cell, digits).await?;
+    let mut out = File::create(file).map_err(|source| unwritable(file, source))?;
+    let mut content = cell.client.download(&format!("/v1/blobs/{}", blob.digest)).await?;
+    while let Some(piece) = content.next().await? {
+        out.write_all(&piece).map_err(|source| unwritable(file, source))?;
+    }
+    Ok(())
+}
+
+fn unwritable(file: &Path, source: std::io::Error) -> Failure {
+    Failure::Write { what: file.display().to_string(), source }
+}
+
+fn facts(digest: PackageDigest, bytes: u64, listed: &[Listed]) -> serde_json::Value {
+    let entries: Vec<_> = listed
+        .iter()
+        .map(|entry| {
+            json!({
+                "path": entry.path.as_str(),
+                "kind": entry.kind,
+                "mode": entry.mode.map(|mode| format!("{mode:04o}")),
+                "bytes": entry.bytes,
+                "target": entry.target,
+            })
+        })
+        .collect();
+    json!({"digest": digest.to_string(), "bytes": bytes, "entries": entries})
+}
+
+/// Paths last: they may be long, and lines are not wrapped.
+fn told(digest: PackageDigest, bytes: u64, listed: &[Listed]) -> String {
+    let count = format::count(listed.len() as u64);
+    let mut out = format!("digest {digest}\n{}, {count} entries\n", format::bytes(bytes));
+    for entry in listed {
+        let mode = entry.mode.map_or_else(|| "-".into(), |mode| format!("{mode:04o}"));
+        let size = format::bytes(entry.bytes);
+        let target = entry.target.as_ref().map(|to| format!(" -> {to}")).unwrap_or_default();
+        out.push_str(&format!("{:9} {mode:>4} {size:>10} {}{target}\n", entry.kind, entry.path));
+    }
+    out
+}

@@ -1,0 +1,70 @@
+//! Packages by the real binary: made, stored with a running cell, looked at, removed.
+
+use crate::support::{Folder, Running, cell, json, said, text};
+
+fn server(folder: &Folder) -> String {
+    let path = folder.0.join("server");
+    std::fs::create_dir_all(path.join("bin")).unwrap();
+    std::fs::write(path.join("bin/run"), "#!/bin/sh\n").unwrap();
+    std::fs::write(path.join("data"), "some data").unwrap();
+    path.display().to_string()
+}
+
+fn refused(args: &[&str], code: i32, part: &str) {
+    let output = cell(args);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {error}");
+    assert!(error.contains(part) && error.contains("next: "), "{args:?}: {error}");
+}
+
+#[test]
+fn a_folder_becomes_a_file_that_any_tar_lists() {
+    let folder = Folder::new();
+    let (from, to) = (server(&folder), folder.path("server.package"));
+    let built = json(&["package", "build", &from, "--to", &to, "-o", "json"]);
+    assert_eq!((&built["entries"], &built["content_bytes"]), (&3.into(), &19.into()));
+    let again = said(&["package", "build", &from, "--to", &folder.path("again")]);
+    assert!(again.contains(built["digest"].as_str().unwrap()), "{again}");
+    assert!(again.contains("next: cell package push"), "{again}");
+    let shown = json(&["package", "show", &to, "-o", "json"]);
+    assert_eq!(shown["digest"], built["digest"]);
+    let paths: Vec<&str> =
+        shown["entries"].as_array().unwrap().iter().map(|e| e["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["bin", "bin/run", "data"]);
+    let listed = std::process::Command::new("tar").args(["tf", &to]).output().expect("tar runs");
+    assert!(listed.status.success(), "{}", text(&listed.stderr));
+    assert!(text(&listed.stdout).contains("bin/run"), "{}", text(&listed.stdout));
+    std::os::unix::fs::symlink("/etc/passwd", folder.0.join("server/out")).unwrap();
+    refused(&["package", "build", &from, "--to", &folder.path("bad")], 1, "\"out\"");
+    refused(&["package", "show", "Makefile"], 1, "not a package");
+    refused(&["package", "import-oci", &to], 1, "index.json");
+    refused(&["package", "show", "no such thing"], 2, "neither a file nor a digest");
+}
+
+#[test]
+fn a_package_is_stored_with_a_cell_shown_and_removed() {
+    let folder = Folder::new();
+    let data = folder.path("data");
+    let dev = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--machines", "1"];
+    let running = Running::start(&dev);
+    let address = running.address();
+    let with = |args: &[&'static str]| [&["--master", &address][..], args].concat();
+    let from = server(&folder);
+    let push = [&with(&["package", "push"])[..], &[&from, "--name", "server"]].concat();
+    let stored = json(&[&push[..], &["-o", "json"]].concat());
+    let digest = stored["digest"].as_str().unwrap();
+    assert_eq!(stored["name"], "server");
+    let again = said(&push);
+    assert!(again.contains("was stored already") && again.contains(digest), "{again}");
+    let listed = json(&with(&["package", "ls", "-o", "json"]));
+    assert_eq!(listed[0]["digest"], digest);
+    assert_eq!(listed[0]["bytes"], stored["bytes"]);
+    let short = &digest[..8];
+    let shown = said(&[&with(&["package", "show"])[..], &[short]].concat());
+    assert!(shown.contains(digest) && shown.contains("bin/run"), "{shown}");
+    let removed = said(&[&with(&["package", "rm"])[..], &[short]].concat());
+    assert!(removed.contains("removed"), "{removed}");
+    refused(&[&with(&["package", "rm"])[..], &[short]].concat(), 1, "no package begins with");
+    assert!(said(&with(&["package", "ls"])).contains("no packages"));
+    running.stop();
+}

@@ -1,0 +1,150 @@
+//! Which tasks can be reached, where, and on which ports.
+//!
+//! A task has a record while it runs and is healthy on a machine that is up and has an address; a
+//! task that was told to stop has none any more, so that traffic leaves before it does. The
+//! directory is kept up to date from the events of each entry, at the price of the tasks that
+//! changed; rebuilt from the state it is the same, which is what the tests check.
+
+use cellwright_cell::event::{Event, What};
+use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::machine::MachineStatus;
+use cellwright_cell::name::{JobKey, Name};
+use cellwright_cell::spec::JobKind;
+use cellwright_cell::state::State;
+use cellwright_cell::task::{Task, TaskState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+/// One task that can be talked to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    pub task: TaskId,
+    pub attempt: u32,
+    pub machine: MachineId,
+    pub address: IpAddr,
+    /// As given to the task: those it insisted on, then those chosen for it.
+    pub ports: Vec<u16>,
+}
+
+type Tasks = BTreeMap<u32, Endpoint>;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Directory {
+    /// Log index it stands at.
+    version: u64,
+    /// Invariant: no job without an endpoint.
+    jobs: BTreeMap<JobKey, Tasks>,
+    /// Where in `jobs` a task is.
+    places: BTreeMap<TaskId, (JobKey, u32)>,
+    machines: BTreeMap<MachineId, BTreeSet<TaskId>>,
+}
+
+impl Directory {
+    /// What the state at log index `version` says.
+    #[must_use]
+    pub fn from_state(state: &State, version: u64) -> Directory {
+        let mut directory = Directory { version, ..Directory::default() };
+        for (id, task) in state.tasks().iter() {
+            directory.look(state, id, Some(task));
+        }
+        directory
+    }
+
+    /// Follows one entry: `events` are what it did, `state` is what it left.
+    pub fn follow(&mut self, state: &State, events: &[Event], version: u64) {
+        let mut touched = BTreeSet::new();
+        for event in events {
+            match &event.what {
+                What::Task { task, .. } => drop(touched.insert(*task)),
+                What::Machine { machine, .. } => {
+                    touched.extend(self.machines.get(machine).into_iter().flatten());
+                    touched.extend(state.machine_load(*machine).iter().flat_map(|l| &l.tasks));
+                }
+                _ => {}
+            }
+        }
+        for id in touched {
+            self.look(state, id, state.tasks().get(id));
+        }
+        self.version = version;
+    }
+
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The healthy tasks of a job by index.
+    #[must_use]
+    pub fn job(&self, job: &JobKey) -> Option<&BTreeMap<u32, Endpoint>> {
+        self.jobs.get(job)
+    }
+
+    pub fn jobs(&self) -> impl Iterator<Item = (&JobKey, &BTreeMap<u32, Endpoint>)> {
+        self.jobs.iter()
+    }
+
+    /// Whether the user has a job with a record.
+    #[must_use]
+    pub fn has_user(&self, user: &Name) -> bool {
+        // No job's name sorts before this one: they begin with a digit or a letter.
+        let Ok(job) = Name::new("0") else { return false };
+        let first = JobKey { user: user.clone(), job };
+        self.jobs.range(first..).next().is_some_and(|(key, _)| key.user == *user)
+    }
+
+    fn look(&mut self, state: &State, id: TaskId, task: Option<&Task>) {
+        self.forget(id);
+        let Some(task) = task else { return };
+        let Some(endpoint) = reachable(state, id, task) else { return };
+        let Some(job) = state.job_key(task.job) else { return };
+        self.machines.entry(endpoint.machine).or_default().insert(id);
+        self.places.insert(id, (job.clone(), task.index));
+        self.jobs.entry(job).or_default().insert(task.index, endpoint);
+    }
+
+    fn forget(&mut self, id: TaskId) {
+        let Some((job, index)) = self.places.remove(&id) else { return };
+        let Some(tasks) = self.jobs.get_mut(&job) else { return };
+        let Some(endpoint) = tasks.remove(&index) else { return };
+        if tasks.is_empty() {
+            self.jobs.remove(&job);
+        }
+        if let Some(here) = self.machines.get_mut(&endpoint.machine) {
+            here.remove(&id);
+            if here.is_empty() {
+                self.machines.remove(&endpoint.machine);
+            }
+        }
+    }
+}
+
+/// The healthy tasks of a job by index, straight from a state.
+#[must_use]
+pub fn endpoints_of(state: &State, job: &JobKey) -> BTreeMap<u32, Endpoint> {
+    let row = state.job_named(job).and_then(|id| state.jobs().get(id));
+    let tasks = row.into_iter().flat_map(|row| row.tasks.iter());
+    let found = tasks.filter_map(|id| {
+        let task = state.tasks().get(*id)?;
+        Some((task.index, reachable(state, *id, task)?))
+    });
+    found.collect()
+}
+
+fn reachable(state: &State, id: TaskId, task: &Task) -> Option<Endpoint> {
+    if task.state != TaskState::Running || !task.healthy {
+        return None;
+    }
+    let is_program = state.spec_of(task).is_some_and(|spec| spec.kind == JobKind::Tasks);
+    let machine = task.machine?;
+    let row = state.machines().get(machine)?;
+    if !is_program || row.status != MachineStatus::Up {
+        return None;
+    }
+    let address = row.spec.address?;
+    let ports = task.ports().to_vec();
+    Some(Endpoint { task: id, attempt: task.attempt, machine, address, ports })
+}
+
+#[cfg(test)]
+mod tests;

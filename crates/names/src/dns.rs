@@ -1,0 +1,220 @@
+//! The DNS server: packets in, packets out. What is said is decided in [`crate::answer`].
+//!
+//! Authoritative for the cell's zone and nothing else; it neither recurses nor forwards, so it
+//! cannot be used to attack others. Answers over UDP are cut to what the asker can take, at most
+//! 1232 bytes, with the flag that makes resolvers ask again over TCP.
+
+use crate::answer::{Answer, Data, Kind, Record as Said, TTL, answer, authority};
+use crate::shared::Names;
+use crate::zone::Zone;
+use hickory_server::Server;
+use hickory_server::net::NetError;
+use hickory_server::net::runtime::Time;
+use hickory_server::proto::ProtoError;
+use hickory_server::proto::op::{
+    Edns, Header, HeaderCounts, MessageType, Metadata, OpCode, ResponseCode,
+};
+use hickory_server::proto::rr::rdata::{A, AAAA, SOA, SRV};
+use hickory_server::proto::rr::{DNSClass, Name, RData, Record, RecordType};
+use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
+use hickory_server::zone_handler::MessageResponseBuilder;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use tokio::net::{TcpListener, UdpSocket};
+
+/// What goes through any network without being broken up.
+const MAX_UDP: u16 = 1232;
+const MIN_UDP: u16 = 512;
+/// How long a TCP connection may say nothing.
+const TCP_IDLE: Duration = Duration::from_secs(10);
+/// Answers on their way on one TCP connection.
+const TCP_QUEUE: usize = 16;
+/// EDNS as we speak it.
+const EDNS_VERSION: u8 = 0;
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen for DNS on {address}: {why}")]
+pub struct ListenError {
+    pub address: SocketAddr,
+    pub why: io::Error,
+}
+
+/// A server that answers until it is stopped or dropped.
+pub struct DnsServer {
+    address: SocketAddr,
+    server: Server<Handler>,
+}
+
+impl DnsServer {
+    /// Listens on UDP and TCP.
+    ///
+    /// # Errors
+    /// When the address cannot be had.
+    pub async fn start(
+        listen: SocketAddr,
+        names: Names,
+        zone: Zone,
+    ) -> Result<DnsServer, ListenError> {
+        let failed = |why| ListenError { address: listen, why };
+        let tcp = TcpListener::bind(listen).await.map_err(failed)?;
+        // With port 0 the system chose one, and both must have the same.
+        let address = tcp.local_addr().map_err(failed)?;
+        let udp = UdpSocket::bind(address).await.map_err(failed)?;
+        let mut server = Server::new(Handler { names, zone });
+        server.register_socket(udp);
+        server.register_listener(tcp, TCP_IDLE, TCP_QUEUE);
+        Ok(DnsServer { address, server })
+    }
+
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Stops listening and waits for what is being answered.
+    ///
+    /// # Errors
+    /// When one of the listeners had failed.
+    pub async fn stop(mut self) -> Result<(), NetError> {
+        self.server.shutdown_gracefully().await
+    }
+}
+
+struct Handler {
+    names: Names,
+    zone: Zone,
+}
+
+/// An answer in the library's words.
+struct Reply {
+    code: ResponseCode,
+    authoritative: bool,
+    answers: Vec<Record>,
+    additional: Vec<Record>,
+    authority: Vec<Record>,
+}
+
+impl Reply {
+    fn refusal(code: ResponseCode) -> Reply {
+        let (answers, additional, authority) = (Vec::new(), Vec::new(), Vec::new());
+        Reply { code, authoritative: false, answers, additional, authority }
+    }
+}
+
+#[async_trait::async_trait]
+impl RequestHandler for Handler {
+    async fn handle_request<R: ResponseHandler, T: Time>(
+        &self,
+        request: &Request,
+        mut response: R,
+    ) -> ResponseInfo {
+        let edns = request.edns.as_ref().map(|asked| {
+            let mut edns = Edns::new();
+            edns.set_max_payload(asked.max_payload().clamp(MIN_UDP, MAX_UDP));
+            edns.set_version(EDNS_VERSION);
+            edns
+        });
+        let too_new = request.edns.as_ref().is_some_and(|edns| edns.version() > EDNS_VERSION);
+        let reply =
+            if too_new { Reply::refusal(ResponseCode::BADVERS) } else { self.reply(request) };
+        let mut metadata = Metadata::response_from_request(&request.metadata);
+        metadata.response_code = reply.code;
+        metadata.authoritative = reply.authoritative;
+        let message = MessageResponseBuilder::new(&request.queries, edns.as_ref()).build(
+            metadata,
+            &reply.answers,
+            &[],
+            &reply.authority,
+            &reply.additional,
+        );
+        match response.send_response(message).await {
+            Ok(info) => info,
+            Err(error) => {
+                tracing::debug!(%error, client = %request.src(), "DNS answer not sent");
+                ResponseInfo::from(Header { metadata, counts: HeaderCounts::default() })
+            }
+        }
+    }
+}
+
+impl Handler {
+    fn reply(&self, request: &Request) -> Reply {
+        let metadata = &request.metadata;
+        if metadata.message_type != MessageType::Query || metadata.op_code != OpCode::Query {
+            return Reply::refusal(ResponseCode::NotImp);
+        }
+        let Ok(info) = request.request_info() else {
+            return Reply::refusal(ResponseCode::FormErr);
+        };
+        if info.query.query_class() != DNSClass::IN {
+            return Reply::refusal(ResponseCode::Refused);
+        }
+        let name = info.query.name().to_string().to_ascii_lowercase();
+        let kind = kind_of(info.query.query_type());
+        let turn = usize::from(metadata.id);
+        let built = self.names.with(|directory| {
+            let said = answer(directory, &self.zone, &name, kind, turn);
+            let soa = authority(directory, &self.zone);
+            (said, soa)
+        });
+        reply_of(built.0, &built.1, &self.zone).unwrap_or_else(|error| {
+            tracing::error!(%error, name, "DNS answer cannot be spelt");
+            Reply::refusal(ResponseCode::ServFail)
+        })
+    }
+}
+
+fn kind_of(kind: RecordType) -> Kind {
+    match kind {
+        RecordType::A => Kind::A,
+        RecordType::AAAA => Kind::Aaaa,
+        RecordType::SRV => Kind::Srv,
+        RecordType::SOA => Kind::Soa,
+        RecordType::ANY => Kind::Any,
+        _ => Kind::Other,
+    }
+}
+
+fn reply_of(said: Answer, soa: &Said, zone: &Zone) -> Result<Reply, ProtoError> {
+    let no = |code| -> Result<Reply, ProtoError> {
+        let authority = vec![record(soa, zone)?];
+        Ok(Reply { authoritative: true, authority, ..Reply::refusal(code) })
+    };
+    match said {
+        Answer::NotOurs => Ok(Reply::refusal(ResponseCode::Refused)),
+        Answer::NoName => no(ResponseCode::NXDomain),
+        Answer::NoData => no(ResponseCode::NoError),
+        Answer::Records { answers, additional } => Ok(Reply {
+            authoritative: true,
+            answers: answers.iter().map(|r| record(r, zone)).collect::<Result<_, _>>()?,
+            additional: additional.iter().map(|r| record(r, zone)).collect::<Result<_, _>>()?,
+            ..Reply::refusal(ResponseCode::NoError)
+        }),
+    }
+}
+
+fn record(said: &Said, zone: &Zone) -> Result<Record, ProtoError> {
+    let data = match &said.data {
+        Data::Address(IpAddr::V4(address)) => RData::A(A(*address)),
+        Data::Address(IpAddr::V6(address)) => RData::AAAA(AAAA(*address)),
+        Data::Service { port, target } => RData::SRV(SRV::new(0, 1, *port, full(target)?)),
+        Data::Authority { serial } => {
+            let ttl = i32::try_from(TTL).unwrap_or(1);
+            let origin = full(zone.origin())?;
+            let person = origin.prepend_label("hostmaster")?;
+            RData::SOA(SOA::new(origin, person, *serial, ttl, ttl, ttl, TTL))
+        }
+    };
+    Ok(Record::from_rdata(full(&said.name)?, TTL, data))
+}
+
+/// A name that ends here.
+fn full(text: &str) -> Result<Name, ProtoError> {
+    let mut name = Name::from_ascii(text)?;
+    name.set_fqdn(true);
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests;

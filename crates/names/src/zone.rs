@@ -1,0 +1,129 @@
+//! The part of the domain name space that a cell has: `CELL.SUFFIX`.
+//!
+//! A task is `INDEX.JOB.USER.CELL.SUFFIX`, a job `JOB.USER.CELL.SUFFIX`. Names of users and jobs
+//! are DNS labels from the start (`cellwright_cell::name`), so nothing needs escaping.
+
+use cellwright_cell::name::{BadName, JobKey, Name};
+use std::fmt;
+
+/// `.internal` is set aside for private use, so this name can never mean something else outside.
+pub const DEFAULT_SUFFIX: &str = "cell.internal";
+/// Longest name that DNS can carry, in text.
+const MAX_DOMAIN: usize = 253;
+/// What the rest of a longest name takes: index, job, user, a port and a protocol.
+const MAX_INSIDE: usize = 10 + 63 + 63 + 6 + 5 + 5;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadZone {
+    #[error("names.suffix {value:?} is not valid: {why}")]
+    Suffix { value: String, why: BadName },
+    #[error("names.suffix {value:?} is too long; allowed: at most {most} characters here")]
+    TooLong { value: String, most: usize },
+}
+
+/// The names of one cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zone {
+    origin: String,
+    cell: String,
+}
+
+impl Zone {
+    /// # Errors
+    /// When the suffix is not made of DNS labels, or leaves no room for names.
+    pub fn new(cell: &Name, suffix: &str) -> Result<Zone, BadZone> {
+        let suffix = suffix.trim_end_matches('.');
+        for label in suffix.split('.') {
+            Name::new(label).map_err(|why| BadZone::Suffix {
+                value: suffix.chars().take(300).collect(),
+                why,
+            })?;
+        }
+        let most = MAX_DOMAIN - MAX_INSIDE - cell.as_str().len() - 1;
+        if suffix.len() > most {
+            return Err(BadZone::TooLong { value: suffix.chars().take(300).collect(), most });
+        }
+        Ok(Zone { origin: format!("{cell}.{suffix}"), cell: cell.to_string() })
+    }
+
+    /// `CELL.SUFFIX`.
+    #[must_use]
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    #[must_use]
+    pub fn cell(&self) -> &str {
+        &self.cell
+    }
+
+    #[must_use]
+    pub fn job(&self, job: &JobKey) -> String {
+        format!("{}.{}.{}", job.job, job.user, self.origin)
+    }
+
+    #[must_use]
+    pub fn task(&self, job: &JobKey, index: u32) -> String {
+        format!("{index}.{}", self.job(job))
+    }
+
+    /// The labels in front of the origin, or nothing for a name that is not ours. `name` is in
+    /// lower case and may end with a dot.
+    #[must_use]
+    pub fn inside<'a>(&self, name: &'a str) -> Option<Vec<&'a str>> {
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let rest = name.strip_suffix(self.origin.as_str())?;
+        match rest.strip_suffix('.') {
+            Some(labels) => Some(labels.split('.').collect()),
+            None => rest.is_empty().then(Vec::new),
+        }
+    }
+}
+
+impl Default for Zone {
+    /// Of a cell that nobody named.
+    fn default() -> Zone {
+        Zone { origin: format!("cell.{DEFAULT_SUFFIX}"), cell: "cell".into() }
+    }
+}
+
+impl fmt::Display for Zone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.origin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_below_the_origin_are_ours() {
+        let zone = Zone::new(&Name::new("main").unwrap(), "cell.internal.").unwrap();
+        let check = |name: &str, expected: Option<&[&str]>| {
+            assert_eq!(zone.inside(name).as_deref(), expected, "{name}");
+        };
+        check("0.web.ada.main.cell.internal.", Some(&["0", "web", "ada"]));
+        check("main.cell.internal", Some(&[]));
+        check("xmain.cell.internal", None);
+        check("cell.internal", None);
+        check("main.cell.internal.example.", None);
+        check(".main.cell.internal.", Some(&[""]));
+    }
+
+    #[test]
+    fn a_suffix_is_made_of_labels_and_leaves_room() {
+        let cell = Name::new("main").unwrap();
+        let bad = Zone::new(&cell, "Bad_.internal").unwrap_err().to_string();
+        assert!(bad.contains("names.suffix") && bad.contains("Bad_"), "{bad}");
+        let long = ["abcdefghi"; 12].join(".");
+        assert!(matches!(Zone::new(&cell, &long), Err(BadZone::TooLong { .. })));
+        assert!(matches!(Zone::new(&cell, ""), Err(BadZone::Suffix { .. })));
+        let widest = Name::new(&"c".repeat(63)).unwrap();
+        let zone = Zone::new(&widest, DEFAULT_SUFFIX).unwrap();
+        let name = Name::new(&"n".repeat(63)).unwrap();
+        let job = JobKey { user: name.clone(), job: name };
+        let longest = format!("_65535._tcp.{}", zone.job(&job));
+        assert!(longest.len() <= MAX_DOMAIN, "{}", longest.len());
+    }
+}
