@@ -9,6 +9,7 @@ use cellwright_isolate::mounts;
 use rustix::process::{Pid, WaitOptions, WaitStatus, set_child_subreaper, waitpid};
 use std::fs;
 use std::io::{PipeReader, Read, pipe};
+use std::ops::Deref;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -24,7 +25,7 @@ const APPLETS: &[&str] = &[
 ];
 
 /// A tree of groups of this test's own, if this machine lets us; says why not otherwise.
-pub fn tree(test: &str) -> Option<Tree> {
+pub fn tree(test: &str) -> Option<OwnTree> {
     let base = format!("cellwright-test-{test}-{}", std::process::id());
     let tree = match Layout::detect() {
         Ok(layout) => Tree::new(layout, GroupPath::new(&base).unwrap()),
@@ -33,7 +34,24 @@ pub fn tree(test: &str) -> Option<Tree> {
     if let Err(e) = tree.base().create() {
         return skip(test, &e.to_string());
     }
-    Some(tree)
+    Some(OwnTree(tree))
+}
+
+/// A tree that leaves nothing behind, wherever its test stopped.
+pub struct OwnTree(Tree);
+
+impl Deref for OwnTree {
+    type Target = Tree;
+    fn deref(&self) -> &Tree {
+        &self.0
+    }
+}
+
+impl Drop for OwnTree {
+    fn drop(&mut self) {
+        let _ = self.base().kill(PATIENCE);
+        let _ = self.base().remove();
+    }
 }
 
 fn skip<T>(test: &str, why: &str) -> Option<T> {
@@ -42,7 +60,7 @@ fn skip<T>(test: &str, why: &str) -> Option<T> {
 }
 
 pub struct Lab {
-    pub tree: Tree,
+    pub tree: OwnTree,
     pub runc: Runc,
     pub run: PathBuf,
     pub layer: PathBuf,
@@ -162,7 +180,6 @@ impl Drop for Lab {
         for id in self.runc.list().unwrap_or_default() {
             let _ = self.runc.delete(&id);
         }
-        let _ = self.tree.base().remove();
         let _ = mounts::remove_tree(&self.run);
     }
 }
