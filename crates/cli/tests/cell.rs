@@ -222,7 +222,7 @@ fn a_scheduler_apart_joins_with_a_token_and_is_started_again_without() {
     let words: Vec<&str> = good.iter().map(String::as_str).collect();
     let first = Running::start(&words);
     first.hear("scheduler s1 works for");
-    first.stop();
+    first.kill();
     refused(&good, "is there already");
     refused(&join(words[2], &folder.path("other.toml")), "used before");
     let named = ["scheduler", "--identity", &identity, "--name", "s2"];

@@ -86,7 +86,7 @@ fn an_agent_that_ignores_its_lease() {
     let bugs = agent(AgentBugs { ignores_lease: true, ..AgentBugs::default() });
     // Long enough for the machine to be given up and the lease to be waited out.
     caught_in(bugs, &["runs on machines"], |plan| {
-        (plan.looks, plan.faults, plan.clients) = ((180, 220), 1, 1);
+        (plan.looks, plan.faults, plan.clients) = ((180, 220), 1, 3);
         plan.only = Some(Fault::CutSomeAgents);
     });
 }

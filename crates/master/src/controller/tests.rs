@@ -213,8 +213,8 @@ fn tasks_for_which_no_other_alloc_has_room_stay_in_theirs() {
     let attempts: Vec<u32> = (0..4).map(|index| cell.task("jfoo", index).attempt).collect();
     assert_eq!((attempts, cell.down("jfoo")), (vec![1; 4], 0), "nobody is down for nothing");
     // Room elsewhere, and they go one by one.
-    let larger = JobSpec { count: 2, ..set };
-    cell.ok(Command::ResizeJob { job: key("set"), count: larger.count, expect: None });
+    cell.ok(Command::ResizeJob { job: key("set"), count: 2, expect: None });
+    cell.settle();
     run(&mut cell, &[("jfoo", 1)]);
     assert!(cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty());
     assert_eq!(cell.down("jfoo"), 0);

@@ -71,6 +71,7 @@ impl Gate for Taken {
             "user" => Caller::User(named()),
             "agent" => Caller::Agent(named()),
             "scheduler" => Caller::Scheduler(name.to_owned()),
+            "master" | "replica" => Caller::Replica(name.to_owned()),
             _ => return Err(Unauthenticated::Nothing),
         })
     }
