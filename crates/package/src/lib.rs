@@ -9,7 +9,7 @@
 //! good a source as any other, and a wrong byte shows. That is what lets a thousand machines pass a
 //! package among themselves while the masters give it away a few times.
 //!
-//! Everything that reads a package takes it for an attack until it is unpacked: see [`unpack`].
+//! Everything that reads a package takes it for an attack until it is unpacked: see [`mod@unpack`].
 
 pub mod build;
 pub mod cache;
