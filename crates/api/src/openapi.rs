@@ -175,7 +175,8 @@ fn body(content: Content, generator: &mut SchemaGenerator) -> Option<Value> {
         Content::Bytes => Some(json!({ "application/octet-stream": {} })),
         Content::Text => Some(json!({ "text/plain": { "schema": { "type": "string" } } })),
         Content::Document => {
-            Some(json!({ "application/json": { "schema": { "type": "object" } } }))
+            let any = json!({ "type": ["object", "array"] });
+            Some(json!({ "application/json": { "schema": any } }))
         }
     }
 }
