@@ -10,16 +10,19 @@ use crate::zone::Zone;
 use hickory_server::Server;
 use hickory_server::net::NetError;
 use hickory_server::net::runtime::Time;
+use hickory_server::net::xfer::Protocol;
 use hickory_server::proto::ProtoError;
 use hickory_server::proto::op::{
     Edns, Header, HeaderCounts, MessageType, Metadata, OpCode, ResponseCode,
 };
 use hickory_server::proto::rr::rdata::{A, AAAA, SOA, SRV};
 use hickory_server::proto::rr::{DNSClass, Name, RData, Record, RecordType};
+use hickory_server::proto::serialize::binary::BinEncoder;
 use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
-use hickory_server::zone_handler::MessageResponseBuilder;
+use hickory_server::zone_handler::{MessageResponse, MessageResponseBuilder, Queries};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::slice::Iter;
 use std::time::Duration;
 use tokio::net::{TcpListener, UdpSocket};
 
@@ -86,6 +89,10 @@ struct Handler {
     zone: Zone,
 }
 
+/// What the library calls an answer on its way out.
+type Outgoing<'a> =
+    MessageResponse<'a, 'a, Iter<'a, Record>, Iter<'a, Record>, Iter<'a, Record>, Iter<'a, Record>>;
+
 /// An answer in the library's words.
 struct Reply {
     code: ResponseCode,
@@ -99,6 +106,49 @@ impl Reply {
     fn refusal(code: ResponseCode) -> Reply {
         let (answers, additional, authority) = (Vec::new(), Vec::new(), Vec::new());
         Reply { code, authoritative: false, answers, additional, authority }
+    }
+
+    fn message<'a>(
+        &'a self,
+        queries: &'a Queries,
+        edns: Option<&'a Edns>,
+        metadata: Metadata,
+    ) -> Outgoing<'a> {
+        let builder = MessageResponseBuilder::new(queries, edns);
+        builder.build(metadata, &self.answers, &[], &self.authority, &self.additional)
+    }
+
+    fn fits(&self, queries: &Queries, edns: Option<&Edns>, metadata: Metadata, most: u16) -> bool {
+        let mut bytes = Vec::new();
+        let mut encoder = BinEncoder::new(&mut bytes);
+        encoder.set_max_size(most);
+        let written = self.message(queries, edns, metadata).destructive_emit(&mut encoder);
+        written.is_ok_and(|info| !info.truncation)
+    }
+
+    /// Leaves out what does not fit; whether an asker misses something by it. Left to the library,
+    /// what is written last goes first, and that is what says which extensions we speak.
+    fn cut(&mut self, fits: impl Fn(&Reply) -> bool) -> bool {
+        if fits(self) {
+            return false;
+        }
+        self.additional.clear();
+        if fits(self) {
+            return false;
+        }
+        let whole = std::mem::take(&mut self.answers);
+        let (mut kept, mut most) = (0, whole.len());
+        while kept < most {
+            let middle = (kept + most).div_ceil(2);
+            self.answers = whole[..middle].to_vec();
+            if fits(self) {
+                kept = middle;
+            } else {
+                most = middle - 1;
+            }
+        }
+        self.answers = whole[..kept].to_vec();
+        true
     }
 }
 
@@ -116,18 +166,20 @@ impl RequestHandler for Handler {
             edns
         });
         let too_new = request.edns.as_ref().is_some_and(|edns| edns.version() > EDNS_VERSION);
-        let reply =
+        let mut reply =
             if too_new { Reply::refusal(ResponseCode::BADVERS) } else { self.reply(request) };
         let mut metadata = Metadata::response_from_request(&request.metadata);
         metadata.response_code = reply.code;
         metadata.authoritative = reply.authoritative;
-        let message = MessageResponseBuilder::new(&request.queries, edns.as_ref()).build(
-            metadata,
-            &reply.answers,
-            &[],
-            &reply.authority,
-            &reply.additional,
-        );
+        let most = match (request.protocol(), &edns) {
+            (Protocol::Udp, Some(edns)) => edns.max_payload(),
+            (Protocol::Udp, None) => MIN_UDP,
+            _ => u16::MAX,
+        };
+        let fits = |reply: &Reply| reply.fits(&request.queries, edns.as_ref(), metadata, most);
+        let is_cut = reply.cut(fits);
+        metadata.truncation = is_cut;
+        let message = reply.message(&request.queries, edns.as_ref(), metadata);
         match response.send_response(message).await {
             Ok(info) => info,
             Err(error) => {

@@ -129,6 +129,7 @@ async fn long_answers_are_cut_over_udp_and_whole_over_tcp() {
         let (message, length) = packet(&server, web, payload).await;
         assert!(message.metadata.truncation, "{payload:?}");
         assert!(length <= most, "{payload:?}: {length}");
+        assert_eq!(message.edns.is_some(), payload.is_some());
         counts.push(message.answers.len());
     }
     assert!(counts[0] < counts[2] && counts[2] < counts[3], "{counts:?}");
