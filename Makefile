@@ -31,7 +31,7 @@ dist: ## release tarball in dist/, checked
 
 test: ## everything CI runs; never writes into the sources
 	@scripts/install-tools.sh test
-	@scripts/check.sh tidy fmt clippy docs doctests tests api
+	@scripts/check.sh tidy fmt clippy docs doctests tests api powercut
 
 verify: ## static checks only: tidy, format, lints, licences, sources, advisories; never writes
 	@scripts/install-tools.sh verify

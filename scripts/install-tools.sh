@@ -3,7 +3,7 @@
 #
 #   scripts/install-tools.sh build     a C linker and, as root, a container runtime, for `make run`
 #   scripts/install-tools.sh test      and rustfmt, clippy, a small root for containers and tools for
-#                                      trial networks, for `make test`
+#                                      trial networks and power cuts, for `make test`
 #   scripts/install-tools.sh verify    and cargo-deny, for `make verify`
 #   scripts/install-tools.sh bench     a C linker and etcd, a peer of `make bench`
 set -euo pipefail
@@ -63,6 +63,7 @@ need_network_tools() {
     local missing=()
     has ip || missing+=(iproute2)
     has iptables || missing+=(iptables)
+    has mkfs.xfs || missing+=(xfsprogs)
     python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     [ ${#missing[@]} = 0 ] && return
     if [ "$(id -u)" = 0 ] && has apt-get; then

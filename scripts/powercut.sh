@@ -31,5 +31,9 @@ CELL_BINARY="$(realpath "$CELL_BINARY")"
 export CELL_BINARY
 load="$(realpath "${CELL_POWERCUT_LOAD:-$target/debug/powercut-load}")"
 
+# The tool may leave before what it killed has let go of the disks: in a mount namespace of its own,
+# whatever is still mounted goes with it.
+mark="$(mktemp)"
+trap 'find /tmp -maxdepth 1 -name "pcut.*" -newer "$mark" -exec rm -rf {} +; rm -f "$mark"' EXIT
 # A master refuses writes with less than half a gigabyte free.
-SIZE=900M CHECK="$load check" "$tool" "$cuts" -- "$load" write
+SIZE=900M CHECK="$load check" unshare --mount "$tool" "$cuts" -- "$load" write

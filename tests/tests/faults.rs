@@ -135,28 +135,14 @@ async fn three_masters_survive_a_leader_that_is_cut_off() {
     survives(3, Fault::Cut, 0).await;
 }
 
-/// Ten processes of an unoptimised build on two cores miss heartbeats by themselves; what breaks
-/// then says nothing about the fault.
-fn room_for_five() -> bool {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if cores < 4 {
-        println!("skipped: five masters need 4 cores, this machine has {cores}");
-    }
-    cores >= 4
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_masters_survive_the_kill_of_the_leader_and_another() {
-    if room_for_five() {
-        survives(5, Fault::Kill, 1).await;
-    }
+    survives(5, Fault::Kill, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_masters_survive_the_cut_of_the_leader_with_another() {
-    if room_for_five() {
-        survives(5, Fault::Cut, 1).await;
-    }
+    survives(5, Fault::Cut, 1).await;
 }
 
 /// A follower that does not hear the leader, and is heard, asks for votes again and again; nobody

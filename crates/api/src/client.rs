@@ -158,8 +158,16 @@ struct Shared {
     settings: Settings,
     pool: Pool,
     lanes: Lanes,
+    preferred: Mutex<Preferred>,
+}
+
+struct Preferred {
     /// Who answered last: an address of the settings, or a leader somebody named.
-    preferred: Mutex<String>,
+    address: String,
+    /// Who of the settings is asked next when somebody fails. Goes round by itself, whoever was
+    /// named in between: masters that were cut off together go on naming one of themselves as the
+    /// leader, and a client that began anew after that one would stay among them.
+    next: usize,
 }
 
 /// Cheap to clone; clones share connections.
@@ -188,14 +196,14 @@ impl Client {
         };
         let pool = Pool::new(settings.tls.clone(), settings.connect_timeout, settings.idle);
         let lanes = Lanes::new(client_id);
-        let preferred = Mutex::new(first);
+        let preferred = Mutex::new(Preferred { address: first, next: 1 });
         Ok(Client { shared: Arc::new(Shared { settings, pool, lanes, preferred }) })
     }
 
     /// The master that answered last.
     #[must_use]
     pub fn preferred(&self) -> String {
-        self.lock_preferred().clone()
+        self.lock_preferred().address.clone()
     }
 
     /// Reads JSON. `path` includes the query.
@@ -373,7 +381,8 @@ impl Client {
     /// Sends the call until it is answered for good or the deadline has passed.
     async fn exchange(&self, call: Call) -> Result<Answer, ClientError> {
         let deadline = Instant::now() + call.deadline;
-        let mut address = self.preferred();
+        let first = self.preferred();
+        let mut address = first.clone();
         let mut wait = self.shared.settings.backoff;
         let mut tried = 0;
         let mut hops = 0;
@@ -383,10 +392,15 @@ impl Client {
             let (error, pause) = match timeout_at(until, self.once(&address, &call)).await {
                 Ok(Ok(response)) => match judge(&response, call.repeatable) {
                     Next::Done => {
-                        *self.lock_preferred() = address;
+                        self.lock_preferred().address = address;
                         return Ok(response.into());
                     }
-                    Next::Fail(error) => return Err(error),
+                    Next::Fail(error) => {
+                        if matches!(error.code(), Some(Code::NoQuorum | Code::TimedOut)) {
+                            self.shun(&first, &address);
+                        }
+                        return Err(error);
+                    }
                     // A leader that was just elected is worth a few jumps without a pause.
                     Next::Redirect(leader, error) => {
                         hops += 1;
@@ -399,20 +413,20 @@ impl Client {
                     }
                 },
                 Ok(Err(fault)) if fault.sent && !call.repeatable => {
-                    self.shun(&address);
+                    self.shun(&first, &address);
                     return Err(fault.into_error(tried));
                 }
                 Ok(Err(fault)) => {
-                    address = self.shun(&address);
+                    address = self.shun(&first, &address);
                     (fault.into_unreachable(tried), Some(wait))
                 }
                 Err(_) if !call.repeatable => {
-                    self.shun(&address);
+                    self.shun(&first, &address);
                     return Err(ClientError::Unknown(format!("{address} did not answer in time")));
                 }
                 Err(_) => {
                     let last = format!("{address} did not answer in time");
-                    address = self.shun(&address);
+                    address = self.shun(&first, &address);
                     (ClientError::Unreachable { tried, last }, Some(wait))
                 }
             };
@@ -438,20 +452,27 @@ impl Client {
         connection::check_address(bare, tls).ok().map(|()| bare.to_owned())
     }
 
-    /// The next master after this one.
+    /// The next master that is not this one, unless there is no other.
     fn other(&self, address: &str) -> String {
         let masters = &self.shared.settings.masters;
-        let at = masters.iter().position(|m| m == address).map_or(0, |at| at + 1);
-        masters[at % masters.len()].clone()
+        let mut preferred = self.lock_preferred();
+        for _ in 0..masters.len() {
+            let next = &masters[preferred.next % masters.len()];
+            preferred.next = (preferred.next + 1) % masters.len();
+            if next != address {
+                return next.clone();
+            }
+        }
+        address.to_owned()
     }
 
-    /// Somebody else, also for the calls to come: a master that hangs would cost each of them the
-    /// whole of its time, and those that may not be repeated their chance.
-    fn shun(&self, address: &str) -> String {
+    /// Somebody else, also for the calls to come: a master that hangs, or one that names it, would
+    /// cost each of them the whole of its time, and those that may not be repeated their chance.
+    fn shun(&self, first: &str, address: &str) -> String {
         let other = self.other(address);
         let mut preferred = self.lock_preferred();
-        if *preferred == address {
-            preferred.clone_from(&other);
+        if preferred.address == address || preferred.address == first {
+            preferred.address.clone_from(&other);
         }
         other
     }
@@ -462,7 +483,7 @@ impl Client {
         pause.mul_f64(0.5 + (mixed % 1000) as f64 / 2000.0)
     }
 
-    fn lock_preferred(&self) -> MutexGuard<'_, String> {
+    fn lock_preferred(&self) -> MutexGuard<'_, Preferred> {
         self.shared.preferred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -193,6 +193,29 @@ async fn a_master_that_hangs_is_not_the_first_to_be_asked_again() {
     assert_eq!(served.load(Ordering::SeqCst), 2);
 }
 
+/// The old leader and a follower of it, cut off from three others, one of which leads now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn masters_that_were_cut_off_together_do_not_keep_a_client() {
+    let unsure = |_| Some(ApiError::new(Code::NoQuorum, "unsure"));
+    let (old, _) = stubborn(u32::MAX, unsure).await;
+    let address = old.1.clone();
+    let names =
+        move |_| Some(ApiError::new(Code::NotLeader, "elsewhere").with("leader", address.clone()));
+    let (follower, _) = stubborn(u32::MAX, names).await;
+    let (new, _) = stubborn(0, |_| None).await;
+    let masters = vec![old.1.clone(), follower.1.clone(), new.1.clone()];
+    let client = quick(masters.clone());
+    within(change(&client)).await.expect("the new leader is found");
+    assert_eq!(client.preferred(), new.1);
+    // What may not be repeated fails, and the next one has another chance.
+    let client = quick(masters);
+    let mut tries = 0;
+    while client.make::<(), Option<String>>(hyper::Method::POST, "/x", None).await.is_err() {
+        tries += 1;
+        assert!(tries < 4, "stays with those that were cut off");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_master_is_passed_over() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
