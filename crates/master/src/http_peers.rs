@@ -15,7 +15,7 @@ use cellwright_store::{CallError, NodeId, Peer};
 use futures::future::BoxFuture;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::SendRequest;
-use hyper::header::HeaderValue;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
@@ -94,6 +94,7 @@ impl Inner {
         let body = postcard::to_stdvec(call).map_err(|e| away(&e))?;
         let request = Request::post(format!("https://{}{PEER_PATH}", peer.address))
             .header(PROTOCOL_HEADER, PROTOCOL)
+            .header(CONTENT_TYPE, "application/postcard")
             .body(Full::new(Bytes::from(body)))
             .map_err(|e| away(&e))?;
         let response = match sender.send_request(request).await {

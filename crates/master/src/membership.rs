@@ -15,6 +15,7 @@
 use crate::config::Config;
 use crate::handle::{Caller, Handle};
 use crate::http::error_response;
+use crate::identity::provenance;
 use crate::serve::ServeError;
 use axum::body::Body;
 use axum::http::{Request, Response};
@@ -104,6 +105,7 @@ impl Membership {
 
     async fn take_in(&self, request: Request<Body>) -> Result<(), ApiError> {
         let (parts, body) = request.into_parts();
+        provenance::postcard(&parts.headers)?;
         let whole = Limited::new(body, MAX_BODY).collect().await;
         let bytes = whole.map_err(|e| ApiError::new(Code::TooLarge, e.to_string()))?.to_bytes();
         let asked: AddMaster = postcard::from_bytes(&bytes)

@@ -4,6 +4,7 @@
 use super::call::Call;
 use super::{Answered, Api, reply, view};
 use crate::blobs::{Reading, off_thread};
+use crate::identity::provenance;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use cellwright_api::error::ApiError;
@@ -11,6 +12,7 @@ use cellwright_cell::command::Command;
 use cellwright_cell::reason::Refusal;
 use cellwright_store::Role;
 use futures::stream;
+use hyper::body::Body as _;
 
 /// Content as it is read. Should it turn out to be damaged, it ends before its announced length.
 pub(super) fn content(reading: Reading) -> Response<Body> {
@@ -43,6 +45,9 @@ impl Api {
             return Err(crate::input::Unavailable::NotLeader { leader }.into());
         }
         let content = call.stream();
+        if !content.is_end_stream() {
+            provenance::binary(&call.headers)?;
+        }
         let bytes = self.backstage.put_blob(digest.clone(), content).await?;
         self.change(&call, Command::AddBlob { digest, bytes }).await
     }

@@ -2,6 +2,7 @@
 
 use super::{Api, let_out};
 use crate::handle::Caller;
+use crate::identity::provenance;
 use crate::replicated::View;
 use axum::body::Body;
 use axum::extract::RawPathParams;
@@ -177,18 +178,7 @@ impl Call {
 
     /// The body as JSON.
     pub async fn json<T: DeserializeOwned>(&mut self, api: &Api) -> Result<T, ApiError> {
-        let media = self.headers.get(header::CONTENT_TYPE);
-        let is_json = |value: &header::HeaderValue| {
-            let text = value.to_str().unwrap_or("");
-            let media = text.split(';').next().unwrap_or("").trim();
-            media.eq_ignore_ascii_case("application/json")
-        };
-        if let Some(other) = media.filter(|value| !is_json(value)) {
-            let text = String::from_utf8_lossy(other.as_bytes());
-            let message = format!("content-type {text:?} is not understood");
-            return Err(ApiError::new(Code::UnsupportedMediaType, message)
-                .with("allowed", "application/json"));
-        }
+        provenance::json(&self.headers)?;
         let bytes = self.body(api.settings.body_limit).await?;
         serde_json::from_slice(&bytes).map_err(|error| bad_json(&error))
     }

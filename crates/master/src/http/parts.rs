@@ -5,6 +5,7 @@ use super::blobs::content;
 use super::{Api, error_response};
 use crate::handle::Caller;
 use crate::http_peers::{PEER_PATH, same_protocol};
+use crate::identity::provenance;
 use crate::links::LinkError;
 use crate::peers::PeerCall;
 use axum::Router;
@@ -119,6 +120,7 @@ impl Api {
     async fn keep(self, Path(digest): Path<String>, request: Request<Body>) -> Response<Body> {
         let kept = async move {
             replica(request.extensions().get::<Caller>())?;
+            provenance::binary(request.headers())?;
             self.backstage.keep_blob(digest_of(&digest)?, request.into_body()).await
         };
         finish(kept.await.map(|_| Bytes::new()))
@@ -209,6 +211,7 @@ where
     let answered = async {
         let unknown = || ApiError::new(Code::Unauthenticated, "the request does not say who asks");
         let caller = caller.ok_or_else(unknown)?;
+        provenance::postcard(&parts.headers)?;
         let whole = Limited::new(body, MAX_MESSAGE).collect().await;
         let bytes = whole.map_err(|e| ApiError::new(Code::TooLarge, e.to_string()))?.to_bytes();
         let bad = |e: postcard::Error| {

@@ -32,12 +32,12 @@ impl Gate for MasterGate {
         self.replicated.with(|view| caller(evidence, &self.cell, &view.state, now))
     }
 
-    fn refused(&self, connection: &ConnInfo, method: &str, path: &str, why: &Unauthenticated) {
+    fn refused(&self, connection: &ConnInfo, method: &str, path: &str, why: &str) {
         let who = match &connection.holder {
             Some(holder) => holder.identity.to_string(),
             None => connection.remote.ip().to_string(),
         };
-        let line = self.audit.apart(self.clock.wall(), &who, method, path, why.code());
+        let line = self.audit.apart(self.clock.wall(), &who, method, path, why);
         if let Err(error) = line {
             tracing::error!(%error, who, path, "a refusal was not taken down");
         }

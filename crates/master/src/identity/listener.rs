@@ -11,6 +11,7 @@
 //! TLS nor a limit.
 
 use super::caller::Unauthenticated;
+use super::provenance;
 use crate::clock::{Clock, SystemClock};
 use crate::handle::Caller;
 use crate::http::error_response;
@@ -92,7 +93,7 @@ pub trait Gate: Send + Sync + 'static {
     ) -> Result<Caller, Unauthenticated>;
 
     /// A request was turned away; for the audit log.
-    fn refused(&self, connection: &ConnInfo, method: &str, path: &str, why: &Unauthenticated);
+    fn refused(&self, connection: &ConnInfo, method: &str, path: &str, why: &str);
 
     /// Paths that anyone may ask for: liveness, and joining, which checks its own token.
     fn is_public(&self, path: &str) -> bool {
@@ -311,6 +312,10 @@ async fn answer(
     info: Arc<ConnInfo>,
     mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
+    if let Err(error) = provenance::check(&request, info.open) {
+        gate.refused(&info, request.method().as_str(), request.uri().path(), error.code.as_str());
+        return Ok(error_response(&error));
+    }
     let authorization = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
     match gate.caller(&info, authorization) {
         Ok(caller) => {
@@ -318,7 +323,7 @@ async fn answer(
         }
         Err(_) if gate.is_public(request.uri().path()) => {}
         Err(why) => {
-            gate.refused(&info, request.method().as_str(), request.uri().path(), &why);
+            gate.refused(&info, request.method().as_str(), request.uri().path(), why.code());
             return Ok(turned_away(&why));
         }
     }

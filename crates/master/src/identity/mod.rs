@@ -5,6 +5,7 @@
 //! | `authority` | the cell's own certificate authority |
 //! | `files` | its key and this replica's certificate on disk |
 //! | `caller` | from evidence (certificate, token, nothing) to a caller; pure |
+//! | `provenance` | whether a web page sent it |
 //! | `join` | a join token and a signing request against a certificate; renewal |
 //! | `listener` | the accept loop: handshake, caps, one `Caller` per request |
 //! | `gate` | the listener's questions, answered from the replicated state and the audit log |
@@ -24,6 +25,7 @@ pub mod files;
 pub mod gate;
 pub mod join;
 pub mod listener;
+pub mod provenance;
 pub mod renewal;
 pub mod routes;
 #[cfg(test)]

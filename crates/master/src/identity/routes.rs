@@ -5,6 +5,7 @@
 use super::authority::Authority;
 use super::join::{Admission, JoinError, renew};
 use super::listener::ConnInfo;
+use super::provenance;
 use crate::clock::Clock;
 use crate::handle::{Caller, Handle};
 use crate::http::error_response;
@@ -40,7 +41,7 @@ impl Enrolling {
     }
 
     async fn join(&self, request: Request<Body>) -> Result<JoinAnswer, ApiError> {
-        let request: JoinRequest = read(request.into_body()).await?;
+        let request: JoinRequest = read(request).await?;
         let now = self.clock.wall();
         let view = self.handle.read_now().await?;
         let admission = Admission::judge(&request, &view.state, now).map_err(refusal)?;
@@ -53,7 +54,7 @@ impl Enrolling {
         let shown = request.extensions().get::<ConnInfo>().and_then(|info| info.holder.clone());
         let nobody = || ApiError::new(Code::Unauthenticated, "renewing takes a certificate");
         let shown = shown.ok_or_else(nobody)?;
-        let RenewRequest { protocol, signing_request } = read(request.into_body()).await?;
+        let RenewRequest { protocol, signing_request } = read(request).await?;
         let (view, now) = (self.handle.read(), self.clock.wall());
         renew(protocol, &signing_request, &shown, &self.authority, &view.state, now)
             .map_err(refusal)
@@ -75,8 +76,9 @@ fn refusal(error: JoinError) -> ApiError {
     ApiError::new(code, error.to_string()).hint("ask for a new join token: cell token create")
 }
 
-async fn read<M: DeserializeOwned>(body: Body) -> Result<M, ApiError> {
-    let whole = Limited::new(body, MAX_BODY).collect().await;
+async fn read<M: DeserializeOwned>(request: Request<Body>) -> Result<M, ApiError> {
+    provenance::postcard(request.headers())?;
+    let whole = Limited::new(request.into_body(), MAX_BODY).collect().await;
     let bytes = whole.map_err(|e| ApiError::new(Code::TooLarge, e.to_string()))?.to_bytes();
     let bad = |_| ApiError::new(Code::BadBody, "not the message that belongs here");
     postcard::from_bytes(&bytes).map_err(bad)

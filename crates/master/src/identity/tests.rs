@@ -98,8 +98,8 @@ impl Gate for TestGate {
         caller(evidence, &self.cell, &self.state, now())
     }
 
-    fn refused(&self, _: &ConnInfo, method: &str, path: &str, why: &Unauthenticated) {
-        self.refused.lock().unwrap().push(format!("{method} {path} {}", why.code()));
+    fn refused(&self, _: &ConnInfo, method: &str, path: &str, why: &str) {
+        self.refused.lock().unwrap().push(format!("{method} {path} {why}"));
     }
 }
 
@@ -423,6 +423,7 @@ async fn send(
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
     let driver = tokio::spawn(connection);
     let request = hyper::Request::post(path).header("host", "localhost");
+    let request = request.header("content-type", "application/postcard");
     let request = request.body(http_body_util::Full::new(Bytes::from(body))).unwrap();
     let response = sender.send_request(request).await.unwrap();
     let status = response.status().as_u16();

@@ -10,6 +10,7 @@ mod explain;
 mod flood;
 mod lists;
 mod members;
+mod pages;
 mod parts;
 mod routes;
 mod support;

@@ -22,7 +22,7 @@ use cellwright_master::master::{Master, World};
 use cellwright_master::settings::Settings;
 use cellwright_store::{Disk, Peer, RealDisk, Role};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
@@ -76,7 +76,7 @@ impl Gate for Taken {
         })
     }
 
-    fn refused(&self, _: &ConnInfo, _: &str, _: &str, _: &Unauthenticated) {}
+    fn refused(&self, _: &ConnInfo, _: &str, _: &str, _: &str) {}
 }
 
 /// How [`Taken`] is told.
@@ -219,6 +219,9 @@ impl Cell {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
+        if !body.is_end_stream() && headers.iter().all(|(name, _)| *name != "content-type") {
+            request = request.header("content-type", media_of(path));
+        }
         let stream = TcpStream::connect(&self.address).await.unwrap();
         let (mut sender, connection) = handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
@@ -295,6 +298,15 @@ async fn lead(handle: &Handle) {
 /// Nothing here takes long; what does is stuck.
 pub async fn within<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), work).await.expect("stuck")
+}
+
+/// What a body sent there must say it is.
+fn media_of(path: &str) -> &'static str {
+    match path {
+        blob if blob.contains("/blobs/") => "application/octet-stream",
+        part if part.starts_with("/internal/") => "application/postcard",
+        _ => "application/json",
+    }
 }
 
 /// The row of the table that a request meets.
