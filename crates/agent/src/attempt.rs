@@ -33,6 +33,8 @@ use tokio::time::{sleep, timeout};
 
 /// Between two looks at a shim that is there and does not answer yet.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Between two looks at what cannot be looked at.
+const LOOK_AGAIN_LATER: Duration = Duration::from_secs(1);
 /// How long a new shim may take to say that it is ready before it is looked for.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 /// Shims that did not begin, after which the attempt is given up.
@@ -79,7 +81,12 @@ pub async fn follow(
             unsaid.push(request);
         }
         match standing(&folder) {
-            Err(error) => break end(&folder, Cause::Lost(error.to_string())),
+            // The disk, or the table of descriptors: that passes, and the attempt is as it is.
+            Err(RecordError::Io { path, why }) => {
+                tracing::warn!(%attempt, path = %path.display(), %why, "cannot be looked at");
+                sleep(LOOK_AGAIN_LATER).await;
+            }
+            Err(error @ RecordError::Damaged { .. }) => break lost(&error.to_string()),
             Ok(Standing::Ended(exit)) => break exit,
             Ok(Standing::Alive) => match connect(&folder).await {
                 Ok(stream) => {
@@ -213,6 +220,11 @@ async fn sweep(begun: &Begun) {
     if begun.shim <= 0 {
         return;
     }
+    // Of another boot: what it left is dead, and its numbers are strangers' now.
+    let is_other = |now: String| !begun.boot_id.is_empty() && begun.boot_id != now;
+    if boot::boot_id().is_ok_and(is_other) {
+        return;
+    }
     loop {
         let all = proc::all();
         // The number belongs to a stranger, so nobody is left in the session it named.
@@ -245,7 +257,7 @@ fn not_started(why: &str) -> Cause {
 /// Ends an attempt that never began, by beginning it: no shim can any more. Nothing when one was
 /// faster.
 pub fn give_up(folder: &Path, cause: Cause) -> Option<Exit> {
-    match shim::claim(folder, &Begun { shim: 0, born: 0 }) {
+    match shim::claim(folder, &Begun { shim: 0, born: 0, boot_id: String::new() }) {
         Ok(true) => Some(end(folder, cause)),
         Ok(false) => None,
         Err(error) => {
@@ -256,13 +268,32 @@ pub fn give_up(folder: &Path, cause: Cause) -> Option<Exit> {
     }
 }
 
-/// Writes down an end that no shim has written, so that the next agent finds the same.
+/// Writes down an end that no shim has written, so that the next agent finds the same. One that is
+/// there counts, and is what is said.
 pub fn end(folder: &Path, cause: Cause) -> Exit {
-    let exit = Exit { code: None, signal: None, cause, started: None, ended: boot::now() };
-    if let Err(error) = record::write(&folder.join(EXIT), &exit, Keep::PowerCut) {
-        tracing::error!(%error, "an end cannot be written");
+    let exit = Exit { cause, ..lost("") };
+    let draft = folder.join(format!("{EXIT}-agent"));
+    let written = record::write(&draft, &exit, Keep::PowerCut).and_then(|()| {
+        let io = |why| RecordError::Io { path: folder.to_owned(), why };
+        match std::fs::hard_link(&draft, folder.join(EXIT)) {
+            Err(why) if why.kind() == io::ErrorKind::AlreadyExists => exit_of(folder),
+            linked => linked.map(|()| None).map_err(io),
+        }
+    });
+    // What is left of a draft does no harm.
+    let _ = std::fs::remove_file(&draft);
+    match written {
+        Ok(before) => before.unwrap_or(exit),
+        Err(error) => {
+            tracing::error!(%error, "an end cannot be written");
+            exit
+        }
     }
-    exit
+}
+
+fn lost(why: &str) -> Exit {
+    let cause = Cause::Lost(why.to_owned());
+    Exit { code: None, signal: None, cause, started: None, ended: boot::now() }
 }
 
 fn words(exit: &Exit) -> String {

@@ -49,12 +49,12 @@ pub fn next_life(before: Option<&Life>, boot_id: &str, wall_millis: u64) -> Life
     Life { boot_id: boot_id.to_owned(), incarnation }
 }
 
-/// Reads the last life from `path` and writes the present one. Says whether the machine booted in
-/// between.
+/// The present life, and whether the machine booted since the one in `path`. [`remember`] writes it
+/// down, once everything of the life before has been given its end.
 ///
 /// # Errors
-/// When the record cannot be read or written. A damaged one counts as none: every number that can
-/// be in it is below the clock's.
+/// When the record cannot be read. A damaged one counts as none: every number that can be in it is
+/// below the clock's.
 pub fn begin(path: &Path) -> Result<(Life, bool), RecordError> {
     let before = match record::read::<Life>(path) {
         Ok(before) => before,
@@ -67,10 +67,16 @@ pub fn begin(path: &Path) -> Result<(Life, bool), RecordError> {
     let wall = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
     let life = next_life(before.as_ref(), &boot_id, wall);
     let rebooted = before.as_ref().is_some_and(|old| old.boot_id != life.boot_id);
-    if before.as_ref() != Some(&life) {
-        record::write(path, &life, Keep::PowerCut)?;
-    }
     Ok((life, rebooted))
+}
+
+/// # Errors
+/// When the record cannot be written.
+pub fn remember(path: &Path, life: &Life) -> Result<(), RecordError> {
+    match record::read::<Life>(path) {
+        Ok(Some(known)) if known == *life => Ok(()),
+        _ => record::write(path, life, Keep::PowerCut),
+    }
 }
 
 #[cfg(test)]

@@ -9,27 +9,45 @@
 //! | … `logs` | the program's output |
 //! | … `work` | the program's own folder; an alloc's is shared by the tasks inside |
 //! | `ended/TASK-ATTEMPT` | order, end and logs of attempts that are over, for a while |
+//! | `trash` | what is being removed |
+//!
+//! Folders of attempts can be passed through by everybody and listed by nobody; a program's own
+//! folder belongs to its account, and output to the agent.
 
 #![expect(clippy::disallowed_types, reason = "files carry the time of day")]
 
 use crate::core::Attempt;
 use crate::output::Found;
 use crate::record::{self, Keep, RecordError};
-use crate::shim::protocol::LOGS;
-use cellwright_cell::desired::DesiredTask;
+use crate::shim::protocol::{BEGUN, EXIT, LAUNCH, LOGS};
+use crate::trash::Trash;
+use cellwright_cell::desired::{Action, DesiredTask};
 use cellwright_cell::id::TaskId;
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 const ORDER: &str = "order";
 const WORK: &str = "work";
+/// Attempts that are over, of which anything is kept: whoever looks for one looks at all.
+const MOST_ENDED: usize = 10_000;
 
 #[derive(Clone, Debug)]
 pub struct Folders {
     root: PathBuf,
+    trash: Trash,
+}
+
+/// What is on disk of an attempt's order.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ordered {
+    Known(Box<DesiredTask>),
+    /// Nothing of it ever ran.
+    Never,
+    /// Something may run, and what cannot be said.
+    Unreadable(String),
 }
 
 /// How much of what is over is kept.
@@ -46,7 +64,10 @@ impl Folders {
         for folder in [root.to_owned(), root.join("tasks"), root.join("ended")] {
             fs::DirBuilder::new().recursive(true).mode(0o711).create(folder)?;
         }
-        Ok(Folders { root: root.canonicalize()? })
+        let root = root.canonicalize()?;
+        let trash = Trash::open(root.join("trash"))?;
+        fs::set_permissions(root.join("trash"), fs::Permissions::from_mode(0o700))?;
+        Ok(Folders { root, trash })
     }
 
     #[must_use]
@@ -76,8 +97,10 @@ impl Folders {
     /// When the disk refuses.
     pub fn make(&self, order: &DesiredTask) -> Result<PathBuf, RecordError> {
         let folder = self.attempt(Attempt::of(order));
-        for part in [folder.clone(), folder.join(WORK), folder.join(LOGS)] {
-            let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&part);
+        let parts =
+            [(folder.clone(), 0o711), (folder.join(WORK), 0o700), (folder.join(LOGS), 0o700)];
+        for (part, mode) in parts {
+            let made = fs::DirBuilder::new().recursive(true).mode(mode).create(&part);
             made.map_err(|why| RecordError::Io { path: part, why })?;
         }
         let path = folder.join(ORDER);
@@ -87,23 +110,46 @@ impl Folders {
         Ok(folder)
     }
 
-    /// All attempts that have a folder, with their orders. One whose order is damaged has none.
+    /// All attempts that have a folder, with their orders.
     ///
     /// # Errors
-    /// When the folder cannot be read.
-    pub fn attempts(&self) -> io::Result<Vec<(Attempt, Option<DesiredTask>)>> {
+    /// When something cannot be read: what is there must not be taken for absent.
+    pub fn attempts(&self) -> Result<Vec<(Attempt, Ordered)>, RecordError> {
+        let tasks = self.root.join("tasks");
+        let io = |why| RecordError::Io { path: tasks.clone(), why };
         let mut found = Vec::new();
-        for entry in fs::read_dir(self.root.join("tasks"))? {
-            let name = entry?.file_name();
+        for entry in fs::read_dir(&tasks).map_err(io)? {
+            let name = entry.map_err(io)?.file_name();
             let Some(attempt) = name.to_str().and_then(parse) else { continue };
-            let order = record::read(&self.attempt(attempt).join(ORDER)).unwrap_or_else(|error| {
-                tracing::error!(%error, "an order is damaged");
-                None
-            });
-            found.push((attempt, order));
+            found.push((attempt, self.ordered(attempt)?));
         }
         found.sort_by_key(|(attempt, _)| *attempt);
         Ok(found)
+    }
+
+    fn ordered(&self, attempt: Attempt) -> Result<Ordered, RecordError> {
+        let folder = self.attempt(attempt);
+        let began = folder.join(BEGUN).exists() || folder.join(EXIT).exists();
+        match record::read::<DesiredTask>(&folder.join(ORDER)) {
+            Ok(Some(order)) => {
+                // Without a launch no shim can begin; an alloc has neither.
+                let is_alloc = matches!(order.action, Action::Hold { .. });
+                let ran = is_alloc || began || folder.join(LAUNCH).exists();
+                Ok(if ran { Ordered::Known(Box::new(order)) } else { Ordered::Never })
+            }
+            Ok(None) if !began => Ok(Ordered::Never),
+            Ok(None) => Ok(Ordered::Unreadable("its order is gone".into())),
+            Err(error @ RecordError::Damaged { .. }) => Ok(Ordered::Unreadable(error.to_string())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes an attempt of which nothing ever ran, as if it had not been.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn discard(&self, attempt: Attempt) -> io::Result<()> {
+        self.trash.throw(&self.attempt(attempt))
     }
 
     /// Puts aside what the masters know the end of: its program's folder goes, its logs stay.
@@ -113,11 +159,13 @@ impl Folders {
     pub fn put_aside(&self, attempt: Attempt) -> io::Result<()> {
         let from = self.attempt(attempt);
         let to = self.root.join("ended").join(attempt.to_string());
+        // Before the folder moves: an agent that dies in between finds the rest at its old place.
+        self.trash.throw(&from.join(WORK))?;
         match fs::rename(&from, &to) {
-            Ok(()) => remove(&to.join(WORK)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             // One of the same name is there, from before a state folder was restored.
-            Err(_) => remove(&from),
+            Err(_) => self.trash.throw(&from),
+            Ok(()) => Ok(()),
         }
     }
 
@@ -134,11 +182,11 @@ impl Folders {
         }
         ended.sort();
         let mut held = 0;
-        for (since, path) in ended.into_iter().rev() {
+        for (kept, (since, path)) in ended.into_iter().rev().enumerate() {
             held += size(&path);
             let old = now.duration_since(since).is_ok_and(|age| age > keeping.time);
-            if old || held > keeping.bytes {
-                remove(&path)?;
+            if old || held > keeping.bytes || kept >= MOST_ENDED {
+                self.trash.throw(&path)?;
             }
         }
         Ok(())
@@ -165,13 +213,6 @@ impl Folders {
         // A name can have been another job's before: task numbers grow.
         found.sort_by_key(|found| found.attempt);
         Ok(found)
-    }
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 
@@ -242,7 +283,6 @@ pub mod scratch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellwright_cell::desired::Action;
     use cellwright_cell::task::StopCause;
     use cellwright_cell::time::Span;
 
@@ -263,12 +303,13 @@ mod tests {
         let folders = Folders::open(&scratch.path("agent")).unwrap();
         for (task, attempt) in [(7, 1), (3, 2), (7, 2)] {
             let folder = folders.make(&order(task, attempt)).unwrap();
+            fs::write(folder.join(LAUNCH), "").unwrap();
             fs::write(folder.join(LOGS).join("stdout"), [b'x'; 100]).unwrap();
         }
         let found = folders.attempts().unwrap();
         let names: Vec<String> = found.iter().map(|(attempt, _)| attempt.to_string()).collect();
         assert_eq!(names, ["3-2", "7-1", "7-2"]);
-        assert_eq!(found[0].1, Some(order(3, 2)));
+        assert_eq!(found[0].1, Ordered::Known(Box::new(order(3, 2))));
         let over = Attempt { task: TaskId(7), number: 1 };
         folders.put_aside(over).unwrap();
         folders.put_aside(over).unwrap();
@@ -283,5 +324,29 @@ mod tests {
         assert!(old.exists());
         folders.prune(Keeping { time: day, bytes: 1 << 20 }, now + 2 * day).unwrap();
         assert!(!old.exists() && new.exists());
+    }
+    #[test]
+    fn only_what_never_ran_is_taken_for_never_ordered() {
+        let scratch = scratch::Scratch::new();
+        let folders = Folders::open(&scratch.path("agent")).unwrap();
+        let made = |task| folders.make(&order(task, 1)).unwrap();
+        made(1);
+        fs::write(made(2).join(BEGUN), "").unwrap();
+        let (lost, other) = (made(3), made(4));
+        fs::remove_file(lost.join(ORDER)).unwrap();
+        fs::write(lost.join(BEGUN), "").unwrap();
+        fs::remove_file(other.join(ORDER)).unwrap();
+        // What a version to come may write.
+        record::write(&made(5).join(ORDER), &"not an order", Keep::Process).unwrap();
+        let found = folders.attempts().unwrap();
+        let kinds: Vec<&str> = found
+            .iter()
+            .map(|(_, ordered)| match ordered {
+                Ordered::Known(_) => "known",
+                Ordered::Never => "never",
+                Ordered::Unreadable(_) => "unreadable",
+            })
+            .collect();
+        assert_eq!(kinds, ["never", "known", "unreadable", "never", "unreadable"]);
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::core::Health;
 use cellwright_cell::health::{HealthCheck, Probe};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -112,7 +113,7 @@ async fn probe(patient: &Patient) -> Option<()> {
             if let Some((user, group)) = patient.identity {
                 command.uid(user).gid(group);
             }
-            let status = command
+            let mut child = command
                 .args(arguments)
                 .env_clear()
                 .envs(patient.env.iter().map(|(name, value)| (name, value)))
@@ -120,9 +121,26 @@ async fn probe(patient: &Patient) -> Option<()> {
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
-                .kill_on_drop(true)
-                .status();
-            status.await.ok()?.success().then_some(())
+                .process_group(0)
+                .spawn()
+                .ok()?;
+            let number = child.id().and_then(|id| i32::try_from(id).ok());
+            let _group = Group(number.and_then(Pid::from_raw));
+            child.wait().await.ok()?.success().then_some(())
+        }
+    }
+}
+
+/// The group of a program that asks: everything it started and left there ends with it, also when
+/// nobody waits for it any more. Killed right after the program was reaped, before its number can
+/// have gone round to anybody else.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // Nobody left is what is wanted.
+            let _ = kill_process_group(group, Signal::KILL);
         }
     }
 }
@@ -232,6 +250,15 @@ mod tests {
         let right = words("test $WORD = right -a \"$PWD\" = /");
         assert!(probe(&patient(right, vec![])).await.is_some());
         assert!(probe(&patient(words("exit 1"), vec![])).await.is_none());
+        // What it leaves behind holds the pipe open for as long as it lives.
+        let (heard, held) = std::io::pipe().unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&held);
+        let path = format!("/proc/{}/fd/{number}", std::process::id());
+        let leaves = words(&format!("sleep 1000 > {path} & exit 0"));
+        assert!(probe(&patient(leaves, vec![])).await.is_some());
+        drop(held);
+        let end = tokio::task::spawn_blocking(move || std::io::read_to_string(heard));
+        assert_eq!(end.await.unwrap().unwrap(), "", "the sleeper is gone");
         assert!(probe(&patient(Probe::Command(vec!["/absent".into()]), vec![])).await.is_none());
     }
 }

@@ -8,6 +8,7 @@
 //! | [`attempt`] | the agent's end of one shim: makes it ready, attaches, tells it to stop |
 //! | [`driver`] | how a program is run: what it gets, and what cannot be kept from it |
 //! | [`health`] | asks tasks whether they are well |
+//! | [`trash`] | removes what tasks left behind |
 //! | [`usage`] | what tasks use, from `/proc` |
 //! | [`main_loop`] | one loop, one closed set of events, around all of them |
 //! | [`link`] | polls the masters |
@@ -34,4 +35,5 @@ pub mod output;
 pub mod proc;
 pub mod record;
 pub mod shim;
+pub mod trash;
 pub mod usage;

@@ -9,7 +9,7 @@ use crate::boot::{self, Life};
 use crate::config::{Config, ConfigError};
 use crate::core::{self, Action, AllSeen, Attempt, End, Health, Phase, Seen, Told, View};
 use crate::driver::{Driver, DriverError, Start};
-use crate::folder::Folders;
+use crate::folder::{Folders, Ordered};
 use crate::health::{Patient, watch};
 use crate::link::{Line, Link};
 use crate::listen;
@@ -25,7 +25,8 @@ use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::Token;
-use cellwright_cell::task::ExitClass;
+use cellwright_cell::task::{ExitClass, StopCause};
+use cellwright_cell::time::Span;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -142,6 +143,10 @@ impl Agent {
             _lock: lock,
         };
         agent.adopt(rebooted)?;
+        // Only now: an agent that dies before this finds the same boot again.
+        boot::remember(&agent.folders.life(), &agent.life)?;
+        // The orders may be newer than what each attempt was started with.
+        agent.refresh();
         Ok(agent)
     }
 
@@ -169,12 +174,18 @@ impl Agent {
     /// Takes up what an earlier agent left.
     fn adopt(&mut self, rebooted: bool) -> Result<(), AgentError> {
         let io = |why| AgentError::Io { what: "tasks".into(), why };
-        for (attempt, order) in self.folders.attempts().map_err(io)? {
+        for (attempt, ordered) in self.folders.attempts()? {
             let folder = self.folders.attempt(attempt);
-            let Some(order) = order else {
-                // Died between making the folder and writing the order: nothing ever ran in it.
-                self.folders.put_aside(attempt).map_err(io)?;
-                continue;
+            let order = match ordered {
+                Ordered::Known(order) => *order,
+                Ordered::Never => {
+                    self.folders.discard(attempt).map_err(io)?;
+                    continue;
+                }
+                Ordered::Unreadable(why) => {
+                    tracing::error!(%attempt, why, "what runs here is unknown, so it is ended");
+                    unknown(attempt)
+                }
             };
             let ended = crate::shim::exit_of(&folder).ok().flatten();
             if rebooted && ended.is_none() {
@@ -189,6 +200,10 @@ impl Agent {
                 };
             } else {
                 local.requests = Some(self.follow(attempt));
+            }
+            if matches!(local.order.action, Order::Stop { .. }) {
+                local.seen.told = Told::Kill;
+                local.ask(Request::Kill);
             }
             self.locals.insert(attempt, local);
         }
@@ -474,11 +489,14 @@ impl Agent {
         if measured.is_empty() { Vec::new() } else { self.sampler.sample(&measured, boot::now()) }
     }
 
+    /// Beside the loop: what is over may be thousands of folders.
     fn prune(&self) {
-        let pruned = self.folders.prune(self.config.keeping(), SystemTime::now());
-        if let Err(error) = pruned {
-            tracing::error!(%error, "what is over cannot be pruned");
-        }
+        let (folders, keeping) = (self.folders.clone(), self.config.keeping());
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = folders.prune(keeping, SystemTime::now()) {
+                tracing::error!(%error, "what is over cannot be pruned");
+            }
+        });
     }
 
     /// Everything is stopped with its notice; the masters are told it is gone by the next agent.
@@ -532,6 +550,13 @@ impl Local {
             let _ = requests.send(request);
         }
     }
+}
+
+/// Stands for an order that cannot be read: what runs is ended, and the masters order anew.
+fn unknown(attempt: Attempt) -> DesiredTask {
+    let action = Order::Stop { notice: Span::ZERO, cause: StopCause::Killed };
+    let name = attempt.to_string();
+    DesiredTask { task: attempt.task, attempt: attempt.number, name, action, lease: None }
 }
 
 /// Two agents in one folder would both start what is ordered.

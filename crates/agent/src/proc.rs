@@ -13,6 +13,8 @@ pub struct Process {
     pub session: i32,
     /// Ended, and waits for its parent to take note.
     pub is_zombie: bool,
+    /// Stopped by a signal: it forks no more until it continues.
+    pub is_stopped: bool,
     /// Ticks of CPU of its own and of its children that ended.
     pub ticks: u64,
     /// Ticks after boot at which it was born.
@@ -31,7 +33,9 @@ pub fn all() -> BTreeMap<i32, Process> {
 /// The process of this number.
 #[must_use]
 pub fn one(pid: i32) -> Option<Process> {
-    parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    // A program may call itself anything, also what is no UTF-8.
+    let raw = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    parse(&String::from_utf8_lossy(&raw))
 }
 
 /// Its children and theirs, in order of their numbers.
@@ -64,6 +68,7 @@ fn parse(stat: &str) -> Option<Process> {
         parent: signed(1)?,
         session: signed(3)?,
         is_zombie: matches!(*fields.first()?, "Z" | "X"),
+        is_stopped: matches!(*fields.first()?, "T" | "t"),
         ticks: number(11)? + number(12)? + number(13)? + number(14)?,
         born: number(19)?,
         resident_pages: number(21)?,
@@ -82,6 +87,7 @@ mod tests {
             parent: 3,
             session: 5,
             is_zombie: false,
+            is_stopped: false,
             ticks: 100,
             born: 900,
             resident_pages: 33,
@@ -98,6 +104,7 @@ mod tests {
             parent,
             session: 1,
             is_zombie: false,
+            is_stopped: false,
             ticks: 0,
             born: 0,
             resident_pages: 0,

@@ -28,6 +28,8 @@ pub const MAX_TASK_TEXT: usize = 1 << 16;
 pub const MAX_SPEC_TEXT: usize = 1 << 23;
 /// Words of a command, variables of an environment.
 pub const MAX_WORDS: usize = 1024;
+/// A task is asked no more often: whoever asks uses the machine's time, not the task's.
+const MIN_PROBE_INTERVAL: u64 = 100;
 /// Bytes that one log file has at least.
 pub const MIN_LOG_FILE: u64 = 4096;
 /// Log files of one stream.
@@ -193,9 +195,11 @@ fn logs(limits: &LogLimits) -> Checked {
 }
 
 fn health(check: &HealthCheck, task: &TaskSpec) -> Checked {
-    for (field, value) in [("interval", check.interval), ("timeout", check.timeout)] {
+    let shortest =
+        [("interval", check.interval, MIN_PROBE_INTERVAL), ("timeout", check.timeout, 1)];
+    for (field, value, least) in shortest {
         let field = format!("task.health.{field}");
-        ensure(value.0 > 0, || bad(&field, 0, "1 ms or more"))?;
+        ensure(value.0 >= least, || bad(&field, value.0, format!("{least} ms or more")))?;
         span(&field, value)?;
     }
     span("task.health.start_period", check.start_period)?;
@@ -577,7 +581,7 @@ mod tests {
                 s.task.ports = ports;
                 s.task.health = Some(HealthCheck {
                     probe,
-                    interval: Span(1),
+                    interval: Span(100),
                     timeout: Span(1),
                     start_period: Span::ZERO,
                     failures: 1,
@@ -594,9 +598,9 @@ mod tests {
         check(with(Probe::Command(vec!["true".into()]), 0), "", "");
         let never = |s: &mut JobSpec| {
             with(Probe::Tcp { port: 0 }, 1)(s);
-            s.task.health.as_mut().unwrap().interval = Span::ZERO;
+            s.task.health.as_mut().unwrap().interval = Span(99);
         };
-        check(never, "task.health.interval", "1 ms or more");
+        check(never, "task.health.interval", "100 ms or more");
         check(|s| s.task.max_run = Some(Span::ZERO), "task.max_run", "1 ms or more");
         let file = |path: &str| BTreeMap::from([(path.into(), "text".into())]);
         check(|s| s.task.files = file("conf/app.toml"), "", "");

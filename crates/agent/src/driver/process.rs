@@ -11,6 +11,8 @@ use crate::shim::protocol::{Launch, LogSettings};
 use cellwright_cell::spec::LogLimits;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Of the agent's own environment, what a program may need to find others.
@@ -63,11 +65,13 @@ impl Driver for ProcessDriver {
     }
 }
 
+/// A job can have less kept than the machine's operator allows, and not more.
 fn logs(start: &Start<'_>) -> LogSettings {
-    start.work.logs.map_or(start.logs, |LogLimits { file_bytes, files, rate }| LogSettings {
-        file_bytes,
-        files,
-        rate,
+    let most = start.logs;
+    start.work.logs.map_or(most, |LogLimits { file_bytes, files, rate }| LogSettings {
+        file_bytes: file_bytes.min(most.file_bytes),
+        files: files.min(most.files),
+        rate: rate.min(most.rate),
     })
 }
 
@@ -118,9 +122,16 @@ fn write_files(start: &Start<'_>, account: Option<(u32, u32)>) -> Result<(), Dri
             fs::create_dir_all(&folder).and_then(|()| own(&folder)).map_err(io(&folder))?;
         }
         let path = folder.join(last);
-        fs::write(&path, text).and_then(|()| own(&path)).map_err(io(&path))?;
+        write_secret(&path, text).and_then(|()| own(&path)).map_err(io(&path))?;
     }
     Ok(())
+}
+
+/// For the task's account alone.
+fn write_secret(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())
 }
 
 /// What the cell says, and over it what the owner says.

@@ -18,7 +18,7 @@ use crate::record::{self, Keep, RecordError};
 use protocol::{BEGUN, Begun, EXIT, Exit, LAUNCH, LOCK, Launch, SOCKET};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
@@ -53,7 +53,8 @@ pub fn run(folder: &Path) -> ExitCode {
 }
 
 fn failed(error: &ShimError) -> ExitCode {
-    eprintln!("cell shim: {error}");
+    // The log may be on a disk that is full.
+    let _ = writeln!(std::io::stderr(), "cell shim: {error}");
     ExitCode::FAILURE
 }
 
@@ -85,7 +86,8 @@ fn begin(folder: &Path) -> Result<Option<Held>, ShimError> {
     let launch: Launch = record::read(Path::new(LAUNCH))?.ok_or(ShimError::NoLaunch)?;
     let number = pid.as_raw_nonzero().get();
     let born = crate::proc::one(number).map_or(0, |process| process.born);
-    if !claim(Path::new(""), &Begun { shim: number, born })? {
+    let boot_id = crate::boot::boot_id().map_err(io("read the boot id"))?;
+    if !claim(Path::new(""), &Begun { shim: number, born, boot_id })? {
         return Ok(None);
     }
     let listener = UnixListener::bind(SOCKET).map_err(io("listen"))?;

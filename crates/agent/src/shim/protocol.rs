@@ -59,6 +59,9 @@ pub struct Begun {
     pub shim: i32,
     /// When the shim was born, in the kernel's ticks: its number may be given to another.
     pub born: u64,
+    /// The boot it was born in: both numbers above mean nothing in another. Empty: not written down.
+    #[serde(default)]
+    pub boot_id: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -63,7 +63,7 @@ async fn whole(held: Held) -> Result<(), ShimError> {
         }
     };
     while let Err(error) = record::write(Path::new(EXIT), &exit, Keep::PowerCut) {
-        eprintln!("cell shim: the end cannot be written yet: {error}");
+        say(&format!("the end cannot be written yet: {error}"));
         sleep(WRITE_AGAIN).await;
     }
     drop(lock);
@@ -83,6 +83,11 @@ fn could_not_start(launch: &Launch, why: &std::io::Error) -> Exit {
 /// Nothing starts that another may have been started for.
 fn too_late() -> Exit {
     Exit { code: None, signal: None, cause: Cause::LeaseOver, started: None, ended: boot::now() }
+}
+
+/// Into the shim's own log, on a disk that may be full: then it is not said.
+fn say(words: &str) {
+    let _ = writeln!(std::io::stderr(), "cell shim: {words}");
 }
 
 /// The agent that waits for it may be gone.
@@ -184,7 +189,7 @@ async fn converse(
             }
             let request = match serde_json::from_str::<Request>(&line) {
                 Ok(request) => request,
-                Err(error) => return eprintln!("cell shim: a request that is none: {error}"),
+                Err(error) => return say(&format!("a request that is none: {error}")),
             };
             if asks.send((request, answers.clone())).is_err() {
                 return;

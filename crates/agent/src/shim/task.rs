@@ -2,14 +2,18 @@
 
 use super::protocol::{Cause, Exit, Launch, Status, VERSION};
 use crate::boot;
+use crate::proc::Process;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Between two sweeps of what does not die at once.
+/// Between two sweeps of what does not die at once; doubled from one to the next, up to the second.
 const SWEEP_MILLIS: u64 = 20;
+const SWEEP_MILLIS_MOST: u64 = 1000;
+/// Passes in which what forks faster than it is found is stopped, before all of it is killed.
+const STOP_PASSES: u32 = 20;
 /// A lease is looked at this often at least: the timer under it stands still while the machine
 /// sleeps, the lease does not.
 const LEASE_LOOK_MILLIS: u64 = 1000;
@@ -30,6 +34,9 @@ pub struct Task {
     kill_at: Option<u64>,
     lease_until: Option<u64>,
     run_until: Option<u64>,
+    /// Sweeps that left something.
+    sweeps: u32,
+    has_children: bool,
 }
 
 /// Starts the program.
@@ -69,6 +76,8 @@ pub fn start(launch: &Launch) -> io::Result<(Task, Pipes)> {
         kill_at: None,
         lease_until: launch.lease_until,
         run_until: launch.max_run.map(|length| started.saturating_add(length)),
+        sweeps: 0,
+        has_children: true,
     };
     Ok((task, Pipes { stdout, stderr }))
 }
@@ -122,12 +131,13 @@ impl Task {
 
     /// Milliseconds until [`Task::look`] has something to do, if nothing happens before.
     pub fn next_look(&self) -> Option<u64> {
+        let again = (SWEEP_MILLIS << self.sweeps.min(10)).min(SWEEP_MILLIS_MOST);
         if self.ended.is_some() {
-            return Some(SWEEP_MILLIS);
+            return Some(again);
         }
         let now = boot::now();
         let at = [self.kill_at, self.run_until, self.lease_until].into_iter().flatten().min()?;
-        let wait = at.saturating_sub(now).max(if at <= now { SWEEP_MILLIS } else { 1 });
+        let wait = at.saturating_sub(now).max(if at <= now { again } else { 1 });
         Some(if self.lease_until.is_some() { wait.min(LEASE_LOOK_MILLIS) } else { wait })
     }
 
@@ -147,30 +157,37 @@ impl Task {
         self.sweep()
     }
 
-    /// Kills all there is below this process; twice over, for what was forked in between.
+    /// Kills all there is below this process. What forks would escape a list that is already old,
+    /// so everybody is stopped first, until a pass finds nobody who runs.
     fn sweep(&mut self) -> Left {
-        for signal in [Signal::STOP, Signal::KILL] {
-            for process in self.below() {
-                if let Some(pid) = Pid::from_raw(process.pid) {
-                    // Gone meanwhile is what is wanted.
-                    let _ = kill_process(pid, signal);
-                }
+        for _ in 0..STOP_PASSES {
+            let running: Vec<_> = below().into_iter().filter(|p| !p.is_stopped).collect();
+            if running.is_empty() {
+                break;
             }
+            send(&running, Signal::STOP);
         }
+        send(&below(), Signal::KILL);
+        // Whatever `/proc` did not show of it.
+        self.signal(Signal::KILL);
         self.reap();
-        let left = self.ended.is_none() || !self.below().is_empty();
-        if left { Left::Some } else { Left::Nothing }
+        if self.ended.is_some() && !self.has_children {
+            return Left::Nothing;
+        }
+        self.sweeps = self.sweeps.saturating_add(1);
+        Left::Some
     }
 
-    fn below(&self) -> Vec<crate::proc::Process> {
-        let own = rustix::process::getpid().as_raw_nonzero().get();
-        crate::proc::below(&crate::proc::all(), own)
-    }
-
+    /// The reaper of everything below it has no children only when nothing is below it.
     fn reap(&mut self) {
-        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
-            if pid == self.pid {
-                self.ended = Some((status.exit_status(), status.terminating_signal()));
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == self.pid => {
+                    self.ended = Some((status.exit_status(), status.terminating_signal()));
+                }
+                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) => return self.has_children = true,
+                Err(_) => return self.has_children = false,
             }
         }
     }
@@ -185,5 +202,18 @@ impl Task {
             started: Some(self.started),
             ended: boot::now(),
         }
+    }
+}
+
+fn below() -> Vec<Process> {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let all = crate::proc::below(&crate::proc::all(), own);
+    all.into_iter().filter(|process| !process.is_zombie).collect()
+}
+
+fn send(to: &[Process], signal: Signal) {
+    for pid in to.iter().filter_map(|process| Pid::from_raw(process.pid)) {
+        // Gone meanwhile is what is wanted.
+        let _ = kill_process(pid, signal);
     }
 }

@@ -174,6 +174,30 @@ fn a_killed_service_comes_back_and_a_stopped_one_is_warned_and_leaves_nobody() {
     running.stop();
 }
 
+/// What `/proc` shows of such a process is no text.
+#[test]
+fn a_program_whose_name_is_no_text_and_that_hears_no_warning_is_killed_all_the_same() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder);
+    let script = r#"odd="$(printf 'a\377b')"; cp "$(command -v sleep)" "$odd"; trap '' TERM
+        "./$odd" 1000 & echo $! >> "$SHARED/pids"; echo $$ >> "$SHARED/pids"; exec "./$odd" 1000"#;
+    let more = serde_json::json!({ "task": {
+        "limits": { "cpu": 10, "ram": 1 << 20 }, "command": ["sh", "-c", script],
+        "env": { "SHARED": folder.path("") }, "notice": 200,
+    }});
+    submit(&folder, &address, "odd", 1, script, &more.to_string());
+    wait(&address, "odd", runs(1));
+    while pids(&folder, "pids").len() < 2 {
+        std::thread::yield_now();
+    }
+    said(&["--master", &address, "job", "stop", "dev/odd"]);
+    wait(&address, "odd", |task| task.state == TaskState::Dead(Fate::Killed));
+    for pid in pids(&folder, "pids") {
+        assert!(fs::metadata(format!("/proc/{pid}")).is_err(), "{pid} is left");
+    }
+    running.stop();
+}
+
 fn first_line(folder: &Folder, name: &str) -> u32 {
     loop {
         let text = fs::read_to_string(folder.path(name)).unwrap_or_default();
@@ -337,7 +361,7 @@ fn health_decides_when_a_task_runs_and_whether_it_is_started_again() {
             "health": {
                 "probe": { "command": ["sh", "-c",
                     "test \"$(cat \"$SHARED/state\")\" = \"$(cat conf/wanted)\""] },
-                "interval": 20, "start_period": start_period, "failures": 2,
+                "interval": 100, "start_period": start_period, "failures": 2,
             },
         });
         let restart = serde_json::json!({ "backoff": 1, "backoff_max": 1 });

@@ -1,0 +1,221 @@
+//! Removing what tasks leave behind. A task owns its folder and may have filled it with millions of
+//! files, or nested folders deeper than any stack or table of descriptors; so removal is a thread's
+//! own work, never the loop's, and goes one level at a time: what is in a folder is removed, and
+//! the folders in it are moved up beside it, to be next.
+//!
+//! Nothing is reached by a path a task could change: entries are removed relative to an open
+//! folder, and links are removed, not followed.
+
+use rustix::fs::{
+    AtFlags, Dir, DirEntry, FileType, Mode, OFlags, chmodat, open, openat, renameat, statat,
+    unlinkat,
+};
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+
+/// Where things wait for their removal; on the same file system as what is thrown in.
+#[derive(Clone, Debug)]
+pub struct Trash {
+    folder: PathBuf,
+    wake: mpsc::Sender<()>,
+}
+
+impl Trash {
+    /// Takes up what an earlier agent left, and removes what is thrown in from now on.
+    ///
+    /// # Errors
+    /// When the folder cannot be made, or no thread started.
+    pub fn open(folder: PathBuf) -> io::Result<Trash> {
+        fs::create_dir_all(&folder)?;
+        let (wake, woken) = mpsc::channel();
+        let place = folder.clone();
+        std::thread::Builder::new().name("trash".into()).spawn(move || {
+            empty_or_say(&place);
+            while woken.recv().is_ok() {
+                // One emptying serves everybody who asked before it.
+                while woken.try_recv().is_ok() {}
+                empty_or_say(&place);
+            }
+        })?;
+        Ok(Trash { folder, wake })
+    }
+
+    /// Makes `path` be gone, and be removed soon. Absent already is what is wanted.
+    ///
+    /// # Errors
+    /// When it cannot be moved.
+    pub fn throw(&self, path: &Path) -> io::Result<()> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        for number in 0_u64.. {
+            match fs::rename(path, self.folder.join(format!("{name}.{number}"))) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                // The name is taken.
+                Err(error) if is_taken(&error) => {}
+                Err(error) => return Err(error),
+                Ok(()) => break,
+            }
+        }
+        // The thread ends with the agent; the next one begins with what is there.
+        let _ = self.wake.send(());
+        Ok(())
+    }
+}
+
+fn is_taken(error: &io::Error) -> bool {
+    use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory};
+    matches!(error.kind(), AlreadyExists | DirectoryNotEmpty | IsADirectory | NotADirectory)
+}
+
+fn empty_or_say(folder: &Path) {
+    match empty(folder) {
+        Ok(0) => {}
+        Ok(left) => tracing::warn!(left, "some of what is over cannot be removed"),
+        Err(error) => tracing::error!(%error, "what is over cannot be removed"),
+    }
+}
+
+/// Removes everything in `folder`. How many entries could not be.
+///
+/// # Errors
+/// When the folder itself cannot be read.
+fn empty(folder: &Path) -> io::Result<usize> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = open(folder, flags, Mode::empty())?;
+    let mut moved = 0_u64;
+    loop {
+        let mut left = 0;
+        let mut progress = false;
+        // Read piece by piece, as millions may be there: what is moved up meanwhile may come now or
+        // in the next round.
+        for entry in Dir::read_from(&root)? {
+            let entry = entry?;
+            if is_own(&entry) {
+                continue;
+            }
+            match clear(root.as_fd(), entry.file_name(), &mut moved) {
+                Ok(()) => progress = true,
+                Err(_) => left += 1,
+            }
+        }
+        if !progress {
+            return Ok(left);
+        }
+    }
+}
+
+/// The folder itself and the one above, which every folder lists.
+fn is_own(entry: &DirEntry) -> bool {
+    matches!(entry.file_name().to_bytes(), b"." | b"..")
+}
+
+/// Removes one entry of the trash; the folders in it become entries of the trash.
+fn clear(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Result<()> {
+    if remove(root, name).is_ok() {
+        return Ok(());
+    }
+    let inner = enter(root, name)?;
+    for entry in Dir::read_from(&inner)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if is_own(&entry) || remove(inner.as_fd(), name).is_ok() {
+            continue;
+        }
+        allow(inner.as_fd(), name);
+        // Not empty: it is moved up under a number nobody has.
+        loop {
+            *moved += 1;
+            let up = format!("up.{moved}");
+            match renameat(&inner, name, root, up.as_str()) {
+                Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR) => {}
+                done => break done?,
+            }
+        }
+    }
+    Ok(unlinkat(root, name, AtFlags::REMOVEDIR)?)
+}
+
+fn remove(folder: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    match unlinkat(folder, name, AtFlags::empty()) {
+        // Linux says the first, others the second.
+        Err(Errno::ISDIR | Errno::PERM) => Ok(unlinkat(folder, name, AtFlags::REMOVEDIR)?),
+        done => Ok(done?),
+    }
+}
+
+/// Opens a folder to empty it.
+fn enter(root: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    allow(root, name);
+    Ok(openat(root, name, flags, Mode::empty())?)
+}
+
+/// An agent that is not root keeps to permissions, whatever they are; it owns what its tasks made.
+/// Nobody else can reach into the trash, so what was no link a moment ago is none now.
+fn allow(folder: BorrowedFd<'_>, name: &CStr) {
+    let is_folder = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory);
+    if is_folder {
+        // Refused: then so is what comes next, and that is told.
+        let _ = chmodat(folder, name, Mode::RWXU, AtFlags::empty());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::scratch::Scratch;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    /// Folders in folders, deeper than there can be descriptors or names in a path.
+    fn nest(at: &Path, depth: usize) {
+        let mode = Mode::RWXU;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut folder = open(at, flags, Mode::empty()).unwrap();
+        for _ in 0..depth {
+            rustix::fs::mkdirat(&folder, "x", mode).unwrap();
+            folder = openat(&folder, "x", flags, Mode::empty()).unwrap();
+        }
+    }
+
+    #[test]
+    fn whatever_a_task_left_is_removed_and_nothing_else() {
+        let scratch = Scratch::new();
+        let (trash, outside) = (scratch.path("trash"), scratch.path("outside"));
+        let work = trash.join("work.0");
+        fs::create_dir_all(work.join("a/b/c")).unwrap();
+        fs::create_dir_all(&outside).unwrap();
+        fs::write(outside.join("kept"), "kept").unwrap();
+        fs::write(work.join("a/b/file"), "x").unwrap();
+        symlink(&outside, work.join("link")).unwrap();
+        symlink(&outside, work.join("a/up.1")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, work.join("pipe"), FileType::Fifo, Mode::RWXU, 0)
+            .unwrap();
+        fs::set_permissions(work.join("a/b/c"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(work.join("a"), fs::Permissions::from_mode(0)).unwrap();
+        fs::create_dir_all(work.join("deep")).unwrap();
+        nest(&work.join("deep"), 20_000);
+        assert_eq!(empty(&trash).unwrap(), 0);
+        assert_eq!(fs::read_dir(&trash).unwrap().count(), 0);
+        assert_eq!(fs::read_to_string(outside.join("kept")).unwrap(), "kept");
+    }
+
+    #[test]
+    fn what_is_thrown_away_is_gone_at_once_and_names_do_not_clash() {
+        let scratch = Scratch::new();
+        let trash = Trash { folder: scratch.path("trash"), wake: mpsc::channel().0 };
+        fs::create_dir_all(&trash.folder).unwrap();
+        for round in 0..3 {
+            let path = scratch.path("work");
+            fs::create_dir_all(path.join("full")).unwrap();
+            trash.throw(&path).unwrap();
+            assert!(!path.exists());
+            assert_eq!(fs::read_dir(&trash.folder).unwrap().count(), round + 1);
+        }
+        trash.throw(&scratch.path("absent")).unwrap();
+    }
+}
