@@ -66,7 +66,7 @@ impl Outcome {
 /// `POST` of JSON. `headers` are whole lines.
 pub fn post(out: &mut Vec<u8>, path: &str, headers: &str, body: &str) {
     let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n{headers}\
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}\
          content-length: {}\r\n\r\n",
         body.len()
     );
@@ -75,7 +75,7 @@ pub fn post(out: &mut Vec<u8>, path: &str, headers: &str, body: &str) {
 }
 
 pub fn get(out: &mut Vec<u8>, path: &str) {
-    out.extend_from_slice(format!("GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n").as_bytes());
+    out.extend_from_slice(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes());
 }
 
 impl Load {
