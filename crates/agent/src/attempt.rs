@@ -15,8 +15,12 @@ use crate::boot;
 use crate::core::{Attempt, End, Health};
 use crate::proc;
 use crate::record::{self, Keep, RecordError};
-use crate::shim::protocol::{Begun, Cause, EXIT, Exit, Request, SOCKET, Status};
+use crate::shim::protocol::{
+    Begun, Cause, EXIT, Exit, LAUNCH, Launch, MemoryEnd, Request, SOCKET, Status,
+};
+use crate::shim::room::Room;
 use crate::shim::{self, begun_in, exit_of, is_alive};
+use crate::watch::Finding;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::OpenOptions;
@@ -47,6 +51,7 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 pub enum Heard {
     Status(Status),
     Health(Health),
+    Found(Finding),
     /// The last that is heard.
     Ended(End, String),
 }
@@ -96,6 +101,7 @@ pub async fn follow(
             },
             Ok(Standing::Orphaned(begun)) => {
                 sweep(&begun).await;
+                take_down(&folder).await;
                 break end(&folder, Cause::Lost("its shim died".into()));
             }
             Ok(Standing::Unbegun) => {
@@ -110,6 +116,7 @@ pub async fn follow(
                 tries += 1;
                 // A slow shim that begins now after all is found at the next look.
                 if let Some(exit) = over.and_then(|cause| give_up(&folder, cause)) {
+                    take_down(&folder).await;
                     break exit;
                 }
             }
@@ -250,6 +257,21 @@ async fn sweep(begun: &Begun) {
     }
 }
 
+/// Kills and removes what stands around a task whose shim is gone, or never was.
+pub async fn take_down(folder: &Path) {
+    let launch = record::read::<Launch>(&folder.join(LAUNCH)).ok().flatten();
+    let Some(Ok(room)) = launch.as_ref().map(Room::of) else { return };
+    while !room.kill() {
+        sleep(LOOK_AGAIN).await;
+    }
+    // What does not go is found at the agent's next start.
+    if let Ok(stuck) = tokio::task::spawn_blocking(move || room.clear()).await {
+        for stuck in stuck {
+            tracing::warn!(stuck, "what stood around a task stays");
+        }
+    }
+}
+
 fn not_started(why: &str) -> Cause {
     Cause::CouldNotStart(why.to_owned())
 }
@@ -293,12 +315,17 @@ pub fn end(folder: &Path, cause: Cause) -> Exit {
 
 fn lost(why: &str) -> Exit {
     let cause = Cause::Lost(why.to_owned());
-    Exit { code: None, signal: None, cause, started: None, ended: boot::now() }
+    let memory = MemoryEnd::Nothing;
+    Exit { code: None, signal: None, cause, memory, started: None, ended: boot::now() }
 }
 
 fn words(exit: &Exit) -> String {
+    if exit.memory != MemoryEnd::Nothing {
+        return format!("killed for memory, {:?}", exit.memory);
+    }
     match (&exit.cause, exit.code, exit.signal) {
         (Cause::CouldNotStart(why) | Cause::Lost(why), _, _) => why.clone(),
+        (Cause::Condemned { why, .. }, _, _) => why.clone(),
         (cause, Some(code), _) => format!("exit code {code}, {cause:?}"),
         (cause, _, Some(signal)) => format!("signal {signal}, {cause:?}"),
         (cause, None, None) => format!("{cause:?}"),

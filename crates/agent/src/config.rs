@@ -27,8 +27,6 @@ pub enum ConfigError {
     Field { field: String, value: String, allowed: String },
     #[error("this machine: {0}")]
     Machine(String),
-    #[error("this machine does not say how much {0} it has: {1}; say it under [capacity]")]
-    Discover(&'static str, io::Error),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -45,9 +43,21 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// Where tasks here are reached from other machines. Left out: they have no names.
     pub address: Option<IpAddr>,
+    /// How tasks are run. Left out: in containers where they work, else as plain processes.
+    #[serde(default)]
+    pub driver: DriverChoice,
+    /// The container runtime. Left out: runc, as it is found.
+    #[serde(default = "default_runtime")]
+    pub runtime: PathBuf,
+    /// Folders of the machine that jobs may have their tasks see. Left out: none.
+    #[serde(default)]
+    pub volumes: Vec<PathBuf>,
+    /// Bytes that packages may take on disk. Left out: 10 GiB.
+    #[serde(default = "default_package_bytes")]
+    pub package_bytes: u64,
     /// Left out: what the kernel says.
     pub capacity: Option<Resources>,
-    /// Kept for the system. Left out: nothing.
+    /// Kept for the system. Left out: a little of each, see `default_reserve`.
     pub reserve: Option<Resources>,
     pub rack: Option<Token>,
     pub power: Option<Token>,
@@ -63,6 +73,16 @@ pub struct Config {
     pub logs: Logs,
     #[serde(default)]
     pub ended: Ended,
+}
+
+/// How tasks are run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DriverChoice {
+    #[default]
+    Auto,
+    Container,
+    Process,
 }
 
 /// How much of a task's output is kept, of each of its two streams.
@@ -95,6 +115,14 @@ impl Default for Ended {
     }
 }
 
+fn default_runtime() -> PathBuf {
+    "runc".into()
+}
+
+fn default_package_bytes() -> u64 {
+    10 << 30
+}
+
 fn default_data() -> PathBuf {
     "/var/lib/cellwright/agent".into()
 }
@@ -119,6 +147,13 @@ impl Config {
                     allowed,
                 });
             }
+        }
+        if let Some(path) = config.volumes.iter().find(|path| !path.is_absolute()) {
+            return Err(ConfigError::Field {
+                field: "volumes".into(),
+                value: path.display().to_string(),
+                allowed: "absolute paths".into(),
+            });
         }
         if let Some(address) = config.listen.filter(|address| !address.ip().is_loopback()) {
             return Err(ConfigError::Field {
@@ -167,8 +202,18 @@ impl Config {
              # Where people on this machine can ask for the output of tasks (`cell logs`).\n\
              # listen = \"127.0.0.1:7071\"\n\
              \n\
-             # Kept for the system, of what the machine has.\n\
-             # reserve = {{ cpu = 0, ram = 0, disk = 0 }}\n\
+             # Kept for the system, of what the machine has; left out, a little of each.\n\
+             # reserve = {{ cpu = 100, ram = 268435456, disk = 0 }}\n\
+             \n\
+             # How tasks are run: \"container\", \"process\", or the best that works (\"auto\").\n\
+             # driver = \"auto\"\n\
+             # runtime = \"runc\"\n\
+             \n\
+             # Folders of this machine that jobs may have their tasks see.\n\
+             # volumes = []\n\
+             \n\
+             # Bytes that packages may take on disk.\n\
+             # package_bytes = 10737418240\n\
              \n\
              # Of each task's output: bytes of a file, files, and bytes a second.\n\
              # logs = {{ file_bytes = 10485760, files = 3, rate = 4194304 }}\n\
@@ -206,7 +251,11 @@ mod tests {
             (plain.name.clone(), plain.identity.clone()),
             (Some(name), Some("/etc/x".into()))
         );
-        let shown = |line: &str| ["data_dir", "logs", "ended"].iter().any(|k| line.starts_with(k));
+        let shown = |line: &str| {
+            ["data_dir", "logs", "ended", "driver", "runtime", "volumes", "package_bytes"]
+                .iter()
+                .any(|k| line.starts_with(k))
+        };
         let lines = text.lines().map(|line| match line.strip_prefix("# ") {
             Some(rest) if shown(rest) && rest.contains(" = ") => rest,
             _ => line,
@@ -225,6 +274,8 @@ mod tests {
         check("colour = 1", "colour");
         check("name = \"M7\"", "M7");
         check("listen = \"10.0.0.1:80\"", "listen: 10.0.0.1:80; allowed: a loopback address");
+        check("driver = \"chroot\"", "chroot");
+        check("volumes = [\"srv\"]", "volumes: srv; allowed: absolute paths");
         check("logs = { files = 0 }", "logs.files: 0; allowed: 1 or more");
         check("logs = { file_bytes = 9 }", "logs.file_bytes: 9; allowed: 4096 or more");
     }

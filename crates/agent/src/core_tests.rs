@@ -29,6 +29,8 @@ fn work() -> Work {
         files: BTreeMap::new(),
         user: None,
         logs: None,
+        isolation: Default::default(),
+        secrets: BTreeMap::new(),
     }
 }
 

@@ -8,6 +8,8 @@
 //! | … `lock`, `begun`, `exit`, `shim.sock`, `shim.log` | the shim's |
 //! | … `logs` | the program's output |
 //! | … `work` | the program's own folder; an alloc's is shared by the tasks inside |
+//! | … `ports`, `packages`, `secrets` | what a task is told beside its folder |
+//! | `containers`, `packages` | where containers are laid out; what tasks run |
 //! | `ended/TASK-ATTEMPT` | order, end and logs of attempts that are over, for a while |
 //! | `trash` | what is being removed |
 //!
@@ -78,6 +80,24 @@ impl Folders {
     #[must_use]
     pub fn orders(&self) -> PathBuf {
         self.root.join("orders")
+    }
+
+    /// Where containers are laid out.
+    #[must_use]
+    pub fn containers(&self) -> PathBuf {
+        self.root.join("containers")
+    }
+
+    /// The packages of this machine.
+    #[must_use]
+    pub fn packages(&self) -> PathBuf {
+        self.root.join("packages")
+    }
+
+    /// The folder that everything is in.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     #[must_use]

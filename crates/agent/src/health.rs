@@ -6,6 +6,7 @@
 
 use crate::core::Health;
 use cellwright_cell::health::{HealthCheck, Probe};
+use cellwright_isolate::container::{ContainerId, Exec, Runc, Runtime};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -70,6 +71,8 @@ pub struct Patient {
     pub directory: PathBuf,
     /// User and group of the task: whoever wrote its job must not ask as the agent.
     pub identity: Option<(u32, u32)>,
+    /// The container in which programs ask. Nothing: they ask as plain processes.
+    pub container: Option<(Runc, ContainerId)>,
 }
 
 /// Asks for as long as it is let; `tell` hears every change.
@@ -108,16 +111,7 @@ async fn probe(patient: &Patient) -> Option<()> {
             is_success(&answer).then_some(())
         }
         Probe::Command(words) => {
-            let (program, arguments) = words.split_first()?;
-            let mut command = Command::new(program);
-            if let Some((user, group)) = patient.identity {
-                command.uid(user).gid(group);
-            }
-            let mut child = command
-                .args(arguments)
-                .env_clear()
-                .envs(patient.env.iter().map(|(name, value)| (name, value)))
-                .current_dir(&patient.directory)
+            let mut child = asks(patient, words)?
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
@@ -143,6 +137,33 @@ impl Drop for Group {
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
+}
+
+/// The program that asks, where its task is.
+fn asks(patient: &Patient, words: &[String]) -> Option<Command> {
+    if let Some((runtime, id)) = &patient.container {
+        let (uid, gid) = patient.identity?;
+        let exec = Exec {
+            command: words.to_vec(),
+            env: patient.env.iter().cloned().collect(),
+            cwd: patient.directory.clone(),
+            uid,
+            gid,
+            terminal: false,
+        };
+        return Some(Command::from(runtime.exec(id, &exec)));
+    }
+    let (program, arguments) = words.split_first()?;
+    let mut command = Command::new(program);
+    if let Some((user, group)) = patient.identity {
+        command.uid(user).gid(group);
+    }
+    command
+        .args(arguments)
+        .env_clear()
+        .envs(patient.env.iter().map(|(name, value)| (name, value)))
+        .current_dir(&patient.directory);
+    Some(command)
 }
 
 async fn connect(patient: &Patient, port: u8) -> Option<TcpStream> {
@@ -216,6 +237,7 @@ mod tests {
             env: vec![("WORD".into(), "right".into())],
             directory: "/".into(),
             identity: None,
+            container: None,
         };
         let tcp = Probe::Tcp { port: 0 };
         assert!(probe(&patient(tcp.clone(), vec![port])).await.is_some());

@@ -6,10 +6,13 @@
 //! | [`orders`] | the newest orders, and which answers are older than them |
 //! | [`shim`] | the small process around each task: holds it, its end and its log |
 //! | [`attempt`] | the agent's end of one shim: makes it ready, attaches, tells it to stop |
+//! | [`ready`] | from an order to a shim: packages, control group, driver |
 //! | [`driver`] | how a program is run: what it gets, and what cannot be kept from it |
+//! | [`groups`], [`packages`] | the control groups of tasks; what they run |
+//! | [`watch`], [`ports`] | looks at every task once a second, and has those give way who must |
 //! | [`health`] | asks tasks whether they are well |
 //! | [`trash`] | removes what tasks left behind |
-//! | [`usage`] | what tasks use, from `/proc` |
+//! | [`usage`] | what tasks use, for the report |
 //! | [`main_loop`] | one loop, one closed set of events, around all of them |
 //! | [`link`] | polls the masters |
 //! | [`identity`] | the machine's certificate, and its renewal |
@@ -24,6 +27,7 @@ pub mod config;
 pub mod core;
 pub mod driver;
 pub mod folder;
+pub mod groups;
 pub mod health;
 pub mod identity;
 pub mod link;
@@ -32,8 +36,12 @@ pub mod machine;
 pub mod main_loop;
 pub mod orders;
 pub mod output;
+pub mod packages;
+pub mod ports;
 pub mod proc;
+pub mod ready;
 pub mod record;
 pub mod shim;
 pub mod trash;
 pub mod usage;
+pub mod watch;

@@ -7,19 +7,44 @@ use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::resource::{Dimension, Resources};
+use cellwright_isolate::cgroup::CpuList;
+use cellwright_isolate::machine::{Facts, default_reserve};
 use std::fs;
 
 /// Bytes a second that a disk is taken to do when the operator does not say: any that is in use
 /// today does more.
 const DISK_RATE: u64 = 100 << 20;
+/// The attribute with the driver that runs tasks.
+pub const DRIVER: &str = "driver";
+/// The attribute that says why tasks are not run in containers.
+pub const CONTAINERS_OFF: &str = "containers-off";
+/// The attribute with who listens on ports that were not given.
+pub const UNGIVEN_PORTS: &str = "ungiven-ports";
+/// Bytes of an attribute that are told.
+const MOST_TEXT: usize = 200;
+
+/// A machine as its masters are told, and what only its agent needs.
+pub struct Described {
+    pub spec: MachineSpec,
+    /// Physical cores with the CPUs of each.
+    pub cores: Vec<CpuList>,
+    /// What tasks may use in all; a disk rate of 0 if nobody knows it.
+    pub usable: Resources,
+}
 
 /// The machine's description.
 ///
 /// # Errors
 /// When the kernel does not say what there is, or the configuration asks for what cannot be.
-pub fn describe(config: &Config) -> Result<MachineSpec, ConfigError> {
-    let found = discover(config)?;
-    let reserve = config.reserve.unwrap_or_default();
+pub fn describe(config: &Config) -> Result<Described, ConfigError> {
+    let facts = cellwright_isolate::machine::discover(&config.data_dir)
+        .map_err(|error| ConfigError::Machine(error.to_string()))?;
+    let found = config.capacity.unwrap_or_else(|| offered(&facts));
+    let reserve = config.reserve.unwrap_or_else(|| match config.capacity {
+        // Who says what there is for tasks has thought of the rest.
+        Some(_) => Resources::default(),
+        None => default_reserve(found),
+    });
     for dimension in Dimension::ALL {
         if reserve.get(dimension) > found.get(dimension) {
             return Err(ConfigError::Field {
@@ -30,7 +55,7 @@ pub fn describe(config: &Config) -> Result<MachineSpec, ConfigError> {
         }
     }
     let mut attributes = config.attributes.clone();
-    for (name, value) in facts() {
+    for (name, value) in facts.attributes {
         attributes.entry(name).or_insert(value);
     }
     let spec = MachineSpec {
@@ -46,7 +71,25 @@ pub fn describe(config: &Config) -> Result<MachineSpec, ConfigError> {
         address: config.address,
     };
     check_machine(&spec).map_err(|refusal| ConfigError::Machine(refusal.to_string()))?;
-    Ok(spec)
+    let known_rate = config.capacity.map_or(0, |_| spec.capacity.disk_rate);
+    let usable = Resources { disk_rate: known_rate, ..spec.capacity };
+    Ok(Described { spec, cores: facts.cores, usable })
+}
+
+fn offered(facts: &Facts) -> Resources {
+    Resources { disk_rate: DISK_RATE, ..facts.capacity }
+}
+
+/// Says something of the machine, or takes it back.
+pub fn say(spec: &mut MachineSpec, name: &str, text: Option<&str>) {
+    let Ok(name) = Token::new(name) else { return };
+    match text {
+        Some(text) => {
+            let text = text.chars().take(MOST_TEXT).collect();
+            spec.attributes.insert(name, AttributeValue::Text(text));
+        }
+        None => drop(spec.attributes.remove(&name)),
+    }
 }
 
 fn name(config: &Config) -> Result<Name, ConfigError> {
@@ -63,58 +106,28 @@ fn name(config: &Config) -> Result<Name, ConfigError> {
     })
 }
 
-fn discover(config: &Config) -> Result<Resources, ConfigError> {
-    if let Some(capacity) = config.capacity {
-        return Ok(capacity);
-    }
-    let silent = |what: &'static str| move |why: std::io::Error| ConfigError::Discover(what, why);
-    let cores = std::thread::available_parallelism().map_err(silent("cores"))?;
-    let memory = fs::read_to_string("/proc/meminfo").map_err(silent("memory"))?;
-    let disk = rustix::fs::statvfs(&config.data_dir)
-        .map_err(|why| ConfigError::Discover("disk", why.into()))?;
-    Ok(Resources {
-        cpu: cores.get() as u64 * 1000,
-        ram: total_memory(&memory)
-            .ok_or_else(|| ConfigError::Discover("memory", std::io::Error::other("no MemTotal")))?,
-        disk: disk.f_blocks.saturating_mul(disk.f_frsize),
-        disk_rate: DISK_RATE,
-    })
-}
-
-fn total_memory(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.split_ascii_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
-}
-
-fn facts() -> Vec<(Token, AttributeValue)> {
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let known =
-        [("os", std::env::consts::OS), ("arch", std::env::consts::ARCH), ("kernel", kernel.trim())];
-    let fact = |(name, value): (&str, &str)| {
-        Some((Token::new(name).ok()?, AttributeValue::Text(value.to_owned())))
-    };
-    known.into_iter().filter_map(fact).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_machine_is_what_there_is_less_what_is_kept() {
-        assert_eq!(total_memory("MemFree: 3 kB\nMemTotal:  7 kB\n"), Some(7 << 10));
+        let none = "name = \"m7\"\ndata_dir = \"/\"\n[reserve]\ncpu = 0\nram = 0";
+        let whole = describe(&Config::parse(none).unwrap()).unwrap().spec;
         let config = Config::parse("name = \"m7\"\ndata_dir = \"/\"").unwrap();
-        let whole = describe(&config).unwrap();
+        let usual = describe(&config).unwrap();
+        assert_eq!(usual.spec.capacity, whole.capacity.minus(default_reserve(whole.capacity)));
+        assert!(!usual.cores.is_empty() && usual.usable.disk_rate == 0);
         assert_eq!(whole.name.as_str(), "m7");
         assert!(whole.capacity.cpu >= 1000 && whole.capacity.ram > 0 && whole.capacity.disk > 0);
         let text = "name = \"m7\"\ndata_dir = \"/\"\n[reserve]\ncpu = 100\nram = 4096";
-        let part = describe(&Config::parse(text).unwrap()).unwrap();
+        let part = describe(&Config::parse(text).unwrap()).unwrap().spec;
         assert_eq!(part.capacity.cpu + 100, whole.capacity.cpu);
         assert_eq!(part.capacity.ram + 4096, whole.capacity.ram);
         let text = "name = \"m7\"\ndata_dir = \"/\"\n[reserve]\ncpu = 9000000\nram = 0";
-        let error = describe(&Config::parse(text).unwrap()).unwrap_err().to_string();
+        let error = describe(&Config::parse(text).unwrap()).err().unwrap().to_string();
         let text = "name = \"m7\"\ndata_dir = \"/\"\naddress = \"10.0.0.7\"";
-        let reached = describe(&Config::parse(text).unwrap()).unwrap();
+        let reached = describe(&Config::parse(text).unwrap()).unwrap().spec;
         assert_eq!(reached.address, Some([10, 0, 0, 7].into()));
         assert!(error.contains("reserve.cpu") && error.contains("9000000"), "{error}");
     }

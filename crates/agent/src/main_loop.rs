@@ -4,20 +4,25 @@
 
 #![expect(clippy::disallowed_types, reason = "what is kept for a while is dated by its files")]
 
-use crate::attempt::{Heard, ShimProgram, end, follow, give_up};
+mod starting;
+mod watching;
+
+use crate::attempt::{Heard, ShimProgram, end, follow};
 use crate::boot::{self, Life};
 use crate::config::{Config, ConfigError};
 use crate::core::{self, Action, AllSeen, Attempt, End, Health, Phase, Seen, Told, View};
-use crate::driver::{Driver, DriverError, Start};
 use crate::folder::{Folders, Ordered};
 use crate::health::{Patient, watch};
 use crate::link::{Line, Link};
 use crate::listen;
 use crate::machine::describe;
 use crate::orders::{Orders, Taken};
+use crate::ready::Preparer;
 use crate::record::{self, Keep, RecordError};
 use crate::shim::protocol::{Cause, LAUNCH, Launch, Request, Status};
-use crate::usage::{Measured, Sampler};
+use crate::shim::room::Room;
+use crate::usage::Sampler;
+use crate::watch::{Readings, Watched};
 use cellwright_api::client::Client;
 use cellwright_api::internal::{AgentOrders, AgentReport, PROTOCOL};
 use cellwright_api::output::ADDRESS_ATTRIBUTE;
@@ -25,11 +30,15 @@ use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::Token;
-use cellwright_cell::task::{ExitClass, StopCause};
+use cellwright_cell::task::StopCause;
 use cellwright_cell::time::Span;
-use std::collections::BTreeMap;
+use cellwright_isolate::cgroup::Group;
+use cellwright_package::PackageError;
+use starting::{preparer, watcher};
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
@@ -37,6 +46,8 @@ use tokio::task::{JoinHandle, JoinSet};
 
 /// Between two looks at what is kept of the past.
 const PRUNE: Duration = Duration::from_secs(60);
+/// Between two looks at what tasks use and who must give way.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Why an agent does not run.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +56,8 @@ pub enum AgentError {
     Config(#[from] ConfigError),
     #[error("{0}")]
     Record(#[from] RecordError),
+    #[error("{0}")]
+    Packages(#[from] PackageError),
     #[error("{what}: {why}")]
     Io { what: String, why: std::io::Error },
     #[error("another agent runs in {0}")]
@@ -68,6 +81,10 @@ struct Local {
     status: Option<Status>,
     /// Asks whether it is well.
     nurse: Option<JoinHandle<()>>,
+    /// Its control group, once it runs in one.
+    group: Option<Group>,
+    /// Ports it listens on that were not given to it.
+    ungiven: BTreeSet<u16>,
 }
 
 impl Drop for Local {
@@ -81,12 +98,14 @@ pub struct Agent {
     machine: MachineSpec,
     folders: Folders,
     life: Life,
-    driver: Arc<dyn Driver>,
-    shim: ShimProgram,
+    preparer: Arc<Preparer>,
     orders: Orders,
     heard: Option<u64>,
     locals: BTreeMap<Attempt, Local>,
     sampler: Sampler,
+    readings: Readings,
+    /// Where tasks are sent to be looked at.
+    watcher: SyncSender<Vec<Watched>>,
     /// Number of the newest report.
     reported: u64,
     news: Arc<Notify>,
@@ -102,15 +121,13 @@ impl Agent {
     ///
     /// # Errors
     /// When the folder cannot be used, another agent uses it, or the machine cannot be described.
-    pub fn open(
-        config: Config,
-        driver: Arc<dyn Driver>,
-        shim: ShimProgram,
-    ) -> Result<Agent, AgentError> {
+    pub fn open(config: Config, shim: ShimProgram) -> Result<Agent, AgentError> {
         let io = |why| AgentError::Io { what: config.data_dir.display().to_string(), why };
         let folders = Folders::open(&config.data_dir).map_err(io)?;
         let lock = alone(&folders)?;
-        let machine = describe(&config)?;
+        let described = describe(&config)?;
+        let mut machine = described.spec.clone();
+        let preparer = Arc::new(preparer(&config, &folders, &mut machine, shim)?);
         let (life, rebooted) = boot::begin(&folders.life())?;
         let orders = match record::read(&folders.orders()) {
             Ok(orders) => orders.unwrap_or_default(),
@@ -124,17 +141,20 @@ impl Agent {
         let orders =
             if rebooted { Orders { epoch: orders.epoch, ..Orders::default() } } else { orders };
         let (told, tells) = mpsc::unbounded_channel();
+        let readings = Readings::default();
+        let watcher = watcher(described, &folders, readings.clone(), told.clone()).map_err(io)?;
         let mut agent = Agent {
             config,
             machine,
             folders,
             life,
-            driver,
-            shim,
+            preparer,
             orders,
             heard: None,
             locals: BTreeMap::new(),
             sampler: Sampler::default(),
+            readings,
+            watcher,
             reported: 0,
             news: Arc::new(Notify::new()),
             told,
@@ -188,10 +208,10 @@ impl Agent {
                 }
             };
             let ended = crate::shim::exit_of(&folder).ok().flatten();
+            let is_alloc = matches!(order.action, Order::Hold { .. });
             if rebooted && ended.is_none() {
                 end(&folder, Cause::Lost("the machine booted again".into()));
             }
-            let is_alloc = matches!(order.action, Order::Hold { .. });
             let mut local = Local::new(order);
             if is_alloc && !rebooted {
                 local.seen.phase = match ended {
@@ -199,7 +219,7 @@ impl Agent {
                     None => Phase::Running(Health::Well),
                 };
             } else {
-                local.requests = Some(self.follow(attempt));
+                local.requests = Some(self.follow(attempt, &local.order));
             }
             if matches!(local.order.action, Order::Stop { .. }) {
                 local.seen.told = Told::Kill;
@@ -207,13 +227,28 @@ impl Agent {
             }
             self.locals.insert(attempt, local);
         }
+        // What has ended took everything down with it, or went with the boot.
+        let lives = |attempt: &&Attempt| {
+            !matches!(crate::shim::exit_of(&self.folders.attempt(**attempt)), Ok(Some(_)))
+        };
+        let kept: BTreeSet<Attempt> = self.locals.keys().filter(lives).copied().collect();
+        self.preparer.groups.sweep(&kept);
+        self.preparer.driver.sweep(&kept.iter().map(ToString::to_string).collect());
         Ok(())
     }
 
-    fn follow(&self, attempt: Attempt) -> mpsc::UnboundedSender<Request> {
+    fn follow(&self, attempt: Attempt, order: &DesiredTask) -> mpsc::UnboundedSender<Request> {
         let (requests, received) = mpsc::unbounded_channel();
         let folder = self.folders.attempt(attempt);
-        tokio::spawn(follow(attempt, folder, self.shim.clone(), received, self.told.clone()));
+        let packages = match &order.action {
+            Order::Run(work) => self.preparer.packages.keep(&work.packages),
+            _ => Default::default(),
+        };
+        let (shim, told) = (self.preparer.shim.clone(), self.told.clone());
+        tokio::spawn(async move {
+            follow(attempt, folder, shim, received, told).await;
+            drop(packages);
+        });
         requests
     }
 
@@ -225,6 +260,7 @@ impl Agent {
         stop: impl Future<Output = Farewell>,
     ) {
         let (line, mut lines) = mpsc::unbounded_channel();
+        self.preparer.packages.reach(&client, &masters);
         let link = Link { client, masters, line, news: self.news.clone() };
         self.settle();
         let mut helpers = JoinSet::new();
@@ -233,12 +269,15 @@ impl Agent {
             helpers.spawn(listen::serve(listener, self.folders.clone()));
         }
         let mut prune = tokio::time::interval(PRUNE);
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tokio::pin!(stop);
         let farewell = loop {
             tokio::select! {
                 Some(line) = lines.recv() => self.on_line(line),
                 Some((attempt, heard)) = self.tells.recv() => self.on_heard(attempt, heard),
                 _ = prune.tick() => self.prune(),
+                _ = look.tick() => self.look(),
                 farewell = &mut stop => break farewell,
             }
         };
@@ -299,9 +338,11 @@ impl Agent {
                 local.status = Some(status);
                 if local.seen.phase == Phase::Preparing {
                     local.seen.phase = Phase::Running(Health::Starting);
+                    self.find_group(attempt);
                     self.watch_health(attempt);
                 }
             }
+            Heard::Found(finding) => self.on_finding(attempt, finding),
             Heard::Health(health) => {
                 if let Phase::Running(before) = &mut local.seen.phase {
                     tracing::info!(task = local.order.name, ?before, ?health, "health");
@@ -312,7 +353,11 @@ impl Agent {
                 tracing::info!(task = local.order.name, attempt = attempt.number, words, "ended");
                 local.seen.phase = Phase::Ended(end);
                 local.requests = None;
+                local.group = None;
                 local.dismiss();
+                if !local.ungiven.is_empty() {
+                    self.say_ungiven();
+                }
             }
         }
         if self.locals.get(&attempt).is_some_and(|local| local.seen.phase != before) {
@@ -322,8 +367,7 @@ impl Agent {
 
     /// From here on the task is asked; one without a check is well because it runs.
     fn watch_health(&mut self, attempt: Attempt) {
-        let directory = self.folders.work(attempt);
-        let launch = record::read::<Launch>(&self.folders.attempt(attempt).join(LAUNCH));
+        let launch = self.launch(attempt);
         let Some(local) = self.locals.get_mut(&attempt) else { return };
         local.dismiss();
         let Phase::Running(health) = &mut local.seen.phase else { return };
@@ -332,20 +376,26 @@ impl Agent {
             *health = Health::Well;
             return;
         };
-        let launch = launch.ok().flatten();
+        let Some(launch) = launch else { return };
+        let container = Room::of(&launch).ok().and_then(|room| room.container);
         let patient = Patient {
             check,
-            identity: launch.as_ref().and_then(|launch| launch.identity),
+            identity: launch.identity,
             started: local.status.as_ref().map_or(0, |status| status.started),
             ports: work.ports.clone(),
-            env: launch.map_or_else(Vec::new, |launch| launch.env),
-            directory,
+            env: launch.env,
+            directory: launch.directory,
+            container: container.map(|(runtime, bundle)| (runtime, bundle.id().clone())),
         };
         let told = self.told.clone();
         local.nurse = Some(tokio::spawn(watch(patient, move |health| {
             // The loop that wanted to hear it may have ended.
             let _ = told.send((attempt, Heard::Health(health)));
         })));
+    }
+
+    fn launch(&self, attempt: Attempt) -> Option<Launch> {
+        record::read(&self.folders.attempt(attempt).join(LAUNCH)).ok().flatten()
     }
 
     /// What may change while a task runs reaches it here.
@@ -407,53 +457,16 @@ impl Agent {
         if local.seen.is_alloc {
             // Empty by now: there is nobody to tell.
             end(&self.folders.attempt(attempt), Cause::Told);
+            if let Some(group) = self.preparer.groups.of_alloc(attempt)
+                && let Err(error) = group.remove()
+            {
+                tracing::warn!(%error, "the group of an alloc stays");
+            }
             local.seen.phase = Phase::Ended(End::Gone);
             self.news.notify_one();
             return;
         }
         local.ask(request);
-    }
-
-    fn start(&mut self, order: DesiredTask, lease_until: Option<u64>) {
-        let attempt = Attempt::of(&order);
-        let mut local = Local::new(order);
-        match self.make_ready(&local.order, lease_until) {
-            Ok(()) if local.seen.is_alloc => local.seen.phase = Phase::Running(Health::Well),
-            Ok(()) => local.requests = Some(self.follow(attempt)),
-            Err(error) => {
-                tracing::error!(task = local.order.name, %error, "cannot be started");
-                let folder = self.folders.attempt(attempt);
-                give_up(&folder, Cause::CouldNotStart(error.to_string()));
-                local.seen.phase = Phase::Ended(End::Failed(ExitClass::CouldNotStart));
-            }
-        }
-        local.seen.lease_until = lease_until;
-        self.locals.insert(attempt, local);
-        self.news.notify_one();
-    }
-
-    fn make_ready(&self, order: &DesiredTask, lease_until: Option<u64>) -> Result<(), StartError> {
-        let folder = self.folders.make(order)?;
-        let Order::Run(work) = &order.action else { return Ok(()) };
-        let attempt = Attempt::of(order);
-        let alloc = work.alloc.and_then(|alloc| {
-            let here =
-                |(attempt, local): &(&Attempt, &Local)| attempt.task == alloc && local.seen.lives();
-            self.locals.iter().find(here).map(|(attempt, _)| self.folders.work(*attempt))
-        });
-        let start = Start {
-            attempt,
-            name: &order.name,
-            machine: self.machine.name.as_str(),
-            work,
-            directory: self.folders.work(attempt),
-            folder: folder.clone(),
-            alloc,
-            lease_until,
-            logs: self.config.log_settings(),
-        };
-        let launch = self.driver.prepare(&start)?;
-        Ok(record::write(&folder.join(LAUNCH), &launch, Keep::Process)?)
     }
 
     fn report(&mut self, hang: bool) -> AgentReport {
@@ -471,22 +484,10 @@ impl Agent {
             orders_digest: self.orders.digest,
             spec: Some(self.machine.clone()),
             tasks: core::report(&seen),
-            packages: None,
+            packages: Some(self.preparer.packages.report()),
             // Rates are averages between hanging polls; news in between would cut them short.
             usage: if hang { self.measure() } else { Vec::new() },
         }
-    }
-
-    fn measure(&mut self) -> Vec<cellwright_api::internal::TaskUsage> {
-        let measured: Vec<Measured> = self
-            .locals
-            .iter()
-            .filter_map(|(attempt, local)| {
-                let shim = local.status.as_ref().filter(|_| local.seen.lives())?.shim;
-                Some(Measured { attempt: *attempt, shim, folder: self.folders.work(*attempt) })
-            })
-            .collect();
-        if measured.is_empty() { Vec::new() } else { self.sampler.sample(&measured, boot::now()) }
     }
 
     /// Beside the loop: what is over may be thousands of folders.
@@ -518,14 +519,6 @@ impl Agent {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-enum StartError {
-    #[error("{0}")]
-    Record(#[from] RecordError),
-    #[error("{0}")]
-    Driver(#[from] DriverError),
-}
-
 impl Local {
     fn new(order: DesiredTask) -> Local {
         let is_alloc = matches!(order.action, Order::Hold { .. });
@@ -535,7 +528,8 @@ impl Local {
         };
         let told = Told::Nothing;
         let seen = Seen { phase: Phase::Preparing, told, is_alloc, alloc, lease_until: None };
-        Local { seen, order, requests: None, status: None, nurse: None }
+        let ungiven = BTreeSet::new();
+        Local { seen, order, requests: None, status: None, nurse: None, group: None, ungiven }
     }
 
     fn dismiss(&mut self) {

@@ -1,14 +1,18 @@
-//! What tasks use, from `/proc`: CPU of everything below the shim, memory that is resident now, and
-//! the bytes in the task's folder. Good enough where there are no control groups; a process that
-//! was born and died between two samples is still counted, in its parent's sum.
+//! What tasks use, for the report. Of those with a control group, from what the watcher read there.
+//! Of others from `/proc`: CPU of everything below the shim, memory that is resident now, and the
+//! bytes in the task's folder. That is good enough; a process that was born and died between two
+//! samples is still counted, in its parent's sum.
 
 use crate::core::Attempt;
 use crate::folder::size;
 use crate::proc::{self, Process};
+use crate::watch::Latest;
 use cellwright_api::internal::TaskUsage;
 use cellwright_cell::resource::Resources;
+use cellwright_isolate::usage::Meter;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Something to measure.
 pub struct Measured {
@@ -21,9 +25,24 @@ pub struct Measured {
 #[derive(Default)]
 pub struct Sampler {
     last: BTreeMap<Attempt, (u64, u64)>,
+    meters: BTreeMap<Attempt, Meter>,
 }
 
 impl Sampler {
+    /// From readings of groups: rates since the last call, memory as its peak since then.
+    pub fn of_groups(&mut self, latest: &BTreeMap<Attempt, Latest>) -> Vec<TaskUsage> {
+        self.meters.retain(|attempt, _| latest.contains_key(attempt));
+        let used = |(attempt, latest): (&Attempt, &Latest)| {
+            let meter = self.meters.entry(*attempt).or_default();
+            let now = Duration::from_millis(latest.at);
+            let used = meter.measure(now, latest.reading, latest.disk)?.now;
+            let ram = used.ram.max(latest.ram_peak);
+            let used = Resources { ram, ..used };
+            Some(TaskUsage { task: attempt.task, attempt: attempt.number, used })
+        };
+        latest.iter().filter_map(used).collect()
+    }
+
     /// Looks at the machine. An attempt's first sample says nothing of rates, so it is not told.
     pub fn sample(&mut self, measured: &[Measured], now: u64) -> Vec<TaskUsage> {
         let all = proc::all();
@@ -67,6 +86,7 @@ fn milli_cores(before: (u64, u64), after: (u64, u64)) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cellwright_isolate::usage::Reading;
 
     #[test]
     fn rates_are_between_samples() {
@@ -75,6 +95,23 @@ mod tests {
         assert_eq!(milli_cores((10, 0), (10, 0)), None);
         // A process left the tree: nothing was used, not less than nothing.
         assert_eq!(milli_cores((10, 0), (5, 1000)), Some(0));
+    }
+
+    #[test]
+    fn groups_are_rates_since_the_last_report_and_peaks_of_memory() {
+        let attempt = Attempt { task: cellwright_cell::id::TaskId(1), number: 2 };
+        let latest = |at, cpu_ms, ram, ram_peak, io| {
+            let cpu = Duration::from_millis(cpu_ms);
+            let reading = Reading { cpu, ram, io, ..Reading::default() };
+            BTreeMap::from([(attempt, Latest { at, reading, disk: 7, ram_peak })])
+        };
+        let mut sampler = Sampler::default();
+        assert_eq!(sampler.of_groups(&latest(1000, 100, 5, 5, 0)), []);
+        let found = sampler.of_groups(&latest(3000, 1100, 5, 9, 4000));
+        assert_eq!(found[0].used, Resources::new(500, 9, 7, 2000));
+        assert_eq!((found[0].task.0, found[0].attempt), (1, 2));
+        // Nothing new was read: nothing is told.
+        assert_eq!(sampler.of_groups(&latest(3000, 1100, 5, 9, 4000)), []);
     }
 
     #[test]

@@ -8,8 +8,10 @@
 use crate::constraint::{AttributeValue, Constraint, MAX_PATTERN, Operator};
 use crate::device::{DeviceRequest, MAX_DEVICES, WHOLE};
 use crate::health::{HealthCheck, Probe};
+use crate::isolation::{HIDDEN, Network, Secret, Volume};
 use crate::label::Labels;
 use crate::machine::MachineSpec;
+use crate::name::Token;
 use crate::named::{NamedAmount, UNBOUNDED};
 use crate::priority::MAX_PRIORITY;
 use crate::reason::Refusal;
@@ -34,6 +36,8 @@ const MIN_PROBE_INTERVAL: u64 = 100;
 pub const MIN_LOG_FILE: u64 = 4096;
 /// Log files of one stream.
 pub const MAX_LOG_FILES: u32 = 100;
+/// Processes and threads of one task: what a kernel has numbers for.
+pub const MAX_PROCESSES: u32 = 1 << 22;
 /// Attributes of one machine.
 pub const MAX_ATTRIBUTES: usize = 512;
 /// Bytes of one label's value.
@@ -157,6 +161,8 @@ fn task(task: &TaskSpec) -> Checked {
     environment("task.env", &task.env)?;
     task_text("task", &task.command, &task.env)?;
     files(&task.files)?;
+    isolation(task)?;
+    secrets(&task.secrets)?;
     span("task.notice", task.notice)?;
     if let Some(length) = task.max_run {
         ensure(length.0 > 0, || bad("task.max_run", 0, "1 ms or more"))?;
@@ -177,6 +183,60 @@ fn files(files: &BTreeMap<String, String>) -> Checked {
         let part = |part: &str| !part.is_empty() && part != "." && part != "..";
         ensure(path.split('/').all(part) && !path.contains('\0'), || {
             bad("task.files (path)", format!("{path:?}"), "relative, as conf/app.toml, without ..")
+        })
+    })
+}
+
+fn isolation(task: &TaskSpec) -> Checked {
+    let asked = &task.isolation;
+    if let Some(root) = &asked.root {
+        let names = || task.packages.iter().map(|package| package.name.as_str());
+        ensure(names().any(|name| name == root.as_str()), || {
+            let list: Vec<&str> = names().collect();
+            bad("task.isolation.root", root, format!("one of task.packages: {}", list.join(", ")))
+        })?;
+    }
+    ensure((1..=MAX_PROCESSES).contains(&asked.processes), || {
+        bad("task.isolation.processes", asked.processes, format!("1 to {MAX_PROCESSES}"))
+    })?;
+    let cores = u64::from(asked.whole_cores);
+    ensure(cores * 1000 <= task.limits.cpu, || {
+        bad("task.isolation.whole_cores", cores, "no more than task.limits.cpu has")
+    })?;
+    let ports = task.static_ports.len() + usize::from(task.ports);
+    ensure(asked.network == Network::Host || ports == 0, || {
+        bad("task.isolation.network", "own", "host for a task that asks for ports")
+    })?;
+    list_length("task.isolation.volumes", asked.volumes.len(), MAX_LIST)?;
+    asked.volumes.iter().try_for_each(volume)
+}
+
+/// Absolute, and nothing in it that leads elsewhere than it reads.
+fn volume(volume: &Volume) -> Checked {
+    let part = |part: &str| !part.is_empty() && part != "." && part != "..";
+    for (field, path) in [("source", &volume.source), ("target", &volume.target)] {
+        let plain = path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(part));
+        ensure(plain && path.len() <= 4096 && !path.contains('\0'), || {
+            let field = format!("task.isolation.volumes.{field}");
+            bad(field, format!("{path:?}"), "absolute, as /srv/data, without ..")
+        })?;
+    }
+    Ok(())
+}
+
+/// Names are those of files. The message never has a value in it.
+fn secrets(secrets: &BTreeMap<Token, Secret>) -> Checked {
+    list_length("task.secrets", secrets.len(), MAX_LIST)?;
+    let bytes: usize = secrets.values().map(|value| value.0.len()).sum();
+    at_most("task.secrets (bytes)", bytes as u64, MAX_TASK_TEXT as u64)?;
+    secrets.iter().try_for_each(|(name, value)| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let fits = name.as_str().bytes().all(plain) && !name.as_str().starts_with('.');
+        ensure(fits, || {
+            bad("task.secrets (name)", name, "letters, digits, `-`, `_` and `.`, no dot first")
+        })?;
+        ensure(value.0 != HIDDEN, || {
+            bad(format!("task.secrets.{name}"), HIDDEN, "the value itself, which is never shown")
         })
     })
 }
@@ -400,6 +460,7 @@ fn alloc_set(spec: &JobSpec) -> Checked {
     let words = spec.task.command.join(" ");
     ensure(spec.task.health.is_none(), || bad("task.health", "a check", nothing))?;
     ensure(spec.task.files.is_empty(), || bad("task.files", spec.task.files.len(), nothing))?;
+    ensure(spec.task.secrets.is_empty(), || bad("task.secrets", spec.task.secrets.len(), nothing))?;
     ensure(spec.task.command.is_empty(), || bad("task.command", words, nothing))?;
     ensure(spec.task.env.is_empty(), || bad("task.env", spec.task.env.len(), nothing))?;
     ensure(spec.task.packages.is_empty(), || {
@@ -612,6 +673,34 @@ mod tests {
         check(|s| s.task.logs = logs(1, 1, 1), "task.logs.file_bytes", "4096 to");
         check(|s| s.task.logs = logs(4096, 0, 1), "task.logs.files", "1 to 100");
         check(|s| s.task.logs = logs(4096, 1, 0), "task.logs.rate", "1 to");
+    }
+
+    #[test]
+    fn isolation_and_secrets() {
+        let root = |s: &mut JobSpec| s.task.isolation.root = Some(token("alpine"));
+        check(root, "task.isolation.root", "one of task.packages");
+        check(|s| s.task.isolation.processes = 0, "task.isolation.processes", "1 to");
+        check(|s| s.task.isolation.whole_cores = 9, "task.isolation.whole_cores", "no more");
+        let own = |ports| {
+            move |s: &mut JobSpec| {
+                s.task.isolation.network = Network::Own;
+                s.task.ports = ports;
+            }
+        };
+        check(own(0), "", "");
+        check(own(1), "task.isolation.network", "host");
+        let volume =
+            |source: &str| Volume { source: source.into(), target: "/data".into(), writable: true };
+        check(|s| s.task.isolation.volumes = vec![volume("/srv/data")], "", "");
+        for path in ["srv", "/", "/srv/../etc", "/srv//x"] {
+            let field = "task.isolation.volumes.source";
+            check(|s| s.task.isolation.volumes = vec![volume(path)], field, "absolute");
+        }
+        let secret =
+            |name: &str, value: &str| BTreeMap::from([(token(name), Secret(value.to_owned()))]);
+        check(|s| s.task.secrets = secret("key.pem", "x"), "", "");
+        check(|s| s.task.secrets = secret("../x", "y"), "task.secrets (name)", "letters");
+        check(|s| s.task.secrets = secret("key", HIDDEN), "task.secrets.key", "the value itself");
     }
 
     #[test]

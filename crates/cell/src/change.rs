@@ -126,6 +126,8 @@ fn shared_fields(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
         ("task.files", a.files != b.files),
         ("task.user", a.user != b.user),
         ("task.logs", a.logs != b.logs),
+        ("task.isolation", a.isolation != b.isolation),
+        ("task.secrets", a.secrets != b.secrets),
     ];
     list.extend(programs.into_iter().filter_map(|(field, differs)| program(field, differs)));
     if a.named != b.named {

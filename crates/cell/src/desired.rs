@@ -9,6 +9,7 @@
 use crate::device::DeviceGrant;
 use crate::health::HealthCheck;
 use crate::id::{MachineId, TaskId};
+use crate::isolation::{Isolation, Secret};
 use crate::name::Token;
 use crate::plan::Victim;
 use crate::priority::{AppClass, Priority};
@@ -74,6 +75,8 @@ pub struct Work {
     pub files: BTreeMap<String, String>,
     pub user: Option<Token>,
     pub logs: Option<LogLimits>,
+    pub isolation: Isolation,
+    pub secrets: BTreeMap<Token, Secret>,
 }
 
 /// What the agent of `machine` must hold, by task. Nothing for a machine the cell does not have.
@@ -123,6 +126,8 @@ fn action(row: &Task, spec: &JobSpec) -> Action {
         files: spec.task.files.clone(),
         user: spec.task.user.clone(),
         logs: spec.task.logs,
+        isolation: spec.task.isolation.clone(),
+        secrets: spec.task.secrets.clone(),
     }))
 }
 

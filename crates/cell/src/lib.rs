@@ -25,6 +25,7 @@ pub mod health;
 pub mod id;
 pub mod index;
 pub mod invariant;
+pub mod isolation;
 pub mod job;
 pub mod label;
 pub mod load;

@@ -9,6 +9,7 @@
 use crate::constraint::Constraint;
 use crate::device::DeviceRequest;
 use crate::health::HealthCheck;
+use crate::isolation::{Isolation, Secret};
 use crate::label::Labels;
 use crate::name::{JobKey, Name, Token};
 use crate::named::NamedAmount;
@@ -89,6 +90,13 @@ pub struct TaskSpec {
     pub user: Option<Token>,
     /// What is kept of each task's output. `None`: as the machine's operator chose.
     pub logs: Option<LogLimits>,
+    /// How it is shut off from its machine and its neighbours.
+    #[serde(default)]
+    pub isolation: Isolation,
+    /// Files by their name in the task's folder of secrets. Their values are never shown: a spec
+    /// that is read has `(hidden)` in their place. Left out: none.
+    #[serde(default)]
+    pub secrets: BTreeMap<Token, Secret>,
 }
 
 /// How much of a task's output its machine keeps, of each of its two streams.
@@ -247,6 +255,14 @@ pub struct JobSpec {
 }
 
 impl JobSpec {
+    /// The spec as it may be shown to people.
+    #[must_use]
+    pub fn shown(&self) -> JobSpec {
+        let mut spec = self.clone();
+        spec.task.secrets.values_mut().for_each(|value| *value = Secret::hidden());
+        spec
+    }
+
     /// Limits of the task at `index`, override applied.
     #[must_use]
     pub fn limits_of(&self, index: u32) -> Resources {

@@ -207,7 +207,7 @@ impl From<AgentError> for Failure {
         let next = match &error {
             AgentError::Config(_) => "correct the configuration and start again",
             AgentError::Occupied(_) => "stop the other agent, or give this one another data_dir",
-            AgentError::Record(_) | AgentError::Io { .. } => {
+            AgentError::Record(_) | AgentError::Io { .. } | AgentError::Packages(_) => {
                 "see whether data_dir can be written and has room, then start again"
             }
         };

@@ -12,10 +12,11 @@ mod server;
 mod style;
 mod table;
 
+use cellwright_agent::shim::enter::ENTER;
 use clap::Parser;
 use commands::Success;
 use failure::Failure;
-use std::path::PathBuf;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -43,8 +44,8 @@ struct Cli {
 /// The one place where exit codes are decided. Wrong usage (2) is clap's.
 fn main() -> ExitCode {
     // Before anything else: there is one shim for every task, and each is to be small.
-    if let Some(folder) = shim_folder() {
-        return cellwright_agent::shim::run(&folder);
+    if let Some(code) = shim() {
+        return code;
     }
     let Cli { reach, command } = Cli::parse();
     match command.run(&reach) {
@@ -63,10 +64,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// `cell shim FOLDER`, which only agents type.
-fn shim_folder() -> Option<PathBuf> {
-    let mut words = std::env::args_os().skip(1);
-    let verb = words.next()?;
-    let folder = words.next()?;
-    (verb == "shim" && words.next().is_none()).then(|| folder.into())
+/// `cell shim FOLDER`, which only agents type, and `cell shim --enter …`, which only shims do.
+fn shim() -> Option<ExitCode> {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match &words[..] {
+        [verb, enter, program @ ..] if verb == "shim" && enter == ENTER => {
+            Some(cellwright_agent::shim::enter::enter(program))
+        }
+        [verb, folder] if verb == "shim" => Some(cellwright_agent::shim::run(folder.as_ref())),
+        _ => None,
+    }
 }

@@ -2,6 +2,8 @@
 
 #[path = "real/agent.rs"]
 mod agent;
+#[path = "real/contain.rs"]
+mod contain;
 #[path = "real/package.rs"]
 mod package;
 mod support;

@@ -302,6 +302,12 @@ impl Cache {
         read.await.unwrap_or(Err(SourceError::Lacks))
     }
 
+    /// The package, if it is here.
+    #[must_use]
+    pub fn held_pin(&self, digest: PackageDigest) -> Option<Pinned> {
+        self.pin(&mut self.shared.lock(), digest)
+    }
+
     fn pin(&self, inner: &mut Inner, digest: PackageDigest) -> Option<Pinned> {
         let held = inner.held.get_mut(&digest)?;
         held.pins += 1;

@@ -225,6 +225,8 @@ fn job(number: u32, count: u32) -> Result<JobSpec, Box<dyn Error>> {
             files: BTreeMap::new(),
             user: None,
             logs: None,
+            isolation: Default::default(),
+            secrets: BTreeMap::new(),
         },
         overrides: BTreeMap::new(),
         constraints: Vec::new(),

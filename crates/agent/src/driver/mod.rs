@@ -1,12 +1,23 @@
-//! How a program is run on this machine. A driver turns an order into what the shim launches; it
-//! says whether it can run here at all, and what it cannot keep a task from.
+//! How a program is run. A driver makes an attempt's folder ready and says what the shim launches;
+//! it says what it cannot keep a task from. Which one an agent has is chosen once, when it starts:
+//! containers where they work, plain processes elsewhere, with the reason for all to see.
 
+pub mod container;
 pub mod process;
+pub mod told;
 
+use crate::config::{Config, ConfigError, DriverChoice};
 use crate::core::Attempt;
+use crate::folder::Folders;
+use crate::groups::Groups;
 use crate::shim::protocol::{Launch, LogSettings};
 use cellwright_cell::desired::Work;
+use cellwright_isolate::cgroup::Group;
+use container::ContainerDriver;
+use process::ProcessDriver;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// What a driver is given for one attempt.
 pub struct Start<'a> {
@@ -21,6 +32,10 @@ pub struct Start<'a> {
     pub directory: PathBuf,
     /// The shared folder of its alloc.
     pub alloc: Option<PathBuf>,
+    /// Names and folders of its packages.
+    pub packages: &'a [(String, PathBuf)],
+    /// Its control group, made, with its limits.
+    pub group: Option<Group>,
     pub lease_until: Option<u64>,
     pub logs: LogSettings,
 }
@@ -32,13 +47,12 @@ pub enum DriverError {
     Cannot { field: &'static str, value: String, allowed: String },
     #[error("{}: {why}", path.display())]
     Io { path: PathBuf, why: std::io::Error },
+    #[error("{0}")]
+    Isolate(#[from] cellwright_isolate::Error),
 }
 
 pub trait Driver: Send + Sync {
     fn name(&self) -> &'static str;
-
-    /// Why it is off on this machine, if it is.
-    fn off(&self) -> Option<String>;
 
     /// What it does not keep tasks from, for people to know.
     fn gaps(&self) -> Vec<String>;
@@ -49,4 +63,44 @@ pub trait Driver: Send + Sync {
     /// # Errors
     /// When this task cannot be run here.
     fn prepare(&self, start: &Start<'_>) -> Result<Launch, DriverError>;
+
+    /// Removes what a crash left of attempts other than these.
+    fn sweep(&self, kept: &BTreeSet<String>);
+}
+
+/// The driver of an agent, and why it is not the one that isolates best.
+#[derive(Clone)]
+pub struct Chosen {
+    pub driver: Arc<dyn Driver>,
+    /// Why there are no containers, if there are none.
+    pub container_off: Option<String>,
+}
+
+/// Picks the driver as the configuration says, or the best that works here.
+///
+/// # Errors
+/// When the configuration insists on containers and they do not work.
+pub fn choose(config: &Config, folders: &Folders, groups: &Groups) -> Result<Chosen, ConfigError> {
+    let plain = |why: String| {
+        let groups_off = groups.off().map(str::to_owned);
+        let driver = Arc::new(ProcessDriver { groups_off });
+        Chosen { driver, container_off: Some(why) }
+    };
+    if config.driver == DriverChoice::Process {
+        return Ok(plain("the configuration says so: driver = \"process\"".into()));
+    }
+    let opened = ContainerDriver::open(config, folders);
+    let opened = opened.and_then(|driver| match groups.off() {
+        None => Ok(driver),
+        Some(why) => Err(format!("no control groups: {why}")),
+    });
+    match opened {
+        Ok(driver) => Ok(Chosen { driver: Arc::new(driver), container_off: None }),
+        Err(why) if config.driver == DriverChoice::Container => Err(ConfigError::Field {
+            field: "driver".into(),
+            value: "container".into(),
+            allowed: format!("process on this machine: {why}"),
+        }),
+        Err(why) => Ok(plain(why)),
+    }
 }

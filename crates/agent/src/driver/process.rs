@@ -1,84 +1,111 @@
-//! The `process` driver: a program as a plain child of its shim. Needs no root and no kernel
-//! features, and keeps tasks from little: they see the machine's files, network and each other.
-//! Limits of memory and CPU are not enforced; all that a task starts is still found and killed with
-//! it, because the shim reaps whatever is below it.
-//!
-//! What the program is told, in its environment and in `ports` beside its folder: who it is, which
-//! ports were given to it, and where it may write.
+//! The `process` driver: a program as a plain child of its shim. Needs no root and no container
+//! runtime, and hides nothing: tasks see the machine's files, network and each other. Where the
+//! agent is root, a task has a control group all the same, with its limits; without, all that a
+//! task starts is still found and killed with it, because the shim reaps whatever is below it.
 
+use super::told::{
+    Ids, Places, check_package_name, environment, find_account, io, logs, open_alloc, remove,
+    write_files, write_ports, write_secrets,
+};
 use super::{Driver, DriverError, Start};
-use crate::shim::protocol::{Launch, LogSettings};
-use cellwright_cell::spec::LogLimits;
-use std::collections::BTreeMap;
+use crate::shim::protocol::Launch;
+use cellwright_cell::isolation::Network;
+use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
 
-/// Of the agent's own environment, what a program may need to find others.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ProcessDriver;
+#[derive(Clone, Debug, Default)]
+pub struct ProcessDriver {
+    /// Why tasks have no control groups, if they have none.
+    pub groups_off: Option<String>,
+}
 
 impl Driver for ProcessDriver {
     fn name(&self) -> &'static str {
         "process"
     }
 
-    fn off(&self) -> Option<String> {
-        None
-    }
-
     fn gaps(&self) -> Vec<String> {
-        vec![
-            "files, network and processes of the machine are not hidden".into(),
-            "limits of memory, CPU and disk are not enforced".into(),
+        let mut gaps = vec![
+            "files, network and processes of the machine are not hidden".to_owned(),
             "ports that were not given can be used".into(),
-        ]
+        ];
+        if let Some(why) = &self.groups_off {
+            gaps.push(format!("limits of memory, CPU and disk are not enforced: {why}"));
+        }
+        gaps
     }
 
     fn prepare(&self, start: &Start<'_>) -> Result<Launch, DriverError> {
-        if let Some(package) = start.work.packages.first() {
-            return Err(DriverError::Cannot {
-                field: "task.packages",
-                value: package.name.to_string(),
-                allowed: "none with the process driver, which has no root of its own".into(),
-            });
-        }
+        refuse_what_takes_a_container(start)?;
         let account = start.work.user.as_ref().map(|user| account(user.as_str())).transpose()?;
         write_files(start, account)?;
-        let ports: Vec<String> = start.work.ports.iter().map(ToString::to_string).collect();
-        let path = start.folder.join("ports");
-        let text: String = ports.iter().map(|port| format!("{port}\n")).collect();
-        fs::write(&path, text).map_err(|why| DriverError::Io { path: path.clone(), why })?;
+        open_alloc(start)?;
+        let places = Places {
+            directory: start.directory.clone(),
+            ports: write_ports(start)?,
+            packages: link_packages(start)?,
+            alloc: start.alloc.clone(),
+            secrets: write_secrets(start, account)?,
+        };
         Ok(Launch {
             name: start.name.to_owned(),
             command: start.work.command.clone(),
-            env: environment(start, &ports, &path.display().to_string()).into_iter().collect(),
+            env: environment(start, &places).into_iter().collect(),
             directory: start.directory.clone(),
             identity: account,
             logs: logs(start),
             lease_until: start.lease_until,
             max_run: start.work.max_run.map(|length| length.0),
+            group: start.group.as_ref().map(|group| group.path().to_string()),
+            container: None,
+            secrets: places.secrets,
         })
     }
+
+    /// A plain process leaves nothing but its folder and its group.
+    fn sweep(&self, _: &BTreeSet<String>) {}
 }
 
-/// A job can have less kept than the machine's operator allows, and not more.
-fn logs(start: &Start<'_>) -> LogSettings {
-    let most = start.logs;
-    start.work.logs.map_or(most, |LogLimits { file_bytes, files, rate }| LogSettings {
-        file_bytes: file_bytes.min(most.file_bytes),
-        files: files.min(most.files),
-        rate: rate.min(most.rate),
-    })
+fn refuse_what_takes_a_container(start: &Start<'_>) -> Result<(), DriverError> {
+    let asked = &start.work.isolation;
+    let volumes: Vec<&str> = asked.volumes.iter().map(|volume| volume.source.as_str()).collect();
+    let own = (asked.network == Network::Own).then(|| "own".to_owned());
+    let wishes = [
+        ("task.isolation.root", asked.root.as_ref().map(ToString::to_string)),
+        ("task.isolation.network", own),
+        ("task.isolation.volumes", (!volumes.is_empty()).then(|| volumes.join(", "))),
+    ];
+    for (field, asked) in wishes {
+        if let Some(value) = asked {
+            let allowed = "none on this machine, whose tasks are plain processes".to_owned();
+            return Err(DriverError::Cannot { field, value, allowed });
+        }
+    }
+    Ok(())
+}
+
+/// The unpacked packages, each under its name, beside the task's folder.
+fn link_packages(start: &Start<'_>) -> Result<PathBuf, DriverError> {
+    let folder = start.folder.join("packages");
+    if start.packages.is_empty() {
+        return Ok(folder);
+    }
+    remove(&folder).map_err(io(&folder))?;
+    fs::create_dir_all(&folder).map_err(io(&folder))?;
+    for (name, unpacked) in start.packages {
+        check_package_name(name)?;
+        let link = folder.join(name);
+        symlink(unpacked, &link).map_err(io(&link))?;
+    }
+    Ok(folder)
 }
 
 /// User and group of an account of this machine. Only root can become another.
-fn account(user: &str) -> Result<(u32, u32), DriverError> {
+fn account(user: &str) -> Result<Ids, DriverError> {
     let path = PathBuf::from("/etc/passwd");
-    let text = fs::read_to_string(&path).map_err(|why| DriverError::Io { path, why })?;
+    let text = fs::read_to_string(&path).map_err(io(&path))?;
     let cannot = |allowed: &str| DriverError::Cannot {
         field: "task.user",
         value: user.to_owned(),
@@ -92,84 +119,12 @@ fn account(user: &str) -> Result<(u32, u32), DriverError> {
     Err(cannot("the agent's own account: an agent that is not root cannot become another"))
 }
 
-fn find_account(passwd: &str, user: &str) -> Option<(u32, u32)> {
-    passwd.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split(':').collect();
-        let [name, _, uid, gid, ..] = fields[..] else { return None };
-        if name != user {
-            return None;
-        }
-        Some((uid.parse().ok()?, gid.parse().ok()?))
-    })
-}
-
-/// Nothing of the task runs yet, so nobody can have laid a trap in the folder.
-fn write_files(start: &Start<'_>, account: Option<(u32, u32)>) -> Result<(), DriverError> {
-    let own = |path: &Path| match account {
-        Some((user, group)) => std::os::unix::fs::chown(path, Some(user), Some(group)),
-        None => Ok(()),
-    };
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        move |why| DriverError::Io { path, why }
-    };
-    own(&start.directory).map_err(io(&start.directory))?;
-    for (name, text) in &start.work.files {
-        let mut folder = start.directory.clone();
-        let (parents, last) = name.rsplit_once('/').unwrap_or(("", name));
-        for part in parents.split('/').filter(|part| !part.is_empty()) {
-            folder.push(part);
-            fs::create_dir_all(&folder).and_then(|()| own(&folder)).map_err(io(&folder))?;
-        }
-        let path = folder.join(last);
-        write_secret(&path, text).and_then(|()| own(&path)).map_err(io(&path))?;
-    }
-    Ok(())
-}
-
-/// For the task's account alone.
-fn write_secret(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())
-}
-
-/// What the cell says, and over it what the owner says.
-fn environment(start: &Start<'_>, ports: &[String], file: &str) -> BTreeMap<String, String> {
-    let mut env = BTreeMap::new();
-    let mut tell = |name: &str, value: &str| env.insert(name.to_owned(), value.to_owned());
-    let mut parts = start.name.split('/');
-    for name in ["CELL_USER", "CELL_JOB", "CELL_INDEX"] {
-        tell(name, parts.next().unwrap_or_default());
-    }
-    let directory = start.directory.display().to_string();
-    tell("PATH", PATH);
-    tell("HOME", &directory);
-    tell("CELL_DIR", &directory);
-    tell("CELL_MACHINE", start.machine);
-    tell("CELL_ATTEMPT", &start.attempt.number.to_string());
-    tell("CELL_PORTS", &ports.join(","));
-    tell("CELL_PORTS_FILE", file);
-    for (number, port) in ports.iter().enumerate() {
-        tell(&format!("CELL_PORT{number}"), port);
-    }
-    if let Some(alloc) = &start.alloc {
-        tell("CELL_ALLOC_DIR", &alloc.display().to_string());
-    }
-    env.extend(start.work.env.clone());
-    env
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn accounts_are_looked_up_by_their_whole_name() {
-        let passwd = "root:x:0:0:root:/:/bin/sh\nbroken\nwww:x:33:34:www:/var:/bin/sh\n";
-        assert_eq!(find_account(passwd, "www"), Some((33, 34)));
-        assert_eq!(find_account(passwd, "ww"), None);
-        assert_eq!(find_account(passwd, "broken"), None);
+    fn an_account_that_is_not_there_is_named() {
         let error = account("no-such-account").unwrap_err().to_string();
         assert!(error.contains("task.user") && error.contains("no-such-account"), "{error}");
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Version of these messages.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Names in an attempt's folder.
 pub const LAUNCH: &str = "launch";
@@ -40,6 +40,28 @@ pub struct Launch {
     /// Killed when it has run for so many milliseconds.
     #[serde(default)]
     pub max_run: Option<u64>,
+    /// The control group it runs in. Absent: none.
+    #[serde(default)]
+    pub group: Option<String>,
+    /// The container it runs in. Absent: it is a plain process.
+    #[serde(default)]
+    pub container: Option<Container>,
+    /// The folder of its secrets, which goes when it ends.
+    #[serde(default)]
+    pub secrets: Option<PathBuf>,
+}
+
+/// A container that is laid out on disk, for the runtime to create and start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Container {
+    pub runtime: PathBuf,
+    /// Where the runtime remembers its containers.
+    pub state: PathBuf,
+    /// Where the containers are laid out.
+    pub run: PathBuf,
+    pub id: String,
+    /// User and group of the program as the machine numbers them.
+    pub owner: (u32, u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +94,13 @@ pub enum Request {
         grace: u64,
     },
     Kill,
+    /// Kill at once, because it is in the way of others or beyond its limits. Since version 2.
+    Condemn {
+        /// What the masters are told. Nothing: that it is gone, through no fault of its own.
+        class: Option<ExitClass>,
+        /// For its owner.
+        why: String,
+    },
     Signal {
         number: i32,
     },
@@ -103,6 +132,11 @@ pub enum Cause {
     LeaseOver,
     RanTooLong,
     CouldNotStart(String),
+    /// The machine could not let it go on.
+    Condemned {
+        class: Option<ExitClass>,
+        why: String,
+    },
     /// Nobody saw it end.
     Lost(String),
 }
@@ -113,23 +147,88 @@ pub struct Exit {
     pub code: Option<i32>,
     pub signal: Option<i32>,
     pub cause: Cause,
+    /// Whether the kernel killed some of it for memory, and whose limit was met.
+    #[serde(default)]
+    pub memory: MemoryEnd,
     /// On the boot clock.
     pub started: Option<u64>,
     pub ended: u64,
+}
+
+/// What memory had to do with an end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryEnd {
+    #[default]
+    Nothing,
+    /// It wanted more than its limit.
+    OwnLimit,
+    /// Somebody else was short of it.
+    Bystander,
 }
 
 impl Exit {
     /// What the masters are told of it.
     #[must_use]
     pub fn end(&self) -> End {
+        let out_of_memory = match self.memory {
+            MemoryEnd::Nothing => None,
+            MemoryEnd::OwnLimit => Some(ExitClass::OutOfMemory),
+            MemoryEnd::Bystander => Some(ExitClass::OutOfMemoryBystander),
+        };
         match (&self.cause, self.code, self.signal) {
+            (Cause::Condemned { class, .. }, _, _) => class.map_or(End::Gone, End::Failed),
             (Cause::Told | Cause::Lost(_), _, _) => End::Gone,
             (Cause::LeaseOver | Cause::RanTooLong, _, _) => End::Failed(ExitClass::TimedOut),
             (Cause::CouldNotStart(_), _, _) => End::Failed(ExitClass::CouldNotStart),
             (Cause::Itself, Some(0), _) => End::Finished,
+            // One whose child was killed for memory may have coped, and then it finished.
+            (Cause::Itself, _, _) if out_of_memory.is_some() => {
+                out_of_memory.map_or(End::Gone, End::Failed)
+            }
             (Cause::Itself, Some(code), _) => End::Failed(ExitClass::Code(code)),
             (Cause::Itself, None, Some(signal)) => End::Failed(ExitClass::Signal(signal)),
             (Cause::Itself, None, None) => End::Gone,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_told_by_its_cause_and_by_what_memory_had_to_do_with_it() {
+        let exit = |cause, code, signal, memory| {
+            Exit { code, signal, cause, memory, started: None, ended: 0 }.end()
+        };
+        let kill = |memory| exit(Cause::Itself, None, Some(9), memory);
+        assert_eq!(kill(MemoryEnd::Nothing), End::Failed(ExitClass::Signal(9)));
+        assert_eq!(kill(MemoryEnd::OwnLimit), End::Failed(ExitClass::OutOfMemory));
+        assert_eq!(kill(MemoryEnd::Bystander), End::Failed(ExitClass::OutOfMemoryBystander));
+        let own = MemoryEnd::OwnLimit;
+        // A shell says so with a code; one that coped without its child finished.
+        assert_eq!(exit(Cause::Itself, Some(137), None, own), End::Failed(ExitClass::OutOfMemory));
+        assert_eq!(exit(Cause::Itself, Some(0), None, own), End::Finished);
+        assert_eq!(exit(Cause::Told, None, Some(9), own), End::Gone);
+        let condemned = |class| Cause::Condemned { class, why: "disk".into() };
+        let over = Some(ExitClass::OverDiskLimit);
+        let none = MemoryEnd::Nothing;
+        assert_eq!(
+            exit(condemned(over), None, Some(9), none),
+            End::Failed(ExitClass::OverDiskLimit)
+        );
+        assert_eq!(exit(condemned(None), None, Some(9), none), End::Gone);
+    }
+
+    #[test]
+    fn what_an_older_agent_wrote_is_read() {
+        let text = r#"{"name": "u/j/0", "command": ["true"], "env": [], "directory": "/",
+            "logs": {"file_bytes": 1, "files": 1, "rate": 1}}"#;
+        let launch: Launch = serde_json::from_str(text).unwrap();
+        assert_eq!((launch.group, launch.container, launch.secrets), (None, None, None));
+        let text = r#"{"code": 3, "signal": null, "cause": "itself", "started": 1, "ended": 2}"#;
+        let exit: Exit = serde_json::from_str(text).unwrap();
+        assert_eq!(exit.end(), End::Failed(ExitClass::Code(3)));
     }
 }

@@ -1,7 +1,8 @@
 //! The loop of a shim: children, requests, clocks. One thread, and nothing that waits but the loop.
 
 use super::log::RotatedLog;
-use super::protocol::{Cause, EXIT, Exit, LOGS, Launch, READY, Request};
+use super::protocol::{Cause, EXIT, Exit, LOGS, Launch, MemoryEnd, READY, Request};
+use super::room::Room;
 use super::task::{Left, Pipes, Task, start};
 use super::{Held, ShimError, io};
 use crate::boot;
@@ -48,20 +49,27 @@ async fn whole(held: Held) -> Result<(), ShimError> {
         .map(|kind| signal(kind).map_err(io("be deaf to signals")));
     let listener = UnixListener::from_std(listener).map_err(io("listen"))?;
     let late = launch.lease_until.is_some_and(|until| until <= boot::now());
-    let exit = match (!late).then(|| start(&launch)) {
-        None => too_late(),
-        Some(Err(why)) => could_not_start(&launch, &why),
-        Some(Ok((task, pipes))) => {
-            let output = keep_output(pipes, &launch)?;
-            say_ready();
-            let exit = run(task, &mut children, listener).await;
-            for pump in output {
-                // Whoever still holds the other end is not of this task.
-                let _ = timeout(DRAIN, pump).await;
+    let (exit, room) = match Room::of(&launch) {
+        Err(why) => (could_not_start(&launch, &why.to_string()), Room::default()),
+        Ok(room) if late => (too_late(), room),
+        Ok(room) => match start(&launch, room) {
+            Err((why, room)) => (could_not_start(&launch, &why.to_string()), room),
+            Ok((task, pipes)) => {
+                let output = keep_output(pipes, &launch)?;
+                say_ready();
+                let (exit, room) = run(task, &mut children, listener).await;
+                for pump in output {
+                    // Whoever still holds the other end is not of this task.
+                    let _ = timeout(DRAIN, pump).await;
+                }
+                (exit, room)
             }
-            exit
-        }
+        },
     };
+    explain(&launch, &exit);
+    for stuck in room.clear() {
+        say(&stuck);
+    }
     while let Err(error) = record::write(Path::new(EXIT), &exit, Keep::PowerCut) {
         say(&format!("the end cannot be written yet: {error}"));
         sleep(WRITE_AGAIN).await;
@@ -70,19 +78,33 @@ async fn whole(held: Held) -> Result<(), ShimError> {
     Ok(())
 }
 
-fn could_not_start(launch: &Launch, why: &std::io::Error) -> Exit {
+fn could_not_start(launch: &Launch, why: &str) -> Exit {
     let program = launch.command.first().map_or("", String::as_str);
-    let text = format!("cannot start {program:?}: {why}");
-    let path = PathBuf::from(LOGS).join("stderr");
-    let now = boot::now();
-    RotatedLog::new(path, launch.logs, now).write(format!("[cell: {text}]\n").as_bytes(), now);
-    let cause = Cause::CouldNotStart(text);
-    Exit { code: None, signal: None, cause, started: None, ended: now }
+    unstarted(Cause::CouldNotStart(format!("cannot start {program:?}: {why}")))
 }
 
 /// Nothing starts that another may have been started for.
 fn too_late() -> Exit {
-    Exit { code: None, signal: None, cause: Cause::LeaseOver, started: None, ended: boot::now() }
+    unstarted(Cause::LeaseOver)
+}
+
+fn unstarted(cause: Cause) -> Exit {
+    let memory = MemoryEnd::Nothing;
+    Exit { code: None, signal: None, cause, memory, started: None, ended: boot::now() }
+}
+
+/// An end that the program itself could not say anything about is told in its log.
+fn explain(launch: &Launch, exit: &Exit) {
+    let text = match (&exit.cause, exit.memory) {
+        (Cause::CouldNotStart(why), _) => why.clone(),
+        (Cause::Condemned { why, .. }, _) => format!("killed: {why}"),
+        (Cause::Itself, MemoryEnd::OwnLimit) => "killed for memory: at its own limit".into(),
+        (Cause::Itself, MemoryEnd::Bystander) => "killed for memory: others were short".into(),
+        _ => return,
+    };
+    let path = PathBuf::from(LOGS).join("stderr");
+    let now = boot::now();
+    RotatedLog::new(path, launch.logs, now).write(format!("[cell: {text}]\n").as_bytes(), now);
 }
 
 /// Into the shim's own log, on a disk that may be full: then it is not said.
@@ -119,11 +141,11 @@ async fn run(
     mut task: Task,
     children: &mut tokio::signal::unix::Signal,
     listener: UnixListener,
-) -> Exit {
+) -> (Exit, Room) {
     let (asks, mut asked) = mpsc::unbounded_channel::<Asked>();
     loop {
         if task.look() == Left::Nothing {
-            return task.exit();
+            return (task.exit(), task.into_room());
         }
         let next = task.next_look();
         let clock = async {
@@ -153,6 +175,7 @@ fn obey(task: &mut Task, request: &Request) {
     match request {
         Request::Stop { grace } => task.stop(*grace),
         Request::Kill => task.stop(0),
+        Request::Condemn { class, why } => task.condemn(*class, why),
         Request::Signal { number } => {
             if let Some(signal) = Signal::from_named_raw(*number) {
                 task.signal(signal);

@@ -1,13 +1,14 @@
 //! The program and everything below it: started once, told to stop, swept away, reaped.
 
-use super::protocol::{Cause, Exit, Launch, Status, VERSION};
+use super::begin::begin;
+use super::protocol::{Cause, Exit, Launch, MemoryEnd, Status, VERSION};
+use super::room::Room;
 use crate::boot;
 use crate::proc::Process;
+use cellwright_cell::task::ExitClass;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 
 /// Between two sweeps of what does not die at once; doubled from one to the next, up to the second.
 const SWEEP_MILLIS: u64 = 20;
@@ -26,9 +27,12 @@ pub struct Pipes {
 
 pub struct Task {
     pid: Pid,
+    room: Room,
     started: u64,
     /// How the program itself ended.
     ended: Option<(Option<i32>, Option<i32>)>,
+    /// What memory had to do with it.
+    memory: MemoryEnd,
     /// Why it is to die, from the first who said so.
     cause: Option<Cause>,
     kill_at: Option<u64>,
@@ -39,39 +43,22 @@ pub struct Task {
     has_children: bool,
 }
 
-/// Starts the program.
+/// Starts the program in its room.
 ///
 /// # Errors
 /// When the system cannot start it; the text is for its owner.
-pub fn start(launch: &Launch) -> io::Result<(Task, Pipes)> {
-    let (program, arguments) = launch
-        .command
-        .split_first()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the command is empty"))?;
-    let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .env_clear()
-        .envs(launch.env.iter().map(|(name, value)| (name, value)))
-        .current_dir(&launch.directory)
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    if let Some((user, group)) = launch.identity {
-        command.uid(user).gid(group);
-    }
-    let mut child = command.spawn()?;
-    let missing = || io::Error::other("the program has no output");
-    let stdout = child.stdout.take().map(OwnedFd::from).ok_or_else(missing)?;
-    let stderr = child.stderr.take().map(OwnedFd::from).ok_or_else(missing)?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| io::Error::other("the program has no number"))?;
+pub fn start(launch: &Launch, room: Room) -> Result<(Task, Pipes), (io::Error, Room)> {
+    let (pid, pipes) = match begin(launch, &room) {
+        Ok(begun) => begun,
+        Err(why) => return Err((why, room)),
+    };
     let started = boot::now();
     let task = Task {
         pid,
+        room,
         started,
         ended: None,
+        memory: MemoryEnd::Nothing,
         cause: None,
         kill_at: None,
         lease_until: launch.lease_until,
@@ -79,7 +66,7 @@ pub fn start(launch: &Launch) -> io::Result<(Task, Pipes)> {
         sweeps: 0,
         has_children: true,
     };
-    Ok((task, Pipes { stdout, stderr }))
+    Ok((task, pipes))
 }
 
 /// Whether something is left.
@@ -112,8 +99,35 @@ impl Task {
             self.cause = Some(Cause::Told);
             if grace > 0 {
                 self.signal(Signal::TERM);
+                if self.is_deaf_to(Signal::TERM) {
+                    self.kill_at = Some(boot::now());
+                }
             }
         }
+    }
+
+    /// Kills it at once, for a reason that its owner is told.
+    pub fn condemn(&mut self, class: Option<ExitClass>, why: &str) {
+        self.reap();
+        if self.ended.is_none() {
+            self.cause.get_or_insert(Cause::Condemned { class, why: why.to_owned() });
+            self.kill_at = Some(boot::now());
+        }
+    }
+
+    /// The first process of a container is spared every signal that it does not handle itself,
+    /// where any other would end. It is to end all the same.
+    fn is_deaf_to(&self, signal: Signal) -> bool {
+        let Some(_) = &self.room.container else { return false };
+        let path = format!("/proc/{}/status", self.pid.as_raw_nonzero());
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let bit = 1u64 << (signal.as_raw() - 1);
+        let has = |key: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(key));
+            let mask = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+            mask.is_some_and(|mask| mask & bit != 0)
+        };
+        !text.is_empty() && !has("SigCgt:") && !has("SigIgn:")
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -170,8 +184,9 @@ impl Task {
         send(&below(), Signal::KILL);
         // Whatever `/proc` did not show of it.
         self.signal(Signal::KILL);
+        let empty = self.room.kill();
         self.reap();
-        if self.ended.is_some() && !self.has_children {
+        if self.ended.is_some() && !self.has_children && empty {
             return Left::Nothing;
         }
         self.sweeps = self.sweeps.saturating_add(1);
@@ -184,12 +199,18 @@ impl Task {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == self.pid => {
                     self.ended = Some((status.exit_status(), status.terminating_signal()));
+                    self.memory = self.room.memory();
                 }
                 Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
                 Ok(None) => return self.has_children = true,
                 Err(_) => return self.has_children = false,
             }
         }
+    }
+
+    /// What stood around the task, to be taken down.
+    pub fn into_room(self) -> Room {
+        self.room
     }
 
     /// The end, once nothing is left.
@@ -199,6 +220,7 @@ impl Task {
             code,
             signal,
             cause: self.cause.clone().unwrap_or(Cause::Itself),
+            memory: self.memory,
             started: Some(self.started),
             ended: boot::now(),
         }

@@ -61,6 +61,8 @@ pub(crate) fn job(job: &str, count: u32, priority: u16) -> JobSpec {
             files: BTreeMap::new(),
             user: None,
             logs: None,
+            isolation: Default::default(),
+            secrets: BTreeMap::new(),
         },
         overrides: BTreeMap::new(),
         constraints: Vec::new(),

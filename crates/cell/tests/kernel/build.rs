@@ -83,6 +83,8 @@ pub fn task(limits: Resources) -> TaskSpec {
         files: BTreeMap::new(),
         user: None,
         logs: None,
+        isolation: Default::default(),
+        secrets: BTreeMap::new(),
     }
 }
 

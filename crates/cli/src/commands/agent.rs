@@ -9,7 +9,6 @@ use crate::reach::Reach;
 use crate::server::{ask, serve, told_to_stop};
 use cellwright_agent::attempt::ShimProgram;
 use cellwright_agent::config::Config;
-use cellwright_agent::driver::process::ProcessDriver;
 use cellwright_agent::identity::Identity;
 use cellwright_agent::main_loop::{Agent as Machine, AgentError, Farewell};
 use cellwright_api::client::{Client, Settings};
@@ -19,7 +18,6 @@ use cellwright_api::internal::PROTOCOL;
 use cellwright_api::tls::Trust;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 const NEXT: &str = "ask for a token: cell token create --agent MACHINE";
 
@@ -148,7 +146,7 @@ impl StartArgs {
 
 /// The agent of this machine, with the drivers this program has.
 pub fn open(config: Config) -> Result<Machine, Failure> {
-    Ok(Machine::open(config, Arc::new(ProcessDriver), ShimProgram::default())?)
+    Ok(Machine::open(config, ShimProgram::default())?)
 }
 
 /// How the agent reaches its masters: by its certificate, or an open one in the clear.

@@ -1,5 +1,5 @@
 //! `cell dev`: a whole cell in one process, for trying things out. An open master on loopback, its
-//! scheduler, and this machine's agent, which runs tasks as plain processes. With `--machines`
+//! scheduler, and this machine's agent, which runs tasks in containers where it can. With `--machines`
 //! there are virtual machines instead: they speak the protocol of real ones and run nothing.
 //!
 //! Stopped by hand, it stops its tasks: nobody wants them left behind after trying things out.
@@ -12,14 +12,14 @@ use super::{Success, agent};
 use crate::failure::Failure;
 use crate::output::print;
 use crate::server::{serve, told_to_stop};
-use cellwright_agent::config::Config as AgentConfig;
+use cellwright_agent::config::{Config as AgentConfig, DriverChoice};
 use cellwright_agent::main_loop::{Agent, AgentError, Farewell};
 use cellwright_api::client::{Client, Settings};
 use cellwright_master::config::Config;
 use cellwright_master::serve::{Access, Running, run_master};
 use cellwright_sim::fleet::Fleet;
 use cellwright_store::Role;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use tokio::sync::oneshot;
@@ -40,6 +40,10 @@ pub struct DevArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=20_000))]
     machines: Option<u32>,
 
+    /// How this machine runs tasks: in containers where they work, else as plain processes
+    #[arg(long, value_enum, default_value = "auto")]
+    driver: Driver,
+
     /// Cores of each virtual machine
     #[arg(long, value_name = "CORES", default_value = "4", value_parser = cores)]
     cpu: u64,
@@ -47,6 +51,13 @@ pub struct DevArgs {
     /// Memory of each virtual machine
     #[arg(long, value_name = "SIZE", default_value = "16GiB", value_parser = size)]
     ram: u64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Driver {
+    Auto,
+    Container,
+    Process,
 }
 
 /// The configuration of this machine's agent.
@@ -81,7 +92,8 @@ impl Machines {
 impl DevArgs {
     /// A master and a scheduler without machines.
     pub fn bare(data_dir: PathBuf, listen: SocketAddr) -> DevArgs {
-        DevArgs { data_dir, listen, machines: Some(0), cpu: 4000, ram: 16 << 30 }
+        let driver = Driver::Auto;
+        DevArgs { data_dir, listen, machines: Some(0), driver, cpu: 4000, ram: 16 << 30 }
     }
 
     pub fn run(self) -> Result<Success, Failure> {
@@ -148,6 +160,11 @@ impl DevArgs {
             .map_err(|source| Failure::Write { what: folder.display().to_string(), source })?;
         let mut config = AgentConfig::parse(AGENT).map_err(AgentError::from)?;
         config.data_dir = folder;
+        config.driver = match self.driver {
+            Driver::Auto => DriverChoice::Auto,
+            Driver::Container => DriverChoice::Container,
+            Driver::Process => DriverChoice::Process,
+        };
         agent::open(config)
     }
 

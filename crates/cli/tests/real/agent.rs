@@ -14,7 +14,9 @@ use tokio::time::timeout;
 /// A cell of one process with this machine's agent.
 fn dev(folder: &Folder) -> (Running, String) {
     let data = folder.path("data");
-    let running = Running::start(&["dev", "--data-dir", &data, "--listen", "127.0.0.1:0"]);
+    // Programs of these tests meet in a folder of the machine, which containers do not see.
+    let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--driver", "process"];
+    let running = Running::start(&args);
     let address = running.address();
     (running, address)
 }
@@ -24,7 +26,7 @@ fn key(job: &str) -> JobKey {
 }
 
 /// Waits until the tasks of the job are as wanted, all of them.
-fn wait(address: &str, job: &str, want: impl Fn(&TaskView) -> bool) -> Vec<TaskView> {
+pub fn wait(address: &str, job: &str, want: impl Fn(&TaskView) -> bool) -> Vec<TaskView> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let key = key(job);
     let mut last = Vec::new();
@@ -44,7 +46,7 @@ fn wait(address: &str, job: &str, want: impl Fn(&TaskView) -> bool) -> Vec<TaskV
     reached.unwrap_or_else(|_| panic!("{job} never came to be as wanted: {last:#?}"))
 }
 
-fn runs(attempt: u32) -> impl Fn(&TaskView) -> bool {
+pub fn runs(attempt: u32) -> impl Fn(&TaskView) -> bool {
     move |task| task.state == TaskState::Running && task.attempt == attempt
 }
 
@@ -60,7 +62,7 @@ fn submit(folder: &Folder, address: &str, job: &str, count: u32, script: &str, m
         "priority": 100,
         "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 },
         "task": {
-            "limits": { "cpu": 10, "ram": 1 << 20 },
+            "limits": { "cpu": 10, "ram": 64 << 20 },
             "command": ["sh", "-c", script],
             "env": { "SHARED": folder.path("") },
             "notice": 5000,
@@ -82,7 +84,7 @@ fn pids(folder: &Folder, name: &str) -> Vec<u32> {
 }
 
 /// One that has ended and waits to be reaped, by whoever inherited it, is not alive.
-fn is_alive(pid: u32) -> bool {
+pub fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X']))
         && !stat.is_empty()
@@ -98,7 +100,7 @@ fn kill(signal: &str, pid: u32) {
     assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
 
-fn make_fifo(path: &str) {
+pub fn make_fifo(path: &str) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
@@ -121,7 +123,7 @@ fn a_program_runs_with_what_it_was_told_and_its_exit_code_is_known() {
         test "$(cat "$CELL_PORTS_FILE")" = "$CELL_PORT0" || exit 5
         cp told "$SHARED/told"; exit 3"#;
     let spec = format!(
-        r#"{{ "task": {{ "limits": {{ "cpu": 10, "ram": 1024 }}, "ports": 1,
+        r#"{{ "task": {{ "limits": {{ "cpu": 10, "ram": 67108864 }}, "ports": 1,
             "command": ["sh", "-c", {}], "env": {{ "SHARED": "{}" }} }} }}"#,
         serde_json::Value::from(script),
         folder.path(""),
@@ -137,7 +139,7 @@ fn a_program_runs_with_what_it_was_told_and_its_exit_code_is_known() {
         "absent",
         1,
         "",
-        r#"{ "task": { "limits": { "cpu": 1, "ram": 1 },
+        r#"{ "task": { "limits": { "cpu": 1, "ram": 67108864 },
         "command": ["/absent/program"] } }"#,
     );
     let could_not = TaskState::Dead(Fate::Failed(ExitClass::CouldNotStart));
@@ -241,7 +243,7 @@ impl Apart {
         let folder = Folder::new();
         let data = folder.path("agent");
         fs::create_dir(&data).unwrap();
-        let config = format!("name = \"m1\"\ndata_dir = {data:?}\n");
+        let config = format!("name = \"m1\"\ndata_dir = {data:?}\ndriver = \"process\"\n");
         fs::write(folder.path("agent.toml"), config).unwrap();
         Apart { folder, address: free_address() }
     }
@@ -354,7 +356,7 @@ fn health_decides_when_a_task_runs_and_whether_it_is_started_again() {
     let (running, address) = dev(&folder);
     let spec = |start_period: u64| {
         let task = serde_json::json!({
-            "limits": { "cpu": 10, "ram": 1024 },
+            "limits": { "cpu": 10, "ram": 64 << 20 },
             "command": ["sh", "-c", "echo $$ >> \"$SHARED/pid\"; exec sleep 1000"],
             "env": { "SHARED": folder.path("") },
             "files": { "conf/wanted": "well" },
@@ -388,7 +390,7 @@ fn output_is_shown_and_followed_to_the_end_and_a_task_that_runs_too_long_is_kill
     make_fifo(&folder.path("go"));
     let (running, address) = dev(&folder);
     let script = r#"echo one; echo problem >&2; read word < "$SHARED/go"; echo two; sleep 1000"#;
-    let task = serde_json::json!({ "limits": { "cpu": 10, "ram": 1024 }, "max_run": 1500,
+    let task = serde_json::json!({ "limits": { "cpu": 10, "ram": 64 << 20 }, "max_run": 1500,
         "command": ["sh", "-c", script], "env": { "SHARED": folder.path("") } });
     let spec = serde_json::json!({ "task": task }).to_string();
     submit(&folder, &address, "talks", 1, script, &spec);

@@ -51,7 +51,7 @@ pub(super) fn job(state: &State, id: JobId) -> Option<JobView> {
         name: row.name.clone(),
         state: row.state,
         version: row.version,
-        spec: row.spec().as_ref().clone(),
+        spec: row.spec().shown(),
         update: row.update.clone(),
         tasks: state.job_load(id).map(counts).unwrap_or_default(),
         waits_for: row.waits_for.and_then(|other| state.job_key(other)),

@@ -180,6 +180,8 @@ pub fn plain(name: &str, count: u32, priority: u16, limits: Resources) -> JobSpe
             files: BTreeMap::new(),
             user: None,
             logs: None,
+            isolation: Default::default(),
+            secrets: BTreeMap::new(),
         },
         overrides: BTreeMap::new(),
         constraints: Vec::new(),

@@ -88,6 +88,8 @@ pub fn job(text: &str, count: u32, size: u64) -> JobSpec {
             files: BTreeMap::new(),
             user: None,
             logs: None,
+            isolation: Default::default(),
+            secrets: BTreeMap::new(),
         },
         overrides: BTreeMap::new(),
         constraints: Vec::new(),

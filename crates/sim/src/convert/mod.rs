@@ -123,6 +123,8 @@ pub fn plain_job(name: Name, count: u32, priority: Priority, limits: Resources) 
             files: BTreeMap::new(),
             user: None,
             logs: None,
+            isolation: Default::default(),
+            secrets: BTreeMap::new(),
         },
         overrides: BTreeMap::new(),
         constraints: Vec::new(),

@@ -1,0 +1,385 @@
+//! The `container` driver: a program in a container of its own, by an OCI runtime. It lays out the
+//! container; the shim has the runtime create and start it, and so is the parent that learns how
+//! it ended.
+//!
+//! What a task sees:
+//!
+//! | path | what |
+//! |---|---|
+//! | `/` | the package that its job names as its root, or the machine's own programs; read-only |
+//! | `/work` | its own folder, where it starts |
+//! | `/packages/NAME` | its other packages, read-only |
+//! | `/alloc` | inside an alloc: the folder that its tasks share |
+//! | `/secrets`, `/ports` | its secrets; the ports it was given |
+//! | `/tmp` | in memory, charged to it |
+//!
+//! Root inside is nobody outside: numbers of users are shifted, unless a task borrows folders of
+//! the machine, whose owners must stay who they are.
+
+use super::told::{
+    Ids, Places, check_package_name, environment, find_account, io, logs, open_alloc, remove,
+    write_files, write_ports, write_secrets,
+};
+use super::{Driver, DriverError, Start};
+use crate::config::Config;
+use crate::folder::Folders;
+use crate::shim::protocol::{Container, Launch};
+use cellwright_cell::isolation::Network as Asked;
+use cellwright_isolate::container::{
+    Bind, Bundle, ContainerId, ContainerSpec, IdRange, Network, Runc, Scratch, User, probe, sweep,
+};
+use cellwright_isolate::mounts;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// Users of containers are these of the machine: beyond what accounts and other tools use.
+const SHIFTED: IdRange = IdRange { first: 0x7000_0000, count: 65_536 };
+/// Who runs a program whose job names nobody.
+const NOBODY: Ids = (65_534, 65_534);
+/// Room in `/tmp`.
+const TMP_BYTES: u64 = 64 << 20;
+/// Below this the runtime itself does not fit in, while it makes the container.
+const LEAST_RAM: u64 = 16 << 20;
+/// Folders of the machine's own programs.
+const PROGRAMS: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+/// What programs look up in `/etc`, and nothing that is secret.
+const LOOKED_UP: [&str; 16] = [
+    "alternatives",
+    "ca-certificates",
+    "group",
+    "hosts",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "nsswitch.conf",
+    "passwd",
+    "pki",
+    "protocols",
+    "resolv.conf",
+    "services",
+    "ssl",
+];
+
+pub struct ContainerDriver {
+    program: PathBuf,
+    /// Where the runtime remembers its containers.
+    state: PathBuf,
+    /// Where the containers' roots are put together.
+    run: PathBuf,
+    /// The lowest layer of roots made of the machine's programs: links such as `bin -> usr/bin`.
+    host_layer: PathBuf,
+    /// Folders that tasks may borrow.
+    volumes: Vec<PathBuf>,
+    /// Whether users can be shifted: a stranger must get to the containers' roots.
+    shifts: bool,
+}
+
+impl ContainerDriver {
+    /// # Errors
+    /// With all the reasons why containers do not work here, in one line.
+    pub fn open(config: &Config, folders: &Folders) -> Result<ContainerDriver, String> {
+        let run = folders.containers();
+        let driver = ContainerDriver {
+            program: config.runtime.clone(),
+            state: run.join("state"),
+            host_layer: run.join("host-layer"),
+            // What is lent is compared with where a path really leads.
+            volumes: config.volumes.iter().filter_map(|path| path.canonicalize().ok()).collect(),
+            shifts: is_open_to_all(&run),
+            run,
+        };
+        let made = fs::DirBuilder::new().recursive(true).mode(0o711).create(&driver.run);
+        made.map_err(|why| format!("{}: {why}", driver.run.display()))?;
+        match probe(&driver.runtime(), &driver.run).why_not() {
+            Some(why) => Err(why),
+            None => driver.lay_host_layer().map(|()| driver).map_err(|error| error.to_string()),
+        }
+    }
+
+    fn runtime(&self) -> Runc {
+        Runc::new(&self.program, &self.state)
+    }
+
+    /// Where `/bin` is a link into `/usr`, so it is in the container.
+    fn lay_host_layer(&self) -> Result<(), DriverError> {
+        let layer = &self.host_layer;
+        mounts::remove_tree(layer)?;
+        fs::create_dir_all(layer).map_err(io(layer))?;
+        let open = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(layer, open).map_err(io(layer))?;
+        for name in PROGRAMS {
+            if let Ok(target) = fs::read_link(Path::new("/").join(name)) {
+                symlink(target, layer.join(name)).map_err(io(layer))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether users are shifted for this task, and who `ids` are on the machine then.
+    fn shifted(&self, start: &Start<'_>, ids: Ids) -> (Option<IdRange>, Ids) {
+        let fits = ids.0 < SHIFTED.count && ids.1 < SHIFTED.count;
+        if !self.shifts || !fits || !start.work.isolation.volumes.is_empty() {
+            return (None, ids);
+        }
+        (Some(SHIFTED), (SHIFTED.first + ids.0, SHIFTED.first + ids.1))
+    }
+
+    fn bundle(&self, start: &Start<'_>) -> Result<Bundle, DriverError> {
+        Ok(Bundle::at(&self.run, &ContainerId::new(&start.attempt.to_string())?))
+    }
+
+    fn spec(
+        &self,
+        start: &Start<'_>,
+        root: Option<&Path>,
+        ids: Ids,
+    ) -> Result<ContainerSpec, DriverError> {
+        let no_group = || DriverError::Cannot {
+            field: "control group",
+            value: "none".into(),
+            allowed: "one for every container".into(),
+        };
+        let group = start.group.as_ref().ok_or_else(no_group)?.path().clone();
+        let layers = vec![root.unwrap_or(&self.host_layer).to_owned()];
+        let mut spec = ContainerSpec::new(start.work.command.clone(), layers, group);
+        spec.user = User { uid: ids.0, gid: ids.1, groups: Vec::new() };
+        spec.hostname = start.name.split('/').skip(1).collect::<Vec<_>>().join("-");
+        spec.scratch = vec![Scratch { target: "/tmp".into(), bytes: TMP_BYTES }];
+        spec.network = match start.work.isolation.network {
+            Asked::Host => Network::Host,
+            Asked::Own => Network::Own,
+        };
+        spec.binds = self.binds(start, root)?;
+        Ok(spec)
+    }
+
+    fn binds(&self, start: &Start<'_>, root: Option<&Path>) -> Result<Vec<Bind>, DriverError> {
+        let bind = |source: PathBuf, target: &str, writable| Bind {
+            source,
+            target: target.into(),
+            writable,
+        };
+        let mut binds = vec![bind(start.directory.clone(), "/work", true)];
+        binds.extend(start.alloc.clone().map(|shared| bind(shared, "/alloc", true)));
+        let is_root =
+            |name: &str| start.work.isolation.root.as_ref().map(|r| r.as_str()) == Some(name);
+        for (name, unpacked) in start.packages.iter().filter(|(name, _)| !is_root(name)) {
+            check_package_name(name)?;
+            binds.push(bind(unpacked.clone(), &format!("/packages/{name}"), false));
+        }
+        for volume in &start.work.isolation.volumes {
+            binds.push(bind(self.lent(&volume.source)?, &volume.target, volume.writable));
+        }
+        if root.is_none() {
+            binds.extend(machines_programs());
+        } else if start.work.isolation.network == Asked::Host {
+            let names = ["/etc/hosts", "/etc/resolv.conf"].into_iter();
+            let there = names.filter(|path| Path::new(path).exists());
+            binds.extend(there.map(|path| bind(path.into(), path, false)));
+        }
+        Ok(binds)
+    }
+
+    /// A folder of the machine that its operator lends to tasks; links in it lead nowhere else.
+    fn lent(&self, source: &str) -> Result<PathBuf, DriverError> {
+        let found = fs::canonicalize(source).map_err(io(Path::new(source)))?;
+        if self.volumes.iter().any(|lent| found.starts_with(lent)) {
+            return Ok(found);
+        }
+        let lent: Vec<String> =
+            self.volumes.iter().map(|path| path.display().to_string()).collect();
+        Err(DriverError::Cannot {
+            field: "task.isolation.volumes.source",
+            value: source.to_owned(),
+            allowed: format!("what this machine's operator lends: [{}]", lent.join(", ")),
+        })
+    }
+}
+
+/// The machine's programs and what they look up.
+fn machines_programs() -> Vec<Bind> {
+    let is_folder = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|about| about.is_dir());
+    let programs = PROGRAMS.iter().map(|name| Path::new("/").join(name)).filter(is_folder);
+    let looked_up =
+        LOOKED_UP.iter().map(|name| Path::new("/etc").join(name)).filter(|path| path.exists());
+    let bind = |path: PathBuf| Bind { source: path.clone(), target: path, writable: false };
+    programs.chain(looked_up).map(bind).collect()
+}
+
+/// User and group inside: an account of the root package, or of the machine.
+fn account(user: Option<&str>, root: Option<&Path>) -> Result<Ids, DriverError> {
+    let Some(user) = user else { return Ok(NOBODY) };
+    // Never through a link of the package's, which could lead anywhere.
+    let list = |root: &Path| {
+        let path = root.join("etc/passwd");
+        let plain = fs::symlink_metadata(&path).is_ok_and(|about| about.is_file());
+        if plain { fs::read_to_string(path).unwrap_or_default() } else { String::new() }
+    };
+    let inside = root.and_then(|root| find_account(&list(root), user));
+    inside.or_else(|| find_account(&list(Path::new("/")), user)).ok_or_else(|| {
+        DriverError::Cannot {
+            field: "task.user",
+            value: user.to_owned(),
+            allowed: "an account of the task's root package or of this machine".into(),
+        }
+    })
+}
+
+/// Whether everybody may pass through all the folders around `path`. The runtime does, as the
+/// container's own root, which is nobody on the machine.
+fn is_open_to_all(path: &Path) -> bool {
+    let passes = |folder: &Path| {
+        fs::metadata(folder).is_ok_and(|about| about.permissions().mode() & 0o001 != 0)
+    };
+    path.ancestors().skip(1).all(passes)
+}
+
+impl Driver for ContainerDriver {
+    fn name(&self) -> &'static str {
+        "container"
+    }
+
+    fn gaps(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn prepare(&self, start: &Start<'_>) -> Result<Launch, DriverError> {
+        let ram = start.work.limits.ram;
+        if ram < LEAST_RAM && !start.work.isolation.slack_ram {
+            return Err(DriverError::Cannot {
+                field: "task.limits.ram",
+                value: ram.to_string(),
+                allowed: format!("{LEAST_RAM} or more in a container"),
+            });
+        }
+        let named = start.work.isolation.root.as_ref();
+        let root = named.and_then(|named| {
+            let found = start.packages.iter().find(|(name, _)| name == named.as_str());
+            found.map(|(_, unpacked)| unpacked.as_path())
+        });
+        let ids = account(start.work.user.as_ref().map(|user| user.as_str()), root)?;
+        let (user_namespace, owner) = self.shifted(start, ids);
+        write_files(start, Some(owner))?;
+        open_alloc(start)?;
+        let ports = write_ports(start)?;
+        let mut spec = self.spec(start, root, ids)?;
+        let secrets = write_secrets(start, Some(owner))?;
+        spec.user_namespace = user_namespace;
+        let file = |source: &Path, target: &str| Bind {
+            source: source.to_owned(),
+            target: target.into(),
+            writable: false,
+        };
+        spec.binds.push(file(&ports, "/ports"));
+        spec.binds.extend(secrets.as_ref().map(|secrets| file(secrets, "/secrets")));
+        let places = Places {
+            directory: "/work".into(),
+            ports: "/ports".into(),
+            packages: "/packages".into(),
+            alloc: start.alloc.as_ref().map(|_| "/alloc".into()),
+            secrets: secrets.as_ref().map(|_| "/secrets".into()),
+        };
+        spec.env = environment(start, &places);
+        spec.cwd.clone_from(&places.directory);
+        let bundle = self.bundle(start)?;
+        if let Err(why) = bundle.prepare(&spec) {
+            // What stays behind is in a folder that root alone can enter.
+            let _ = secrets.as_deref().map(remove);
+            return Err(why.into());
+        }
+        let container = Container {
+            runtime: self.program.clone(),
+            state: self.state.clone(),
+            run: self.run.clone(),
+            id: bundle.id().to_string(),
+            owner,
+        };
+        Ok(Launch {
+            name: start.name.to_owned(),
+            command: spec.command,
+            env: spec.env.into_iter().collect(),
+            directory: spec.cwd,
+            identity: Some(ids),
+            logs: logs(start),
+            lease_until: start.lease_until,
+            max_run: start.work.max_run.map(|length| length.0),
+            group: Some(spec.group.to_string()),
+            container: Some(container),
+            secrets,
+        })
+    }
+
+    fn sweep(&self, kept: &BTreeSet<String>) {
+        let keep = kept.iter().filter_map(|id| ContainerId::new(id).ok()).collect();
+        match sweep(&self.runtime(), &self.run, &keep) {
+            Ok(swept) => {
+                for stuck in swept.stuck {
+                    tracing::error!(stuck, "what was left of a container stays");
+                }
+            }
+            Err(error) => tracing::error!(%error, "containers cannot be listed"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::scratch::Scratch as Folder;
+
+    #[test]
+    fn accounts_are_the_packages_first_and_never_behind_a_link() {
+        let folder = Folder::new();
+        let root = folder.path("root");
+        fs::create_dir_all(root.join("etc")).unwrap();
+        fs::write(root.join("etc/passwd"), "root:x:7:8::/:/bin/sh\nweb:x:33:34::/:\n").unwrap();
+        assert_eq!(account(None, Some(&root)).unwrap(), NOBODY);
+        assert_eq!(account(Some("web"), Some(&root)).unwrap(), (33, 34));
+        assert_eq!(account(Some("root"), Some(&root)).unwrap(), (7, 8));
+        assert_eq!(account(Some("root"), None).unwrap(), (0, 0));
+        let error = account(Some("no-such-account"), Some(&root)).unwrap_err().to_string();
+        assert!(error.contains("task.user: no-such-account"), "{error}");
+        fs::rename(root.join("etc/passwd"), folder.path("elsewhere")).unwrap();
+        symlink(folder.path("elsewhere"), root.join("etc/passwd")).unwrap();
+        // The machine may have an account of that name; it is not this one.
+        assert_ne!(account(Some("root"), Some(&root)).unwrap(), (7, 8));
+    }
+
+    #[test]
+    fn only_what_is_lent_can_be_borrowed() {
+        let folder = Folder::new();
+        let (lent, kept) = (folder.path("lent"), folder.path("kept"));
+        fs::create_dir_all(lent.join("inner")).unwrap();
+        fs::create_dir_all(&kept).unwrap();
+        symlink(&kept, lent.join("way-out")).unwrap();
+        let driver = ContainerDriver {
+            program: "runc".into(),
+            state: folder.path("state"),
+            run: folder.path("run"),
+            host_layer: folder.path("layer"),
+            volumes: vec![lent.canonicalize().unwrap()],
+            shifts: true,
+        };
+        let borrow = |path: PathBuf| driver.lent(path.to_str().unwrap());
+        assert!(borrow(lent.join("inner")).is_ok() && borrow(lent.clone()).is_ok());
+        for path in [kept, lent.join("way-out"), "/etc".into()] {
+            let error = borrow(path.clone()).unwrap_err().to_string();
+            assert!(error.contains("what this machine's operator lends"), "{path:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn roots_behind_a_closed_door_have_no_shifted_users() {
+        let folder = Folder::new();
+        let inner = folder.path("open/inner");
+        fs::create_dir_all(&inner).unwrap();
+        assert!(is_open_to_all(&inner));
+        let closed = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(folder.path("open"), closed).unwrap();
+        assert!(!is_open_to_all(&inner));
+    }
+}

@@ -1,0 +1,224 @@
+//! What every driver gives a program, whatever is around it: who it is, which ports are its own,
+//! where it may write, its files and its secrets.
+
+use super::{DriverError, Start};
+use crate::shim::protocol::LogSettings;
+use cellwright_cell::spec::LogLimits;
+use rustix::fs::statfs;
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+/// Where programs are looked for.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// What the kernel calls a file system in memory.
+const TMPFS: u64 = 0x0102_1994;
+/// Where file systems in memory are found, as a rule.
+const IN_MEMORY: [&str; 2] = ["/run", "/dev/shm"];
+
+/// User and group, as the machine numbers them.
+pub type Ids = (u32, u32);
+
+/// Where a program finds things, in its own view.
+pub struct Places {
+    pub directory: PathBuf,
+    pub ports: PathBuf,
+    pub packages: PathBuf,
+    pub alloc: Option<PathBuf>,
+    pub secrets: Option<PathBuf>,
+}
+
+/// A job can have less kept than the machine's operator allows, and not more.
+pub fn logs(start: &Start<'_>) -> LogSettings {
+    let most = start.logs;
+    start.work.logs.map_or(most, |LogLimits { file_bytes, files, rate }| LogSettings {
+        file_bytes: file_bytes.min(most.file_bytes),
+        files: files.min(most.files),
+        rate: rate.min(most.rate),
+    })
+}
+
+/// User and group of an account in a list of accounts.
+pub fn find_account(passwd: &str, user: &str) -> Option<Ids> {
+    passwd.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, _, uid, gid, ..] = fields[..] else { return None };
+        if name != user {
+            return None;
+        }
+        Some((uid.parse().ok()?, gid.parse().ok()?))
+    })
+}
+
+pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> DriverError {
+    let path = path.to_owned();
+    move |why| DriverError::Io { path, why }
+}
+
+fn own(path: &Path, owner: Option<Ids>) -> std::io::Result<()> {
+    match owner {
+        Some((user, group)) => chown(path, Some(user), Some(group)),
+        None => Ok(()),
+    }
+}
+
+/// Nothing of the task runs yet, so nobody can have laid a trap in the folder.
+pub fn write_files(start: &Start<'_>, owner: Option<Ids>) -> Result<(), DriverError> {
+    own(&start.directory, owner).map_err(io(&start.directory))?;
+    for (name, text) in &start.work.files {
+        let mut folder = start.directory.clone();
+        let (parents, last) = name.rsplit_once('/').unwrap_or(("", name));
+        for part in parents.split('/').filter(|part| !part.is_empty()) {
+            folder.push(part);
+            fs::create_dir_all(&folder).and_then(|()| own(&folder, owner)).map_err(io(&folder))?;
+        }
+        let path = folder.join(last);
+        write_private(&path, text).and_then(|()| own(&path, owner)).map_err(io(&path))?;
+    }
+    Ok(())
+}
+
+/// For the task's account alone.
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())
+}
+
+/// Tasks of several users share the folder of an alloc.
+pub fn open_alloc(start: &Start<'_>) -> Result<(), DriverError> {
+    match &start.alloc {
+        Some(shared) => {
+            let open = fs::Permissions::from_mode(0o1777);
+            fs::set_permissions(shared, open).map_err(io(shared))
+        }
+        None => Ok(()),
+    }
+}
+
+/// One port a line, in a file beside the task's folder.
+pub fn write_ports(start: &Start<'_>) -> Result<PathBuf, DriverError> {
+    let path = start.folder.join("ports");
+    let text: String = start.work.ports.iter().map(|port| format!("{port}\n")).collect();
+    fs::write(&path, text).map_err(io(&path))?;
+    Ok(path)
+}
+
+/// Secrets of the task in a folder of its own, for it alone to read; in memory where the machine
+/// has a file system there, so that they never reach a disk. Nothing when it has none.
+pub fn write_secrets(
+    start: &Start<'_>,
+    owner: Option<Ids>,
+) -> Result<Option<PathBuf>, DriverError> {
+    if start.work.secrets.is_empty() {
+        return Ok(None);
+    }
+    let folder = secrets_folder(start);
+    remove(&folder).map_err(io(&folder))?;
+    let mut maker = fs::DirBuilder::new();
+    maker.recursive(true).mode(0o700).create(&folder).map_err(io(&folder))?;
+    own(&folder, owner).map_err(io(&folder))?;
+    for (name, value) in &start.work.secrets {
+        let path = folder.join(name.as_str());
+        let mut options = OpenOptions::new();
+        let made = options.write(true).create_new(true).mode(0o400).open(&path);
+        made.and_then(|mut file| file.write_all(value.0.as_bytes()))
+            .and_then(|()| own(&path, owner))
+            .map_err(io(&path))?;
+    }
+    Ok(Some(folder))
+}
+
+fn secrets_folder(start: &Start<'_>) -> PathBuf {
+    let in_memory = |place: &&str| {
+        let kind = statfs(*place).map(|about| about.f_type as u64);
+        rustix::process::geteuid().is_root() && kind == Ok(TMPFS)
+    };
+    match IN_MEMORY.into_iter().find(in_memory) {
+        Some(place) => {
+            // Of this agent and this attempt alone, whatever else runs on the machine.
+            let folder = start.folder.to_string_lossy();
+            let name = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(folder.as_bytes()));
+            Path::new(place).join("cellwright-secrets").join(name)
+        }
+        None => start.folder.join("secrets"),
+    }
+}
+
+pub fn remove(folder: &Path) -> std::io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A package's name becomes the name of a folder.
+pub fn check_package_name(name: &str) -> Result<(), DriverError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if name.bytes().all(plain) && !name.starts_with('.') {
+        return Ok(());
+    }
+    Err(DriverError::Cannot {
+        field: "task.packages.name",
+        value: name.to_owned(),
+        allowed: "letters, digits, `-`, `_` and `.`, no dot first".into(),
+    })
+}
+
+/// What the cell says, and over it what the owner says.
+pub fn environment(start: &Start<'_>, places: &Places) -> BTreeMap<String, String> {
+    let ports: Vec<String> = start.work.ports.iter().map(ToString::to_string).collect();
+    let mut env = BTreeMap::new();
+    let mut tell = |name: &str, value: &str| env.insert(name.to_owned(), value.to_owned());
+    let mut parts = start.name.split('/');
+    for name in ["CELL_USER", "CELL_JOB", "CELL_INDEX"] {
+        tell(name, parts.next().unwrap_or_default());
+    }
+    let directory = places.directory.display().to_string();
+    tell("PATH", PATH);
+    tell("HOME", &directory);
+    tell("CELL_DIR", &directory);
+    tell("CELL_MACHINE", start.machine);
+    tell("CELL_ATTEMPT", &start.attempt.number.to_string());
+    tell("CELL_PORTS", &ports.join(","));
+    tell("CELL_PORTS_FILE", &places.ports.display().to_string());
+    for (number, port) in ports.iter().enumerate() {
+        tell(&format!("CELL_PORT{number}"), port);
+    }
+    let packages = (!start.work.packages.is_empty()).then_some(&places.packages);
+    let more = [
+        ("CELL_ALLOC_DIR", places.alloc.as_ref()),
+        ("CELL_PACKAGES", packages),
+        ("CELL_SECRETS", places.secrets.as_ref()),
+    ];
+    for (name, path) in more {
+        if let Some(path) = path {
+            tell(name, &path.display().to_string());
+        }
+    }
+    env.extend(start.work.env.clone());
+    env
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accounts_are_looked_up_by_their_whole_name() {
+        let passwd = "root:x:0:0:root:/:/bin/sh\nbroken\nwww:x:33:34:www:/var:/bin/sh\n";
+        assert_eq!(find_account(passwd, "www"), Some((33, 34)));
+        assert_eq!(find_account(passwd, "ww"), None);
+        assert_eq!(find_account(passwd, "broken"), None);
+    }
+
+    #[test]
+    fn a_package_leads_nowhere_else() {
+        assert!(check_package_name("server-1.2_x").is_ok());
+        for bad in ["..", ".git", "a/b", "/etc"] {
+            assert!(check_package_name(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The loop's part in starting tasks: what is made at once, and what is left to whoever makes them
+//! ready.
+
+use super::{Agent, AgentError, Local};
+use crate::attempt::{Heard, ShimProgram, give_up};
+use crate::config::Config;
+use crate::core::{Attempt, End, Health, Phase};
+use crate::driver;
+use crate::folder::Folders;
+use crate::groups::{Groups, make_alloc};
+use crate::machine::{self, Described};
+use crate::packages::Packages;
+use crate::ready::{Beginning, Preparer};
+use crate::shim::protocol::{Cause, Request};
+use crate::watch::{self, Readings, Watched};
+use cellwright_cell::desired::{Action as Order, DesiredTask};
+use cellwright_cell::machine::MachineSpec;
+use cellwright_cell::task::ExitClass;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use tokio::sync::mpsc;
+
+impl Agent {
+    pub(super) fn start(&mut self, order: DesiredTask, lease_until: Option<u64>) {
+        let attempt = Attempt::of(&order);
+        let mut local = Local::new(order);
+        match self.make_folder(&local.order) {
+            Ok(()) if local.seen.is_alloc => local.seen.phase = Phase::Running(Health::Well),
+            Ok(()) => local.requests = Some(self.begin(&local.order, lease_until)),
+            Err(error) => {
+                tracing::error!(task = local.order.name, error, "cannot be started");
+                give_up(&self.folders.attempt(attempt), Cause::CouldNotStart(error));
+                local.seen.phase = Phase::Ended(End::Failed(ExitClass::CouldNotStart));
+            }
+        }
+        local.seen.lease_until = lease_until;
+        self.locals.insert(attempt, local);
+        self.news.notify_one();
+    }
+
+    fn make_folder(&self, order: &DesiredTask) -> Result<(), String> {
+        self.folders.make(order).map_err(|error| error.to_string())?;
+        let Order::Hold { limits, .. } = &order.action else { return Ok(()) };
+        match self.preparer.groups.of_alloc(Attempt::of(order)) {
+            Some(group) => make_alloc(&group, *limits).map(drop).map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    /// Away from this loop: packages may have to be fetched.
+    fn begin(
+        &self,
+        order: &DesiredTask,
+        lease_until: Option<u64>,
+    ) -> mpsc::UnboundedSender<Request> {
+        let inside = match &order.action {
+            Order::Run(work) => work.alloc,
+            _ => None,
+        };
+        let alloc = inside.and_then(|alloc| {
+            let here =
+                |(attempt, local): &(&Attempt, &Local)| attempt.task == alloc && local.seen.lives();
+            self.locals.iter().find(here).map(|(attempt, _)| *attempt)
+        });
+        let (requests, received) = mpsc::unbounded_channel();
+        let beginning = Beginning { order: order.clone(), lease_until, alloc };
+        let preparer = Arc::clone(&self.preparer);
+        tokio::spawn(preparer.begin(beginning, received, self.told.clone()));
+        requests
+    }
+}
+
+/// How this machine starts tasks; says of it which driver it has, and why not a better one.
+pub(super) fn preparer(
+    config: &Config,
+    folders: &Folders,
+    machine: &mut MachineSpec,
+    shim: ShimProgram,
+) -> Result<Preparer, AgentError> {
+    let groups = Groups::open(folders.root());
+    let chosen = driver::choose(config, folders, &groups)?;
+    let off = chosen.container_off.as_deref();
+    machine::say(machine, machine::DRIVER, Some(chosen.driver.name()));
+    machine::say(machine, machine::CONTAINERS_OFF, off);
+    if let Some(why) = off {
+        tracing::warn!(why, gaps = ?chosen.driver.gaps(), "tasks are plain processes");
+    }
+    let name = machine.name.to_string();
+    let packages = Packages::open(&folders.packages(), config.package_bytes, &name)?;
+    let logs = config.log_settings();
+    let (folders, driver) = (folders.clone(), chosen.driver);
+    Ok(Preparer { folders, groups, driver, packages, shim, machine: name, logs })
+}
+
+pub(super) fn watcher(
+    described: Described,
+    folders: &Folders,
+    readings: Readings,
+    told: mpsc::UnboundedSender<(Attempt, Heard)>,
+) -> std::io::Result<SyncSender<Vec<Watched>>> {
+    let (capacity, cores, data) = (described.usable, described.cores, folders.root().to_owned());
+    watch::start(watch::Machine { capacity, cores, data }, readings, move |attempt, finding| {
+        // The loop that wanted to hear it may have ended.
+        let _ = told.send((attempt, Heard::Found(finding)));
+    })
+}

@@ -1,0 +1,90 @@
+//! The loop's part in watching tasks: what is sent to the watcher, what comes back, and what the
+//! masters are told of it.
+
+use super::{Agent, Local};
+use crate::boot;
+use crate::core::{Attempt, Phase};
+use crate::machine;
+use crate::shim::protocol::Request;
+use crate::shim::room;
+use crate::usage::Measured;
+use crate::watch::{Finding, Watched};
+use cellwright_cell::desired::Action as Order;
+
+impl Agent {
+    pub(super) fn find_group(&mut self, attempt: Attempt) {
+        let path = self.launch(attempt).and_then(|launch| launch.group);
+        let group = path.and_then(|path| room::group(&path).ok());
+        if let Some(local) = self.locals.get_mut(&attempt) {
+            local.group = group;
+        }
+    }
+
+    /// Has the tasks looked at that run in groups. A look that is not over yet is not hurried.
+    pub(super) fn look(&self) {
+        let watched = |(attempt, local): (&Attempt, &Local)| {
+            let (Phase::Running(_), Order::Run(work)) = (local.seen.phase, &local.order.action)
+            else {
+                return None;
+            };
+            Some(Watched {
+                attempt: *attempt,
+                name: local.order.name.clone(),
+                group: local.group.clone()?,
+                folder: self.folders.work(*attempt),
+                class: work.appclass,
+                priority: work.priority,
+                limits: work.limits,
+                isolation: work.isolation.clone(),
+                ports: work.ports.clone(),
+            })
+        };
+        let _ = self.watcher.try_send(self.locals.iter().filter_map(watched).collect());
+    }
+
+    pub(super) fn on_finding(&mut self, attempt: Attempt, finding: Finding) {
+        let Some(local) = self.locals.get_mut(&attempt) else { return };
+        match finding {
+            Finding::Condemned { class, why } => {
+                // Shims of the first version know no reasons.
+                let known = local.status.as_ref().is_some_and(|status| status.version >= 2);
+                local.ask(if known { Request::Condemn { class, why } } else { Request::Kill });
+            }
+            Finding::Ungiven(ports) => {
+                tracing::warn!(task = local.order.name, ?ports, "listens where it was not told to");
+                local.ungiven = ports;
+                self.say_ungiven();
+            }
+        }
+    }
+
+    /// Has everybody know, at the machine, who uses ports that were not given.
+    pub(super) fn say_ungiven(&mut self) {
+        let guilty = |local: &&Local| !local.ungiven.is_empty() && local.seen.lives();
+        let one = |local: &Local| {
+            let ports: Vec<String> = local.ungiven.iter().map(ToString::to_string).collect();
+            format!("{}: {}", local.order.name, ports.join(", "))
+        };
+        let all: Vec<String> = self.locals.values().filter(guilty).map(one).collect();
+        let text = (!all.is_empty()).then(|| all.join("; "));
+        machine::say(&mut self.machine, machine::UNGIVEN_PORTS, text.as_deref());
+        self.news.notify_one();
+    }
+
+    pub(super) fn measure(&mut self) -> Vec<cellwright_api::internal::TaskUsage> {
+        let measured: Vec<Measured> = self
+            .locals
+            .iter()
+            .filter_map(|(attempt, local)| {
+                let is_plain = local.seen.lives() && local.group.is_none();
+                let shim = local.status.as_ref().filter(|_| is_plain)?.shim;
+                Some(Measured { attempt: *attempt, shim, folder: self.folders.work(*attempt) })
+            })
+            .collect();
+        let mut used = self.sampler.of_groups(&self.readings.take());
+        if !measured.is_empty() {
+            used.extend(self.sampler.sample(&measured, boot::now()));
+        }
+        used
+    }
+}

@@ -1,0 +1,157 @@
+//! From an order to a shim: fetches packages, makes the control group, has the driver lay out what
+//! is around the program, and writes down what the shim is to launch. Takes as long as it takes,
+//! away from the agent's loop; a task that is no longer wanted meanwhile is given up.
+//!
+//! Nothing here is needed again after `launch` is written. An agent that dies before finds a folder
+//! without it, in which nothing ever ran, and begins anew.
+
+use crate::attempt::{Heard, ShimProgram, follow, give_up};
+use crate::core::{Attempt, End};
+use crate::driver::{Driver, DriverError, Start};
+use crate::folder::Folders;
+use crate::groups::{Groups, make_task};
+use crate::packages::{Packages, Unpacked};
+use crate::record::{self, Keep, RecordError};
+use crate::shim::protocol::{Cause, LAUNCH, LogSettings, Request};
+use cellwright_cell::desired::{Action as Order, DesiredTask};
+use cellwright_cell::task::ExitClass;
+use cellwright_package::cache::ObtainError;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// What every start needs.
+pub struct Preparer {
+    pub folders: Folders,
+    pub groups: Groups,
+    pub driver: Arc<dyn Driver>,
+    pub packages: Packages,
+    pub shim: ShimProgram,
+    /// The machine's name.
+    pub machine: String,
+    pub logs: LogSettings,
+}
+
+/// One attempt that is to start.
+pub struct Beginning {
+    pub order: DesiredTask,
+    pub lease_until: Option<u64>,
+    /// The alloc that it is to run in.
+    pub alloc: Option<Attempt>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error("{0}")]
+    Record(#[from] RecordError),
+    #[error("{0}")]
+    Driver(#[from] DriverError),
+    #[error("{0}")]
+    Packages(#[from] ObtainError),
+    #[error("making it ready was cut short")]
+    CutShort,
+}
+
+/// How far it came.
+enum Readied {
+    Ready(Unpacked),
+    /// Told to end before it began.
+    Unwanted,
+}
+
+impl Preparer {
+    /// Makes the attempt ready and follows it to its end.
+    pub async fn begin(
+        self: Arc<Preparer>,
+        mut beginning: Beginning,
+        mut requests: mpsc::UnboundedReceiver<Request>,
+        heard: mpsc::UnboundedSender<(Attempt, Heard)>,
+    ) {
+        let attempt = Attempt::of(&beginning.order);
+        let folder = self.folders.attempt(attempt);
+        let (end, cause, words) = match self.make_ready(&mut beginning, &mut requests).await {
+            Ok(Readied::Ready(_packages)) => {
+                // The packages stay as long as the attempt does.
+                return follow(attempt, folder, self.shim.clone(), requests, heard).await;
+            }
+            Ok(Readied::Unwanted) => (End::Gone, Cause::Told, "stopped before it began".into()),
+            Err(error) => {
+                let words = error.to_string();
+                tracing::error!(task = beginning.order.name, words, "cannot be started");
+                let failed = End::Failed(ExitClass::CouldNotStart);
+                (failed, Cause::CouldNotStart(words.clone()), words)
+            }
+        };
+        // Nobody was ever in it.
+        if let Some(group) = self.groups.of_task(attempt, beginning.alloc)
+            && let Err(error) = group.remove()
+        {
+            tracing::warn!(%error, "a group that was not needed stays");
+        }
+        give_up(&folder, cause);
+        // The loop that wanted to hear it may have ended.
+        let _ = heard.send((attempt, Heard::Ended(end, words)));
+    }
+
+    async fn make_ready(
+        self: &Arc<Preparer>,
+        beginning: &mut Beginning,
+        requests: &mut mpsc::UnboundedReceiver<Request>,
+    ) -> Result<Readied, StartError> {
+        let Order::Run(work) = &beginning.order.action else { return Ok(Readied::Unwanted) };
+        let fetch = self.packages.obtain(&work.packages);
+        tokio::pin!(fetch);
+        let packages = loop {
+            tokio::select! {
+                biased;
+                request = requests.recv() => match request {
+                    Some(Request::Lease { until }) => beginning.lease_until = Some(until),
+                    Some(Request::Signal { .. } | Request::Status) => {}
+                    Some(Request::Stop { .. } | Request::Kill | Request::Condemn { .. }) | None => {
+                        return Ok(Readied::Unwanted);
+                    }
+                },
+                fetched = &mut fetch => break fetched?,
+            }
+        };
+        let order = beginning.order.clone();
+        let (lease_until, alloc) = (beginning.lease_until, beginning.alloc);
+        let preparer = Arc::clone(self);
+        let folders = packages.folders();
+        let lay_out = move || preparer.lay_out(&order, lease_until, alloc, &folders);
+        tokio::task::spawn_blocking(lay_out).await.map_err(|_| StartError::CutShort)??;
+        Ok(Readied::Ready(packages))
+    }
+
+    fn lay_out(
+        &self,
+        order: &DesiredTask,
+        lease_until: Option<u64>,
+        alloc: Option<Attempt>,
+        packages: &[(String, std::path::PathBuf)],
+    ) -> Result<(), StartError> {
+        let Order::Run(work) = &order.action else { return Ok(()) };
+        let attempt = Attempt::of(order);
+        let folder = self.folders.attempt(attempt);
+        let group = self.groups.of_task(attempt, alloc);
+        if let Some(group) = &group {
+            let missing = make_task(group, work).map_err(DriverError::from)?;
+            if !missing.is_empty() {
+                tracing::warn!(task = order.name, ?missing, "limits that cannot be enforced");
+            }
+        }
+        let launch = self.driver.prepare(&Start {
+            attempt,
+            name: &order.name,
+            machine: &self.machine,
+            work,
+            directory: self.folders.work(attempt),
+            folder: folder.clone(),
+            alloc: alloc.map(|alloc| self.folders.work(alloc)),
+            packages,
+            group,
+            lease_until,
+            logs: self.logs,
+        })?;
+        Ok(record::write(&folder.join(LAUNCH), &launch, Keep::Process)?)
+    }
+}

@@ -1,0 +1,118 @@
+//! Starting the program, by way of what stands around it: a plain child, a child that waits until
+//! it is in its control group, or a container that the runtime creates and starts. In each case
+//! this process is the parent that hears of the end, and the output comes through its pipes.
+
+use super::enter::{ENTER, GO, SAME};
+use super::protocol::Launch;
+use super::room::Room;
+use super::task::Pipes;
+use cellwright_isolate::cgroup::Group;
+use cellwright_isolate::container::{Bundle, Runc, Runtime, Streams};
+use rustix::fs::fchown;
+use rustix::process::{Gid, Pid, Uid};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+/// The running program itself, even when its file has been replaced since.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// Starts the program.
+///
+/// # Errors
+/// When the system cannot start it; the text is for its owner.
+pub fn begin(launch: &Launch, room: &Room) -> io::Result<(Pid, Pipes)> {
+    match (&room.container, &room.group) {
+        (Some((runtime, bundle)), _) => contained(launch, runtime, bundle),
+        (None, Some(group)) => grouped(launch, group),
+        (None, None) => plain(launch),
+    }
+}
+
+fn program(launch: &Launch) -> io::Result<(&String, &[String])> {
+    let empty = || io::Error::new(io::ErrorKind::InvalidInput, "the command is empty");
+    launch.command.split_first().ok_or_else(empty)
+}
+
+/// What every child gets.
+fn dress(command: &mut Command, launch: &Launch) {
+    command
+        .env_clear()
+        .envs(launch.env.iter().map(|(name, value)| (name, value)))
+        .current_dir(&launch.directory)
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+}
+
+fn plain(launch: &Launch) -> io::Result<(Pid, Pipes)> {
+    let (program, arguments) = program(launch)?;
+    let mut command = Command::new(program);
+    dress(command.args(arguments), launch);
+    command.stdin(Stdio::null());
+    if let Some((user, group)) = launch.identity {
+        command.uid(user).gid(group);
+    }
+    taken(&mut command.spawn()?)
+}
+
+fn grouped(launch: &Launch, group: &Group) -> io::Result<(Pid, Pipes)> {
+    let (program, arguments) = program(launch)?;
+    let (mut line, other_end) = UnixStream::pair()?;
+    let ids = launch.identity.map(|(user, group)| (user.to_string(), group.to_string()));
+    let (user, own_group) = ids.unwrap_or_else(|| (SAME.into(), SAME.into()));
+    let mut command = Command::new(OWN_PROGRAM);
+    command.args(["shim", ENTER, &user, &own_group, program]).args(arguments);
+    dress(&mut command, launch);
+    command.stdin(OwnedFd::from(other_end));
+    let mut child = command.spawn()?;
+    // It holds the other end too.
+    drop(command);
+    let entered = group.add(child.id()).map_err(io::Error::other).and_then(|()| {
+        line.write_all(GO)?;
+        let mut why = String::new();
+        // Ends when the program has started, or its process is gone.
+        line.read_to_string(&mut why)?;
+        if why.is_empty() { Ok(()) } else { Err(io::Error::other(why)) }
+    });
+    if let Err(why) = entered {
+        // It ends by itself when its line is cut; it may be gone already.
+        drop(line);
+        let _ = child.wait();
+        return Err(why);
+    }
+    taken(&mut child)
+}
+
+/// The child's number and output. It is waited for with everything else below this process.
+fn taken(child: &mut Child) -> io::Result<(Pid, Pipes)> {
+    let missing = || io::Error::other("the program has no output");
+    let stdout = child.stdout.take().map(OwnedFd::from).ok_or_else(missing)?;
+    let stderr = child.stderr.take().map(OwnedFd::from).ok_or_else(missing)?;
+    Ok((number(child.id())?, Pipes { stdout, stderr }))
+}
+
+fn number(id: u32) -> io::Result<Pid> {
+    let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| io::Error::other("the program has no number"))
+}
+
+/// Between the two calls the first process is in its group and stands still.
+fn contained(launch: &Launch, runtime: &Runc, bundle: &Bundle) -> io::Result<(Pid, Pipes)> {
+    let (stdout, to_stdout) = io::pipe()?;
+    let (stderr, to_stderr) = io::pipe()?;
+    if let Some(container) = &launch.container {
+        // Programs that open /dev/stdout by its name must own it.
+        let (user, group) = container.owner;
+        for end in [&to_stdout, &to_stderr] {
+            fchown(end, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
+        }
+    }
+    let streams =
+        Streams { stdin: Stdio::null(), stdout: to_stdout.into(), stderr: to_stderr.into() };
+    let pid = runtime.create(bundle, streams).map_err(io::Error::other)?;
+    runtime.start(bundle).map_err(io::Error::other)?;
+    Ok((number(pid)?, Pipes { stdout: stdout.into(), stderr: stderr.into() }))
+}

@@ -1,0 +1,80 @@
+//! What stands around a task on the machine: its control group, its container, its secrets. The
+//! shim takes them down when the task has ended; the agent does, when the shim did not live to.
+
+use super::protocol::{Launch, MemoryEnd};
+use cellwright_isolate::Error;
+use cellwright_isolate::cgroup::{Group, GroupPath, Layout, OomCounts, OomVerdict, Tree};
+use cellwright_isolate::container::{Bundle, ContainerId, Runc, Runtime};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The walls of one task; all of them may be missing.
+#[derive(Debug, Default)]
+pub struct Room {
+    pub group: Option<Group>,
+    pub container: Option<(Runc, Bundle)>,
+    secrets: Option<PathBuf>,
+}
+
+impl Room {
+    /// What `launch` says is around its program, whether it is there or not.
+    ///
+    /// # Errors
+    /// When the machine has no control groups, or a name cannot be one.
+    pub fn of(launch: &Launch) -> Result<Room, Error> {
+        let group = launch.group.as_deref().map(group).transpose()?;
+        let container = match &launch.container {
+            Some(at) => {
+                let bundle = Bundle::at(&at.run, &ContainerId::new(&at.id)?);
+                Some((Runc::new(&at.runtime, &at.state), bundle))
+            }
+            None => None,
+        };
+        Ok(Room { group, container, secrets: launch.secrets.clone() })
+    }
+
+    /// Kills all there is in the group. True when it was seen empty.
+    pub fn kill(&self) -> bool {
+        match &self.group {
+            // Whoever is still there is looked at again by the caller, who has other work too.
+            Some(group) => group.kill(Duration::ZERO).is_ok(),
+            None => true,
+        }
+    }
+
+    /// What memory had to do with what happened to the group so far.
+    pub fn memory(&self) -> MemoryEnd {
+        let usage = self.group.as_ref().and_then(|group| group.usage().ok());
+        match usage.map(|usage| usage.oom.since(OomCounts::default())) {
+            Some(OomVerdict::OwnLimit) => MemoryEnd::OwnLimit,
+            Some(OomVerdict::Bystander) => MemoryEnd::Bystander,
+            Some(OomVerdict::None) | None => MemoryEnd::Nothing,
+        }
+    }
+
+    /// Takes the walls down, once nobody is inside. What does not go is said and left to the next
+    /// start of the agent.
+    pub fn clear(&self) -> Vec<String> {
+        let mut stuck = Vec::new();
+        if let Some((runtime, bundle)) = &self.container {
+            stuck.extend(runtime.delete(bundle.id()).err().map(|error| error.to_string()));
+            stuck.extend(bundle.remove().err().map(|error| error.to_string()));
+        }
+        if let Some(group) = &self.group {
+            stuck.extend(group.remove().err().map(|error| error.to_string()));
+        }
+        if let Some(secrets) = &self.secrets {
+            let removed = crate::driver::told::remove(secrets);
+            stuck.extend(removed.err().map(|why| format!("{}: {why}", secrets.display())));
+        }
+        stuck
+    }
+}
+
+/// A group by its path in the hierarchies.
+///
+/// # Errors
+/// When the machine has no control groups, or the path cannot be one.
+pub fn group(path: &str) -> Result<Group, Error> {
+    Ok(Tree::new(Layout::detect()?, GroupPath::new(path)?).base())
+}

@@ -1,0 +1,453 @@
+//! Looks at every task of the machine once a second, and has those give way who must (B38-B40): reads
+//! what their groups use, asks the policy of the isolation library what is to be done, and does it.
+//! What takes the agent's loop, killing and telling, is handed to it as findings.
+//!
+//! It runs in a thread of its own: reading hundreds of the kernel's files must not delay an order.
+//! A look that takes longer than a second makes the next one late, never two at once.
+
+use crate::core::Attempt;
+use crate::ports;
+use cellwright_cell::id::TaskId;
+use cellwright_cell::isolation::{Isolation, Network};
+use cellwright_cell::priority::{AppClass, Priority};
+use cellwright_cell::resource::{Dimension, Resources};
+use cellwright_cell::task::ExitClass;
+use cellwright_cell::time::Time;
+use cellwright_isolate::Error;
+use cellwright_isolate::cgroup::{BlockDevice, CpuList, Group};
+use cellwright_isolate::control::{
+    Action, Control, KillCause, KillReason, MachineSample, TaskSample,
+};
+use cellwright_isolate::machine::Room;
+use cellwright_isolate::usage::{Meter, Reading, disk_use};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Looks between two that also count files and listening sockets, which cost more.
+const SLOW_ROUNDS: u64 = 5;
+/// Files of a task that are counted: with more, the sum is of these. A task can make files faster
+/// than anybody can count them.
+const MOST_FILES: u64 = 100_000;
+/// Of memory and disk, what is kept free by killing: a fiftieth.
+const KEPT_FREE: u64 = 50;
+
+/// One task to look at.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    pub attempt: Attempt,
+    /// `user/job/index`.
+    pub name: String,
+    pub group: Group,
+    /// Its own folder.
+    pub folder: PathBuf,
+    pub class: AppClass,
+    pub priority: Priority,
+    pub limits: Resources,
+    pub isolation: Isolation,
+    /// The ports it was given.
+    pub ports: Vec<u16>,
+}
+
+/// What the loop has to know or do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// It must end, at once.
+    Condemned { class: Option<ExitClass>, why: String },
+    /// It listens on ports that were not given to it; none when it does no longer.
+    Ungiven(BTreeSet<u16>),
+}
+
+/// What a task used when it was last looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latest {
+    /// On the boot clock.
+    pub at: u64,
+    pub reading: Reading,
+    pub disk: u64,
+    /// Most memory since somebody asked.
+    pub ram_peak: u64,
+}
+
+/// What the watcher has seen, for the report.
+#[derive(Clone, Default)]
+pub struct Readings(Arc<Mutex<BTreeMap<Attempt, Latest>>>);
+
+impl Readings {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Attempt, Latest>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All that was seen; peaks begin anew.
+    #[must_use]
+    pub fn take(&self) -> BTreeMap<Attempt, Latest> {
+        let mut all = self.lock();
+        let taken = all.clone();
+        all.values_mut().for_each(|latest| latest.ram_peak = 0);
+        taken
+    }
+}
+
+/// What is known of the machine.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// What tasks may use in all; a disk rate of 0 is unknown.
+    pub capacity: Resources,
+    pub cores: Vec<CpuList>,
+    /// Where tasks have their folders.
+    pub data: PathBuf,
+}
+
+/// Starts to watch. A list of tasks that is sent is looked at once; `found` hears what came of it.
+/// Ends when the sender is dropped.
+///
+/// # Errors
+/// When the system gives no thread.
+pub fn start(
+    machine: Machine,
+    readings: Readings,
+    found: impl Fn(Attempt, Finding) + Send + 'static,
+) -> std::io::Result<SyncSender<Vec<Watched>>> {
+    let (send, lists): (_, Receiver<Vec<Watched>>) = sync_channel(1);
+    let mut watcher = Watcher::new(machine, readings);
+    std::thread::Builder::new().name("watch".into()).spawn(move || {
+        while let Ok(tasks) = lists.recv() {
+            let findings = watcher.look(crate::boot::now(), &tasks);
+            findings.into_iter().for_each(|(attempt, finding)| found(attempt, finding));
+        }
+    })?;
+    Ok(send)
+}
+
+struct Watcher {
+    machine: Machine,
+    keep: Room,
+    disk: Option<BlockDevice>,
+    control: Control,
+    meters: BTreeMap<Attempt, Meter>,
+    ungiven: BTreeMap<Attempt, BTreeSet<u16>>,
+    readings: Readings,
+    round: u64,
+}
+
+impl Watcher {
+    fn new(machine: Machine, readings: Readings) -> Watcher {
+        let total = |capacity: u64| capacity / KEPT_FREE;
+        let keep = Room {
+            ram_available: total(machine.capacity.ram),
+            disk_free: total(machine.capacity.disk),
+        };
+        let disk = BlockDevice::of(&machine.data).ok().flatten();
+        Watcher {
+            machine,
+            keep,
+            disk,
+            control: Control::default(),
+            meters: BTreeMap::new(),
+            ungiven: BTreeMap::new(),
+            readings,
+            round: 0,
+        }
+    }
+
+    fn look(&mut self, now: u64, tasks: &[Watched]) -> Vec<(Attempt, Finding)> {
+        self.round += 1;
+        self.forget_the_gone(tasks);
+        let samples: Vec<TaskSample> =
+            tasks.iter().filter_map(|task| self.sample(now, task)).collect();
+        let mut findings = match Room::look(&self.machine.data) {
+            Ok(room) => self.share(now, room, &samples, tasks),
+            Err(error) => {
+                tracing::error!(%error, "the machine does not say what is free");
+                Vec::new()
+            }
+        };
+        if self.round % SLOW_ROUNDS == 0 {
+            findings.extend(self.look_at_ports(tasks));
+        }
+        findings
+    }
+
+    fn forget_the_gone(&mut self, tasks: &[Watched]) {
+        let there: BTreeSet<Attempt> = tasks.iter().map(|task| task.attempt).collect();
+        self.meters.retain(|attempt, _| there.contains(attempt));
+        self.ungiven.retain(|attempt, _| there.contains(attempt));
+        self.readings.lock().retain(|attempt, _| there.contains(attempt));
+    }
+
+    /// Nothing at the first look, which gives no rates, and for a group that is gone by now.
+    fn sample(&mut self, now: u64, task: &Watched) -> Option<TaskSample> {
+        if !self.meters.contains_key(&task.attempt) {
+            self.set_free(task);
+        }
+        let usage = task.group.usage().ok()?;
+        let reading = Reading::of_group(&usage);
+        let disk = self.disk_of(task);
+        let latest = Latest { at: now, reading, disk, ram_peak: reading.ram };
+        self.readings
+            .lock()
+            .entry(task.attempt)
+            .and_modify(|old| {
+                *old = Latest { ram_peak: old.ram_peak.max(reading.ram), ..latest };
+            })
+            .or_insert(latest);
+        let meter = self.meters.entry(task.attempt).or_default();
+        let used = meter.measure(Duration::from_millis(now), reading, disk)?;
+        Some(TaskSample {
+            task: task.attempt.task,
+            class: task.class,
+            priority: task.priority,
+            limits: task.limits,
+            reservation: task.limits,
+            used: used.now,
+            cpu_wanting: used.cpu_wanting,
+            whole_cores: task.isolation.whole_cores,
+            slack_cpu: task.isolation.slack_cpu,
+            slack_ram: task.isolation.slack_ram,
+        })
+    }
+
+    /// What an earlier agent decided about a task is not known any more, so it is undone.
+    fn set_free(&self, task: &Watched) {
+        let own = (!task.isolation.slack_cpu).then_some(task.limits.cpu.max(1));
+        let cpus = self.machine.cores.iter().flat_map(|core| core.as_slice().iter().copied());
+        let all = CpuList::new(cpus.collect());
+        tell(task, task.group.set_cpu_cap(own));
+        tell(task, task.group.set_cpus(&all));
+        if let Some(disk) = self.disk {
+            tell(task, task.group.set_io_cap(disk, None));
+        }
+    }
+
+    /// Counted at every few looks, a share of the tasks at each.
+    fn disk_of(&self, task: &Watched) -> u64 {
+        let last = self.readings.lock().get(&task.attempt).map(|latest| latest.disk);
+        let due = (self.round + u64::from(task.attempt.task.0)) % SLOW_ROUNDS == 0;
+        match last {
+            Some(last) if !due => last,
+            last => disk_use(&task.folder, MOST_FILES).map_or(last.unwrap_or(0), |used| used.bytes),
+        }
+    }
+
+    fn share(
+        &mut self,
+        now: u64,
+        room: Room,
+        samples: &[TaskSample],
+        tasks: &[Watched],
+    ) -> Vec<(Attempt, Finding)> {
+        let machine = MachineSample {
+            capacity: self.machine.capacity,
+            room,
+            keep: self.keep,
+            cores: self.machine.cores.clone(),
+        };
+        let by_task: BTreeMap<TaskId, &Watched> =
+            tasks.iter().map(|task| (task.attempt.task, task)).collect();
+        let mut findings = Vec::new();
+        for action in self.control.step(Time(now), &machine, samples) {
+            findings.extend(self.carry_out(action, &by_task));
+        }
+        findings
+    }
+
+    fn carry_out(
+        &self,
+        action: Action,
+        tasks: &BTreeMap<TaskId, &Watched>,
+    ) -> Option<(Attempt, Finding)> {
+        let of = |task: TaskId| tasks.get(&task).copied();
+        match action {
+            Action::Cap { task, dimension, cap, why } => {
+                let task = of(task)?;
+                tracing::info!(task = task.name, %dimension, ?cap, ?why, "capped");
+                match (dimension, self.disk) {
+                    (Dimension::Cpu, _) => tell(task, task.group.set_cpu_cap(cap)),
+                    (Dimension::DiskRate, Some(disk)) => {
+                        tell(task, task.group.set_io_cap(disk, cap));
+                    }
+                    _ => {}
+                }
+            }
+            Action::RunOn { task, cpus } => {
+                let task = of(task)?;
+                tell(task, task.group.set_cpus(&cpus));
+            }
+            Action::SizeMemory { task, protect, throttle } => {
+                let task = of(task)?;
+                tell(task, task.group.set_memory_soft(protect, throttle));
+            }
+            Action::NoCores { task, asked, free } => {
+                let task = &of(task)?.name;
+                tracing::warn!(task, asked, free, "fewer cores are free than it reserved");
+            }
+            Action::AskForRelief { dimension, since } => {
+                tracing::warn!(%dimension, ?since, "short for a minute, and cannot help itself");
+            }
+            Action::Kill { task, reason } => {
+                let name = |task: TaskId| of(task).map_or_else(String::new, |of| of.name.clone());
+                let why = reason.describe(name);
+                let (task, class) = (of(task)?, class(&reason));
+                tracing::warn!(task = task.name, why, "killed");
+                return Some((task.attempt, Finding::Condemned { class, why }));
+            }
+        }
+        None
+    }
+
+    /// Says what has changed.
+    fn look_at_ports(&mut self, tasks: &[Watched]) -> Vec<(Attempt, Finding)> {
+        let listening = ports::listening();
+        let mut findings = Vec::new();
+        for task in tasks.iter().filter(|task| task.isolation.network == Network::Host) {
+            let processes = task.group.processes().unwrap_or_default();
+            let now = ports::ungiven(&processes, &listening, &task.ports);
+            let before = self.ungiven.get(&task.attempt).cloned().unwrap_or_default();
+            if now != before {
+                self.ungiven.insert(task.attempt, now.clone());
+                findings.push((task.attempt, Finding::Ungiven(now)));
+            }
+        }
+        findings
+    }
+}
+
+/// A setting that the kernel refuses is said; the task goes on without it. What the machine has no
+/// controller for was said when the task started.
+fn tell(task: &Watched, done: Result<(), Error>) {
+    match done {
+        Ok(()) | Err(Error::NoController(_)) => {}
+        Err(_) if !task.group.exists() => {}
+        Err(error) => tracing::warn!(task = task.name, %error, "cannot be set"),
+    }
+}
+
+/// What the masters are told of a kill. Space that others lack is nobody's failure.
+fn class(reason: &KillReason) -> Option<ExitClass> {
+    match (reason.dimension, reason.cause) {
+        (Dimension::Disk, KillCause::OverLimit { .. }) => Some(ExitClass::OverDiskLimit),
+        (Dimension::Disk, KillCause::Shortage { .. }) => None,
+        (_, KillCause::OverLimit { .. }) => Some(ExitClass::OutOfMemory),
+        (_, KillCause::Shortage { .. }) => Some(ExitClass::OutOfMemoryBystander),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::scratch::Scratch;
+    use crate::groups::{Groups, base_name};
+    use std::fs;
+
+    /// Two tasks with groups of their own; nothing where groups cannot be made.
+    struct Lab {
+        folder: Scratch,
+        groups: Groups,
+        tasks: Vec<Watched>,
+    }
+
+    impl Lab {
+        fn open() -> Option<Lab> {
+            let folder = Scratch::new();
+            let groups = Groups::open(&folder.path(""));
+            let mut tasks = Vec::new();
+            for (number, class) in [(1, AppClass::LatencySensitive), (2, AppClass::Batch)] {
+                let attempt = Attempt { task: TaskId(number), number: 1 };
+                let Some(group) = groups.of_task(attempt, None) else {
+                    println!("skipped: {}", groups.off().unwrap_or_default());
+                    return None;
+                };
+                group.create().unwrap();
+                tasks.push(Watched {
+                    attempt,
+                    name: format!("u/j{number}/0"),
+                    group,
+                    folder: folder.path(&number.to_string()),
+                    class,
+                    priority: Priority(if number == 1 { 200 } else { 100 }),
+                    limits: Resources::new(2000, 1 << 30, 0, 0),
+                    isolation: Isolation::default(),
+                    ports: Vec::new(),
+                });
+                fs::create_dir_all(&tasks.last()?.folder).unwrap();
+            }
+            Some(Lab { folder, groups, tasks })
+        }
+
+        fn watcher(&self) -> Watcher {
+            let capacity = Resources::new(2000, 1 << 30, 1 << 30, 0);
+            let cores = vec![CpuList::new(vec![0])];
+            let machine = Machine { capacity, cores, data: self.folder.path("") };
+            Watcher::new(machine, Readings::default())
+        }
+
+        /// Microseconds of CPU in a tenth of a second that the kernel lets a task have.
+        fn cap(&self, task: usize) -> Option<u64> {
+            let name = format!("task-{}", self.tasks[task].attempt);
+            let base = base_name(&self.folder.path(""));
+            let read = |place: &str, file: &str| {
+                fs::read_to_string(format!("/sys/fs/cgroup/{place}{base}/{name}/{file}")).ok()
+            };
+            let text = read("cpu/", "cpu.cfs_quota_us").or_else(|| read("", "cpu.max"))?;
+            text.split_whitespace().next()?.parse().ok()
+        }
+    }
+
+    impl Drop for Lab {
+        fn drop(&mut self) {
+            self.groups.sweep(&BTreeSet::new());
+        }
+    }
+
+    fn sample(task: &Watched, cpu: u64, cpu_wanting: u64) -> TaskSample {
+        TaskSample {
+            task: task.attempt.task,
+            class: task.class,
+            priority: task.priority,
+            limits: task.limits,
+            reservation: task.limits,
+            used: Resources::new(cpu, 1 << 20, 0, 0),
+            cpu_wanting: Some(cpu_wanting),
+            whole_cores: 0,
+            slack_cpu: true,
+            slack_ram: false,
+        }
+    }
+
+    #[test]
+    fn batch_is_held_back_while_others_go_short_and_let_go_by_the_next_agent() {
+        let Some(lab) = Lab::open() else { return };
+        let mut watcher = lab.watcher();
+        let room = Room { ram_available: 1 << 30, disk_free: 1 << 30 };
+        let crowded = [sample(&lab.tasks[0], 900, 500), sample(&lab.tasks[1], 1100, 0)];
+        assert_eq!(watcher.share(1000, room, &crowded, &lab.tasks), []);
+        let cap = lab.cap(1).expect("batch is capped");
+        assert!((1..110_000).contains(&cap), "{cap}");
+        assert_eq!(lab.cap(0).filter(|cap| *cap < u64::MAX), None, "within its limit");
+        // An agent that comes back knows nothing of the cap, and so must lift it.
+        lab.watcher().look(2000, &lab.tasks);
+        assert_eq!(lab.cap(1), None);
+    }
+
+    #[test]
+    fn whoever_is_over_its_limit_of_disk_is_condemned_and_readings_are_kept() {
+        let Some(mut lab) = Lab::open() else { return };
+        lab.tasks[1].limits.disk = 4096;
+        fs::write(lab.tasks[1].folder.join("big"), vec![1; 64 << 10]).unwrap();
+        let mut watcher = lab.watcher();
+        watcher.look(1000, &lab.tasks);
+        let found = watcher.look(2000, &lab.tasks);
+        let [(attempt, Finding::Condemned { class, why })] = &found[..] else {
+            panic!("{found:?}")
+        };
+        assert_eq!((*attempt, *class), (lab.tasks[1].attempt, Some(ExitClass::OverDiskLimit)));
+        assert!(why.starts_with("disk: used "), "{why}");
+        let kept = watcher.readings.take();
+        assert_eq!(kept.len(), 2);
+        assert!(kept[attempt].disk >= 64 << 10 && kept[attempt].at == 2000, "{kept:?}");
+        watcher.look(3000, &lab.tasks[..1]);
+        assert_eq!(watcher.readings.take().len(), 1);
+    }
+}

@@ -1,0 +1,335 @@
+//! Tasks in containers and groups by the real binary: what they see, what they may use, how they
+//! end, and that nothing of them is left. They need root and a container runtime, and say that they
+//! are skipped where those are missing.
+
+use crate::agent::{is_alive, make_fifo, runs, wait};
+use crate::support::{Folder, Running, free_address, json, said};
+use cellwright_agent::groups::base_name;
+use cellwright_api::types::TaskView;
+use cellwright_cell::task::{ExitClass, Fate, TaskState};
+use serde_json::{Value, json as value};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Whether containers can be tried here.
+fn can(test: &str) -> bool {
+    let root = fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0);
+    let runtime = Command::new("runc").arg("--version").output().is_ok();
+    if !(root && runtime) {
+        println!("skipped {test}: needs root and runc");
+    }
+    root && runtime
+}
+
+/// A cell of one process whose machine runs tasks as `driver` says.
+struct Lab {
+    folder: Folder,
+    address: String,
+    running: Option<Running>,
+}
+
+impl Lab {
+    fn open(driver: &str) -> Lab {
+        let folder = Folder::new();
+        let data = folder.path("data");
+        let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--driver", driver];
+        let running = Running::start(&args);
+        let address = running.address();
+        Lab { folder, address, running: Some(running) }
+    }
+
+    /// Submits a job of one task that runs `script` once; `more` is merged into its `task`.
+    fn run(&self, job: &str, script: &str, more: Value) {
+        submit(&self.folder, &self.address, job, script, &more);
+    }
+
+    fn ends(&self, job: &str) -> TaskState {
+        ended(&self.address, job)
+    }
+
+    fn log(&self, job: &str, stream: &[&str]) -> String {
+        let name = format!("dev/{job}/0");
+        said(&[&["--master", &self.address, "logs", &name][..], stream].concat())
+    }
+
+    /// Folders of control groups that this cell's machine still has.
+    fn groups(&self) -> Vec<PathBuf> {
+        let data = self.folder.0.join("data/agent").canonicalize().unwrap();
+        let base = base_name(&data);
+        let mut found = Vec::new();
+        let mounts = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(|at| Path::new(at).join(&base));
+        for entry in mounts.iter().flat_map(fs::read_dir).flatten().flatten() {
+            if entry.path().is_dir() {
+                found.push(entry.path());
+            }
+        }
+        found
+    }
+
+    fn stop(mut self) {
+        if let Some(running) = self.running.take() {
+            running.stop();
+        }
+        assert_eq!(self.groups(), Vec::<PathBuf>::new(), "groups are left");
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(&self.folder.path("")), "mounts are left:\n{mounts}");
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // A test that failed half-way leaves no tasks behind: told to stop, the cell stops them.
+        if let Some(running) = self.running.take() {
+            let _ = Command::new("kill").args(["-TERM", &running.pid().to_string()]).status();
+            running.ended();
+        }
+    }
+}
+
+fn submit(folder: &Folder, address: &str, job: &str, script: &str, more: &Value) {
+    let mut task = value!({
+        "limits": { "cpu": 100, "ram": 64 << 20 },
+        "command": ["sh", "-c", script],
+        "notice": 60000,
+    });
+    for (name, value) in more.as_object().expect("an object") {
+        task[name] = value.clone();
+    }
+    let once = value!({ "max_failures": 0, "backoff": 1, "backoff_max": 1 });
+    let spec = value!({ "name": job, "priority": 100, "restart": once, "task": task });
+    let file = folder.path(&format!("{job}.json"));
+    fs::write(&file, spec.to_string()).unwrap();
+    said(&["--master", address, "job", "run", &file]);
+}
+
+fn ended(address: &str, job: &str) -> TaskState {
+    wait(address, job, |task| matches!(task.state, TaskState::Dead(_)))[0].state
+}
+
+fn failed(exit: ExitClass) -> TaskState {
+    TaskState::Dead(Fate::Failed(exit))
+}
+
+#[test]
+fn root_in_a_container_sees_what_it_was_given_and_not_the_machine() {
+    if !can("given") {
+        return;
+    }
+    let lab = Lab::open("container");
+    let folder = lab.folder.0.join("server");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("data"), "packed").unwrap();
+    let push = ["--master", &lab.address, "package", "push", folder.to_str().unwrap(), "--name"];
+    let pushed = json(&[&push[..], &["server", "-o", "json"]].concat());
+    let package = value!({
+        "name": "server", "digest": pushed["digest"], "bytes": pushed["bytes"]
+    });
+    let script = format!(
+        r#"echo "$(id -u) $$ $(pwd) $CELL_DIR $HOME $(hostname)"; cat conf/app; echo
+        test "$(cat $CELL_PORTS_FILE)" = "$CELL_PORT0" && echo ports
+        cat $CELL_PACKAGES/server/data; echo
+        cat $CELL_SECRETS/key; stat -c ' %a %u' $CELL_SECRETS/key
+        ls /proc | grep -c '^[0-9]' | tr '1-5' y
+        echo w > kept && cat kept; echo t > /tmp/t && cat /tmp/t
+        test -e {} && echo sees the machine
+        (echo x > /usr/x) 2> /dev/null && echo wrote
+        (echo x > $CELL_PACKAGES/server/data) 2> /dev/null && echo wrote
+        cat /etc/shadow 2> /dev/null && echo shadow
+        mount -t tmpfs x /tmp 2> /dev/null && echo mounted
+        exit 3"#,
+        lab.folder.path("data")
+    );
+    let more = value!({
+        "user": "root", "ports": 1, "packages": [package],
+        "files": { "conf/app": "setting" }, "secrets": { "key": "rosebud" },
+    });
+    lab.run("given", &script, more);
+    let state = lab.ends("given");
+    let said_all = lab.log("given", &[]);
+    assert_eq!(state, failed(ExitClass::Code(3)), "{said_all}{}", lab.log("given", &["--stderr"]));
+    let want = "0 1 /work /work /work given-0\nsetting\nports\npacked\nrosebud 400 0\ny\nw\nt\n";
+    assert_eq!(said_all, want);
+    let shown = said(&["--master", &lab.address, "job", "status", "dev/given", "-o", "json"]);
+    assert!(shown.contains("(hidden)") && !shown.contains("rosebud"), "{shown}");
+    lab.stop();
+}
+
+#[test]
+fn a_package_is_the_root_and_an_own_network_has_nothing() {
+    if !can("root") {
+        return;
+    }
+    let lab = Lab::open("container");
+    let root = lab.folder.0.join("root");
+    fs::create_dir_all(root.join("bin")).unwrap();
+    fs::copy("/bin/busybox", root.join("bin/busybox")).expect("busybox is there");
+    fs::set_permissions(root.join("bin/busybox"), fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("busybox", root.join("bin/sh")).unwrap();
+    let push = ["--master", &lab.address, "package", "push", root.to_str().unwrap(), "--name"];
+    let pushed = json(&[&push[..], &["small", "-o", "json"]].concat());
+    let more = value!({
+        "packages": [{ "name": "small", "digest": pushed["digest"], "bytes": pushed["bytes"] }],
+        "isolation": { "root": "small", "network": "own" },
+        "command": ["/bin/sh", "-c",
+            "b=/bin/busybox; $b ls /usr 2>&1; $b id -u; $b tail -n +3 /proc/net/dev | $b wc -l"],
+    });
+    lab.run("small", "", more);
+    let state = lab.ends("small");
+    let stderr = lab.log("small", &["--stderr"]);
+    assert_eq!(state, TaskState::Dead(Fate::Finished), "{stderr}");
+    assert_eq!(lab.log("small", &[]), "ls: /usr: No such file or directory\n65534\n1\n");
+    let borrows = value!([{ "source": "/etc", "target": "/host" }]);
+    lab.run("borrows", "true", value!({ "isolation": { "volumes": borrows } }));
+    assert_eq!(lab.ends("borrows"), failed(ExitClass::CouldNotStart));
+    lab.stop();
+}
+
+/// What a task may use is the same in a container and as a plain process.
+fn limits_hold(driver: &str) {
+    let lab = Lab::open(driver);
+    lab.run("hog", "exec tail /dev/zero", value!({}));
+    assert_eq!(lab.ends("hog"), failed(ExitClass::OutOfMemory), "{driver}");
+    let told = lab.log("hog", &["--stderr"]);
+    assert!(told.contains("killed for memory: at its own limit"), "{told}");
+    let many = value!({ "isolation": { "processes": 24 } });
+    let bomb = "(while :; do setsid sleep 1000 & done) 2> /dev/null; echo full; exec sleep 1000";
+    lab.run("bomb", bomb, many);
+    wait(&lab.address, "bomb", runs(1));
+    while !lab.log("bomb", &[]).contains("full") {
+        std::thread::yield_now();
+    }
+    let count = |group: &PathBuf| -> u32 {
+        fs::read_to_string(group.join("pids.current")).unwrap().trim().parse().unwrap()
+    };
+    let counts: Vec<u32> = lab.groups().iter().map(count).collect();
+    assert!(counts.iter().all(|count| (10..=24).contains(count)), "{driver}: {counts:?}");
+    said(&["--master", &lab.address, "job", "stop", "dev/bomb"]);
+    assert_eq!(lab.ends("bomb"), TaskState::Dead(Fate::Killed));
+    assert_eq!(lab.groups(), Vec::<PathBuf>::new(), "{driver}");
+    let little = value!({ "limits": { "cpu": 100, "ram": 64 << 20, "disk": 1 << 20 } });
+    lab.run("files", "head -c 8388608 /dev/zero > big; exec sleep 1000", little);
+    assert_eq!(lab.ends("files"), failed(ExitClass::OverDiskLimit), "{driver}");
+    let told = lab.log("files", &["--stderr"]);
+    assert!(told.contains("killed: disk: used"), "{told}");
+    lab.stop();
+}
+
+#[test]
+fn limits_hold_in_a_container() {
+    if can("limits in a container") {
+        limits_hold("container");
+    }
+}
+
+#[test]
+fn limits_hold_for_a_plain_process() {
+    if can("limits of a process") {
+        limits_hold("process");
+    }
+}
+
+#[test]
+fn a_container_outlives_its_agent_and_its_exit_code_is_known() {
+    if !can("outlives") {
+        return;
+    }
+    let folder = Folder::new();
+    let (data, shared, address) = (folder.path("agent"), folder.path("shared"), free_address());
+    fs::create_dir_all(&shared).unwrap();
+    make_fifo(&format!("{shared}/go"));
+    let config = format!(
+        "name = \"m1\"\ndata_dir = {data:?}\ndriver = \"container\"\nvolumes = [{shared:?}]"
+    );
+    fs::write(folder.path("agent.toml"), config).unwrap();
+    let masters = folder.path("masters");
+    let master =
+        Running::start(&["master", "start", "--dev", "--data-dir", &masters, "--listen", &address]);
+    master.address();
+    let agent = || {
+        let config = folder.path("agent.toml");
+        let running =
+            Running::start(&["--master", &address, "agent", "start", "--config", &config]);
+        running.hear("cell agent of m1");
+        running
+    };
+    let mut running = agent();
+    let volume = value!([{ "source": shared, "target": "/shared", "writable": true }]);
+    let more = value!({ "user": "root", "isolation": { "volumes": volume } });
+    submit(&folder, &address, "waits", "read word < /shared/go; exit 7", &more);
+    wait(&address, "waits", runs(1));
+    let pid = || -> u32 {
+        let all = fs::read_dir(format!("{data}/containers")).unwrap().flatten();
+        let pids = all.filter_map(|entry| fs::read_to_string(entry.path().join("pid")).ok());
+        pids.last().expect("a container").trim().parse().unwrap()
+    };
+    let first = pid();
+    for _ in 0..3 {
+        running.kill();
+        assert!(is_alive(first));
+        running = agent();
+        wait(&address, "waits", runs(1));
+        assert_eq!(pid(), first);
+    }
+    running.kill();
+    fs::write(format!("{shared}/go"), "go\n").unwrap();
+    let tail = Command::new("tail").args([&format!("--pid={first}"), "-f", "/dev/null"]).status();
+    assert!(tail.expect("tail runs").success());
+    let running = agent();
+    assert_eq!(ended(&address, "waits"), failed(ExitClass::Code(7)));
+    let shown = said(&["--master", &address, "machine", "show", "m1"]);
+    assert!(shown.contains("driver") && shown.contains("container"), "{shown}");
+    running.stop();
+    master.stop();
+}
+
+#[test]
+fn tasks_of_an_alloc_share_its_folder_and_a_port_that_was_not_given_is_seen() {
+    if !can("alloc") {
+        return;
+    }
+    let lab = Lab::open("container");
+    let set = value!({
+        "name": "room", "kind": "alloc_set", "priority": 100,
+        "task": { "limits": { "cpu": 300, "ram": 256 << 20 }, "command": [] },
+    });
+    let file = lab.folder.path("room.json");
+    fs::write(&file, set.to_string()).unwrap();
+    said(&["--master", &lab.address, "job", "run", &file]);
+    let inside = |job: &str, script: &str| {
+        let task = value!({
+            "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", script],
+        });
+        let spec = value!({
+            "name": job, "priority": 100, "alloc_set": "dev/room", "task": task,
+            "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 },
+        });
+        let file = lab.folder.path(&format!("{job}.json"));
+        fs::write(&file, spec.to_string()).unwrap();
+        said(&["--master", &lab.address, "job", "run", &file]);
+    };
+    inside("writes", "echo shared > $CELL_ALLOC_DIR/word");
+    assert_eq!(lab.ends("writes"), TaskState::Dead(Fate::Finished));
+    let port = free_address().rsplit(':').next().unwrap().to_owned();
+    inside("reads", &format!("cat $CELL_ALLOC_DIR/word; exec busybox nc -l -p {port}"));
+    wait(&lab.address, "reads", runs(1));
+    let nested = lab.groups().iter().any(|group| {
+        fs::read_dir(group)
+            .unwrap()
+            .flatten()
+            .any(|inner| inner.file_name().to_string_lossy().starts_with("task-"))
+    });
+    assert!(nested, "the group of the task is in that of the alloc");
+    let machine = || said(&["--master", &lab.address, "machine", "show", "local"]);
+    while !(machine().contains("ungiven-ports") && machine().contains(&port)) {
+        std::thread::yield_now();
+    }
+    assert_eq!(lab.log("reads", &[]), "shared\n");
+    said(&["--master", &lab.address, "job", "stop", "dev/reads"]);
+    wait(&lab.address, "reads", |task: &TaskView| task.state == TaskState::Dead(Fate::Killed));
+    while machine().contains("ungiven-ports") {
+        std::thread::yield_now();
+    }
+    lab.stop();
+}
