@@ -1,6 +1,6 @@
-//! Looks at every task of the machine once a second, and has those give way who must (B38-B40): reads
-//! what their groups use, asks the policy of the isolation library what is to be done, and does it.
-//! What takes the agent's loop, killing and telling, is handed to it as findings.
+//! Looks at every task of the machine once a second, and has those give way who must (B38-B40):
+//! reads what their groups use, asks the policy of the isolation library what is to be done, and
+//! does it. What takes the agent's loop, killing and telling, is handed to it as findings.
 //!
 //! It runs in a thread of its own: reading hundreds of the kernel's files must not delay an order.
 //! A look that takes longer than a second makes the next one late, never two at once.

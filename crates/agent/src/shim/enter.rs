@@ -2,8 +2,8 @@
 //! been put into its group, and then becomes the program (`cell shim --enter …`, typed by shims).
 //! So there is nothing a program does, or takes, outside of its group.
 //!
-//! Rejected: the shim enters the group, starts the program and leaves. Under a small limit it is the
-//! shim that the kernel would kill, and with it the program's end would be lost.
+//! Rejected: the shim enters the group, starts the program and leaves. Under a small limit it is
+//! the shim that the kernel would kill, and with it the program's end would be lost.
 
 use rustix::io::{dup, read, retry_on_intr, write};
 use std::ffi::OsString;

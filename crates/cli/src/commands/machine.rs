@@ -17,11 +17,13 @@ use cellwright_sim::experiment::load::Units;
 use clap::{Args, Subcommand};
 use std::collections::BTreeMap;
 
-/// Machines: ls, drain, undrain
+/// Machines: ls, show, drain, undrain
 #[derive(Debug, Subcommand)]
 pub enum Machine {
     /// List the machines
     Ls(LsArgs),
+    /// One machine: what it has, how it runs tasks, and what its agent says of it
+    Show(ShowArgs),
     /// Take no new work and move what runs there, within the jobs' budgets
     Drain(OneArgs),
     /// Take work again
@@ -30,6 +32,14 @@ pub enum Machine {
 
 #[derive(Debug, Args)]
 pub struct LsArgs {
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    one: OneArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -52,6 +62,14 @@ impl Machine {
                         let silent = ask(async { Ok(Alarms::of_leader(&cell).await) })?.silent;
                         print(&list(&machines, &silent))?;
                     }
+                }
+            }
+            Machine::Show(args) => {
+                let name = &args.one.machine;
+                let machine = ask(async { Ok(cell.client.machine(name).await?.value.item) })?;
+                match args.output.output {
+                    Output::Json => print_json(&machine)?,
+                    Output::Table => print(&shown(&machine))?,
                 }
             }
             Machine::Drain(args) => drain(&cell, &args.machine, true)?,
@@ -84,6 +102,30 @@ fn drain(cell: &Cell, machine: &Name, on: bool) -> Result<(), Failure> {
         (false, false) => "took work already",
     };
     print(&format!("machine {machine} {what}\nnext: cell machine ls\n"))
+}
+
+fn shown(machine: &MachineView) -> String {
+    let amount = |dimension, amount| format::amount(Units::CoresAndBytes, dimension, amount);
+    let spec = &machine.spec;
+    let of = |dimension, free, all| {
+        format!("{} of {} free", amount(dimension, free), amount(dimension, all))
+    };
+    let mut rows = vec![
+        ("state".to_owned(), word(&machine.status)),
+        ("tasks".to_owned(), format::count(u64::from(machine.tasks))),
+        ("cpu".to_owned(), of("cpu", machine.available.cpu, spec.capacity.cpu)),
+        ("ram".to_owned(), of("ram", machine.available.ram, spec.capacity.ram)),
+        ("disk".to_owned(), of("disk", machine.available.disk, spec.capacity.disk)),
+        ("packages".to_owned(), format::count(u64::from(machine.packages))),
+    ];
+    if machine.draining {
+        rows[0].1 = "draining".to_owned();
+    }
+    rows.extend(spec.address.map(|address| ("address".to_owned(), address.to_string())));
+    let attributes = spec.attributes.iter();
+    rows.extend(attributes.map(|(name, value)| (name.to_string(), value.to_string())));
+    let rows: Vec<Vec<String>> = rows.into_iter().map(|(name, value)| vec![name, value]).collect();
+    table::render(&["machine", machine.name.as_str()], &rows)
 }
 
 /// `silent`: seconds since some of them were heard from.

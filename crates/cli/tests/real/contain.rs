@@ -302,7 +302,7 @@ fn tasks_of_an_alloc_share_its_folder_and_a_port_that_was_not_given_is_seen() {
             "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", script],
         });
         let spec = value!({
-            "name": job, "priority": 100, "alloc_set": "dev/room", "task": task,
+            "name": job, "priority": 100, "alloc_set": { "user": "dev", "job": "room" }, "task": task,
             "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 },
         });
         let file = lab.folder.path(&format!("{job}.json"));
