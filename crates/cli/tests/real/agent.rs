@@ -184,7 +184,7 @@ fn a_program_whose_name_is_no_text_and_that_hears_no_warning_is_killed_all_the_s
     let script = r#"odd="$(printf 'a\377b')"; cp "$(command -v sleep)" "$odd"; trap '' TERM
         "./$odd" 1000 & echo $! >> "$SHARED/pids"; echo $$ >> "$SHARED/pids"; exec "./$odd" 1000"#;
     let more = serde_json::json!({ "task": {
-        "limits": { "cpu": 10, "ram": 1 << 20 }, "command": ["sh", "-c", script],
+        "limits": { "cpu": 10, "ram": 64 << 20 }, "command": ["sh", "-c", script],
         "env": { "SHARED": folder.path("") }, "notice": 200,
     }});
     submit(&folder, &address, "odd", 1, script, &more.to_string());

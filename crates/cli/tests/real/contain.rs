@@ -331,5 +331,7 @@ fn tasks_of_an_alloc_share_its_folder_and_a_port_that_was_not_given_is_seen() {
     while machine().contains("ungiven-ports") {
         std::thread::yield_now();
     }
+    said(&["--master", &lab.address, "job", "stop", "dev/room"]);
+    wait(&lab.address, "room", |task: &TaskView| task.state == TaskState::Dead(Fate::Killed));
     lab.stop();
 }
