@@ -279,7 +279,60 @@ async fn a_restart_finds_what_is_whole_and_removes_the_rest() {
     assert_eq!(names(&root.join("incoming")), Vec::<String>::new());
     assert!(cache.obtain(&one, vec![]).await.is_ok());
     drop(cache);
-    assert_eq!(open(&folder, "cache", 1000).held(), [], "a lower bound holds from the start");
+    let cache = open(&folder, "cache", 1000);
+    let in_use = cache.obtain(&one, vec![]).await.unwrap();
+    cache.trim().unwrap();
+    assert!(in_use.folder().join("name").exists(), "a task from before runs from it");
+    drop(in_use);
+    cache.trim().unwrap();
+    assert_eq!(cache.held(), [], "a lower bound holds");
+}
+
+#[tokio::test]
+async fn what_lies_in_the_way_of_a_package_is_removed() {
+    let folder = Folder::new();
+    let (reference, content) = package(&folder, "server", 1);
+    let cache = open(&folder, "cache", PLENTY);
+    let digest = reference.digest.to_string();
+    let way = folder.path("cache/folders").join(&digest);
+    fs::create_dir_all(way.join("left")).unwrap();
+    let master = Fake::new("master", true, Way::Honest, &content);
+    let pinned = cache.obtain(&reference, sources(&[&master])).await.unwrap();
+    assert_eq!(names(pinned.folder()), ["content", "name"]);
+}
+
+#[tokio::test]
+async fn only_the_agent_lists_what_all_tasks_run_from() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let _cache = open(&folder, "cache", PLENTY);
+    let root = folder.path("cache");
+    let mode = |name: &str| fs::metadata(root.join(name)).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(["", "folders", "files", "incoming"].map(mode), [0o711, 0o711, 0o700, 0o700]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_says_more_than_it_was_asked_for_is_cut_off() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let sent = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&sent);
+    let flood = axum::Router::new().fallback(move || async move {
+        let piece = move |at: u64| {
+            let (more, counted) = (at < 4096, Arc::clone(&counted));
+            async move {
+                counted.fetch_add(u64::from(more), Ordering::SeqCst);
+                let piece = Ok::<_, std::convert::Infallible>(Bytes::from(vec![0; 1 << 16]));
+                more.then_some((piece, at + 1))
+            }
+        };
+        axum::body::Body::from_stream(futures::stream::unfold(0, piece))
+    });
+    let _server = tokio::spawn(async move { axum::serve(listener, flood).await });
+    let read = machine(&address).read(PackageDigest([7; 32]), 0, 1000).await;
+    assert!(matches!(read, Err(SourceError::Failed(_))), "{read:?}");
+    let sent = sent.load(Ordering::SeqCst);
+    assert!(sent < 4096, "all of a quarter of a gigabyte was taken: {sent}");
 }
 
 #[tokio::test]
