@@ -93,24 +93,30 @@ struct Range {
 
 /// Gives away what is in the cache, and what has arrived of what is on its way.
 pub fn router(cache: Cache) -> Router {
+    router_with(cache, MOST_ANSWERS, TURN)
+}
+
+/// No more than `answers` at a time, for which others wait no longer than `turn`.
+pub(crate) fn router_with(cache: Cache, answers: usize, turn: Duration) -> Router {
     let path = format!("{PACKAGE_PATH}/{{digest}}");
-    let turns = Arc::new(Semaphore::new(MOST_ANSWERS));
-    Router::new().route(&path, get(give)).with_state(Giving { cache, turns })
+    let turns = Arc::new(Semaphore::new(answers));
+    Router::new().route(&path, get(give)).with_state(Giving { cache, turns, turn })
 }
 
 #[derive(Clone)]
 struct Giving {
     cache: Cache,
     turns: Arc<Semaphore>,
+    turn: Duration,
 }
 
 async fn give(
-    State(Giving { cache, turns }): State<Giving>,
+    State(Giving { cache, turns, turn }): State<Giving>,
     Path(digest): Path<String>,
     range: Result<Query<Range>, axum::extract::rejection::QueryRejection>,
 ) -> Response<Body> {
-    let Ok(Ok(turn)) = tokio::time::timeout(TURN, turns.acquire_owned()).await else {
-        let why = format!("{MOST_ANSWERS} answers are on their way out already; ask elsewhere");
+    let Ok(Ok(turn)) = tokio::time::timeout(turn, turns.acquire_owned()).await else {
+        let why = "too many answers are on their way out already; ask elsewhere";
         return refusal(&ApiError::new(Code::Overloaded, why));
     };
     match answer(&cache, &digest, range.map(|Query(range)| range).map_err(|e| e.body_text())).await
