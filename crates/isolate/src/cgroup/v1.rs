@@ -51,7 +51,7 @@ pub fn set_memory_soft(group: &Path, bytes: Option<u64>) -> Result<(), Error> {
     write(&group.join("memory.soft_limit_in_bytes"), &value)
 }
 
-/// Makes the group's limit cover the groups inside it, as v2 always does and v1 from kernel 5.11 on.
+/// Makes the limit cover the groups inside as well, as v2 always does and v1 from kernel 5.11 on.
 pub fn count_those_inside(group: &Path) -> Result<(), Error> {
     let path = group.join("memory.use_hierarchy");
     if read_if_there(&path)?.is_some_and(|text| text.trim() == "0") {
