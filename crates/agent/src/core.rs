@@ -20,27 +20,8 @@ use cellwright_cell::task::ExitClass;
 use cellwright_cell::time::Span;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt;
 
-/// One try at running one task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Attempt {
-    pub task: TaskId,
-    pub number: u32,
-}
-
-impl Attempt {
-    #[must_use]
-    pub fn of(order: &DesiredTask) -> Attempt {
-        Attempt { task: order.task, number: order.attempt }
-    }
-}
-
-impl fmt::Display for Attempt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.task.0, self.number)
-    }
-}
+pub use cellwright_cell::id::Attempt;
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -135,6 +135,8 @@ pub(crate) struct Call {
     pub repeatable: bool,
     pub attempt_timeout: Duration,
     pub deadline: Duration,
+    /// Bytes of the largest answer that is read; `None`: what a master may say.
+    pub most: Option<usize>,
 }
 
 /// The headers and the body of an answer that is a success.
@@ -374,8 +376,8 @@ impl Client {
         }
         let Settings { attempt_timeout, deadline, .. } = self.shared.settings;
         let (path, body) = (path.into(), Payload::Whole(body));
-        let streamed = false;
-        Call { method, path, headers, body, streamed, repeatable, attempt_timeout, deadline }
+        let (streamed, most) = (false, None);
+        Call { method, path, headers, body, streamed, repeatable, attempt_timeout, deadline, most }
     }
 
     /// Sends the call until it is answered for good or the deadline has passed.

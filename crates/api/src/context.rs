@@ -122,8 +122,22 @@ impl Contexts {
             std::fs::create_dir_all(folder).map_err(io)?;
         }
         let fresh = path.with_extension(format!("new-{}", std::process::id()));
+        // A leftover is of a process with our number that was killed: in a container each has the
+        // same.
+        match std::fs::remove_file(&fresh) {
+            Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(io(why)),
+            _ => {}
+        }
         write_private(&fresh, text.as_bytes()).map_err(io)?;
-        std::fs::rename(&fresh, path).map_err(io)
+        if let Err(why) = std::fs::rename(&fresh, path) {
+            // The error of the rename says more than one of cleaning up after it.
+            drop(std::fs::remove_file(&fresh));
+            return Err(io(why));
+        }
+        // The old certificate may be useless by the time the power comes back.
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = File::open(folder.unwrap_or(Path::new(".")));
+        folder.and_then(|folder| folder.sync_all()).map_err(io)
     }
 
     /// The context of this name, or the current one.
@@ -164,11 +178,19 @@ pub fn default_path(config_home: Option<&Path>, home: Option<&Path>) -> Option<P
 /// A new file that only its owner can read, on disk when this returns.
 ///
 /// # Errors
-/// When it is there already or cannot be written.
+/// When it is there already or cannot be written. A file that could not be written whole, as on a
+/// full disk, is not left behind: it would stand in the way of the next try.
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    written_or_gone(file, path, bytes)
+}
+
+fn written_or_gone(mut file: File, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    if written.is_err() {
+        drop(std::fs::remove_file(path));
+    }
+    written
 }
 
 #[cfg(test)]
@@ -222,6 +244,33 @@ mod tests {
         assert_eq!(error.to_string(), "there is no context \"cc\"; known: aa, bb");
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_a_failed_try_left_does_not_stop_the_next() {
+        let folder = Folder::new();
+        let path = folder.0.join("contexts.toml");
+        let fresh = folder.0.join(format!("contexts.new-{}", std::process::id()));
+        std::fs::write(&fresh, "half a key").unwrap();
+        let mut contexts = Contexts::default();
+        contexts.put("aa", context("1.x"));
+        contexts.save(&path).unwrap();
+        assert!(!fresh.exists() && Contexts::load(&path).is_ok());
+        let blocked = folder.0.join("blocked.toml");
+        std::fs::create_dir_all(blocked.join("full")).unwrap();
+        assert!(contexts.save(&blocked).is_err());
+        assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_file_that_a_full_disk_cut_short_is_not_left_behind() {
+        let folder = Folder::new();
+        let path = folder.0.join("key");
+        std::fs::write(&path, "").unwrap();
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let wrong = written_or_gone(full, &path, b"a key").unwrap_err();
+        assert_eq!(wrong.kind(), io::ErrorKind::StorageFull);
+        assert!(!path.exists());
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use crate::device::DeviceGrant;
 use crate::health::HealthCheck;
-use crate::id::{MachineId, TaskId};
+use crate::id::{Attempt, MachineId, TaskId};
 use crate::isolation::{Isolation, Secret};
 use crate::name::Token;
 use crate::plan::Victim;
@@ -32,6 +32,13 @@ pub struct DesiredTask {
     pub action: Action,
     /// Of an `at_most_one` job: the agent kills the task when it has not heard for so long.
     pub lease: Option<Span>,
+}
+
+impl Attempt {
+    #[must_use]
+    pub fn of(order: &DesiredTask) -> Attempt {
+        Attempt { task: order.task, number: order.attempt }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -2,6 +2,7 @@
 //! must not compile. Ids index rows of the state's tables; people only ever see names.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -65,3 +66,17 @@ id!(
     /// An interned name of a countable resource (static or ephemeral). Never reused.
     ResourceId
 );
+
+/// One try at running one task. What was told to an attempt, or held against it, says nothing about
+/// the next one: that is another program in another place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Attempt {
+    pub task: TaskId,
+    pub number: u32,
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.task.0, self.number)
+    }
+}

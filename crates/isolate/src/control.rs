@@ -13,6 +13,9 @@
 //! 5. Reserved cores are closed to other latency-sensitive tasks; batch runs anywhere.
 //! 6. Where that does not help for a minute, the master is asked to take something away.
 //!
+//! Everything is held by attempt, not by task: the next attempt runs in a group that nobody has set
+//! anything on, and is not to blame for the one before.
+//!
 //! Every action says why and, where somebody pays for others, who took how much: the person whose
 //! task was killed must not have to guess. Rejected: pressure figures as the only signal, which v1
 //! machines without the unified hierarchy do not have; killing by size, which punishes the large
@@ -27,10 +30,11 @@ mod tests;
 
 use crate::cgroup::CpuList;
 use crate::machine::Room;
-use cellwright_cell::id::TaskId;
+use cellwright_cell::id::{Attempt, TaskId};
 use cellwright_cell::priority::{AppClass, Priority};
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::time::{Span, Time};
+use kills::Dying;
 use std::collections::{BTreeMap, BTreeSet};
 use throttle::Throttle;
 
@@ -38,11 +42,16 @@ use throttle::Throttle;
 pub const STARVED: Span = Span::seconds(20);
 /// How long a shortage lasts before the master is asked for help.
 pub const ASK_AFTER: Span = Span::seconds(60);
+/// How long a task may take to die before it is told again, and others are not spared any longer
+/// for what it holds.
+pub const DEAD_WITHIN: Span = Span::seconds(10);
+/// How long after its end the files of a killed task count as good as removed.
+pub const EMPTIED_WITHIN: Span = Span::seconds(60);
 
 /// One task as it was sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskSample {
-    pub task: TaskId,
+    pub attempt: Attempt,
     pub class: AppClass,
     pub priority: Priority,
     /// Of disk, 0 means that nothing was said: then only a shortage of the machine counts.
@@ -54,6 +63,8 @@ pub struct TaskSample {
     pub cpu_wanting: Option<u64>,
     /// Whole cores it has reserved, for itself among the latency-sensitive.
     pub whole_cores: u32,
+    /// Files and directories it has on the machine's disk.
+    pub files: u64,
     /// May use CPU that others leave, beyond its limit.
     pub slack_cpu: bool,
     /// May use memory that others leave, and is killed first when they want it back.
@@ -81,29 +92,29 @@ pub struct MachineSample {
 pub enum Action {
     /// `None`: no cap.
     Cap {
-        task: TaskId,
+        attempt: Attempt,
         dimension: Dimension,
         cap: Option<u64>,
         why: CapWhy,
     },
     RunOn {
-        task: TaskId,
+        attempt: Attempt,
         cpus: CpuList,
     },
     /// The cores it reserved are not to be had; it runs on those that are free.
     NoCores {
-        task: TaskId,
+        attempt: Attempt,
         asked: u32,
         free: u32,
     },
     /// Memory up to `protect` is taken from it last; above `throttle` it frees some first.
     SizeMemory {
-        task: TaskId,
+        attempt: Attempt,
         protect: u64,
         throttle: Option<u64>,
     },
     Kill {
-        task: TaskId,
+        attempt: Attempt,
         reason: KillReason,
     },
     /// The machine has been short for a minute and cannot help itself.
@@ -139,6 +150,13 @@ pub enum KillCause {
     OverLimit {
         limit: u64,
     },
+    /// The disk had room for `short` files too few; this one had `files`, and nobody lower was
+    /// left.
+    Files {
+        short: u64,
+        files: u64,
+        priority: Priority,
+    },
     /// The machine lacked `short` bytes, and nobody lower was left.
     Shortage {
         short: u64,
@@ -148,7 +166,7 @@ pub enum KillCause {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blame {
-    pub task: TaskId,
+    pub attempt: Attempt,
     pub used: u64,
     pub reservation: u64,
 }
@@ -167,11 +185,15 @@ impl KillReason {
                 let Priority(level) = priority;
                 format!("{what}: the machine lacked {short}; priority {level}, held {used}")
             }
+            KillCause::Files { short, files, priority } => {
+                let Priority(level) = priority;
+                format!("{what}: no room for {short} files; priority {level}, had {files} files")
+            }
         };
         for (index, blame) in self.blamed.iter().enumerate() {
             let over = blame.used.saturating_sub(blame.reservation);
             text.push_str(if index == 0 { "; over their reservations: " } else { ", " });
-            text.push_str(&format!("{} by {over}", name(blame.task)));
+            text.push_str(&format!("{} by {over}", name(blame.attempt.task)));
         }
         text
     }
@@ -182,13 +204,14 @@ impl KillReason {
 pub struct Control {
     cpu: Throttle,
     disk_rate: Throttle,
-    cpus: BTreeMap<TaskId, CpuList>,
-    owned: BTreeMap<TaskId, Vec<CpuList>>,
-    refused: BTreeMap<TaskId, (u32, u32)>,
-    memory: BTreeMap<TaskId, (u64, Option<u64>)>,
-    /// Told to die and not yet gone: what they hold is as good as free.
-    dying: BTreeSet<TaskId>,
+    cpus: BTreeMap<Attempt, CpuList>,
+    owned: BTreeMap<Attempt, Vec<CpuList>>,
+    refused: BTreeMap<Attempt, (u32, u32)>,
+    memory: BTreeMap<Attempt, (u64, Option<u64>)>,
+    dying: BTreeMap<Attempt, Dying>,
     starved_since: Option<Time>,
+    /// When the caps of the greedy were last changed.
+    curbed: Option<Time>,
     short_since: BTreeMap<Dimension, Time>,
     asked: BTreeSet<Dimension>,
 }
@@ -202,8 +225,9 @@ impl Default for Control {
             owned: BTreeMap::new(),
             refused: BTreeMap::new(),
             memory: BTreeMap::new(),
-            dying: BTreeSet::new(),
+            dying: BTreeMap::new(),
             starved_since: None,
+            curbed: None,
             short_since: BTreeMap::new(),
             asked: BTreeSet::new(),
         }
@@ -219,11 +243,11 @@ impl Control {
         machine: &MachineSample,
         tasks: &[TaskSample],
     ) -> Vec<Action> {
-        self.forget_the_gone(tasks);
+        self.forget_the_gone(now, tasks);
         let mut actions = Vec::new();
         self.kill(now, machine, tasks, &mut actions);
         let alive: Vec<&TaskSample> =
-            tasks.iter().filter(|task| !self.dying.contains(&task.task)).collect();
+            tasks.iter().filter(|task| !self.is_dying(task.attempt)).collect();
         self.share_cores(machine, &alive, &mut actions);
         self.share_cpu(now, machine, &alive, &mut actions);
         self.share_disk_rate(now, machine, &alive, &mut actions);
@@ -234,25 +258,33 @@ impl Control {
 
     /// Whether it was told to die and is still there.
     #[must_use]
-    pub fn is_dying(&self, task: TaskId) -> bool {
-        self.dying.contains(&task)
+    pub fn is_dying(&self, attempt: Attempt) -> bool {
+        self.dying.get(&attempt).is_some_and(|dying| dying.gone.is_none())
+    }
+
+    /// Its files are removed: from here on free space is what the disk says. To be called before
+    /// the disk is next looked at.
+    pub fn emptied(&mut self, attempt: Attempt) {
+        if let Some(dying) = self.dying.get_mut(&attempt) {
+            (dying.held.disk, dying.files) = (0, 0);
+        }
     }
 
     /// Tasks that are held below what they could otherwise use of the CPU.
     #[must_use]
-    pub fn cpu_caps(&self) -> &BTreeMap<TaskId, u64> {
+    pub fn cpu_caps(&self) -> &BTreeMap<Attempt, u64> {
         self.cpu.caps()
     }
 
-    fn forget_the_gone(&mut self, tasks: &[TaskSample]) {
-        let there: BTreeSet<TaskId> = tasks.iter().map(|task| task.task).collect();
+    fn forget_the_gone(&mut self, now: Time, tasks: &[TaskSample]) {
+        let there: BTreeSet<Attempt> = tasks.iter().map(|task| task.attempt).collect();
         self.cpu.retain(&there);
         self.disk_rate.retain(&there);
         self.cpus.retain(|task, _| there.contains(task));
         self.owned.retain(|task, _| there.contains(task));
         self.refused.retain(|task, _| there.contains(task));
         self.memory.retain(|task, _| there.contains(task));
-        self.dying.retain(|task| there.contains(task));
+        self.note_the_dead(now, tasks);
     }
 
     /// Prod is protected up to what it is predicted to use. Others are sized by pressure: while
@@ -265,7 +297,7 @@ impl Control {
     ) {
         let scarce = machine.room.ram_available < machine.keep.ram_available.saturating_mul(2);
         for sample in tasks {
-            let before = self.memory.get(&sample.task).copied().unwrap_or((0, None));
+            let before = self.memory.get(&sample.attempt).copied().unwrap_or((0, None));
             let after = if sample.priority.is_prod() {
                 (sample.reservation.ram, None)
             } else if scarce {
@@ -275,9 +307,9 @@ impl Control {
                 (0, None)
             };
             if after != before {
-                self.memory.insert(sample.task, after);
-                let (task, (protect, throttle)) = (sample.task, after);
-                actions.push(Action::SizeMemory { task, protect, throttle });
+                self.memory.insert(sample.attempt, after);
+                let (attempt, (protect, throttle)) = (sample.attempt, after);
+                actions.push(Action::SizeMemory { attempt, protect, throttle });
             }
         }
     }

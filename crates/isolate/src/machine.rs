@@ -251,12 +251,24 @@ fn milli_cores(quota: u64, period: u64) -> u64 {
     quota.saturating_mul(1000) / period.max(1)
 }
 
+/// How many files the file system of `data` can hold in all; 0 where it does not count them.
+///
+/// # Errors
+/// When the kernel does not tell.
+pub fn files_in_all(data: &Path) -> Result<u64, Error> {
+    let space = rustix::fs::statvfs(data).map_err(|e| Error::file("look at", data)(e.into()))?;
+    Ok(space.f_files)
+}
+
 /// How much room the machine has this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     /// Bytes that programs could still get without hurting one another.
     pub ram_available: u64,
     pub disk_free: u64,
+    /// How many more files the disk has room for. File systems that do not count them say 0 of 0,
+    /// which is told as `u64::MAX`.
+    pub files_free: u64,
 }
 
 impl Room {
@@ -278,7 +290,8 @@ impl Room {
         let space =
             rustix::fs::statvfs(data).map_err(|e| Error::file("look at", data)(e.into()))?;
         let disk_free = space.f_bavail.saturating_mul(space.f_frsize);
-        Ok(Room { ram_available: kib.saturating_mul(1024), disk_free })
+        let files_free = if space.f_files == 0 { u64::MAX } else { space.f_favail };
+        Ok(Room { ram_available: kib.saturating_mul(1024), disk_free, files_free })
     }
 }
 

@@ -2,7 +2,6 @@
 //! delete that walks through a forgotten bind mount deletes somebody else's files.
 
 use crate::Error;
-use crate::kernel_file;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
 use std::io;
@@ -24,37 +23,40 @@ pub struct Mounted {
 /// When the list cannot be read.
 pub fn list() -> Result<Vec<Mounted>, Error> {
     let path = Path::new("/proc/self/mountinfo");
-    parse(path, &kernel_file::read(path)?)
+    parse(path, &fs::read(path).map_err(Error::file("read", path))?)
 }
 
-pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<Mounted>, Error> {
-    let line = |line: &str| {
-        let (left, right) = line.split_once(" - ")?;
+/// Bytes and not text: the kernel escapes blanks and backslashes in a mount point and leaves all
+/// else as it is, so whoever may mount at a name that is no text would blind us.
+pub(crate) fn parse(path: &Path, list: &[u8]) -> Result<Vec<Mounted>, Error> {
+    let line = |line: &[u8]| {
+        let dash = line.windows(3).position(|three| three == b" - ")?;
+        let (left, right) = (&line[..dash], String::from_utf8_lossy(&line[dash + 3..]));
         let mut right = right.split(' ');
         Some(Mounted {
-            at: unescape(left.split(' ').nth(4)?),
+            at: unescape(left.split(|byte| *byte == b' ').nth(4)?),
             kind: right.next()?.to_owned(),
             options: right.nth(1)?.to_owned(),
         })
     };
-    let read = |text: &str| {
-        line(text).ok_or_else(|| Error::Unreadable {
+    let read = |bytes: &[u8]| {
+        line(bytes).ok_or_else(|| Error::Unreadable {
             path: path.to_owned(),
             field: "mount",
-            value: text.to_owned(),
+            value: String::from_utf8_lossy(bytes).into_owned(),
             expected: "fields as in proc_pid_mountinfo(5)",
         })
     };
-    text.lines().map(read).collect()
+    list.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(read).collect()
 }
 
 /// Spaces and the like stand as `\040`.
-fn unescape(text: &str) -> PathBuf {
-    let bytes = text.as_bytes();
+fn unescape(bytes: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while at < bytes.len() {
-        let octal = text.get(at + 1..at + 4).and_then(|o| u8::from_str_radix(o, 8).ok());
+        let digits = bytes.get(at + 1..at + 4).and_then(|digits| std::str::from_utf8(digits).ok());
+        let octal = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
         match (bytes[at], octal) {
             (b'\\', Some(byte)) => {
                 out.push(byte);
@@ -130,11 +132,15 @@ mod tests {
     #[test]
     fn mount_points_with_odd_names_are_read() {
         let text = "36 35 98:0 /a /mnt/a\\040b\\134c rw master:1 - ext4 /dev/vda rw,discard\n";
-        let mounts = parse(Path::new("mountinfo"), text).unwrap();
+        let mounts = parse(Path::new("mountinfo"), text.as_bytes()).unwrap();
         assert_eq!(mounts[0].at, Path::new("/mnt/a b\\c"));
         assert_eq!((mounts[0].kind.as_str(), mounts[0].options.as_str()), ("ext4", "rw,discard"));
-        let wrong = parse(Path::new("mountinfo"), "36 35\n").unwrap_err().to_string();
+        let wrong = parse(Path::new("mountinfo"), b"36 35\n").unwrap_err().to_string();
         assert!(wrong.contains("`36 35`"), "{wrong}");
+        let no_text = b"36 35 98:0 / /home/\xff rw - fuse x rw\n36 35 98:0 / /b rw - ext4 x rw\n";
+        let mounts = parse(Path::new("mountinfo"), no_text).unwrap();
+        let odd = std::ffi::OsString::from_vec(b"/home/\xff".to_vec());
+        assert_eq!((mounts[0].at.as_os_str(), mounts.len()), (odd.as_os_str(), 2));
     }
 
     #[test]

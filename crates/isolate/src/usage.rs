@@ -116,8 +116,9 @@ impl Processes {
                 continue;
             };
             let path = entry.path().join("stat");
-            let Ok(text) = fs::read_to_string(&path) else { continue };
-            let process = process(&path, &text, ticks, page)?;
+            // Bytes: the kernel puts a name there as the program gave it.
+            let Ok(line) = fs::read(&path) else { continue };
+            let process = process(&path, &String::from_utf8_lossy(&line), ticks, page)?;
             found.children.entry(process.parent).or_default().push(pid);
             found.by_pid.insert(pid, process);
         }
@@ -192,6 +193,11 @@ pub struct DiskUse {
     pub complete: bool,
 }
 
+/// What an entry costs at least. An empty file takes no block, but a row of the file system's
+/// table of files and a place in its directory; were it free, nothing would bound how many there
+/// are.
+const LEAST: u64 = 4096;
+
 /// How deep a tree of directories is followed; each level holds a descriptor.
 const DEEPEST: usize = 64;
 
@@ -240,7 +246,8 @@ impl Walk {
             let many_names = about.st_nlink > 1 && !is_directory(&about);
             if !many_names || self.seen.insert((about.st_dev, about.st_ino)) {
                 let blocks = u64::try_from(about.st_blocks).unwrap_or(0);
-                self.total.bytes = self.total.bytes.saturating_add(blocks.saturating_mul(512));
+                let bytes = blocks.saturating_mul(512).max(LEAST);
+                self.total.bytes = self.total.bytes.saturating_add(bytes);
             }
             if is_directory(&about) {
                 let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -292,6 +299,21 @@ mod tests {
     }
 
     #[test]
+    fn a_process_whose_name_is_no_text_is_there_with_all_below_it() {
+        let base = std::env::temp_dir().join(format!("cellwright-name-{}", std::process::id()));
+        fs::create_dir_all(&base).unwrap();
+        let program =
+            base.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"\xff\xfe"));
+        fs::copy("/bin/cat", &program).unwrap();
+        let mut child = Command::new(&program).stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let found = Processes::look().unwrap().tree(child.id());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        fs::remove_dir_all(base).unwrap();
+        assert_eq!(found, [child.id()]);
+    }
+
+    #[test]
     fn a_tree_holds_children_and_not_strangers() {
         let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let processes = Processes::look().unwrap();
@@ -318,6 +340,11 @@ mod tests {
         assert!(linked.complete && linked.entries == 6, "{linked:?}");
         assert!(linked.bytes < alone.bytes + (64 << 10), "{linked:?}");
         assert!(!disk_use(&base, 3).unwrap().complete);
+        for empty in 0..50 {
+            fs::write(base.join(format!("a/b/{empty}")), b"").unwrap();
+        }
+        let crowded = disk_use(&base, 100).unwrap();
+        assert!(crowded.bytes >= linked.bytes + 50 * 4096, "{crowded:?}");
         assert!(disk_use(&base.join("a/b/loop"), 100).is_err());
         fs::remove_dir_all(base).unwrap();
     }

@@ -12,7 +12,7 @@
 use crate::directory::{Directory, Endpoint};
 use crate::zone::Zone;
 use cellwright_cell::name::{JobKey, Name};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// Seconds an answer may be believed; promised to be at most 5.
@@ -53,6 +53,8 @@ pub enum Answer {
         answers: Vec<Record>,
         /// What the asker will want to know next.
         additional: Vec<Record>,
+        /// There are more than were asked for.
+        more: bool,
     },
     /// The name exists and has nothing of that kind.
     NoData,
@@ -62,9 +64,16 @@ pub enum Answer {
 }
 
 /// Answers for `name`, in lower case. `turn` says with which task to begin, so that askers who take
-/// the first answer do not all take the same.
+/// the first answer do not all take the same. Of a job of thousands no more than `most` are told:
+/// whoever asks must not make us spell them all for a packet that holds a few.
 #[must_use]
-pub fn answer(directory: &Directory, zone: &Zone, name: &str, kind: Kind, turn: usize) -> Answer {
+pub fn answer(
+    directory: &Directory,
+    zone: &Zone,
+    name: &str,
+    kind: Kind,
+    (turn, most): (usize, usize),
+) -> Answer {
     let Some(labels) = zone.inside(name) else { return Answer::NotOurs };
     let name = name.strip_suffix('.').unwrap_or(name);
     match labels.as_slice() {
@@ -83,14 +92,14 @@ pub fn answer(directory: &Directory, zone: &Zone, name: &str, kind: Kind, turn: 
         [port, protocol, rest @ ..] if is_protocol(protocol) => {
             let found = tasks(directory, rest);
             match (found, port_number(port)) {
-                (Some((job, tasks)), Some(number)) => {
-                    services(zone, name, &job, &turned(tasks, turn), kind, number)
+                (Some(found), Some(number)) => {
+                    services(zone, name, &found, kind, number, (turn, most))
                 }
                 _ => Answer::NoName,
             }
         }
         labels => match tasks(directory, labels) {
-            Some((job, tasks)) => plain(zone, name, &job, &turned(tasks, turn), kind),
+            Some(found) => plain(zone, name, &found, kind, (turn, most)),
             None => Answer::NoName,
         },
     }
@@ -103,22 +112,41 @@ pub fn authority(directory: &Directory, zone: &Zone) -> Record {
     Record { name: zone.origin().to_owned(), data: Data::Authority { serial } }
 }
 
-type Found<'a> = Vec<(u32, &'a Endpoint)>;
+/// The tasks of a job that a name means: all, or one.
+struct Found<'a> {
+    job: JobKey,
+    tasks: &'a BTreeMap<u32, Endpoint>,
+    only: Option<u32>,
+}
 
-/// The tasks that `JOB.USER` or `INDEX.JOB.USER` means.
-fn tasks<'a>(directory: &'a Directory, labels: &[&str]) -> Option<(JobKey, Found<'a>)> {
+impl<'a> Found<'a> {
+    /// In order, from the one whose turn it is. Nothing is copied: there may be thousands.
+    fn turned(&self, turn: usize) -> impl Iterator<Item = (u32, &'a Endpoint)> {
+        let (from, to) = match self.only {
+            Some(index) => (index, index),
+            None => (0, u32::MAX),
+        };
+        let tasks = self.tasks;
+        let count = if self.only.is_some() { 1 } else { tasks.len() };
+        let by = turn % count.max(1);
+        let whole = move || tasks.range(from..=to).map(|(index, endpoint)| (*index, endpoint));
+        whole().skip(by).chain(whole().take(by))
+    }
+}
+
+/// What `JOB.USER` or `INDEX.JOB.USER` means.
+fn tasks<'a>(directory: &'a Directory, labels: &[&str]) -> Option<Found<'a>> {
     let (index, job, user) = match labels {
         [job, user] => (None, job, user),
         [index, job, user] => (Some(number(index)?), job, user),
         _ => return None,
     };
-    let key = JobKey { user: Name::new(user).ok()?, job: Name::new(job).ok()? };
-    let tasks = directory.job(&key)?;
-    let found: Found<'_> = match index {
-        None => tasks.iter().map(|(index, endpoint)| (*index, endpoint)).collect(),
-        Some(index) => vec![(index, tasks.get(&index)?)],
-    };
-    Some((key, found))
+    let job = JobKey { user: Name::new(user).ok()?, job: Name::new(job).ok()? };
+    let tasks = directory.job(&job)?;
+    if index.is_some_and(|index| !tasks.contains_key(&index)) {
+        return None;
+    }
+    Some(Found { job, tasks, only: index })
 }
 
 /// One spelling for each number: no sign, no leading zero.
@@ -134,19 +162,20 @@ fn is_protocol(label: &str) -> bool {
     matches!(label, "_tcp" | "_udp")
 }
 
-fn turned(mut tasks: Found<'_>, turn: usize) -> Found<'_> {
-    if !tasks.is_empty() {
-        let by = turn % tasks.len();
-        tasks.rotate_left(by);
-    }
-    tasks
-}
-
 fn records(answers: Vec<Record>) -> Answer {
-    Answer::Records { answers, additional: Vec::new() }
+    Answer::Records { answers, additional: Vec::new(), more: false }
 }
 
-fn plain(zone: &Zone, name: &str, job: &JobKey, tasks: &Found<'_>, kind: Kind) -> Answer {
+fn plain(
+    zone: &Zone,
+    name: &str,
+    found: &Found<'_>,
+    kind: Kind,
+    (turn, most): (usize, usize),
+) -> Answer {
+    if kind == Kind::Srv {
+        return services(zone, name, found, kind, 0, (turn, most));
+    }
     let wanted = |address: &IpAddr| match kind {
         Kind::A => address.is_ipv4(),
         Kind::Aaaa => address.is_ipv6(),
@@ -155,41 +184,48 @@ fn plain(zone: &Zone, name: &str, job: &JobKey, tasks: &Found<'_>, kind: Kind) -
     };
     // Several tasks of a job may share a machine; an address is said once.
     let mut seen = BTreeSet::new();
-    let addresses = tasks.iter().map(|(_, endpoint)| endpoint.address);
-    let answers: Vec<Record> = addresses
-        .filter(|address| wanted(address) && seen.insert(*address))
+    let addresses = found.turned(turn).map(|(_, endpoint)| endpoint.address);
+    let mut different = addresses.filter(|address| wanted(address) && seen.insert(*address));
+    let answers: Vec<Record> = different
+        .by_ref()
+        .take(most)
         .map(|address| Record { name: name.to_owned(), data: Data::Address(address) })
         .collect();
-    match kind {
-        Kind::Srv => services(zone, name, job, tasks, kind, 0),
-        _ if answers.is_empty() => Answer::NoData,
-        _ => records(answers),
+    if answers.is_empty() {
+        return Answer::NoData;
     }
+    let more = different.next().is_some();
+    Answer::Records { answers, additional: Vec::new(), more }
 }
 
 fn services(
     zone: &Zone,
     name: &str,
-    job: &JobKey,
-    tasks: &Found<'_>,
+    found: &Found<'_>,
     kind: Kind,
     number: usize,
+    (turn, most): (usize, usize),
 ) -> Answer {
     if !matches!(kind, Kind::Srv | Kind::Any) {
         return Answer::NoData;
     }
     let (mut answers, mut additional) = (Vec::new(), Vec::new());
-    for (index, endpoint) in tasks {
-        let Some(port) = endpoint.ports.get(number) else { continue };
-        let target = zone.task(job, *index);
-        additional.push(Record { name: target.clone(), data: Data::Address(endpoint.address) });
-        let data = Data::Service { port: *port, target };
+    let with_port = |(index, endpoint): (u32, &Endpoint)| {
+        let port = *endpoint.ports.get(number)?;
+        Some((index, port, endpoint.address))
+    };
+    let mut services = found.turned(turn).filter_map(with_port);
+    for (index, port, address) in services.by_ref().take(most) {
+        let target = zone.task(&found.job, index);
+        additional.push(Record { name: target.clone(), data: Data::Address(address) });
+        let data = Data::Service { port, target };
         answers.push(Record { name: name.to_owned(), data });
     }
     if answers.is_empty() {
         return Answer::NoData;
     }
-    Answer::Records { answers, additional }
+    let more = services.next().is_some();
+    Answer::Records { answers, additional, more }
 }
 
 #[cfg(test)]
@@ -213,7 +249,7 @@ mod tests {
     }
 
     fn said(cell: &Cell, name: &str, kind: Kind, turn: usize) -> Vec<String> {
-        match answer(&cell.directory, &zone(), name, kind, turn) {
+        match answer(&cell.directory, &zone(), name, kind, (turn, usize::MAX)) {
             Answer::Records { answers, .. } => answers
                 .into_iter()
                 .map(|record| match record.data {
@@ -265,10 +301,30 @@ mod tests {
         assert_eq!(srv("one.ada.main.cell.internal"), ["NoData"]);
         let turned = said(&cell, "web.ada.main.cell.internal", Kind::Srv, 3);
         assert_eq!(turned, [line(1, 0), line(0, 0)]);
-        let whole = answer(&cell.directory, &zone(), "web.ada.main.cell.internal", Kind::Srv, 0);
+        let all = (0, usize::MAX);
+        let web = "web.ada.main.cell.internal";
+        let whole = answer(&cell.directory, &zone(), web, Kind::Srv, all);
         let Answer::Records { additional, .. } = whole else { panic!("{whole:?}") };
         let address = Data::Address("10.0.0.1".parse().unwrap());
         assert_eq!(additional[0].data, address);
         assert_eq!(additional[0].name, "0.web.ada.main.cell.internal");
+    }
+
+    #[test]
+    fn no_more_are_spelt_than_were_asked_for() {
+        let cell = cell();
+        let web = "web.ada.main.cell.internal";
+        for (kind, most, expected, left) in [
+            (Kind::Srv, 1, 1, true),
+            (Kind::Srv, 2, 2, false),
+            (Kind::A, 1, 1, true),
+            (Kind::A, 2, 2, false),
+        ] {
+            for turn in 0..3 {
+                let said = answer(&cell.directory, &zone(), web, kind, (turn, most));
+                let Answer::Records { answers, more, .. } = said else { panic!("{said:?}") };
+                assert_eq!((answers.len(), more), (expected, left), "{kind:?} {most} {turn}");
+            }
+        }
     }
 }

@@ -1,9 +1,12 @@
 //! The DNS server: packets in, packets out. What is said is decided in [`crate::answer`].
 //!
-//! Authoritative for the cell's zone and nothing else; it neither recurses nor forwards, so it
-//! cannot be used to attack others. Answers over UDP are cut to what the asker can take, at most
-//! 1232 bytes, with the flag that makes resolvers ask again over TCP.
+//! Authoritative for the cell's zone and nothing else; it neither recurses nor forwards. Answers
+//! over UDP are cut to what the asker can take, at most 1232 bytes, with the flag that makes
+//! resolvers ask again over TCP. Who asks for everything there is, or for more than its share, gets
+//! the flag alone: a packet with a wrong sender must not become a long one to a victim
+//! ([`crate::allowance`]). What a question can cost us is bounded before anything is spelt.
 
+use crate::allowance::Allowance;
 use crate::answer::{Answer, Data, Kind, Record as Said, TTL, answer, authority};
 use crate::shared::Names;
 use crate::zone::Zone;
@@ -23,8 +26,10 @@ use hickory_server::zone_handler::{MessageResponse, MessageResponseBuilder, Quer
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::slice::Iter;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::Semaphore;
 
 /// What goes through any network without being broken up.
 const MAX_UDP: u16 = 1232;
@@ -33,6 +38,16 @@ const MIN_UDP: u16 = 512;
 const TCP_IDLE: Duration = Duration::from_secs(10);
 /// Answers on their way on one TCP connection.
 const TCP_QUEUE: usize = 16;
+/// Records spelt for an answer over UDP: more than a packet of 1232 bytes holds.
+const MOST_UDP: usize = 80;
+/// And over TCP, where an answer ends at 64 KiB. Of a larger job each asker is told a part,
+/// beginning with another task.
+const MOST_TCP: usize = 1000;
+/// Full answers over UDP that a network gets in a second. Answers live for [`TTL`] seconds, so a
+/// resolver needs one for each name it is asked for.
+const ALLOWANCE: u32 = 300;
+/// Questions in work at a time; what is beyond is not answered, and asked again.
+const MOST_QUESTIONS: usize = 512;
 /// EDNS as we speak it.
 const EDNS_VERSION: u8 = 0;
 
@@ -59,12 +74,21 @@ impl DnsServer {
         names: Names,
         zone: Zone,
     ) -> Result<DnsServer, ListenError> {
+        DnsServer::start_with(listen, names, zone, ALLOWANCE).await
+    }
+
+    async fn start_with(
+        listen: SocketAddr,
+        names: Names,
+        zone: Zone,
+        allowance: u32,
+    ) -> Result<DnsServer, ListenError> {
         let failed = |why| ListenError { address: listen, why };
         let tcp = TcpListener::bind(listen).await.map_err(failed)?;
         // With port 0 the system chose one, and both must have the same.
         let address = tcp.local_addr().map_err(failed)?;
         let udp = UdpSocket::bind(address).await.map_err(failed)?;
-        let mut server = Server::new(Handler { names, zone });
+        let mut server = Server::new(Handler::new(names, zone, allowance));
         server.register_socket(udp);
         server.register_listener(tcp, TCP_IDLE, TCP_QUEUE);
         Ok(DnsServer { address, server })
@@ -87,6 +111,9 @@ impl DnsServer {
 struct Handler {
     names: Names,
     zone: Zone,
+    allowance: Mutex<Allowance>,
+    started: Instant,
+    questions: Semaphore,
 }
 
 /// What the library calls an answer on its way out.
@@ -100,12 +127,19 @@ struct Reply {
     answers: Vec<Record>,
     additional: Vec<Record>,
     authority: Vec<Record>,
+    /// There is more to be had over TCP.
+    more: bool,
 }
 
 impl Reply {
     fn refusal(code: ResponseCode) -> Reply {
         let (answers, additional, authority) = (Vec::new(), Vec::new(), Vec::new());
-        Reply { code, authoritative: false, answers, additional, authority }
+        Reply { code, authoritative: false, answers, additional, authority, more: false }
+    }
+
+    /// Nothing but that it is to be asked over TCP.
+    fn over_tcp() -> Reply {
+        Reply { authoritative: true, more: true, ..Reply::refusal(ResponseCode::NoError) }
     }
 
     fn message<'a>(
@@ -136,18 +170,22 @@ impl Reply {
         if fits(self) {
             return false;
         }
-        let whole = std::mem::take(&mut self.answers);
-        let (mut kept, mut most) = (0, whole.len());
-        while kept < most {
-            let middle = (kept + most).div_ceil(2);
-            self.answers = whole[..middle].to_vec();
+        // Halves that fit are kept and what is between them and the end halved again, so that each
+        // record is moved a few times and none is copied.
+        let mut rest = std::mem::take(&mut self.answers);
+        while !rest.is_empty() {
+            let later = rest.split_off(rest.len().div_ceil(2));
+            let before = self.answers.len();
+            self.answers.append(&mut rest);
             if fits(self) {
-                kept = middle;
-            } else {
-                most = middle - 1;
+                rest = later;
+                continue;
+            }
+            rest = self.answers.split_off(before);
+            if rest.len() == 1 {
+                break;
             }
         }
-        self.answers = whole[..kept].to_vec();
         true
     }
 }
@@ -159,6 +197,10 @@ impl RequestHandler for Handler {
         request: &Request,
         mut response: R,
     ) -> ResponseInfo {
+        let Ok(_in_work) = self.questions.try_acquire() else {
+            let metadata = Metadata::response_from_request(&request.metadata);
+            return ResponseInfo::from(Header { metadata, counts: HeaderCounts::default() });
+        };
         let edns = request.edns.as_ref().map(|asked| {
             let mut edns = Edns::new();
             edns.set_max_payload(asked.max_payload().clamp(MIN_UDP, MAX_UDP));
@@ -177,8 +219,9 @@ impl RequestHandler for Handler {
             _ => u16::MAX,
         };
         let fits = |reply: &Reply| reply.fits(&request.queries, edns.as_ref(), metadata, most);
-        let is_cut = reply.cut(fits);
-        metadata.truncation = is_cut;
+        let is_cut = reply.cut(fits) || reply.more;
+        // Over TCP there is nobody left to ask, and resolvers take the flag for a failure.
+        metadata.truncation = is_cut && request.protocol() == Protocol::Udp;
         let message = reply.message(&request.queries, edns.as_ref(), metadata);
         match response.send_response(message).await {
             Ok(info) => info,
@@ -191,6 +234,21 @@ impl RequestHandler for Handler {
 }
 
 impl Handler {
+    fn new(names: Names, zone: Zone, allowance: u32) -> Handler {
+        let allowance = Mutex::new(Allowance::new(allowance));
+        let questions = Semaphore::new(MOST_QUESTIONS);
+        Handler { names, zone, allowance, started: Instant::now(), questions }
+    }
+
+    /// Whether the asker gets a full answer to this kind of question.
+    fn allows(&self, request: &Request, kind: Kind) -> bool {
+        if request.protocol() != Protocol::Udp {
+            return true;
+        }
+        let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
+        kind != Kind::Any && allowance.take(request.src().ip(), self.started.elapsed())
+    }
+
     fn reply(&self, request: &Request) -> Reply {
         let metadata = &request.metadata;
         if metadata.message_type != MessageType::Query || metadata.op_code != OpCode::Query {
@@ -204,7 +262,11 @@ impl Handler {
         }
         let name = info.query.name().to_string().to_ascii_lowercase();
         let kind = kind_of(info.query.query_type());
-        let turn = usize::from(metadata.id);
+        if self.zone.inside(&name).is_some() && !self.allows(request, kind) {
+            return Reply::over_tcp();
+        }
+        let most = if request.protocol() == Protocol::Udp { MOST_UDP } else { MOST_TCP };
+        let turn = (usize::from(metadata.id), most);
         let built = self.names.with(|directory| {
             let said = answer(directory, &self.zone, &name, kind, turn);
             let soa = authority(directory, &self.zone);
@@ -237,8 +299,9 @@ fn reply_of(said: Answer, soa: &Said, zone: &Zone) -> Result<Reply, ProtoError> 
         Answer::NotOurs => Ok(Reply::refusal(ResponseCode::Refused)),
         Answer::NoName => no(ResponseCode::NXDomain),
         Answer::NoData => no(ResponseCode::NoError),
-        Answer::Records { answers, additional } => Ok(Reply {
+        Answer::Records { answers, additional, more } => Ok(Reply {
             authoritative: true,
+            more,
             answers: answers.iter().map(|r| record(r, zone)).collect::<Result<_, _>>()?,
             additional: additional.iter().map(|r| record(r, zone)).collect::<Result<_, _>>()?,
             ..Reply::refusal(ResponseCode::NoError)

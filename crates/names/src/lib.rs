@@ -10,6 +10,7 @@
 //! with the entry in which its task stopped being healthy. Nothing is registered by tasks
 //! themselves: what registers has to be trusted to sign off, and what crashes does not.
 
+mod allowance;
 pub mod answer;
 pub mod directory;
 pub mod discovery;

@@ -199,7 +199,9 @@ impl Drop for Hold {
 }
 
 impl Cache {
-    /// Finds what is on disk, removes what a crash left behind, and what is beyond the bound.
+    /// Finds what is on disk and removes what a crash left behind. What is beyond the bound stays
+    /// until room is needed or [`Cache::trim`] is called: tasks that outlived the agent run from
+    /// packages here, and only their adopters know which.
     ///
     /// # Errors
     /// When the folder cannot be read or written.
@@ -211,11 +213,24 @@ impl Cache {
             let used = inner.uses;
             inner.held.insert(digest, Held { bytes, pins: 0, used, damaged: false });
         }
-        for digest in inner.to_evict(0, settings.most_bytes).unwrap_or_default() {
-            inner.held.remove(&digest);
-            disk.remove(digest)?;
-        }
         Ok(Cache { shared: Arc::new(Shared { disk, settings, inner: Mutex::new(inner) }) })
+    }
+
+    /// Removes what nobody holds down to the bound. For when those who hold something from before
+    /// a restart have said so.
+    ///
+    /// # Errors
+    /// When a package cannot be removed.
+    pub fn trim(&self) -> Result<(), PackageError> {
+        let mut inner = self.shared.lock();
+        let most = self.shared.settings.most_bytes;
+        // More may be held than the bound allows; then what is not held goes, and no more.
+        let spare = most.max(inner.pinned_bytes());
+        for digest in inner.to_evict(0, spare).unwrap_or_default() {
+            self.shared.disk.remove(digest)?;
+            inner.held.remove(&digest);
+        }
+        Ok(())
     }
 
     /// What is here, for the machine's report.
@@ -365,8 +380,9 @@ impl Cache {
             return Err((inner.pinned_bytes(), None));
         };
         for digest in going {
-            inner.held.remove(&digest);
             let trash = self.shared.disk.hide(digest).map_err(|why| (0, Some(why)))?;
+            // Now and not before: what could not be hidden is still there and counts.
+            inner.held.remove(&digest);
             tokio::task::spawn_blocking(move || {
                 if let Err(why) = std::fs::remove_dir_all(&trash) {
                     tracing::warn!(path = %trash.display(), %why, "old package not removed");

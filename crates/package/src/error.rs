@@ -15,6 +15,10 @@ pub enum Limit {
     Head,
     /// Bytes of an extended header: a long name, an attribute.
     Extension,
+    /// Bytes on disk: a small file takes a block, a folder too.
+    Disk,
+    /// Bytes of all names and links of an image's layer together.
+    Names,
 }
 
 impl std::fmt::Display for Limit {
@@ -24,6 +28,8 @@ impl std::fmt::Display for Limit {
             Limit::Bytes => "bytes unpacked",
             Limit::Head => "bytes of head",
             Limit::Extension => "bytes of extended header",
+            Limit::Disk => "bytes on disk",
+            Limit::Names => "bytes of names",
         })
     }
 }

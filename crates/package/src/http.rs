@@ -17,11 +17,22 @@ use cellwright_api::client::parts::PACKAGE_PATH;
 use cellwright_api::client::{Client, ClientError};
 use cellwright_api::error::{ApiError, Code};
 use futures::future::BoxFuture;
+use futures::stream;
 use serde::Deserialize;
+use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Most bytes of one answer: the largest head.
 const MAX_LENGTH: u32 = 9 << 20;
+/// Answers in memory at a time, those on their way out included. With a megabyte each, as chunks
+/// are, that is little; with the largest there are, still bounded.
+const MOST_ANSWERS: usize = 8;
+/// How long a request waits for its turn before the asker is better served elsewhere.
+const TURN: Duration = Duration::from_secs(10);
+/// What is handed to a connection at a time.
+const PIECE: usize = 64 << 10;
 
 /// A machine or a master that is asked over HTTP.
 pub struct HttpSource {
@@ -62,7 +73,8 @@ impl Source for HttpSource {
     ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
         let path = format!("{PACKAGE_PATH}/{package}?from={from}&length={length}");
         Box::pin(async move {
-            let answer = self.client.bytes_at(&self.address, &path, self.limit).await;
+            let answer =
+                self.client.bytes_at_most(&self.address, &path, self.limit, length as usize).await;
             answer.map_err(|why| match &why {
                 ClientError::Api(error) if error.code == Code::NoSuchBlob => SourceError::Lacks,
                 _ => SourceError::Failed(why.to_string()),
@@ -81,25 +93,52 @@ struct Range {
 
 /// Gives away what is in the cache, and what has arrived of what is on its way.
 pub fn router(cache: Cache) -> Router {
+    router_with(cache, MOST_ANSWERS, TURN)
+}
+
+/// No more than `answers` at a time, for which others wait no longer than `turn`.
+pub(crate) fn router_with(cache: Cache, answers: usize, turn: Duration) -> Router {
     let path = format!("{PACKAGE_PATH}/{{digest}}");
-    Router::new().route(&path, get(give)).with_state(cache)
+    let turns = Arc::new(Semaphore::new(answers));
+    Router::new().route(&path, get(give)).with_state(Giving { cache, turns, turn })
+}
+
+#[derive(Clone)]
+struct Giving {
+    cache: Cache,
+    turns: Arc<Semaphore>,
+    turn: Duration,
 }
 
 async fn give(
-    State(cache): State<Cache>,
+    State(Giving { cache, turns, turn }): State<Giving>,
     Path(digest): Path<String>,
     range: Result<Query<Range>, axum::extract::rejection::QueryRejection>,
 ) -> Response<Body> {
+    let Ok(Ok(turn)) = tokio::time::timeout(turn, turns.acquire_owned()).await else {
+        let why = "too many answers are on their way out already; ask elsewhere";
+        return refusal(&ApiError::new(Code::Overloaded, why));
+    };
     match answer(&cache, &digest, range.map(|Query(range)| range).map_err(|e| e.body_text())).await
     {
         Ok(bytes) => {
-            let mut response = Response::new(Body::from(bytes));
+            let length = bytes.len();
+            let mut response = Response::new(handed_on(bytes, turn));
+            response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
             let binary = HeaderValue::from_static("application/octet-stream");
             response.headers_mut().insert(header::CONTENT_TYPE, binary);
             response
         }
         Err(error) => refusal(&error),
     }
+}
+
+/// The bytes, and the turn with them until the connection has taken the last.
+fn handed_on(bytes: Bytes, turn: OwnedSemaphorePermit) -> Body {
+    Body::from_stream(stream::unfold((bytes, turn), |(mut left, turn)| async move {
+        let piece = left.split_to(PIECE.min(left.len()));
+        (!piece.is_empty()).then_some((Ok::<_, Infallible>(piece), (left, turn)))
+    }))
 }
 
 async fn answer(

@@ -13,7 +13,7 @@ mod tree;
 
 use crate::build::Built;
 use crate::error::{Limit, PackageError, at};
-use crate::stream::members;
+use crate::stream::{Member, members};
 use crate::unpack::Limits;
 use crate::writer::{Scratch, Writer};
 use flate2::read::MultiGzDecoder;
@@ -22,6 +22,10 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use tree::{Content, Tree};
+
+/// Bytes of all names and links of a layer together: a large one has a hundred thousand of a
+/// hundred bytes.
+const MAX_NAMES: u64 = 128 << 20;
 
 /// An image that was written as a package.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,12 +70,8 @@ pub fn import(
     for layer in &image.layers {
         let (scratch, mut file, bytes) = unpacked_layer(&image, layer, target, left)?;
         left -= bytes;
-        let mut found = Vec::new();
         file.seek(SeekFrom::Start(0)).map_err(at(&scratch.path))?;
-        members(BufReader::new(&file), limits.entries, |member, _| {
-            found.push(member);
-            Ok(())
-        })?;
+        let found = named(&file, limits)?;
         tree.lay_over(layers.len(), found)?;
         layers.push((scratch, file));
     }
@@ -103,6 +103,25 @@ pub fn import(
         user: image.user,
         dropped,
     })
+}
+
+/// The members of a layer. They are kept all at once, so what their names take has a bound.
+fn named(layer: &File, limits: Limits) -> Result<Vec<Member>, PackageError> {
+    let mut found = Vec::new();
+    let mut names = 0;
+    members(BufReader::new(layer), limits.entries, |member, _| {
+        names += member.path.len() as u64 + member.link.len() as u64;
+        if names > MAX_NAMES {
+            return Err(PackageError::Beyond {
+                limit: Limit::Names,
+                found: names,
+                most: MAX_NAMES,
+            });
+        }
+        found.push(member);
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// The layer's tar archive in a file beside `target`, its digest checked.

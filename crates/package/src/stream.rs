@@ -11,6 +11,9 @@ use tar::{Archive, EntryType, PaxExtensions};
 
 /// Longest extended header. Paths have at most a few thousand bytes.
 const MAX_EXTENSION: u64 = 1 << 20;
+/// Longest path and link, as Linux has it. Whoever visits members may keep them all, and lengths
+/// in a header compress a thousandfold.
+const MAX_NAME: usize = 4096;
 
 /// One member as its header has it.
 #[derive(Clone, Debug)]
@@ -128,6 +131,10 @@ impl Extended {
 }
 
 fn text(bytes: &[u8]) -> Result<String, PackageError> {
+    if bytes.len() > MAX_NAME {
+        let path = shortened(&String::from_utf8_lossy(&bytes[..MAX_NAME]));
+        return Err(PackageError::BadPath { path, rule: "it has more than 4096 bytes" });
+    }
     String::from_utf8(bytes.to_vec()).map_err(|_| PackageError::BadPath {
         path: shortened(&String::from_utf8_lossy(bytes)),
         rule: "it is not UTF-8",
@@ -153,5 +160,22 @@ pub(crate) fn kind_in_words(kind: EntryType) -> &'static str {
         EntryType::GNUSparse => "a sparse file",
         EntryType::Continuous => "a contiguous file",
         _ => "of an unknown kind",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_longer_than_any_path_is_refused_before_it_is_kept() {
+        let mut archive = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(0);
+        // The library writes the extended header that a long name needs.
+        archive.append_data(&mut header, "d/".repeat(MAX_NAME), io::empty()).unwrap();
+        let bytes = archive.into_inner().unwrap();
+        let refused = members(bytes.as_slice(), 10, |_, _| Ok(())).unwrap_err().to_string();
+        assert!(refused.contains("more than 4096 bytes"), "{refused}");
     }
 }

@@ -21,18 +21,28 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tar::EntryType;
 
+/// What was unpacked is the package for every task that uses it: images have files that everybody
+/// may write, and here everybody is whoever else is on the machine.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
 /// What a package may be at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub entries: u64,
     /// Bytes of all files together.
     pub bytes: u64,
+    /// What all of it may take on disk, with a block for every entry: half a million empty folders
+    /// are a small archive and a full disk.
+    pub disk: u64,
 }
+
+/// What an entry takes at least, and what a file is rounded up to.
+const BLOCK_ON_DISK: u64 = 4096;
 
 impl Default for Limits {
     /// A large image has a hundred thousand entries and a few gigabytes.
     fn default() -> Limits {
-        Limits { entries: 500_000, bytes: 32 << 30 }
+        Limits { entries: 500_000, bytes: 32 << 30, disk: 40 << 30 }
     }
 }
 
@@ -70,7 +80,7 @@ pub fn unpack(
         return Err(PackageError::OtherContent { expected, found: digest });
     }
     for (path, mode) in unpacking.modes.iter().rev() {
-        unpacking.place.set_mode(path, *mode)?;
+        unpacking.place.set_mode(path, mode & !WRITABLE_BY_OTHERS)?;
     }
     // The package's own root: tasks of other users read it too.
     let open = fs::Permissions::from_mode(FOLDER_MODE);
@@ -130,11 +140,12 @@ struct Counted {
     files: BTreeSet<EntryPath>,
     entries: u64,
     bytes: u64,
+    disk: u64,
 }
 
 impl Counted {
     fn new(limits: Limits) -> Counted {
-        Counted { limits, files: BTreeSet::new(), entries: 0, bytes: 0 }
+        Counted { limits, files: BTreeSet::new(), entries: 0, bytes: 0, disk: 0 }
     }
 
     fn accept(&mut self, member: &Member) -> Result<(EntryPath, Kind), PackageError> {
@@ -144,6 +155,8 @@ impl Counted {
         let kind = self.kind(&path, member)?;
         kind::check(&path, &kind)?;
         self.entries += 1;
+        let taken = member.bytes.div_ceil(BLOCK_ON_DISK).saturating_mul(BLOCK_ON_DISK);
+        self.disk = self.disk.saturating_add(taken.max(BLOCK_ON_DISK));
         if let Kind::File { bytes, .. } = kind {
             self.bytes = self.bytes.saturating_add(bytes);
             self.files.insert(path.clone());
@@ -151,9 +164,13 @@ impl Counted {
             let why = io::Error::other(format!("{path:?} is no file and has {}", member.bytes));
             return Err(unreadable(member.starts, why));
         }
-        let (found, most) = (self.bytes, self.limits.bytes);
-        if found > most {
-            return Err(PackageError::Beyond { limit: Limit::Bytes, found, most });
+        for (limit, found, most) in [
+            (Limit::Bytes, self.bytes, self.limits.bytes),
+            (Limit::Disk, self.disk, self.limits.disk),
+        ] {
+            if found > most {
+                return Err(PackageError::Beyond { limit, found, most });
+            }
         }
         Ok((path, kind))
     }
@@ -205,7 +222,7 @@ impl Unpacking {
             Kind::File { mode, .. } => {
                 let mut file = self.place.file(&path)?;
                 copy(content, &mut file, member)?;
-                let mode = fs::Permissions::from_mode(mode);
+                let mode = fs::Permissions::from_mode(mode & !WRITABLE_BY_OTHERS);
                 file.set_permissions(mode).map_err(at(Path::new(path.as_str())))
             }
             Kind::HardLink { target } => self.place.hard_link(&path, &target),

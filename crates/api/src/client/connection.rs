@@ -22,8 +22,10 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// Largest answer that is read whole.
+/// Largest answer of a master that is read whole.
 const MAX_ANSWER: usize = 1 << 30;
+/// Largest refusal of somebody whose answers have a bound.
+const MAX_REFUSAL: usize = 64 << 10;
 
 type Sender = SendRequest<Outgoing>;
 
@@ -81,7 +83,12 @@ impl Pool {
         if call.streamed && status.is_success() {
             return Ok(Received { status, headers, body: Bytes::new(), open: Some(body) });
         }
-        let whole = Limited::new(body, MAX_ANSWER).collect().await;
+        let most = match call.most {
+            Some(_) if !status.is_success() => MAX_REFUSAL,
+            Some(most) => most,
+            None => MAX_ANSWER,
+        };
+        let whole = Limited::new(body, most).collect().await;
         let body = whole.map_err(|e| Fault::after(address, e))?.to_bytes();
         self.keep(address, sender);
         Ok(Received { status, headers, body, open: None })

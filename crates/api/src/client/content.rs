@@ -28,6 +28,8 @@ pub const PIECE: usize = 256 << 10;
 const SLOWEST: u64 = 1 << 20;
 /// A download silent for longer has been given up by the other side.
 const SILENCE: Duration = Duration::from_secs(30);
+/// What is read of one replica's answer: a page of figures, a piece of a log.
+const MOST_BYTES: usize = 64 << 20;
 
 pub(super) type Outgoing = UnsyncBoxBody<Bytes, io::Error>;
 
@@ -136,7 +138,23 @@ impl Client {
         path: &str,
         limit: Duration,
     ) -> Result<Bytes, ClientError> {
-        let call = self.call(Method::GET, path, Bytes::new(), true);
+        self.bytes_at_most(address, path, limit, MOST_BYTES).await
+    }
+
+    /// As [`Client::bytes_at`], from somebody who is not trusted with our memory: of a longer
+    /// answer than `most` bytes no more is read.
+    ///
+    /// # Errors
+    /// What the other side refused, that it said too much, or that it could not be reached.
+    pub async fn bytes_at_most(
+        &self,
+        address: &str,
+        path: &str,
+        limit: Duration,
+        most: usize,
+    ) -> Result<Bytes, ClientError> {
+        let mut call = self.call(Method::GET, path, Bytes::new(), true);
+        call.most = Some(most);
         Ok(self.exchange_at(address, &call, limit).await?.body)
     }
 

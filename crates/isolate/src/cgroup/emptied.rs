@@ -11,7 +11,8 @@ use crate::Error;
 use crate::kernel_file::{read, read_if_there, write};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -28,9 +29,13 @@ pub fn processes(directories: &[PathBuf]) -> Result<Vec<u32>, Error> {
 }
 
 fn collect(directory: &Path, pids: &mut Vec<u32>) -> Result<(), Error> {
-    // A v2 group whose members are threads of a process elsewhere refuses; it holds no process.
-    if let Some(text) = read_if_there(&directory.join("cgroup.procs"))? {
-        pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+    match read_if_there(&directory.join("cgroup.procs")) {
+        Ok(text) => {
+            let text = text.unwrap_or_default();
+            pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+        }
+        Err(error) if holds_threads_only(&error) => {}
+        Err(error) => return Err(error),
     }
     for child in children(directory)? {
         collect(&child, pids)?;
@@ -38,26 +43,49 @@ fn collect(directory: &Path, pids: &mut Vec<u32>) -> Result<(), Error> {
     Ok(())
 }
 
+/// A v2 group whose members are threads of a process elsewhere refuses to list processes; it holds
+/// none.
+fn holds_threads_only(error: &Error) -> bool {
+    let Error::File { source, .. } = error else { return false };
+    source.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error())
+}
+
 /// Processes taken in hand at once: descriptors are scarcer than processes.
 const HANDFUL: usize = 200;
 
 /// Signals all; returns descriptors of some that were reached, to wait on.
 pub fn signal(directories: &[PathBuf], signal: Signal) -> Result<Vec<OwnedFd>, Error> {
+    signal_through(directories, signal, |pid| pidfd_open(pid, PidfdFlags::empty()))
+}
+
+fn signal_through(
+    directories: &[PathBuf],
+    signal: Signal,
+    open: impl Fn(Pid) -> Result<OwnedFd, Errno>,
+) -> Result<Vec<OwnedFd>, Error> {
     let mut reached = Vec::new();
     for pids in processes(directories)?.chunks(HANDFUL) {
-        let open = |pid: &u32| {
+        let handle = |pid: &u32| {
             let handle = i32::try_from(*pid).ok().and_then(Pid::from_raw)?;
-            Some((*pid, pidfd_open(handle, PidfdFlags::empty()).ok()?))
+            Some((*pid, handle, open(handle)))
         };
-        let opened: Vec<(u32, OwnedFd)> = pids.iter().filter_map(open).collect();
+        let opened: Vec<(u32, Pid, Result<OwnedFd, Errno>)> =
+            pids.iter().filter_map(handle).collect();
         // A number may have passed to a stranger before it was opened; a descriptor cannot, so a
         // look at the list now settles whom each stands for.
         let members = processes(directories)?;
-        let mine = opened.into_iter().filter(|(pid, _)| members.binary_search(pid).is_ok());
-        reached = mine
-            .map(|(_, process)| process)
-            .filter(|process| pidfd_send_signal(process, signal).is_ok())
-            .collect();
+        reached.clear();
+        for (pid, handle, process) in opened {
+            if members.binary_search(&pid).is_err() {
+                continue;
+            }
+            match process {
+                Ok(process) if pidfd_send_signal(&process, signal).is_ok() => reached.push(process),
+                // Kernels before 5.3 have numbers only.
+                Err(Errno::NOSYS) => drop(kill_process(handle, signal)),
+                _ => {}
+            }
+        }
     }
     Ok(reached)
 }
@@ -75,6 +103,10 @@ pub fn kill(group: &Group, patience: Duration) -> Result<(), Error> {
     let directories = group.directories();
     loop {
         let dying = signal(&directories, Signal::KILL)?;
+        // In v1 a frozen process dies when it is let go; a task can freeze what it forks.
+        if let Some(freezer) = group.freezer() {
+            thaw(&freezer);
+        }
         let left = processes(&directories)?;
         if left.is_empty() && group.populated()? != Some(true) {
             return Ok(());
@@ -86,9 +118,24 @@ pub fn kill(group: &Group, patience: Duration) -> Result<(), Error> {
     }
 }
 
-/// Waits until all have ended or time is up. With nobody to wait for it returns at once: who was
-/// listed and could not be opened is gone by the next look.
+/// What cannot be thawed shows as what does not die.
+fn thaw(freezer: &Path) {
+    let state = freezer.join("freezer.state");
+    if read_if_there(&state).is_ok_and(|text| text.is_some_and(|text| text.trim() != "THAWED")) {
+        let _ = write(&state, "THAWED");
+    }
+    children(freezer).unwrap_or_default().iter().for_each(|child| thaw(child));
+}
+
+/// How soon we look again after those for whose end we cannot wait.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// Waits until all have ended or time is up. With nobody to wait for, who was listed and could not
+/// be opened is gone by the next look, which is not made at once lest we do nothing but look.
 fn wait_for_exits(processes: &[OwnedFd], deadline: Instant) -> Result<(), Error> {
+    if processes.is_empty() {
+        return wait(&mut [], deadline.min(Instant::now() + LOOK_AGAIN)).map(drop);
+    }
     for process in processes {
         wait(&mut [PollFd::new(process, PollFlags::IN)], deadline)?;
     }
@@ -122,7 +169,7 @@ fn wait(on: &mut [PollFd<'_>], deadline: Instant) -> Result<bool, Error> {
         match poll(on, Some(&timeout)) {
             Ok(0) => return Ok(false),
             Ok(_) => return Ok(true),
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             Err(e) => return Err(Error::file("wait for", Path::new("a process"))(e.into())),
         }
     }
@@ -156,4 +203,55 @@ pub fn freeze(group: &Group, frozen: bool, patience: Duration) -> Result<(), Err
         std::thread::yield_now();
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    fn scratch(name: &str) -> PathBuf {
+        let base = std::env::temp_dir().join(format!("cellwright-{name}-{}", std::process::id()));
+        fs::create_dir_all(&base).unwrap();
+        base
+    }
+
+    #[test]
+    fn a_kernel_without_descriptors_of_processes_is_told_numbers() {
+        let base = scratch("numbers");
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        fs::write(base.join("cgroup.procs"), format!("{}\n", child.id())).unwrap();
+        let old = |_| Err(Errno::NOSYS);
+        let reached = signal_through(&[base.clone()], Signal::KILL, old).unwrap();
+        assert_eq!(reached.len(), 0);
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+        fs::remove_dir_all(base).unwrap();
+    }
+
+    #[test]
+    fn a_group_of_threads_holds_no_process_and_stops_no_kill() {
+        let refuses = |errno: Errno| Error::File {
+            doing: "read",
+            path: "cgroup.procs".into(),
+            source: errno.into(),
+        };
+        assert!(holds_threads_only(&refuses(Errno::OPNOTSUPP)));
+        assert!(!holds_threads_only(&refuses(Errno::ACCESS)));
+    }
+
+    #[test]
+    fn a_frozen_group_is_let_go_with_those_inside_it() {
+        let base = scratch("frozen");
+        fs::create_dir_all(base.join("inner")).unwrap();
+        for at in ["freezer.state", "inner/freezer.state"] {
+            fs::write(base.join(at), "FROZEN\n").unwrap();
+        }
+        thaw(&base);
+        for at in ["freezer.state", "inner/freezer.state"] {
+            assert!(fs::read_to_string(base.join(at)).unwrap().starts_with("THAWED"), "{at}");
+        }
+        fs::remove_dir_all(base).unwrap();
+    }
 }

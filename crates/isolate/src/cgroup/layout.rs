@@ -147,6 +147,14 @@ impl Layout {
         }
     }
 
+    /// Hierarchies made up for a test, of v1.
+    #[cfg(test)]
+    pub(super) fn of_v1(mounts: &[(Controller, &Path)]) -> Layout {
+        let v1 = mounts.iter().map(|(controller, at)| (*controller, at.to_path_buf()));
+        let (others, unified_controllers) = (Vec::new(), Vec::new());
+        Layout { v1: v1.collect(), others, unified: None, unified_controllers }
+    }
+
     #[must_use]
     pub fn kind(&self) -> LayoutKind {
         match (&self.unified, self.v1.is_empty()) {
@@ -211,7 +219,7 @@ mod tests {
     const V2: &str = "29 24 0:25 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
 
     fn layout(text: &str, controllers: &str) -> Result<Layout, Error> {
-        let mounts = mounts::parse(Path::new("mountinfo"), text).unwrap();
+        let mounts = mounts::parse(Path::new("mountinfo"), text.as_bytes()).unwrap();
         Layout::from_mounts(&mounts, |_| Ok(controllers.to_owned()))
     }
 

@@ -107,6 +107,9 @@ impl Group {
                 if is_cpuset {
                     v1::inherit_cpuset(&directory)?;
                 }
+                if Some(mount) == self.layout.v1_mount(Controller::Memory) {
+                    v1::count_those_inside(&directory)?;
+                }
             }
         }
         let Some(unified) = self.layout.unified() else { return Ok(()) };
@@ -325,8 +328,10 @@ impl Group {
     /// [`Error::StillAlive`] when that took longer than `patience`.
     pub fn kill(&self, patience: Duration) -> Result<(), Error> {
         if self.layout.place(Controller::Pids).is_some() && self.exists() {
-            // No new member from here on; a fork bomb loses the race at once.
-            self.set_pids_max(Some(0))?;
+            // No new member from here on; a fork bomb loses the race at once. Where that does not
+            // work (a crash may have left the group in some hierarchies and not in this one), it is
+            // killed all the same, if later.
+            let _ = self.set_pids_max(Some(0));
         }
         emptied::kill(self, patience)
     }
@@ -408,4 +413,33 @@ pub(super) fn children(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     }
     found.sort_unstable();
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    /// A group that is in one hierarchy and not in the one of `pids`.
+    fn torn(base: &Path, pid: u32) -> Group {
+        let (memory, pids) = (base.join("memory"), base.join("pids"));
+        fs::create_dir_all(memory.join("x")).unwrap();
+        fs::create_dir_all(&pids).unwrap();
+        fs::write(memory.join("x/cgroup.procs"), format!("{pid}\n")).unwrap();
+        let mounts = [(Controller::Memory, memory.as_path()), (Controller::Pids, pids.as_path())];
+        Tree::new(Layout::of_v1(&mounts), GroupPath::new("x").unwrap()).base()
+    }
+
+    #[test]
+    fn a_group_that_is_torn_is_killed_all_the_same() {
+        let base = std::env::temp_dir().join(format!("cellwright-torn-{}", std::process::id()));
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let group = torn(&base, child.id());
+        // The list of members is a file here, so nobody ever leaves it.
+        let killed = group.kill(Duration::ZERO);
+        assert!(matches!(killed, Err(Error::StillAlive { .. })), "{killed:?}");
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+        fs::remove_dir_all(base).unwrap();
+    }
 }

@@ -51,6 +51,17 @@ pub fn set_memory_soft(group: &Path, bytes: Option<u64>) -> Result<(), Error> {
     write(&group.join("memory.soft_limit_in_bytes"), &value)
 }
 
+/// Makes the limit cover the groups inside as well, as v2 always does and v1 from kernel 5.11 on.
+pub fn count_those_inside(group: &Path) -> Result<(), Error> {
+    let path = group.join("memory.use_hierarchy");
+    if read_if_there(&path)?.is_some_and(|text| text.trim() == "0") {
+        // Refused while there are others inside: then it was made by somebody else, or before we
+        // knew, and goes on as it is.
+        let _ = write(&path, "1");
+    }
+    Ok(())
+}
+
 /// A v1 cpuset starts with nothing and refuses members; it gets what its parent has.
 pub fn inherit_cpuset(group: &Path) -> Result<(), Error> {
     let Some(parent) = group.parent() else { return Ok(()) };
@@ -145,6 +156,19 @@ mod tests {
             "254:0 Read 4096\n254:0 Write 10\n254:0 Sync 1\n7:0 Read 4\n7:0 Write 5\nTotal 9\n";
         assert_eq!(service_bytes(Path::new("x"), text).unwrap(), (4100, 15));
         assert!(service_bytes(Path::new("x"), "1:2 Read x\n").is_err());
+    }
+
+    #[test]
+    fn memory_of_groups_inside_is_counted() {
+        let group = std::env::temp_dir().join(format!("cellwright-v1-in-{}", std::process::id()));
+        fs::create_dir_all(&group).unwrap();
+        count_those_inside(&group).unwrap();
+        let path = group.join("memory.use_hierarchy");
+        assert!(!path.exists(), "a kernel that does not ask is not told");
+        fs::write(&path, "0\n").unwrap();
+        count_those_inside(&group).unwrap();
+        assert!(fs::read_to_string(&path).unwrap().starts_with('1'));
+        fs::remove_dir_all(&group).unwrap();
     }
 
     #[test]

@@ -77,14 +77,22 @@ impl Bundle {
         mounts::remove_tree(&self.directory)
     }
 
-    fn lay_out(&self, spec: &ContainerSpec) -> Result<(), Error> {
-        let parts = ["rootfs", "skeleton", "upper", "work"].map(|name| self.directory.join(name));
+    /// The root, the skeleton, and what the task writes: those two where nobody of the machine gets
+    /// to. A task can make a program there that runs as its owner, and outside nothing forbids it.
+    fn make_parts(&self) -> Result<[PathBuf; 4], Error> {
+        let names = ["rootfs", "skeleton", "private/upper", "private/work"];
+        let parts = names.map(|name| self.directory.join(name));
         for part in &parts {
             make_directory(part)?;
         }
+        set_mode(&self.directory.join("private"), 0o700)?;
         // Nobody but root looks into a bundle from outside; its root is open to its own user.
         set_mode(&self.directory, 0o711)?;
-        let [root, skeleton, upper, work] = &parts;
+        Ok(parts)
+    }
+
+    fn lay_out(&self, spec: &ContainerSpec) -> Result<(), Error> {
+        let [root, skeleton, upper, work] = &self.make_parts()?;
         skeleton_for(spec, skeleton)?;
         let owner = spec.user_namespace.map_or(0, |range| range.first);
         chown(upper, Some(owner), Some(owner)).map_err(Error::file("give away", upper))?;
@@ -156,4 +164,24 @@ fn skeleton_for(spec: &ContainerSpec, skeleton: &Path) -> Result<(), Error> {
         fs::write(&place, "").map_err(Error::file("make", &place))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_task_writes_to_its_root_cannot_be_reached_from_outside() {
+        let run = std::env::temp_dir().join(format!("cellwright-bundle-{}", std::process::id()));
+        let bundle = Bundle::at(&run, &ContainerId::new("7-1").unwrap());
+        let parts = bundle.make_parts().unwrap();
+        let shut = |path: &&PathBuf| {
+            let inside = path.ancestors().take_while(|above| *above != run);
+            let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+            inside.into_iter().any(|above| mode(above) & 0o007 == 0)
+        };
+        let shut: Vec<bool> = parts.iter().map(|part| shut(&part)).collect();
+        assert_eq!(shut, [false, false, true, true]);
+        fs::remove_dir_all(run).unwrap();
+    }
 }

@@ -131,7 +131,8 @@ fn mounts(spec: &ContainerSpec) -> Result<Vec<Mount>, Error> {
     }
     for bind in &spec.binds {
         let access = if bind.writable { "rw" } else { "ro" };
-        let options = ["rbind", "rprivate", "nosuid", "nodev", access];
+        // Not what is mounted below the source: these options would not hold there.
+        let options = ["bind", "rprivate", "nosuid", "nodev", access];
         list.push(mount(&bind.target, "bind", &bind.source, &options)?);
     }
     // Outer targets first, or an outer mount would cover an inner one.

@@ -61,12 +61,34 @@ pub fn probe(runtime: &dyn Runtime, run: &Path) -> Probe {
         obstacles.push(Obstacle::NoOverlay { error: e.to_string() });
     }
     match runtime.version() {
-        Ok(runtime) if obstacles.is_empty() => Probe::Ready { runtime },
+        Ok(runtime) if obstacles.is_empty() => Probe::Ready { runtime: with_holes(&runtime) },
         Ok(_) => Probe::Off { obstacles },
         Err(e) => {
             obstacles.push(Obstacle::NoRuntime { error: e.to_string() });
             Probe::Off { obstacles }
         }
+    }
+}
+
+/// What is known against a version of runc, said with it. Not an obstacle: distributions mend holes
+/// without changing the number, and only their users know.
+fn with_holes(runtime: &str) -> String {
+    match lacking(runtime) {
+        Some(holes) => format!("{runtime} (open to {holes}, unless your distribution mended it)"),
+        None => runtime.to_owned(),
+    }
+}
+
+/// Holes through which a task gets out, by the first versions without them.
+fn lacking(runtime: &str) -> Option<&'static str> {
+    let version = runtime.strip_prefix("runc version ")?;
+    let mut numbers = version.split(|sign: char| !sign.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok());
+    match (next()?, next()?, next().unwrap_or(0)) {
+        (1, 1, patch) if patch >= 12 => Some("CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881"),
+        (1, 2, 8..) | (1, 3, 3..) | (1, 4.., _) | (2.., ..) => None,
+        (1, 2.., _) => Some("CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881"),
+        _ => Some("CVE-2024-21626, CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881"),
     }
 }
 
@@ -88,6 +110,18 @@ fn try_overlay(directory: &Path) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::container::Runc;
+
+    #[test]
+    fn holes_of_a_version_are_named() {
+        let holes = |version: &str| lacking(&format!("runc version {version}")).map(str::len);
+        let (all, late) = (holes("1.1.5+ds1"), holes("1.1.12"));
+        assert!(all > late && late.is_some());
+        assert_eq!((holes("1.2.7"), holes("1.3.2"), holes("1.0.0-rc93")), (late, late, all));
+        for mended in ["1.2.8", "1.3.3", "1.4.0", "1.10.1", "2.0.0"] {
+            assert_eq!(holes(mended), None, "{mended}");
+        }
+        assert_eq!(lacking("crun version 1.8"), None);
+    }
 
     #[test]
     fn every_obstacle_is_named() {

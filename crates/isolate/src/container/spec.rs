@@ -112,9 +112,10 @@ impl ContainerSpec {
         let targets = self.binds.iter().map(|bind| &bind.target);
         for target in targets.chain(self.scratch.iter().map(|scratch| &scratch.target)) {
             inside("mount target", target)?;
-            if target == Path::new("/") || target.starts_with("/proc") || target.starts_with("/sys")
-            {
-                let allowed = "a place in the container other than /, /proc and /sys";
+            // Below /dev as well: what the runtime hides, it hides behind /dev/null.
+            let kernels = ["/proc", "/sys", "/dev"];
+            if target == Path::new("/") || kernels.iter().any(|dir| target.starts_with(dir)) {
+                let allowed = "a place in the container other than /, /proc, /sys and /dev";
                 return Err(Error::invalid("mount target", target.display(), allowed));
             }
         }
@@ -154,7 +155,7 @@ pub struct User {
     pub groups: Vec<u32>,
 }
 
-/// A file or directory of the machine, seen in the container.
+/// A file or directory of the machine, seen in the container without what is mounted below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
     pub source: PathBuf,
@@ -234,6 +235,7 @@ mod tests {
             (refused(|s| s.layers[0] = "/a,upperdir=/etc".into()), "layer is"),
             (refused(|s| s.layers[0] = "/a:/etc".into()), "layer is"),
             (refused(|s| s.binds = bind("/x", "/proc/sys")), "mount target is"),
+            (refused(|s| s.binds = bind("/x", "/dev/null")), "mount target is"),
             (refused(|s| s.binds = bind("/x", "/../etc")), "mount target is"),
             (refused(|s| s.binds = bind("x", "/data")), "mount source is"),
             (refused(|s| s.oom_score = 1001), "oom score is `1001`"),

@@ -3,7 +3,7 @@
 
 use super::{Action, Control, MachineSample, TaskSample};
 use crate::cgroup::CpuList;
-use cellwright_cell::id::TaskId;
+use cellwright_cell::id::Attempt;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -19,15 +19,15 @@ impl Control {
         let reserved = joined(self.owned.values().flatten());
         let unreserved = all.without(&reserved);
         for sample in tasks {
-            let cpus = match self.owned.get(&sample.task) {
+            let cpus = match self.owned.get(&sample.attempt) {
                 Some(cores) => joined(cores.iter()),
                 None if sample.is_batch() => all.clone(),
                 None => unreserved.clone(),
             };
             // A task that was never told runs anywhere, which is what most are to do.
-            if self.cpus.get(&sample.task).unwrap_or(&all) != &cpus {
-                self.cpus.insert(sample.task, cpus.clone());
-                actions.push(Action::RunOn { task: sample.task, cpus });
+            if self.cpus.get(&sample.attempt).unwrap_or(&all) != &cpus {
+                self.cpus.insert(sample.attempt, cpus.clone());
+                actions.push(Action::RunOn { attempt: sample.attempt, cpus });
             }
         }
     }
@@ -42,30 +42,32 @@ impl Control {
     ) {
         let mut wishes: Vec<&&TaskSample> =
             tasks.iter().filter(|task| !task.is_batch() && task.whole_cores > 0).collect();
-        wishes.sort_by_key(|task| (Reverse(task.priority), task.task));
+        wishes.sort_by_key(|task| (Reverse(task.priority), task.attempt));
         let held = std::mem::take(&mut self.owned);
         let keeps = |task: &&&TaskSample| {
-            let cores = held.get(&task.task)?;
+            let cores = held.get(&task.attempt)?;
             let there = cores.iter().all(|core| machine.cores.contains(core));
-            (there && cores.len() == task.whole_cores as usize).then(|| (task.task, cores.clone()))
+            (there && cores.len() == task.whole_cores as usize)
+                .then(|| (task.attempt, cores.clone()))
         };
-        let mut owned: BTreeMap<TaskId, Vec<CpuList>> = wishes.iter().filter_map(keeps).collect();
+        let mut owned: BTreeMap<Attempt, Vec<CpuList>> = wishes.iter().filter_map(keeps).collect();
         let mut free: Vec<CpuList> = machine.cores.iter().skip(1).cloned().collect();
         free.retain(|core| !owned.values().flatten().any(|taken| taken == core));
         for task in wishes {
-            if owned.contains_key(&task.task) {
-                self.refused.remove(&task.task);
+            if owned.contains_key(&task.attempt) {
+                self.refused.remove(&task.attempt);
                 continue;
             }
             let wanted = task.whole_cores as usize;
             if wanted <= free.len() {
-                owned.insert(task.task, free.split_off(free.len() - wanted));
-                self.refused.remove(&task.task);
+                owned.insert(task.attempt, free.split_off(free.len() - wanted));
+                self.refused.remove(&task.attempt);
                 continue;
             }
             let (asked, left) = (task.whole_cores, u32::try_from(free.len()).unwrap_or(u32::MAX));
-            if self.refused.insert(task.task, (asked, left)) != Some((asked, left)) {
-                actions.push(Action::NoCores { task: task.task, asked, free: left });
+            if self.refused.insert(task.attempt, (asked, left)) != Some((asked, left)) {
+                let attempt = task.attempt;
+                actions.push(Action::NoCores { attempt, asked, free: left });
             }
         }
         self.owned = owned;

@@ -5,9 +5,13 @@ use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;
 
+fn first(task: u32) -> Attempt {
+    Attempt { task: TaskId(task), number: 1 }
+}
+
 fn task(id: u32, class: AppClass, priority: u16) -> TaskSample {
     TaskSample {
-        task: TaskId(id),
+        attempt: first(id),
         class,
         priority: Priority(priority),
         limits: Resources::new(1000, GIB, GIB, 0),
@@ -15,6 +19,7 @@ fn task(id: u32, class: AppClass, priority: u16) -> TaskSample {
         used: Resources::new(100, GIB / 2, 0, 0),
         cpu_wanting: Some(0),
         whole_cores: 0,
+        files: 0,
         slack_cpu: true,
         slack_ram: false,
     }
@@ -29,15 +34,15 @@ fn batch(id: u32, priority: u16) -> TaskSample {
 }
 
 fn machine() -> MachineSample {
-    let room = Room { ram_available: 8 * GIB, disk_free: 100 * GIB };
-    let keep = Room { ram_available: GIB, disk_free: 10 * GIB };
+    let room = Room { ram_available: 8 * GIB, disk_free: 100 * GIB, files_free: 90_000 };
+    let keep = Room { ram_available: GIB, disk_free: 10 * GIB, files_free: 10_000 };
     let cores = (0..4).map(|core| CpuList::new(vec![2 * core, 2 * core + 1])).collect();
     MachineSample { capacity: Resources::new(4000, 32 * GIB, 200 * GIB, 0), room, keep, cores }
 }
 
 fn kills(actions: &[Action]) -> Vec<(u32, KillCause)> {
     let kill = |action: &Action| match action {
-        Action::Kill { task, reason } => Some((task.0, reason.cause)),
+        Action::Kill { attempt, reason } => Some((attempt.task.0, reason.cause)),
         _ => None,
     };
     actions.iter().filter_map(kill).collect()
@@ -45,7 +50,7 @@ fn kills(actions: &[Action]) -> Vec<(u32, KillCause)> {
 
 fn caps(actions: &[Action]) -> Vec<(u32, Option<u64>, CapWhy)> {
     let cap = |action: &Action| match action {
-        Action::Cap { task, cap, why, .. } => Some((task.0, *cap, *why)),
+        Action::Cap { attempt, cap, why, .. } => Some((attempt.task.0, *cap, *why)),
         _ => None,
     };
     actions.iter().filter_map(cap).collect()
@@ -64,7 +69,7 @@ fn with_room_for_all_nobody_is_touched_but_for_sizes_and_own_limits() {
     let actions = control.step(second(1), &machine(), &tasks);
     assert_eq!(kills(&actions), []);
     assert_eq!(caps(&actions), [(3, Some(1000), CapWhy::OwnLimit)]);
-    let protect = Action::SizeMemory { task: TaskId(1), protect: GIB, throttle: None };
+    let protect = Action::SizeMemory { attempt: first(1), protect: GIB, throttle: None };
     assert!(actions.contains(&protect) && actions.len() == 2, "{actions:?}");
     assert_eq!(control.step(second(2), &machine(), &tasks), []);
 }
@@ -119,6 +124,99 @@ fn disk_over_its_limit_kills_and_a_limit_that_was_not_given_does_not() {
     full.room.disk_free = 9 * GIB;
     let actions = Control::default().step(second(1), &full, &[silent, batch(3, 0)]);
     assert_eq!(kills(&actions), [(2, KillCause::OverLimit { limit: 0 })]);
+}
+
+#[test]
+fn the_next_attempt_is_told_everything_anew_and_is_not_dying() {
+    let mut machine = machine();
+    machine.room.ram_available = 3 * GIB / 2;
+    let (mut bound, mut owner) = (batch(1, 100), sensitive(2));
+    bound.slack_cpu = false;
+    owner.whole_cores = 1;
+    let mut control = Control::default();
+    let told = control.step(second(1), &machine, &[bound.clone(), owner.clone()]);
+    assert_eq!(told.len(), 4, "{told:?}");
+    machine.room.ram_available = GIB / 2;
+    control.step(second(2), &machine, &[bound.clone(), owner.clone()]);
+    assert!(control.is_dying(bound.attempt));
+    machine.room.ram_available = 3 * GIB / 2;
+    bound.attempt.number = 2;
+    owner.attempt.number = 2;
+    let again = control.step(second(3), &machine, &[bound.clone(), owner.clone()]);
+    assert!(!control.is_dying(bound.attempt));
+    assert_eq!(again.len(), told.len(), "{again:?}");
+    machine.room.ram_available = GIB / 2;
+    let actions = control.step(second(4), &machine, &[bound, owner]);
+    assert_eq!(kills(&actions).len(), 1, "{actions:?}");
+}
+
+/// A disk that lacks half a GiB, and two tasks with a GiB each.
+fn full_disk() -> (MachineSample, TaskSample, TaskSample) {
+    let mut machine = machine();
+    machine.room.disk_free = 10 * GIB - GIB / 2;
+    let (mut low, mut high) = (batch(1, 50), batch(2, 150));
+    low.used.disk = GIB;
+    high.used.disk = GIB;
+    (machine, low, high)
+}
+
+#[test]
+fn nobody_dies_for_files_of_the_dead_that_are_still_to_be_removed() {
+    let (machine, low, high) = full_disk();
+    let mut control = Control::default();
+    let both = [low.clone(), high.clone()];
+    assert_eq!(kills(&control.step(second(1), &machine, &both)).len(), 1);
+    for now in 2..30 {
+        let actions = control.step(second(now), &machine, std::slice::from_ref(&high));
+        assert_eq!(kills(&actions), [], "{now}");
+    }
+    // Its files are gone and the disk is as full as before: somebody else has filled it.
+    control.emptied(low.attempt);
+    let actions = control.step(second(30), &machine, std::slice::from_ref(&high));
+    let cause = KillCause::Shortage { short: GIB / 2, priority: Priority(150) };
+    assert_eq!(kills(&actions), [(2, cause)]);
+}
+
+#[test]
+fn files_that_nobody_removes_do_not_count_as_free_for_ever() {
+    let (machine, low, high) = full_disk();
+    let mut control = Control::default();
+    control.step(second(1), &machine, &[low, high.clone()]);
+    let died = (2..200).find(|now| {
+        let actions = control.step(second(*now), &machine, std::slice::from_ref(&high));
+        !kills(&actions).is_empty()
+    });
+    assert_eq!(died, Some(62));
+}
+
+#[test]
+fn who_does_not_die_is_told_again_and_spares_nobody_any_longer() {
+    let mut machine = machine();
+    machine.room.ram_available = 3 * GIB / 4;
+    let tasks = [batch(1, 50), batch(2, 150)];
+    let mut control = Control::default();
+    let killed: Vec<(u64, Vec<u32>)> = (0..=20)
+        .map(|now| (now, kills(&control.step(second(now), &machine, &tasks))))
+        .map(|(now, kills)| (now, kills.into_iter().map(|(task, _)| task).collect::<Vec<_>>()))
+        .filter(|(_, kills)| !kills.is_empty())
+        .collect();
+    assert_eq!(killed, [(0, vec![1]), (10, vec![1, 2]), (20, vec![1, 2])]);
+}
+
+#[test]
+fn a_disk_without_room_for_files_is_full_whatever_its_bytes() {
+    let mut machine = machine();
+    machine.room.files_free = 9_000;
+    let (mut prod, mut some, mut many) = (sensitive(1), batch(2, 100), batch(3, 100));
+    prod.files = 50_000;
+    some.files = 10;
+    many.files = 5_000;
+    let actions = Control::default().step(second(1), &machine, &[prod, some, many]);
+    let cause = KillCause::Files { short: 1_000, files: 5_000, priority: Priority(100) };
+    assert_eq!(kills(&actions), [(3, cause)]);
+    let Some(Action::Kill { reason, .. }) = actions.first() else { panic!("{actions:?}") };
+    let text = "disk: no room for 1000 files; priority 100, had 5000 files";
+    assert_eq!(reason.describe(|_| String::new()), text);
 }
 
 /// A full machine: a latency-sensitive task within its limit waits while batch runs.
@@ -186,6 +284,31 @@ fn the_greedy_may_starve_batch_for_seconds_and_not_for_minutes() {
 }
 
 #[test]
+fn batch_keeps_what_the_greedy_had_to_leave_for_as_long_as_it_wants_it() {
+    let (mut greedy, mut modest, mut starved) = (sensitive(1), sensitive(2), batch(3, 100));
+    modest.used.cpu = 450;
+    let mut control = Control::default();
+    let mut fed = 0;
+    for now in 0..140 {
+        let cap = control.cpu_caps().get(&greedy.attempt).copied().unwrap_or(u64::MAX);
+        greedy.used.cpu = cap.min(3530);
+        starved.used.cpu = 4000 - 450 - greedy.used.cpu;
+        starved.cpu_wanting = Some(980);
+        fed += u64::from(now >= 40 && starved.used.cpu >= 200);
+        let tasks = [greedy.clone(), modest.clone(), starved.clone()];
+        control.step(second(now), &machine(), &tasks);
+    }
+    assert!(fed >= 85, "in {fed} of 100 seconds");
+    // And gets it all back when nobody wants it.
+    starved.cpu_wanting = Some(0);
+    for now in 140..160 {
+        let tasks = [greedy.clone(), modest.clone(), starved.clone()];
+        control.step(second(now), &machine(), &tasks);
+    }
+    assert!(control.cpu_caps().is_empty());
+}
+
+#[test]
 fn whole_cores_are_closed_to_other_sensitive_tasks_only() {
     let mut owner = sensitive(1);
     owner.whole_cores = 2;
@@ -193,7 +316,7 @@ fn whole_cores_are_closed_to_other_sensitive_tasks_only() {
     let mut control = Control::default();
     let runs = |actions: &[Action]| -> Vec<(u32, String)> {
         let run = |action: &Action| match action {
-            Action::RunOn { task, cpus } => Some((task.0, cpus.to_string())),
+            Action::RunOn { attempt, cpus } => Some((attempt.task.0, cpus.to_string())),
             _ => None,
         };
         actions.iter().filter_map(run).collect()
@@ -206,7 +329,7 @@ fn whole_cores_are_closed_to_other_sensitive_tasks_only() {
     second_owner.whole_cores = 2;
     let more = [owner, sensitive(2), batch(3, 100), second_owner.clone()];
     let actions = control.step(second(2), &machine(), &more);
-    assert!(actions.contains(&Action::NoCores { task: TaskId(4), asked: 2, free: 1 }));
+    assert!(actions.contains(&Action::NoCores { attempt: first(4), asked: 2, free: 1 }));
     assert_eq!(runs(&actions), [(4, "0,1,2,3".to_owned())]);
     let actions = control.step(second(3), &machine(), &[sensitive(2), second_owner]);
     assert_eq!(runs(&actions), [(4, "4,5,6,7".to_owned())]);
@@ -247,7 +370,7 @@ fn non_prod_is_held_to_what_it_has_while_memory_is_scarce() {
     machine.room.ram_available = 3 * GIB / 2;
     let mut control = Control::default();
     let mut grower = batch(1, 100);
-    let throttle = |throttle| Action::SizeMemory { task: TaskId(1), protect: 0, throttle };
+    let throttle = |throttle| Action::SizeMemory { attempt: first(1), protect: 0, throttle };
     assert_eq!(control.step(second(1), &machine, &[grower.clone()]), [throttle(Some(GIB / 2))]);
     grower.used.ram = 3 * GIB / 4;
     assert_eq!(control.step(second(2), &machine, &[grower.clone()]), []);
@@ -271,7 +394,7 @@ prop_compose! {
         let reserved = held.min(limit);
         let all = |n: u64| Resources::new(n, n, n, n);
         TaskSample {
-            task: TaskId(0),
+            attempt: first(0),
             class,
             priority: Priority(priority),
             limits: all(limit),
@@ -279,6 +402,7 @@ prop_compose! {
             used: all(used),
             cpu_wanting: wanting,
             whole_cores: cores,
+            files: used,
             slack_cpu,
             slack_ram,
         }
@@ -288,23 +412,27 @@ prop_compose! {
 fn any_tasks() -> impl Strategy<Value = Vec<TaskSample>> {
     proptest::collection::vec(any_task(), 0..8).prop_map(|mut tasks| {
         for (id, task) in (0..).zip(&mut tasks) {
-            task.task = TaskId(id);
+            task.attempt = first(id);
         }
         tasks
     })
 }
 
 prop_compose! {
-    fn any_machine()(free in 0u64..5000, disk in 0u64..5000, rate in 0u64..5000)
-        -> MachineSample {
-        let room = Room { ram_available: free, disk_free: disk };
-        let keep = Room { ram_available: 1000, disk_free: 1000 };
+    fn any_machine()(
+        free in 0u64..5000,
+        disk in 0u64..5000,
+        files in 0u64..5000,
+        rate in 0u64..5000,
+    ) -> MachineSample {
+        let room = Room { ram_available: free, disk_free: disk, files_free: files };
+        let keep = Room { ram_available: 1000, disk_free: 1000, files_free: 1000 };
         MachineSample { capacity: Resources::new(4000, 9000, 9000, rate), room, keep, ..machine() }
     }
 }
 
-fn sample(tasks: &[TaskSample], id: TaskId) -> &TaskSample {
-    tasks.iter().find(|task| task.task == id).expect("actions are about sampled tasks")
+fn sample(tasks: &[TaskSample], id: Attempt) -> &TaskSample {
+    tasks.iter().find(|task| task.attempt == id).expect("actions are about sampled tasks")
 }
 
 proptest! {
@@ -318,10 +446,11 @@ proptest! {
         for (now, (machine, tasks)) in (0..).zip(&rounds) {
             let actions = control.step(second(now * 15), machine, tasks);
             for action in &actions {
-                let Action::Kill { task, reason } = action else { continue };
-                let victim = sample(tasks, *task);
+                let Action::Kill { attempt, reason } = action else { continue };
+                let victim = sample(tasks, *attempt);
                 let dimension = reason.dimension;
-                let over = victim.used.get(dimension) > victim.limits.get(dimension);
+                let files = matches!(reason.cause, KillCause::Files { .. });
+                let over = !files && victim.used.get(dimension) > victim.limits.get(dimension);
                 prop_assert!(over || !victim.priority.is_prod(), "{victim:?}");
                 prop_assert!(!dimension.compressible());
                 if over {
@@ -329,7 +458,7 @@ proptest! {
                 }
                 // Whoever is lower and holds some of it is dying too.
                 for other in tasks.iter().filter(|t| t.priority < victim.priority) {
-                    let spared = other.used.get(dimension) > 0 && !control.is_dying(other.task);
+                    let spared = other.used.get(dimension) > 0 && !control.is_dying(other.attempt);
                     prop_assert!(!spared, "{victim:?} died before {other:?}");
                 }
             }
@@ -343,12 +472,12 @@ proptest! {
         let mut control = Control::default();
         for (now, (machine, tasks)) in (0..).zip(&rounds) {
             let actions = control.step(second(now * 15), machine, tasks);
-            let alive = tasks.iter().filter(|task| !control.is_dying(task.task));
+            let alive = tasks.iter().filter(|task| !control.is_dying(task.attempt));
             let batch = alive.filter(|task| task.is_batch());
             let by_batch: u64 = batch.map(|task| task.used.cpu).sum();
             for action in &actions {
-                let Action::Cap { task, dimension, cap, why } = action else { continue };
-                let capped = sample(tasks, *task);
+                let Action::Cap { attempt, dimension, cap, why } = action else { continue };
+                let capped = sample(tasks, *attempt);
                 if capped.is_batch() || *why == CapWhy::Eased {
                     continue;
                 }

@@ -1,14 +1,20 @@
 //! Sharing what can be squeezed: CPU and disk rate.
 
 use super::{Action, CapWhy, Control, MachineSample, STARVED, TaskSample};
-use cellwright_cell::id::TaskId;
+use cellwright_cell::id::Attempt;
 use cellwright_cell::resource::Dimension;
-use cellwright_cell::time::Time;
+use cellwright_cell::time::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Milli-cores of waiting below which nobody is called short: a twentieth of one thread's time.
 const NOTICEABLE: u64 = 50;
+
+/// Caps are raised by one part in so many.
+const QUICKLY: u64 = 4;
+const SLOWLY: u64 = 20;
+/// How often, where it is done slowly.
+const EASE_EVERY: Span = Span::seconds(10);
 
 /// Caps in one dimension.
 #[derive(Clone, Debug)]
@@ -17,9 +23,9 @@ pub struct Throttle {
     /// What everybody keeps, so that nobody stands still for ever.
     floor: u64,
     /// Caps that are in force beyond what a task's own limit asks for.
-    caps: BTreeMap<TaskId, u64>,
+    caps: BTreeMap<Attempt, u64>,
     /// What was last told, so that it is told once.
-    told: BTreeMap<TaskId, Option<u64>>,
+    told: BTreeMap<Attempt, Option<u64>>,
 }
 
 impl Throttle {
@@ -27,11 +33,11 @@ impl Throttle {
         Throttle { dimension, floor, caps: BTreeMap::new(), told: BTreeMap::new() }
     }
 
-    pub fn caps(&self) -> &BTreeMap<TaskId, u64> {
+    pub fn caps(&self) -> &BTreeMap<Attempt, u64> {
         &self.caps
     }
 
-    pub fn retain(&mut self, there: &BTreeSet<TaskId>) {
+    pub fn retain(&mut self, there: &BTreeSet<Attempt>) {
         self.caps.retain(|task, _| there.contains(task));
         self.told.retain(|task, _| there.contains(task));
     }
@@ -44,34 +50,34 @@ impl Throttle {
     /// their floor. A cap only ever falls here.
     fn squeeze(&mut self, target: u64, tasks: &[&TaskSample]) {
         let mut order = tasks.to_vec();
-        order.sort_by_key(|task| (Reverse(task.priority), task.task));
+        order.sort_by_key(|task| (Reverse(task.priority), task.attempt));
         let floors = self.floor.saturating_mul(order.len() as u64);
         let mut spare = target.saturating_sub(floors);
         for task in order {
             let extra = self.used(task).saturating_sub(self.floor).min(spare);
             spare -= extra;
             let cap = self.floor.saturating_add(extra);
-            let entry = self.caps.entry(task.task).or_insert(u64::MAX);
+            let entry = self.caps.entry(task.attempt).or_insert(u64::MAX);
             *entry = cap.min(*entry);
         }
     }
 
-    /// Raises the caps of `tasks` by a quarter, and lifts those that reach `most`.
-    fn ease(&mut self, most: u64, tasks: &[&TaskSample]) {
+    /// Raises the caps of `tasks` by one part in `parts`, and lifts those that reach `most`.
+    fn ease(&mut self, most: u64, parts: u64, tasks: &[&TaskSample]) {
         for task in tasks {
-            let Some(cap) = self.caps.get_mut(&task.task) else { continue };
-            *cap = cap.saturating_add((*cap / 4).max(self.floor));
+            let Some(cap) = self.caps.get_mut(&task.attempt) else { continue };
+            *cap = cap.saturating_add((*cap / parts).max(self.floor));
             if *cap >= most {
-                self.caps.remove(&task.task);
+                self.caps.remove(&task.attempt);
             }
         }
     }
 
     /// Tells what has changed. `why` is for tasks that are squeezed beyond their own limit.
     fn tell(&mut self, sample: &TaskSample, own: Option<u64>, why: CapWhy) -> Option<Action> {
-        let squeezed = self.caps.get(&sample.task).copied();
+        let squeezed = self.caps.get(&sample.attempt).copied();
         let cap = [squeezed, own].into_iter().flatten().min();
-        let before = self.told.insert(sample.task, cap).flatten();
+        let before = self.told.insert(sample.attempt, cap).flatten();
         if before == cap {
             return None;
         }
@@ -81,7 +87,7 @@ impl Throttle {
             (_, true) => why,
             (_, false) => CapWhy::Eased,
         };
-        Some(Action::Cap { task: sample.task, dimension: self.dimension, cap, why })
+        Some(Action::Cap { attempt: sample.attempt, dimension: self.dimension, cap, why })
     }
 }
 
@@ -105,7 +111,7 @@ impl Control {
             let room = capacity.saturating_sub(by_sensitive).saturating_sub(headroom);
             self.cpu.squeeze(room.min(by_batch - by_batch / 4), &batch);
         } else {
-            self.cpu.ease(capacity, &batch);
+            self.cpu.ease(capacity, QUICKLY, &batch);
         }
         self.note_shortage(Dimension::Cpu, now, hurt);
         self.curb_the_greedy(now, full, by_batch, capacity, (&batch, &sensitive));
@@ -130,24 +136,34 @@ impl Control {
         // What batch as a whole is kept alive with.
         let least = capacity / 20;
         let wants = batch.iter().any(|task| task.cpu_wanting.is_none_or(|w| w >= NOTICEABLE));
+        let capped = sensitive.iter().any(|task| self.cpu.caps.contains_key(&task.attempt));
         if !(full && wants && by_batch < least) {
             self.starved_since = None;
-            self.cpu.ease(capacity, sensitive);
+            if !(wants && capped) {
+                self.cpu.ease(capacity, QUICKLY, sensitive);
+            } else if self.curbed.is_none_or(|at| now.since(at) >= EASE_EVERY) {
+                // Batch lives on what was cut and wants more: whoever was greedy gets back so
+                // little at a time that it shows soon whether that starves batch again.
+                self.curbed = Some(now);
+                self.cpu.ease(capacity, SLOWLY, sensitive);
+            }
             return;
         }
         let since = *self.starved_since.get_or_insert(now);
-        if now.since(since) < STARVED {
+        // Who is held back already was given its time.
+        if now.since(since) < STARVED && !capped {
             return;
         }
+        self.curbed = Some(now);
         let mut greedy: Vec<&&TaskSample> =
             sensitive.iter().filter(|task| task.used.cpu > task.limits.cpu).collect();
-        greedy.sort_by_key(|task| (Reverse(task.used.cpu - task.limits.cpu), task.task));
+        greedy.sort_by_key(|task| (Reverse(task.used.cpu - task.limits.cpu), task.attempt));
         let mut lacking = least - by_batch;
         for task in greedy {
             let cut = lacking.min(task.used.cpu - task.limits.cpu);
             lacking -= cut;
             if cut > 0 {
-                self.cpu.caps.insert(task.task, (task.used.cpu - cut).max(1));
+                self.cpu.caps.insert(task.attempt, (task.used.cpu - cut).max(1));
             }
         }
     }
@@ -172,7 +188,7 @@ impl Control {
         if short {
             self.disk_rate.squeeze(capacity.saturating_sub(by_sensitive), &batch);
         } else {
-            self.disk_rate.ease(capacity, &batch);
+            self.disk_rate.ease(capacity, QUICKLY, &batch);
         }
         self.note_shortage(Dimension::DiskRate, now, short);
         for sample in tasks {

@@ -16,10 +16,14 @@ use tokio::net::TcpStream;
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
 async fn serve(cell: &Cell) -> (DnsServer, Names) {
+    serve_with(cell, ALLOWANCE).await
+}
+
+async fn serve_with(cell: &Cell, allowance: u32) -> (DnsServer, Names) {
     let names = Names::default();
     names.restored(&cell.state, cell.index);
     let zone = Zone::new(&name("main"), "cell.internal").unwrap();
-    (DnsServer::start(LOOPBACK, names.clone(), zone).await.unwrap(), names)
+    (DnsServer::start_with(LOOPBACK, names.clone(), zone, allowance).await.unwrap(), names)
 }
 
 async fn udp(server: &DnsServer) -> Client<TokioRuntimeProvider> {
@@ -36,6 +40,15 @@ async fn ask(
     kind: RecordType,
 ) -> DnsResponse {
     client.query(Name::from_str(text).unwrap(), DNSClass::IN, kind).await.unwrap()
+}
+
+async fn over_tcp(server: &DnsServer, text: &str) -> DnsResponse {
+    let provider = TokioRuntimeProvider::default();
+    let (stream, sender) = TcpClientStream::new(server.address(), None, None, provider);
+    let (mut client, background) =
+        Client::<TokioRuntimeProvider>::new(stream.await.unwrap(), sender);
+    tokio::spawn(background);
+    ask(&mut client, text, RecordType::SRV).await
 }
 
 fn shown(response: &DnsResponse) -> Vec<String> {
@@ -105,8 +118,12 @@ async fn packet(server: &DnsServer, text: &str, payload: Option<u16>) -> (Messag
 }
 
 fn question(text: &str, payload: Option<u16>) -> Message {
+    question_of(RecordType::SRV, text, payload)
+}
+
+fn question_of(kind: RecordType, text: &str, payload: Option<u16>) -> Message {
     let mut message = Message::new(7, MessageType::Query, OpCode::Query);
-    message.add_query(Query::query(Name::from_str(text).unwrap(), RecordType::SRV));
+    message.add_query(Query::query(Name::from_str(text).unwrap(), kind));
     if let Some(payload) = payload {
         let mut edns = Edns::new();
         edns.set_max_payload(payload);
@@ -133,14 +150,34 @@ async fn long_answers_are_cut_over_udp_and_whole_over_tcp() {
         counts.push(message.answers.len());
     }
     assert!(counts[0] < counts[2] && counts[2] < counts[3], "{counts:?}");
-    let provider = TokioRuntimeProvider::default();
-    let (stream, sender) = TcpClientStream::new(server.address(), None, None, provider);
-    let (mut client, background) =
-        Client::<TokioRuntimeProvider>::new(stream.await.unwrap(), sender);
-    tokio::spawn(background);
-    let whole = ask(&mut client, web, RecordType::SRV).await;
+    let whole = over_tcp(&server, web).await;
     assert_eq!(whole.answers.len(), 60);
     assert!(!whole.metadata.truncation);
+}
+
+#[tokio::test]
+async fn a_short_question_is_not_answered_with_a_long_packet_for_everything_or_beyond_the_share() {
+    let mut cell = Cell::with_machines(1);
+    cell.submit(job("web", 60, 1));
+    for index in 0..60 {
+        cell.run("web", index, 0);
+    }
+    let (generous, _names) = serve(&cell).await;
+    let (strict, _names) = serve_with(&cell, 0).await;
+    let ask = async |server: &DnsServer, kind| {
+        let asked = question_of(kind, "web.ada.main.cell.internal.", Some(1232));
+        let asked = asked.to_vec().unwrap();
+        let socket = UdpSocket::bind(LOOPBACK).await.unwrap();
+        socket.send_to(&asked, server.address()).await.unwrap();
+        let mut buffer = [0; 2000];
+        let (length, _) = socket.recv_from(&mut buffer).await.unwrap();
+        let message = Message::from_vec(&buffer[..length]).unwrap();
+        (message.metadata.truncation, length > asked.len())
+    };
+    assert_eq!(ask(&generous, RecordType::SRV).await, (true, true));
+    assert_eq!(ask(&generous, RecordType::ANY).await, (true, false));
+    assert_eq!(ask(&strict, RecordType::SRV).await, (true, false));
+    assert_eq!(over_tcp(&strict, "web.ada.main.cell.internal.").await.answers.len(), 60);
 }
 
 #[tokio::test]

@@ -1,5 +1,8 @@
 //! The cache's folder: `files/DIGEST`, `folders/DIGEST`, and `incoming` for what is not whole.
 //!
+//! Nobody but the agent writes here, and nobody else can list it. Who has the digest of a package
+//! can read its folder, as tasks do that run from it.
+//!
 //! A file under `files` is the sign that its package is here: it comes last and goes first. A file
 //! that is used is touched, so that the order of use outlives a restart.
 
@@ -13,7 +16,7 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,9 +43,13 @@ impl Disk {
         if incoming.exists() {
             fs::remove_dir_all(&incoming).map_err(at(&incoming))?;
         }
-        for folder in ["incoming", "files", "folders"] {
+        for (folder, mode) in
+            [("", 0o711), ("incoming", 0o700), ("files", 0o700), ("folders", 0o711)]
+        {
             let folder = root.join(folder);
             fs::create_dir_all(&folder).map_err(at(&folder))?;
+            let mode = fs::Permissions::from_mode(mode);
+            fs::set_permissions(&folder, mode).map_err(at(&folder))?;
         }
         Ok(Disk { root: root.to_owned(), number: AtomicU64::new(0), heads: Mutex::default() })
     }

@@ -10,12 +10,12 @@
 //! it, and the digest of the whole decides.
 
 use super::disk::Place;
-use super::partial::Partial;
+use super::partial::{Partial, Round};
 use super::source::{Source, SourceError};
 use super::{PackageDigest, Settings};
-use crate::error::{PackageError, at};
+use crate::error::{PackageError, at, at_errno};
 use crate::head::{CHUNK_BYTES, Head, Parsed};
-use crate::unpack::unpack;
+use crate::unpack::{Limits, unpack};
 use bytes::Bytes;
 use cellwright_api::secret::sha256;
 use futures::StreamExt;
@@ -23,6 +23,8 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Failures in a row after which a source is left alone.
@@ -110,9 +112,9 @@ impl Fetch {
             let vouches = self.asked[at].source.vouches();
             let from = if vouches { everybody.clone() } else { vec![at] };
             let Some((head, start)) = self.head_from(at).await else { continue };
-            self.partial.begin(&head, &start)?;
+            let round = self.partial.begin(&head, &start)?;
             let before: Vec<_> = self.asked.iter().map(|asked| asked.gone.clone()).collect();
-            let done = match self.chunks(&head, &from).await {
+            let done = match self.chunks(&head, round, &from).await {
                 Ok(()) => self.settle(place.clone()).await,
                 failed => failed,
             };
@@ -179,14 +181,19 @@ impl Fetch {
     }
 
     /// Brings all chunks in from those of `from`.
-    async fn chunks(&mut self, head: &Head, from: &[usize]) -> Result<(), FetchError> {
+    async fn chunks(
+        &mut self,
+        head: &Head,
+        round: Round,
+        from: &[usize],
+    ) -> Result<(), FetchError> {
         let head = Arc::new(head.clone());
         let mut board = Board::new(head.count(), self.settings.salt);
         let mut answers: FuturesUnordered<BoxFuture<'static, Result<Answer, PackageError>>> =
             FuturesUnordered::new();
         while !board.missing.is_empty() {
             while let Some((at, chunk)) = self.next(&mut board, from) {
-                answers.push(self.one(&head, at, chunk));
+                answers.push(self.one(&head, round, at, chunk));
             }
             let Some(answer) = answers.next().await else { return Err(self.all_failed()) };
             let (at, chunk, outcome) = answer?;
@@ -212,6 +219,7 @@ impl Fetch {
     fn one(
         &mut self,
         head: &Arc<Head>,
+        round: Round,
         at: usize,
         chunk: u32,
     ) -> BoxFuture<'static, Result<Answer, PackageError>> {
@@ -228,7 +236,7 @@ impl Fetch {
                 if head.chunks.get(chunk as usize) != Some(&sha256(&bytes)) {
                     return Ok((at, chunk, Err(SourceError::Wrong)));
                 }
-                partial.put(&head, chunk, &bytes)?;
+                partial.put(&head, round, chunk, &bytes)?;
                 Ok((at, chunk, Ok(bytes)))
             };
             match tokio::task::spawn_blocking(work).await {
@@ -265,14 +273,16 @@ impl Fetch {
 
     /// Checks the whole, unpacks it, and moves folder and file to their places, in that order.
     async fn settle(&self, place: Place) -> Result<(), FetchError> {
-        let (partial, limits) = (Arc::clone(&self.partial), self.settings.limits);
+        let (partial, settings) = (Arc::clone(&self.partial), self.settings);
         let (digest, bytes) = (self.digest, self.bytes);
         let work = move || -> Result<(), PackageError> {
             let mut folder = partial.path.clone().into_os_string();
             folder.push(".folder");
             let folder = std::path::PathBuf::from(folder);
+            let limits = within_room(settings, &partial.path)?;
             unpack(partial.reader()?, bytes, &folder, limits, Some(digest))?;
             partial.sync()?;
+            clear(&place)?;
             fs::rename(&folder, &place.folder).map_err(at(&place.folder))?;
             fs::rename(&partial.path, &place.file).map_err(at(&place.file))?;
             for path in [&place.folder, &place.file] {
@@ -294,6 +304,34 @@ impl Fetch {
             format!("{}: {why}", asked.source.name())
         });
         FetchError::AllFailed(reasons.collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// What may be unpacked beside `path`: no more than the cache holds, and of what the disk has free
+/// all but a twentieth of the disk. Others write there too, who must not fail for a package.
+fn within_room(settings: Settings, path: &Path) -> Result<Limits, PackageError> {
+    let space = rustix::fs::statvfs(path).map_err(at_errno(path))?;
+    let left = |free: u64, all: u64| free.saturating_sub(all / 20);
+    let disk = left(space.f_bavail, space.f_blocks).saturating_mul(space.f_frsize);
+    // Some file systems have no table of files that could run full, and say 0 of 0.
+    let counted = space.f_files > 0;
+    let entries = if counted { left(space.f_favail, space.f_files) } else { u64::MAX };
+    let Limits { entries: most_entries, bytes, disk: most_disk } = settings.limits;
+    let most_disk = most_disk.min(settings.most_bytes);
+    Ok(Limits { entries: most_entries.min(entries), bytes, disk: most_disk.min(disk) })
+}
+
+/// Removes what an earlier try left at the places of a package that is not here: a folder that is
+/// not empty could not be replaced.
+fn clear(place: &Place) -> Result<(), PackageError> {
+    let missing = |why: &io::Error| why.kind() == io::ErrorKind::NotFound;
+    match fs::remove_file(&place.file) {
+        Err(why) if !missing(&why) => return Err(at(&place.file)(why)),
+        _ => {}
+    }
+    match fs::remove_dir_all(&place.folder) {
+        Err(why) if !missing(&why) => Err(at(&place.folder)(why)),
+        _ => Ok(()),
     }
 }
 

@@ -16,8 +16,14 @@ pub(super) struct Partial {
     have: Mutex<Have>,
 }
 
+/// Which head a chunk was checked by. Writes of an earlier round may come late, when their fetch
+/// has started over with another head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Round(u64);
+
 #[derive(Default)]
 struct Have {
+    round: Round,
     head: Option<Head>,
     chunks: Vec<bool>,
 }
@@ -31,19 +37,33 @@ impl Partial {
     }
 
     /// Starts over with this head, which has been read from `start`.
-    pub(super) fn begin(&self, head: &Head, start: &[u8]) -> Result<(), PackageError> {
+    pub(super) fn begin(&self, head: &Head, start: &[u8]) -> Result<Round, PackageError> {
         let end = usize::try_from(head.body_start).unwrap_or(usize::MAX).min(start.len());
+        let mut have = self.lock();
         self.file.write_all_at(&start[..end], 0).map_err(at(&self.path))?;
-        *self.lock() = Have { head: Some(head.clone()), chunks: vec![false; head.chunks.len()] };
-        Ok(())
+        let round = Round(have.round.0 + 1);
+        let chunks = vec![false; head.chunks.len()];
+        *have = Have { round, head: Some(head.clone()), chunks };
+        Ok(round)
     }
 
-    /// A chunk that was checked.
-    pub(super) fn put(&self, head: &Head, chunk: u32, bytes: &[u8]) -> Result<(), PackageError> {
+    /// A chunk that was checked by the head of `round`; nothing happens when that is over.
+    pub(super) fn put(
+        &self,
+        head: &Head,
+        round: Round,
+        chunk: u32,
+        bytes: &[u8],
+    ) -> Result<(), PackageError> {
         let (from, _) = head.range_of(chunk);
+        // Held while writing: a new round must not begin between the look and the write.
+        let mut have = self.lock();
+        if have.round != round {
+            return Ok(());
+        }
         self.file.write_all_at(bytes, from).map_err(at(&self.path))?;
-        if let Some(have) = self.lock().chunks.get_mut(chunk as usize) {
-            *have = true;
+        if let Some(here) = have.chunks.get_mut(chunk as usize) {
+            *here = true;
         }
         Ok(())
     }

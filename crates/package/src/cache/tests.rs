@@ -4,7 +4,7 @@
 use super::*;
 use crate::build::{Built, build};
 use crate::head::CHUNK_BYTES;
-use crate::http::{HttpSource, router};
+use crate::http::{HttpSource, router, router_with};
 use crate::testing::{Folder, names};
 use cellwright_api::client::Client;
 use cellwright_api::client::Settings as ClientSettings;
@@ -279,7 +279,112 @@ async fn a_restart_finds_what_is_whole_and_removes_the_rest() {
     assert_eq!(names(&root.join("incoming")), Vec::<String>::new());
     assert!(cache.obtain(&one, vec![]).await.is_ok());
     drop(cache);
-    assert_eq!(open(&folder, "cache", 1000).held(), [], "a lower bound holds from the start");
+    let cache = open(&folder, "cache", 1000);
+    let in_use = cache.obtain(&one, vec![]).await.unwrap();
+    cache.trim().unwrap();
+    assert!(in_use.folder().join("name").exists(), "a task from before runs from it");
+    drop(in_use);
+    cache.trim().unwrap();
+    assert_eq!(cache.held(), [], "a lower bound holds");
+}
+
+#[tokio::test]
+async fn what_lies_in_the_way_of_a_package_is_removed() {
+    let folder = Folder::new();
+    let (reference, content) = package(&folder, "server", 1);
+    let cache = open(&folder, "cache", PLENTY);
+    let digest = reference.digest.to_string();
+    let way = folder.path("cache/folders").join(&digest);
+    fs::create_dir_all(way.join("left")).unwrap();
+    let master = Fake::new("master", true, Way::Honest, &content);
+    let pinned = cache.obtain(&reference, sources(&[&master])).await.unwrap();
+    assert_eq!(names(pinned.folder()), ["content", "name"]);
+}
+
+#[tokio::test]
+async fn only_the_agent_lists_what_all_tasks_run_from() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let _cache = open(&folder, "cache", PLENTY);
+    let root = folder.path("cache");
+    let mode = |name: &str| fs::metadata(root.join(name)).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(["", "folders", "files", "incoming"].map(mode), [0o711, 0o711, 0o700, 0o700]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_says_more_than_it_was_asked_for_is_cut_off() {
+    let sent = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&sent);
+    let flood = axum::Router::new().fallback(move || async move {
+        let piece = move |at: u64| {
+            let (more, counted) = (at < 4096, Arc::clone(&counted));
+            async move {
+                counted.fetch_add(u64::from(more), Ordering::SeqCst);
+                let piece = Ok::<_, std::convert::Infallible>(Bytes::from(vec![0; 1 << 16]));
+                more.then_some((piece, at + 1))
+            }
+        };
+        axum::body::Body::from_stream(futures::stream::unfold(0, piece))
+    });
+    let (address, _server) = serve_at(flood).await;
+    let read = machine(&address).read(PackageDigest([7; 32]), 0, 1000).await;
+    assert!(matches!(read, Err(SourceError::Failed(_))), "{read:?}");
+    let sent = sent.load(Ordering::SeqCst);
+    assert!(sent < 4096, "all of a quarter of a gigabyte was taken: {sent}");
+}
+
+#[tokio::test]
+async fn who_asks_beyond_what_memory_there_is_for_answers_is_sent_elsewhere() {
+    let folder = Folder::new();
+    let (reference, content) = package(&folder, "server", 1);
+    let master = Fake::new("master", true, Way::Honest, &content);
+    let cache = open(&folder, "cache", PLENTY);
+    let digest = cache.obtain(&reference, sources(&[&master])).await.unwrap().digest();
+    let patient = Duration::from_secs(60);
+    let (narrow, _server) = serve_at(router_with(cache.clone(), 1, patient)).await;
+    let peer = machine(&narrow);
+    for _ in 0..3 {
+        // A turn that was not given back would be the last.
+        assert_eq!(peer.read(digest, 0, 1000).await.unwrap(), content[..1000]);
+    }
+    let (full, _server) = serve_at(router_with(cache, 0, Duration::ZERO)).await;
+    let refused = machine(&full).read(digest, 0, 1000).await;
+    assert!(matches!(&refused, Err(SourceError::Failed(why)) if why.contains("elsewhere")));
+}
+
+#[test]
+fn a_chunk_that_comes_after_its_round_changes_nothing() {
+    use crate::head::{Head, Parsed};
+    let folder = Folder::new();
+    let (_, content) = package(&folder, "server", 1);
+    let total = content.len() as u64;
+    let Parsed::Head(head) = Head::parse(&content, total).unwrap() else { panic!("it is whole") };
+    let partial = Partial::create(folder.path("partial"), total).unwrap();
+    let first = partial.begin(&head, &content).unwrap();
+    let second = partial.begin(&head, &content).unwrap();
+    let (from, length) = head.range_of(0);
+    let bytes = vec![7; length as usize];
+    partial.put(&head, first, 0, &bytes).unwrap();
+    assert_eq!(partial.read(from, length), Err(SourceError::Lacks));
+    partial.put(&head, second, 0, &bytes).unwrap();
+    assert_eq!(partial.read(from, length).unwrap(), bytes);
+}
+
+#[tokio::test]
+async fn a_package_of_many_empty_files_is_stopped_at_what_the_cache_holds() {
+    let folder = Folder::new();
+    let from = folder.path("many");
+    fs::create_dir(&from).unwrap();
+    (0..200).for_each(|n| fs::write(from.join(n.to_string()), "").unwrap());
+    let file = folder.path("many.package");
+    let Built { digest, bytes, .. } = build(&from, &file).unwrap();
+    let name = Token::new("many").unwrap();
+    let reference = PackageRef { name, digest: digest.token().unwrap(), bytes };
+    let master = Fake::new("master", true, Way::Honest, &fs::read(file).unwrap().into());
+    let cache = open(&folder, "cache", bytes * 3);
+    let refused = cache.obtain(&reference, sources(&[&master])).await.unwrap_err().to_string();
+    assert!(refused.contains("bytes on disk"), "{refused}");
+    assert_eq!(names(&folder.path("cache/folders")), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -315,9 +420,12 @@ fn body_bytes(content: &Bytes) -> u64 {
 
 /// Serves a cache on loopback.
 async fn serve(cache: &Cache) -> (String, tokio::task::JoinHandle<()>) {
+    serve_at(router(cache.clone())).await
+}
+
+async fn serve_at(service: axum::Router) -> (String, tokio::task::JoinHandle<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let service = router(cache.clone());
     let server = tokio::spawn(async move {
         let _ended = axum::serve(listener, service).await;
     });

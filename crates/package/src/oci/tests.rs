@@ -96,7 +96,7 @@ impl Layout {
     fn import(&self, place: &Folder) -> Result<Imported, PackageError> {
         let archive = place.path("image.tar");
         self.write(&archive);
-        let limits = Limits { entries: 100, bytes: 1 << 20 };
+        let limits = Limits { entries: 100, bytes: 1 << 20, disk: 1 << 20 };
         import(&archive, &place.path("package"), None, limits)
     }
 }
@@ -219,6 +219,14 @@ fn hostile_and_damaged_images_are_refused_and_leave_nothing() {
     refused(&layer(&[file("../x", b"")]), "a part . or ..");
     refused(&layer(&[file("a", b""), file("a/b", b"")]), "no folder");
     refused(&layer(&[(EntryType::Link, "a", "gone", 0, b"")]), "names an earlier file");
+    // Links that each lead deep into the next, and a path through all of them.
+    let far = "d/".repeat(40);
+    let targets: Vec<String> = (0..30).map(|n| format!("l{}/{far}", n + 1)).collect();
+    let links: Vec<String> = (0..30).map(|n| format!("l{n}")).collect();
+    let mut chained: Vec<Raw<'_>> =
+        links.iter().zip(&targets).map(|(path, to)| link(path, to)).collect();
+    chained.push(file("l0/x", b""));
+    refused(&layer(&chained), "a path of more than 400 parts");
     let bomb = Layout::of(&[tar_of(&[]), vec![0; 2 << 20]]);
     refused(&bomb, "bytes unpacked; allowed: at most");
     let mut damaged = layer(&[file("a", b"content")]);

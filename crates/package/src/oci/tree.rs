@@ -15,6 +15,9 @@ const WHITEOUT: &str = ".wh.";
 const OPAQUE: &str = ".wh..wh..opq";
 /// As in Linux.
 const MAX_LINKS: u32 = 40;
+/// Parts still to be walked and those walked, while links are followed: each link may add as many
+/// as a path has, so that a few of them would grow without end.
+const MAX_PARTS: usize = 400;
 /// Programs that run as their owner or group.
 const OWNER_MODES: u32 = 0o6000;
 
@@ -65,7 +68,7 @@ impl Tree {
         for member in members {
             let parts = normal_parts(&member.path)?;
             match parts.last() {
-                Some(name) if name.starts_with(WHITEOUT) => self.take_away(&parts),
+                Some(name) if name.starts_with(WHITEOUT) => self.take_away(&parts)?,
                 // The root itself.
                 None => {}
                 Some(_) => added.push((parts, member)),
@@ -77,15 +80,16 @@ impl Tree {
         Ok(())
     }
 
-    fn take_away(&mut self, parts: &[String]) {
-        let Some((name, folder)) = parts.split_last() else { return };
-        let place = self.resolved(folder);
-        let Some(folder) = self.folder(&place) else { return };
+    fn take_away(&mut self, parts: &[String]) -> Result<(), PackageError> {
+        let Some((name, folder)) = parts.split_last() else { return Ok(()) };
+        let place = self.resolved(folder)?;
+        let Some(folder) = self.folder(&place) else { return Ok(()) };
         match name.strip_prefix(WHITEOUT) {
             _ if name == OPAQUE => folder.children.clear(),
             Some(hidden) => drop(folder.children.remove(hidden)),
             None => {}
         }
+        Ok(())
     }
 
     fn add(
@@ -113,7 +117,7 @@ impl Tree {
                 return Err(PackageError::BadKind { path: shortened(&member.path), kind });
             }
         };
-        let place = self.resolved(above);
+        let place = self.resolved(above)?;
         let folder = self.made(&place, &member.path)?;
         match node {
             Some(node) => drop(folder.children.insert(name.clone(), node)),
@@ -136,7 +140,7 @@ impl Tree {
     fn linked(&self, member: &Member) -> Result<Node, PackageError> {
         let parts = normal_parts(&member.link)?;
         let node = parts.split_last().and_then(|(name, above)| {
-            let place = self.resolved(above);
+            let place = self.resolved(above).ok()?;
             self.folder_at(&place)?.children.get(name)
         });
         match node {
@@ -151,7 +155,10 @@ impl Tree {
 
     /// Where a path is once all links on the way are followed, the last part's too. Parts that are
     /// not there are kept as they are; a loop of links ends where it was noticed.
-    fn resolved(&self, parts: &[String]) -> Vec<String> {
+    ///
+    /// # Errors
+    /// When the way is longer than any that a package may have.
+    fn resolved(&self, parts: &[String]) -> Result<Vec<String>, PackageError> {
         let mut todo: Vec<String> = parts.iter().rev().cloned().collect();
         let mut at: Vec<String> = Vec::new();
         let mut links = 0;
@@ -174,8 +181,13 @@ impl Tree {
                     at.pop();
                 }
             }
+            if todo.len() + at.len() > MAX_PARTS {
+                let path = shortened(&parts.join("/"));
+                let rule = "it leads through links to a path of more than 400 parts";
+                return Err(PackageError::BadPath { path, rule });
+            }
         }
-        at
+        Ok(at)
     }
 
     fn folder_at(&self, parts: &[String]) -> Option<&Folder> {
@@ -223,7 +235,7 @@ impl Tree {
                 Node::Link(target) => {
                     let kept = check_link(&path, target).is_ok();
                     dropped.rewritten_links += u64::from(!kept);
-                    let target = if kept { target.clone() } else { self.inside(&path, target) };
+                    let target = if kept { target.clone() } else { self.inside(&path, target)? };
                     out.push((path, Kind::SymbolicLink { target }, None));
                 }
                 Node::File { mode, content } => {
@@ -243,7 +255,7 @@ impl Tree {
 
     /// The same place as `target` is for somebody whose root is the image's, spelt from the link's
     /// own folder, with all climbing at the beginning.
-    fn inside(&self, path: &EntryPath, target: &str) -> String {
+    fn inside(&self, path: &EntryPath, target: &str) -> Result<String, PackageError> {
         let home: Vec<String> = match path.folder() {
             Some(folder) => folder.split('/').map(str::to_owned).collect(),
             None => Vec::new(),
@@ -253,7 +265,7 @@ impl Tree {
             match part {
                 "" | "." => {}
                 ".." => {
-                    at = self.resolved(&at);
+                    at = self.resolved(&at)?;
                     at.pop();
                 }
                 name => at.push(name.to_owned()),
@@ -262,7 +274,7 @@ impl Tree {
         let common = home.iter().zip(&at).take_while(|(one, other)| one == other).count();
         let up = std::iter::repeat_n("..".to_owned(), home.len() - common);
         let spelt: Vec<String> = up.chain(at.into_iter().skip(common)).collect();
-        if spelt.is_empty() { ".".to_owned() } else { spelt.join("/") }
+        Ok(if spelt.is_empty() { ".".to_owned() } else { spelt.join("/") })
     }
 }
 

@@ -52,7 +52,7 @@ fn around(body: &[u8]) -> Vec<u8> {
 }
 
 fn unpacked(bytes: &[u8], into: &Path) -> Result<Unpacked, PackageError> {
-    let limits = Limits { entries: 50, bytes: 1 << 16 };
+    let limits = Limits { entries: 50, bytes: 1 << 16, disk: 30 * 4096 };
     unpack(bytes, bytes.len() as u64, into, limits, Some(PackageDigest::of(bytes)))
 }
 
@@ -97,6 +97,24 @@ fn what_was_built_comes_back() {
     assert_eq!((digest, listed.len() as u64), (built.digest, built.entries));
     let taken = unpack(open(), built.bytes, &into, Limits::default(), None);
     assert!(matches!(taken, Err(PackageError::Exists { .. })));
+}
+
+#[test]
+fn what_everybody_may_write_in_an_image_nobody_else_may_write_here() {
+    let place = Folder::new();
+    let (mut shared, mut program) = (folder("tmp"), file("tmp/run", b"x"));
+    shared.0.set_mode(0o1777);
+    program.0.set_mode(0o777);
+    let into = place.path("into");
+    unpacked(&package(vec![shared, program]), &into).unwrap();
+    let mode = |path: &str| fs::metadata(into.join(path)).unwrap().mode() & 0o7777;
+    assert_eq!((mode("tmp"), mode("tmp/run")), (0o1755, 0o755));
+}
+
+#[test]
+fn many_empty_entries_take_more_than_their_bytes() {
+    let many: Vec<Raw> = (0..40).map(|n| folder(&format!("d{n:02}"))).collect();
+    refused(many, "bytes on disk; allowed: at most 122880");
 }
 
 #[test]
