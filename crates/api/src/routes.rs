@@ -69,6 +69,7 @@ pub enum Operation {
     ListTokens,
     AddJoinToken,
     RevokeToken,
+    Dismiss,
     ListCrons,
     GetCron,
     SetCron,

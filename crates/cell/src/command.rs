@@ -1,7 +1,7 @@
 //! Commands: everything that can change the state. One log entry carries many, each gets its own
 //! verdict. Time, ids of choice (ports, machines, devices) and random draws are already inside.
 
-use crate::credential::{SecretHash, TokenKind};
+use crate::credential::{PartKind, SecretHash, TokenKind};
 use crate::cron::CronSpec;
 use crate::ephemeral::CapacityChange;
 use crate::id::{MachineId, TaskId};
@@ -224,6 +224,13 @@ pub enum Command {
     },
     RemoveBlob {
         digest: Token,
+    },
+    /// An agent describes a machine that has no row. Whoever was sent away gets none.
+    Enlist(MachineSpec),
+    /// The certificates of a part are good for nothing any more, until it joins again.
+    Dismiss {
+        part: PartKind,
+        name: Name,
     },
 }
 

@@ -2,6 +2,10 @@
 //! user until it expires; a join token lets one machine's agent, one scheduler or one replica of
 //! the master in, once, under the name it was made for.
 //!
+//! The other way round, a dismissal says that the certificates of a part are good for nothing any
+//! more. It stands among the tokens because it is one turned over: it names a part, somebody with
+//! rights made it, it can be revoked, and it is forgotten when it has outlived what it is about.
+//!
 //! The state keeps a hash of the secret, never the secret: checkpoints and logs are read by those
 //! who keep backups, and what they hold must open no door. Secrets are long and random, so a plain
 //! hash is as good as a slow one.
@@ -13,6 +17,8 @@ use std::fmt;
 
 /// Longest life of a join token: it is carried to a machine by hand, and then forgotten somewhere.
 pub const MAX_JOIN_LIFE: Span = Span::seconds(24 * 3600);
+/// How long a dismissal is remembered: longer than any certificate made before it is good for.
+pub const DISMISSED_FOR: Span = Span::seconds(2 * 24 * 3600);
 /// Most tokens of one user.
 pub const MAX_USER_TOKENS: usize = 64;
 
@@ -36,6 +42,31 @@ impl fmt::Debug for SecretHash {
     }
 }
 
+/// Parts of a cell that hold certificates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum PartKind {
+    /// Of the machine with its name.
+    Agent,
+    Replica,
+    Scheduler,
+}
+
+impl PartKind {
+    pub const ALL: [PartKind; 3] = [PartKind::Agent, PartKind::Replica, PartKind::Scheduler];
+}
+
+impl fmt::Display for PartKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PartKind::Agent => "agent",
+            PartKind::Replica => "replica",
+            PartKind::Scheduler => "scheduler",
+        })
+    }
+}
+
 /// Whom a token speaks for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -55,6 +86,24 @@ pub enum TokenKind {
     JoinScheduler {
         name: Name,
     },
+    /// Opens nothing: this part was sent away, and joins again before it is listened to.
+    Dismissed {
+        part: PartKind,
+        name: Name,
+    },
+}
+
+impl TokenKind {
+    /// Whom it lets join.
+    #[must_use]
+    pub fn joiner(&self) -> Option<(PartKind, &Name)> {
+        match self {
+            TokenKind::JoinAgent { machine } => Some((PartKind::Agent, machine)),
+            TokenKind::JoinReplica { name } => Some((PartKind::Replica, name)),
+            TokenKind::JoinScheduler { name } => Some((PartKind::Scheduler, name)),
+            TokenKind::UserToken { .. } | TokenKind::Dismissed { .. } => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -113,6 +162,6 @@ impl AccessToken {
 
     #[must_use]
     pub fn is_for_joining(&self) -> bool {
-        !matches!(self.kind, TokenKind::UserToken { .. })
+        self.kind.joiner().is_some()
     }
 }

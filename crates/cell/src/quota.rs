@@ -9,6 +9,7 @@ use crate::resource::Resources;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// Privileges beyond one's own jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -35,6 +36,19 @@ impl Capability {
         Capability::DisableReclamation,
         Capability::UseMonitoringBand,
     ];
+}
+
+impl fmt::Display for Capability {
+    /// As it is written in requests and on the command line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Capability::AdministrateJobs => "administrate_jobs",
+            Capability::ManageMachines => "manage_machines",
+            Capability::ManageUsers => "manage_users",
+            Capability::DisableReclamation => "disable_reclamation",
+            Capability::UseMonitoringBand => "use_monitoring_band",
+        })
+    }
 }
 
 /// The right to ask for up to `amount` at once in one band, from `from` until before `until`.

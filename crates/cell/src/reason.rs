@@ -80,9 +80,9 @@ impl Misfit {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
-    #[error("user {user} lacks the capability {capability:?}")]
+    #[error("user {user} lacks the capability {capability}")]
     NotAllowed { user: Name, capability: Capability },
-    #[error("user {user} does not own {job} and lacks the capability AdministrateJobs")]
+    #[error("user {user} does not own {job} and lacks the capability administrate_jobs")]
     NotOwner { user: Name, job: JobKey },
     #[error("field {field}: value {value} is not valid; allowed: {allowed}")]
     BadField { field: String, value: String, allowed: String },

@@ -4,7 +4,7 @@
 //! their parts; the rules that decide *whether* a row may change live in [`crate::apply`].
 
 use crate::blob::Blob;
-use crate::credential::AccessToken;
+use crate::credential::{AccessToken, PartKind, TokenKind};
 use crate::cron::Cron;
 use crate::ephemeral::ResourceRow;
 use crate::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
@@ -24,8 +24,13 @@ use crate::time::Time;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Behaviour of `apply` this build understands. A cell starts here and is raised by command.
-pub const LEVEL: u32 = 1;
+/// Behaviour of `apply` this build understands. A cell starts at 1, whatever build begins it, and
+/// is raised by command once every replica knows the next level: a log means the same to all who
+/// replay it.
+pub const LEVEL: u32 = 2;
+
+/// From this level on, parts that were sent away are remembered.
+pub const DISMISSALS: u32 = 2;
 
 #[derive(Clone, Debug)]
 pub struct State {
@@ -68,7 +73,7 @@ pub struct State {
 impl Default for State {
     fn default() -> Self {
         State {
-            level: LEVEL,
+            level: 1,
             now: Time::ZERO,
             machines: Table::default(),
             jobs: Table::default(),
@@ -97,6 +102,13 @@ impl Default for State {
             capacity: Resources::ZERO,
         }
     }
+}
+
+/// Under which id a dismissal stands among the tokens. Names are as long as ids may be, so it is
+/// made from their hash; who shares one is told apart by the row.
+pub(crate) fn dismissal_name(part: PartKind, name: &Name) -> Option<Name> {
+    let hash = xxhash_rust::xxh3::xxh3_64(name.as_str().as_bytes());
+    Name::new(&format!("gone-{part}-{hash:016x}")).ok()
 }
 
 /// Reading.
@@ -172,6 +184,18 @@ impl State {
     }
     pub fn token_named(&self, id: &Name) -> Option<TokenId> {
         self.token_names.get(id).copied()
+    }
+    /// The dismissal of a part, while it is remembered.
+    pub fn dismissal(&self, part: PartKind, name: &Name) -> Option<TokenId> {
+        let id = self.token_named(&dismissal_name(part, name)?)?;
+        let row = self.tokens.get(id)?;
+        let same = matches!(&row.kind, TokenKind::Dismissed { part: p, name: n }
+            if *p == part && n == name);
+        same.then_some(id)
+    }
+    /// Whether the certificates of this part are good for nothing any more.
+    pub fn is_dismissed(&self, part: PartKind, name: &Name) -> bool {
+        self.dismissal(part, name).is_some()
     }
     /// By digest.
     pub fn blob_named(&self, digest: &Token) -> Option<BlobId> {

@@ -53,6 +53,16 @@ impl Reach {
         })
     }
 
+    /// A command to go on with, which finds its context where this one left it.
+    pub fn repeated(&self, next: &str) -> String {
+        match (&self.contexts, next.strip_prefix("cell --context ")) {
+            (Some(path), Some(rest)) => {
+                format!("cell --contexts {} --context {rest}", path.display())
+            }
+            _ => next.to_owned(),
+        }
+    }
+
     pub fn load_contexts(&self) -> Result<(PathBuf, Contexts), Failure> {
         let path = self.contexts_path()?;
         let contexts = Contexts::load(&path).map_err(|error| {

@@ -1,8 +1,9 @@
 //! The door of the log: who waits, and who goes next. Requests queue by origin; origins share lanes
-//! (the cell's own parts, schedulers, users) and each lane has its reserved part of every batch, so
-//! that a crowd of users delays neither agents nor plans. Inside a lane origins take turns by
-//! weight of their requests (deficit round robin): whoever sends ten times as much, or ten times as
-//! large, waits ten times as long, and nobody else notices.
+//! (the master itself, agents, schedulers, users) and each lane has its reserved part of every
+//! batch, so that a crowd of users delays neither agents nor plans, and a crowd of agents delays no
+//! controller. Inside a lane origins take turns by weight of their requests (deficit round robin):
+//! whoever sends ten times as much, or ten times as large, waits ten times as long, and nobody else
+//! notices.
 //!
 //! Queues are bounded by what is still free: an origin may have as much waiting as its lane has
 //! room left. A flooder alone fills half of its lane and no more, a second one gets a third, and
@@ -42,15 +43,15 @@ pub struct Overload {
     pub retry_after: Span,
 }
 
-/// Turns of the lanes: half of a full batch for the cell's own parts, a quarter each for schedulers
-/// and users. What a lane leaves over goes to the others.
-const TURNS: [usize; 3] = [2, 1, 1];
+/// Turns of the lanes: a quarter of a full batch each. What a lane leaves over goes to the others.
+const TURNS: [usize; 4] = [1, 1, 1, 1];
 
 fn lane_of(origin: &Origin) -> usize {
     match origin {
         Origin::System => 0,
-        Origin::Scheduler(_) => 1,
-        Origin::User(_) => 2,
+        Origin::Agent(_) => 1,
+        Origin::Scheduler(_) => 2,
+        Origin::User(_) => 3,
     }
 }
 
@@ -219,6 +220,7 @@ mod tests {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     enum Who {
         System,
+        Agent(char),
         Plans,
         User(char),
     }
@@ -235,6 +237,7 @@ mod tests {
     fn push(admission: &mut Admission<(Who, u32)>, who: Who, bytes: usize, number: u32) -> bool {
         let origin = match who {
             System => Origin::System,
+            Who::Agent(name) => Origin::Agent(name.into()),
             Plans => Origin::Scheduler("s".into()),
             Who::User(name) => Origin::User(name.into()),
         };
@@ -262,7 +265,7 @@ mod tests {
         let mut admission = admission();
         assert_eq!(flood(&mut admission, A, 10), 500, "half of the lane");
         assert_eq!(flood(&mut admission, B, 10), 250, "half of what is left");
-        for other in [C, Who::User('d'), System, Plans] {
+        for other in [C, Who::User('d'), System, Plans, Who::Agent('a')] {
             assert!(push(&mut admission, other, 10, 0), "{other:?}");
         }
         assert!(!push(&mut admission, A, 10, 0));
@@ -303,13 +306,27 @@ mod tests {
     #[test]
     fn lanes_keep_their_part_of_a_batch() {
         let mut admission = admission();
-        for who in [A, B, C, System, Plans] {
+        for who in [A, B, C, System, Plans, Who::Agent('a'), Who::Agent('b')] {
             flood(&mut admission, who, 1_000);
         }
         let batch = pop(&mut admission, 400, 1 << 20);
         let (system, plans) = (of(&batch, System).len(), of(&batch, Plans).len());
-        assert!((180..=220).contains(&system), "{system} of the system");
+        assert!((80..=120).contains(&system), "{system} of the system");
         assert!((80..=120).contains(&plans), "{plans} of the scheduler");
+    }
+
+    #[test]
+    fn one_agent_that_floods_takes_its_turn_like_the_others() {
+        let mut admission = admission();
+        flood(&mut admission, Who::Agent('f'), 1_000);
+        for name in ('a'..='e').map(Who::Agent) {
+            assert!(push(&mut admission, name, 1_000, 0), "{name:?}");
+        }
+        assert!(push(&mut admission, System, 1_000, 0));
+        let batch = pop(&mut admission, 40, 1 << 20);
+        for name in ('a'..='e').map(Who::Agent).chain([System]) {
+            assert_eq!(of(&batch, name), [0], "{name:?}");
+        }
     }
 
     #[test]

@@ -283,6 +283,8 @@ pub fn describe(command: &Command) -> (&'static str, String) {
         C::Expire => ("expire", String::new()),
         C::SetReservations(_) => ("set_reservations", String::new()),
         C::RaiseLevel { level } => ("raise_level", level.to_string()),
+        C::Enlist(spec) => ("enlist", spec.name.to_string()),
+        C::Dismiss { part, name } => ("dismiss", format!("{part}/{name}")),
     }
 }
 
@@ -292,6 +294,7 @@ fn bearer(kind: &TokenKind) -> String {
         TokenKind::JoinAgent { machine } => format!("agent/{machine}"),
         TokenKind::JoinReplica { name } => format!("master/{name}"),
         TokenKind::JoinScheduler { name } => format!("scheduler/{name}"),
+        TokenKind::Dismissed { part, name } => format!("{part}/{name}, who was dismissed"),
     }
 }
 

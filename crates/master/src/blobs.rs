@@ -20,12 +20,14 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use ring::digest::{Context, SHA256};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const DIR: &str = "blobs";
 const INCOMING: &str = "incoming";
@@ -80,7 +82,11 @@ pub struct BlobStore {
     limit: u64,
     reserve: u64,
     uploads: AtomicU64,
+    fresh: Fresh,
 }
+
+/// What was stored since the last [`Sweep::look`]: the log may be about to hear of it.
+type Fresh = Arc<Mutex<BTreeSet<Digest>>>;
 
 impl BlobStore {
     /// Leftovers of uploads that a crash cut short are removed.
@@ -94,7 +100,8 @@ impl BlobStore {
             fs::remove_dir_all(&incoming).map_err(at(&incoming))?;
         }
         fs::create_dir_all(&incoming).map_err(at(&incoming))?;
-        Ok(BlobStore { dir, limit, reserve: 0, uploads: AtomicU64::new(0) })
+        let (uploads, fresh) = (AtomicU64::new(0), Fresh::default());
+        Ok(BlobStore { dir, limit, reserve: 0, uploads, fresh })
     }
 
     /// Leaves this many bytes of the disk to the log, which lives there too.
@@ -132,6 +139,7 @@ impl BlobStore {
             bytes: 0,
             limit: self.limit,
             reserve: self.reserve,
+            fresh: self.fresh.clone(),
             stored: false,
         })
     }
@@ -293,6 +301,7 @@ pub struct Upload {
     bytes: u64,
     limit: u64,
     reserve: u64,
+    fresh: Fresh,
     stored: bool,
 }
 
@@ -331,7 +340,10 @@ impl Upload {
             return Err(BlobError::OtherContent { expected: self.expected, found });
         }
         self.file.sync_all().map_err(at(&self.path))?;
+        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
         fs::rename(&self.path, &self.target).map_err(at(&self.target))?;
+        fresh.insert(self.expected);
+        drop(fresh);
         self.stored = true;
         if let Some(folder) = self.target.parent() {
             File::open(folder).and_then(|dir| dir.sync_all()).map_err(at(folder))?;
@@ -346,6 +358,38 @@ impl Drop for Upload {
             // Should it stay, the next start removes it.
             let _left_behind = fs::remove_file(&self.path);
         }
+    }
+}
+
+/// Removes what the log has forgotten. Content is here before the log hears of it, so it goes only
+/// when two looks in a row found that the log does not know it and nobody brought it in between.
+#[derive(Default)]
+pub struct Sweep {
+    unknown: BTreeSet<Digest>,
+}
+
+impl Sweep {
+    /// Says how many were removed.
+    ///
+    /// # Errors
+    /// When the folder cannot be read or a file not be removed.
+    pub fn look(
+        &mut self,
+        store: &BlobStore,
+        knows: impl Fn(Digest) -> bool,
+    ) -> Result<usize, BlobError> {
+        // Held throughout, so that nothing is brought in between the look and the removal.
+        let mut fresh = store.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = store.list()?.into_iter().map(|(digest, _)| digest);
+        let unknown = here.filter(|digest| !knows(*digest) && !fresh.contains(digest)).collect();
+        let before = std::mem::replace(&mut self.unknown, unknown);
+        fresh.clear();
+        let mut removed = 0;
+        for digest in before.intersection(&self.unknown) {
+            store.remove(*digest)?;
+            removed += 1;
+        }
+        Ok(removed)
     }
 }
 
@@ -577,6 +621,23 @@ mod tests {
         assert!(matches!(blobs.read(digest(b"")), Err(BlobError::Absent(_))));
         blobs.put(digest(b""), b"").unwrap();
         assert_eq!(content(&blobs, digest(b"")).unwrap(), b"");
+    }
+
+    #[test]
+    fn what_the_log_forgot_goes_at_the_second_look_and_what_is_new_stays() {
+        let folder = Folder::new();
+        let blobs = store(&folder);
+        for content in [&b"known"[..], b"forgotten", b"again"] {
+            blobs.put(digest(content), content).unwrap();
+        }
+        let knows = |asked: Digest| asked == digest(b"known");
+        let mut sweep = Sweep::default();
+        assert_eq!(sweep.look(&blobs, knows).unwrap(), 0, "the log may be about to hear of it");
+        assert_eq!(sweep.look(&blobs, knows).unwrap(), 0, "unknown once");
+        blobs.put(digest(b"again"), b"again").unwrap();
+        assert_eq!(sweep.look(&blobs, knows).unwrap(), 1);
+        assert!(blobs.has(digest(b"known")) && blobs.has(digest(b"again")));
+        assert!(!blobs.has(digest(b"forgotten")));
     }
 
     #[test]

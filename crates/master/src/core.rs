@@ -16,11 +16,13 @@ use crate::liveness::Liveness;
 use crate::settings::Settings;
 use cellwright_api::internal::{Difference, LinkForward};
 use cellwright_cell::command::{Actor, Command, Request};
+use cellwright_cell::credential::PartKind;
 use cellwright_cell::id::MachineId;
-use cellwright_cell::state::State;
+use cellwright_cell::machine::MachineSpec;
+use cellwright_cell::state::{DISMISSALS, State};
 use cellwright_cell::task::{Task, TaskState};
 use cellwright_cell::time::{Span, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Requests that are answered together.
 struct Queued {
@@ -56,8 +58,6 @@ pub struct Core {
 }
 
 const CONTROLLERS: Ticket = Ticket(0);
-/// Differences that travel as one item of the queue.
-const TOGETHER_BYTES: usize = 256 << 10;
 /// A wall clock further ahead than this is not drift. Well below the margin that `apply` adds to
 /// leases.
 const LEAP: Span = Span(1000);
@@ -120,6 +120,13 @@ impl Core {
                 outputs.push(Output::Lease { ticket, answer });
             }
         }
+    }
+
+    /// Requests that are in the log's hands.
+    #[must_use]
+    pub fn flying(&self) -> BTreeSet<Ticket> {
+        let parts = self.flying.values().flat_map(|flying| &flying.parts);
+        parts.filter_map(|(ticket, _)| *ticket).collect()
     }
 
     /// Who plans a lane of jobs at `at`; only the leader knows.
@@ -197,7 +204,7 @@ impl Core {
     }
 
     /// Commands of the core itself: nobody waits for them, and they are never behind users.
-    fn enqueue(&mut self, ticket: Option<Ticket>, commands: Vec<Command>) {
+    fn enqueue(&mut self, origin: &Origin, ticket: Option<Ticket>, commands: Vec<Command>) {
         if commands.is_empty() {
             return;
         }
@@ -206,9 +213,9 @@ impl Core {
             .map(|command| Request { by: Actor::System, id: None, command })
             .collect();
         let bytes = postcard::experimental::serialized_size(&requests).unwrap_or(0);
-        // A full system lane drops what it is told here: differences and controllers' commands are
+        // A full lane drops what it is told here: differences and controllers' commands are
         // found again from the state.
-        let queued = self.queue.push(&Origin::System, bytes, Queued { ticket, requests });
+        let queued = self.queue.push(origin, bytes, Queued { ticket, requests });
         if queued.is_err() && ticket == Some(CONTROLLERS) {
             self.controlling = 0;
         }
@@ -287,23 +294,14 @@ impl Core {
             return;
         }
         let state = look();
-        let mut together = Vec::new();
-        let mut bytes = 0;
         for found in forward.differences {
             if self.is_overtaken(&found) {
                 continue;
             }
-            let found = commands(found, &state);
-            let more = postcard::experimental::serialized_size(&found).unwrap_or(0);
-            // One that is too large for an entry must not take others with it.
-            if bytes + more > TOGETHER_BYTES {
-                self.enqueue(None, std::mem::take(&mut together));
-                bytes = 0;
-            }
-            bytes += more;
-            together.extend(found);
+            // Each machine waits in its own queue: one that reports without end delays no other.
+            let origin = reporter(&found, &state);
+            self.enqueue(&origin, None, commands(found, &state));
         }
-        self.enqueue(None, together);
     }
 
     /// Whether a later report of the machine, perhaps through another replica, has been heard.
@@ -324,7 +322,7 @@ impl Core {
         self.may_leap = self.leap_wanted(now) && !lease_waited_for(&state);
         let found = self.liveness.step(&state, now.elapsed);
         let down = found.down.iter().map(|machine| Command::MachineDown { machine: *machine });
-        self.enqueue(None, down.collect());
+        self.enqueue(&Origin::System, None, down.collect());
         let silent = found.silent.into_iter();
         let silent = silent.map(|(machine, silent)| Alarm::MachineSilent { machine, silent });
         outputs.push(Output::Alarms(found.alarms.into_iter().chain(silent).collect()));
@@ -334,10 +332,24 @@ impl Core {
             let commands =
                 controller::step(&state, date, &self.settings.control, &mut self.controllers);
             self.controlling = commands.len();
-            self.enqueue(Some(CONTROLLERS), commands);
+            self.enqueue(&Origin::System, Some(CONTROLLERS), commands);
         }
         self.flush(now, outputs);
     }
+}
+
+/// Whose report a difference was seen in.
+fn reporter(found: &Difference, state: &State) -> Origin {
+    let machine = match found {
+        Difference::Up { machine, .. } => return Origin::Agent(machine.to_string()),
+        Difference::Tasks { machine, .. } | Difference::Packages { machine, .. } => Some(*machine),
+        Difference::Reservations(changes) => {
+            let task = changes.first().and_then(|change| state.tasks().get(change.task));
+            task.and_then(|task| task.machine)
+        }
+    };
+    let row = machine.and_then(|machine| state.machines().get(machine));
+    row.map_or(Origin::System, |row| Origin::Agent(row.spec.name.to_string()))
 }
 
 /// What a difference seen by a link shard asks of the log.
@@ -357,7 +369,12 @@ fn commands(found: Difference, state: &State) -> Vec<Command> {
             let row = known.and_then(|id| Some((id, state.machines().get(id)?)));
             let Some((machine, row)) = row else {
                 // The machine comes up with its next report, when it has a row.
-                return spec.map(|spec| Command::AddMachine(*spec)).into_iter().collect();
+                let row = |spec: Box<MachineSpec>| match state.level() < DISMISSALS {
+                    true => Command::AddMachine(*spec),
+                    false => Command::Enlist(*spec),
+                };
+                let gone = state.is_dismissed(PartKind::Agent, &name);
+                return spec.filter(|_| !gone).map(row).into_iter().collect();
             };
             let changed = spec.filter(|spec| **spec != row.spec);
             let update = changed.map(|spec| Command::UpdateMachine { spec: *spec, expect: None });
@@ -369,6 +386,26 @@ fn commands(found: Difference, state: &State) -> Vec<Command> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a client is told to repeat must not have been done.
+    #[test]
+    fn what_is_in_the_hands_of_the_log_is_told_apart_from_what_waits() {
+        let mut core = Core::new(Settings::default());
+        let (look, mut outputs) = (|| State::default(), Vec::new());
+        let now = Now { wall: Time(1), elapsed: Span(1) };
+        let role = Role { term: 1, leading: true, leader: None, voters: vec![1] };
+        core.step(Input::Role(role), now, &look, &mut outputs);
+        let ask = |number| {
+            let requests = vec![Request { by: Actor::System, id: None, command: Command::Expire }];
+            let (ticket, origin) = (Ticket(number), Origin::User("ann".into()));
+            Input::Requests { ticket, origin, bytes: 10, requests }
+        };
+        core.step(ask(7), now, &look, &mut outputs);
+        assert_eq!(core.flying(), BTreeSet::new());
+        core.flush(now, &mut outputs);
+        core.step(ask(8), now, &look, &mut outputs);
+        assert_eq!(core.flying(), BTreeSet::from([Ticket(7)]));
+    }
 
     #[test]
     fn what_a_late_report_says_through_another_replica_is_not_believed() {

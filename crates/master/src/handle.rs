@@ -4,7 +4,7 @@
 use crate::input::{Alarm, Committed, Origin, Unavailable};
 use crate::lease::LaneName;
 use crate::links::{LinkError, LinkShard, Standing};
-use crate::main_loop::{Message, unavailable};
+use crate::main_loop::{Message, lost, unavailable};
 use crate::peers::{PeerAnswer, PeerCall};
 use crate::replicated::{After, Replicated, View};
 use cellwright_api::internal::{
@@ -55,7 +55,8 @@ impl Caller {
             Caller::User(name) => Origin::User(name.to_string()),
             Caller::Anonymous => Origin::User("anonymous".into()),
             Caller::Scheduler(name) => Origin::Scheduler(name.clone()),
-            Caller::System(_) | Caller::Agent(_) | Caller::Replica(_) => Origin::System,
+            Caller::Agent(machine) => Origin::Agent(machine.to_string()),
+            Caller::System(_) | Caller::Replica(_) => Origin::System,
         }
     }
 }
@@ -121,7 +122,7 @@ impl Handle {
         let (answer, answered) = oneshot::channel();
         let message = Message::Requests { origin, bytes, requests, answer };
         self.0.sender.send(message).map_err(|_| Unavailable::ShuttingDown)?;
-        answered.await.unwrap_or(Err(Unavailable::ShuttingDown))
+        answered.await.unwrap_or_else(|_| Err(lost()))
     }
 
     /// Commands of a scheduler or another trusted part.

@@ -30,6 +30,8 @@ pub struct Now {
 pub enum Origin {
     /// The cell's own parts: never behind users.
     System,
+    /// What the agent of one machine reports and asks for.
+    Agent(String),
     Scheduler(String),
     User(String),
 }
@@ -38,6 +40,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::System => f.write_str("the system"),
+            Origin::Agent(machine) => write!(f, "the agent of {machine}"),
             Origin::Scheduler(name) => write!(f, "scheduler {name}"),
             Origin::User(name) => write!(f, "user {name}"),
         }

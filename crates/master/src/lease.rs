@@ -120,13 +120,6 @@ impl Leases {
         self.lanes.len() < MAX_LANES || self.lanes.contains_key(lane)
     }
 
-    /// A scheduler that shuts down lets a standby in at once. Of anybody else it means nothing.
-    pub fn release(&mut self, scheduler: &str, lane: &LaneName) {
-        if self.lanes.get(lane).is_some_and(|lease| lease.holder == scheduler) {
-            self.lanes.remove(lane);
-        }
-    }
-
     /// Who plans this lane at `at`.
     #[must_use]
     pub fn holder(&self, lane: &LaneName, at: Span) -> Option<&str> {
@@ -177,13 +170,9 @@ mod tests {
     }
 
     #[test]
-    fn a_released_lane_is_free_at_once_and_only_its_holder_releases_it() {
+    fn a_lane_has_a_holder_while_its_lease_runs() {
         let mut leases = Leases::new(LENGTH);
-        leases.ask("a", &lane(""), Span(0)).unwrap();
-        leases.release("b", &lane(""));
-        assert!(!leases.ask("b", &lane(""), Span(1)).unwrap().granted);
-        leases.release("a", &lane(""));
-        assert!(leases.ask("b", &lane(""), Span(2)).unwrap().granted);
+        leases.ask("b", &lane(""), Span(2)).unwrap();
         assert_eq!(leases.holder(&lane(""), Span(3)), Some("b"));
         assert_eq!(leases.holder(&lane(""), Span(3_002)), None);
         assert_eq!(leases.holders(Span(3)).collect::<Vec<_>>(), [(&lane(""), "b")]);

@@ -4,6 +4,7 @@
 pub mod admission;
 pub mod audit;
 pub mod batching;
+pub mod blob_keeper;
 pub mod blobs;
 pub mod checkpoint;
 pub mod clock;
@@ -18,6 +19,7 @@ pub mod identity;
 pub mod init;
 pub mod input;
 pub mod lease;
+pub mod level;
 pub mod links;
 pub mod liveness;
 pub mod main_loop;

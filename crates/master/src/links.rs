@@ -14,6 +14,7 @@ use crate::share;
 use cellwright_api::internal::{
     AgentOrders, AgentReport, Difference, Epoch, LinkForward, PROTOCOL,
 };
+use cellwright_cell::credential::PartKind;
 use cellwright_cell::desired::{DesiredTask, desired};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::machine::MachineStatus;
@@ -137,7 +138,13 @@ impl LinkShard {
             let (machine, spec) = (report.machine.clone(), spec.name.clone());
             return Err(LinkError::OtherMachine { machine, spec });
         }
-        let machine = self.replicated.with(|view| view.state.machine_named(&report.machine));
+        let (machine, gone) = self.replicated.with(|view| {
+            let gone = view.state.is_dismissed(PartKind::Agent, &report.machine);
+            (view.state.machine_named(&report.machine), gone)
+        });
+        if gone {
+            return Ok(self.dismissed(&report).await);
+        }
         let heard_ago = machine.and_then(|id| self.heard_ago(id));
         self.take(&report, machine);
         let Some(machine) = machine else { return Ok(self.unknown(&report).await) };
@@ -181,6 +188,23 @@ impl LinkShard {
             let tasks = if present { desired(&view.state, machine) } else { Vec::new() };
             (epoch, tasks)
         })
+    }
+
+    /// A machine that was removed: whatever still runs on it is to end, and that is all it is told.
+    async fn dismissed(&self, report: &AgentReport) -> AgentOrders {
+        let idle = report.orders_digest == digest(&[]);
+        if idle && report.hang {
+            tokio::time::sleep(Duration::from_millis(self.settings.poll.0)).await;
+        }
+        let epoch = self.replicated.with(|view| Epoch { era: view.era, index: view.index });
+        AgentOrders {
+            epoch: epoch.max(report.taken),
+            tasks: (!idle && epoch >= report.taken).then(Vec::new),
+            orders_digest: digest(&[]),
+            poll: self.settings.poll,
+            heard_ago: None,
+            redial: None,
+        }
     }
 
     /// A machine that waits for its first entry in the log.

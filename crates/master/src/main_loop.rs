@@ -199,14 +199,31 @@ impl Loop {
         });
     }
 
-    fn stop(self, waiting: Waiting) {
-        for (_, answer) in waiting.requests {
-            let _ = answer.send(Err(Unavailable::ShuttingDown));
+    /// Nobody is left without an answer. That the master shuts down is said only where nothing was
+    /// done: what is on its way through the log may get there without us.
+    fn stop(mut self, waiting: Waiting) {
+        let flying = self.core.flying();
+        for (ticket, answer) in waiting.requests {
+            let _ = answer.send(Err(match flying.contains(&ticket) {
+                true => lost(),
+                false => Unavailable::ShuttingDown,
+            }));
+        }
+        self.messages.close();
+        while let Ok(message) = self.messages.try_recv() {
+            if let Message::Requests { answer, .. } = message {
+                let _ = answer.send(Err(Unavailable::ShuttingDown));
+            }
         }
         for (_, answer) in waiting.leases {
             let _ = answer.send(Err(Unavailable::ShuttingDown));
         }
     }
+}
+
+/// Of a request that was handed on and not heard of again.
+pub(crate) fn lost() -> Unavailable {
+    Unavailable::Unknown { why: "the master stopped before the log had answered".into() }
 }
 
 fn verdicts(reply: &[u8]) -> Result<Vec<Verdict>, Unavailable> {
@@ -224,6 +241,7 @@ pub(crate) fn unavailable(error: ProposeError) -> Unavailable {
         ProposeError::TooLarge { bytes, allowed } => {
             Unavailable::TooLarge { bytes, limit: allowed }
         }
-        ProposeError::Fatal { .. } => Unavailable::ShuttingDown,
+        // It may have reached other replicas before this one failed.
+        ProposeError::Fatal { .. } => Unavailable::Unknown { why: error.to_string() },
     }
 }

@@ -41,8 +41,16 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Replicas that are not members yet.
 pub trait Candidates: Send + Sync + 'static {
-    /// The number of the replica that answers at this address.
-    fn identify(&self, address: String) -> BoxFuture<'_, Result<NodeId, String>>;
+    /// The replica that answers at this address.
+    fn identify(&self, address: String) -> BoxFuture<'_, Result<Candidate, String>>;
+}
+
+/// What a replica says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    pub id: NodeId,
+    /// The newest behaviour of the log its build knows.
+    pub level: u32,
 }
 
 /// Takes a replica in: it answers for itself, then learns, and votes once it has caught up.
@@ -71,9 +79,15 @@ pub async fn admit(
     if !status.members.contains_key(&id) {
         let address = &peer.address;
         let found = candidates.identify(address.clone()).await;
+        let level = handle.replicated().with(|view| view.state.level());
         let why = match found {
-            Ok(found) if found == id => None,
-            Ok(found) => Some(format!("replica {found} answers at {address}, not replica {id}")),
+            Ok(Candidate { level: known, .. }) if known < level => Some(format!(
+                "replica {id} is of a build that knows level {known}; the cell is at {level}"
+            )),
+            Ok(found) if found.id == id => None,
+            Ok(Candidate { id: found, .. }) => {
+                Some(format!("replica {found} answers at {address}, not replica {id}"))
+            }
             Err(why) => Some(format!("replica {id} does not answer at {address}: {why}")),
         };
         if let Some(why) = why {
@@ -105,22 +119,26 @@ impl Membership {
 
     async fn take_in(&self, request: Request<Body>) -> Result<(), ApiError> {
         let (parts, body) = request.into_parts();
+        let own = match parts.extensions.get::<Caller>() {
+            Some(Caller::Replica(name)) => Some(name.as_str()),
+            Some(Caller::Anonymous | Caller::System(_)) => None,
+            _ => return Err(not_itself()),
+        };
         provenance::postcard(&parts.headers)?;
         let whole = Limited::new(body, MAX_BODY).collect().await;
         let bytes = whole.map_err(|e| ApiError::new(Code::TooLarge, e.to_string()))?.to_bytes();
         let asked: AddMaster = postcard::from_bytes(&bytes)
             .map_err(|_| ApiError::new(Code::BadBody, "not the message that belongs here"))?;
-        match parts.extensions.get::<Caller>() {
-            Some(Caller::Replica(name)) if *name == asked.name.as_str() => {}
-            Some(Caller::Anonymous | Caller::System(_)) => {}
-            _ => {
-                let message = "a replica asks for itself, with its own certificate";
-                return Err(ApiError::new(Code::NotAllowed, message));
-            }
+        if own.is_some_and(|own| own != asked.name.as_str()) {
+            return Err(not_itself());
         }
         let peer = Peer { name: asked.name.to_string(), address: asked.address };
         admit(&self.handle, self.candidates.as_ref(), asked.id, peer).await
     }
+}
+
+fn not_itself() -> ApiError {
+    ApiError::new(Code::NotAllowed, "a replica asks for itself, with its own certificate")
 }
 
 fn postcard_unit() -> Vec<u8> {
@@ -144,8 +162,9 @@ pub(crate) fn refusal(error: MemberError) -> ApiError {
             ApiError::new(Code::WrongState, message)
         }
         MemberError::Unknown { .. } => ApiError::new(Code::NoSuchReplica, message),
-        MemberError::Unsure { .. } => ApiError::new(Code::TimedOut, message),
-        MemberError::Fatal { .. } => ApiError::new(Code::ShuttingDown, message),
+        MemberError::Unsure { .. } | MemberError::Fatal { .. } => {
+            ApiError::new(Code::TimedOut, message)
+        }
     }
 }
 

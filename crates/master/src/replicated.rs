@@ -7,10 +7,10 @@
 
 use crate::records::Records;
 use crate::wake::Wakers;
-use cellwright_cell::command::{Entry, Verdict};
+use cellwright_cell::command::{Actor, Command, Entry, Request, Verdict};
 use cellwright_cell::encode::{self, LoadError};
 use cellwright_cell::event::Event;
-use cellwright_cell::state::State;
+use cellwright_cell::state::{LEVEL, State};
 use cellwright_names::Names;
 use std::collections::VecDeque;
 use std::sync::{Arc, RwLock};
@@ -167,6 +167,13 @@ impl cellwright_store::Machine for CellMachine {
                 return Vec::new();
             }
         };
+        if let Some(level) = beyond(&entry) {
+            let why = format!("level {level} is not known here; allowed: 1 to {LEVEL}");
+            shared
+                .records
+                .stop(&format!("log entry {index} cannot be applied: {why}; run the newer build"));
+            return Vec::new();
+        }
         let (verdicts, events, previous) = shared.apply_entry(index, term, &entry);
         shared.keep(Recent { index, previous, term, payload: payload.into() });
         shared.with(|view| {
@@ -204,6 +211,17 @@ impl cellwright_store::Machine for CellMachine {
         self.0.applied.send_replace(at);
         Ok(())
     }
+}
+
+/// The level an entry raises the cell to, if this build does not know it. To refuse it here, where
+/// others obey it, would be to go one's own way.
+fn beyond(entry: &Entry) -> Option<u32> {
+    entry.requests.iter().find_map(|request| match request {
+        Request { by: Actor::System, command: Command::RaiseLevel { level }, .. } => {
+            (*level > LEVEL).then_some(*level)
+        }
+        _ => None,
+    })
 }
 
 /// What an entry of the log says.

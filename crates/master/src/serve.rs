@@ -8,6 +8,7 @@
 //! Rejected: leaving the assembly to the command line. Then a test would either start a process for
 //! everything or assemble a master of its own that slowly becomes another one.
 
+use crate::blob_keeper::BlobKeeper;
 use crate::blobs::{BlobError, BlobStore};
 use crate::checkpoint::Checkpoints;
 use crate::clock::{Clock, SystemClock};
@@ -20,11 +21,13 @@ use crate::http_peers::HttpPeers;
 use crate::identity::files::{FilesError, IdentityFiles};
 use crate::identity::gate::MasterGate;
 use crate::identity::listener::Door;
+use crate::identity::refusals::Refusals;
 use crate::identity::renewal::Own;
 use crate::identity::routes::Enrolling;
 use crate::init::{InitError, first_requests, forget_first_requests};
+use crate::level;
 use crate::master::{Master, World};
-use crate::membership::{self, Membership};
+use crate::membership::{self, Candidates, Membership};
 use crate::settings::Settings;
 use crate::supervise::{Supervised, keep_running};
 use axum::Router;
@@ -37,7 +40,7 @@ use cellwright_cell::name::Name;
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::Quota;
 use cellwright_cell::resource::Resources;
-use cellwright_cell::state::State;
+use cellwright_cell::state::{LEVEL, State};
 use cellwright_cell::time::Time;
 use cellwright_names::dns::{DnsServer, ListenError};
 use cellwright_store::{BootstrapError, OpenError, Peer, RealDisk, Role};
@@ -134,6 +137,7 @@ pub async fn run_master(
         replicated: handle.replicated().clone(),
         clock: clock.clone(),
         audit: handle.replicated().records.audit.clone(),
+        refusals: Refusals::default(),
     });
     let names = handle.replicated().names.clone();
     let dns = match config.dns_listen {
@@ -146,6 +150,7 @@ pub async fn run_master(
     if !membership::masters_to_join(&config.data_dir)?.is_empty() {
         chores.push(tokio::spawn(membership::ask_in(handle, config, client)));
     }
+    chores.push(tokio::spawn(gate.clone().keep_settling()));
     if let Some(own) = own {
         chores.push(tokio::spawn(own.keep_fresh(clock)));
     }
@@ -326,13 +331,21 @@ async fn chores(
     files: Arc<Files>,
 ) -> Result<Vec<JoinHandle<()>>, ServeError> {
     let every = Duration::from_millis(config.checkpoint_interval.0);
-    let mut chores = vec![tokio::spawn(save_checkpoints(handle.clone(), files, every))];
+    let others: Arc<dyn Candidates> = files.peers.clone();
+    let keeper = BlobKeeper::new(handle.clone(), files.blobs.clone(), files.peers.clone());
+    let mut chores = vec![
+        tokio::spawn(save_checkpoints(handle.clone(), files, every)),
+        tokio::spawn(level::keep_raising(handle.clone(), others)),
+        tokio::spawn(keeper.run()),
+    ];
     let first = match access {
         Access::Open => Some(open_users()),
         Access::Identified => first_requests(&config.data_dir)?
             .map(|requests| requests.into_iter().map(|request| request.command).collect()),
     };
-    if let Some(commands) = first {
+    if let Some(mut commands) = first {
+        // A cell that begins has no replica that knows less.
+        commands.extend((2..=LEVEL).map(|level| Command::RaiseLevel { level }));
         let saying = say_first(handle.clone(), commands, config.data_dir.clone());
         match handle.status().members.len() {
             0 | 1 => saying.await,

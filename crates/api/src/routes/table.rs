@@ -10,9 +10,9 @@ use super::{Access, Content, Kind, Method, Operation as O, Parameter, Route, Sha
 use crate::error::Code as C;
 use crate::types::{
     AddJoinToken, AddMaster, AddUser, AddUserToken, AuditView, Batch, BatchAnswer, BlobView,
-    Changed, CheckpointView, ClusterStatus, CronView, EventPage, EventView, ExplanationView,
-    JobView, MachineView, MasterStatus, NameView, NewToken, One, Page, ResizeJob, ResourceView,
-    SetCapabilities, SetResource, SubmitJob, TaskView, TokenView, UserView,
+    Changed, CheckpointView, ClusterStatus, CronView, Dismiss, EventPage, EventView,
+    ExplanationView, JobView, MachineView, MasterStatus, NameView, NewToken, One, Page, ResizeJob,
+    ResourceView, SetCapabilities, SetResource, SubmitJob, TaskView, TokenView, UserView,
 };
 use cellwright_cell::cron::CronSpec;
 use cellwright_cell::machine::MachineSpec;

@@ -2,6 +2,7 @@
 
 use crate::error::ApiError;
 use cellwright_cell::command::{Command, Done};
+use cellwright_cell::credential::PartKind;
 use cellwright_cell::cron::CronSpec;
 use cellwright_cell::ephemeral::CapacityChange;
 use cellwright_cell::machine::MachineSpec;
@@ -72,6 +73,15 @@ pub struct AddJoinToken {
     /// Milliseconds the token is good for.
     #[schemars(range(min = 1))]
     pub valid_for: Span,
+}
+
+/// A part whose certificates are good for nothing any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Dismiss {
+    pub part: PartKind,
+    /// The machine, replica or scheduler.
+    pub name: Name,
 }
 
 /// Which nodes an ephemeral resource is on (E1).

@@ -72,6 +72,14 @@ pub struct MasterStatus {
     pub members: Vec<MemberView>,
     /// Version of the software that answers.
     pub version: String,
+    /// Newest behaviour of the log that the software knows; the cell is raised to what all know.
+    #[serde(default = "first_level")]
+    pub level: u32,
+}
+
+/// Software from before levels said nothing of them.
+fn first_level() -> u32 {
+    1
 }
 
 /// A saved picture of the whole state (B22).

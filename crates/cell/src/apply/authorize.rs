@@ -84,12 +84,12 @@ mod tests {
             "ufoo",
             &[],
             stop(),
-            "refused: user ufoo does not own ubar/jfoo and lacks the capability AdministrateJobs",
+            "refused: user ufoo does not own ubar/jfoo and lacks the capability administrate_jobs",
         );
         check("ufoo", &[Capability::AdministrateJobs], stop(), "done");
         check("nobody", &[], stop(), nobody);
         check("nobody", &[], add(), nobody);
-        let lacks = "refused: user ufoo lacks the capability ManageMachines";
+        let lacks = "refused: user ufoo lacks the capability manage_machines";
         check("ufoo", &[Capability::AdministrateJobs], add(), lacks);
         check("ufoo", &[Capability::ManageMachines], add(), "done");
         let system = "refused: only the cell's own parts may do this; ufoo is a user";

@@ -103,7 +103,7 @@ mod tests {
         check(&mut cell, "ufoo", add("a", 9), "nothing to do");
         let other = format!("refused: blob {a} of 9 bytes exists already");
         check(&mut cell, "ufoo", add("a", 8), &other);
-        let lacks = "refused: user ufoo lacks the capability AdministrateJobs";
+        let lacks = "refused: user ufoo lacks the capability administrate_jobs";
         check(&mut cell, "ufoo", remove("a"), lacks);
         check(&mut cell, "ufoo", remove("b"), lacks);
         check(&mut cell, "nobody", add("b", 9), "refused: there is no user nobody");

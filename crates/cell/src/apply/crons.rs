@@ -229,7 +229,7 @@ mod tests {
         let mut cell = with(|spec| spec.job.reclaimable = false);
         assert_eq!(cell.ok(fire(60)), Done::Applied);
         let why = "ubar/tick-197001010100 rejected: user ubar lacks the capability \
-                   DisableReclamation";
+                   disable_reclamation";
         let passed = "periodic job ubar/tick of 197001010100 does not run: its time has come";
         assert_eq!(cell.said, [why, passed]);
         assert_eq!(cell.ok(fire(60)), Done::Unchanged);

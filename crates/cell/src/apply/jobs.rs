@@ -556,9 +556,9 @@ mod tests {
                     cpu: asked 10, available 0, short by 10";
         check_submit(with(1, 1, |_| ()), none);
         check_submit(with(1000, 0, |_| ()), made);
-        let monitoring = "refused: user ubar lacks the capability UseMonitoringBand";
+        let monitoring = "refused: user ubar lacks the capability use_monitoring_band";
         check_submit(with(1, 300, |_| ()), monitoring);
-        let reclaim = "refused: user ubar lacks the capability DisableReclamation";
+        let reclaim = "refused: user ubar lacks the capability disable_reclamation";
         check_submit(with(1, 100, |s| s.reclaimable = false), reclaim);
         let nowhere = "refused: there is no job ubar/nowhere";
         check_submit(with(1, 100, |s| s.alloc_set = Some(key("ubar/nowhere"))), nowhere);

@@ -9,6 +9,7 @@
 use super::Context;
 use crate::admit;
 use crate::command::{Done, Verdict};
+use crate::credential::PartKind;
 use crate::event::{MachineChange, TaskChange, What};
 use crate::id::{MachineId, TaskId};
 use crate::machine::{MAX_CELL_CAPACITY, MAX_MACHINES, Machine, MachineSpec, MachineStatus};
@@ -53,6 +54,7 @@ impl Context<'_> {
             over_committed: false,
         });
         self.machine_event(machine, MachineChange::Added, Reason::Requested);
+        self.forget_gone(PartKind::Agent, &spec.name);
         Ok(Done::Applied)
     }
 
@@ -88,7 +90,7 @@ impl Context<'_> {
     }
 
     /// Prod quota sold may exceed what is left of the cell: that is for the operator to settle, no
-    /// reason to keep a machine that is gone.
+    /// reason to keep a machine that is gone. Its agent is not listened to any more.
     pub(super) fn remove_machine(&mut self, name: &Name, expect: Option<u32>) -> Verdict {
         self.require(Capability::ManageMachines)?;
         let (machine, row) = self.machine_by_name(name)?;
@@ -96,6 +98,7 @@ impl Context<'_> {
         self.lose_tasks(machine, &Reason::MachineRemoved);
         self.state.remove_machine(machine);
         self.machine_event(machine, MachineChange::Removed, Reason::Requested);
+        self.remember_gone(PartKind::Agent, name);
         Ok(Done::Applied)
     }
 

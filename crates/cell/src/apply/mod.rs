@@ -8,6 +8,7 @@
 mod authorize;
 mod blobs;
 mod crons;
+mod dismiss;
 mod drain;
 mod evict;
 mod expire;
@@ -146,6 +147,8 @@ impl Context<'_> {
             C::UseJoinToken { id, secret_hash } => self.use_join_token(id, secret_hash),
             C::AddBlob { digest, bytes } => self.add_blob(digest, *bytes),
             C::RemoveBlob { digest } => self.remove_blob(digest),
+            C::Enlist(spec) => self.enlist(spec),
+            C::Dismiss { part, name } => self.dismiss(*part, name),
         }
     }
 

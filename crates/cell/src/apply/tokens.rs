@@ -7,7 +7,7 @@
 use super::Context;
 use crate::command::{Actor, Done, Verdict};
 use crate::credential::{
-    AccessToken, MAX_JOIN_LIFE, MAX_USER_TOKENS, SecretHash, TokenFlaw, TokenKind,
+    AccessToken, MAX_JOIN_LIFE, MAX_USER_TOKENS, PartKind, SecretHash, TokenFlaw, TokenKind,
 };
 use crate::event::{TokenChange, What};
 use crate::id::TokenId;
@@ -25,6 +25,11 @@ impl Context<'_> {
         expires: Time,
     ) -> Verdict {
         self.may_manage_token(kind)?;
+        if let TokenKind::Dismissed { .. } = kind {
+            let (field, value) = ("kind".to_owned(), "dismissed".to_owned());
+            let allowed = "user_token, join_agent, join_replica, join_scheduler".to_owned();
+            return Err(Refusal::BadField { field, value, allowed });
+        }
         if let TokenKind::UserToken { user } = kind {
             self.user_by_name(user)?;
         }
@@ -50,11 +55,10 @@ impl Context<'_> {
             (TokenKind::UserToken { user }, Actor::User(by)) if user == by => {
                 self.user_by_name(by).map(drop)
             }
-            (TokenKind::JoinAgent { .. }, _)
-                if self.require(Capability::ManageMachines).is_ok() =>
-            {
-                Ok(())
-            }
+            (
+                TokenKind::JoinAgent { .. } | TokenKind::Dismissed { part: PartKind::Agent, .. },
+                _,
+            ) if self.require(Capability::ManageMachines).is_ok() => Ok(()),
             _ => self.require(Capability::ManageUsers),
         }
     }
@@ -103,13 +107,15 @@ impl Context<'_> {
         let (token, row) = found.ok_or_else(|| Refusal::NoSuchToken(id.clone()))?;
         let bad = |flaw| Refusal::BadToken { id: id.clone(), flaw };
         row.admits(secret, self.now).map_err(bad)?;
-        if !row.is_for_joining() {
+        let Some((part, name)) = row.kind.joiner() else {
             return Err(bad(TokenFlaw::NotForJoining));
-        }
+        };
+        let name = name.clone();
         if let Some(row) = self.state.tokens.get_mut(token) {
             row.used = true;
         }
         self.token_event(token, TokenChange::Used, Reason::Requested);
+        self.forget_gone(part, &name);
         Ok(Done::Applied)
     }
 
@@ -130,12 +136,12 @@ impl Context<'_> {
         }
     }
 
-    fn drop_token(&mut self, token: TokenId, change: TokenChange, reason: Reason) {
+    pub(super) fn drop_token(&mut self, token: TokenId, change: TokenChange, reason: Reason) {
         self.state.remove_token(token);
         self.token_event(token, change, reason);
     }
 
-    fn token_event(&mut self, token: TokenId, change: TokenChange, reason: Reason) {
+    pub(super) fn token_event(&mut self, token: TokenId, change: TokenChange, reason: Reason) {
         self.emit(What::Token { token, change }, reason);
     }
 }
@@ -183,7 +189,7 @@ mod tests {
     fn who_may_make_and_revoke_what() {
         let users = [Capability::ManageUsers];
         let machines = [Capability::ManageMachines];
-        let lacks = "refused: user ubar lacks the capability ManageUsers";
+        let lacks = "refused: user ubar lacks the capability manage_users";
         let revoke = |id| Command::RevokeToken { id: name(id) };
         let replica = || TokenKind::JoinReplica { name: name("r2") };
         check(&[], "ubar", add("t2", of("ubar"), 900), "done");

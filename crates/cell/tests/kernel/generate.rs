@@ -158,7 +158,8 @@ fn machine_command(state: &State, draw: &mut Draw) -> Command {
     let name = build::name(&machine_name(draw));
     let machine = some_machine(state, draw);
     let row = state.machines().get(machine);
-    match draw.below(18) {
+    match draw.below(19) {
+        18 => Command::Enlist(specs::machine(name.as_str(), draw)),
         0 | 1 => Command::AddMachine(specs::machine(name.as_str(), draw)),
         2 | 9 | 10 => match row {
             Some(row) => Command::UpdateMachine {

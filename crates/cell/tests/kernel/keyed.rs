@@ -7,7 +7,7 @@ use crate::generate::user_name;
 use crate::options::{Options, seconds};
 use crate::specs;
 use cellwright_cell::command::Command;
-use cellwright_cell::credential::{SecretHash, TokenKind};
+use cellwright_cell::credential::{PartKind, SecretHash, TokenKind};
 use cellwright_cell::cron::schedule::Schedule;
 use cellwright_cell::cron::{Cron, CronSpec, MissedRuns, Overlap, due};
 use cellwright_cell::name::{JobKey, Name, Token};
@@ -76,8 +76,8 @@ fn fire_cron(state: &State, draw: &mut Draw) -> Command {
 }
 
 fn token_kind(draw: &mut Draw) -> TokenKind {
-    match draw.below(5) {
-        0 => TokenKind::JoinAgent { machine: build::name("m1") },
+    match draw.below(6) {
+        0 | 4 => TokenKind::JoinAgent { machine: build::name("m1") },
         1 => TokenKind::JoinReplica { name: build::name("r1") },
         2 => TokenKind::JoinScheduler { name: build::name("s1") },
         _ => TokenKind::UserToken { user: build::name(&user_name(draw)) },
@@ -87,7 +87,7 @@ fn token_kind(draw: &mut Draw) -> TokenKind {
 fn token_command(state: &State, draw: &mut Draw) -> Command {
     let id = build::name(&format!("t{}", draw.below(6)));
     let secret_hash = SecretHash([draw.below(2) as u8; 32]);
-    match draw.below(6) {
+    match draw.below(8) {
         0..3 => {
             let life = [0, 60, 3_600, 2 * 86_400];
             let life = Span::seconds(*draw.pick(&life).unwrap_or(&60));
@@ -95,6 +95,11 @@ fn token_command(state: &State, draw: &mut Draw) -> Command {
             Command::AddToken { id, kind, secret_hash, expires }
         }
         3 => Command::RevokeToken { id },
+        6 => {
+            let part = *draw.pick(&PartKind::ALL).unwrap_or(&PartKind::Agent);
+            let name = *draw.pick(&["m1", "r1", "s1"]).unwrap_or(&"m1");
+            Command::Dismiss { part, name: build::name(name) }
+        }
         _ => Command::UseJoinToken { id, secret_hash },
     }
 }
@@ -132,6 +137,11 @@ pub fn told(verb: &str, rest: &[&str], now: Time) -> Result<Option<Command>, Str
             let life = lifetime.strip_prefix("for=").ok_or("for=SECONDSs")?;
             let expires = now.plus(seconds(life)?);
             Command::AddToken { id, kind, secret_hash, expires }
+        }
+        ("dismiss", [part, name]) => {
+            let kind = PartKind::ALL.into_iter().find(|kind| kind.to_string() == *part);
+            let part = kind.ok_or_else(|| format!("there is no kind of part {part:?}"))?;
+            Command::Dismiss { part, name: build::name(name) }
         }
         ("revoke", [id]) => Command::RevokeToken { id: build::name(id) },
         ("join", [id, secret]) => {

@@ -9,7 +9,7 @@ use cellwright_cell::command::{
     TaskReport,
 };
 use cellwright_cell::constraint::{AttributeValue, Constraint, Operator, Strength};
-use cellwright_cell::credential::{SecretHash, TokenFlaw, TokenKind};
+use cellwright_cell::credential::{PartKind, SecretHash, TokenFlaw, TokenKind};
 use cellwright_cell::cron::schedule::Schedule;
 use cellwright_cell::cron::{CronSpec, MissedRuns, Overlap};
 use cellwright_cell::device::{Device, DeviceGrant};
@@ -167,8 +167,10 @@ fn pin_specs(pins: &mut Pins) {
         TokenKind::JoinAgent { machine: name("m1") },
         TokenKind::JoinReplica { name: name("r2") },
         TokenKind::JoinScheduler { name: name("s2") },
+        TokenKind::Dismissed { part: PartKind::Replica, name: name("r3") },
     ];
     every_variant(pins, "TokenKind", &kinds);
+    every_variant(pins, "PartKind", &PartKind::ALL);
     let flaws =
         [TokenFlaw::WrongSecret, TokenFlaw::Expired, TokenFlaw::Used, TokenFlaw::NotForJoining];
     every_variant(pins, "TokenFlaw", &flaws);
@@ -203,6 +205,8 @@ fn token_commands() -> Vec<Command> {
         Command::UseJoinToken { id, secret_hash },
         Command::AddBlob { digest: digest(), bytes: 12 },
         Command::RemoveBlob { digest: digest() },
+        Command::Enlist(machine_spec()),
+        Command::Dismiss { part: PartKind::Scheduler, name: name("s2") },
     ]
 }
 

@@ -11,13 +11,14 @@ use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{format, table};
 use cellwright_api::client::{Change, PageAt};
-use cellwright_api::types::MachineView;
+use cellwright_api::types::{Changed, MachineView};
 use cellwright_cell::name::Name;
 use cellwright_sim::experiment::load::Units;
 use clap::{Args, Subcommand};
+use hyper::Method;
 use std::collections::BTreeMap;
 
-/// Machines: ls, show, drain, undrain
+/// Machines: ls, show, drain, undrain, rm
 #[derive(Debug, Subcommand)]
 pub enum Machine {
     /// List the machines
@@ -28,6 +29,8 @@ pub enum Machine {
     Drain(OneArgs),
     /// Take work again
     Undrain(OneArgs),
+    /// Take it out of the cell, until it joins again; what runs there ends at once
+    Rm(OneArgs),
 }
 
 #[derive(Debug, Args)]
@@ -74,6 +77,7 @@ impl Machine {
             }
             Machine::Drain(args) => drain(&cell, &args.machine, true)?,
             Machine::Undrain(args) => drain(&cell, &args.machine, false)?,
+            Machine::Rm(args) => remove(&cell, &args.machine)?,
         }
         Ok(Success::Done)
     }
@@ -126,6 +130,16 @@ fn shown(machine: &MachineView) -> String {
     rows.extend(attributes.map(|(name, value)| (name.to_string(), value.to_string())));
     let rows: Vec<Vec<String>> = rows.into_iter().map(|(name, value)| vec![name, value]).collect();
     table::render(&["machine", machine.name.as_str()], &rows)
+}
+
+fn remove(cell: &Cell, machine: &Name) -> Result<(), Failure> {
+    let (path, none, change) = (format!("/v1/machines/{machine}"), None::<&()>, Change::default());
+    let _: Changed =
+        ask(async { Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value) })?;
+    print(&format!(
+        "machine {machine} is not part of the cell any more\n\
+         next, should it come back: cell token create --agent {machine}\n"
+    ))
 }
 
 /// `silent`: seconds since some of them were heard from.

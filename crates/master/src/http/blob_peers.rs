@@ -2,12 +2,12 @@
 //! that say who they are before they become members.
 
 use crate::blobs::{BlobPeers, BlobStore, Digest, Intake};
-use crate::membership::Candidates;
+use crate::membership::{Candidate, Candidates};
 use cellwright_api::client::Client;
 use cellwright_api::client::content::transfer_time;
 use cellwright_api::client::parts::BLOB_PATH;
 use cellwright_api::types::MasterStatus;
-use cellwright_store::{NodeId, Replica};
+use cellwright_store::Replica;
 use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,13 +76,13 @@ impl BlobPeers for HttpBlobPeers {
 }
 
 impl Candidates for HttpBlobPeers {
-    fn identify(&self, address: String) -> BoxFuture<'_, Result<NodeId, String>> {
+    fn identify(&self, address: String) -> BoxFuture<'_, Result<Candidate, String>> {
         Box::pin(async move {
             let asked = self.client.bytes_at(&address, "/v1/masters", PATIENCE).await;
             let bytes = asked.map_err(|error| error.to_string())?;
             let status: MasterStatus = serde_json::from_slice(&bytes)
                 .map_err(|error| format!("what answers is no master: {error}"))?;
-            Ok(status.id)
+            Ok(Candidate { id: status.id, level: status.level })
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Api, let_out};
 use crate::handle::Caller;
+use crate::identity::listener::Proof;
 use crate::identity::provenance;
 use crate::replicated::View;
 use axum::body::Body;
@@ -15,6 +16,7 @@ use cellwright_api::routes::{
     path_parameter,
 };
 use cellwright_cell::command::RequestId;
+use cellwright_cell::credential::PartKind;
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::quota::Capability;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -30,6 +32,8 @@ pub(super) struct Call {
     uri: Uri,
     query: BTreeMap<&'static str, String>,
     pub headers: HeaderMap,
+    /// By what right the caller asks, to be looked at again.
+    pub proof: Option<Proof>,
     /// Behind a lock because a body cannot be shared between threads, and calls are.
     body: Mutex<Option<Body>>,
 }
@@ -45,9 +49,10 @@ impl Call {
         let path = params.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
         let (mut parts, body) = request.into_parts();
         let caller = parts.extensions.remove::<Caller>();
+        let proof = parts.extensions.remove::<Proof>();
         let (uri, headers) = (parts.uri, parts.headers);
         let query = BTreeMap::new();
-        Ok(Call { route, caller, path, uri, query, headers, body: Mutex::new(Some(body)) })
+        Ok(Call { route, caller, proof, path, uri, query, headers, body: Mutex::new(Some(body)) })
     }
 
     /// Parameters and headers, against the table.
@@ -196,6 +201,7 @@ impl Api {
             return Err(ApiError::new(Code::NotAllowed, message)
                 .hint("ask as a user: send a user's token or certificate"));
         }
+        self.still_here(caller)?;
         match call.route.access {
             Access::Open | Access::Known => Ok(()),
             Access::Holder(capability) => self.holds(caller, capability),
@@ -206,12 +212,27 @@ impl Api {
         }
     }
 
+    /// The agent of a machine that was removed hears with its polls that its tasks are to end, and
+    /// gets nothing else.
+    pub(super) fn still_here(&self, caller: &Caller) -> Result<(), ApiError> {
+        let Caller::Agent(machine) = caller else { return Ok(()) };
+        let gone = |view: &View| view.state.is_dismissed(PartKind::Agent, machine);
+        match self.handle.replicated().with(gone) {
+            false => Ok(()),
+            true => {
+                let message = format!("machine {machine} was removed from the cell");
+                Err(ApiError::new(Code::NotAllowed, message)
+                    .hint(format!("let it join again: cell token create --agent {machine}")))
+            }
+        }
+    }
+
     pub(super) fn holds(&self, caller: &Caller, capability: Capability) -> Result<(), ApiError> {
         let user = match caller {
             Caller::System(_) | Caller::Anonymous => return Ok(()),
             Caller::User(user) => user,
             Caller::Agent(_) | Caller::Scheduler(_) | Caller::Replica(_) => {
-                let message = format!("only users with {capability:?} see this");
+                let message = format!("only users with {capability} see this");
                 return Err(ApiError::new(Code::NotAllowed, message));
             }
         };

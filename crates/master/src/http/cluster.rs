@@ -2,16 +2,19 @@
 
 use super::call::Call;
 use super::{Answered, Api, reply, view};
+use crate::handle::Caller;
 use crate::membership;
-use cellwright_api::error::ApiError;
+use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{
-    AddMaster, Changed, ClusterStatus, MasterStatus, MemberView, NodeStatus, TaskCounts,
+    AddMaster, Changed, ClusterStatus, Dismiss, MasterStatus, MemberView, NodeStatus, TaskCounts,
 };
-use cellwright_cell::command::Done;
+use cellwright_cell::command::{Command, Done};
+use cellwright_cell::credential::PartKind;
 use cellwright_cell::load::MachineLoad;
 use cellwright_cell::machine::MachineStatus;
+use cellwright_cell::name::Name;
 use cellwright_cell::resource::Resources;
-use cellwright_cell::state::State;
+use cellwright_cell::state::{DISMISSALS, LEVEL, State};
 use cellwright_store::{Peer, Role};
 
 impl Api {
@@ -45,6 +48,7 @@ impl Api {
             purged: status.purged.unwrap_or(0),
             members: status.members.iter().map(member).collect(),
             version: env!("CARGO_PKG_VERSION").into(),
+            level: LEVEL,
         };
         Ok(reply::json(&call, shown.applied, &shown))
     }
@@ -64,8 +68,47 @@ impl Api {
 
     pub(super) async fn remove_master(&self, call: Call) -> Answered {
         let id = call.number("replica")?;
+        let member = self.handle.status().members.get(&id).map(|member| member.peer.name.clone());
         let done = self.handle.replica().remove(id).await.map_err(membership::refusal);
+        if done.is_ok() {
+            self.send_away(member.as_deref()).await;
+        }
         self.member_changed(&call, "remove_master", &id.to_string(), done)
+    }
+
+    /// A replica that was removed is not listened to any more. It is out already: should it not be
+    /// remembered, its certificate is still good for no longer than a day.
+    async fn send_away(&self, member: Option<&str>) {
+        let Some(name) = member.and_then(|name| Name::new(name).ok()) else { return };
+        if !self.knows_dismissals() {
+            return;
+        }
+        let command = Command::Dismiss { part: PartKind::Replica, name };
+        let system = Caller::System("removal of a replica".into());
+        if let Err(error) = self.handle.submit(&system, None, command).await {
+            tracing::warn!(%error, member, "a replica that was removed may still call");
+        }
+    }
+
+    /// Before every replica knows the command, none of them may find it in the log.
+    fn knows_dismissals(&self) -> bool {
+        self.handle.replicated().with(|view| view.state.level()) >= DISMISSALS
+    }
+
+    /// Any part, for one whose certificate is in the wrong hands.
+    pub(super) async fn dismiss(&self, mut call: Call) -> Answered {
+        let Dismiss { part, name } = call.json(self).await?;
+        if !self.knows_dismissals() {
+            let message = "some replica is of a build that cannot remember who was sent away";
+            return Err(ApiError::new(Code::WrongState, message).hint("upgrade every replica"));
+        }
+        let present = |member: &cellwright_store::Member| member.peer.name == name.as_str();
+        if part == PartKind::Replica && self.handle.status().members.values().any(present) {
+            let message = format!("replica {name} is a member");
+            return Err(ApiError::new(Code::WrongState, message)
+                .hint(format!("remove it: cell master remove {name}")));
+        }
+        self.change(&call, Command::Dismiss { part, name }).await
     }
 
     /// Members are no rows of the log's commands, so the audit log is told here.

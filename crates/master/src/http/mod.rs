@@ -181,7 +181,11 @@ impl Api {
         let mut call = Call::new(route, params, request)?;
         self.let_in(&call)?;
         call.check()?;
-        match route.operation {
+        self.dispatch(call).await
+    }
+
+    async fn dispatch(&self, call: Call) -> Answered {
+        match call.route.operation {
             O::ListJobs => self.list_jobs(call).await,
             O::SubmitJob => self.submit_job(call).await,
             O::GetJob => self.get_job(call).await,
@@ -214,6 +218,7 @@ impl Api {
             O::AddUserToken => self.add_user_token(call).await,
             O::AddJoinToken => self.add_join_token(call).await,
             O::RevokeToken => self.revoke_token(call).await,
+            O::Dismiss => self.dismiss(call).await,
             O::ListCrons => self.list_crons(call).await,
             O::GetCron => self.get_cron(call).await,
             O::SetCron => self.set_cron(call).await,

@@ -42,13 +42,17 @@ impl Api {
         let (poll, log, propose, lease, peer) = (on(self), on(self), on(self), on(self), on(self));
         let (keep, give, part) = (on(self), on(self), on(self));
         Router::new()
-            .route(POLL_PATH, post(move |r| answer(r, move |c, m| poll.poll(c, m))))
-            .route(LOG_PATH, post(move |r| answer(r, move |c, m| log.log(c, m))))
-            .route(PROPOSE_PATH, post(move |r| answer(r, move |c, m| propose.propose(c, m))))
-            .route(LEASE_PATH, post(move |r| answer(r, move |c, m| lease.lease(c, m))))
+            .route(POLL_PATH, post(move |r| answer(r, agent, move |c, m| poll.poll(c, m))))
+            .route(LOG_PATH, post(move |r| answer(r, scheduler, move |c, m| log.log(c, m))))
+            .route(
+                PROPOSE_PATH,
+                post(move |r| answer(r, scheduler, move |c, m| propose.propose(c, m))),
+            )
+            .route(LEASE_PATH, post(move |r| answer(r, scheduler, move |c, m| lease.lease(c, m))))
             .route(
                 PEER_PATH,
-                post(move |r| answer(r, move |c, m| peer.peer(c, m))).layer(from_fn(same_protocol)),
+                post(move |r| answer(r, replica, move |c, m| peer.peer(c, m)))
+                    .layer(from_fn(same_protocol)),
             )
             .route(
                 &format!("{BLOB_PATH}/{{digest}}"),
@@ -62,10 +66,8 @@ impl Api {
 
     /// An agent speaks for its own machine and no other.
     async fn poll(self, caller: Caller, report: AgentReport) -> Result<Vec<u8>, ApiError> {
-        match &caller {
-            Caller::Agent(machine) if *machine == report.machine => {}
-            Caller::Anonymous | Caller::System(_) => {}
-            _ => return Err(stranger(&caller, "the agent of the machine it speaks for")),
+        if matches!(&caller, Caller::Agent(machine) if *machine != report.machine) {
+            return Err(stranger(&caller, "the agent of the machine it speaks for"));
         }
         match self.handle.poll(report).await {
             Ok(orders) => encode(&orders),
@@ -75,8 +77,7 @@ impl Api {
         }
     }
 
-    async fn log(self, caller: Caller, request: LogRequest) -> Result<Vec<u8>, ApiError> {
-        scheduler(&caller)?;
+    async fn log(self, _: Caller, request: LogRequest) -> Result<Vec<u8>, ApiError> {
         if request.wait > MAX_WAIT {
             let allowed = format!("at most {} ms", MAX_WAIT.0);
             return Err(ApiError::field("wait", &request.wait.0.to_string(), &allowed));
@@ -86,7 +87,6 @@ impl Api {
 
     /// Schedulers place; they do nothing else in the cell's name.
     async fn propose(self, caller: Caller, proposal: Proposal) -> Result<Vec<u8>, ApiError> {
-        scheduler(&caller)?;
         let placing = |command: &Command| matches!(command, Command::CommitPlan(_));
         let foreign = proposal
             .requests
@@ -101,7 +101,6 @@ impl Api {
 
     /// A scheduler holds leases under the name of its certificate and no other.
     async fn lease(self, caller: Caller, request: LeaseRequest) -> Result<Vec<u8>, ApiError> {
-        scheduler(&caller)?;
         if let Caller::Scheduler(name) = &caller
             && *name != request.scheduler
         {
@@ -112,14 +111,13 @@ impl Api {
         encode(&self.handle.lease(request).await?)
     }
 
-    async fn peer(self, caller: Caller, call: PeerCall) -> Result<Vec<u8>, ApiError> {
-        replica(Some(&caller))?;
+    async fn peer(self, _: Caller, call: PeerCall) -> Result<Vec<u8>, ApiError> {
         encode(&self.handle.answer_peer(call).await)
     }
 
     async fn keep(self, Path(digest): Path<String>, request: Request<Body>) -> Response<Body> {
         let kept = async move {
-            replica(request.extensions().get::<Caller>())?;
+            replica(known(request.extensions().get())?)?;
             provenance::binary(request.headers())?;
             self.backstage.keep_blob(digest_of(&digest)?, request.into_body()).await
         };
@@ -128,7 +126,7 @@ impl Api {
 
     async fn give(self, Path(digest): Path<String>, request: Request<Body>) -> Response<Body> {
         let given = async move {
-            replica(request.extensions().get::<Caller>())?;
+            replica(known(request.extensions().get())?)?;
             let digest = digest_of(&digest)?;
             self.blocking(move |api| api.backstage.blob_here(&digest)).await
         };
@@ -153,8 +151,8 @@ impl Api {
         request: Request<Body>,
     ) -> Response<Body> {
         let given = async move {
-            match request.extensions().get::<Caller>() {
-                Some(Caller::Agent(_)) => {}
+            match known(request.extensions().get())? {
+                agent @ Caller::Agent(_) => self.still_here(agent)?,
                 caller => replica(caller)?,
             }
             let bad = |e: QueryRejection| ApiError::new(Code::BadParameter, e.body_text());
@@ -173,11 +171,25 @@ fn digest_of(text: &str) -> Result<Token, ApiError> {
     Token::new(text).map_err(|bad| ApiError::parameter("digest", text, &bad.allowed))
 }
 
-fn replica(caller: Option<&Caller>) -> Result<(), ApiError> {
+fn known(caller: Option<&Caller>) -> Result<&Caller, ApiError> {
+    caller.ok_or_else(nobody)
+}
+
+fn nobody() -> ApiError {
+    ApiError::new(Code::Unauthenticated, "the request does not say who asks")
+}
+
+fn replica(caller: &Caller) -> Result<(), ApiError> {
     match caller {
-        Some(Caller::Replica(_) | Caller::Anonymous | Caller::System(_)) => Ok(()),
-        Some(other) => Err(stranger(other, "another replica")),
-        None => Err(ApiError::new(Code::Unauthenticated, "the request does not say who asks")),
+        Caller::Replica(_) | Caller::Anonymous | Caller::System(_) => Ok(()),
+        other => Err(stranger(other, "another replica")),
+    }
+}
+
+fn agent(caller: &Caller) -> Result<(), ApiError> {
+    match caller {
+        Caller::Agent(_) | Caller::Anonymous | Caller::System(_) => Ok(()),
+        other => Err(stranger(other, "the agent of the machine it speaks for")),
     }
 }
 
@@ -198,8 +210,10 @@ fn encode<T: Serialize>(answer: &T) -> Result<Vec<u8>, ApiError> {
     postcard::to_stdvec(answer).map_err(broken)
 }
 
+/// Whether the caller `may` ask is looked at before a byte of the message is.
 async fn answer<M, F>(
     request: Request<Body>,
+    may: fn(&Caller) -> Result<(), ApiError>,
     handler: impl FnOnce(Caller, M) -> F,
 ) -> Response<Body>
 where
@@ -209,15 +223,16 @@ where
     let (mut parts, body) = request.into_parts();
     let caller = parts.extensions.remove::<Caller>();
     let answered = async {
-        let unknown = || ApiError::new(Code::Unauthenticated, "the request does not say who asks");
-        let caller = caller.ok_or_else(unknown)?;
+        let caller = caller.ok_or_else(nobody)?;
+        may(&caller)?;
         provenance::postcard(&parts.headers)?;
         let whole = Limited::new(body, MAX_MESSAGE).collect().await;
         let bytes = whole.map_err(|e| ApiError::new(Code::TooLarge, e.to_string()))?.to_bytes();
         let bad = |e: postcard::Error| {
             ApiError::new(Code::BadBody, format!("not the message that belongs here: {e}"))
         };
-        handler(caller, postcard::from_bytes(&bytes).map_err(bad)?).await
+        let message = postcard::from_bytes(&bytes).map_err(bad)?;
+        handler(caller, message).await
     };
     finish(answered.await.map(Bytes::from))
 }

@@ -1,10 +1,13 @@
 //! Watches: server-sent events that go on for as long as the client listens. Nothing is queued for
 //! a slow reader; each turn takes what the feed holds by then, and for jobs what the state says by
 //! then, so a reader that falls behind gets fewer and fresher pictures of the same job.
+//!
+//! A watch ends when whoever asked for it would not be let in any more.
 
 use super::backstage::{Cursor, EventRecord};
 use super::call::Call;
 use super::{Answered, Api, records, view};
+use crate::identity::listener::Proof;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use bytes::Bytes;
@@ -27,6 +30,8 @@ use tokio::time::timeout;
 
 /// A sign of life when nothing happens, well below what proxies and our client take for death.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// How often it is asked whether the reader is still let in, when nothing else happens.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// Events taken from the feed at a time.
 const TURN: usize = 512;
 /// Jobs sent at a time when all are sent.
@@ -64,6 +69,7 @@ fn resume(call: &Call) -> Result<Option<Cursor>, ApiError> {
 struct Follower {
     api: Api,
     changed: watch::Receiver<u64>,
+    proof: Option<Proof>,
     at: Cursor,
 }
 
@@ -76,6 +82,9 @@ enum Turn {
 impl Follower {
     /// What came after `at`, or nothing for a while.
     async fn turn(&mut self) -> Turn {
+        if !self.is_let_in() {
+            return Turn::Over;
+        }
         // Marked as seen before the feed is read, so that nothing falls between.
         self.changed.mark_unchanged();
         match self.api.events_after(self.at, TURN).await {
@@ -90,22 +99,32 @@ impl Follower {
                 return Turn::Over;
             }
         }
-        match timeout(KEEP_ALIVE, self.changed.changed()).await {
-            Ok(Ok(())) | Err(_) => Turn::Idle,
-            Ok(Err(_)) => Turn::Over,
+        for _ in 0..KEEP_ALIVE.as_secs() / LOOK_AGAIN.as_secs() {
+            match timeout(LOOK_AGAIN, self.changed.changed()).await {
+                Ok(Ok(())) => return Turn::Idle,
+                Ok(Err(_)) => return Turn::Over,
+                Err(_) if !self.is_let_in() => return Turn::Over,
+                Err(_) => {}
+            }
         }
+        Turn::Idle
+    }
+
+    fn is_let_in(&self) -> bool {
+        self.proof.as_ref().is_none_or(Proof::stands)
     }
 }
 
 impl Api {
-    fn follower(&self, at: Cursor) -> Follower {
-        Follower { api: self.clone(), changed: self.handle.changed(), at }
+    fn follower(&self, call: &Call, at: Cursor) -> Follower {
+        let (changed, proof) = (self.handle.changed(), call.proof.clone());
+        Follower { api: self.clone(), changed, proof, at }
     }
 
     pub(super) async fn watch_events(&self, call: Call) -> Answered {
         let now = self.handle.replicated().with(|view| view.index);
         let at = resume(&call)?.unwrap_or(Cursor::after(now));
-        let chunks = stream::unfold(self.follower(at), |mut follower| async move {
+        let chunks = stream::unfold(self.follower(&call, at), |mut follower| async move {
             let mut out = String::new();
             match follower.turn().await {
                 Turn::Over => return None,
@@ -132,7 +151,7 @@ impl Api {
         };
         let after = resume(&call)?;
         let view = self.handle.read();
-        let follower = self.follower(after.unwrap_or(Cursor::after(view.index)));
+        let follower = self.follower(&call, after.unwrap_or(Cursor::after(view.index)));
         let all = after.is_none().then(|| Listing::of(view.state));
         let watch = JobWatch { follower, filter, all };
         let chunks = stream::unfold(watch, |mut watch| async move {

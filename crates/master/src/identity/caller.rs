@@ -13,7 +13,7 @@ use crate::handle::Caller;
 use cellwright_api::enroll::Holder;
 use cellwright_api::secret::sha256;
 use cellwright_api::spiffe::Part;
-use cellwright_cell::credential::{SecretHash, TokenKind};
+use cellwright_cell::credential::{PartKind, SecretHash, TokenKind};
 use cellwright_cell::name::Name;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
@@ -43,6 +43,8 @@ pub enum Unauthenticated {
     CertificateExpired,
     #[error("the certificate is of user {user}, whom the cell does not know")]
     UnknownUser { user: Name },
+    #[error("{part} was sent away from the cell; it joins again with a new token")]
+    Dismissed { part: Part },
     #[error("the Authorization header must be `Bearer <id>.<secret>`")]
     Malformed,
     #[error("the token is not accepted")]
@@ -59,6 +61,7 @@ impl Unauthenticated {
             Unauthenticated::OtherCell { .. } => "other-cell",
             Unauthenticated::CertificateExpired => "certificate-expired",
             Unauthenticated::UnknownUser { .. } => "unknown-user",
+            Unauthenticated::Dismissed { .. } => "dismissed",
             Unauthenticated::Malformed => "malformed-authorization",
             Unauthenticated::Token => "token-not-accepted",
         }
@@ -98,7 +101,11 @@ fn by_certificate(
     if holder.until <= now {
         return Err(Unauthenticated::CertificateExpired);
     }
-    Ok(match &holder.identity.part {
+    let part = &holder.identity.part;
+    if matches!(part, Part::Master(_) | Part::Scheduler(_)) && is_dismissed(part, state) {
+        return Err(Unauthenticated::Dismissed { part: part.clone() });
+    }
+    Ok(match part {
         Part::Master(name) => Caller::Replica(name.to_string()),
         Part::Agent(machine) => Caller::Agent(machine.clone()),
         Part::Scheduler(name) => Caller::Scheduler(name.to_string()),
@@ -130,12 +137,25 @@ fn by_token(header: &[u8], state: &State, now: Time) -> Result<Caller, Unauthent
     }
 }
 
+/// Whether the part was sent away. An agent that was is still let in to poll, for only there does
+/// it hear that its tasks are to end.
+#[must_use]
+pub fn is_dismissed(part: &Part, state: &State) -> bool {
+    match part {
+        Part::Master(name) => state.is_dismissed(PartKind::Replica, name),
+        Part::Scheduler(name) => state.is_dismissed(PartKind::Scheduler, name),
+        Part::Agent(machine) => state.is_dismissed(PartKind::Agent, machine),
+        Part::User(_) => false,
+    }
+}
+
 /// Whether a part that holds a certificate may have the next one. An agent whose machine was
-/// removed, or a user who is gone, keeps what it holds for the rest of its day and no longer.
+/// removed, a part that was sent away, or a user who is gone, keeps what it holds for the rest of
+/// its day and no longer.
 #[must_use]
 pub fn may_renew(part: &Part, state: &State) -> bool {
     match part {
-        Part::Master(_) | Part::Scheduler(_) => true,
+        Part::Master(_) | Part::Scheduler(_) => !is_dismissed(part, state),
         Part::Agent(machine) => state.machine_named(machine).is_some(),
         Part::User(user) => state.user_named(user).is_some(),
     }

@@ -73,7 +73,9 @@ impl Admission {
             TokenKind::JoinAgent { machine } => Part::Agent(machine.clone()),
             TokenKind::JoinReplica { name } => Part::Master(name.clone()),
             TokenKind::JoinScheduler { name } => Part::Scheduler(name.clone()),
-            TokenKind::UserToken { .. } => return Err(JoinError::Flaw(TokenFlaw::NotForJoining)),
+            TokenKind::UserToken { .. } | TokenKind::Dismissed { .. } => {
+                return Err(JoinError::Flaw(TokenFlaw::NotForJoining));
+            }
         };
         let signing =
             SigningRequest::parse(&request.signing_request).map_err(JoinError::Request)?;

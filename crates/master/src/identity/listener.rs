@@ -1,10 +1,11 @@
 //! The accept loop: from a TCP connection to requests that say who asks.
 //!
 //! Every cost that a stranger can cause is bounded here, before any handler runs: connections in
-//! all, connections of one address until it has shown who it is, connections of one identity after
-//! that, the time of a handshake, the time to send a request's head, streams on a connection. The
-//! caller is worked out anew for each request, because a token comes with the request and a
-//! certificate may expire on an open connection.
+//! all, the time and the number of those of which nobody knows yet who they are, connections of one
+//! identity after that, the time of a handshake, the time to send a request's head, streams on a
+//! connection. The caller is worked out anew for each request, because a token comes with the
+//! request and a certificate may expire on an open connection; answers that go on for long ask
+//! again through their [`Proof`].
 //!
 //! Plain TCP exists for `--dev` and only on loopback; the type of the listener says which it is,
 //! and [`Door::plain`] refuses any other address. Rejected: axum's own `serve`, which knows neither
@@ -12,12 +13,13 @@
 
 use super::caller::Unauthenticated;
 use super::provenance;
+use super::seats::{Counts, Guest, Seat, Stranger, Strangers};
 use crate::clock::{Clock, SystemClock};
 use crate::handle::Caller;
 use crate::http::error_response;
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, Response, header};
+use axum::http::{HeaderValue, Request, Response, header};
 use cellwright_api::enroll::{Holder, JOIN_PATH};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_cell::time::{Span, Time};
@@ -25,16 +27,16 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -47,6 +49,12 @@ const EARLY: Span = Span::seconds(60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub handshake: Duration,
+    /// From the handshake to the first request of somebody who is known.
+    pub introduction: Duration,
+    /// Connections at once of which nobody knows yet who they are.
+    pub strangers: usize,
+    /// Requests that may be turned away on a connection before it is closed.
+    pub knocks: u32,
     pub connections: usize,
     /// Of one certificate's holder.
     pub per_identity: usize,
@@ -63,6 +71,9 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             handshake: Duration::from_secs(10),
+            introduction: Duration::from_secs(10),
+            strangers: 1024,
+            knocks: 16,
             connections: 32_768,
             per_identity: 256,
             per_address: 16_384,
@@ -80,6 +91,25 @@ pub struct ConnInfo {
     pub holder: Option<Holder>,
     /// A plain `--dev` connection on loopback.
     pub open: bool,
+}
+
+/// Who asked and by what right, to be looked at again: what lasts longer than a request must end
+/// when a token is revoked. An extension of every request; shows nobody the secret it holds.
+#[derive(Clone)]
+pub struct Proof {
+    gate: Arc<dyn Gate>,
+    connection: Arc<ConnInfo>,
+    authorization: Option<HeaderValue>,
+    caller: Caller,
+}
+
+impl Proof {
+    /// Whether the same evidence still stands for the same caller.
+    #[must_use]
+    pub fn stands(&self) -> bool {
+        let shown = self.authorization.as_ref().map(HeaderValue::as_bytes);
+        self.gate.caller(&self.connection, shown).is_ok_and(|found| found == self.caller)
+    }
 }
 
 /// What the listener asks of the rest of the master.
@@ -147,7 +177,8 @@ impl Door {
         stop: impl Future<Output = ()>,
     ) {
         let (stopping, stopped) = watch::channel(false);
-        let house = House { tls: self.tls, router, gate, limits, counts: Arc::default(), stopped };
+        let (counts, strangers) = (Arc::default(), Strangers::at_most(limits.strangers));
+        let house = House { tls: self.tls, router, gate, limits, counts, strangers, stopped };
         let mut connections = JoinSet::new();
         tokio::pin!(stop);
         loop {
@@ -195,6 +226,7 @@ struct House {
     gate: Arc<dyn Gate>,
     limits: Limits,
     counts: Arc<Counts>,
+    strangers: Arc<Strangers>,
     stopped: watch::Receiver<bool>,
 }
 
@@ -207,11 +239,17 @@ impl House {
             tracing::warn!(%remote, "connection limit of this address reached");
             return;
         };
+        let stranger = self.strangers.enter(remote.ip());
         let Some(tls) = &self.tls else {
             let info = ConnInfo { remote, holder: None, open: true };
-            return self.converse(stream, info, seat).await;
+            return self.converse(stream, info, seat, Some(stranger)).await;
         };
-        let stream = match timeout(self.limits.handshake, tls.accept(stream)).await {
+        let shaken = tokio::select! {
+            biased;
+            () = stranger.sent_away() => return,
+            shaken = timeout(self.limits.handshake, tls.accept(stream)) => shaken,
+        };
+        let stream = match shaken {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 tracing::debug!(%remote, %error, "handshake failed");
@@ -230,8 +268,8 @@ impl House {
                 return;
             }
         };
-        let seat = match &holder {
-            None => seat,
+        let (seat, stranger) = match &holder {
+            None => (seat, Some(stranger)),
             Some(holder) => {
                 let key = Guest::Identity(holder.identity.to_string());
                 let Some(own) = self.counts.seat(key, self.limits.per_identity) else {
@@ -239,44 +277,99 @@ impl House {
                     tracing::warn!(%remote, %identity, "connection limit reached");
                     return;
                 };
-                own
+                (own, None)
             }
         };
         let info = ConnInfo { remote, holder, open: false };
-        self.converse(stream, info, seat).await;
+        self.converse(stream, info, seat, stranger).await;
     }
 
-    async fn converse<S>(self, stream: S, info: ConnInfo, seat: Seat)
-    where
+    async fn converse<S>(
+        self,
+        stream: S,
+        info: ConnInfo,
+        seat: Seat,
+        mut stranger: Option<Stranger>,
+    ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let House { router, gate, limits, mut stopped, .. } = self;
         let remote = info.remote;
         let outlived = outlived(info.holder.as_ref().map(|holder| holder.until));
-        let info = Arc::new(info);
+        let (info, seen) = (Arc::new(info), Arc::new(Seen::new(limits.knocks)));
+        let watched = seen.clone();
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            answer(router.clone(), gate.clone(), info.clone(), request)
+            answer(router.clone(), gate.clone(), info.clone(), watched.clone(), request)
         });
         let builder = http(limits);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
-        tokio::pin!(connection);
         // The receiver's guard must not live across an await; a lost sender also means the end.
         let stop = async { stopped.wait_for(|stopped| *stopped).await.map(|_guard| ()) };
-        let ended = tokio::select! {
-            ended = &mut connection => ended,
-            _told = stop => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-            () = outlived => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        let patience = sleep(limits.introduction);
+        tokio::pin!(connection, stop, outlived, patience);
+        let ended = loop {
+            tokio::select! {
+                ended = &mut connection => break Some(ended),
+                _told = &mut stop => {
+                    connection.as_mut().graceful_shutdown();
+                    break Some(connection.as_mut().await);
+                }
+                () = &mut outlived => {
+                    connection.as_mut().graceful_shutdown();
+                    break Some(connection.as_mut().await);
+                }
+                () = seen.introduced.notified() => stranger = None,
+                () = sent_away(stranger.as_ref()) => return,
+                () = seen.tired.notified() => break None,
+                () = &mut patience, if stranger.is_some() => break None,
             }
         };
-        if let Err(error) = ended {
-            tracing::debug!(%remote, error, "connection ended");
+        match ended {
+            Some(Ok(())) => {}
+            Some(Err(error)) => tracing::debug!(%remote, error, "connection ended"),
+            None => {
+                connection.as_mut().graceful_shutdown();
+                // What is under way may end, within the time of a handshake; then it is over.
+                let _ = timeout(limits.handshake, connection).await;
+            }
         }
         drop(seat);
+    }
+}
+
+async fn sent_away(stranger: Option<&Stranger>) {
+    match stranger {
+        Some(stranger) => stranger.sent_away().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What the requests of a connection have shown of who is there.
+struct Seen {
+    known: AtomicBool,
+    introduced: Notify,
+    knocks: AtomicU32,
+    most: u32,
+    tired: Notify,
+}
+
+impl Seen {
+    fn new(most: u32) -> Seen {
+        let (known, knocks) = (AtomicBool::new(false), AtomicU32::new(0));
+        Seen { known, introduced: Notify::new(), knocks, most, tired: Notify::new() }
+    }
+
+    fn somebody(&self) {
+        if !self.known.swap(true, Ordering::Relaxed) {
+            self.introduced.notify_one();
+        }
+    }
+
+    /// Whoever is turned away time and again is to begin anew, with a handshake.
+    fn nobody(&self) {
+        if self.knocks.fetch_add(1, Ordering::Relaxed) + 1 >= self.most {
+            self.tired.notify_one();
+        }
     }
 }
 
@@ -310,20 +403,27 @@ async fn answer(
     router: Router,
     gate: Arc<dyn Gate>,
     info: Arc<ConnInfo>,
+    seen: Arc<Seen>,
     mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     if let Err(error) = provenance::check(&request, info.open) {
         gate.refused(&info, request.method().as_str(), request.uri().path(), error.code.as_str());
+        seen.nobody();
         return Ok(error_response(&error));
     }
-    let authorization = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
-    match gate.caller(&info, authorization) {
+    let authorization = request.headers().get(header::AUTHORIZATION).cloned();
+    match gate.caller(&info, authorization.as_ref().map(HeaderValue::as_bytes)) {
         Ok(caller) => {
+            seen.somebody();
+            let (gate, connection) = (gate.clone(), info.clone());
+            let proof = Proof { gate, connection, authorization, caller: caller.clone() };
             request.extensions_mut().insert(caller);
+            request.extensions_mut().insert(proof);
         }
         Err(_) if gate.is_public(request.uri().path()) => {}
         Err(why) => {
             gate.refused(&info, request.method().as_str(), request.uri().path(), why.code());
+            seen.nobody();
             return Ok(turned_away(&why));
         }
     }
@@ -336,47 +436,4 @@ async fn answer(
 fn turned_away(why: &Unauthenticated) -> Response<Body> {
     let error = ApiError::new(Code::Unauthenticated, why.to_string());
     error_response(&error.with("reason", why.code()))
-}
-
-/// Whose connections are counted together.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Guest {
-    Address(IpAddr),
-    Identity(String),
-}
-
-#[derive(Default)]
-struct Counts(Mutex<BTreeMap<Guest, usize>>);
-
-/// One connection's place; given back when dropped.
-struct Seat {
-    counts: Arc<Counts>,
-    guest: Guest,
-}
-
-impl Counts {
-    fn seat(self: &Arc<Self>, guest: Guest, limit: usize) -> Option<Seat> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(guest.clone()).or_default();
-        if *count >= limit {
-            if *count == 0 {
-                counts.remove(&guest);
-            }
-            return None;
-        }
-        *count += 1;
-        Some(Seat { counts: Arc::clone(self), guest })
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut counts = self.counts.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.guest) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.guest);
-            }
-        }
-    }
 }

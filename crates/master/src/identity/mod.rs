@@ -7,6 +7,8 @@
 //! | `caller` | from evidence (certificate, token, nothing) to a caller; pure |
 //! | `provenance` | whether a web page sent it |
 //! | `join` | a join token and a signing request against a certificate; renewal |
+//! | `seats` | places for connections, and who must leave when there are none |
+//! | `refusals` | how much of those who are turned away is taken down |
 //! | `listener` | the accept loop: handshake, caps, one `Caller` per request |
 //! | `gate` | the listener's questions, answered from the replicated state and the audit log |
 //! | `routes` | joining and renewing over HTTP |
@@ -26,7 +28,9 @@ pub mod gate;
 pub mod join;
 pub mod listener;
 pub mod provenance;
+pub mod refusals;
 pub mod renewal;
 pub mod routes;
+pub mod seats;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ use super::files::{FilesError, IdentityFiles};
 use super::gate::MasterGate;
 use super::join::{Admission, JoinError, renew};
 use super::listener::{ConnInfo, Door, Gate, Limits};
+use super::refusals::{PER_SOURCE, Refusals};
 use super::routes::Enrolling;
 use crate::audit::AuditLog;
 use crate::clock::SystemClock;
@@ -28,7 +29,7 @@ use cellwright_api::secret::Secret;
 use cellwright_api::spiffe::{Identity, Part};
 use cellwright_api::tls::{self, Shown, Trust};
 use cellwright_cell::command::{Actor, Command, Done, Entry, Request, Verdict};
-use cellwright_cell::credential::{SecretHash, TokenFlaw, TokenKind};
+use cellwright_cell::credential::{DISMISSED_FOR, PartKind, SecretHash, TokenFlaw, TokenKind};
 use cellwright_cell::name::Name;
 use cellwright_cell::state::State;
 use cellwright_cell::time::{Span, Time};
@@ -362,6 +363,103 @@ async fn one_identity_cannot_take_all_connections() {
     server.stop().await;
 }
 
+/// A listener with room for few strangers, and how it is reached.
+async fn crowded(limits: Limits) -> (Server, Trust, Authority) {
+    let (authority, papers) = cell();
+    let server = Server::start(Some((&authority, &papers)), limits).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    (server, trust, authority)
+}
+
+/// Whether the other side has closed it.
+async fn is_closed(stream: &mut TcpStream) -> bool {
+    let mut byte = [0];
+    // Closed in order or torn off: both are closed.
+    matches!(tokio::io::AsyncReadExt::read(stream, &mut byte).await, Ok(0) | Err(_))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_strangers_keep_nobody_out() {
+    let limits = Limits { strangers: 8, handshake: Duration::from_secs(600), ..Limits::default() };
+    let (server, trust, authority) = crowded(limits).await;
+    let mut held = Vec::new();
+    for _ in 0..2_000 {
+        held.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    let agent = authority.equip(&Part::Agent(name("n7")), &[], now(), CERTIFICATE_LIFE).unwrap();
+    for _ in 0..4 {
+        assert_eq!(ask_tls(&server, &trust, Some(&agent), None).await.unwrap().0, 200);
+        let user = ask_tls(&server, &trust, None, Some("Bearer ann-1.s")).await.unwrap();
+        assert_eq!(user.0, 200);
+    }
+    // All but the last few were closed, long before any deadline.
+    for stream in &mut held[..1_900] {
+        let closed = tokio::time::timeout(Duration::from_secs(60), is_closed(stream)).await;
+        assert_eq!(closed, Ok(true));
+    }
+    drop(held);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_does_not_say_who_it_is_in_time_is_let_go() {
+    let short = Duration::from_millis(300);
+    let limits = Limits { introduction: short, handshake: short, ..Limits::default() };
+    let (server, trust, authority) = crowded(limits).await;
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    let nobody = Arc::new(tls::client(&trust, None).unwrap());
+    let host = || rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let mut shaken = TlsConnector::from(nobody).connect(host(), stream).await.unwrap();
+    let minute = Duration::from_secs(60);
+    assert_eq!(tokio::time::timeout(minute, is_closed(&mut silent)).await, Ok(true));
+    let mut rest = Vec::new();
+    let ended = tokio::io::AsyncReadExt::read_to_end(&mut shaken, &mut rest);
+    assert!(tokio::time::timeout(minute, ended).await.is_ok(), "no request within the time");
+    // Whoever has shown a certificate stays: agents poll when they like.
+    let agent = authority.equip(&Part::Agent(name("n7")), &[], now(), CERTIFICATE_LIFE).unwrap();
+    let shown = Shown::new(&agent.certificate, &agent.key).unwrap();
+    let config = Arc::new(tls::client(&trust, Some(shown)).unwrap());
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let known = TlsConnector::from(config).connect(host(), stream).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(
+        hyper_util::rt::TokioExecutor::new(),
+        TokioIo::new(known),
+    )
+    .await
+    .unwrap();
+    let driver = tokio::spawn(connection);
+    // Longer than a stranger would be let stay who came after.
+    let mut later = TcpStream::connect(server.address).await.unwrap();
+    assert_eq!(tokio::time::timeout(minute, is_closed(&mut later)).await, Ok(true));
+    let request = hyper::Request::get("https://localhost/who");
+    let request = request.body(Empty::<Bytes>::new()).unwrap();
+    assert_eq!(sender.send_request(request).await.unwrap().status().as_u16(), 200);
+    driver.abort();
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_refused_time_and_again_is_closed() {
+    let server = Server::start(None, Limits { knocks: 3, ..Limits::default() }).await;
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let driver = tokio::spawn(connection);
+    let mut refused = 0;
+    while sender.ready().await.is_ok() {
+        let request = hyper::Request::get("/who").header("host", "evil.example");
+        let asked = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap());
+        let Ok(response) = asked.await else { break };
+        assert_eq!(response.status().as_u16(), 403);
+        refused += 1;
+        assert!(refused < 100, "never closed");
+    }
+    assert!(refused >= 3, "{refused}");
+    assert!(driver.await.is_ok());
+    server.stop().await;
+}
+
 /// A cell of one replica in this process, with a join token for the agent of `n7`.
 async fn running_cell(folder: &Folder, at: Time) -> Master {
     struct Nobody;
@@ -453,6 +551,7 @@ async fn an_agent_joins_a_running_cell_once_and_renews() {
         replicated,
         clock: clock.clone(),
         audit: audit.clone(),
+        refusals: Refusals::default(),
     });
     let router = Enrolling { handle, authority: authority.clone(), clock }.router();
     let (stop, stopped) = oneshot::channel::<()>();
@@ -488,6 +587,11 @@ async fn an_agent_joins_a_running_cell_once_and_renews() {
     let refused = audit.read_after(0, u32::MAX, 10).unwrap().items;
     assert_eq!(refused.len(), 1);
     assert_eq!(refused[0].line.verdict, "no-identity");
+    for _ in 0..3 * PER_SOURCE {
+        assert_eq!(send(address, &pinned, None, RENEW_PATH, vec![]).await.0, 401);
+    }
+    let lines = audit.read_after(0, u32::MAX, 1000).unwrap().items.len() as u64;
+    assert_eq!(lines, PER_SOURCE, "the rest is counted");
     drop(stop);
     serving.await.unwrap();
     master.stop().await;
@@ -700,6 +804,41 @@ fn renewal_is_for_the_holder_as_long_as_the_cell_knows_it() {
     assert!(matches!(other, Err(JoinError::OtherHolder { .. })));
     assert!(matches!(ask(&ann, &State::default(), later), Err(JoinError::Gone { .. })));
     assert!(matches!(ask(&ann, &state, holder.until), Err(JoinError::Expired)));
+}
+
+#[test]
+fn whoever_was_sent_away_is_nobody_and_renews_nothing() {
+    let (authority, _) = cell();
+    let at = now();
+    let mut state = state_with_ann(at);
+    let raise = Command::RaiseLevel { level: 2 };
+    assert_eq!(apply(&mut state, at, Actor::System, raise), Ok(Done::Applied));
+    for (part, kind) in [
+        (Part::Scheduler(name("s1")), PartKind::Scheduler),
+        (Part::Master(name("m2")), PartKind::Replica),
+    ] {
+        let holder = authority.equip(&part, &[], at, CERTIFICATE_LIFE).unwrap().holder().unwrap();
+        let ask = |state: &State| {
+            let evidence = Evidence { holder: Some(&holder), authorization: None, open: false };
+            let known = caller(evidence, &name("aa"), state, at);
+            let key = NewKey::make(&holder.identity, &[]).unwrap();
+            let next = renew(PROTOCOL, &key.signing_request, &holder, &authority, state, at);
+            (known, next.map(drop))
+        };
+        let (known, next) = ask(&state);
+        assert!(known.is_ok() && next.is_ok(), "{part}");
+        let dismiss = Command::Dismiss { part: kind, name: part.name().clone() };
+        assert_eq!(apply(&mut state, at, Actor::System, dismiss), Ok(Done::Applied));
+        let (known, next) = ask(&state);
+        assert_eq!(known, Err(Unauthenticated::Dismissed { part: part.clone() }));
+        assert!(matches!(next, Err(JoinError::Gone { .. })), "{part}");
+    }
+}
+
+/// What is remembered outlives every certificate made before.
+#[test]
+fn dismissals_outlive_certificates() {
+    assert!(DISMISSED_FOR > CERTIFICATE_LIFE);
 }
 
 #[test]

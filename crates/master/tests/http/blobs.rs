@@ -7,6 +7,7 @@ use bytes::Bytes;
 use cellwright_api::client::content::Download;
 use cellwright_api::secret::hex;
 use cellwright_api::types::Changed;
+use cellwright_master::blob_keeper::BlobKeeper;
 use cellwright_master::blobs::Digest;
 use cellwright_master::handle::Caller;
 use futures::stream;
@@ -123,6 +124,52 @@ async fn what_is_lost_or_damaged_on_one_replica_comes_from_another() {
     };
     assert!(error.to_string().contains("broke off"), "{error}");
     assert_eq!(swallow(client.download(&path).await.unwrap()).await, whole, "the good copy");
+}
+
+fn keeper(cell: &Cell) -> BlobKeeper {
+    BlobKeeper::new(cell.handle().clone(), cell.blobs.clone(), cell.others.clone())
+}
+
+async fn applied(cell: &Cell, index: u64) {
+    let mut changed = cell.handle().changed();
+    within(changed.wait_for(|at| *at >= index)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_joins_gets_what_was_there_and_lets_go_of_what_was_removed() {
+    let cell = Cell::start().await;
+    let mut digests = Vec::new();
+    for content in pieces(2) {
+        let digest = Digest::parse(&digest_of(&content)).unwrap();
+        let put = format!("PUT /v1/blobs/{digest}");
+        let got = cell.send(Some(&Caller::Anonymous), &put, &[], Body::from(content)).await;
+        assert_eq!(got.status, 200, "{}", got.text);
+        digests.push(digest);
+    }
+    let second = Cell::planned(Plan { id: 2, first: false, ..Plan::default() }).await;
+    let member = json!({ "id": 2, "name": "m2", "address": second.address });
+    cell.must("POST /v1/masters", member).await;
+    applied(&second, cell.handle().read().index).await;
+    // Asked before it has them, it answers with what another gives it.
+    let path = format!("/v1/blobs/{}", digests[0]);
+    let read = swallow(second.client(None).download(&path).await.unwrap()).await;
+    assert_eq!(read, (digests[0].to_string(), MIB as u64));
+    assert!(!second.blobs.has(digests[1]));
+    let mut keepers = [keeper(&cell), keeper(&second)];
+    assert_eq!(keepers[1].fetch_missing().await.unwrap(), 1);
+    assert!(digests.iter().all(|digest| second.blobs.has(*digest)));
+    assert_eq!(keepers[1].fetch_missing().await.unwrap(), 0, "all there");
+    let removed = cell.must(&format!("DELETE /v1/blobs/{}", digests[0]), NONE).await;
+    applied(&second, removed.body["index"].as_u64().unwrap()).await;
+    for (keeper, store) in keepers.iter_mut().zip([&cell.blobs, &second.blobs]) {
+        let mut gone = 0;
+        for _ in 0..3 {
+            gone += keeper.remove_forgotten().await.unwrap();
+        }
+        assert_eq!(gone, 1);
+        assert!(!store.has(digests[0]) && store.has(digests[1]));
+    }
+    assert_eq!(keepers[1].fetch_missing().await.unwrap(), 0, "nor does it come back");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

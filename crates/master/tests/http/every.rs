@@ -112,6 +112,7 @@ fn users(token: &str) -> Vec<Step> {
         step("POST /v1/tokens/join", join),
         step("GET /v1/tokens", NONE),
         step(&format!("DELETE /v1/tokens/{token}"), NONE),
+        step("POST /v1/dismissals", json!({ "part": "scheduler", "name": "s9" })),
         step("PUT /v1/crons/root/tick", cron("*/5 * * * *")),
         step("PUT /v1/crons/root/tick", cron("*/6 * * * *")),
         step("GET /v1/crons/root/tick", NONE),
@@ -331,6 +332,7 @@ fn timeless(mut value: Value) -> Value {
 async fn furnished() -> (Walk, String) {
     let authority = Some("ab".repeat(32));
     let cell = Cell::start_with(ApiSettings { authority, ..ApiSettings::default() }).await;
+    cell.raise().await;
     for name in ["root", "weak"] {
         cell.must("POST /v1/users", json!({ "name": name })).await;
     }

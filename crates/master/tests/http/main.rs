@@ -8,6 +8,7 @@ mod errors;
 mod every;
 mod explain;
 mod flood;
+mod gone;
 mod lists;
 mod members;
 mod pages;

@@ -2,6 +2,7 @@
 
 use crate::support::{Cell, within};
 use axum::body::Body;
+use bytes::Bytes;
 use cellwright_api::error::Code;
 use cellwright_api::internal::{LeaseRequest, LogAnswer, PassStatistics, Proposal};
 use cellwright_cell::command::{Actor, Command, Request};
@@ -9,7 +10,9 @@ use cellwright_cell::name::Name;
 use cellwright_cell::plan::Plan;
 use cellwright_cell::time::Span;
 use cellwright_master::handle::Caller;
+use futures::stream;
 use serde_json::json;
+use std::convert::Infallible;
 
 fn proposal(by: Actor, command: Command) -> Proposal {
     Proposal { requests: vec![Request { by, id: None, command }] }
@@ -62,6 +65,29 @@ async fn users_and_agents_do_not_get_in() {
         let empty = Proposal { requests: vec![] };
         let error = within(client.propose(&empty)).await.unwrap_err();
         assert_eq!(error.code(), Some(Code::NotAllowed), "{error}");
+    }
+}
+
+/// Whoever may not ask is told so whatever they send, and before they have sent it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_read_from_those_who_may_not_ask() {
+    let cell = Cell::start().await;
+    let user = Caller::User(Name::new("u").unwrap());
+    let agent = Caller::Agent(Name::new("m").unwrap());
+    for (path, caller) in [
+        ("poll", &user),
+        ("log", &agent),
+        ("propose", &agent),
+        ("lease", &user),
+        ("peer", &agent),
+        (&format!("blobs/{}", "0".repeat(64)), &agent),
+    ] {
+        let method = if path.starts_with("blobs") { "PUT" } else { "POST" };
+        let endless = Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
+        let target = format!("{method} /internal/{path}");
+        let protocol = [("cell-protocol", "1")];
+        let answer = cell.open(Some(caller), &target, &protocol, endless).await;
+        assert_eq!(answer.status().as_u16(), 403, "{target}");
     }
 }
 

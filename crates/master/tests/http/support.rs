@@ -59,12 +59,20 @@ impl Drop for Folder {
 /// Who asks, as the tests say it: `user/ubar` in the authorization. The cell's own parts say
 /// nothing there and may do everything; `nobody/` is turned away. Proving who one is has tests of
 /// its own.
-struct Taken;
+#[derive(Default)]
+struct Taken {
+    /// Who is not let in any more.
+    barred: Arc<Mutex<BTreeSet<String>>>,
+}
 
 impl Gate for Taken {
     fn caller(&self, _: &ConnInfo, shown: Option<&[u8]>) -> Result<Caller, Unauthenticated> {
         let text = shown.map_or("anonymous/", |bytes| std::str::from_utf8(bytes).unwrap());
-        let (kind, name) = text.trim_start_matches("Bearer ").split_once('/').unwrap();
+        let text = text.trim_start_matches("Bearer ");
+        if self.barred.lock().unwrap().contains(text) {
+            return Err(Unauthenticated::Token);
+        }
+        let (kind, name) = text.split_once('/').unwrap();
         let named = || Name::new(name).unwrap();
         Ok(match kind {
             "anonymous" => Caller::Anonymous,
@@ -117,6 +125,10 @@ pub struct Cell {
     pub blobs: Arc<BlobStore>,
     /// Operations that were answered with success.
     pub done: Mutex<BTreeSet<Operation>>,
+    /// Who is not let in any more, as [`shown`] says it.
+    pub barred: Arc<Mutex<BTreeSet<String>>>,
+    /// The other replicas.
+    pub others: Arc<HttpBlobPeers>,
     door: JoinHandle<()>,
     _folder: Folder,
 }
@@ -174,6 +186,11 @@ impl Cell {
             lead(&handle).await;
         }
         let blobs = Arc::new(BlobStore::open(&folder.0, plan.blob_limit).unwrap());
+        let others = Arc::new(HttpBlobPeers {
+            client: Client::new(ClientSettings::new(vec![address.clone()])).unwrap(),
+            replica: handle.replica().clone(),
+            store: blobs.clone(),
+        });
         let records = &handle.replicated().records;
         let files = Files {
             replicated: handle.replicated().clone(),
@@ -181,16 +198,19 @@ impl Cell {
             audit: records.audit.clone(),
             checkpoints: Checkpoints::in_data(&folder.0, 3),
             blobs: blobs.clone(),
-            peers: Arc::new(HttpBlobPeers {
-                client: Client::new(ClientSettings::new(vec![address.clone()])).unwrap(),
-                replica: handle.replica().clone(),
-                store: blobs.clone(),
-            }),
+            peers: others.clone(),
         };
         let api = Api::new(handle, Arc::new(files), Arc::new(SystemClock), plan.api);
-        let serving = door.serve(api.router(), Arc::new(Taken), Limits::default(), pending());
+        let gate = Taken::default();
+        let barred = gate.barred.clone();
+        let serving = door.serve(api.router(), Arc::new(gate), Limits::default(), pending());
         let (done, door) = (Mutex::default(), tokio::spawn(serving));
-        Cell { master, address, blobs, done, door, _folder: folder }
+        Cell { master, address, blobs, done, barred, others, door, _folder: folder }
+    }
+
+    /// To the newest level, as a cell is soon after its replicas know it.
+    pub async fn raise(&self) {
+        while cellwright_master::level::raise(self.handle(), self.others.as_ref()).await {}
     }
 
     pub fn handle(&self) -> &Handle {

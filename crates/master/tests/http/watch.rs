@@ -1,7 +1,9 @@
 //! Watches over a real connection: what was there, what changes, and going on after a break.
 
-use crate::support::{Cell, job, within};
+use crate::support::{Cell, job, shown, user, within};
+use axum::body::Body;
 use cellwright_api::client::JobFilter;
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 const NONE: Value = Value::Null;
@@ -59,6 +61,24 @@ async fn jobs_are_sent_whole_and_then_as_they_change() {
     let stopped = within(resumed.next()).await.unwrap().data.unwrap();
     assert_eq!(stopped.name.as_str(), "jfoo");
     assert!(stopped.ended_at.is_some(), "as it is now: {stopped:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_ends_with_the_right_to_it() {
+    let cell = Cell::start().await;
+    cell.must("POST /v1/users", json!({ "name": "ubar" })).await;
+    let caller = user("ubar");
+    for target in ["GET /v1/watch/events?after=0", "GET /v1/watch/jobs"] {
+        let mut answer = cell.open(Some(&caller), target, &[], Body::empty()).await;
+        assert_eq!(answer.status().as_u16(), 200);
+        assert!(within(answer.frame()).await.is_some_and(|frame| frame.is_ok()));
+        cell.barred.lock().unwrap().insert(shown(Some(&caller)));
+        // Nothing happens meanwhile: the watch has to look by itself.
+        within(async { while answer.frame().await.is_some() {} }).await;
+        let again = cell.send(Some(&caller), target, &[], Body::empty()).await;
+        assert_eq!(again.status, 401, "{}", again.text);
+        cell.barred.lock().unwrap().clear();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -144,6 +144,22 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         &[C::NoSuchToken],
     ),
+    needs(
+        takes(
+            fails(
+                change(
+                    O::Dismiss,
+                    Method::Post,
+                    "/v1/dismissals",
+                    "tokens",
+                    "Stop listening to an agent, replica or scheduler until it joins again.",
+                ),
+                &[C::WrongState],
+            ),
+            json!(Dismiss),
+        ),
+        P::ManageUsers,
+    ),
     with(
         read(O::ListCrons, "/v1/crons", "crons", "Crons, oldest first.", json!(Page<CronView>)),
         &[USER, LIMIT, AFTER],

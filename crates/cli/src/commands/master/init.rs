@@ -56,7 +56,10 @@ impl InitArgs {
             made.context,
             made.contexts.display(),
             made.fingerprint,
-            made.next.iter().map(|next| format!("  {next}\n")).collect::<String>(),
+            made.next
+                .iter()
+                .map(|next| format!("  {}\n", reach.repeated(next)))
+                .collect::<String>(),
         ))?;
         Ok(Success::Done)
     }

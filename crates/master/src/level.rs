@@ -1,0 +1,57 @@
+//! Raising the cell's level: what newer builds do differently is done once every voter's build
+//! knows it, at one index of the log, and not before. The leader asks the others what they know and
+//! says it in the log; a replica that is away keeps the level where it is.
+//!
+//! Rejected: a level in the configuration. Whoever upgrades five replicas forgets one file, and the
+//! replica that reads it goes its own way.
+
+use crate::handle::{Caller, Handle};
+use crate::membership::Candidates;
+use cellwright_cell::command::Command;
+use cellwright_cell::state::LEVEL;
+use cellwright_store::Role;
+use futures::future::join_all;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two looks of a leader. Nothing waits for it but what is new.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Looks for as long as the replica runs.
+pub async fn keep_raising(handle: Handle, others: Arc<dyn Candidates>) {
+    loop {
+        tokio::time::sleep(EVERY).await;
+        raise(&handle, others.as_ref()).await;
+    }
+}
+
+/// Raises the cell by one level if every voter knows it; says whether it did.
+pub async fn raise(handle: &Handle, others: &dyn Candidates) -> bool {
+    let next = handle.replicated().with(|view| view.state.level()) + 1;
+    let status = handle.status();
+    if next > LEVEL || status.role != Role::Leader {
+        return false;
+    }
+    let voters = status.members.iter().filter(|(id, member)| **id != status.id && member.voter);
+    let asked = join_all(voters.map(|(id, member)| async move {
+        let found = others.identify(member.peer.address.clone()).await;
+        match found {
+            Ok(found) if found.id == *id && found.level >= next => true,
+            Ok(found) => {
+                let (replica, known) = (&member.peer.name, found.level);
+                tracing::info!(replica, known, next, "the cell stays at its level");
+                false
+            }
+            Err(why) => {
+                tracing::debug!(replica = member.peer.name, why, "the cell stays at its level");
+                false
+            }
+        }
+    }));
+    if !asked.await.into_iter().all(|knows| knows) {
+        return false;
+    }
+    let caller = Caller::System("level".into());
+    let raised = handle.submit(&caller, None, Command::RaiseLevel { level: next }).await;
+    raised.is_ok_and(|answer| answer.verdict.is_ok())
+}
