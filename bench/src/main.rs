@@ -1,21 +1,25 @@
 //! Benchmarks: each prints its figures and records them in `bench/reports`. They measure; they
-//! assert nothing about time. Without arguments all run; with names, those. `masters WHAT` runs one
-//! figure of the master, with options of its own.
+//! assert nothing about time. Without arguments all run; with names, those. `masters WHAT` and
+//! `agent WHAT` run one figure of these, with options of its own.
 
+mod agent;
 mod apply;
 mod compact;
+mod flags;
 mod growth;
 mod masters;
 mod online;
 mod openb;
 mod pack;
 mod reclaim;
+mod record;
 mod report;
 mod trace;
+mod usage;
 
 type Benchmark = fn() -> std::io::Result<()>;
 
-const BENCHMARKS: [(&str, Benchmark); 9] = [
+const BENCHMARKS: [(&str, Benchmark); 10] = [
     ("reclaim", reclaim::main),
     ("apply", apply::main),
     ("pack", pack::main),
@@ -26,14 +30,15 @@ const BENCHMARKS: [(&str, Benchmark); 9] = [
     ("compact-missing", compact::missing),
     ("openb", openb::main),
     ("masters", masters::all),
+    ("agent", agent::all),
 ];
 
 fn main() -> std::io::Result<()> {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    if let Some((first, rest)) = wanted.split_first()
-        && first == "masters"
-    {
-        return masters::run(rest);
+    match wanted.split_first() {
+        Some((first, rest)) if first == "masters" => return masters::run(rest),
+        Some((first, rest)) if first == "agent" => return agent::run(rest),
+        _ => {}
     }
     for name in &wanted {
         if !BENCHMARKS.iter().any(|(known, _)| known == name) {

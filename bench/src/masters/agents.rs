@@ -1,9 +1,9 @@
 //! The other parts of a cell as processes: a scheduler, and thousands of virtual machines that poll
 //! over the real protocol.
 
-use super::flags::Flags;
 use super::part::answer_questions;
 use super::work;
+use crate::flags::Flags;
 use cellwright_api::client::{Client, Settings};
 use cellwright_master::clock::{Clock, SystemClock};
 use cellwright_scheduler::http_link::HttpLink;

@@ -2,10 +2,10 @@
 //! was lost, how long until scheduling goes on, and whether leaders stay when nothing is wrong.
 
 use super::cell::{Cell, until};
-use super::flags::Flags;
 use super::load::{Length, Load, Request, post};
-use super::record::Section;
 use super::work;
+use crate::flags::Flags;
+use crate::record::Section;
 use crate::report::percentile;
 use cellwright_api::client::{Client, JobFilter, PageAt};
 use std::collections::BTreeSet;
@@ -58,7 +58,7 @@ pub async fn main(flags: Flags) -> io::Result<()> {
          leader; it cannot be much shorter without elections that nothing but a busy machine asks \
          for.",
     );
-    section.save("failover")
+    section.save(&super::BOOK, "failover")
 }
 
 async fn write(cell: &Cell, name: String, acknowledged: &mut BTreeSet<String>) -> io::Result<()> {
@@ -113,7 +113,7 @@ pub async fn soak(flags: Flags) -> io::Result<()> {
     section.row("... longest", done.latency(1.0), "ms", "");
     section.row("requests refused", done.refused as f64, "", "");
     section.limits("a follower that gets no processor time for 300 ms calls an election.");
-    section.save("soak")
+    section.save(&super::BOOK, "soak")
 }
 
 /// Each client resizes a job of its own, to one task and to two in turn.
@@ -166,7 +166,7 @@ pub async fn resume(flags: Flags) -> io::Result<()> {
         "the election, then the scheduler's retries; meanwhile a third of the machines look for \
          another replica on the same two cores.",
     );
-    section.save("resume")
+    section.save(&super::BOOK, "resume")
 }
 
 /// Waits until the first task of a job has a machine.

@@ -8,27 +8,33 @@
 //! Rejected: all parts in one process. The figures would be better, and about something else.
 
 mod agents;
-mod cell;
+pub mod cell;
 mod etcd;
 mod failover;
-mod flags;
 mod load;
 mod part;
 mod place;
 mod poll;
-mod record;
 mod replica;
 mod restart;
-mod usage;
 mod work;
 mod write;
 
-use flags::Flags;
+use crate::flags::Flags;
+use crate::record::Book;
 use std::future::Future;
 use std::io;
 
 /// What can be measured, in the order of the report.
 const FIGURES: [&str; 7] = ["write", "place", "failover", "soak", "resume", "poll", "restart"];
+
+pub const BOOK: Book = Book {
+    name: "masters",
+    about: "The master as processes on one machine: replicas with flushes to disk, HTTP on loopback \
+            without TLS, clients, schedulers and virtual machines beside them on the same cores. \
+            `cargo run --release -p cellwright-bench masters WHAT` measures one section again.",
+    figures: &FIGURES,
+};
 
 /// All figures with their usual lengths.
 pub fn all() -> io::Result<()> {
@@ -57,7 +63,7 @@ pub fn run(arguments: &[String]) -> io::Result<()> {
     }
 }
 
-fn block_on(work: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+pub fn block_on(work: impl Future<Output = io::Result<()>>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let done = runtime.block_on(work);
     // A thread may still wait for a line of input that never comes.

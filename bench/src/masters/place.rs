@@ -2,10 +2,10 @@
 //! process and raft again.
 
 use super::cell::Cell;
-use super::flags::Flags;
 use super::load::{Length, Load};
-use super::record::Section;
 use super::{work, write};
+use crate::flags::Flags;
+use crate::record::Section;
 use cellwright_api::client::Client;
 use cellwright_api::internal::LogAnswer;
 use cellwright_api::types::{BatchItem, SubmitJob};
@@ -55,7 +55,7 @@ pub async fn main(flags: Flags) -> io::Result<()> {
          applies it once more, and 5,000 machines that fetch their orders and report starts while \
          the rest is still being placed.",
     );
-    section.save("place")
+    section.save(&super::BOOK, "place")
 }
 
 async fn one_job(cell: &Cell, section: &mut Section, name: &str, tasks: u32) -> io::Result<()> {

@@ -2,12 +2,12 @@
 //! what it costs the master.
 
 use super::cell::{Cell, until};
-use super::flags::Flags;
 use super::load::{Connection, get};
-use super::record::Section;
-use super::usage::Usage;
 use super::work;
+use crate::flags::Flags;
+use crate::record::Section;
 use crate::report::percentile;
+use crate::usage::Usage;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -60,7 +60,7 @@ pub async fn main(flags: Flags) -> io::Result<()> {
         "the 10,000 machines themselves use the same two cores; with room to spare the master \
          would answer sooner, not use less.",
     );
-    section.save("poll")
+    section.save(&super::BOOK, "poll")
 }
 
 /// `summary` is what [`cellwright_sim::fleet::Summary`] says of itself.

@@ -4,8 +4,8 @@
 //! It differs from `cellwright_master::serve` in how the first members are named: an open master
 //! there is always alone, and these are three.
 
-use super::flags::Flags;
 use super::part::answer_questions;
+use crate::flags::Flags;
 use axum::Router;
 use cellwright_api::client::{Client, Settings};
 use cellwright_master::blobs::BlobStore;
@@ -19,6 +19,7 @@ use cellwright_master::http::{Api, ApiSettings};
 use cellwright_master::http_peers::HttpPeers;
 use cellwright_master::identity::gate::MasterGate;
 use cellwright_master::identity::listener::Door;
+use cellwright_master::identity::refusals::Refusals;
 use cellwright_master::master::{Master, World};
 use cellwright_master::serve::{master_settings, store_settings};
 use cellwright_store::{BootstrapError, Peer, RealDisk};
@@ -49,6 +50,7 @@ pub async fn main(flags: Flags) -> io::Result<()> {
         replicated: handle.replicated().clone(),
         clock,
         audit: handle.replicated().records.audit.clone(),
+        refusals: Refusals::default(),
     });
     let stop = std::future::pending();
     let serving = tokio::spawn(door.serve(router, gate, config.limits(), stop));

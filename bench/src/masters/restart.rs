@@ -1,10 +1,10 @@
 //! A master that starts with a large cell on its disk: how long until it serves.
 
 use super::cell::{Cell, until};
-use super::flags::Flags;
 use super::load::{Length, Load};
-use super::record::Section;
 use super::{work, write};
+use crate::flags::Flags;
+use crate::record::Section;
 use crate::report::percentile;
 use std::io;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     report(&mut section, "from the snapshot and those entries", &times, "");
     still_there(&cell, machines, tasks).await?;
     section.limits("decoding the snapshot and applying the entries, both on one core.");
-    section.save("restart")
+    section.save(&super::BOOK, "restart")
 }
 
 /// The cell with its machines up and its tasks running. The machines are gone afterwards, which the

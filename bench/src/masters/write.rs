@@ -2,10 +2,10 @@
 
 use super::cell::Cell;
 use super::etcd::{self, Etcd};
-use super::flags::Flags;
 use super::load::{Length, Load, Outcome, Request, post};
-use super::record::Section;
 use super::work;
+use crate::flags::Flags;
+use crate::record::Section;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub async fn main(flags: Flags) -> io::Result<()> {
          the clients' share of them counts against both. `etcdctl check perf --load xl` asks for \
          at most 15,000 puts a second, with keys and values of its own size.",
     );
-    section.save("write")
+    section.save(&super::BOOK, "write")
 }
 
 /// What is compared with etcd.

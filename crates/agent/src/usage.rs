@@ -35,7 +35,7 @@ impl Sampler {
         let used = |(attempt, latest): (&Attempt, &Latest)| {
             let meter = self.meters.entry(*attempt).or_default();
             let now = Duration::from_millis(latest.at);
-            let used = meter.measure(now, latest.reading, latest.disk)?.now;
+            let used = meter.measure(now, latest.reading, latest.disk.bytes)?.now;
             let ram = used.ram.max(latest.ram_peak);
             let used = Resources { ram, ..used };
             Some(TaskUsage { task: attempt.task, attempt: attempt.number, used })
@@ -86,6 +86,7 @@ fn milli_cores(before: (u64, u64), after: (u64, u64)) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cellwright_isolate::usage::DiskUse;
     use cellwright_isolate::usage::Reading;
 
     #[test]
@@ -103,7 +104,10 @@ mod tests {
         let latest = |at, cpu_ms, ram, ram_peak, io| {
             let cpu = Duration::from_millis(cpu_ms);
             let reading = Reading { cpu, ram, io, ..Reading::default() };
-            BTreeMap::from([(attempt, Latest { at, reading, disk: 7, ram_peak })])
+            BTreeMap::from([(
+                attempt,
+                Latest { at, reading, disk: DiskUse { bytes: 7, ..DiskUse::default() }, ram_peak },
+            )])
         };
         let mut sampler = Sampler::default();
         assert_eq!(sampler.of_groups(&latest(1000, 100, 5, 5, 0)), []);

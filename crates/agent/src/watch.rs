@@ -19,7 +19,7 @@ use cellwright_isolate::control::{
     Action, Control, KillCause, KillReason, MachineSample, TaskSample,
 };
 use cellwright_isolate::machine::Room;
-use cellwright_isolate::usage::{Meter, Reading, disk_use};
+use cellwright_isolate::usage::{DiskUse, Meter, Reading, disk_use};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -33,6 +33,8 @@ const SLOW_ROUNDS: u64 = 5;
 const MOST_FILES: u64 = 100_000;
 /// Of memory and disk, what is kept free by killing: a fiftieth.
 const KEPT_FREE: u64 = 50;
+/// And room for so many files: shims and agents write small ones.
+const FILES_KEPT_FREE: u64 = 10_000;
 
 /// One task to look at.
 #[derive(Clone, Debug)]
@@ -66,7 +68,7 @@ pub struct Latest {
     /// On the boot clock.
     pub at: u64,
     pub reading: Reading,
-    pub disk: u64,
+    pub disk: DiskUse,
     /// Most memory since somebody asked.
     pub ram_peak: u64,
 }
@@ -138,6 +140,7 @@ impl Watcher {
         let keep = Room {
             ram_available: total(machine.capacity.ram),
             disk_free: total(machine.capacity.disk),
+            files_free: FILES_KEPT_FREE,
         };
         let disk = BlockDevice::of(&machine.data).ok().flatten();
         Watcher {
@@ -194,9 +197,9 @@ impl Watcher {
             })
             .or_insert(latest);
         let meter = self.meters.entry(task.attempt).or_default();
-        let used = meter.measure(Duration::from_millis(now), reading, disk)?;
+        let used = meter.measure(Duration::from_millis(now), reading, disk.bytes)?;
         Some(TaskSample {
-            task: task.attempt.task,
+            attempt: task.attempt,
             class: task.class,
             priority: task.priority,
             limits: task.limits,
@@ -204,6 +207,7 @@ impl Watcher {
             used: used.now,
             cpu_wanting: used.cpu_wanting,
             whole_cores: task.isolation.whole_cores,
+            files: disk.entries,
             slack_cpu: task.isolation.slack_cpu,
             slack_ram: task.isolation.slack_ram,
         })
@@ -222,12 +226,12 @@ impl Watcher {
     }
 
     /// Counted at every few looks, a share of the tasks at each.
-    fn disk_of(&self, task: &Watched) -> u64 {
+    fn disk_of(&self, task: &Watched) -> DiskUse {
         let last = self.readings.lock().get(&task.attempt).map(|latest| latest.disk);
         let due = (self.round + u64::from(task.attempt.task.0)) % SLOW_ROUNDS == 0;
         match last {
             Some(last) if !due => last,
-            last => disk_use(&task.folder, MOST_FILES).map_or(last.unwrap_or(0), |used| used.bytes),
+            last => disk_use(&task.folder, MOST_FILES).unwrap_or(last.unwrap_or_default()),
         }
     }
 
@@ -244,11 +248,11 @@ impl Watcher {
             keep: self.keep,
             cores: self.machine.cores.clone(),
         };
-        let by_task: BTreeMap<TaskId, &Watched> =
-            tasks.iter().map(|task| (task.attempt.task, task)).collect();
+        let by_attempt: BTreeMap<Attempt, &Watched> =
+            tasks.iter().map(|task| (task.attempt, task)).collect();
         let mut findings = Vec::new();
         for action in self.control.step(Time(now), &machine, samples) {
-            findings.extend(self.carry_out(action, &by_task));
+            findings.extend(self.carry_out(action, &by_attempt));
         }
         findings
     }
@@ -256,12 +260,12 @@ impl Watcher {
     fn carry_out(
         &self,
         action: Action,
-        tasks: &BTreeMap<TaskId, &Watched>,
+        tasks: &BTreeMap<Attempt, &Watched>,
     ) -> Option<(Attempt, Finding)> {
-        let of = |task: TaskId| tasks.get(&task).copied();
+        let of = |attempt: Attempt| tasks.get(&attempt).copied();
         match action {
-            Action::Cap { task, dimension, cap, why } => {
-                let task = of(task)?;
+            Action::Cap { attempt, dimension, cap, why } => {
+                let task = of(attempt)?;
                 tracing::info!(task = task.name, %dimension, ?cap, ?why, "capped");
                 match (dimension, self.disk) {
                     (Dimension::Cpu, _) => tell(task, task.group.set_cpu_cap(cap)),
@@ -271,25 +275,28 @@ impl Watcher {
                     _ => {}
                 }
             }
-            Action::RunOn { task, cpus } => {
-                let task = of(task)?;
+            Action::RunOn { attempt, cpus } => {
+                let task = of(attempt)?;
                 tell(task, task.group.set_cpus(&cpus));
             }
-            Action::SizeMemory { task, protect, throttle } => {
-                let task = of(task)?;
+            Action::SizeMemory { attempt, protect, throttle } => {
+                let task = of(attempt)?;
                 tell(task, task.group.set_memory_soft(protect, throttle));
             }
-            Action::NoCores { task, asked, free } => {
-                let task = &of(task)?.name;
+            Action::NoCores { attempt, asked, free } => {
+                let task = &of(attempt)?.name;
                 tracing::warn!(task, asked, free, "fewer cores are free than it reserved");
             }
             Action::AskForRelief { dimension, since } => {
                 tracing::warn!(%dimension, ?since, "short for a minute, and cannot help itself");
             }
-            Action::Kill { task, reason } => {
-                let name = |task: TaskId| of(task).map_or_else(String::new, |of| of.name.clone());
+            Action::Kill { attempt, reason } => {
+                let name = |task: TaskId| {
+                    let found = tasks.values().find(|watched| watched.attempt.task == task);
+                    found.map_or_else(String::new, |found| found.name.clone())
+                };
                 let why = reason.describe(name);
-                let (task, class) = (of(task)?, class(&reason));
+                let (task, class) = (of(attempt)?, class(&reason));
                 tracing::warn!(task = task.name, why, "killed");
                 return Some((task.attempt, Finding::Condemned { class, why }));
             }
@@ -328,7 +335,7 @@ fn tell(task: &Watched, done: Result<(), Error>) {
 fn class(reason: &KillReason) -> Option<ExitClass> {
     match (reason.dimension, reason.cause) {
         (Dimension::Disk, KillCause::OverLimit { .. }) => Some(ExitClass::OverDiskLimit),
-        (Dimension::Disk, KillCause::Shortage { .. }) => None,
+        (Dimension::Disk, KillCause::Shortage { .. }) | (_, KillCause::Files { .. }) => None,
         (_, KillCause::OverLimit { .. }) => Some(ExitClass::OutOfMemory),
         (_, KillCause::Shortage { .. }) => Some(ExitClass::OutOfMemoryBystander),
     }
@@ -403,7 +410,7 @@ mod tests {
 
     fn sample(task: &Watched, cpu: u64, cpu_wanting: u64) -> TaskSample {
         TaskSample {
-            task: task.attempt.task,
+            attempt: task.attempt,
             class: task.class,
             priority: task.priority,
             limits: task.limits,
@@ -411,6 +418,7 @@ mod tests {
             used: Resources::new(cpu, 1 << 20, 0, 0),
             cpu_wanting: Some(cpu_wanting),
             whole_cores: 0,
+            files: 0,
             slack_cpu: true,
             slack_ram: false,
         }
@@ -420,7 +428,7 @@ mod tests {
     fn batch_is_held_back_while_others_go_short_and_let_go_by_the_next_agent() {
         let Some(lab) = Lab::open() else { return };
         let mut watcher = lab.watcher();
-        let room = Room { ram_available: 1 << 30, disk_free: 1 << 30 };
+        let room = Room { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
         let crowded = [sample(&lab.tasks[0], 900, 500), sample(&lab.tasks[1], 1100, 0)];
         assert_eq!(watcher.share(1000, room, &crowded, &lab.tasks), []);
         let cap = lab.cap(1).expect("batch is capped");
@@ -446,7 +454,7 @@ mod tests {
         assert!(why.starts_with("disk: used "), "{why}");
         let kept = watcher.readings.take();
         assert_eq!(kept.len(), 2);
-        assert!(kept[attempt].disk >= 64 << 10 && kept[attempt].at == 2000, "{kept:?}");
+        assert!(kept[attempt].disk.bytes >= 64 << 10 && kept[attempt].at == 2000, "{kept:?}");
         watcher.look(3000, &lab.tasks[..1]);
         assert_eq!(watcher.readings.take().len(), 1);
     }
