@@ -63,6 +63,7 @@ need_network_tools() {
     local missing=()
     has ip || missing+=(iproute2)
     has iptables || missing+=(iptables)
+    has dig || missing+=(bind9-dnsutils)
     has mkfs.xfs || missing+=(xfsprogs)
     python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     [ ${#missing[@]} = 0 ] && return

@@ -15,7 +15,9 @@ use std::process::Command;
 
 const BRIDGE: &str = "cellwright0";
 /// The most hosts a test may ask for.
-pub const MOST: usize = 5;
+pub const MOST: usize = 6;
+/// How often the processes of a host are looked for and killed, until none is left.
+const ROUNDS: usize = 100;
 
 pub struct Hosts {
     pub count: usize,
@@ -75,6 +77,23 @@ impl Hosts {
         command
     }
 
+    /// The same in nothing but the host's network: unlike [`Self::command`], it sees the machine's
+    /// own file systems of the kernel, where control groups are.
+    #[must_use]
+    pub fn enter(&self, host: Host, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/var/run/netns/{}", namespace(host))).arg(program);
+        command
+    }
+
+    /// From now on nobody hears `host`, and it hears nobody.
+    pub fn cut(&self, host: Host) {
+        for other in self.all().filter(|other| *other != host) {
+            self.deafen(host, other);
+            self.deafen(other, host);
+        }
+    }
+
     /// From now on `receiver` gets nothing that `sender` sends.
     pub fn deafen(&self, receiver: Host, sender: Host) {
         let mut command = self.command(receiver, "iptables");
@@ -105,18 +124,28 @@ fn plug_in(host: Host) -> Result<(), String> {
 fn clear() {
     for host in 1..=MOST {
         let name = namespace(host);
-        let inside = Command::new("ip").args(["netns", "pids", &name]).output();
-        let inside = inside.map(|output| text(&output.stdout)).unwrap_or_default();
-        let inside = inside.split_whitespace().filter_map(|word| Pid::from_raw(word.parse().ok()?));
-        for pid in inside {
-            // It may be gone by now.
-            let _ = kill_process(pid, Signal::KILL);
+        // Who dies last may have started another meanwhile.
+        for _ in 0..ROUNDS {
+            let inside = inside(&name);
+            if inside.is_empty() {
+                break;
+            }
+            for pid in inside {
+                // It may be gone by now.
+                let _ = kill_process(pid, Signal::KILL);
+            }
         }
         // Neither is there, as a rule.
         let _ = ip(&format!("netns delete {name}"));
         let _ = ip(&format!("link delete {name}"));
     }
     let _ = ip(&format!("link delete {BRIDGE}"));
+}
+
+fn inside(namespace: &str) -> Vec<Pid> {
+    let inside = Command::new("ip").args(["netns", "pids", namespace]).output();
+    let inside = inside.map(|output| text(&output.stdout)).unwrap_or_default();
+    inside.split_whitespace().filter_map(|word| Pid::from_raw(word.parse().ok()?)).collect()
 }
 
 impl Drop for Hosts {

@@ -8,10 +8,12 @@
 //! Everything here is for tests, so what goes wrong is a panic that says what.
 
 pub mod binary;
+pub mod dns;
 pub mod folder;
 pub mod hosts;
 pub mod ledger;
 pub mod load;
+pub mod machines;
 pub mod process;
 pub mod replicas;
 

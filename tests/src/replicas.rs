@@ -23,7 +23,21 @@ pub struct Replicas {
     processes: Vec<Option<Process>>,
     pub hosts: Hosts,
     pub folder: Folder,
+    /// Lines of every master's configuration, as they come and as they are wanted.
+    changes: Vec<(String, String)>,
 }
+
+/// What is laid out. Masters are on the first hosts.
+pub struct Plan<'a> {
+    pub masters: usize,
+    /// Hosts with nothing on them yet, after those of the masters.
+    pub spare: usize,
+    /// Lines of every master's configuration, as they come and as they are wanted.
+    pub changes: &'a [(&'a str, &'a str)],
+}
+
+/// Tests of the masters alone: a scheduler beside each would only take time from them.
+const NO_SCHEDULER: (&str, &str) = ("supervise_scheduler = true", "supervise_scheduler = false");
 
 /// Who leads, as the leader itself says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,17 +55,24 @@ pub fn master(host: Host) -> String {
 impl Replicas {
     /// A cell of `count` voting masters; nothing where there can be no hosts, which is printed.
     pub async fn lay(count: usize) -> Option<Replicas> {
-        let hosts = match Hosts::lay(count) {
+        Replicas::lay_out(&Plan { masters: count, spare: 0, changes: &[NO_SCHEDULER] }).await
+    }
+
+    /// The same with room for more than masters.
+    pub async fn lay_out(plan: &Plan<'_>) -> Option<Replicas> {
+        let hosts = match Hosts::lay(plan.masters + plan.spare) {
             Ok(hosts) => hosts,
             Err(why) => {
                 println!("skipped: {why}");
                 return None;
             }
         };
-        let processes = hosts.all().map(|_| None).collect();
-        let mut replicas = Replicas { processes, hosts, folder: Folder::new() };
+        let processes = (0..plan.masters).map(|_| None).collect();
+        let owned = |(from, to): &(&str, &str)| ((*from).to_owned(), (*to).to_owned());
+        let changes = plan.changes.iter().map(owned).collect();
+        let mut replicas = Replicas { processes, hosts, folder: Folder::new(), changes };
         replicas.init();
-        for host in replicas.hosts.all() {
+        for host in replicas.masters() {
             if host > 1 {
                 replicas.join(host).await;
             }
@@ -59,6 +80,11 @@ impl Replicas {
             replicas.voters(host).await;
         }
         Some(replicas)
+    }
+
+    /// The hosts that have a master.
+    pub fn masters(&self) -> impl Iterator<Item = Host> + use<> {
+        1..=self.processes.len()
     }
 
     /// `cell` with the administrator's contexts, run to its end.
@@ -83,7 +109,9 @@ impl Replicas {
         command.arg("--data-dir").arg(self.folder.path(&format!("m{host}")));
         command.arg("--config").arg(&config);
         said(command)?;
-        set(&config, "supervise_scheduler = true", "supervise_scheduler = false");
+        for (default, wanted) in &self.changes {
+            set(&config, default, wanted);
+        }
         Ok(())
     }
 
@@ -151,7 +179,7 @@ impl Replicas {
 
     #[must_use]
     pub fn client(&self) -> Client {
-        let all: Vec<Host> = self.hosts.all().collect();
+        let all: Vec<Host> = self.masters().collect();
         Client::new(self.settings(&all)).expect("a client")
     }
 
@@ -186,7 +214,7 @@ impl Replicas {
     pub async fn healed(&self, index: u64) {
         let whole = |all: &[(Host, MasterStatus)]| {
             let caught_up = all.iter().all(|(_, status)| status.applied >= index);
-            all.len() == self.hosts.count && one_leader(all) && caught_up
+            all.len() == self.processes.len() && one_leader(all) && caught_up
         };
         self.wait_for("a whole cell", whole).await;
     }
@@ -200,7 +228,7 @@ impl Replicas {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let mut all = Vec::new();
-            for host in self.hosts.all().filter(|host| self.processes[host - 1].is_some()) {
+            for host in self.masters().filter(|host| self.processes[host - 1].is_some()) {
                 all.extend(self.status(&client, host).await.map(|status| (host, status)));
             }
             if reached(&all) {
@@ -223,7 +251,6 @@ fn one_leader(all: &[(Host, MasterStatus)]) -> bool {
         && all.iter().all(|(_, status)| (status.term, status.leader) == (first.term, first.leader))
 }
 
-/// These tests are about the masters; a scheduler beside each would only take time from them.
 fn set(config: &Path, default: &str, wanted: &str) {
     let text = std::fs::read_to_string(config).expect("a configuration");
     assert!(text.contains(default), "the configuration has changed:\n{text}");

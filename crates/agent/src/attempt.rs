@@ -141,11 +141,11 @@ enum Standing {
 fn standing(folder: &Path) -> Result<Standing, RecordError> {
     let io = |why| RecordError::Io { path: folder.to_owned(), why };
     let is_alive = is_alive(folder).map_err(io)?;
-    if let Some(exit) = exit_of(folder)? {
-        return Ok(Standing::Ended(exit));
-    }
-    if is_alive {
-        return Ok(Standing::Alive);
+    match exit_of(folder) {
+        Ok(Some(exit)) => return Ok(Standing::Ended(exit)),
+        // A shim that lives will write its end over whatever lies there.
+        Ok(None) | Err(RecordError::Damaged { .. }) if is_alive => return Ok(Standing::Alive),
+        other => drop(other?),
     }
     Ok(begun_in(folder)?.map_or(Standing::Unbegun, Standing::Orphaned))
 }

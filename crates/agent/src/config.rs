@@ -197,7 +197,7 @@ impl Config {
              # rack = \"r1\"\n\
              # power = \"p1\"\n\
              # labels = {{ tier = \"front\" }}\n\
-             # attributes = {{ ssd = 1 }}\n\
+             # attributes = {{ ssd = {{ integer = 1 }} }}\n\
              \n\
              # Where people on this machine can ask for the output of tasks (`cell logs`).\n\
              # listen = \"127.0.0.1:7071\"\n\

@@ -240,10 +240,12 @@ impl Folders {
 /// make files faster than anybody can count them.
 const MEASURED_FILES: usize = 20_000;
 
-/// Bytes of the files below. Links are not followed; what cannot be read counts nothing.
+/// Bytes of the files below. Links are not followed, not even if `path` is one; what cannot be read
+/// counts nothing.
 #[must_use]
 pub fn size(path: &Path) -> u64 {
-    let mut folders = vec![path.to_owned()];
+    let is_folder = path.symlink_metadata().is_ok_and(|about| about.is_dir());
+    let mut folders = if is_folder { vec![path.to_owned()] } else { Vec::new() };
     let (mut bytes, mut seen) = (0, 0);
     while let Some(folder) = folders.pop() {
         let Ok(entries) = fs::read_dir(folder) else { continue };

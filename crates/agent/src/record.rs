@@ -4,6 +4,8 @@
 //! Rejected: one database for the whole agent. A shim outlives its agent and writes its own end;
 //! two processes would share the database, and damage to it would lose every task at once.
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, File, OpenOptions};
@@ -63,12 +65,16 @@ pub fn write<T: Serialize>(path: &Path, value: &T, keep: Keep) -> Result<(), Rec
 /// # Errors
 /// When it cannot be read, or is not what was written.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordError> {
-    let text = match fs::read_to_string(path) {
+    let damaged = |why: &str| RecordError::Damaged { path: path.to_owned(), why: why.to_owned() };
+    let text = match text_of(path) {
         Ok(text) => text,
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // Neither passes by itself.
+        Err(why) if why.kind() == io::ErrorKind::InvalidData || is_link(&why) => {
+            return Err(damaged(&why.to_string()));
+        }
         Err(why) => return Err(RecordError::Io { path: path.to_owned(), why }),
     };
-    let damaged = |why: &str| RecordError::Damaged { path: path.to_owned(), why: why.to_owned() };
     let rest = text.strip_prefix(HEAD).ok_or_else(|| damaged("no head"))?;
     let (sum, body) = rest.split_once('\n').ok_or_else(|| damaged("no body"))?;
     let body = body.strip_suffix('\n').ok_or_else(|| damaged("cut off"))?;
@@ -78,10 +84,52 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordError> 
     serde_json::from_str(body).map(Some).map_err(|why| damaged(&why.to_string()))
 }
 
+/// Some of these files lie where a task of the agent's own account can reach them: a link there
+/// leads nobody, and a pipe makes nobody wait.
+fn text_of(path: &Path) -> io::Result<String> {
+    io::read_to_string(open_plain(path, OpenOptions::new().read(true))?)
+}
+
+/// Opens a plain file, and nothing else.
+///
+/// # Errors
+/// When it is not there, cannot be opened, or is something else.
+pub fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let flags = i32::try_from(flags).map_err(io::Error::other)?;
+    let file = options.custom_flags(flags).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "not a plain file")),
+    }
+}
+
+/// Whether [`open_plain`] met a link.
+#[must_use]
+pub fn is_link(why: &io::Error) -> bool {
+    why.raw_os_error() == Some(Errno::LOOP.raw_os_error())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::folder::scratch::Scratch;
+
+    #[test]
+    fn neither_a_pipe_nor_a_link_is_taken_for_a_record() {
+        let scratch = Scratch::new();
+        let (real, path) = (scratch.path("real"), scratch.path("exit"));
+        write(&real, &vec![1], Keep::Process).unwrap();
+        std::os::unix::fs::symlink(&real, &path).unwrap();
+        assert!(read::<Vec<u32>>(&path).is_err());
+        fs::remove_file(&path).unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(read::<Vec<u32>>(&path).is_err());
+        // Written anew, it is a record again.
+        write(&path, &vec![2], Keep::Process).unwrap();
+        assert_eq!(read::<Vec<u32>>(&path).unwrap(), Some(vec![2]));
+    }
 
     #[test]
     fn a_record_is_read_as_written_and_any_damage_is_seen() {

@@ -195,8 +195,8 @@ mod tests {
         symlink(&outside, work.join("a/up.1")).unwrap();
         rustix::fs::mknodat(rustix::fs::CWD, work.join("pipe"), FileType::Fifo, Mode::RWXU, 0)
             .unwrap();
-        fs::set_permissions(work.join("a/b/c"), fs::Permissions::from_mode(0)).unwrap();
-        fs::set_permissions(work.join("a"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(work.join("a/b/c"), fs::Permissions::from_mode(0o0)).unwrap();
+        fs::set_permissions(work.join("a"), fs::Permissions::from_mode(0o0)).unwrap();
         fs::create_dir_all(work.join("deep")).unwrap();
         nest(&work.join("deep"), 20_000);
         assert_eq!(empty(&trash).unwrap(), 0);

@@ -53,7 +53,7 @@ const KEYS: &[Key] = &[
     key("names_suffix", "\"cell.internal\"", "What names of tasks end with, after the cell's."),
     key("supervise_scheduler", "true", "Start a scheduler beside this master and keep it running."),
     key("poll_interval", "\"5s\"", "How often each agent is polled."),
-    key("silence_polls", "4", "Missed polls after which a machine counts as down."),
+    key("silence_polls", "3", "Missed polls after which a machine counts as down."),
     key(
         "down_per_minute",
         "6",

@@ -6,6 +6,7 @@
 //! much would stand still; it is better to lose its log than its work.
 
 use super::protocol::LogSettings;
+use crate::record::open_plain;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -92,7 +93,12 @@ impl RotatedLog {
         let path = &self.path;
         match &mut self.file {
             Some(file) => Ok(file),
-            none => Ok(none.insert(OpenOptions::new().append(true).create(true).open(path)?)),
+            // A task that can reach its own log may lay something else there, on which the shim
+            // would wait for ever.
+            none => {
+                let options = &mut OpenOptions::new();
+                Ok(none.insert(open_plain(path, options.append(true).create(true))?))
+            }
         }
     }
 
@@ -121,6 +127,24 @@ impl RotatedLog {
 mod tests {
     use super::*;
     use crate::folder::scratch::Scratch;
+
+    #[test]
+    fn what_is_no_file_loses_the_log_and_holds_nobody() {
+        let scratch = Scratch::new();
+        let (path, other) = (scratch.path("out"), scratch.path("other"));
+        fs::write(&other, "other").unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        log(&scratch, 1000, 2, 1000).write(b"abc", 0);
+        assert_eq!(fs::read_to_string(&other).unwrap(), "other");
+        fs::remove_file(&path).unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let mut out = log(&scratch, 1000, 2, 1000);
+        out.write(b"abc", 0);
+        fs::remove_file(&path).unwrap();
+        out.write(b"def", 0);
+        assert_eq!(content(&scratch), ["\n[cell: dropped 3 bytes]\ndef"]);
+    }
 
     fn log(scratch: &Scratch, file_bytes: u64, files: u32, rate: u64) -> RotatedLog {
         RotatedLog::new(scratch.path("out"), LogSettings { file_bytes, files, rate }, 0)

@@ -17,7 +17,7 @@ pub mod room;
 mod serve;
 mod task;
 
-use crate::record::{self, Keep, RecordError};
+use crate::record::{self, Keep, RecordError, is_link, open_plain};
 use protocol::{BEGUN, Begun, EXIT, Exit, LAUNCH, LOCK, Launch, SOCKET};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
@@ -120,9 +120,13 @@ pub fn claim(folder: &Path, begun: &Begun) -> Result<bool, ShimError> {
 /// # Errors
 /// When the lock cannot be looked at.
 pub fn is_alive(folder: &Path) -> io::Result<bool> {
-    let lock = match OpenOptions::new().read(true).open(folder.join(LOCK)) {
+    let lock = match open_plain(&folder.join(LOCK), OpenOptions::new().read(true)) {
         Ok(lock) => lock,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        // Not what a shim holds: whoever changed it is to be swept away.
+        Err(error) if error.kind() == io::ErrorKind::InvalidData || is_link(&error) => {
+            return Ok(false);
+        }
         Err(error) => return Err(error),
     };
     match flock(&lock, FlockOperation::NonBlockingLockShared) {

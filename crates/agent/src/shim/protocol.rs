@@ -81,7 +81,7 @@ pub struct Begun {
     pub shim: i32,
     /// When the shim was born, in the kernel's ticks: its number may be given to another.
     pub born: u64,
-    /// The boot it was born in: both numbers above mean nothing in another. Empty: not written down.
+    /// The boot it was born in: both numbers above mean nothing in another. Empty: not known.
     #[serde(default)]
     pub boot_id: String,
 }

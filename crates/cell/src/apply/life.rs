@@ -235,10 +235,14 @@ impl Context<'_> {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
         let Some(policy) = self.spec_of(&task).map(|s| s.restart) else { return };
         let failures = task.failures_in_row.saturating_add(1);
-        let now = self.now;
+        let mut tried = task;
+        remember_crash(&mut tried.crashed_on, machine, self.now);
+        // What crashed wherever it may run is at fault itself: it goes on, with its back-off.
+        let has_more = tried.crashed_on.is_empty() || self.has_untried(&tried);
+        let crashed_on = if has_more { tried.crashed_on } else { Vec::new() };
         self.set_task(id, |t| {
             t.failures_in_row = failures;
-            remember_crash(&mut t.crashed_on, machine, now);
+            t.crashed_on = crashed_on;
         });
         if policy.max_failures.is_some_and(|max| failures > max) {
             let fate = Fate::Failed(exit);
@@ -247,6 +251,25 @@ impl Context<'_> {
         let wait = back_off(policy.backoff, policy.backoff_max, failures);
         let not_before = self.now.plus(wait);
         self.requeue(id, TaskChange::Failed { machine }, Reason::Exited(exit), not_before);
+    }
+
+    /// Whether the task may run on some machine that takes work and that it does not avoid: for
+    /// one inside an alloc set, on one that has an alloc of the set.
+    fn has_untried(&self, task: &Task) -> bool {
+        let Some(spec) = self.spec_of(task) else { return true };
+        let may_go = |machine: MachineId| {
+            let row = self.state.machines.get(machine).filter(|row| row.schedulable());
+            let allows =
+                |attributes| spec.constraints.iter().all(|c| !c.is_hard() || c.holds(attributes));
+            row.is_some_and(|row| allows(&row.spec.attributes)) && !task.avoids(machine, self.now)
+        };
+        let Some(set) = &spec.alloc_set else {
+            return self.state.machines.iter().any(|(machine, _)| may_go(machine));
+        };
+        let set = self.state.job_named(set).and_then(|set| self.state.jobs.get(set));
+        let allocs = set.map_or(&[][..], |set| &set.tasks);
+        let place = |alloc: &TaskId| self.state.tasks.get(*alloc).and_then(|row| row.machine);
+        allocs.iter().filter_map(place).any(may_go)
     }
 }
 

@@ -461,4 +461,25 @@ mod tests {
             cell.run("jfoo", 0, "m1");
         }
     }
+
+    #[test]
+    fn one_that_crashed_wherever_it_may_run_is_tried_there_again() {
+        let mut cell = assigned(|spec| spec.restart.max_failures = None);
+        let crash = |cell: &mut Cell| {
+            cell.report("jfoo", 0, Observed::Failed(ExitClass::Code(1)));
+            cell.now = cell.task("jfoo", 0).not_before.0;
+        };
+        crash(&mut cell);
+        cell.run("jfoo", 0, "m1");
+        crash(&mut cell);
+        assert!(cell.task("jfoo", 0).avoids(MachineId(0), Time(cell.now)));
+        for _ in 0..2 {
+            cell.run("jfoo", 0, "m2");
+            crash(&mut cell);
+        }
+        // The program is at fault, not the machines; its back-off goes on.
+        assert_eq!(cell.task("jfoo", 0).crashed_on, []);
+        assert_eq!(cell.task("jfoo", 0).failures_in_row, 4);
+        cell.run("jfoo", 0, "m1");
+    }
 }

@@ -1,0 +1,394 @@
+//! A cell with machines that run real programs: masters on the first hosts, then machines, each a
+//! host of its own with an agent that joined by a token.
+//!
+//! Hosts share the computer's processes and files; only their networks are apart. So a test can see
+//! every pid, and tasks tell it what they do through files in one folder that all of them know
+//! (`$SHARED`), which no cut reaches. Rejected: asking tasks over the network. What a task does
+//! while it is cut off is just what some of these tests are about.
+//!
+//! When a cell goes, in whatever way, its agents are killed by their ids, and then everything in
+//! the networks of its hosts: shims and tasks too.
+
+use crate::binary::{cell, said};
+use crate::hosts::{Host, address};
+use crate::process::Process;
+use crate::replicas::{Plan, Replicas, master};
+use crate::{LOOK, PATIENCE};
+use cellwright_api::client::{Change, Client, PageAt};
+use cellwright_api::types::{Changed, EventView, JobView, MachineView, NewToken, TaskView};
+use cellwright_cell::name::{JobKey, Name};
+use cellwright_cell::quota::Quota;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::JobSpec;
+use cellwright_cell::task::TaskState;
+use cellwright_cell::time::Time;
+use hyper::Method;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::Command;
+use tokio::time::{Instant, sleep};
+
+/// Machines of every such cell.
+pub const MACHINES: usize = 3;
+/// Of each machine, in thousandths of cores and bytes, whatever the computer has.
+pub const CAPACITY: Resources = Resources { cpu: 4000, ram: 4 << 30, disk: 4 << 30, disk_rate: 0 };
+/// Whose jobs they are.
+pub const USER: &str = "admin";
+
+/// What a task runs first: it says its pid under its name.
+pub const SAY_PID: &str = r#"echo $$ > "$SHARED/.$$" &&
+    mv "$SHARED/.$$" "$SHARED/pid-$CELL_JOB-$CELL_INDEX-$CELL_ATTEMPT"
+"#;
+/// Waits for ever without using the processor, and hears signals at once.
+pub const STAY: &str = r#"
+    while :; do sleep 1000 & wait $!; done"#;
+
+/// Number of a machine, from 1.
+pub type Machine = usize;
+
+pub struct Machines {
+    /// By machine; absent while dead. Before the masters and hosts, so that they end first.
+    agents: Vec<Option<Process>>,
+    pub masters: Replicas,
+    client: Client,
+}
+
+/// The cell to be laid out.
+#[derive(Default)]
+pub struct Wanted<'a> {
+    /// Masters; one if it is 0.
+    pub masters: usize,
+    /// As in [`Plan`].
+    pub changes: &'a [(&'a str, &'a str)],
+    /// Lines added to every agent's configuration.
+    pub agents: &'a str,
+}
+
+#[must_use]
+pub fn key(job: &str) -> JobKey {
+    let name = |text| Name::new(text).expect("a name");
+    JobKey { user: name(USER), job: name(job) }
+}
+
+/// The name of a machine.
+#[must_use]
+pub fn name(machine: Machine) -> Name {
+    Name::new(&format!("n{machine}")).expect("a name")
+}
+
+impl Machines {
+    /// A cell of one master and three machines; nothing where there can be no hosts.
+    pub async fn lay() -> Option<Machines> {
+        Machines::lay_out(&Wanted::default()).await
+    }
+
+    pub async fn lay_out(wanted: &Wanted<'_>) -> Option<Machines> {
+        let masters = wanted.masters.max(1);
+        let plan = Plan { masters, spare: MACHINES, changes: wanted.changes };
+        let masters = Replicas::lay_out(&plan).await?;
+        let client = masters.client();
+        let agents = (0..MACHINES).map(|_| None).collect();
+        let mut cell = Machines { agents, masters, client };
+        std::fs::create_dir(cell.shared("")).expect("a folder");
+        for machine in 1..=MACHINES {
+            cell.join(machine, wanted.agents);
+            cell.start_agent(machine);
+        }
+        cell.until("all machines up", async |cell| {
+            let up = cell.client.cluster_status().await.ok()?.value.machines_up;
+            (up as usize == MACHINES).then_some(())
+        })
+        .await;
+        cell.grant().await;
+        Some(cell)
+    }
+
+    /// All there is, in both bands.
+    async fn grant(&self) {
+        let amount = CAPACITY.times(MACHINES as u64);
+        let quota = Quota { amount, from: Time(0), until: Time::NEVER };
+        for band in ["batch", "production"] {
+            let path = format!("/v1/users/{USER}/quota/{band}");
+            let change = Change::default();
+            let put = self.client.change::<_, Changed>(Method::PUT, &path, Some(&quota), &change);
+            put.await.expect("quota is granted");
+        }
+    }
+
+    fn join(&self, machine: Machine, more: &str) {
+        let name = name(machine);
+        let words = ["token", "create", "--agent", name.as_str(), "-o", "json"];
+        let made = self.masters.cell(&words).expect("a token is made");
+        let made: NewToken = serde_json::from_str(&made).expect("a token in JSON");
+        let config = self.config(machine);
+        let mut join = Command::new(cell());
+        for host in self.masters.masters() {
+            join.args(["--master", &master(host)]);
+        }
+        join.args(["agent", "join", &made.token, "--config"]).arg(&config);
+        said(&mut join).expect("a machine joins");
+        let mut text = std::fs::read_to_string(&config).expect("a configuration");
+        if text.contains("# driver = ") {
+            // Tasks and tests meet in a folder, which a container would hide.
+            text.push_str("driver = \"process\"\n");
+        }
+        let Resources { cpu, ram, disk, disk_rate } = CAPACITY;
+        text.push_str(&format!(
+            "data_dir = {:?}\n\
+             address = {:?}\n\
+             capacity = {{ cpu = {cpu}, ram = {ram}, disk = {disk}, disk_rate = {disk_rate} }}\n\
+             attributes = {{ number = {{ integer = {machine} }} }}\n\
+             {more}\n",
+            self.data(machine),
+            address(self.host(machine)),
+        ));
+        std::fs::write(&config, text).expect("it is changed");
+    }
+
+    fn config(&self, machine: Machine) -> PathBuf {
+        self.masters.folder.path(&format!("n{machine}.toml"))
+    }
+
+    /// Where the machine's agent keeps its state.
+    #[must_use]
+    pub fn data(&self, machine: Machine) -> PathBuf {
+        self.masters.folder.path(&format!("n{machine}"))
+    }
+
+    #[must_use]
+    pub fn host(&self, machine: Machine) -> Host {
+        assert!((1..=MACHINES).contains(&machine), "machine {machine}; allowed: 1 to {MACHINES}");
+        self.masters.masters().count() + machine
+    }
+
+    pub fn start_agent(&mut self, machine: Machine) {
+        let program = cell().to_str().expect("a path in UTF-8");
+        let mut command = self.masters.hosts.enter(self.host(machine), program);
+        command.args(["agent", "start", "--config"]).arg(self.config(machine));
+        let log = self.masters.folder.path(&format!("n{machine}.log"));
+        self.agents[machine - 1] = Some(Process::start(command, &log));
+    }
+
+    /// Ends the agent without asking. Shims and tasks go on.
+    pub fn kill_agent(&mut self, machine: Machine) {
+        self.agents[machine - 1].take().expect("it runs").kill();
+    }
+
+    /// Its agent, which must run.
+    pub fn agent(&mut self, machine: Machine) -> &mut Process {
+        self.agents[machine - 1].as_mut().expect("it runs")
+    }
+
+    /// Asks the agent to end, and waits until it has. Shims and tasks go on.
+    pub async fn stop_agent(&mut self, machine: Machine) {
+        let mut agent = self.agents[machine - 1].take().expect("it runs");
+        agent.signal(Signal::TERM);
+        let deadline = Instant::now() + PATIENCE;
+        while agent.is_alive() {
+            assert!(Instant::now() < deadline, "the agent does not end:\n{}", agent.output());
+            sleep(LOOK).await;
+        }
+    }
+
+    /// How often an agent of the machine has come as far as to poll.
+    #[must_use]
+    pub fn agent_starts(&self, machine: Machine) -> usize {
+        let log = self.masters.folder.path(&format!("n{machine}.log"));
+        let text = std::fs::read_to_string(log).unwrap_or_default();
+        text.matches(&format!("cell agent of n{machine} polls")).count()
+    }
+
+    /// Nobody hears the machine, and it hears nobody.
+    pub fn cut(&self, machine: Machine) {
+        self.masters.hosts.cut(self.host(machine));
+    }
+
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// A path in the folder that all tasks know as `$SHARED`.
+    #[must_use]
+    pub fn shared(&self, name: &str) -> PathBuf {
+        self.masters.folder.path("shared").join(name)
+    }
+
+    /// What is in it; empty if there is no such file.
+    #[must_use]
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.shared(name)).unwrap_or_default()
+    }
+
+    /// A job of shell scripts, small, without restarts after a failure; for the test to change.
+    #[must_use]
+    pub fn job(&self, name: &str, count: u32, script: &str) -> Value {
+        json!({
+            "name": name,
+            "count": count,
+            "priority": 100,
+            "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 },
+            "task": {
+                "limits": { "cpu": 10, "ram": 8 << 20, "disk": 1 << 20 },
+                "command": ["sh", "-c", format!("{SAY_PID}{script}")],
+                "env": { "SHARED": self.shared("") },
+                "notice": 20_000,
+            },
+        })
+    }
+
+    pub async fn submit(&self, spec: &Value) {
+        let spec = parse(spec);
+        let done = self.client.submit_job(None, &spec).await;
+        done.unwrap_or_else(|why| panic!("{}: {why}", spec.name));
+    }
+
+    pub async fn update(&self, spec: &Value) {
+        let spec = parse(spec);
+        let user = Name::new(USER).expect("a name");
+        let done = self.client.update_job(&user, &spec, &Change::default()).await;
+        done.unwrap_or_else(|why| panic!("{}: {why}", spec.name));
+    }
+
+    pub async fn stop(&self, job: &str) {
+        let done = self.client.stop_job(&key(job), &Change::default()).await;
+        done.unwrap_or_else(|why| panic!("{job}: {why}"));
+    }
+
+    pub async fn job_view(&self, job: &str) -> JobView {
+        let view = self.client.job(&key(job)).await;
+        view.unwrap_or_else(|why| panic!("{job}: {why}")).value.item
+    }
+
+    pub async fn machine(&self, machine: Machine) -> Option<MachineView> {
+        Some(self.client.machine(&name(machine)).await.ok()?.value.item)
+    }
+
+    /// Asks again and again until there is an answer; panics with what everybody said when that
+    /// takes for ever.
+    pub async fn until<T>(&self, what: &str, ask: impl AsyncFn(&Machines) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(answer) = ask(self).await {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "waited in vain: {what}\n{}", self.output());
+            sleep(LOOK).await;
+        }
+    }
+
+    /// The tasks of a job, by index; none while no master answers.
+    pub async fn tasks(&self, job: &str) -> Vec<TaskView> {
+        let page = PageAt { limit: Some(1000), ..PageAt::default() };
+        let page = self.client.tasks(&key(job), &page).await;
+        page.map(|reply| reply.value.items).unwrap_or_default()
+    }
+
+    /// Waits until the job has as many tasks as it wants and all of them are as wanted.
+    pub async fn all(&self, job: &str, want: impl Fn(&TaskView) -> bool) -> Vec<TaskView> {
+        let count = self.job_view(job).await.spec.count as usize;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let tasks = self.tasks(job).await;
+            if tasks.len() == count && tasks.iter().all(&want) {
+                return tasks;
+            }
+            if Instant::now() >= deadline {
+                panic!("{job} never came to be as wanted: {tasks:#?}\n{}", self.output());
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    pub async fn all_run(&self, job: &str) -> Vec<TaskView> {
+        self.all(job, |task| task.state == TaskState::Running && task.healthy).await
+    }
+
+    /// The pid of a task that ran [`SAY_PID`].
+    pub async fn pid(&self, job: &str, index: u32, attempt: u32) -> u32 {
+        let file = format!("pid-{job}-{index}-{attempt}");
+        self.until(&file, async |cell| cell.read(&file).trim().parse().ok()).await
+    }
+
+    /// Pids of all tasks of a job in the given attempt, by index.
+    pub async fn pids(&self, tasks: &[TaskView]) -> Vec<u32> {
+        let mut pids = Vec::new();
+        for task in tasks {
+            let job = task.name.split('/').nth(1).expect("user/job/index");
+            pids.push(self.pid(job, task.index, task.attempt).await);
+        }
+        pids
+    }
+
+    /// Sends a signal to a process of one of the machines.
+    pub fn signal(&self, pid: u32, signal: Signal) {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a pid");
+        kill_process(pid, signal).expect("it lives");
+    }
+
+    /// Everything that happened to a job and its tasks.
+    pub async fn events(&self, job: &str) -> Vec<EventView> {
+        let own = format!("{USER}/{job}");
+        let inner = format!("{own}/");
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.client.events(after, 1000).await.expect("events").value;
+            if page.items.is_empty() {
+                return found;
+            }
+            let about = |event: &EventView| event.object == own || event.object.starts_with(&inner);
+            found.extend(page.items.into_iter().filter(about));
+            after = Some(page.next);
+        }
+    }
+
+    /// What masters and agents said, for a test that failed.
+    #[must_use]
+    pub fn output(&self) -> String {
+        let agents = self.agents.iter().flatten().map(Process::output);
+        let agents: Vec<String> = agents.collect();
+        format!("{}\n---- agents\n{}", self.masters.output(), agents.join("\n----\n"))
+    }
+}
+
+fn parse(spec: &Value) -> JobSpec {
+    serde_json::from_value(spec.clone()).unwrap_or_else(|why| panic!("{why}: {spec:#}"))
+}
+
+/// Only on the machine of this number.
+#[must_use]
+pub fn on(machine: Machine) -> Value {
+    json!([{ "attribute": "number", "operator": { "equal": { "integer": machine } } }])
+}
+
+/// At most so many tasks of the job on one machine.
+#[must_use]
+pub fn spread(limit: u32) -> Value {
+    json!([{ "domain": "machine", "limit": limit }])
+}
+
+/// The state of a process; one that has ended and waits to be reaped is not alive.
+#[must_use]
+pub fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().map(str::trim_start);
+    !stat.is_empty() && state.is_some_and(|rest| !rest.starts_with(['Z', 'X']))
+}
+
+/// The parent of a process, which for a task's program is its shim.
+#[must_use]
+pub fn parent(pid: u32) -> u32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+    let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
+    parent.and_then(|parent| parent.parse().ok()).expect("a process has a parent")
+}
+
+/// Waits until a process is gone that is no child of ours.
+pub async fn gone(pid: u32) {
+    let deadline = Instant::now() + PATIENCE;
+    while is_alive(pid) {
+        assert!(Instant::now() < deadline, "process {pid} does not end");
+        sleep(LOOK / 10).await;
+    }
+}

@@ -1,0 +1,129 @@
+//! Tasks that have to leave: for a drain, within their budgets; for production work, with notice.
+
+use crate::ledger::{KEEP, lines, most_down};
+use cellwright_api::types::{EventView, TaskView};
+use cellwright_cell::event::{TaskChange, What};
+use cellwright_cell::task::TaskState;
+use cellwright_tests::machines::{CAPACITY, Machines, STAY, gone, name, spread};
+use serde_json::json;
+
+/// How often tasks of the job were told to stop, for the given reason.
+fn stops(events: &[EventView], reason: &str) -> usize {
+    let told = |event: &&EventView| {
+        matches!(event.what, What::Task { change: TaskChange::Stopping { .. }, .. })
+            && event.reason_code == reason
+    };
+    events.iter().filter(told).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drained_machine_gives_its_tasks_away_within_budgets_and_leaves() {
+    let Some(mut cell) = Machines::lay().await else { return };
+    let mut web = cell.job("web", 6, &format!("{KEEP}{STAY}"));
+    web["spread"] = spread(2);
+    web["max_down"] = json!(1);
+    web["task"]["env"]["VERSION"] = json!("1");
+    cell.submit(&web).await;
+    let placed = cell.all_run("web").await;
+    let pids = cell.pids(&placed).await;
+    // Two on each; what leaves the first must be allowed on the others.
+    web["spread"] = spread(3);
+    cell.update(&web).await;
+    let before = cell.all("web", |task| task.version == 2).await;
+    let here = |task: &TaskView| task.machine == Some(name(1));
+    assert_eq!(before.iter().filter(|task| here(task)).count(), 2, "{before:#?}");
+    cell.masters.cell(&["machine", "drain", "n1"]).expect("a drain begins");
+    let after = cell.all("web", |task| task.state == TaskState::Running && !here(task)).await;
+    cell.pids(&after).await;
+    for (old, (new, pid)) in before.iter().zip(after.iter().zip(pids)) {
+        if here(old) {
+            assert_eq!(new.attempt, 2, "{new:#?}");
+            gone(pid).await;
+        } else {
+            assert_eq!(new, old, "one that was elsewhere was touched");
+        }
+    }
+    let seen = lines(&cell, "web");
+    let warned = seen.iter().filter(|[what, ..]| what == "stop").count();
+    assert_eq!((warned, most_down(&seen, 6)), (2, 1), "{seen:#?}");
+    let events = cell.events("web").await;
+    assert_eq!(stops(&events, "drained"), 2, "{events:#?}");
+
+    cell.submit(&cell.job("late", 4, STAY)).await;
+    let late = cell.all_run("late").await;
+    assert!(!late.iter().any(here), "placed on a machine that drains: {late:#?}");
+    let empty = cell.machine(1).await.expect("it is known");
+    assert_eq!((empty.tasks, empty.draining), (0, true));
+    cell.stop_agent(1).await;
+    let removed = cell.client().remove_machine(&name(1), &Default::default()).await;
+    removed.expect("an empty machine can be removed");
+    cell.until("it is gone", async |cell| {
+        let page = cell.client().machines(&Default::default()).await.ok()?.value.items;
+        let names: Vec<_> = page.into_iter().map(|machine| machine.name).collect();
+        (names == [name(2), name(3)]).then_some(())
+    })
+    .await;
+    assert_eq!(cell.tasks("web").await, after);
+}
+
+/// Fills the cell: a task on each core. When told to leave it says so and, unless it is stubborn,
+/// takes its time to clean up and goes.
+const FILLER: &str = r#"
+    leave() {
+        echo "warned $CELL_JOB/$CELL_INDEX $(date +%s%3N)" >> "$SHARED/ledger"
+        test -e "$SHARED/stubborn" && return
+        sleep 1
+        echo "left $CELL_JOB/$CELL_INDEX $(date +%s%3N)" >> "$SHARED/ledger"
+        exit 0
+    }
+    trap leave TERM"#;
+const VITAL: &str = r#"
+    echo "start $CELL_JOB/$CELL_INDEX $(date +%s%3N)" >> "$SHARED/ledger""#;
+const NOTICE: u64 = 3000;
+
+/// One production task arrives on a full cell. What the ledger says then, and when it happened.
+async fn arrive(cell: &Machines, job: &str) -> (Vec<String>, Vec<String>) {
+    let mut vital = cell.job(job, 1, &format!("{VITAL}{STAY}"));
+    vital["priority"] = json!(200);
+    vital["task"]["limits"]["cpu"] = json!(1000);
+    cell.submit(&vital).await;
+    let placed = cell.all_run(job).await;
+    cell.pids(&placed).await;
+    let ledger = cell.read("ledger");
+    let order: Vec<&str> = ledger.lines().collect();
+    let what = |line: &&str| line.split(' ').next().unwrap_or_default().to_owned();
+    let when = |line: &&str| line.rsplit(' ').next().unwrap_or_default().to_owned();
+    (order.iter().map(what).collect(), order.iter().map(when).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn production_work_takes_the_place_of_batch_after_its_notice() {
+    let Some(cell) = Machines::lay().await else { return };
+    let cores = u32::try_from(CAPACITY.cpu / 1000 * 3).expect("a few");
+    let mut filler = cell.job("filler", cores, &format!("{FILLER}{STAY}"));
+    filler["task"]["limits"]["cpu"] = json!(1000);
+    filler["task"]["notice"] = json!(NOTICE);
+    cell.submit(&filler).await;
+    let full = cell.all_run("filler").await;
+    cell.pids(&full).await;
+
+    let (order, _) = arrive(&cell, "first").await;
+    assert_eq!(order, ["warned", "left", "start"], "{}", cell.read("ledger"));
+    std::fs::write(cell.shared("stubborn"), "").expect("a file");
+    let (order, when) = arrive(&cell, "second").await;
+    assert_eq!(order[3..], ["warned", "start"], "{}", cell.read("ledger"));
+    let millis = |at: usize| when[at].parse::<u64>().expect("milliseconds");
+    // The signal is sent a moment before the shell has heard it and asked for the time.
+    let waited = millis(4) - millis(3);
+    assert!(waited + 200 >= NOTICE, "killed after {waited} ms of a notice of {NOTICE} ms");
+
+    let left = cell.tasks("filler").await;
+    let running = left.iter().filter(|task| task.state == TaskState::Running).count();
+    let waiting: Vec<_> = left.iter().filter(|task| task.state == TaskState::Pending).collect();
+    assert_eq!((running, waiting.len()), (cores as usize - 2, 2), "{left:#?}");
+    let events = cell.events("filler").await;
+    assert_eq!(stops(&events, "preempted"), 2, "{events:#?}");
+    for task in waiting {
+        gone(cell.pid("filler", task.index, 1).await).await;
+    }
+}

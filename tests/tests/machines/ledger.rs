@@ -1,0 +1,44 @@
+//! What tasks say they did, in one file that all of them append to. One line is one write, so lines
+//! of different tasks do not mix, and stand in the order in which things happened, whatever the
+//! masters believe.
+
+use cellwright_tests::machines::Machines;
+use std::collections::BTreeSet;
+
+/// A task that takes down when it begins and when it is told to end.
+pub const KEEP: &str = r#"
+    trap 'echo "stop $CELL_JOB/$CELL_INDEX $VERSION" >> "$SHARED/ledger"; exit 0' TERM
+    echo "start $CELL_JOB/$CELL_INDEX $VERSION" >> "$SHARED/ledger""#;
+
+/// The lines about a job, as words: what, task, and what more it said.
+pub fn lines(cell: &Machines, job: &str) -> Vec<[String; 3]> {
+    let ledger = cell.read("ledger");
+    let all = ledger.lines().map(|line| {
+        let words: Vec<&str> = line.splitn(3, ' ').collect();
+        let [what, task, more] = words[..] else { panic!("{line:?} in the ledger") };
+        [what, task, more].map(str::to_owned)
+    });
+    all.filter(|[_, task, _]| task.split('/').next() == Some(job)).collect()
+}
+
+/// The most tasks of a job that were down at once after all had been up. No task of it was ever up
+/// twice at once.
+pub fn most_down(lines: &[[String; 3]], tasks: usize) -> usize {
+    let mut up = BTreeSet::new();
+    let (mut complete, mut most) = (false, 0);
+    for line in lines {
+        let [what, task, _] = line;
+        let changed = match what.as_str() {
+            "start" => up.insert(task),
+            "stop" => up.remove(task),
+            _ => continue,
+        };
+        assert!(changed, "{line:?} when up are {up:?}: {lines:#?}");
+        complete |= up.len() == tasks;
+        if complete {
+            most = most.max(tasks - up.len());
+        }
+    }
+    assert!(complete, "never all up: {lines:#?}");
+    most
+}

@@ -1,0 +1,94 @@
+//! A machine that is cut off and comes back, with the settings a cell has by default.
+
+use crate::ledger::lines;
+use cellwright_cell::machine::MachineStatus;
+use cellwright_cell::task::TaskState;
+use cellwright_tests::machines::{Machines, STAY, gone, is_alive, name, on};
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Within this time a task of a lost machine runs elsewhere.
+const REPLACED: Duration = Duration::from_secs(20);
+/// A silence of this length moves nothing.
+const BLIP: Duration = Duration::from_secs(5);
+
+/// Says that it lives, again and again.
+const BEATS: &str = r#"
+    while :; do
+        echo "beat $CELL_JOB/$CELL_INDEX $CELL_ATTEMPT" >> "$SHARED/ledger"; sleep 0.1
+    done"#;
+
+/// Rather on this machine.
+fn rather_on(machine: usize) -> Value {
+    let mut wish = on(machine);
+    wish[0]["strength"] = json!({ "soft": 100 });
+    wish
+}
+
+/// Waits until the masters and the machine's agent hear each other: a new task runs there.
+async fn answers(cell: &Machines, machine: usize, job: &str) {
+    let mut probe = cell.job(job, 1, "exit 0");
+    probe["constraints"] = on(machine);
+    cell.submit(&probe).await;
+    cell.all(job, |task| task.state.is_dead()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_machine_is_replaced_in_time_and_ends_what_is_elsewhere_when_it_is_back() {
+    let Some(cell) = Machines::lay().await else { return };
+    let mut single = cell.job("single", 1, BEATS);
+    single["at_most_one"] = json!(15_000);
+    let mut moves = cell.job("moves", 3, STAY);
+    for job in [&mut single, &mut moves] {
+        job["constraints"] = rather_on(1);
+        job["restart"] = json!({ "backoff": 1, "backoff_max": 1 });
+        cell.submit(job).await;
+    }
+    let one = cell.all_run("single").await;
+    let three = cell.all_run("moves").await;
+    assert!(one.iter().chain(&three).all(|task| task.machine == Some(name(1))), "{three:#?}");
+    let (one_pids, three_pids) = (cell.pids(&one).await, cell.pids(&three).await);
+
+    cell.cut(1);
+    sleep(BLIP).await;
+    cell.masters.hosts.heal();
+    answers(&cell, 1, "after-the-blip").await;
+    assert_eq!((cell.tasks("single").await, cell.tasks("moves").await), (one, three));
+    assert!(one_pids.iter().chain(&three_pids).all(|pid| is_alive(*pid)));
+
+    let cut = Instant::now();
+    cell.cut(1);
+    let elsewhere = |task: &cellwright_api::types::TaskView| {
+        task.state == TaskState::Running && task.machine != Some(name(1))
+    };
+    let moved = cell.all("moves", elsewhere).await;
+    let took = cut.elapsed();
+    println!("machine loss: replaced after {} ms", took.as_millis());
+    assert!(took <= REPLACED, "replaced after {took:?}");
+    // Nobody can have told the old ones.
+    assert!(three_pids.iter().all(|pid| is_alive(*pid)));
+    let single = cell.all("single", elsewhere).await;
+    println!("machine loss: the only one runs again after {} ms", cut.elapsed().as_millis());
+    cell.pids(&single).await;
+    assert!(!is_alive(one_pids[0]), "two of a job that must never have two");
+
+    cell.masters.hosts.heal();
+    for pid in three_pids {
+        gone(pid).await;
+    }
+    answers(&cell, 1, "after-the-loss").await;
+    let status = cell.machine(1).await.map(|machine| machine.status);
+    assert_eq!(status, Some(MachineStatus::Up));
+    assert_eq!((cell.tasks("single").await, cell.tasks("moves").await), (single, moved));
+    check_beats(&cell);
+}
+
+/// The attempts of the one that may be there once never beat in turns.
+fn check_beats(cell: &Machines) {
+    let beats = lines(cell, "single");
+    let attempts: Vec<u32> =
+        beats.iter().map(|[_, _, attempt]| attempt.parse().expect("a number")).collect();
+    assert!(attempts.is_sorted(), "two at once: {attempts:?}");
+    assert_eq!((attempts.first(), attempts.last()), (Some(&1), Some(&2)));
+}

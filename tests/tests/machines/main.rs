@@ -1,0 +1,14 @@
+//! Cells of real masters and three real machines, each in a network of its own, that run real
+//! programs: what a cell promises of tasks, seen from the tasks.
+//!
+//! One binary, for every test takes the same hosts and they must come one after another.
+
+mod agent;
+mod alloc;
+mod leaving;
+mod ledger;
+mod loss;
+mod names;
+mod output;
+mod service;
+mod tricks;
