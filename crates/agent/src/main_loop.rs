@@ -14,11 +14,12 @@ use crate::core::{self, Action, AllSeen, Attempt, End, Health, Phase, Seen, Told
 use crate::folder::{Folders, Ordered};
 use crate::health::{Patient, watch};
 use crate::link::{Line, Link};
-use crate::listen;
+use crate::listen::{self, Access, Desk, Door};
 use crate::machine::describe;
 use crate::orders::{Orders, Taken};
 use crate::ready::Preparer;
 use crate::record::{self, Keep, RecordError};
+use crate::session::{Doorman, Sessions};
 use crate::shim::protocol::{Cause, LAUNCH, Launch, Request, Status};
 use crate::shim::room::Room;
 use crate::usage::Sampler;
@@ -40,7 +41,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, SystemTime};
-use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -60,6 +60,8 @@ pub enum AgentError {
     Packages(#[from] PackageError),
     #[error("{what}: {why}")]
     Io { what: String, why: std::io::Error },
+    #[error("listen = {address}: {why}")]
+    Listen { address: std::net::SocketAddr, why: std::io::Error },
     #[error("another agent runs in {0}")]
     Occupied(String),
 }
@@ -111,7 +113,8 @@ pub struct Agent {
     news: Arc<Notify>,
     told: mpsc::UnboundedSender<(Attempt, Heard)>,
     tells: mpsc::UnboundedReceiver<(Attempt, Heard)>,
-    listener: Option<TcpListener>,
+    door: Option<Door>,
+    sessions: Sessions,
     /// Held as long as the agent runs.
     _lock: std::fs::File,
 }
@@ -159,7 +162,8 @@ impl Agent {
             news: Arc::new(Notify::new()),
             told,
             tells,
-            listener: None,
+            door: None,
+            sessions: Sessions::default(),
             _lock: lock,
         };
         agent.adopt(rebooted)?;
@@ -175,20 +179,40 @@ impl Agent {
         &self.machine
     }
 
-    /// Listens where the configuration says, and has the masters know where that is.
+    /// Listens where the configuration says, and has the masters know where that is. Nobody is
+    /// answered before the agent runs.
     ///
     /// # Errors
     /// When the address cannot be had.
-    pub async fn listen(&mut self) -> Result<(), AgentError> {
-        let Some(address) = self.config.listen else { return Ok(()) };
-        let io = |why| AgentError::Io { what: format!("listen on {address}"), why };
-        let (listener, found) = listen::open(address).await.map_err(io)?;
+    pub async fn listen(&mut self, access: Access, masters: &[String]) -> Result<(), AgentError> {
+        let Some(address) = self.config.listens_on() else { return Ok(()) };
+        let why = |why| AgentError::Listen { address, why };
+        let (door, mut found) = Door::open(address, access).await.map_err(why)?;
+        self.door = Some(door);
+        if found.ip().is_unspecified() {
+            let own = match (self.config.address, masters.first()) {
+                (Some(own), _) => Some(own),
+                (None, Some(master)) => listen::towards(master).await,
+                (None, None) => None,
+            };
+            let Some(own) = own else {
+                tracing::warn!("masters are not told where to dial this agent: set `address`");
+                return Ok(());
+            };
+            found.set_ip(own);
+        }
         if let Ok(name) = Token::new(ADDRESS_ATTRIBUTE) {
             let value = AttributeValue::Text(found.to_string());
             self.machine.attributes.insert(name, value);
         }
-        self.listener = Some(listener);
         Ok(())
+    }
+
+    fn desk(&self) -> Desk {
+        let (folders, sessions) = (self.folders.clone(), self.sessions.clone());
+        let program = self.preparer.shim.clone();
+        let doorman = Doorman { folders: folders.clone(), program, sessions };
+        Desk { folders, doorman }
     }
 
     /// Takes up what an earlier agent left.
@@ -265,8 +289,8 @@ impl Agent {
         self.settle();
         let mut helpers = JoinSet::new();
         helpers.spawn(link.run());
-        if let Some(listener) = self.listener.take() {
-            helpers.spawn(listen::serve(listener, self.folders.clone()));
+        if let Some(door) = self.door.take() {
+            helpers.spawn(door.serve(self.desk().router()));
         }
         let mut prune = tokio::time::interval(PRUNE);
         let mut look = tokio::time::interval(LOOK);
@@ -355,6 +379,7 @@ impl Agent {
                 local.requests = None;
                 local.group = None;
                 local.dismiss();
+                self.sessions.close(attempt);
                 if !local.ungiven.is_empty() {
                     self.say_ungiven();
                 }

@@ -25,15 +25,21 @@ pub enum Capability {
     DisableReclamation,
     /// Submit in the monitoring band.
     UseMonitoringBand,
+    /// Read what anybody's tasks wrote.
+    ReadOutput,
+    /// Run commands in anybody's tasks.
+    EnterTasks,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 5] = [
+    pub const ALL: [Capability; 7] = [
         Capability::AdministrateJobs,
         Capability::ManageMachines,
         Capability::ManageUsers,
         Capability::DisableReclamation,
         Capability::UseMonitoringBand,
+        Capability::ReadOutput,
+        Capability::EnterTasks,
     ];
 }
 

@@ -25,7 +25,7 @@ use tokio_rustls::TlsConnector;
 /// Largest answer that is read whole.
 const MAX_ANSWER: usize = 1 << 30;
 
-type Sender = SendRequest<Outgoing>;
+pub(super) type Sender = SendRequest<Outgoing>;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -111,17 +111,21 @@ impl Pool {
                 },
             }
         }
-        let dialled = timeout(self.connect_timeout, self.dial(address)).await;
-        let mut sender = match dialled {
-            Ok(result) => result.map_err(Fault::before)?,
-            Err(_) => return Err(Fault::before(format!("{address}: connecting took too long"))),
-        };
+        let mut sender = self.dial_in_time(address).await?;
         match sender.try_send_request(request).await {
             Ok(response) => Ok((response, sender)),
             Err(mut error) => {
                 let sent = error.take_message().is_none();
                 Err(Fault { sent, why: format!("{address}: {}", error.error()) })
             }
+        }
+    }
+
+    /// A new connection.
+    pub async fn dial_in_time(&self, address: &str) -> Result<Sender, Fault> {
+        match timeout(self.connect_timeout, self.dial(address)).await {
+            Ok(result) => result.map_err(Fault::before),
+            Err(_) => Err(Fault::before(format!("{address}: connecting took too long"))),
         }
     }
 
@@ -163,17 +167,17 @@ impl Pool {
     }
 }
 
-async fn handshake<S>(stream: S) -> hyper::Result<Sender>
+pub(super) async fn handshake<S>(stream: S) -> hyper::Result<Sender>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // Ends when the sender is dropped; its errors reach whoever waits for an answer.
-    tokio::spawn(connection);
+    tokio::spawn(connection.with_upgrades());
     Ok(sender)
 }
 
-fn request(address: &str, call: &Call) -> Result<Request<Outgoing>, String> {
+pub(super) fn request(address: &str, call: &Call) -> Result<Request<Outgoing>, String> {
     let mut request = Request::builder()
         .method(call.method.clone())
         .uri(&call.path)
@@ -195,7 +199,7 @@ pub(super) fn bare_address(address: &str) -> &str {
 }
 
 /// Host and port; the brackets of an IPv6 address are not part of the host.
-fn split(address: &str) -> Option<(&str, u16)> {
+pub(super) fn split(address: &str) -> Option<(&str, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
     (!host.is_empty()).then_some((host, port.parse().ok()?))

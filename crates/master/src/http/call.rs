@@ -2,6 +2,7 @@
 
 use super::{Api, let_out};
 use crate::handle::Caller;
+use crate::identity::listener::Proof;
 use crate::identity::provenance;
 use crate::replicated::View;
 use axum::body::Body;
@@ -18,6 +19,7 @@ use cellwright_cell::command::RequestId;
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::quota::Capability;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::upgrade::OnUpgrade;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -30,6 +32,10 @@ pub(super) struct Call {
     uri: Uri,
     query: BTreeMap<&'static str, String>,
     pub headers: HeaderMap,
+    /// By what right the caller asks, to be looked at again.
+    pub proof: Option<Proof>,
+    /// The connection itself, if it was asked for.
+    pub upgrade: Option<OnUpgrade>,
     /// Behind a lock because a body cannot be shared between threads, and calls are.
     body: Mutex<Option<Body>>,
 }
@@ -45,9 +51,12 @@ impl Call {
         let path = params.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
         let (mut parts, body) = request.into_parts();
         let caller = parts.extensions.remove::<Caller>();
+        let proof = parts.extensions.remove::<Proof>();
+        let upgrade = parts.extensions.remove::<OnUpgrade>();
         let (uri, headers) = (parts.uri, parts.headers);
         let query = BTreeMap::new();
-        Ok(Call { route, caller, path, uri, query, headers, body: Mutex::new(Some(body)) })
+        let body = Mutex::new(Some(body));
+        Ok(Call { route, caller, path, uri, query, headers, proof, upgrade, body })
     }
 
     /// Parameters and headers, against the table.
@@ -185,6 +194,11 @@ impl Call {
 }
 
 impl Api {
+    /// Whether the caller would still get in.
+    pub(super) fn still_admits(&self, call: &Call) -> bool {
+        call.proof.as_ref().is_none_or(Proof::stands) && self.admit(call).is_ok()
+    }
+
     /// Whether the caller gets in at all.
     pub(super) fn admit(&self, call: &Call) -> Result<(), ApiError> {
         if call.route.access == Access::Open {

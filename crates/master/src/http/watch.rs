@@ -20,20 +20,25 @@ use futures::stream;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// A sign of life when nothing happens, well below what proxies and our client take for death.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Events taken from the feed at a time.
 const TURN: usize = 512;
 /// Jobs sent at a time when all are sent.
 const JOBS: usize = 256;
 
 /// Text of one event on the stream.
-fn frame<T: Serialize>(out: &mut String, kind: &str, id: Option<Cursor>, data: &T) {
+pub(super) fn frame<T: Serialize>(
+    out: &mut String,
+    kind: &str,
+    id: Option<impl Display>,
+    data: &T,
+) {
     if let Some(id) = id {
         // Writing to a string cannot fail.
         let _ = writeln!(out, "id: {id}");
@@ -42,7 +47,7 @@ fn frame<T: Serialize>(out: &mut String, kind: &str, id: Option<Cursor>, data: &
     let _ = write!(out, "event: {kind}\ndata: {data}\n\n");
 }
 
-fn streaming(
+pub(super) fn streaming(
     chunks: impl futures::Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
 ) -> Response<Body> {
     let mut response = Response::new(Body::from_stream(chunks));
@@ -112,7 +117,7 @@ impl Api {
                 Turn::Idle => out.push_str(": still here\n\n"),
                 Turn::Events(records, gap) => {
                     if gap {
-                        frame(&mut out, "reset", None, &serde_json::json!({}));
+                        frame(&mut out, "reset", None::<Cursor>, &serde_json::json!({}));
                     }
                     for record in records {
                         let cursor = record.cursor;
@@ -182,7 +187,7 @@ impl JobWatch {
             let ids = (listing.next..stop).map(JobId);
             let jobs = ids.filter_map(|id| view::job(&listing.state, id));
             jobs.filter(|job| self.filter.wants(job)).for_each(|job| {
-                frame(&mut out, "job", None, &job);
+                frame(&mut out, "job", None::<Cursor>, &job);
             });
             listing.next = stop;
             if stop == end {
@@ -200,7 +205,7 @@ impl JobWatch {
                 let view = self.follower.api.handle.read();
                 self.follower.at = Cursor::after(view.index);
                 self.all = Some(Listing::of(view.state));
-                frame(&mut out, "reset", None, &serde_json::json!({}));
+                frame(&mut out, "reset", None::<Cursor>, &serde_json::json!({}));
                 Some(out)
             }
             Turn::Events(records, false) => {

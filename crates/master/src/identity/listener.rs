@@ -17,7 +17,7 @@ use crate::handle::Caller;
 use crate::http::error_response;
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, Response, header};
+use axum::http::{HeaderValue, Request, Response, header};
 use cellwright_api::enroll::{Holder, JOIN_PATH};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_cell::time::{Span, Time};
@@ -80,6 +80,25 @@ pub struct ConnInfo {
     pub holder: Option<Holder>,
     /// A plain `--dev` connection on loopback.
     pub open: bool,
+}
+
+/// Who asked and by what right, to be looked at again: what lasts longer than a request must end
+/// when a token is revoked. An extension of every request; shows nobody the secret it holds.
+#[derive(Clone)]
+pub struct Proof {
+    gate: Arc<dyn Gate>,
+    connection: Arc<ConnInfo>,
+    authorization: Option<HeaderValue>,
+    caller: Caller,
+}
+
+impl Proof {
+    /// Whether the same evidence still stands for the same caller.
+    #[must_use]
+    pub fn stands(&self) -> bool {
+        let shown = self.authorization.as_ref().map(HeaderValue::as_bytes);
+        self.gate.caller(&self.connection, shown).is_ok_and(|found| found == self.caller)
+    }
 }
 
 /// What the listener asks of the rest of the master.
@@ -258,7 +277,7 @@ impl House {
             answer(router.clone(), gate.clone(), info.clone(), request)
         });
         let builder = http(limits);
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         tokio::pin!(connection);
         // The receiver's guard must not live across an await; a lost sender also means the end.
         let stop = async { stopped.wait_for(|stopped| *stopped).await.map(|_guard| ()) };
@@ -316,10 +335,13 @@ async fn answer(
         gate.refused(&info, request.method().as_str(), request.uri().path(), error.code.as_str());
         return Ok(error_response(&error));
     }
-    let authorization = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
-    match gate.caller(&info, authorization) {
+    let authorization = request.headers().get(header::AUTHORIZATION).cloned();
+    match gate.caller(&info, authorization.as_ref().map(HeaderValue::as_bytes)) {
         Ok(caller) => {
+            let (gate, connection) = (gate.clone(), info.clone());
+            let proof = Proof { gate, connection, authorization, caller: caller.clone() };
             request.extensions_mut().insert(caller);
+            request.extensions_mut().insert(proof);
         }
         Err(_) if gate.is_public(request.uri().path()) => {}
         Err(why) => {
