@@ -68,7 +68,7 @@ impl Client {
                     return taken.unwrap_or_else(|_| Err(ClientError::Unknown(late())));
                 }
                 Err(fault) => {
-                    address = self.shun(&address);
+                    address = self.shun(&address, &address);
                     last = fault;
                 }
             }

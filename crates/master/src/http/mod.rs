@@ -18,6 +18,7 @@ mod cluster;
 mod exec;
 mod explain;
 pub mod files;
+mod holders;
 mod jobs;
 mod limits;
 mod list;
