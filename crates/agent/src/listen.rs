@@ -111,8 +111,26 @@ impl Door {
     }
 }
 
-/// The address of this machine that a master would dial: the one by which it is reached.
-pub async fn towards(master: &str) -> Option<IpAddr> {
+/// Where others dial an agent that listens on `bound`: there, or, where that is every address of the
+/// machine, at the one it was given, or at the one by which it would go to the masters.
+pub async fn as_dialled(
+    bound: SocketAddr,
+    given: Option<IpAddr>,
+    masters: &[String],
+) -> Option<SocketAddr> {
+    let own = match (bound.ip().is_unspecified(), given, masters.first()) {
+        (false, _, _) => Some(bound.ip()),
+        (true, Some(given), _) => Some(given),
+        (true, None, Some(master)) => towards(master).await,
+        (true, None, None) => None,
+    };
+    if own.is_none() {
+        tracing::warn!("masters are not told where to dial this agent: set `address`");
+    }
+    own.map(|own| SocketAddr::new(own, bound.port()))
+}
+
+async fn towards(master: &str) -> Option<IpAddr> {
     for own in [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
         let Ok(socket) = UdpSocket::bind((own, 0)).await else { continue };
         // Nothing is sent: this only asks which way it would go.
@@ -332,5 +350,18 @@ mod tests {
         }
         assert!(Guest::Agent.may(&package) && !Guest::Master.may(&package));
         assert!(!Guest::Agent.may(&format!("{PACKAGE_PATH}x/ab")));
+    }
+
+    #[tokio::test]
+    async fn an_agent_on_all_addresses_says_which_one_to_dial() {
+        let masters = ["127.0.0.1:7070".to_owned()];
+        let dialled = async |bound: &str, given: Option<&str>| {
+            let given = given.map(|text| text.parse().unwrap());
+            let found = as_dialled(bound.parse().unwrap(), given, &masters).await;
+            found.unwrap().to_string()
+        };
+        assert_eq!(dialled("10.0.0.7:5", Some("10.0.0.8")).await, "10.0.0.7:5");
+        assert_eq!(dialled("0.0.0.0:5", Some("10.0.0.8")).await, "10.0.0.8:5");
+        assert_eq!(dialled("0.0.0.0:5", None).await, "127.0.0.1:5");
     }
 }

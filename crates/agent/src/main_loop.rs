@@ -187,21 +187,10 @@ impl Agent {
     pub async fn listen(&mut self, access: Access, masters: &[String]) -> Result<(), AgentError> {
         let Some(address) = self.config.listens_on() else { return Ok(()) };
         let why = |why| AgentError::Listen { address, why };
-        let (door, mut found) = Door::open(address, access).await.map_err(why)?;
+        let (door, found) = Door::open(address, access).await.map_err(why)?;
         self.door = Some(door);
-        if found.ip().is_unspecified() {
-            let own = match (self.config.address, masters.first()) {
-                (Some(own), _) => Some(own),
-                (None, Some(master)) => listen::towards(master).await,
-                (None, None) => None,
-            };
-            let Some(own) = own else {
-                tracing::warn!("masters are not told where to dial this agent: set `address`");
-                return Ok(());
-            };
-            found.set_ip(own);
-        }
-        if let Ok(name) = Token::new(ADDRESS_ATTRIBUTE) {
+        let found = listen::as_dialled(found, self.config.address, masters).await;
+        if let (Some(found), Ok(name)) = (found, Token::new(ADDRESS_ATTRIBUTE)) {
             let value = AttributeValue::Text(found.to_string());
             self.machine.attributes.insert(name, value);
         }

@@ -107,7 +107,8 @@ impl Raw {
         let before = tcgetattr(io::stdin())?;
         let mut raw = before.clone();
         raw.make_raw();
-        tcsetattr(io::stdin(), OptionalActions::Flush, &raw)?;
+        // What was typed ahead is for the command.
+        tcsetattr(io::stdin(), OptionalActions::Drain, &raw)?;
         Ok(Raw(before))
     }
 }

@@ -137,7 +137,7 @@ impl Walled {
     /// Where the agent says it is dialled.
     fn agent_address(&self) -> String {
         let machines = json(&[&self.args("admin")[..], &["machine", "ls", "-o", "json"]].concat());
-        machines[0]["spec"]["attributes"][ADDRESS_ATTRIBUTE].as_str().unwrap().to_owned()
+        machines[0]["spec"]["attributes"][ADDRESS_ATTRIBUTE]["text"].as_str().unwrap().to_owned()
     }
 
     /// Lines of the audit log, each as one text.
@@ -284,7 +284,7 @@ fn no_web_page_drives_an_open_cell() {
     submit(&folder, &address, "web", 1, "echo secret; exec sleep 1000", "{}");
     wait(&address, "web", runs(1));
     let machines = support::json(&["--master", &address, "machine", "ls", "-o", "json"]);
-    let agent = machines[0]["spec"]["attributes"][ADDRESS_ATTRIBUTE].as_str().unwrap();
+    let agent = machines[0]["spec"]["attributes"][ADDRESS_ATTRIBUTE]["text"].as_str().unwrap();
     let ask = |to: &str, line: &str, headers: &str| {
         let mut stream = TcpStream::connect(to).unwrap();
         let head = format!("{line} HTTP/1.1\r\n{headers}connection: close\r\n\r\n");

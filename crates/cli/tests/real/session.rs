@@ -85,8 +85,10 @@ fn a_terminal_in_a_task_has_its_size_its_keys_and_its_exit_code() {
     let folder = Folder::new();
     let (running, address) = dev(&folder);
     waiting(&folder, &address);
-    let args = ["--master", &address, "exec", "-t", "dev/web/0", "--", "sh", "-i"];
+    let args = ["--master", &address, "exec", "-t", "dev/web/0", "--"];
+    let args = [&args[..], &["sh", "-c", "echo ready; exec sh -i"]].concat();
     let mut screen = Screen::open((33, 99), &args);
+    screen.shows("ready");
     screen.types("echo \"<$(stty size) $TERM $CELL_JOB>\"\r");
     screen.shows("<33 99 vt220 web>");
     resize(&screen.own, (40, 120));
@@ -203,8 +205,11 @@ fn an_agent_that_dies_ends_sessions_and_not_tasks() {
     session.hear("error:");
     assert!(is_alive(tasks[0]));
     let agent = apart.agent();
-    let output = cell(&[&exec[..], &["echo", "again"]].concat());
-    assert_eq!(text(&output.stdout), "again\n", "{}", text(&output.stderr));
+    // The masters hear of the new agent's port with its first report.
+    let begun = Instant::now();
+    while text(&cell(&[&exec[..], &["echo", "again"]].concat()).stdout) != "again\n" {
+        assert!(begun.elapsed() < PATIENCE, "no session with the next agent");
+    }
     said(&["--master", &apart.address, "job", "stop", "dev/waits"]);
     wait_gone(tasks[0]);
     agent.stop();

@@ -120,10 +120,6 @@ impl Running {
         address.to_owned()
     }
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// As a power cut would.
     pub fn kill(mut self) {
         self.child.kill().expect("it can be killed");

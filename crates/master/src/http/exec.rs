@@ -18,7 +18,7 @@ use cellwright_cell::task::TaskState;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use std::time::Duration;
-use tokio::io::copy_bidirectional_with_sizes;
+use tokio::io::{AsyncWriteExt, copy_bidirectional_with_sizes};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
@@ -26,6 +26,8 @@ use tokio::time::timeout;
 const BEGIN: Duration = Duration::from_secs(20);
 /// Bytes held in each direction.
 const BUFFER: usize = 64 << 10;
+/// How long saying so may take.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// A token's own end is no change of the cell: it is looked for this often.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -88,23 +90,27 @@ impl Api {
         // Whoever asked and went away has nothing to be told.
         let Ok(near) = near.await else { return };
         let mut near = TokioIo::new(near);
-        let mut changed = self.handle.changed();
         let carried = copy_bidirectional_with_sizes(&mut near, &mut far, BUFFER, BUFFER);
-        tokio::pin!(carried);
+        tokio::select! {
+            _ = carried => {}
+            () = self.right_is_lost(&call) => {
+                // A caller that is there is told so by the end; one that is not need not be.
+                let _ = timeout(FAREWELL, near.shutdown()).await;
+            }
+        }
+    }
+
+    /// Done when the caller may no longer, or this master ends.
+    async fn right_is_lost(&self, call: &Call) {
+        let mut changed = self.handle.changed();
         loop {
             changed.mark_unchanged();
-            if !self.still_admits(&call) {
+            if !self.still_admits(call) {
                 tracing::info!(path = call.path(), "a session ended with its caller's right to it");
                 return;
             }
-            tokio::select! {
-                _ = &mut carried => return,
-                looked = timeout(LOOK, changed.changed()) => {
-                    // The master ends.
-                    if let Ok(Err(_)) = looked {
-                        return;
-                    }
-                }
+            if let Ok(Err(_)) = timeout(LOOK, changed.changed()).await {
+                return;
             }
         }
     }

@@ -72,7 +72,7 @@ async fn running(address: Option<&str>) -> Cell {
     cell.must("PUT /v1/users/ubar/quota/batch", quota).await;
     let mut spec = machine("m1");
     if let Some(address) = address {
-        spec["attributes"] = json!({ ADDRESS_ATTRIBUTE: address });
+        spec["attributes"] = json!({ ADDRESS_ATTRIBUTE: { "text": address } });
     }
     cell.must("POST /v1/machines", spec).await;
     cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": job("jfoo", 1) })).await;

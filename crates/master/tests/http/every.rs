@@ -349,7 +349,7 @@ async fn furnished() -> (Walk, String) {
     let quota = json!({ "amount": { "cpu": 1000, "ram": 1000 } });
     cell.must("PUT /v1/users/root/quota/batch", quota).await;
     let mut reached = machine("m1");
-    reached["attributes"] = json!({ ADDRESS_ATTRIBUTE: crate::agent::stub().await });
+    reached["attributes"] = json!({ ADDRESS_ATTRIBUTE: { "text": crate::agent::stub().await } });
     cell.must("POST /v1/machines", reached).await;
     let root = user("root");
     cell.must("POST /v1/jobs", json!({ "owner": "root", "spec": job("jrun", 1) })).await;
