@@ -6,6 +6,7 @@
 #![expect(clippy::disallowed_types, reason = "certificates carry the time of day")]
 
 use crate::listen::Access;
+use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::{Client, ClientError, Settings};
 use cellwright_api::context::{Context, ContextError, Contexts};
 use cellwright_api::enroll::{EnrollError, Holder, NewKey, RENEW_PATH, RenewAnswer, RenewRequest};
@@ -104,7 +105,9 @@ impl Identity {
         let authority = self.context.authority.as_ref().ok_or_else(incomplete)?;
         let config = tls::server_for_parts(authority, self.shown.clone())?;
         let cell = self.holder.identity.cell.clone();
-        Ok(Access::Parts { cell, config: Arc::new(config) })
+        let (authority, shown) = (authority.clone(), self.shown.clone());
+        let dialler = AgentDialler::identified(cell.clone(), authority, shown);
+        Ok(Access::Parts { cell, config: Arc::new(config), dialler })
     }
 
     /// Gets the next certificate, writes it down and shows it.

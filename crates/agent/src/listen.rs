@@ -3,11 +3,11 @@
 //! shows another, or none, is refused. Whether a person may read or enter a task is for the masters
 //! to say.
 //!
-//! In an open cell there are no certificates: there the agent listens on loopback only, to everybody
-//! on the machine, as the open master does, but to no web page.
+//! In an open cell there are no certificates: there the agent listens on loopback only, to
+//! everybody on the machine, as the open master does, but to no web page.
 //!
-//! Rejected: having masters reach agents through the connections that agents hold to them. It spares
-//! machines an open port, and puts every byte of output and packages into the path of heartbeats.
+//! Rejected: having masters reach agents through the connections that agents hold to them. It
+//! spares machines an open port, and puts every byte of output and packages in the way of polls.
 
 use crate::folder::Folders;
 use crate::identity::wall;
@@ -19,6 +19,7 @@ use axum::http::{HeaderValue, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::parts::PACKAGE_PATH;
 use cellwright_api::enroll::Holder;
 use cellwright_api::error::{ApiError, Code};
@@ -27,6 +28,7 @@ use cellwright_api::output::{OUTPUT_PATH, OutputPiece, OutputQuery};
 use cellwright_api::spiffe::Part;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Time;
+use cellwright_package::Cache;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -64,7 +66,18 @@ pub enum Access {
     /// Everybody on this machine.
     Open,
     /// Masters and agents of the cell.
-    Parts { cell: Name, config: Arc<ServerConfig> },
+    Parts { cell: Name, config: Arc<ServerConfig>, dialler: AgentDialler },
+}
+
+impl Access {
+    /// How this agent dials others.
+    #[must_use]
+    pub fn dialler(&self) -> AgentDialler {
+        match self {
+            Access::Open => AgentDialler::plain(),
+            Access::Parts { dialler, .. } => dialler.clone(),
+        }
+    }
 }
 
 pub struct Door {
@@ -111,8 +124,8 @@ impl Door {
     }
 }
 
-/// Where others dial an agent that listens on `bound`: there, or, where that is every address of the
-/// machine, at the one it was given, or at the one by which it would go to the masters.
+/// Where others dial an agent that listens on `bound`: there, or, where that is every address of
+/// the machine, at the one it was given, or at the one by which it would go to the masters.
 pub async fn as_dialled(
     bound: SocketAddr,
     given: Option<IpAddr>,
@@ -146,14 +159,17 @@ async fn towards(master: &str) -> Option<IpAddr> {
 pub struct Desk {
     pub folders: Folders,
     pub doorman: Doorman,
+    pub packages: Cache,
 }
 
 impl Desk {
     pub fn router(self) -> Router {
+        let packages = cellwright_package::http::router(self.packages.clone());
         Router::new()
             .route(&format!("{OUTPUT_PATH}/{{user}}/{{job}}/{{index}}"), get(output))
             .route(&format!("{EXEC_PATH}/{{user}}/{{job}}/{{index}}"), post(exec))
             .with_state(self)
+            .merge(packages)
     }
 }
 
@@ -188,7 +204,7 @@ impl Host {
     async fn host(self, stream: TcpStream) {
         // Small answers must not wait for more to send. Failing only costs time.
         let _ = stream.set_nodelay(true);
-        let Access::Parts { cell, config } = &self.access else {
+        let Access::Parts { cell, config, .. } = &self.access else {
             return converse(stream, self.router, Guest::Anybody, Time::NEVER).await;
         };
         let accepted = timeout(PATIENCE, TlsAcceptor::from(config.clone()).accept(stream)).await;

@@ -25,6 +25,7 @@ use crate::shim::room::Room;
 use crate::usage::Sampler;
 use crate::watch::{Readings, Watched};
 use cellwright_api::client::Client;
+use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::internal::{AgentOrders, AgentReport, PROTOCOL};
 use cellwright_api::output::ADDRESS_ATTRIBUTE;
 use cellwright_cell::constraint::AttributeValue;
@@ -114,6 +115,8 @@ pub struct Agent {
     told: mpsc::UnboundedSender<(Attempt, Heard)>,
     tells: mpsc::UnboundedReceiver<(Attempt, Heard)>,
     door: Option<Door>,
+    /// How other agents are dialled.
+    dialler: AgentDialler,
     sessions: Sessions,
     /// Held as long as the agent runs.
     _lock: std::fs::File,
@@ -163,6 +166,7 @@ impl Agent {
             told,
             tells,
             door: None,
+            dialler: AgentDialler::plain(),
             sessions: Sessions::default(),
             _lock: lock,
         };
@@ -185,6 +189,7 @@ impl Agent {
     /// # Errors
     /// When the address cannot be had.
     pub async fn listen(&mut self, access: Access, masters: &[String]) -> Result<(), AgentError> {
+        self.dialler = access.dialler();
         let Some(address) = self.config.listens_on() else { return Ok(()) };
         let why = |why| AgentError::Listen { address, why };
         let (door, found) = Door::open(address, access).await.map_err(why)?;
@@ -201,7 +206,7 @@ impl Agent {
         let (folders, sessions) = (self.folders.clone(), self.sessions.clone());
         let program = self.preparer.shim.clone();
         let doorman = Doorman { folders: folders.clone(), program, sessions };
-        Desk { folders, doorman }
+        Desk { folders, doorman, packages: self.preparer.packages.cache().clone() }
     }
 
     /// Takes up what an earlier agent left.
@@ -273,7 +278,8 @@ impl Agent {
         stop: impl Future<Output = Farewell>,
     ) {
         let (line, mut lines) = mpsc::unbounded_channel();
-        self.preparer.packages.reach(&client, &masters);
+        let own = self.machine.name.clone();
+        self.preparer.packages.reach(&client, &masters, self.dialler.clone(), own);
         let link = Link { client, masters, line, news: self.news.clone() };
         self.settle();
         let mut helpers = JoinSet::new();

@@ -96,7 +96,7 @@ codes! {
     Overloaded = ("overloaded", 429, "send again after retry_after_ms");
     Internal = ("internal", 500, "this is a bug; the master's log says more");
     /// The agent of the machine cannot be asked.
-    AgentSilent = ("agent-silent", 502, "see whether its agent runs and can be reached at `listen`");
+    AgentSilent = ("agent-silent", 502, "see whether its agent runs and can be reached");
     NoLeader = ("no-leader", 503, "an election is under way; send again after retry_after_ms");
     NoQuorum = ("no-quorum", 503, "too few replicas answer; check them");
     ShuttingDown = ("shutting-down", 503, "send the request to another replica");

@@ -261,9 +261,9 @@ async fn pump(
 ) {
     let mut buffer = vec![0; PIECE];
     loop {
-        let over = *is_over.borrow_and_update();
+        let patience = if *is_over.borrow_and_update() { DRAIN } else { Duration::MAX };
         let read = tokio::select! {
-            read = timeout(if over { DRAIN } else { Duration::MAX }, output.read(&mut buffer)) => read,
+            read = timeout(patience, output.read(&mut buffer)) => read,
             Ok(()) = is_over.changed() => continue,
         };
         let Ok(Ok(count @ 1..)) = read else { return };

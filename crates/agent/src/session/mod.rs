@@ -159,7 +159,8 @@ impl Doorman {
             terminal: terminal.is_some(),
             term: query.term.as_deref(),
         };
-        let entry = enter(&asked).map_err(|error| ApiError::new(Code::WrongState, error.to_string()))?;
+        let entry =
+            enter(&asked).map_err(|error| ApiError::new(Code::WrongState, error.to_string()))?;
         let (line, helper) = self.start(&Told { entry, terminal }).await.map_err(|e| failed(&e))?;
         Ok(Begun { seat, line, helper })
     }

@@ -78,7 +78,7 @@ impl Walled {
         let file = self.folder.path(&format!("{machine}.toml"));
         said(&["agent", "join", &token, "--master", &self.address, "--config", &file]);
         let data = self.folder.path(machine);
-        let more = format!("data_dir = {data:?}\nlisten = \"127.0.0.1:0\"\n");
+        let more = format!("data_dir = {data:?}\nlisten = \"127.0.0.1:0\"\ndriver = \"process\"\n");
         let config = fs::read_to_string(&file).unwrap() + &more;
         fs::write(&file, config).unwrap();
         let agent = Running::start(&["agent", "start", "--config", &file]);
@@ -98,7 +98,7 @@ impl Walled {
     /// Submits a job of one shell script and waits until it runs.
     pub fn run(&self, who: &str, job: &str, script: &str) {
         let spec = serde_json::json!({ "name": job, "priority": 100, "task": {
-            "limits": { "cpu": 10, "ram": 1 << 20 }, "command": ["sh", "-c", script],
+            "limits": { "cpu": 10, "ram": 64 << 20 }, "command": ["sh", "-c", script],
             "env": { "SHARED": self.folder.path("") },
         }});
         let file = self.folder.path(&format!("{job}.json"));

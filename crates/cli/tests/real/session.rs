@@ -17,9 +17,13 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
-/// A job whose one task waits.
+/// A job whose one task waits, with room for what is run beside it.
 fn waiting(folder: &Folder, address: &str) {
-    submit(folder, address, "web", 1, "exec sleep 1000", r#"{ "restart": { "backoff": 1 } }"#);
+    let more = serde_json::json!({ "restart": { "backoff": 1 }, "task": {
+        "limits": { "cpu": 1000, "ram": 128 << 20 }, "command": ["sleep", "1000"],
+        "env": { "SHARED": folder.path("") },
+    }});
+    submit(folder, address, "web", 1, "", &more.to_string());
     wait(address, "web", runs(1));
 }
 

@@ -6,11 +6,15 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use cellwright_api::client::parts::HoldersRequest;
+use cellwright_api::error::Code;
 use cellwright_api::exec::{EXEC_PATH, EXEC_PROTOCOL};
 use cellwright_api::output::{ADDRESS_ATTRIBUTE, OUTPUT_PATH, OutputPiece, OutputQuery};
 use cellwright_cell::command::{Command, Observed, TaskReport};
 use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::name::{Name, Token};
 use cellwright_cell::plan::{Assignment, Group, Plan};
+use cellwright_cell::spec::PackageRef;
 use cellwright_master::handle::Caller;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -143,4 +147,37 @@ async fn a_session_takes_a_command_and_a_connection() {
         assert_eq!(got.code(), "bad-parameter", "{query}: {}", got.text);
         assert_eq!(got.body["details"]["parameter"], parameter, "{}", got.text);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_is_told_who_else_has_a_package_and_who_is_about_to() {
+    let address = stub().await;
+    let cell = running(Some(&address)).await;
+    run_first_task(&cell).await;
+    let digest = Token::new(&"ab".repeat(32)).unwrap();
+    let ask = async |machine: &str, task: Option<TaskId>| {
+        let machine = Name::new(machine).unwrap();
+        let client = cell.client(Some(&Caller::Agent(machine.clone())));
+        let request = HoldersRequest { machine, digest: digest.clone(), task };
+        let holders = within(client.holders(&request)).await.unwrap();
+        let shown = holders.iter().map(|holder| format!("{} {}", holder.machine, holder.address));
+        shown.collect::<Vec<String>>()
+    };
+    let nobody: Vec<String> = Vec::new();
+    let first = vec![format!("m1 {address}")];
+    assert_eq!(ask("m2", None).await, nobody);
+    assert_eq!(ask("m2", Some(TaskId(0))).await, first, "a task of the same job is there");
+    assert_eq!(ask("m1", Some(TaskId(0))).await, nobody, "nobody fetches from itself");
+    let bytes = 7;
+    let name = Token::new("server").unwrap();
+    let packages = [PackageRef { name, digest: digest.clone(), bytes }].into();
+    say(&cell, Command::SetMachinePackages { machine: MachineId(0), packages }).await;
+    assert_eq!(ask("m2", None).await, first);
+    say(&cell, Command::MachineDown { machine: MachineId(0) }).await;
+    assert_eq!(ask("m2", None).await, nobody, "it does not answer");
+    let client = cell.client(Some(&Caller::Agent(Name::new("m3").unwrap())));
+    let machine = Name::new("m2").unwrap();
+    let request = HoldersRequest { machine, digest, task: None };
+    let error = within(client.holders(&request)).await.unwrap_err();
+    assert_eq!(error.code(), Some(Code::NotAllowed), "{error}");
 }

@@ -2,9 +2,10 @@
 //!
 //! With a head that somebody vouches for, every chunk is checked when it arrives, from whomever; a
 //! source that gave a wrong one is not asked again. Other machines are asked before masters, who
-//! have better things to do: once a machine helps, a master is asked only for what none of them has.
-//! A machine that lacks a chunk may be fetching the package too, and is asked again later. Near the end, idle sources are asked for chunks that are late elsewhere,
-//! so that one slow machine does not hold up the rest.
+//! have better things to do: once a machine helps, a master is asked only for what none of them
+//! has. A machine that lacks a chunk may be fetching the package too, and is asked again later.
+//! Near the end, idle machines are asked for chunks that are late elsewhere, so that one slow
+//! machine does not hold up the rest.
 //!
 //! Without such a head (no master answers) one machine at a time is taken at its word for all of
 //! it, and the digest of the whole decides.
