@@ -4,6 +4,7 @@
 use super::agent::{
     Apart, dev, first_line, is_alive, kill, make_fifo, runs, submit, wait, wait_gone,
 };
+use super::contain::can;
 use super::reach::Walled;
 use crate::support::{Folder, PATIENCE, Running, cell, command, said, text};
 use hyper::Method;
@@ -282,5 +283,31 @@ fn a_task_has_so_many_sessions_and_no_more() {
     while !cell(&[&exec[..], &["true"]].concat()).status.success() {
         assert!(begun.elapsed() < PATIENCE, "seats are not given back");
     }
+    running.stop();
+}
+
+#[test]
+fn a_container_is_entered_where_its_task_is() {
+    if !can("a_container_is_entered_where_its_task_is") {
+        return;
+    }
+    let folder = Folder::new();
+    let data = folder.path("data");
+    let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--driver", "container"];
+    let running = Running::start(&args);
+    let address = running.address();
+    waiting(&folder, &address);
+    let exec = ["--master", &address, "exec", "dev/web/0", "--", "sh", "-c"];
+    let inside = "pwd; id -u; echo $CELL_JOB; cat /proc/1/comm; exit 7";
+    let output = cell(&[&exec[..], &[inside]].concat());
+    assert_eq!(text(&output.stdout), "/work\n65534\nweb\nsleep\n", "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(7));
+    let exec = ["--master", &address, "exec", "-t", "dev/web/0", "--", "sh", "-c"];
+    let asks = "stty size; echo ready; read word; echo \"<$word $TERM>\"; exit 4";
+    let mut screen = Screen::open((33, 99), &[&exec[..], &[asks]].concat());
+    screen.shows("ready");
+    screen.types("hello\r");
+    screen.shows("<hello vt220>");
+    assert_eq!(screen.child.wait().unwrap().code(), Some(4));
     running.stop();
 }
