@@ -3,6 +3,7 @@
 //! refused.
 
 use crate::folder::Keeping;
+use crate::listen::PORT;
 use crate::shim::protocol::LogSettings;
 use cellwright_cell::constraint::Attributes;
 use cellwright_cell::label::Labels;
@@ -12,7 +13,7 @@ use cellwright_cell::named::NamedAmount;
 use cellwright_cell::resource::Resources;
 use serde::Deserialize;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -39,8 +40,10 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The file with masters, authority, certificate and key, as `cell agent join` writes it.
     pub identity: Option<PathBuf>,
-    /// Where people on this machine can ask for the output of tasks. Left out: nowhere.
-    pub listen: Option<SocketAddr>,
+    /// Where masters and other agents dial this one. Left out: port 7071 of `address`, or of all
+    /// addresses when there is none; some port of loopback in a cell without identities.
+    #[serde(default)]
+    pub listen: Listen,
     /// Where tasks here are reached from other machines. Left out: they have no names.
     pub address: Option<IpAddr>,
     /// How tasks are run. Left out: in containers where they work, else as plain processes.
@@ -83,6 +86,28 @@ pub enum DriverChoice {
     Auto,
     Container,
     Process,
+}
+
+/// Where an agent can be dialled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Listen {
+    #[default]
+    Usual,
+    Nowhere,
+    At(SocketAddr),
+}
+
+impl TryFrom<String> for Listen {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Listen, String> {
+        match text.parse() {
+            _ if text == "off" => Ok(Listen::Nowhere),
+            Ok(address) => Ok(Listen::At(address)),
+            Err(_) => Err(format!("listen: {text:?}; allowed: ADDRESS:PORT, or off")),
+        }
+    }
 }
 
 /// How much of a task's output is kept, of each of its two streams.
@@ -155,11 +180,15 @@ impl Config {
                 allowed: "absolute paths".into(),
             });
         }
-        if let Some(address) = config.listen.filter(|address| !address.ip().is_loopback()) {
+        if let (Listen::At(address), None) = (config.listen, &config.identity)
+            && !address.ip().is_loopback()
+        {
             return Err(ConfigError::Field {
                 field: "listen".into(),
                 value: address.to_string(),
-                allowed: "a loopback address: whoever reaches it may read".into(),
+                allowed: "a loopback address: without `identity`, whoever reaches it may read and \
+                          run commands"
+                    .into(),
             });
         }
         Ok(config)
@@ -199,8 +228,9 @@ impl Config {
              # labels = {{ tier = \"front\" }}\n\
              # attributes = {{ ssd = {{ integer = 1 }} }}\n\
              \n\
-             # Where people on this machine can ask for the output of tasks (`cell logs`).\n\
-             # listen = \"127.0.0.1:7071\"\n\
+             # Where masters and other agents dial this one (`cell logs`, `cell exec`, packages):\n\
+             # ADDRESS:PORT, or off. Left out: port 7071 of `address`, or of all addresses.\n\
+             # listen = \"0.0.0.0:7071\"\n\
              \n\
              # Kept for the system, of what the machine has; left out, a little of each.\n\
              # reserve = {{ cpu = 100, ram = 268435456, disk = 0 }}\n\
@@ -224,6 +254,20 @@ impl Config {
             text(&identity.display().to_string()),
             text(&default_data().display().to_string()),
         )
+    }
+
+    /// The address to listen on, if any.
+    #[must_use]
+    pub fn listens_on(&self) -> Option<SocketAddr> {
+        match (self.listen, &self.identity) {
+            (Listen::Nowhere, _) => None,
+            (Listen::At(address), _) => Some(address),
+            (Listen::Usual, None) => Some((Ipv4Addr::LOCALHOST, 0).into()),
+            (Listen::Usual, Some(_)) => {
+                let all = Ipv4Addr::UNSPECIFIED.into();
+                Some((self.address.unwrap_or(all), PORT).into())
+            }
+        }
     }
 
     #[must_use]
@@ -276,7 +320,22 @@ mod tests {
         check("listen = \"10.0.0.1:80\"", "listen: 10.0.0.1:80; allowed: a loopback address");
         check("driver = \"chroot\"", "chroot");
         check("volumes = [\"srv\"]", "volumes: srv; allowed: absolute paths");
+        check("listen = \"here\"", "listen: \"here\"; allowed: ADDRESS:PORT, or off");
         check("logs = { files = 0 }", "logs.files: 0; allowed: 1 or more");
         check("logs = { file_bytes = 9 }", "logs.file_bytes: 9; allowed: 4096 or more");
+    }
+
+    #[test]
+    fn an_agent_is_dialled_where_its_configuration_lets_it() {
+        let on = |text: &str| {
+            let address = Config::parse(text).unwrap().listens_on();
+            address.map(|address| address.to_string())
+        };
+        let with = |text: &str| format!("identity = \"/x\"\n{text}");
+        assert_eq!(on("").as_deref(), Some("127.0.0.1:0"));
+        assert_eq!(on(&with("")).as_deref(), Some("0.0.0.0:7071"));
+        assert_eq!(on(&with("address = \"10.0.0.7\"")).as_deref(), Some("10.0.0.7:7071"));
+        assert_eq!(on(&with("listen = \"10.0.0.7:80\"")).as_deref(), Some("10.0.0.7:80"));
+        assert_eq!(on(&with("listen = \"off\"")), None);
     }
 }

@@ -5,6 +5,8 @@
 
 #![expect(clippy::disallowed_types, reason = "certificates carry the time of day")]
 
+use crate::listen::Access;
+use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::{Client, ClientError, Settings};
 use cellwright_api::context::{Context, ContextError, Contexts};
 use cellwright_api::enroll::{EnrollError, Holder, NewKey, RENEW_PATH, RenewAnswer, RenewRequest};
@@ -94,6 +96,20 @@ impl Identity {
         Ok(Client::new(Settings { tls: Some(Arc::new(tls)), ..settings })?)
     }
 
+    /// Who may dial this machine, and what it shows them.
+    ///
+    /// # Errors
+    /// When the authority's certificate is of no use.
+    pub fn access(&self) -> Result<Access, IdentityError> {
+        let incomplete = || IdentityError::Incomplete(self.path.display().to_string());
+        let authority = self.context.authority.as_ref().ok_or_else(incomplete)?;
+        let config = tls::server_for_parts(authority, self.shown.clone())?;
+        let cell = self.holder.identity.cell.clone();
+        let (authority, shown) = (authority.clone(), self.shown.clone());
+        let dialler = AgentDialler::identified(cell.clone(), authority, shown);
+        Ok(Access::Parts { cell, config: Arc::new(config), dialler })
+    }
+
     /// Gets the next certificate, writes it down and shows it.
     ///
     /// # Errors
@@ -143,7 +159,7 @@ fn wait(holder: &Holder, now: Time) -> Span {
     holder.renew_at().since(now)
 }
 
-fn wall() -> Time {
+pub(crate) fn wall() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

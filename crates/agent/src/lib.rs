@@ -16,7 +16,8 @@
 //! | [`main_loop`] | one loop, one closed set of events, around all of them |
 //! | [`link`] | polls the masters |
 //! | [`identity`] | the machine's certificate, and its renewal |
-//! | [`output`], [`listen`] | what tasks wrote, for whoever asks on this machine |
+//! | [`listen`] | where masters and other agents dial this one |
+//! | [`output`], [`session`] | what tasks wrote; commands run where a task runs |
 //!
 //! The agent itself keeps nothing in memory that it cannot find again: orders, folders and shims
 //! are there when it comes back, so killing it, at any point, changes no task.
@@ -41,6 +42,7 @@ pub mod ports;
 pub mod proc;
 pub mod ready;
 pub mod record;
+pub mod session;
 pub mod shim;
 pub mod trash;
 pub mod usage;

@@ -1,62 +1,301 @@
-//! What an agent answers to people on its own machine: the output of tasks, over HTTP on loopback.
+//! Where the agent is dialled: by masters, for the output of tasks and for sessions in them, and by
+//! other agents, for packages. Both show certificates of the cell, and so does the agent; whoever
+//! shows another, or none, is refused. Whether a person may read or enter a task is for the masters
+//! to say.
 //!
-//! Whoever can reach it may read, so it listens on loopback only and only where its configuration
-//! says so; `cell dev` does. Rejected for now: the same with certificates. Agents have certificates
-//! for dialling, not for being dialled, and whether a person may read a task's output is for the
-//! masters to say.
+//! In an open cell there are no certificates: there the agent listens on loopback only, to
+//! everybody on the machine, as the open master does, but to no web page.
+//!
+//! Rejected: having masters reach agents through the connections that agents hold to them. It
+//! spares machines an open port, and puts every byte of output and packages in the way of polls.
 
 use crate::folder::Folders;
-use crate::output::{Found, Place, after, near_end};
-use axum::Json;
+use crate::identity::wall;
+use crate::output::{Found, Place, after, last_lines, near_end, whole_characters};
+use crate::session::{Doorman, carry};
+use axum::body::Body;
 use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
-use axum::routing::get;
+use axum::http::{HeaderValue, Request, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use cellwright_api::client::agent::AgentDialler;
+use cellwright_api::client::parts::PACKAGE_PATH;
+use cellwright_api::enroll::Holder;
 use cellwright_api::error::{ApiError, Code};
+use cellwright_api::exec::{EXEC_PATH, EXEC_PROTOCOL, ExecQuery};
 use cellwright_api::output::{OUTPUT_PATH, OutputPiece, OutputQuery};
+use cellwright_api::spiffe::Part;
+use cellwright_cell::name::Name;
+use cellwright_cell::time::Time;
+use cellwright_package::Cache;
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
-use tokio::time::{Instant, sleep};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt;
 
+/// The port, unless the configuration says another.
+pub const PORT: u16 = 7071;
 /// Bytes told when the request does not say how many.
 const TAIL: u64 = 64 * 1024;
 /// Longest wait for more.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 /// Between two looks for more.
 const LOOK: Duration = Duration::from_millis(50);
+/// How long a handshake may take, and the head of a request.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections at once, and how many of them other agents may have.
+const MOST: usize = 1024;
+const MOST_OF_AGENTS: usize = 512;
 
-/// Listens, and says where.
-///
-/// # Errors
-/// When the address cannot be had.
-pub async fn open(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind(address).await?;
-    let address = listener.local_addr()?;
-    Ok((listener, address))
+/// Who may dial.
+#[derive(Clone)]
+pub enum Access {
+    /// Everybody on this machine.
+    Open,
+    /// Masters and agents of the cell.
+    Parts { cell: Name, config: Arc<ServerConfig>, dialler: AgentDialler },
 }
 
-/// Answers for as long as it is let.
-pub async fn serve(listener: TcpListener, folders: Folders) {
-    let route = format!("{OUTPUT_PATH}/{{user}}/{{job}}/{{index}}");
-    let router = axum::Router::new().route(&route, get(output)).with_state(folders);
-    if let Err(error) = axum::serve(listener, router).await {
-        tracing::error!(%error, "output can no longer be asked for");
+impl Access {
+    /// How this agent dials others.
+    #[must_use]
+    pub fn dialler(&self) -> AgentDialler {
+        match self {
+            Access::Open => AgentDialler::plain(),
+            Access::Parts { dialler, .. } => dialler.clone(),
+        }
     }
 }
 
-type Refused = (StatusCode, Json<ApiError>);
+pub struct Door {
+    listener: TcpListener,
+    access: Access,
+}
+
+impl Door {
+    /// Listens, and says where.
+    ///
+    /// # Errors
+    /// When the address cannot be had.
+    pub async fn open(address: SocketAddr, access: Access) -> io::Result<(Door, SocketAddr)> {
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
+        Ok((Door { listener, access }, address))
+    }
+
+    /// Answers for as long as it is let.
+    pub async fn serve(self, router: Router) {
+        let agents = Arc::new(Semaphore::new(MOST_OF_AGENTS));
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                Some(_ended) = connections.join_next() => {}
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, _)) if connections.len() < MOST => {
+                        let host = Host {
+                            access: self.access.clone(),
+                            router: router.clone(),
+                            agents: agents.clone(),
+                        };
+                        connections.spawn(host.host(stream));
+                    }
+                    // Closing at once is all that can be afforded.
+                    Ok((_, remote)) => tracing::warn!(%remote, "connection limit reached"),
+                    Err(error) => {
+                        tracing::warn!(%error, "accept failed");
+                        sleep(LOOK).await;
+                    }
+                },
+            }
+        }
+    }
+}
+
+/// Where others dial an agent that listens on `bound`: there, or, where that is every address of
+/// the machine, at the one it was given, or at the one by which it would go to the masters.
+pub async fn as_dialled(
+    bound: SocketAddr,
+    given: Option<IpAddr>,
+    masters: &[String],
+) -> Option<SocketAddr> {
+    let own = match (bound.ip().is_unspecified(), given, masters.first()) {
+        (false, _, _) => Some(bound.ip()),
+        (true, Some(given), _) => Some(given),
+        (true, None, Some(master)) => towards(master).await,
+        (true, None, None) => None,
+    };
+    if own.is_none() {
+        tracing::warn!("masters are not told where to dial this agent: set `address`");
+    }
+    own.map(|own| SocketAddr::new(own, bound.port()))
+}
+
+async fn towards(master: &str) -> Option<IpAddr> {
+    for own in [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
+        let Ok(socket) = UdpSocket::bind((own, 0)).await else { continue };
+        // Nothing is sent: this only asks which way it would go.
+        if socket.connect(master).await.is_ok() {
+            return socket.local_addr().ok().map(|address| address.ip());
+        }
+    }
+    None
+}
+
+/// What can be asked of this agent.
+#[derive(Clone)]
+pub struct Desk {
+    pub folders: Folders,
+    pub doorman: Doorman,
+    pub packages: Cache,
+}
+
+impl Desk {
+    pub fn router(self) -> Router {
+        let packages = cellwright_package::http::router(self.packages.clone());
+        Router::new()
+            .route(&format!("{OUTPUT_PATH}/{{user}}/{{job}}/{{index}}"), get(output))
+            .route(&format!("{EXEC_PATH}/{{user}}/{{job}}/{{index}}"), post(exec))
+            .with_state(self)
+            .merge(packages)
+    }
+}
+
+/// Who has dialled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Guest {
+    Anybody,
+    Master,
+    Agent,
+}
+
+impl Guest {
+    /// Agents run where tasks may break out: they get packages, which are named by their digest,
+    /// and nothing else.
+    fn may(self, path: &str) -> bool {
+        let package = path.strip_prefix(PACKAGE_PATH).is_some_and(|rest| rest.starts_with('/'));
+        match self {
+            Guest::Anybody => true,
+            Guest::Master => !package,
+            Guest::Agent => package,
+        }
+    }
+}
+
+struct Host {
+    access: Access,
+    router: Router,
+    agents: Arc<Semaphore>,
+}
+
+impl Host {
+    async fn host(self, stream: TcpStream) {
+        // Small answers must not wait for more to send. Failing only costs time.
+        let _ = stream.set_nodelay(true);
+        let Access::Parts { cell, config, .. } = &self.access else {
+            return converse(stream, self.router, Guest::Anybody, Time::NEVER).await;
+        };
+        let accepted = timeout(PATIENCE, TlsAcceptor::from(config.clone()).accept(stream)).await;
+        let Ok(Ok(stream)) = accepted else { return };
+        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let Some(Ok(holder)) = shown.map(Holder::of) else { return };
+        let guest = match &holder.identity.part {
+            _ if holder.identity.cell != *cell => None,
+            Part::Master(_) => Some(Guest::Master),
+            Part::Agent(_) => Some(Guest::Agent),
+            Part::Scheduler(_) | Part::User(_) => None,
+        };
+        let Some(guest) = guest else {
+            return tracing::warn!(who = %holder.identity, "has no business here");
+        };
+        let seat = match guest {
+            Guest::Agent => match self.agents.try_acquire() {
+                Ok(seat) => Some(seat),
+                Err(_) => return tracing::warn!("too many agents at once"),
+            },
+            _ => None,
+        };
+        converse(stream, self.router, guest, holder.until).await;
+        drop(seat);
+    }
+}
+
+async fn converse<S>(stream: S, router: Router, guest: Guest, until: Time)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        answer(router.clone(), guest, until, request)
+    });
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+async fn answer(
+    router: Router,
+    guest: Guest,
+    until: Time,
+    request: Request<Incoming>,
+) -> Result<Response, Infallible> {
+    // The handshake looked at this too, but connections live for long.
+    let late = until <= wall();
+    let page = guest == Guest::Anybody && is_of_a_page(&request);
+    if late || page || !guest.may(request.uri().path()) {
+        let error = ApiError::new(Code::NotAllowed, "this is not for whoever asks");
+        return Ok(Refused(error).into_response());
+    }
+    router.oneshot(request.map(Body::new)).await
+}
+
+/// Pages send where they are from, or reach this machine under a name of their own.
+fn is_of_a_page(request: &Request<Incoming>) -> bool {
+    let host = request.headers().get(header::HOST).and_then(|value| value.to_str().ok());
+    let local = host.and_then(|host| host.parse::<SocketAddr>().ok());
+    let local = local.is_some_and(|address| address.ip().is_loopback());
+    request.headers().contains_key(header::ORIGIN) || !local
+}
+
+struct Refused(ApiError);
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.code.status());
+        (status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Json(self.0)).into_response()
+    }
+}
+
+fn refuse(code: Code, message: &str) -> Refused {
+    Refused(ApiError::new(code, message))
+}
+
+type TaskPath = Path<(String, String, u32)>;
 
 async fn output(
-    State(folders): State<Folders>,
-    Path((user, job, index)): Path<(String, String, u32)>,
+    State(desk): State<Desk>,
+    Path((user, job, index)): TaskPath,
     Query(query): Query<OutputQuery>,
 ) -> Result<Json<OutputPiece>, Refused> {
     let name = format!("{user}/{job}/{index}");
     let until = Instant::now() + Duration::from_millis(query.wait).min(WAIT_MAX);
     let mut query = query;
     loop {
-        let piece = piece(&folders, &name, &query)?;
+        let piece = piece(&desk.folders, &name, &query)?;
         if !piece.text.is_empty() || piece.ended || Instant::now() >= until {
             return Ok(Json(piece));
         }
@@ -70,27 +309,75 @@ async fn output(
 fn piece(folders: &Folders, name: &str, query: &OutputQuery) -> Result<OutputPiece, Refused> {
     let failed = |error: io::Error| refuse(Code::Internal, &error.to_string());
     let found = folders.of_name(name).map_err(failed)?;
-    let newest = found
-        .into_iter()
-        .rfind(|found| query.attempt.is_none_or(|wanted| wanted == found.attempt.number));
+    let newest = found.into_iter().rfind(|found| {
+        query.attempt.is_none_or(|wanted| wanted == found.attempt.number)
+            && query.task.is_none_or(|wanted| wanted == found.attempt.task.0)
+    });
     let absent = || refuse(Code::NoSuchTask, &format!("no output of {name} is kept here"));
     let Found { attempt, folder } = newest.ok_or_else(absent)?;
     // Before the read: what is written in between is read too.
     let ended = crate::shim::exit_of(&folder).is_ok_and(|exit| exit.is_some());
-    let from = match &query.from {
-        Some(text) => Place::parse(text).ok_or_else(|| {
+    let from = match (&query.from, query.lines) {
+        (Some(text), _) => Place::parse(text).ok_or_else(|| {
             refuse(Code::BadParameter, &format!("from: {text:?}; allowed: a `next`"))
         })?,
-        None => near_end(&folder, query.stream, query.tail.unwrap_or(TAIL)).map_err(failed)?,
+        (None, Some(lines)) => last_lines(&folder, query.stream, lines).map_err(failed)?,
+        (None, None) => {
+            near_end(&folder, query.stream, query.tail.unwrap_or(TAIL)).map_err(failed)?
+        }
     };
-    let (bytes, next) = after(&folder, query.stream, from).map_err(failed)?;
+    let (mut bytes, mut next) = after(&folder, query.stream, from).map_err(failed)?;
     // A piece may be cut short by its size: there is more, so it is not the end.
     let ended = ended && next == after(&folder, query.stream, next).map_err(failed)?.1;
+    if !ended {
+        next = whole_characters(&mut bytes, next);
+    }
     let text = String::from_utf8_lossy(&bytes).into_owned();
     Ok(OutputPiece { attempt: attempt.number, text, next: next.text(), ended })
 }
 
-fn refuse(code: Code, message: &str) -> Refused {
-    let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    (status, Json(ApiError::new(code, message)))
+async fn exec(
+    State(desk): State<Desk>,
+    Path((user, job, index)): TaskPath,
+    Query(query): Query<ExecQuery>,
+    mut request: Request<Body>,
+) -> Result<Response, Refused> {
+    let wanted = request.headers().get(header::UPGRADE).is_some_and(|v| v == EXEC_PROTOCOL);
+    let near = request.extensions_mut().remove::<OnUpgrade>().filter(|_| wanted);
+    let near = near.ok_or_else(|| refuse(Code::UpgradeRequired, "a session takes a connection"))?;
+    let begun = desk.doorman.begin(&format!("{user}/{job}/{index}"), &query).await;
+    tokio::spawn(carry(begun.map_err(Refused)?, near));
+    let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, HeaderValue::from_static(EXEC_PROTOCOL));
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_part_may_ask_for_its_own_things() {
+        let package = format!("{PACKAGE_PATH}/ab");
+        for path in [format!("{OUTPUT_PATH}/u/j/0"), format!("{EXEC_PATH}/u/j/0")] {
+            assert!(Guest::Master.may(&path) && !Guest::Agent.may(&path), "{path}");
+        }
+        assert!(Guest::Agent.may(&package) && !Guest::Master.may(&package));
+        assert!(!Guest::Agent.may(&format!("{PACKAGE_PATH}x/ab")));
+    }
+
+    #[tokio::test]
+    async fn an_agent_on_all_addresses_says_which_one_to_dial() {
+        let masters = ["127.0.0.1:7070".to_owned()];
+        let dialled = async |bound: &str, given: Option<&str>| {
+            let given = given.map(|text| text.parse().unwrap());
+            let found = as_dialled(bound.parse().unwrap(), given, &masters).await;
+            found.unwrap().to_string()
+        };
+        assert_eq!(dialled("10.0.0.7:5", Some("10.0.0.8")).await, "10.0.0.7:5");
+        assert_eq!(dialled("0.0.0.0:5", Some("10.0.0.8")).await, "10.0.0.8:5");
+        assert_eq!(dialled("0.0.0.0:5", None).await, "127.0.0.1:5");
+    }
 }

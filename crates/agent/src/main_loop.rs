@@ -14,16 +14,18 @@ use crate::core::{self, Action, AllSeen, Attempt, End, Health, Phase, Seen, Told
 use crate::folder::{Folders, Ordered};
 use crate::health::{Patient, watch};
 use crate::link::{Line, Link};
-use crate::listen;
+use crate::listen::{self, Access, Desk, Door};
 use crate::machine::describe;
 use crate::orders::{Orders, Taken};
 use crate::ready::Preparer;
 use crate::record::{self, Keep, RecordError};
+use crate::session::{Doorman, Sessions};
 use crate::shim::protocol::{Cause, LAUNCH, Launch, Request, Status};
 use crate::shim::room::Room;
 use crate::usage::Sampler;
 use crate::watch::{Readings, Watched};
 use cellwright_api::client::Client;
+use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::internal::{AgentOrders, AgentReport, PROTOCOL};
 use cellwright_api::output::ADDRESS_ATTRIBUTE;
 use cellwright_cell::constraint::AttributeValue;
@@ -40,7 +42,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, SystemTime};
-use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -60,6 +61,8 @@ pub enum AgentError {
     Packages(#[from] PackageError),
     #[error("{what}: {why}")]
     Io { what: String, why: std::io::Error },
+    #[error("listen = {address}: {why}")]
+    Listen { address: std::net::SocketAddr, why: std::io::Error },
     #[error("another agent runs in {0}")]
     Occupied(String),
 }
@@ -111,7 +114,10 @@ pub struct Agent {
     news: Arc<Notify>,
     told: mpsc::UnboundedSender<(Attempt, Heard)>,
     tells: mpsc::UnboundedReceiver<(Attempt, Heard)>,
-    listener: Option<TcpListener>,
+    door: Option<Door>,
+    /// How other agents are dialled.
+    dialler: AgentDialler,
+    sessions: Sessions,
     /// Held as long as the agent runs.
     _lock: std::fs::File,
 }
@@ -159,7 +165,9 @@ impl Agent {
             news: Arc::new(Notify::new()),
             told,
             tells,
-            listener: None,
+            door: None,
+            dialler: AgentDialler::plain(),
+            sessions: Sessions::default(),
             _lock: lock,
         };
         agent.adopt(rebooted)?;
@@ -175,20 +183,30 @@ impl Agent {
         &self.machine
     }
 
-    /// Listens where the configuration says, and has the masters know where that is.
+    /// Listens where the configuration says, and has the masters know where that is. Nobody is
+    /// answered before the agent runs.
     ///
     /// # Errors
     /// When the address cannot be had.
-    pub async fn listen(&mut self) -> Result<(), AgentError> {
-        let Some(address) = self.config.listen else { return Ok(()) };
-        let io = |why| AgentError::Io { what: format!("listen on {address}"), why };
-        let (listener, found) = listen::open(address).await.map_err(io)?;
-        if let Ok(name) = Token::new(ADDRESS_ATTRIBUTE) {
+    pub async fn listen(&mut self, access: Access, masters: &[String]) -> Result<(), AgentError> {
+        self.dialler = access.dialler();
+        let Some(address) = self.config.listens_on() else { return Ok(()) };
+        let why = |why| AgentError::Listen { address, why };
+        let (door, found) = Door::open(address, access).await.map_err(why)?;
+        self.door = Some(door);
+        let found = listen::as_dialled(found, self.config.address, masters).await;
+        if let (Some(found), Ok(name)) = (found, Token::new(ADDRESS_ATTRIBUTE)) {
             let value = AttributeValue::Text(found.to_string());
             self.machine.attributes.insert(name, value);
         }
-        self.listener = Some(listener);
         Ok(())
+    }
+
+    fn desk(&self) -> Desk {
+        let (folders, sessions) = (self.folders.clone(), self.sessions.clone());
+        let program = self.preparer.shim.clone();
+        let doorman = Doorman { folders: folders.clone(), program, sessions };
+        Desk { folders, doorman, packages: self.preparer.packages.cache().clone() }
     }
 
     /// Takes up what an earlier agent left.
@@ -260,13 +278,14 @@ impl Agent {
         stop: impl Future<Output = Farewell>,
     ) {
         let (line, mut lines) = mpsc::unbounded_channel();
-        self.preparer.packages.reach(&client, &masters);
+        let own = self.machine.name.clone();
+        self.preparer.packages.reach(&client, &masters, self.dialler.clone(), own);
         let link = Link { client, masters, line, news: self.news.clone() };
         self.settle();
         let mut helpers = JoinSet::new();
         helpers.spawn(link.run());
-        if let Some(listener) = self.listener.take() {
-            helpers.spawn(listen::serve(listener, self.folders.clone()));
+        if let Some(door) = self.door.take() {
+            helpers.spawn(door.serve(self.desk().router()));
         }
         let mut prune = tokio::time::interval(PRUNE);
         let mut look = tokio::time::interval(LOOK);
@@ -355,6 +374,7 @@ impl Agent {
                 local.requests = None;
                 local.group = None;
                 local.dismiss();
+                self.sessions.close(attempt);
                 if !local.ungiven.is_empty() {
                     self.say_ungiven();
                 }

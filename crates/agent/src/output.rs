@@ -18,6 +18,9 @@ const PIECE: u64 = 256 * 1024;
 /// Files of one stream that are looked at; more are never kept.
 const MOST_FILES: u32 = 100;
 
+/// How far back lines are counted.
+const LOOKED_BACK: u64 = 1 << 20;
+
 /// A place in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
@@ -62,6 +65,60 @@ pub fn near_end(folder: &Path, stream: Stream, tail: u64) -> io::Result<Place> {
         }
     }
     Ok(place)
+}
+
+/// The place `lines` lines before the end, or less far back when they are long.
+///
+/// # Errors
+/// When the files cannot be read.
+pub fn last_lines(folder: &Path, stream: Stream, lines: u32) -> io::Result<Place> {
+    let mut place = near_end(folder, stream, 0)?;
+    let (mut left, mut room, mut is_last) = (lines, LOOKED_BACK, true);
+    if left == 0 {
+        return Ok(place);
+    }
+    for (path, file, length) in files(folder, stream)?.into_iter().rev() {
+        let begin = length.saturating_sub(room);
+        let mut open = File::open(path)?;
+        open.seek(SeekFrom::Start(begin))?;
+        let mut bytes = Vec::new();
+        open.take(length - begin).read_to_end(&mut bytes)?;
+        for (at, byte) in bytes.iter().enumerate().rev() {
+            // The last line's own end begins no other.
+            if *byte == b'\n' && !std::mem::take(&mut is_last) {
+                left -= 1;
+            }
+            is_last = false;
+            if left == 0 {
+                return Ok(Place { file, offset: begin + at as u64 + 1 });
+            }
+        }
+        place = Place { file, offset: begin };
+        room -= length - begin;
+        if room == 0 {
+            break;
+        }
+    }
+    Ok(place)
+}
+
+/// Leaves the beginning of a character to the next piece, and says where that begins then.
+pub fn whole_characters(bytes: &mut Vec<u8>, next: Place) -> Place {
+    for back in 1..=bytes.len().min(3) {
+        let needs = match bytes[bytes.len() - back] {
+            0x80..=0xbf => continue,
+            0xc2..=0xdf => 2,
+            0xe0..=0xef => 3,
+            0xf0..=0xf4 => 4,
+            _ => 1,
+        };
+        if needs > back && next.offset >= back as u64 {
+            bytes.truncate(bytes.len() - back);
+            return Place { offset: next.offset - back as u64, ..next };
+        }
+        break;
+    }
+    next
 }
 
 /// What comes after `from`, and where that ends. A place in a file that is gone counts as before
@@ -152,5 +209,49 @@ mod tests {
         assert_eq!(read(place).0, "mnopqrstuvw");
         assert_eq!(read(near_end(&folder, Stream::Stdout, 0).unwrap()).0, "");
         assert_eq!(Place::parse("x-1"), None);
+    }
+
+    #[test]
+    fn lines_are_counted_from_the_end_across_files() {
+        let scratch = Scratch::new();
+        std::fs::create_dir(scratch.path(LOGS)).unwrap();
+        let settings = LogSettings { file_bytes: 5, files: 9, rate: 1000 };
+        let mut log = RotatedLog::new(scratch.path(LOGS).join("stdout"), settings, 0);
+        let last = |lines: u32| {
+            let place = last_lines(&scratch.path(""), Stream::Stdout, lines).unwrap();
+            let (bytes, _) = after(&scratch.path(""), Stream::Stdout, place).unwrap();
+            String::from_utf8(bytes).unwrap()
+        };
+        assert_eq!(last(3), "");
+        log.write(b"one\ntwo\n\nfour\n", 0);
+        let want = ["", "four\n", "\nfour\n", "two\n\nfour\n", "one\ntwo\n\nfour\n"];
+        for (lines, want) in want.into_iter().enumerate() {
+            assert_eq!(last(u32::try_from(lines).unwrap()), want);
+        }
+        log.write(b"fi", 0);
+        assert_eq!((last(1).as_str(), last(2).as_str()), ("fi", "four\nfi"));
+        assert_eq!(last(99), "one\ntwo\n\nfour\nfi");
+    }
+
+    #[test]
+    fn a_character_is_not_cut_in_two() {
+        let place = |offset| Place { file: 7, offset };
+        let cut = |bytes: &[u8]| {
+            let mut bytes = bytes.to_vec();
+            let next = whole_characters(&mut bytes, place(100));
+            assert_eq!(next.file, 7);
+            (bytes.len(), 100 - next.offset)
+        };
+        let euro = "a\u{20ac}".as_bytes();
+        assert_eq!(cut(euro), (4, 0));
+        assert_eq!(cut(&euro[..3]), (1, 2));
+        assert_eq!(cut(&euro[..2]), (1, 1));
+        assert_eq!(cut("\u{1f600}".as_bytes()), (4, 0));
+        assert_eq!(cut(&"\u{1f600}".as_bytes()[..3]), (0, 3));
+        // What is no character is not waited for.
+        assert_eq!(cut(&[b'a', 0xff]), (2, 0));
+        assert_eq!(cut(&[0x80, 0x80, 0x80, 0x80]), (4, 0));
+        assert_eq!(cut(b""), (0, 0));
+        assert_eq!(whole_characters(&mut vec![0xe2], place(0)), place(0));
     }
 }

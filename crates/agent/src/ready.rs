@@ -98,7 +98,7 @@ impl Preparer {
         requests: &mut mpsc::UnboundedReceiver<Request>,
     ) -> Result<Readied, StartError> {
         let Order::Run(work) = &beginning.order.action else { return Ok(Readied::Unwanted) };
-        let fetch = self.packages.obtain(&work.packages);
+        let fetch = self.packages.obtain(&work.packages, beginning.order.task);
         tokio::pin!(fetch);
         let packages = loop {
             tokio::select! {

@@ -8,6 +8,7 @@
 //! client reach the log in order and never fall out of the window the log keeps. Each concurrent
 //! change takes a lane with a number of its own.
 
+pub mod agent;
 mod calls;
 mod connection;
 pub mod content;
@@ -15,10 +16,12 @@ mod lanes;
 mod outcome;
 pub mod parts;
 mod path;
+mod session;
 mod watch;
 
 pub use calls::{JobFilter, PageAt};
 pub use path::{encode_query, encode_segment};
+pub use session::SessionStream;
 pub use watch::{Watch, WatchEvent};
 
 use crate::error::{ApiError, Code};

@@ -84,6 +84,8 @@ codes! {
     /// The object is not at the version the client expected.
     StaleVersion = ("stale-version", 412, "read the object again and decide anew");
     TooLarge = ("too-large", 413, "send less in one request");
+    /// Asked for with an ordinary request, and answered only on a connection that is handed over.
+    UpgradeRequired = ("upgrade-required", 426, "use `cell exec`, or send the headers in details");
     UnsupportedMediaType = ("unsupported-media-type", 415, "send content-type: application/json");
     /// This replica does not lead, and knows who does.
     NotLeader = ("not-leader", 307, "send the request to the leader named in details");
@@ -93,6 +95,8 @@ codes! {
     /// This client sends more than its share.
     Overloaded = ("overloaded", 429, "send again after retry_after_ms");
     Internal = ("internal", 500, "this is a bug; the master's log says more");
+    /// The agent of the machine cannot be asked.
+    AgentSilent = ("agent-silent", 502, "see whether its agent runs and can be reached");
     NoLeader = ("no-leader", 503, "an election is under way; send again after retry_after_ms");
     NoQuorum = ("no-quorum", 503, "too few replicas answer; check them");
     ShuttingDown = ("shutting-down", 503, "send the request to another replica");

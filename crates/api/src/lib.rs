@@ -5,6 +5,7 @@ pub mod client;
 pub mod context;
 pub mod enroll;
 pub mod error;
+pub mod exec;
 pub mod internal;
 pub mod openapi;
 pub mod output;

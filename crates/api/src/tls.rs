@@ -4,17 +4,26 @@
 //! nothing but a join token, by that certificate's fingerprint. A server asks for a client
 //! certificate and accepts none: people come with tokens. A certificate that is shown must be good.
 //!
+//! Agents are dialled too, by masters and by each other. Their certificates name no host, so none
+//! of them passes for a master; whoever dials an agent wants the identity in its certificate
+//! ([`client_of_part`]), and an agent talks to nobody who shows none ([`server_for_parts`]).
+//!
 //! The cryptography provider is passed by hand everywhere, so that no library can choose another
 //! by installing a process-wide default first. Sessions are not resumed: a full handshake checks
 //! that the certificate is still valid.
 
+use crate::enroll::Holder;
 use crate::secret::{Secret, hex, sha256};
+use crate::spiffe::Identity;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
+use rustls::client::{
+    ResolvesClientCert, WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor,
+};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
@@ -137,6 +146,30 @@ pub fn client(trust: &Trust, shown: Option<Arc<Shown>>) -> Result<ClientConfig, 
             algorithms: provider().signature_verification_algorithms,
         }),
     };
+    dialling(verifier, shown)
+}
+
+/// The side of whoever dials a part that is known by its identity and not by a host's name.
+///
+/// # Errors
+/// When the authority's certificate does not parse.
+pub fn client_of_part(
+    authority_pem: &str,
+    part: Identity,
+    shown: Arc<Shown>,
+) -> Result<ClientConfig, TlsError> {
+    let roots = roots(&certificates("authority", authority_pem)?)?;
+    let algorithms = provider().signature_verification_algorithms;
+    let mut config = dialling(Arc::new(OfPart { roots, part, algorithms }), Some(shown))?;
+    // There is no name to ask for.
+    config.enable_sni = false;
+    Ok(config)
+}
+
+fn dialling(
+    verifier: Arc<dyn ServerCertVerifier>,
+    shown: Option<Arc<Shown>>,
+) -> Result<ClientConfig, TlsError> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
@@ -159,11 +192,32 @@ pub fn server(authority_pem: &str, shown: Arc<Shown>) -> Result<ServerConfig, Tl
         .allow_unauthenticated()
         .build()
         .map_err(|why| TlsError::Verifier(why.to_string()))?;
+    serving(verifier, shown, &["h2", "http/1.1"])
+}
+
+/// The side of a part that only other parts of the cell dial: without a good certificate there is
+/// no connection.
+///
+/// # Errors
+/// When the authority's certificate does not parse.
+pub fn server_for_parts(authority_pem: &str, shown: Arc<Shown>) -> Result<ServerConfig, TlsError> {
+    let roots = roots(&certificates("authority", authority_pem)?)?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+        .build()
+        .map_err(|why| TlsError::Verifier(why.to_string()))?;
+    serving(verifier, shown, &["http/1.1"])
+}
+
+fn serving(
+    verifier: Arc<dyn ClientCertVerifier>,
+    shown: Arc<Shown>,
+    protocols: &[&str],
+) -> Result<ServerConfig, TlsError> {
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(shown);
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     config.send_tls13_tickets = 0;
     Ok(config)
 }
@@ -208,6 +262,61 @@ impl ServerCertVerifier for Pinned {
         server_verifier(&[authority.clone().into_owned()])
             .map_err(|why| Error::General(why.to_string()))?
             .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(Error::General("only TLS 1.3 is spoken here".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Trusts one part of the cell: a server's certificate of the authority that names exactly it.
+#[derive(Debug)]
+struct OfPart {
+    roots: RootCertStore,
+    part: Identity,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for OfPart {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let parsed = ParsedCertificate::try_from(end_entity)?;
+        let algorithms = self.algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &self.roots,
+            intermediates,
+            now,
+            algorithms,
+        )?;
+        match Holder::of(end_entity) {
+            Ok(holder) if holder.identity == self.part => Ok(ServerCertVerified::assertion()),
+            _ => Err(Error::InvalidCertificate(CertificateError::NotValidForName)),
+        }
     }
 
     fn verify_tls12_signature(

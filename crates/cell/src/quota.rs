@@ -26,15 +26,21 @@ pub enum Capability {
     DisableReclamation,
     /// Submit in the monitoring band.
     UseMonitoringBand,
+    /// Read what anybody's tasks wrote.
+    ReadOutput,
+    /// Run commands in anybody's tasks.
+    EnterTasks,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 5] = [
+    pub const ALL: [Capability; 7] = [
         Capability::AdministrateJobs,
         Capability::ManageMachines,
         Capability::ManageUsers,
         Capability::DisableReclamation,
         Capability::UseMonitoringBand,
+        Capability::ReadOutput,
+        Capability::EnterTasks,
     ];
 }
 
@@ -47,6 +53,8 @@ impl fmt::Display for Capability {
             Capability::ManageUsers => "manage_users",
             Capability::DisableReclamation => "disable_reclamation",
             Capability::UseMonitoringBand => "use_monitoring_band",
+            Capability::ReadOutput => "read_output",
+            Capability::EnterTasks => "enter_tasks",
         })
     }
 }

@@ -206,6 +206,7 @@ impl From<AgentError> for Failure {
     fn from(error: AgentError) -> Failure {
         let next = match &error {
             AgentError::Config(_) => "correct the configuration and start again",
+            AgentError::Listen { .. } => "stop what listens there, or choose another `listen`",
             AgentError::Occupied(_) => "stop the other agent, or give this one another data_dir",
             AgentError::Record(_) | AgentError::Io { .. } | AgentError::Packages(_) => {
                 "see whether data_dir can be written and has room, then start again"

@@ -12,6 +12,7 @@ mod server;
 mod style;
 mod table;
 
+use cellwright_agent::session;
 use cellwright_agent::shim::enter::ENTER;
 use clap::Parser;
 use commands::Success;
@@ -44,13 +45,14 @@ struct Cli {
 /// The one place where exit codes are decided. Wrong usage (2) is clap's.
 fn main() -> ExitCode {
     // Before anything else: there is one shim for every task, and each is to be small.
-    if let Some(code) = shim() {
+    if let Some(code) = part_of_agent() {
         return code;
     }
     let Cli { reach, command } = Cli::parse();
     match command.run(&reach) {
         Ok(Success::Done) => ExitCode::SUCCESS,
         Ok(Success::DoesNotFit) => ExitCode::from(3),
+        Ok(Success::Ended(code)) => ExitCode::from(code),
         // Whoever reads our output has seen enough.
         Err(Failure::OutputClosed) => ExitCode::SUCCESS,
         Err(failure @ Failure::Usage { .. }) => {
@@ -64,14 +66,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// `cell shim FOLDER`, which only agents type, and `cell shim --enter …`, which only shims do.
-fn shim() -> Option<ExitCode> {
+/// `cell shim FOLDER` and the processes of sessions, which only agents type, and `cell shim --enter
+/// …`, which only shims do.
+fn part_of_agent() -> Option<ExitCode> {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     match &words[..] {
         [verb, enter, program @ ..] if verb == "shim" && enter == ENTER => {
             Some(cellwright_agent::shim::enter::enter(program))
         }
         [verb, folder] if verb == "shim" => Some(cellwright_agent::shim::run(folder.as_ref())),
+        [verb] if verb == session::HELPER => Some(session::helper::run()),
+        [verb, words @ ..] if verb == session::LEADER => Some(session::leader::run(words)),
         _ => None,
     }
 }

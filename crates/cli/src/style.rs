@@ -34,6 +34,12 @@ impl Style {
         self.with("33", text)
     }
 
+    /// In one of a few colours, so that neighbours differ.
+    pub fn one_of_many(self, number: u32, text: &str) -> String {
+        const COLOURS: [&str; 6] = ["36", "33", "32", "35", "34", "31"];
+        self.with(COLOURS[number as usize % COLOURS.len()], text)
+    }
+
     fn with(self, code: &str, text: &str) -> String {
         match self.coloured {
             true => format!("\u{1b}[{code}m{text}\u{1b}[0m"),

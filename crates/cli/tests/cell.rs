@@ -6,6 +6,10 @@ mod agent;
 mod contain;
 #[path = "real/package.rs"]
 mod package;
+#[path = "real/reach.rs"]
+mod reach;
+#[path = "real/session.rs"]
+mod session;
 mod support;
 
 use cellwright_api::client::{Client, JobFilter, PageAt, Settings};

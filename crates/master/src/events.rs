@@ -10,9 +10,9 @@
 //! tasks is the same text a hundred thousand times.
 
 use crate::segments::{Keep, Segments};
-use cellwright_cell::event::{BlobChange, CronChange, Event, TokenChange, What};
+use cellwright_cell::event::{BlobChange, CronChange, Event, TaskChange, TokenChange, What};
 use cellwright_cell::event::{JobChange, MachineChange, ResourceChange, UserChange};
-use cellwright_cell::id::{BlobId, CronId, JobId, MachineId, ResourceId, TokenId, UserId};
+use cellwright_cell::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
 use cellwright_store::Disk;
@@ -165,6 +165,34 @@ impl EventLog {
             // The cursor stood on the last event of these: what follows may lie behind a gap.
             Some(seen) if feed.items.is_empty() => self.read_after(seen, u32::MAX, most),
             _ => Ok(feed),
+        }
+    }
+
+    /// The machine that an attempt of a task was placed on, as far back as events are kept; the
+    /// newest such row, should the number have been another task's before. Reads the whole log.
+    ///
+    /// # Errors
+    /// When a file cannot be read or is damaged.
+    pub fn placed_on(&self, task: TaskId, attempt: u32) -> io::Result<Option<MachineId>> {
+        let (mut found, mut from) = (None, 0);
+        loop {
+            let stretch = self.segments.read_from(from, READ_BYTES)?;
+            let Some(last) = stretch.records.last().map(|record| record.number) else {
+                return Ok(found);
+            };
+            for record in stretch.records {
+                let body: Body = postcard::from_bytes(&record.payload)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                for event in body.events {
+                    if let What::Task { task: of, attempt: nth, change, .. } = event.what
+                        && (of, nth) == (task, attempt)
+                        && let TaskChange::Scheduled { machine } = change
+                    {
+                        found = Some(machine);
+                    }
+                }
+            }
+            from = last + 1;
         }
     }
 

@@ -31,6 +31,7 @@ use crate::membership::{self, Candidates, Membership};
 use crate::settings::Settings;
 use crate::supervise::{Supervised, keep_running};
 use axum::Router;
+use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::{Client, ClientError};
 use cellwright_api::secret::sha256;
 use cellwright_api::tls::TlsError;
@@ -297,6 +298,7 @@ fn routes(
         authority: own.map(|own| own.authority().fingerprint()),
         tls: own.is_some(),
         zone: config.zone.clone(),
+        agents: own.map_or_else(AgentDialler::plain, Own::agents),
     };
     let api = Api::new(handle.clone(), files.clone(), clock.clone(), settings);
     let membership = Membership { handle: handle.clone(), candidates: files.peers.clone() };

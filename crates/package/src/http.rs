@@ -13,14 +13,16 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::routing::get;
 use bytes::Bytes;
+use cellwright_api::client::agent::{AgentDialler, AgentLine};
 use cellwright_api::client::parts::PACKAGE_PATH;
 use cellwright_api::client::{Client, ClientError};
 use cellwright_api::error::{ApiError, Code};
+use cellwright_cell::name::Name;
 use futures::future::BoxFuture;
 use futures::stream;
 use serde::Deserialize;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -71,15 +73,82 @@ impl Source for HttpSource {
         from: u64,
         length: u32,
     ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
-        let path = format!("{PACKAGE_PATH}/{package}?from={from}&length={length}");
+        let path = path_of(package, from, length);
         Box::pin(async move {
             let answer =
                 self.client.bytes_at_most(&self.address, &path, self.limit, length as usize).await;
-            answer.map_err(|why| match &why {
-                ClientError::Api(error) if error.code == Code::NoSuchBlob => SourceError::Lacks,
-                _ => SourceError::Failed(why.to_string()),
-            })
+            answer.map_err(|why| failure(&why))
         })
+    }
+}
+
+/// The agent of a machine, known by its certificate. Connections are kept for the next chunk.
+pub struct AgentSource {
+    dialler: AgentDialler,
+    machine: Name,
+    address: String,
+    limit: Duration,
+    idle: Mutex<Vec<AgentLine>>,
+}
+
+impl AgentSource {
+    #[must_use]
+    pub fn new(
+        dialler: AgentDialler,
+        machine: Name,
+        address: String,
+        limit: Duration,
+    ) -> AgentSource {
+        AgentSource { dialler, machine, address, limit, idle: Mutex::default() }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<AgentLine>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn fetch(&self, path: &str) -> Result<Bytes, ClientError> {
+        let kept = self.idle().pop();
+        let mut line = match kept {
+            Some(line) => line,
+            None => self.dialler.dial(&self.machine, &self.address).await?,
+        };
+        let bytes = line.bytes(path, self.limit).await;
+        // One that broke is dropped; after a refusal it is as good as before.
+        if matches!(bytes, Ok(_) | Err(ClientError::Api(_))) {
+            self.idle().push(line);
+        }
+        bytes
+    }
+}
+
+impl Source for AgentSource {
+    fn name(&self) -> &str {
+        &self.address
+    }
+
+    fn vouches(&self) -> bool {
+        false
+    }
+
+    fn read(
+        &self,
+        package: PackageDigest,
+        from: u64,
+        length: u32,
+    ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
+        let path = path_of(package, from, length);
+        Box::pin(async move { self.fetch(&path).await.map_err(|why| failure(&why)) })
+    }
+}
+
+fn path_of(package: PackageDigest, from: u64, length: u32) -> String {
+    format!("{PACKAGE_PATH}/{package}?from={from}&length={length}")
+}
+
+fn failure(why: &ClientError) -> SourceError {
+    match why {
+        ClientError::Api(error) if error.code == Code::NoSuchBlob => SourceError::Lacks,
+        _ => SourceError::Failed(why.to_string()),
     }
 }
 

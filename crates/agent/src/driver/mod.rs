@@ -3,6 +3,7 @@
 //! containers where they work, plain processes elsewhere, with the reason for all to see.
 
 pub mod container;
+pub mod enter;
 pub mod process;
 pub mod told;
 

@@ -1,6 +1,10 @@
 //! The calls by name, so that callers neither build paths nor repeat types.
 
-use super::{Change, Client, ClientError, Reply, Watch, encode_query, encode_segment};
+use super::{
+    Change, Client, ClientError, Reply, SessionStream, Watch, encode_query, encode_segment,
+};
+use crate::exec::TerminalSize;
+use crate::output::{OutputPiece, OutputQuery};
 use crate::types::{
     Batch, BatchAnswer, BatchItem, Changed, ClusterStatus, EventPage, EventView, ExplanationView,
     JobView, MachineView, MasterStatus, One, Page, ResizeJob, ResourceView, SetResource, SubmitJob,
@@ -113,6 +117,47 @@ impl Client {
         index: u32,
     ) -> Result<Reply<One<TaskView>>, ClientError> {
         self.get(&format!("{}/tasks/{index}", job_path(job))).await
+    }
+
+    pub async fn output(
+        &self,
+        job: &JobKey,
+        index: u32,
+        query: &OutputQuery,
+    ) -> Result<Reply<OutputPiece>, ClientError> {
+        let query = encode_query(&query.pairs());
+        self.get(&format!("{}/tasks/{index}/output{query}", job_path(job))).await
+    }
+
+    /// Events `output`, `silent` and `end`, from one attempt to the next.
+    #[must_use]
+    pub fn watch_output(
+        &self,
+        job: &JobKey,
+        index: u32,
+        query: &OutputQuery,
+    ) -> Watch<OutputPiece> {
+        let query = encode_query(&query.pairs());
+        self.watch(&format!("/v1/watch/output/{}/{}/{index}{query}", job.user, job.job), None)
+    }
+
+    /// Runs a command where a task runs; frames travel on what comes back.
+    pub async fn exec(
+        &self,
+        job: &JobKey,
+        index: u32,
+        command: &[String],
+        terminal: Option<(TerminalSize, String)>,
+    ) -> Result<SessionStream, ClientError> {
+        let words = serde_json::to_string(command)
+            .map_err(|error| ClientError::Settings(error.to_string()))?;
+        let (size, term) = terminal.unzip();
+        let query = encode_query(&[
+            ("command", Some(words)),
+            ("terminal", size.map(|size| size.to_string())),
+            ("term", term.filter(|term| !term.is_empty())),
+        ]);
+        self.session(&format!("{}/tasks/{index}/exec{query}", job_path(job))).await
     }
 
     pub async fn explain(

@@ -27,7 +27,7 @@ const MAX_ANSWER: usize = 1 << 30;
 /// Largest refusal of somebody whose answers have a bound.
 const MAX_REFUSAL: usize = 64 << 10;
 
-type Sender = SendRequest<Outgoing>;
+pub(super) type Sender = SendRequest<Outgoing>;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -118,17 +118,21 @@ impl Pool {
                 },
             }
         }
-        let dialled = timeout(self.connect_timeout, self.dial(address)).await;
-        let mut sender = match dialled {
-            Ok(result) => result.map_err(Fault::before)?,
-            Err(_) => return Err(Fault::before(format!("{address}: connecting took too long"))),
-        };
+        let mut sender = self.dial_in_time(address).await?;
         match sender.try_send_request(request).await {
             Ok(response) => Ok((response, sender)),
             Err(mut error) => {
                 let sent = error.take_message().is_none();
                 Err(Fault { sent, why: format!("{address}: {}", error.error()) })
             }
+        }
+    }
+
+    /// A new connection.
+    pub async fn dial_in_time(&self, address: &str) -> Result<Sender, Fault> {
+        match timeout(self.connect_timeout, self.dial(address)).await {
+            Ok(result) => result.map_err(Fault::before),
+            Err(_) => Err(Fault::before(format!("{address}: connecting took too long"))),
         }
     }
 
@@ -170,17 +174,17 @@ impl Pool {
     }
 }
 
-async fn handshake<S>(stream: S) -> hyper::Result<Sender>
+pub(super) async fn handshake<S>(stream: S) -> hyper::Result<Sender>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // Ends when the sender is dropped; its errors reach whoever waits for an answer.
-    tokio::spawn(connection);
+    tokio::spawn(connection.with_upgrades());
     Ok(sender)
 }
 
-fn request(address: &str, call: &Call) -> Result<Request<Outgoing>, String> {
+pub(super) fn request(address: &str, call: &Call) -> Result<Request<Outgoing>, String> {
     let mut request = Request::builder()
         .method(call.method.clone())
         .uri(&call.path)
@@ -202,7 +206,7 @@ pub(super) fn bare_address(address: &str) -> &str {
 }
 
 /// Host and port; the brackets of an IPv6 address are not part of the host.
-fn split(address: &str) -> Option<(&str, u16)> {
+pub(super) fn split(address: &str) -> Option<(&str, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
     (!host.is_empty()).then_some((host, port.parse().ok()?))

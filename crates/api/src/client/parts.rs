@@ -5,6 +5,8 @@ use super::{Client, ClientError};
 use crate::internal::{
     AgentOrders, AgentReport, LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer,
 };
+use cellwright_cell::id::TaskId;
+use cellwright_cell::name::{Name, Token};
 use cellwright_cell::time::Span;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -21,6 +23,9 @@ pub const LEASE_PATH: &str = "/internal/lease";
 /// A range of a package, `/internal/packages/<digest>?from=N&length=N`, at masters and at agents.
 pub const PACKAGE_PATH: &str = "/internal/packages";
 
+/// Machines that have a package, or will have it soon.
+pub const HOLDERS_PATH: &str = "/internal/holders";
+
 /// Content a replica has, `/internal/blobs/<digest>`.
 pub const BLOB_PATH: &str = "/internal/blobs";
 
@@ -30,6 +35,23 @@ pub struct LogRequest {
     pub after: u64,
     /// How long the answer may hang when there is nothing yet.
     pub wait: Span,
+}
+
+/// An agent asks who else has a package.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldersRequest {
+    /// The machine that asks.
+    pub machine: Name,
+    pub digest: Token,
+    /// The task it is for: others of its job fetch it too.
+    pub task: Option<TaskId>,
+}
+
+/// A machine, and where its agent says it is dialled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackageHolder {
+    pub machine: Name,
+    pub address: String,
 }
 
 /// What a hanging call may take beyond the time it was asked to hang.
@@ -57,6 +79,14 @@ impl Client {
     pub async fn log_after(&self, after: u64, wait: Span) -> Result<LogAnswer, ClientError> {
         let limit = Duration::from_millis(wait.0) + ANSWER;
         self.call_internal_within(LOG_PATH, &LogRequest { after, wait }, limit).await
+    }
+
+    /// Some machines that have a package, or fetch it too.
+    pub async fn holders(
+        &self,
+        request: &HoldersRequest,
+    ) -> Result<Vec<PackageHolder>, ClientError> {
+        self.call_internal_within(HOLDERS_PATH, request, ANSWER).await
     }
 
     pub async fn propose(&self, proposal: &Proposal) -> Result<ProposalAnswer, ClientError> {

@@ -8,6 +8,8 @@ mod users;
 
 use super::{Access, Content, Kind, Method, Operation as O, Parameter, Route, Shape, schema};
 use crate::error::Code as C;
+use crate::exec::MAX_COMMAND;
+use crate::output::OutputPiece;
 use crate::types::{
     AddJoinToken, AddMaster, AddUser, AddUserToken, AuditView, Batch, BatchAnswer, BlobView,
     Changed, CheckpointView, ClusterStatus, CronView, Dismiss, EventPage, EventView,
@@ -65,6 +67,55 @@ const WATCH_JOBS_AFTER: Parameter = Parameter {
     name: "after",
     about: "The id of the last event seen, as in Last-Event-ID. Left out: all jobs as they are, \
             then what changes.",
+    shape: Shape::Text(64),
+};
+
+const STREAM: Parameter = Parameter {
+    name: "stream",
+    about: "Which of the program's two. Left out: stdout.",
+    shape: Shape::Word(&["stdout", "stderr"]),
+};
+const ATTEMPT: Parameter = Parameter {
+    name: "attempt",
+    about: "Which placement of the task. Left out: the newest.",
+    shape: Shape::Integer { min: 1, max: u32::MAX as u64 },
+};
+const FROM: Parameter = Parameter {
+    name: "from",
+    about: "The `next` of the piece before, of the same attempt; `0-0` is the beginning. Left out: \
+            near the end, see `lines` and `tail`.",
+    shape: Shape::Text(64),
+};
+const LINES: Parameter = Parameter {
+    name: "lines",
+    about: "How many lines before the end to begin. Left out: see `tail`.",
+    shape: Shape::Integer { min: 0, max: 1_000_000 },
+};
+const TAIL: Parameter = Parameter {
+    name: "tail",
+    about: "How many bytes before the end to begin. Left out: 65536.",
+    shape: Shape::Integer { min: 0, max: u64::MAX },
+};
+const OUTPUT_AFTER: Parameter = Parameter {
+    name: "after",
+    about: "The id of the last event seen, as in Last-Event-ID. Left out: near the end of the \
+            newest attempt.",
+    shape: Shape::Text(64),
+};
+const COMMAND: Parameter = Parameter {
+    name: "command",
+    about: "The program and its arguments: a JSON list of words.",
+    shape: Shape::Text(MAX_COMMAND),
+};
+const TERMINAL: Parameter = Parameter {
+    name: "terminal",
+    about: "Rows and columns of the terminal, as `24x80`. Left out: no terminal; output and \
+            problems apart.",
+    shape: Shape::Text(11),
+};
+const TERM: Parameter = Parameter {
+    name: "term",
+    about: "The terminal's kind, for the variable TERM.",
     shape: Shape::Text(64),
 };
 
@@ -150,6 +201,9 @@ const JOB: &str = "/v1/jobs/{user}/{job}";
 const TASKS: &str = "/v1/jobs/{user}/{job}/tasks";
 const TASK: &str = "/v1/jobs/{user}/{job}/tasks/{index}";
 const MACHINE: &str = "/v1/machines/{machine}";
+const OUTPUT: &str = "/v1/jobs/{user}/{job}/tasks/{index}/output";
+const WATCH_OUTPUT: &str = "/v1/watch/output/{user}/{job}/{index}";
+const EXEC: &str = "/v1/jobs/{user}/{job}/tasks/{index}/exec";
 const A_USER: &str = "/v1/users/{user}";
 const QUOTA: &str = "/v1/users/{user}/quota/{band}";
 const TOKENS: &str = "/v1/users/{user}/tokens";
@@ -160,6 +214,15 @@ const BLOB: &str = "/v1/blobs/{digest}";
 const OWNED: &[C] = &[C::NotOwner, C::NoSuchJob, C::WrongState];
 const ADMITTED: &[C] =
     &[C::NotOwner, C::NoSuchJob, C::WrongState, C::QuotaExceeded, C::BadField, C::Exists];
+const REACHED: &[C] = &[C::NoSuchJob, C::NoSuchTask, C::WrongState, C::AgentSilent, C::Overloaded];
+const ENTERED: &[C] = &[
+    C::NoSuchJob,
+    C::NoSuchTask,
+    C::WrongState,
+    C::AgentSilent,
+    C::Overloaded,
+    C::UpgradeRequired,
+];
 const HOLDER: Access = Access::Holder(P::ManageUsers);
 const OWN: Access = Access::SelfOrHolder(P::ManageUsers);
 

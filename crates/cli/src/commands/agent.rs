@@ -10,6 +10,7 @@ use crate::server::{ask, serve, told_to_stop};
 use cellwright_agent::attempt::ShimProgram;
 use cellwright_agent::config::Config;
 use cellwright_agent::identity::Identity;
+use cellwright_agent::listen::Access;
 use cellwright_agent::main_loop::{Agent as Machine, AgentError, Farewell};
 use cellwright_api::client::{Client, Settings};
 use cellwright_api::context::{Context, Contexts};
@@ -127,7 +128,11 @@ impl StartArgs {
             if let Some(identity) = &line.identity {
                 identity.check_name(&agent.machine().name)?;
             }
-            agent.listen().await?;
+            let access = match &line.identity {
+                Some(identity) => identity.access()?,
+                None => Access::Open,
+            };
+            agent.listen(access, &line.masters).await?;
             let masters = line.masters.join(", ");
             print(&format!("cell agent of {} polls {masters}\n", agent.machine().name))?;
             if let Some(identity) = line.identity {

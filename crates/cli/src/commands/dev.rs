@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::output::print;
 use crate::server::{serve, told_to_stop};
 use cellwright_agent::config::{Config as AgentConfig, DriverChoice};
+use cellwright_agent::listen::Access as Dialled;
 use cellwright_agent::main_loop::{Agent, AgentError, Farewell};
 use cellwright_api::client::{Client, Settings};
 use cellwright_master::config::Config;
@@ -61,7 +62,7 @@ enum Driver {
 }
 
 /// The configuration of this machine's agent.
-const AGENT: &str = "name = \"local\"\nlisten = \"127.0.0.1:0\"";
+const AGENT: &str = "name = \"local\"";
 
 /// The machines of the cell.
 enum Machines {
@@ -143,7 +144,7 @@ impl DevArgs {
             return Ok(Machines::Virtual(fleet.start(masters, &Papers::None)?));
         }
         let mut agent = self.agent()?;
-        agent.listen().await?;
+        agent.listen(Dialled::Open, &masters).await?;
         let (stop, stopped) = oneshot::channel();
         let farewell = async {
             // Dropped unsent is as good as told.

@@ -8,6 +8,7 @@ mod context;
 mod dev;
 mod enrol;
 mod events;
+mod exec;
 mod explain;
 mod fits;
 mod fleet;
@@ -38,6 +39,8 @@ pub enum Success {
     Done,
     /// The answer is that the job does not fit.
     DoesNotFit,
+    /// A command in a task ended with this code.
+    Ended(u8),
 }
 
 /// Where a master's configuration is unless the command line says otherwise.
@@ -61,6 +64,7 @@ pub enum Command {
     Explain(explain::ExplainArgs),
     Events(events::EventsArgs),
     Logs(logs::LogsArgs),
+    Exec(exec::ExecArgs),
     #[command(subcommand)]
     User(user::User),
     #[command(subcommand)]
@@ -107,6 +111,7 @@ impl Command {
             Command::Explain(args) => args.run(reach),
             Command::Events(args) => args.run(reach),
             Command::Logs(args) => args.run(reach),
+            Command::Exec(args) => args.run(reach),
             Command::User(verb) => verb.run(reach),
             Command::Quota(verb) => verb.run(reach),
             Command::Token(verb) => verb.run(reach),

@@ -36,7 +36,7 @@ pub struct AddArgs {
     user: Name,
 
     /// What they may do beside submitting jobs: administrate_jobs, manage_machines, manage_users,
-    /// disable_reclamation, use_monitoring_band; repeat it for several
+    /// disable_reclamation, use_monitoring_band, read_output, enter_tasks; repeat it for several
     #[arg(long = "capability", value_name = "CAPABILITY", value_parser = capability)]
     capabilities: Vec<Capability>,
 

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Whether containers can be tried here.
-fn can(test: &str) -> bool {
+pub fn can(test: &str) -> bool {
     let root = fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0);
     let runtime = Command::new("runc").arg("--version").output().is_ok();
     if !(root && runtime) {

@@ -8,6 +8,7 @@ use axum::body::Body;
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{AuditView, CheckpointView};
 use cellwright_cell::event::What;
+use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::name::Token;
 use cellwright_cell::reason::Reason;
 use cellwright_cell::time::Time;
@@ -84,6 +85,12 @@ pub trait Backstage: Send + Sync + 'static {
     /// # Errors
     /// When the files cannot be read.
     fn events(&self, after: Cursor, most: usize) -> Result<Stretch<EventRecord>, ApiError>;
+
+    /// The machine that an attempt of a task was placed on, if that is still known.
+    ///
+    /// # Errors
+    /// When the files cannot be read.
+    fn placed_on(&self, task: TaskId, attempt: u32) -> Result<Option<MachineId>, ApiError>;
 
     /// # Errors
     /// When the files cannot be read.

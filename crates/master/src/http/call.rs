@@ -20,6 +20,7 @@ use cellwright_cell::credential::PartKind;
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::quota::Capability;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::upgrade::OnUpgrade;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -34,6 +35,8 @@ pub(super) struct Call {
     pub headers: HeaderMap,
     /// By what right the caller asks, to be looked at again.
     pub proof: Option<Proof>,
+    /// The connection itself, if it was asked for.
+    pub upgrade: Option<OnUpgrade>,
     /// Behind a lock because a body cannot be shared between threads, and calls are.
     body: Mutex<Option<Body>>,
 }
@@ -50,9 +53,11 @@ impl Call {
         let (mut parts, body) = request.into_parts();
         let caller = parts.extensions.remove::<Caller>();
         let proof = parts.extensions.remove::<Proof>();
+        let upgrade = parts.extensions.remove::<OnUpgrade>();
         let (uri, headers) = (parts.uri, parts.headers);
         let query = BTreeMap::new();
-        Ok(Call { route, caller, proof, path, uri, query, headers, body: Mutex::new(Some(body)) })
+        let body = Mutex::new(Some(body));
+        Ok(Call { route, caller, path, uri, query, headers, proof, upgrade, body })
     }
 
     /// Parameters and headers, against the table.
@@ -190,6 +195,11 @@ impl Call {
 }
 
 impl Api {
+    /// Whether the caller would still get in.
+    pub(super) fn still_admits(&self, call: &Call) -> bool {
+        call.proof.as_ref().is_none_or(Proof::stands) && self.admit(call).is_ok()
+    }
+
     /// Whether the caller gets in at all.
     pub(super) fn admit(&self, call: &Call) -> Result<(), ApiError> {
         if call.route.access == Access::Open {

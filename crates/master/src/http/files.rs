@@ -11,6 +11,7 @@ use crate::replicated::{Replicated, View};
 use axum::body::{Body, HttpBody};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{AuditView, CheckpointView};
+use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::name::Token;
 use cellwright_cell::render;
 use cellwright_cell::state::State;
@@ -41,6 +42,10 @@ impl Backstage for Files {
             oldest: feed.reaches_back_to,
             gap: feed.gap,
         })
+    }
+
+    fn placed_on(&self, task: TaskId, attempt: u32) -> Result<Option<MachineId>, ApiError> {
+        self.events.placed_on(task, attempt).map_err(broken)
     }
 
     fn audit(&self, after: Cursor, most: usize) -> Result<Stretch<AuditView>, ApiError> {

@@ -15,8 +15,10 @@ mod blobs;
 mod call;
 mod change;
 mod cluster;
+mod exec;
 mod explain;
 pub mod files;
+mod holders;
 mod jobs;
 mod limits;
 mod list;
@@ -24,6 +26,7 @@ mod machines;
 mod memo;
 mod metrics;
 mod names;
+mod output;
 mod parts;
 mod records;
 mod reply;
@@ -46,6 +49,7 @@ use axum::http::{HeaderValue, Request, Response, header};
 use axum::routing::{MethodFilter, MethodRouter};
 use backstage::Backstage;
 use call::Call;
+use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::routes::{Method, Operation as O, Route, routes};
 use cellwright_cell::name::Name;
@@ -59,6 +63,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
+
+/// Readers of output that one replica serves at once, and sessions in tasks.
+const MOST_FOLLOWERS: usize = 1024;
+const MOST_SESSIONS: usize = 256;
 
 type Answered = Result<Response<Body>, ApiError>;
 
@@ -75,6 +83,8 @@ pub struct ApiSettings {
     pub tls: bool,
     /// What names end with.
     pub zone: Zone,
+    /// How agents are dialled.
+    pub agents: AgentDialler,
 }
 
 impl Default for ApiSettings {
@@ -85,6 +95,7 @@ impl Default for ApiSettings {
             authority: None,
             tls: false,
             zone: Zone::default(),
+            agents: AgentDialler::plain(),
         }
     }
 }
@@ -98,6 +109,9 @@ pub struct Api {
     settings: Arc<ApiSettings>,
     /// Explanations walk the whole cell: one at a time.
     explaining: Arc<Semaphore>,
+    /// Each holds a connection to a machine.
+    following: Arc<Semaphore>,
+    sessions: Arc<Semaphore>,
     memo: Arc<Memo>,
     answers: Arc<Answers>,
 }
@@ -116,6 +130,8 @@ impl Api {
             clock,
             settings: Arc::new(settings),
             explaining: Arc::new(Semaphore::new(1)),
+            following: Arc::new(Semaphore::new(MOST_FOLLOWERS)),
+            sessions: Arc::new(Semaphore::new(MOST_SESSIONS)),
             memo: Arc::default(),
             answers: Arc::default(),
         }
@@ -197,6 +213,9 @@ impl Api {
             O::ListTasks => self.list_tasks(call).await,
             O::GetTask => self.get_task(call).await,
             O::ExplainTask => self.explain_task(call).await,
+            O::ReadOutput => self.read_output(call).await,
+            O::WatchOutput => self.watch_output(call).await,
+            O::ExecTask => self.exec_task(call).await,
             O::WatchJobs => self.watch_jobs(call).await,
             O::LookUpJob => self.look_up_job(call).await,
             O::PrometheusTargets => self.prometheus_targets(call).await,

@@ -2,7 +2,7 @@
 //! calls between replicas. Postcard in, postcard out; each path opens to one kind of part alone.
 
 use super::blobs::content;
-use super::{Api, error_response};
+use super::{Api, error_response, holders};
 use crate::handle::Caller;
 use crate::http_peers::{PEER_PATH, same_protocol};
 use crate::identity::provenance;
@@ -17,7 +17,8 @@ use axum::middleware::from_fn;
 use axum::routing::{get, post, put};
 use bytes::Bytes;
 use cellwright_api::client::parts::{
-    BLOB_PATH, LEASE_PATH, LOG_PATH, LogRequest, PACKAGE_PATH, POLL_PATH, PROPOSE_PATH,
+    BLOB_PATH, HOLDERS_PATH, HoldersRequest, LEASE_PATH, LOG_PATH, LogRequest, PACKAGE_PATH,
+    POLL_PATH, PROPOSE_PATH,
 };
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::internal::{AgentReport, LeaseRequest, Proposal};
@@ -40,7 +41,7 @@ impl Api {
     pub(super) fn parts_router(&self) -> Router {
         let on = |api: &Api| api.clone();
         let (poll, log, propose, lease, peer) = (on(self), on(self), on(self), on(self), on(self));
-        let (keep, give, part) = (on(self), on(self), on(self));
+        let (keep, give, part, holders) = (on(self), on(self), on(self), on(self));
         Router::new()
             .route(POLL_PATH, post(move |r| answer(r, agent, move |c, m| poll.poll(c, m))))
             .route(LOG_PATH, post(move |r| answer(r, scheduler, move |c, m| log.log(c, m))))
@@ -49,6 +50,7 @@ impl Api {
                 post(move |r| answer(r, scheduler, move |c, m| propose.propose(c, m))),
             )
             .route(LEASE_PATH, post(move |r| answer(r, scheduler, move |c, m| lease.lease(c, m))))
+            .route(HOLDERS_PATH, post(move |r| answer(r, agent, move |c, m| holders.holders(c, m))))
             .route(
                 PEER_PATH,
                 post(move |r| answer(r, replica, move |c, m| peer.peer(c, m)))
@@ -75,6 +77,16 @@ impl Api {
                 Err(ApiError::new(Code::BadField, error.to_string()))
             }
         }
+    }
+
+    /// An agent asks for its own machine.
+    async fn holders(self, caller: Caller, request: HoldersRequest) -> Result<Vec<u8>, ApiError> {
+        match &caller {
+            Caller::Agent(machine) if *machine == request.machine => {}
+            Caller::Anonymous | Caller::System(_) => {}
+            _ => return Err(stranger(&caller, "the agent of the machine it speaks for")),
+        }
+        encode(&holders::of(&self.handle.read().state, &request))
     }
 
     async fn log(self, _: Caller, request: LogRequest) -> Result<Vec<u8>, ApiError> {

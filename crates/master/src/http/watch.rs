@@ -23,13 +23,13 @@ use futures::stream;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// A sign of life when nothing happens, well below what proxies and our client take for death.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How often it is asked whether the reader is still let in, when nothing else happens.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// Events taken from the feed at a time.
@@ -38,7 +38,12 @@ const TURN: usize = 512;
 const JOBS: usize = 256;
 
 /// Text of one event on the stream.
-fn frame<T: Serialize>(out: &mut String, kind: &str, id: Option<Cursor>, data: &T) {
+pub(super) fn frame<T: Serialize>(
+    out: &mut String,
+    kind: &str,
+    id: Option<impl Display>,
+    data: &T,
+) {
     if let Some(id) = id {
         // Writing to a string cannot fail.
         let _ = writeln!(out, "id: {id}");
@@ -47,7 +52,7 @@ fn frame<T: Serialize>(out: &mut String, kind: &str, id: Option<Cursor>, data: &
     let _ = write!(out, "event: {kind}\ndata: {data}\n\n");
 }
 
-fn streaming(
+pub(super) fn streaming(
     chunks: impl futures::Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
 ) -> Response<Body> {
     let mut response = Response::new(Body::from_stream(chunks));
@@ -131,7 +136,7 @@ impl Api {
                 Turn::Idle => out.push_str(": still here\n\n"),
                 Turn::Events(records, gap) => {
                     if gap {
-                        frame(&mut out, "reset", None, &serde_json::json!({}));
+                        frame(&mut out, "reset", None::<Cursor>, &serde_json::json!({}));
                     }
                     for record in records {
                         let cursor = record.cursor;
@@ -201,7 +206,7 @@ impl JobWatch {
             let ids = (listing.next..stop).map(JobId);
             let jobs = ids.filter_map(|id| view::job(&listing.state, id));
             jobs.filter(|job| self.filter.wants(job)).for_each(|job| {
-                frame(&mut out, "job", None, &job);
+                frame(&mut out, "job", None::<Cursor>, &job);
             });
             listing.next = stop;
             if stop == end {
@@ -219,7 +224,7 @@ impl JobWatch {
                 let view = self.follower.api.handle.read();
                 self.follower.at = Cursor::after(view.index);
                 self.all = Some(Listing::of(view.state));
-                frame(&mut out, "reset", None, &serde_json::json!({}));
+                frame(&mut out, "reset", None::<Cursor>, &serde_json::json!({}));
                 Some(out)
             }
             Turn::Events(records, false) => {

@@ -2,8 +2,9 @@
 //! that any leader can sign, and by nobody else.
 //!
 //! Leaves live for a day. That makes a list of revoked certificates needless: a part that must go
-//! is refused its next renewal. Agents, schedulers and users get certificates for clients only, so
-//! none of them can pass for a master towards another.
+//! is refused its next renewal. Schedulers and users get certificates for clients only. Agents are
+//! dialled too, by who they are: only a master's certificate names hosts, so none of the others can
+//! pass for a master towards whoever dials one.
 
 use cellwright_api::enroll::{EnrollError, Holder, alternative_names, subject};
 use cellwright_api::secret::Secret;
@@ -167,7 +168,7 @@ impl Authority {
         params.subject_alt_names = alternative_names(&identity, hosts)?;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        if matches!(part, Part::Master(_)) {
+        if matches!(part, Part::Master(_) | Part::Agent(_)) {
             params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
         }
         params.is_ca = IsCa::ExplicitNoCa;

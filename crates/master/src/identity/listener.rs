@@ -302,7 +302,7 @@ impl House {
             answer(router.clone(), gate.clone(), info.clone(), watched.clone(), request)
         });
         let builder = http(limits);
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         // The receiver's guard must not live across an await; a lost sender also means the end.
         let stop = async { stopped.wait_for(|stopped| *stopped).await.map(|_guard| ()) };
         let patience = sleep(limits.introduction);

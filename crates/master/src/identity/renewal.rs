@@ -6,6 +6,7 @@
 use super::authority::Authority;
 use super::files::{FilesError, IdentityFiles};
 use crate::clock::Clock;
+use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::enroll::CERTIFICATE_LIFE;
 use cellwright_api::spiffe::Part;
 use cellwright_api::tls::{self, Shown, TlsError, Trust};
@@ -66,6 +67,13 @@ impl Own {
     pub fn client(&self) -> Result<ClientConfig, TlsError> {
         let trust = Trust::Authority(self.authority.certificate_pem().to_owned());
         tls::client(&trust, Some(self.shown.clone()))
+    }
+
+    /// For calls to agents.
+    #[must_use]
+    pub fn agents(&self) -> AgentDialler {
+        let (cell, authority) = (self.authority.cell(), self.authority.certificate_pem());
+        AgentDialler::identified(cell.clone(), authority.to_owned(), self.shown.clone())
     }
 
     #[must_use]

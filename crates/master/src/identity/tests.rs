@@ -323,6 +323,18 @@ async fn plain_connections_exist_only_on_loopback() {
     }
 }
 
+/// Agents serve too, and their certificates say so; but they name no host.
+#[tokio::test]
+async fn an_agent_does_not_pass_for_a_master() {
+    let (authority, _) = cell();
+    let agent = authority.equip(&Part::Agent(name("localhost")), &[], now(), CERTIFICATE_LIFE);
+    let server = Server::start(Some((&authority, &agent.unwrap())), Limits::default()).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    let error = ask_tls(&server, &trust, None, None).await.unwrap_err();
+    assert!(error.to_string().contains("name"), "{error}");
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn health_needs_no_identity() {
     let (authority, papers) = cell();

@@ -4,6 +4,8 @@
 
 use crate::support::{Cell, Got, Plan, digest_of, job, machine, route, user};
 use axum::body::Body;
+use cellwright_api::exec::EXEC_PROTOCOL;
+use cellwright_api::output::ADDRESS_ATTRIBUTE;
 use cellwright_api::routes::{Access, Content, Kind, Operation, Route, routes};
 use cellwright_cell::quota::Capability;
 use cellwright_master::handle::Caller;
@@ -61,6 +63,9 @@ fn jobs() -> Vec<Step> {
         step("GET /v1/jobs/root/jfoo/tasks", NONE),
         step("GET /v1/jobs/root/jfoo/tasks/2", NONE),
         step("GET /v1/jobs/root/jfoo/tasks/2/explain", NONE),
+        step("GET /v1/jobs/root/jrun/tasks/0/output", NONE),
+        step("GET /v1/watch/output/root/jrun/0", NONE),
+        step("POST /v1/jobs/root/jrun/tasks/0/exec?command=%5B%22true%22%5D", NONE),
         step("GET /v1/watch/jobs", NONE),
         step("GET /v1/names/root/jfoo", NONE),
         step("GET /v1/prometheus", NONE),
@@ -248,7 +253,12 @@ impl Walk {
         self.keys += 1;
         let key = format!("walk-{}", self.keys);
         let keyed = [("idempotency-key", key.as_str())];
-        let headers = if route.kind == Kind::Change { &keyed[..] } else { &[] };
+        let handed_over = [("connection", "upgrade"), ("upgrade", EXEC_PROTOCOL)];
+        let headers = match route.kind {
+            Kind::Change => &keyed[..],
+            _ if route.status == 101 => &handed_over,
+            _ => &[],
+        };
         let root = Some(&self.root);
         let got = self.cell.send(root, &step.target, headers, step.content()).await;
         assert_eq!(got.status, route.status, "{}: {}", step.target, got.text);
@@ -340,8 +350,12 @@ async fn furnished() -> (Walk, String) {
     cell.must("PUT /v1/users/root/capabilities", all).await;
     let quota = json!({ "amount": { "cpu": 1000, "ram": 1000 } });
     cell.must("PUT /v1/users/root/quota/batch", quota).await;
-    cell.must("POST /v1/machines", machine("m1")).await;
+    let mut reached = machine("m1");
+    reached["attributes"] = json!({ ADDRESS_ATTRIBUTE: { "text": crate::agent::stub().await } });
+    cell.must("POST /v1/machines", reached).await;
     let root = user("root");
+    cell.must("POST /v1/jobs", json!({ "owner": "root", "spec": job("jrun", 1) })).await;
+    crate::agent::run_first_task(&cell).await;
     let set = json!({ "capacity": { "add": 1 }, "nodes": { "node": "m1" } });
     cell.ask_as(&root, "PUT /v1/resources/app/first", &[], set).await;
     let made = cell.must("POST /v1/users/root/tokens", json!({ "valid_for": 60_000 })).await;

@@ -1,5 +1,6 @@
 //! The API of masters on a real disk, over loopback sockets and the real listener.
 
+mod agent;
 mod blobs;
 mod changes;
 mod client;

@@ -2,9 +2,10 @@
 //!
 //! With a head that somebody vouches for, every chunk is checked when it arrives, from whomever; a
 //! source that gave a wrong one is not asked again. Other machines are asked before masters, who
-//! have better things to do; a master is asked while fewer than a handful of machines help, and for
-//! what none of them has. Near the end, idle sources are asked for chunks that are late elsewhere,
-//! so that one slow machine does not hold up the rest.
+//! have better things to do: once a machine helps, a master is asked only for what none of them
+//! has. A machine that lacks a chunk may be fetching the package too, and is asked again later.
+//! Near the end, idle machines are asked for chunks that are late elsewhere, so that one slow
+//! machine does not hold up the rest.
 //!
 //! Without such a head (no master answers) one machine at a time is taken at its word for all of
 //! it, and the digest of the whole decides.
@@ -29,8 +30,10 @@ use std::sync::Arc;
 
 /// Failures in a row after which a source is left alone.
 const PATIENCE: u32 = 3;
-/// With so many machines helping, masters are not needed.
-const ENOUGH_MACHINES: usize = 4;
+/// A machine that lacked a chunk is asked for it again when so many others, or this part of all,
+/// have arrived meanwhile.
+const MEANWHILE: usize = 4;
+const MEANWHILE_PART: usize = 8;
 /// First bytes asked for: the head of a package of half a gigabyte.
 const FIRST_BYTES: u32 = 1 << 16;
 
@@ -51,7 +54,8 @@ struct Asked {
     /// Requests on their way.
     busy: usize,
     failures: u32,
-    lacks: BTreeSet<u32>,
+    /// Chunks it did not have, and how many were missing here then.
+    lacks: BTreeMap<u32, usize>,
     /// Why it is not asked any more.
     gone: Option<SourceError>,
 }
@@ -59,6 +63,12 @@ struct Asked {
 impl Asked {
     fn alive(&self) -> bool {
         self.gone.is_none()
+    }
+
+    /// Whether it is taken not to have the chunk, with so many missing here of so many.
+    fn lacks(&self, chunk: u32, missing: usize, all: usize) -> bool {
+        let meanwhile = MEANWHILE.max(all / MEANWHILE_PART);
+        self.lacks.get(&chunk).is_some_and(|then| missing + meanwhile > *then)
     }
 
     fn start_over(&mut self, gone: Option<SourceError>) {
@@ -90,7 +100,7 @@ impl Fetch {
             source,
             busy: 0,
             failures: 0,
-            lacks: BTreeSet::new(),
+            lacks: BTreeMap::new(),
             gone: None,
         });
         Fetch { digest, bytes, settings, asked: asked.collect(), partial }
@@ -202,7 +212,7 @@ impl Fetch {
             asked.busy -= 1;
             match outcome {
                 Ok(_) => asked.failures = 0,
-                Err(SourceError::Lacks) => drop(asked.lacks.insert(chunk)),
+                Err(SourceError::Lacks) => drop(asked.lacks.insert(chunk, board.missing.len())),
                 Err(SourceError::Wrong) => asked.gone = Some(SourceError::Wrong),
                 Err(why) => {
                     asked.failures += 1;
@@ -260,13 +270,12 @@ impl Fetch {
             asked.alive() && asked.failures == 0 && !asked.source.vouches()
         };
         let machines: Vec<usize> = from.iter().filter(machine).copied().collect();
+        let (missing, all) = (board.missing.len(), board.all);
         free.into_iter().find_map(|at| {
-            let spare = self.asked[at].source.vouches() && machines.len() >= ENOUGH_MACHINES;
-            let none_has = |chunk: u32| {
-                machines.iter().all(|machine| self.asked[*machine].lacks.contains(&chunk))
-            };
-            let may =
-                |chunk: u32| !self.asked[at].lacks.contains(&chunk) && (!spare || none_has(chunk));
+            let spare = self.asked[at].source.vouches();
+            let lacks = |at: usize, chunk: u32| self.asked[at].lacks(chunk, missing, all);
+            let none_has = |chunk: u32| machines.iter().all(|machine| lacks(*machine, chunk));
+            let may = |chunk: u32| !lacks(at, chunk) && (!spare || none_has(chunk));
             board.take(at, may).map(|chunk| (at, chunk))
         })
     }
@@ -337,6 +346,7 @@ fn clear(place: &Place) -> Result<(), PackageError> {
 
 /// Which chunks are missing and who is on them.
 struct Board {
+    all: usize,
     missing: BTreeSet<u32>,
     queue: VecDeque<u32>,
     /// Who was asked and has not answered, by chunk.
@@ -347,7 +357,8 @@ impl Board {
     fn new(count: u32, salt: u64) -> Board {
         let start = u32::try_from(salt % u64::from(count.max(1))).unwrap_or(0);
         let queue = (start..count).chain(0..start).collect();
-        Board { missing: (0..count).collect(), queue, flying: BTreeMap::new() }
+        let missing: BTreeSet<u32> = (0..count).collect();
+        Board { all: missing.len(), missing, queue, flying: BTreeMap::new() }
     }
 
     /// The next chunk that `source` may be asked for; when all are on their way, the first that

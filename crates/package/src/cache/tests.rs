@@ -4,11 +4,12 @@
 use super::*;
 use crate::build::{Built, build};
 use crate::head::CHUNK_BYTES;
-use crate::http::{HttpSource, router, router_with};
+use crate::http::{AgentSource, HttpSource, router, router_with};
 use crate::testing::{Folder, names};
 use cellwright_api::client::Client;
 use cellwright_api::client::Settings as ClientSettings;
-use cellwright_cell::name::Token;
+use cellwright_api::client::agent::AgentDialler;
+use cellwright_cell::name::{Name, Token};
 use futures::future::BoxFuture;
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -457,6 +458,36 @@ async fn machines_pass_a_package_on_over_http() {
     let absent = package(&folder, "absent", 1).0;
     let error = third.obtain(&absent, vec![machine(&second_address)]).await.unwrap_err();
     assert!(error.to_string().contains("does not have it"), "{error}");
+}
+
+/// The agent of a machine, as agents know each other.
+fn agent(address: &str) -> Arc<dyn Source> {
+    let (dialler, limit) = (AgentDialler::plain(), Duration::from_secs(30));
+    let machine = Name::new("m1").unwrap();
+    Arc::new(AgentSource::new(dialler, machine, address.to_owned(), limit))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn masters_serve_a_package_about_once_however_many_machines_want_it() {
+    let folder = Folder::new();
+    let (reference, content) = package(&folder, "server", 20);
+    let master = Fake::new("master", true, Way::Honest, &content);
+    let mut agents: Vec<Arc<dyn Source>> = Vec::new();
+    for name in ["first", "second", "third", "fourth"] {
+        let cache = open(&folder, name, PLENTY);
+        let mut from = agents.clone();
+        from.push(Arc::clone(&master) as Arc<dyn Source>);
+        cache.obtain(&reference, from).await.unwrap();
+        let (address, _server) = serve(&cache).await;
+        agents.push(agent(&address));
+    }
+    // The head for each, and the chunks for the first.
+    let first_alone = u64::from(u32::try_from(content.len()).unwrap().div_ceil(CHUNK_BYTES));
+    let asked = master.asked();
+    assert!((first_alone..=first_alone + 5).contains(&asked), "{asked} of {first_alone}");
+    let absent = package(&folder, "absent", 1).0;
+    let digest = PackageDigest::parse(absent.digest.as_str()).unwrap();
+    assert_eq!(agents[0].read(digest, 0, 10).await, Err(SourceError::Lacks));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

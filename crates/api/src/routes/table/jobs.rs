@@ -84,6 +84,72 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         &[C::NoSuchJob, C::NoSuchTask, C::WrongState],
     ),
+    fails(
+        with(
+            only(
+                of_kind(
+                    read(
+                        O::ReadOutput,
+                        OUTPUT,
+                        "tasks",
+                        "A piece of what a task wrote, from the machine it is or was on.",
+                        json!(OutputPiece),
+                    ),
+                    Kind::Local,
+                ),
+                Access::SelfOrHolder(P::ReadOutput),
+            ),
+            &[STREAM, ATTEMPT, FROM, LINES, TAIL],
+        ),
+        REACHED,
+    ),
+    fails(
+        with(
+            only(
+                of_kind(
+                    read(
+                        O::WatchOutput,
+                        WATCH_OUTPUT,
+                        "tasks",
+                        "What a task writes, from one attempt to the next. Events: `output` (a \
+                         piece), `silent` (its machine does not answer; tried again), `end` (the \
+                         task is dead).",
+                        Content::Events(schema::<OutputPiece>),
+                    ),
+                    Kind::Local,
+                ),
+                Access::SelfOrHolder(P::ReadOutput),
+            ),
+            &[STREAM, ATTEMPT, LINES, TAIL, OUTPUT_AFTER],
+        ),
+        REACHED,
+    ),
+    fails(
+        with(
+            only(
+                answers(
+                    of_kind(
+                        change(
+                            O::ExecTask,
+                            Method::Post,
+                            EXEC,
+                            "tasks",
+                            "Run a command where a task runs. Takes `Upgrade: cell-exec` over \
+                             HTTP/1.1; the connection then carries frames: a byte of kind, four of \
+                             length, content. Kinds: 0 input or output, 1 problems, 2 end of \
+                             input, 3 size of the terminal, 4 signal, 5 exit code, 6 failure.",
+                        ),
+                        Kind::Local,
+                    ),
+                    101,
+                    Content::Bytes,
+                ),
+                Access::SelfOrHolder(P::EnterTasks),
+            ),
+            &[COMMAND, TERMINAL, TERM],
+        ),
+        ENTERED,
+    ),
     with(
         of_kind(
             read(

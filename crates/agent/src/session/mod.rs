@@ -1,0 +1,232 @@
+//! Sessions: commands that somebody runs where a task runs (B20). Who may is decided by a master;
+//! here the command gets the task's folder, environment, user and limits, as its driver says.
+//!
+//! Each session has a small process of its own ([`helper`], `cell session` in the list of
+//! processes), at the far end of a socket. It runs the command and speaks frames; the agent passes
+//! bytes and reads none of them. So whatever closes the socket ends the session with everything the
+//! command started: the caller who goes away, the task that ends, the agent that dies.
+//!
+//! Rejected: running commands as children of the agent itself. What they start would be the
+//! agent's to reap, and an agent that is killed would leave them behind.
+
+pub mod helper;
+pub mod leader;
+mod pty;
+
+use crate::attempt::ShimProgram;
+use crate::core::Attempt;
+use crate::driver::enter::{Enter, Entry, enter};
+use crate::folder::Folders;
+use crate::record;
+use crate::shim::exit_of;
+use crate::shim::protocol::{LAUNCH, Launch};
+use cellwright_api::error::{ApiError, Code};
+use cellwright_api::exec::{ExecQuery, TerminalSize, words};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncWriteExt, copy_bidirectional_with_sizes};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// Words by which this program is a session's helper, and the leader of its terminal.
+pub const HELPER: &str = "session";
+pub const LEADER: &str = "session-leader";
+/// Sessions of one attempt, and of the machine.
+const MOST_OF_TASK: usize = 8;
+const MOST: usize = 64;
+/// Bytes held in each direction.
+const BUFFER: usize = 64 << 10;
+/// How long a helper may take to leave nothing behind.
+const LEAVE: Duration = Duration::from_secs(10);
+
+/// What a helper is told, in the first line on its socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    pub entry: Entry,
+    pub terminal: Option<TerminalSize>,
+}
+
+/// The sessions there are. Cheap to clone; clones are the same.
+#[derive(Clone, Default)]
+pub struct Sessions(Arc<Mutex<BTreeMap<Attempt, Open>>>);
+
+struct Open {
+    count: usize,
+    /// Dropped when all are to end.
+    until: watch::Sender<()>,
+}
+
+/// One session's place among them.
+struct Seat {
+    sessions: Sessions,
+    attempt: Attempt,
+    until: watch::Receiver<()>,
+}
+
+impl Sessions {
+    /// Ends those of an attempt that is over.
+    pub fn close(&self, attempt: Attempt) {
+        self.lock().remove(&attempt);
+    }
+
+    fn take(&self, attempt: Attempt) -> Option<Seat> {
+        let mut all = self.lock();
+        let count: usize = all.values().map(|open| open.count).sum();
+        let open =
+            all.entry(attempt).or_insert_with(|| Open { count: 0, until: watch::Sender::new(()) });
+        if count >= MOST || open.count >= MOST_OF_TASK {
+            return None;
+        }
+        open.count += 1;
+        Some(Seat { sessions: self.clone(), attempt, until: open.until.subscribe() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Attempt, Open>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut all = self.sessions.lock();
+        if let Some(open) = all.get_mut(&self.attempt) {
+            open.count = open.count.saturating_sub(1);
+            if open.count == 0 {
+                all.remove(&self.attempt);
+            }
+        }
+    }
+}
+
+/// Begins sessions on this machine.
+#[derive(Clone)]
+pub struct Doorman {
+    pub folders: Folders,
+    /// The program that helpers are.
+    pub program: ShimProgram,
+    pub sessions: Sessions,
+}
+
+/// A session that has begun.
+pub struct Begun {
+    seat: Seat,
+    line: UnixStream,
+    helper: Child,
+}
+
+impl Doorman {
+    /// # Errors
+    /// Why there is no session.
+    pub async fn begin(&self, name: &str, query: &ExecQuery) -> Result<Begun, ApiError> {
+        let bad =
+            |field: &str, value: &str, allowed: &str| ApiError::parameter(field, value, allowed);
+        let command = words(&query.command);
+        let command = command.map_err(|allowed| bad("command", &query.command, allowed))?;
+        let size = query.terminal.as_deref().map(|text| {
+            TerminalSize::parse(text)
+                .ok_or_else(|| bad("terminal", text, "rows and columns, as 24x80"))
+        });
+        let terminal = size.transpose()?;
+        let failed =
+            |error: &dyn std::fmt::Display| ApiError::new(Code::Internal, error.to_string());
+        let found = self.folders.of_name(name).map_err(|error| failed(&error))?;
+        let wanted = |found: &crate::output::Found| {
+            (found.attempt.task.0, found.attempt.number) == (query.task, query.attempt)
+        };
+        let absent = || {
+            let message = format!("attempt {} of {name} does not run here", query.attempt);
+            ApiError::new(Code::WrongState, message)
+        };
+        let found = found.into_iter().find(wanted).ok_or_else(absent)?;
+        let full = || ApiError::new(Code::Overloaded, "as many sessions as there may be are open");
+        let seat = self.sessions.take(found.attempt).ok_or_else(full)?;
+        // After the seat was taken: a task that ends from here on closes it.
+        let launch = record::read::<Launch>(&found.folder.join(LAUNCH)).ok().flatten();
+        let ended = exit_of(&found.folder).is_ok_and(|exit| exit.is_some());
+        let launch = launch.filter(|_| !ended).ok_or_else(absent)?;
+        let asked = Enter {
+            launch: &launch,
+            command,
+            terminal: terminal.is_some(),
+            term: query.term.as_deref(),
+        };
+        let entry =
+            enter(&asked).map_err(|error| ApiError::new(Code::WrongState, error.to_string()))?;
+        let (line, helper) = self.start(&Told { entry, terminal }).await.map_err(|e| failed(&e))?;
+        Ok(Begun { seat, line, helper })
+    }
+
+    async fn start(&self, told: &Told) -> io::Result<(UnixStream, Child)> {
+        let (mut line, far) = UnixStream::pair()?;
+        let far = far.into_std()?;
+        far.set_nonblocking(false)?;
+        let helper = Command::new(&self.program.program)
+            .arg(HELPER)
+            .stdin(Stdio::from(OwnedFd::from(far)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()?;
+        let text = serde_json::to_string(told).map_err(io::Error::other)?;
+        line.write_all((text + "\n").as_bytes()).await?;
+        Ok((line, helper))
+    }
+}
+
+/// Passes bytes on until a side closes or the attempt is over.
+pub async fn carry(begun: Begun, near: OnUpgrade) {
+    let Begun { mut seat, mut line, mut helper } = begun;
+    if let Ok(near) = near.await {
+        let mut near = TokioIo::new(near);
+        let carried = copy_bidirectional_with_sizes(&mut near, &mut line, BUFFER, BUFFER);
+        tokio::select! {
+            _ = carried => {}
+            _ = seat.until.changed() => {}
+        }
+    }
+    drop(line);
+    match timeout(LEAVE, helper.wait()).await {
+        Ok(Ok(_)) => {}
+        _ => {
+            tracing::warn!(attempt = %seat.attempt, "a session does not end; its helper is killed");
+            // Gone meanwhile is what is wanted.
+            let _ = helper.kill().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellwright_cell::id::TaskId;
+
+    #[test]
+    fn sessions_are_counted_and_end_with_their_attempt() {
+        let sessions = Sessions::default();
+        let attempt = |task| Attempt { task: TaskId(task), number: 1 };
+        let mut seats: Vec<Seat> =
+            (0..MOST_OF_TASK).map(|_| sessions.take(attempt(1)).unwrap()).collect();
+        assert!(sessions.take(attempt(1)).is_none());
+        let other = sessions.take(attempt(2)).unwrap();
+        seats.pop();
+        seats.push(sessions.take(attempt(1)).unwrap());
+        sessions.close(attempt(1));
+        assert!(seats.iter().all(|seat| seat.until.has_changed().is_err()));
+        assert!(other.until.has_changed().is_ok());
+        // The next ones are not counted with those that are on their way out.
+        let next = sessions.take(attempt(1)).unwrap();
+        drop(seats);
+        assert!(next.until.has_changed().is_ok());
+        let many: Vec<Option<Seat>> = (10..100).map(|task| sessions.take(attempt(task))).collect();
+        assert_eq!(many.iter().flatten().count(), MOST - 2);
+    }
+}

@@ -1,0 +1,162 @@
+//! Dialling an agent: masters do, for the output of tasks and for sessions in them, and agents do,
+//! for packages. An agent is known by the machine it is the agent of, not by a host's name: the
+//! address comes from the agent itself, and nothing it says of it is believed.
+
+use super::connection::{self, Sender};
+use super::outcome::{Next, judge};
+use super::session::{SessionStream, ask_for, take_over};
+use super::{Call, ClientError, Received};
+use crate::spiffe::{Identity, Part};
+use crate::tls::{self, Shown};
+use bytes::Bytes;
+use cellwright_cell::name::Name;
+use http_body_util::{BodyExt, Limited};
+use hyper::Method;
+use hyper::header::HeaderMap;
+use rustls::pki_types::ServerName;
+use serde::de::DeserializeOwned;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// How long a connection to an agent may take to come about.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Largest answer of an agent: the largest head of a package, or a piece of output.
+const MAX_ANSWER: usize = 16 << 20;
+
+/// Who dials, and how agents are known.
+#[derive(Clone)]
+pub struct AgentDialler {
+    /// Absent: in the clear, to loopback addresses only.
+    papers: Option<Papers>,
+}
+
+#[derive(Clone)]
+struct Papers {
+    cell: Name,
+    authority: String,
+    shown: Arc<Shown>,
+}
+
+impl fmt::Debug for AgentDialler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cell = self.papers.as_ref().map(|papers| papers.cell.as_str());
+        write!(f, "AgentDialler({})", cell.unwrap_or("in the clear"))
+    }
+}
+
+impl AgentDialler {
+    /// For an open cell on one machine.
+    #[must_use]
+    pub fn plain() -> AgentDialler {
+        AgentDialler { papers: None }
+    }
+
+    /// With the certificate of a part of `cell`; `authority` is the cell's, as PEM.
+    #[must_use]
+    pub fn identified(cell: Name, authority: String, shown: Arc<Shown>) -> AgentDialler {
+        AgentDialler { papers: Some(Papers { cell, authority, shown }) }
+    }
+
+    /// # Errors
+    /// When nobody answers there, or somebody who is not the agent of `machine`.
+    pub async fn dial(&self, machine: &Name, address: &str) -> Result<AgentLine, ClientError> {
+        connection::check_address(address, self.papers.is_some()).map_err(ClientError::Settings)?;
+        let dialled = timeout(CONNECT, self.connect(machine, address)).await;
+        let dialled = dialled.unwrap_or_else(|_| Err("connecting took too long".to_owned()));
+        let sender = dialled.map_err(|why| {
+            let last = format!("the agent of {machine} at {address}: {why}");
+            ClientError::Unreachable { tried: 1, last }
+        })?;
+        Ok(AgentLine { sender, address: address.to_owned() })
+    }
+
+    async fn connect(&self, machine: &Name, address: &str) -> Result<Sender, String> {
+        let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
+        stream.set_nodelay(true).map_err(|e| e.to_string())?;
+        let Some(Papers { cell, authority, shown }) = &self.papers else {
+            return connection::handshake(stream).await.map_err(|e| e.to_string());
+        };
+        let host = stream.peer_addr().map_err(|e| e.to_string())?.ip();
+        let part = Identity { cell: cell.clone(), part: Part::Agent(machine.clone()) };
+        let config = tls::client_of_part(authority, part, shown.clone());
+        let connector = TlsConnector::from(Arc::new(config.map_err(|e| e.to_string())?));
+        let name = ServerName::from(host);
+        let stream = connector.connect(name, stream).await.map_err(|e| e.to_string())?;
+        connection::handshake(stream).await.map_err(|e| e.to_string())
+    }
+}
+
+/// A connection to one agent, for one request at a time.
+pub struct AgentLine {
+    sender: Sender,
+    address: String,
+}
+
+impl AgentLine {
+    /// # Errors
+    /// What the agent refused, or that it did not answer within `limit`.
+    pub async fn bytes(&mut self, path: &str, limit: Duration) -> Result<Bytes, ClientError> {
+        let asked = timeout(limit, self.exchange(path)).await;
+        let address = &self.address;
+        let late = || ClientError::Unknown(format!("{address} did not answer in time"));
+        asked.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// # Errors
+    /// As [`AgentLine::bytes`], or when the answer is not what was asked for.
+    pub async fn get<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        limit: Duration,
+    ) -> Result<T, ClientError> {
+        let bytes = self.bytes(path, limit).await?;
+        serde_json::from_slice(&bytes).map_err(|error| ClientError::BadReply(error.to_string()))
+    }
+
+    /// Has the whole connection, if the agent agrees within `limit`.
+    ///
+    /// # Errors
+    /// What the agent refused, or that it did not answer.
+    pub async fn session(self, path: &str, limit: Duration) -> Result<SessionStream, ClientError> {
+        let mut call = plain_call(Method::POST, path);
+        ask_for(&mut call);
+        let taken = timeout(limit, take_over(self.sender, &self.address, &call)).await;
+        let late = || ClientError::Unknown(format!("{} did not answer in time", self.address));
+        taken.unwrap_or_else(|_| Err(late()))
+    }
+
+    async fn exchange(&mut self, path: &str) -> Result<Bytes, ClientError> {
+        let address = &self.address;
+        let broke = |why: &dyn std::fmt::Display| ClientError::Unknown(format!("{address}: {why}"));
+        let call = plain_call(Method::GET, path);
+        let request = connection::request(address, &call).map_err(ClientError::Settings)?;
+        self.sender.ready().await.map_err(|error| broke(&error))?;
+        let response = self.sender.send_request(request).await.map_err(|error| broke(&error))?;
+        let (parts, body) = response.into_parts();
+        let whole = Limited::new(body, MAX_ANSWER).collect().await;
+        let body = whole.map_err(|error| broke(&error))?.to_bytes();
+        let received = Received { status: parts.status, headers: parts.headers, body, open: None };
+        match judge(&received, false) {
+            Next::Done => Ok(received.body),
+            Next::Fail(error) | Next::Redirect(_, error) | Next::Later(_, error) => Err(error),
+        }
+    }
+}
+
+fn plain_call(method: Method, path: &str) -> Call {
+    Call {
+        method,
+        path: path.to_owned(),
+        headers: HeaderMap::new(),
+        body: super::content::Payload::Whole(Bytes::new()),
+        streamed: false,
+        repeatable: false,
+        attempt_timeout: Duration::ZERO,
+        deadline: Duration::ZERO,
+        most: None,
+    }
+}

@@ -1,0 +1,222 @@
+//! A session in a task: a command that is run where the task runs, its input and output carried as
+//! frames over one connection. The connection begins as an HTTP/1.1 request that asks to be handed
+//! over (`Upgrade: cell-exec`); master and agent on the way pass bytes on and read none of them, so
+//! a slow end slows the other and nothing is piled up in between.
+//!
+//! Rejected: WebSocket. A page in any browser can open one to an open master on loopback, and would
+//! run commands; no page can ask for an upgrade to `cell-exec`.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// `/v1/exec/USER/JOB/INDEX` of an agent.
+pub const EXEC_PATH: &str = "/v1/exec";
+/// What the connection is handed over to.
+pub const EXEC_PROTOCOL: &str = "cell-exec";
+/// Longest command, as JSON.
+pub const MAX_COMMAND: usize = 16 << 10;
+/// Most bytes of one frame.
+pub const MAX_FRAME: usize = 64 << 10;
+
+/// Size of a terminal, `ROWSxCOLUMNS` as text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    pub rows: u16,
+    pub columns: u16,
+}
+
+impl TerminalSize {
+    #[must_use]
+    pub fn parse(text: &str) -> Option<TerminalSize> {
+        let (rows, columns) = text.split_once('x')?;
+        Some(TerminalSize { rows: rows.parse().ok()?, columns: columns.parse().ok()? })
+    }
+}
+
+impl fmt::Display for TerminalSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.rows, self.columns)
+    }
+}
+
+/// What is to be run; the query of a request to an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecQuery {
+    /// Number of the task and of the attempt: a session is in this one and in no later one.
+    pub task: u32,
+    pub attempt: u32,
+    /// A JSON list of words.
+    pub command: String,
+    /// Size of the terminal. Left out: no terminal, three streams.
+    pub terminal: Option<String>,
+    /// The terminal's kind, for `TERM`.
+    pub term: Option<String>,
+}
+
+impl ExecQuery {
+    /// As it travels.
+    #[must_use]
+    pub fn pairs(&self) -> [(&'static str, Option<String>); 5] {
+        [
+            ("task", Some(self.task.to_string())),
+            ("attempt", Some(self.attempt.to_string())),
+            ("command", Some(self.command.clone())),
+            ("terminal", self.terminal.clone()),
+            ("term", self.term.clone()),
+        ]
+    }
+}
+
+/// The words of a command, from its JSON.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn words(command: &str) -> Result<Vec<String>, &'static str> {
+    match serde_json::from_str::<Vec<String>>(command) {
+        Ok(words) if words.first().is_some_and(|first| !first.is_empty()) => {
+            match words.iter().any(|word| word.contains('\0')) {
+                true => Err("words without the character 0"),
+                false => Ok(words),
+            }
+        }
+        _ => Err("a JSON list of at least one word, such as [\"sh\",\"-c\",\"date\"]"),
+    }
+}
+
+/// What travels in a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// Input, or standard output.
+    Data(Bytes),
+    /// Standard error.
+    Problems(Bytes),
+    /// No more input.
+    End,
+    Resize(TerminalSize),
+    /// A signal for the command.
+    Signal(u8),
+    /// The command has ended with this code; 128 and the number of the signal that ended it.
+    Exit(i32),
+    /// There is no session, or no more; for a person.
+    Failed(String),
+}
+
+const HEAD: usize = 5;
+
+impl Frame {
+    fn parts(&self) -> (u8, Bytes) {
+        match self {
+            Frame::Data(bytes) => (0, bytes.clone()),
+            Frame::Problems(bytes) => (1, bytes.clone()),
+            Frame::End => (2, Bytes::new()),
+            Frame::Resize(TerminalSize { rows, columns }) => {
+                let [a, b] = rows.to_be_bytes();
+                let [c, d] = columns.to_be_bytes();
+                (3, Bytes::copy_from_slice(&[a, b, c, d]))
+            }
+            Frame::Signal(number) => (4, Bytes::copy_from_slice(&[*number])),
+            Frame::Exit(code) => (5, Bytes::copy_from_slice(&code.to_be_bytes())),
+            Frame::Failed(text) => {
+                let cut = text.floor_char_boundary(MAX_FRAME);
+                (6, Bytes::copy_from_slice(&text.as_bytes()[..cut]))
+            }
+        }
+    }
+
+    fn of(kind: u8, body: Bytes) -> Option<Frame> {
+        Some(match (kind, &body[..]) {
+            (0, _) => Frame::Data(body),
+            (1, _) => Frame::Problems(body),
+            (2, []) => Frame::End,
+            (3, &[a, b, c, d]) => Frame::Resize(TerminalSize {
+                rows: u16::from_be_bytes([a, b]),
+                columns: u16::from_be_bytes([c, d]),
+            }),
+            (4, &[number]) => Frame::Signal(number),
+            (5, &[a, b, c, d]) => Frame::Exit(i32::from_be_bytes([a, b, c, d])),
+            (6, _) => Frame::Failed(String::from_utf8_lossy(&body).into_owned()),
+            _ => return None,
+        })
+    }
+
+    /// # Errors
+    /// When the other side is gone.
+    pub async fn write(&self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+        let (kind, body) = self.parts();
+        let length = u32::try_from(body.len()).map_err(io::Error::other)?;
+        let mut bytes = Vec::with_capacity(HEAD + body.len());
+        bytes.push(kind);
+        bytes.extend_from_slice(&length.to_be_bytes());
+        bytes.extend_from_slice(&body);
+        to.write_all(&bytes).await?;
+        to.flush().await
+    }
+
+    /// The next frame; nothing when the other side has closed between two. Not to be cancelled
+    /// half-way.
+    ///
+    /// # Errors
+    /// When the connection breaks, or what comes is no frame.
+    pub async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Frame>> {
+        let mut head = [0; HEAD];
+        if from.read(&mut head[..1]).await? == 0 {
+            return Ok(None);
+        }
+        from.read_exact(&mut head[1..]).await?;
+        let [kind, a, b, c, d] = head;
+        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        if length > MAX_FRAME {
+            let text = format!("a frame of {length} bytes; allowed: {MAX_FRAME}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        let mut body = vec![0; length];
+        from.read_exact(&mut body).await?;
+        let unknown = || io::Error::new(io::ErrorKind::InvalidData, "not a frame of a session");
+        Frame::of(kind, body.into()).map(Some).ok_or_else(unknown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn frames_are_read_as_they_were_written_and_others_are_refused() {
+        let size = TerminalSize { rows: 24, columns: 300 };
+        assert_eq!(TerminalSize::parse(&size.to_string()), Some(size));
+        let all = [
+            Frame::Data(Bytes::from_static(b"in")),
+            Frame::Problems(Bytes::new()),
+            Frame::End,
+            Frame::Resize(size),
+            Frame::Signal(2),
+            Frame::Exit(-3),
+            Frame::Failed("no".into()),
+        ];
+        let mut bytes = Vec::new();
+        for frame in &all {
+            frame.write(&mut bytes).await.unwrap();
+        }
+        let mut from = &bytes[..];
+        for frame in &all {
+            assert_eq!(Frame::read(&mut from).await.unwrap().as_ref(), Some(frame));
+        }
+        assert_eq!(Frame::read(&mut from).await.unwrap(), None);
+        for bad in [&[9, 0, 0, 0, 0][..], &[2, 0, 0, 0, 1, 7], &[0, 0, 1, 0, 1], &[0, 0, 0]] {
+            let mut bad = bad;
+            assert!(Frame::read(&mut bad).await.is_err());
+        }
+    }
+
+    #[test]
+    fn a_command_is_a_list_of_words() {
+        assert_eq!(words(r#"["sh","-c",""]"#).unwrap(), ["sh", "-c", ""]);
+        for bad in ["sh", "[]", "[\"\"]", "[1]", "[\"a\\u0000b\"]"] {
+            assert!(words(bad).is_err(), "{bad}");
+        }
+    }
+}

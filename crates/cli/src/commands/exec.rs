@@ -1,0 +1,240 @@
+//! `cell exec`: a command where a task runs, with its input and output here. With `-t` both ends
+//! are terminals: this one is raw while the command runs, so that every key reaches the other, and
+//! tells it when it is resized.
+
+use super::Success;
+use super::logs::target;
+use crate::failure::Failure;
+use crate::reach::{Cell, Reach};
+use crate::server::ask;
+use bytes::Bytes;
+use cellwright_api::client::SessionStream;
+use cellwright_api::exec::{Frame, TerminalSize};
+use cellwright_cell::name::JobKey;
+use clap::Args;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use std::io::{self, IsTerminal, Read, Write};
+use tokio::io::{AsyncWrite, ReadHalf};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+
+const EXAMPLES: &str = "\
+Examples:
+  cell exec dev/hello/0 -- ps
+  cell exec -t dev/hello/0 -- sh
+  cell exec dev/hello/0 -- tar c data > data.tar
+
+The command runs in the task's folder, with its environment, as its user and within its
+limits, and ends with the task. The exit code is the command's. Owners of a job may enter
+its tasks; users with the capability enter_tasks anybody's. Every command is audited.";
+
+/// Bytes read from standard input at a time.
+const PIECE: usize = 16 << 10;
+/// Pieces that wait for the connection.
+const PIECES: usize = 4;
+
+/// Run a command where a task runs
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ExecArgs {
+    /// Give the command a terminal
+    #[arg(short = 't', long = "terminal")]
+    terminal: bool,
+
+    /// The task
+    #[arg(value_name = "USER/JOB/INDEX", value_parser = task)]
+    task: (JobKey, u32),
+
+    /// The program and its arguments
+    #[arg(value_name = "COMMAND", last = true, required = true)]
+    command: Vec<String>,
+}
+
+fn task(text: &str) -> Result<(JobKey, u32), String> {
+    match target(text)? {
+        (job, Some(index)) => Ok((job, index)),
+        (_, None) => Err("allowed: USER/JOB/INDEX, as dev/hello/0".into()),
+    }
+}
+
+const LOOK: &str = "see whether the task still runs: cell job status USER/JOB";
+
+fn failed(error: &dyn std::error::Error) -> Failure {
+    Failure::work(error, LOOK)
+}
+
+impl ExecArgs {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        if self.terminal && !io::stdin().is_terminal() {
+            return Err(Failure::Usage {
+                message: "-t takes a terminal, and standard input is none".into(),
+                next: "the same command without -t".into(),
+            });
+        }
+        let cell = reach.cell()?;
+        ask(self.session(&cell)).map(Success::Ended)
+    }
+
+    async fn session(&self, cell: &Cell) -> Result<u8, Failure> {
+        let terminal = self.terminal.then(|| {
+            let term = std::env::var("TERM").unwrap_or_default();
+            (size(), term.chars().take(64).collect())
+        });
+        let (job, index) = &self.task;
+        let stream = cell.client.exec(job, *index, &self.command, terminal).await?;
+        let raw = self.terminal.then(Raw::enter).transpose().map_err(|error| failed(&error))?;
+        let ended = converse(stream, self.terminal).await;
+        drop(raw);
+        ended
+    }
+}
+
+/// Of the terminal here; what programs take for granted when it does not say.
+fn size() -> TerminalSize {
+    match tcgetwinsize(io::stdin()) {
+        Ok(size) if size.ws_row > 0 && size.ws_col > 0 => {
+            TerminalSize { rows: size.ws_row, columns: size.ws_col }
+        }
+        _ => TerminalSize { rows: 24, columns: 80 },
+    }
+}
+
+/// The terminal here, raw for as long as this lives.
+struct Raw(Termios);
+
+impl Raw {
+    fn enter() -> io::Result<Raw> {
+        let before = tcgetattr(io::stdin())?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        // What was typed ahead is for the command.
+        tcsetattr(io::stdin(), OptionalActions::Drain, &raw)?;
+        Ok(Raw(before))
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // There is nothing more to try.
+        let _ = tcsetattr(io::stdin(), OptionalActions::Drain, &self.0);
+    }
+}
+
+async fn converse(stream: SessionStream, terminal: bool) -> Result<u8, Failure> {
+    let (from, mut to) = tokio::io::split(stream);
+    let mut signals = Signals::new(terminal).map_err(|error| failed(&error))?;
+    let mut input = standard_input();
+    let said = async {
+        while let Some(frame) = next(&mut input, &mut signals).await {
+            let Said::Frame(frame) = frame else { return };
+            // When nobody takes it any more, the other direction says why.
+            if say(&mut to, frame).await.is_err() {
+                break;
+            }
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        heard = hear(from) => heard,
+        () = said => Ok(128 + 2),
+    }
+}
+
+async fn say(to: &mut (impl AsyncWrite + Unpin), frame: Frame) -> io::Result<()> {
+    frame.write(to).await
+}
+
+/// Standard input, piece by piece; nothing at its end. A thread of its own, which nobody waits for:
+/// it may be in the middle of a read when the command has ended.
+fn standard_input() -> mpsc::Receiver<Option<Bytes>> {
+    let (sender, receiver) = mpsc::channel(PIECES);
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; PIECE];
+        loop {
+            let piece = match io::stdin().read(&mut buffer) {
+                Ok(count @ 1..) => Some(Bytes::copy_from_slice(&buffer[..count])),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                _ => None,
+            };
+            let is_end = piece.is_none();
+            if sender.blocking_send(piece).is_err() || is_end {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+enum Said {
+    Frame(Frame),
+    /// The person here wants to go, whatever the command does.
+    Leave,
+}
+
+/// What a person does beside typing. With a terminal, keys travel as keys.
+struct Signals {
+    resized: Signal,
+    told: [(u8, Signal); 3],
+    interrupts: u32,
+    terminal: bool,
+}
+
+impl Signals {
+    fn new(terminal: bool) -> io::Result<Signals> {
+        let told = |number: u8| signal(SignalKind::from_raw(i32::from(number)));
+        let told = [(2, told(2)?), (15, told(15)?), (1, told(1)?)];
+        let resized = signal(SignalKind::window_change())?;
+        Ok(Signals { resized, told, interrupts: 0, terminal })
+    }
+}
+
+async fn next(input: &mut mpsc::Receiver<Option<Bytes>>, signals: &mut Signals) -> Option<Said> {
+    let [(interrupt, interrupted), (terminate, terminated), (hang_up, hung_up)] = &mut signals.told;
+    let number = tokio::select! {
+        piece = input.recv() => match piece {
+            Some(Some(bytes)) => return Some(Said::Frame(Frame::Data(bytes))),
+            Some(None) => return Some(Said::Frame(Frame::End)),
+            // Signals go on after the input has ended.
+            None => std::future::pending().await,
+        },
+        _ = signals.resized.recv(), if signals.terminal => {
+            return Some(Said::Frame(Frame::Resize(size())));
+        }
+        _ = interrupted.recv() => {
+            signals.interrupts += 1;
+            *interrupt
+        }
+        _ = terminated.recv() => *terminate,
+        _ = hung_up.recv() => *hang_up,
+    };
+    let leave = signals.terminal || signals.interrupts > 1;
+    Some(if leave { Said::Leave } else { Said::Frame(Frame::Signal(number)) })
+}
+
+/// What comes, until the command's end.
+async fn hear(mut from: ReadHalf<SessionStream>) -> Result<u8, Failure> {
+    loop {
+        let broke = |message: String| Failure::Work { message, next: LOOK.into() };
+        match Frame::read(&mut from).await {
+            Ok(Some(Frame::Data(bytes))) => show(&mut io::stdout().lock(), &bytes)?,
+            Ok(Some(Frame::Problems(bytes))) => show(&mut io::stderr().lock(), &bytes)?,
+            // All that a process can end with fits.
+            Ok(Some(Frame::Exit(code))) => return Ok(u8::try_from(code).unwrap_or(u8::MAX)),
+            Ok(Some(Frame::Failed(message))) => return Err(broke(message)),
+            Ok(Some(_)) => {
+                return Err(broke("the other side says what it has no reason to".into()));
+            }
+            Ok(None) => {
+                return Err(broke("the session was ended: the task, or the right to it".into()));
+            }
+            Err(error) => return Err(broke(format!("the session broke off: {error}"))),
+        }
+    }
+}
+
+fn show(out: &mut impl Write, bytes: &[u8]) -> Result<(), Failure> {
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(|source| match source.kind() {
+        io::ErrorKind::BrokenPipe => Failure::OutputClosed,
+        _ => Failure::Write { what: "the output".into(), source },
+    })
+}

@@ -1,0 +1,313 @@
+//! `cell exec` by the real binary: terminals and pipes, codes and signals, who may, and everything
+//! that ends a session and leaves nobody behind.
+
+use super::agent::{
+    Apart, dev, first_line, is_alive, kill, make_fifo, runs, submit, wait, wait_gone,
+};
+use super::contain::can;
+use super::reach::Walled;
+use crate::support::{Folder, PATIENCE, Running, cell, command, said, text};
+use hyper::Method;
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
+
+/// A job whose one task waits, with room for what is run beside it.
+fn waiting(folder: &Folder, address: &str) {
+    let more = serde_json::json!({ "restart": { "backoff": 1 }, "task": {
+        "limits": { "cpu": 1000, "ram": 128 << 20 }, "command": ["sleep", "1000"],
+        "env": { "SHARED": folder.path("") },
+    }});
+    submit(folder, address, "web", 1, "", &more.to_string());
+    wait(address, "web", runs(1));
+}
+
+/// A terminal with `cell exec -t` on it.
+struct Screen {
+    own: File,
+    pieces: Receiver<Vec<u8>>,
+    seen: String,
+    child: Child,
+}
+
+impl Screen {
+    fn open(size: (u16, u16), args: &[&str]) -> Screen {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let own = openpt(flags).unwrap();
+        grantpt(&own).unwrap();
+        unlockpt(&own).unwrap();
+        let name = ptsname(&own, Vec::new()).unwrap();
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let theirs: OwnedFd = rustix::fs::open(&name, flags, Mode::empty()).unwrap();
+        resize(&own, size);
+        let end = || Stdio::from(theirs.try_clone().unwrap());
+        let mut command = command(args);
+        command.env("TERM", "vt220").stdin(end()).stdout(end()).stderr(end());
+        let child = command.spawn().unwrap();
+        let own = File::from(own);
+        let mut reader = own.try_clone().unwrap();
+        let (sender, pieces) = channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = reader.read(&mut buffer) {
+                if sender.send(buffer[..count].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Screen { own, pieces, seen: String::new(), child }
+    }
+
+    fn types(&mut self, keys: &str) {
+        self.own.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits until this is on the screen, after what was waited for before.
+    fn shows(&mut self, part: &str) {
+        while !self.seen.contains(part) {
+            let piece = self.pieces.recv_timeout(PATIENCE);
+            let piece = piece.unwrap_or_else(|_| panic!("never shows {part:?}: {:?}", self.seen));
+            self.seen.push_str(&text(&piece));
+        }
+        let end = self.seen.find(part).unwrap() + part.len();
+        self.seen.drain(..end);
+    }
+}
+
+fn resize(own: &impl std::os::fd::AsFd, (ws_row, ws_col): (u16, u16)) {
+    let size = Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(own, size).unwrap();
+}
+
+#[test]
+fn a_terminal_in_a_task_has_its_size_its_keys_and_its_exit_code() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder);
+    waiting(&folder, &address);
+    let args = ["--master", &address, "exec", "-t", "dev/web/0", "--"];
+    let args = [&args[..], &["sh", "-c", "echo ready; exec sh -i"]].concat();
+    let mut screen = Screen::open((33, 99), &args);
+    screen.shows("ready");
+    screen.types("echo \"<$(stty size) $TERM $CELL_JOB>\"\r");
+    screen.shows("<33 99 vt220 web>");
+    resize(&screen.own, (40, 120));
+    // The kernel tells the terminal's own session; here nobody is in it.
+    kill("-WINCH", screen.child.id());
+    screen.types("until test \"$(stty size)\" = '40 120'; do :; done; echo size $((1 + 1))\r");
+    screen.shows("size 2");
+    screen.types("echo begin $((2 + 1)); sleep 1000; echo \"<code $?>\"\r");
+    screen.shows("begin 3");
+    screen.types("\u{3}");
+    screen.types("echo \"<then $?>\"\r");
+    screen.shows("<then 130>");
+    screen.types("exit 3\r");
+    assert_eq!(screen.child.wait().unwrap().code(), Some(3));
+    // The terminal here is as it was before.
+    let echoes = rustix::termios::tcgetattr(&screen.own).unwrap().local_modes;
+    assert!(echoes.contains(rustix::termios::LocalModes::ECHO));
+    let no_terminal = cell(&args);
+    assert_eq!(no_terminal.status.code(), Some(2), "{}", text(&no_terminal.stderr));
+    running.stop();
+}
+
+#[test]
+fn bytes_travel_both_ways_and_streams_stay_apart() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder);
+    waiting(&folder, &address);
+    let exec = ["--master", &address, "exec", "dev/web/0", "--"];
+    let bytes: Vec<u8> = (0..10_u32 << 20).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect();
+    let mut command = command(&[&exec[..], &["cat"]].concat());
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let sent = bytes.clone();
+    let writer = std::thread::spawn(move || input.write_all(&sent));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(output.stdout == bytes, "{} bytes came back", output.stdout.len());
+    let script = "echo out; echo problem >&2; test \"$HOME\" = \"$PWD\" || exit 9; exit 7";
+    let output = cell(&[&exec[..], &["sh", "-c", script]].concat());
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("out\n".into(), "problem\n".into()));
+    assert_eq!(output.status.code(), Some(7));
+    let output = cell(&[&exec[..], &["sh", "-c", "kill -TERM $$"]].concat());
+    assert_eq!(output.status.code(), Some(128 + 15));
+    let output = cell(&[&exec[..], &["/absent/program"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("/absent/program"), "{}", text(&output.stderr));
+    let output = cell(&["--master", &address, "exec", "dev/web/1", "--", "true"]);
+    assert!(text(&output.stderr).contains("no-such-task"), "{}", text(&output.stderr));
+    said(&["--master", &address, "job", "stop", "dev/web"]);
+    wait(&address, "web", |task| matches!(task.state, cellwright_cell::task::TaskState::Dead(_)));
+    let output = cell(&[&exec[..], &["true"]].concat());
+    assert!(text(&output.stderr).contains("does not run"), "{}", text(&output.stderr));
+    running.stop();
+}
+
+/// Says its number, and stays, with a child that tries to get away.
+const STAYS: &str = r#"setsid sleep 1000 & echo $! >> "$SHARED/child"
+    echo $$ >> "$SHARED/session"; echo here; exec sleep 1000"#;
+
+/// A session that stays, and the processes in it.
+fn stays(folder: &Folder, exec: &[&str]) -> (Running, [u32; 2]) {
+    for name in ["child", "session"] {
+        // Of an earlier session, if there was one.
+        let _ = std::fs::remove_file(folder.path(name));
+    }
+    let session = Running::start(&[exec, &["sh", "-c", STAYS]].concat());
+    session.hear("here");
+    (session, [first_line(folder, "session"), first_line(folder, "child")])
+}
+
+#[test]
+fn a_session_ends_with_its_caller_and_with_its_task_and_leaves_nobody() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder);
+    waiting(&folder, &address);
+    let exec = ["--master", &address, "exec", "dev/web/0", "--"];
+    let (session, pids) = stays(&folder, &exec);
+    session.kill();
+    pids.into_iter().for_each(wait_gone);
+    // One whose input nobody takes, so that nobody on the way is waiting for more of it.
+    let mut command = command(&[&exec[..], &["sh", "-c", STAYS]].concat());
+    for name in ["child", "session"] {
+        std::fs::remove_file(folder.path(name)).unwrap();
+    }
+    command.stdin(File::open("/dev/zero").unwrap()).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let pids = [first_line(&folder, "session"), first_line(&folder, "child")];
+    child.kill().unwrap();
+    child.wait().unwrap();
+    pids.into_iter().for_each(wait_gone);
+    let (session, pids) = stays(&folder, &exec);
+    said(&["--master", &address, "job", "stop", "dev/web"]);
+    session.hear("the session was ended");
+    pids.into_iter().for_each(wait_gone);
+    running.stop();
+}
+
+#[test]
+fn an_agent_that_dies_ends_sessions_and_not_tasks() {
+    let apart = Apart::new();
+    let master = apart.master();
+    let agent = apart.agent();
+    let tasks = apart.tasks(1);
+    let exec = ["--master", &apart.address, "exec", "dev/waits/0", "--"];
+    let (session, pids) = stays(&apart.folder, &exec);
+    agent.kill();
+    pids.into_iter().for_each(wait_gone);
+    session.hear("error:");
+    assert!(is_alive(tasks[0]));
+    let agent = apart.agent();
+    // The masters hear of the new agent's port with its first report.
+    let begun = Instant::now();
+    while text(&cell(&[&exec[..], &["echo", "again"]].concat()).stdout) != "again\n" {
+        assert!(begun.elapsed() < PATIENCE, "no session with the next agent");
+    }
+    said(&["--master", &apart.address, "job", "stop", "dev/waits"]);
+    wait_gone(tasks[0]);
+    agent.stop();
+    master.stop();
+}
+
+#[test]
+fn sessions_are_for_owners_and_holders_are_audited_and_end_with_the_token() {
+    let walled = Walled::new();
+    make_fifo(&walled.folder.path("never"));
+    walled.run("ann", "web", "exec sleep 1000");
+    let exec = |who: &str| [&walled.args(who)[..], &["exec", "ann/web/0", "--"]].concat();
+    let run = |who: &str| cell(&[&exec(who)[..], &["echo", "inside"]].concat());
+    assert_eq!(text(&run("ann").stdout), "inside\n");
+    assert_eq!(text(&run("admin").stdout), "inside\n");
+    let refused = run("bob");
+    assert!(text(&refused.stderr).contains("not-allowed"), "{}", text(&refused.stderr));
+    assert!(refused.stdout.is_empty());
+    let granted = serde_json::json!({ "capabilities": ["enter_tasks"] });
+    walled.change(Method::PUT, "/v1/users/bob/capabilities", &granted);
+    let (session, pids) = stays(&walled.folder, &exec("bob"));
+    walled.change(
+        Method::PUT,
+        "/v1/users/bob/capabilities",
+        &serde_json::json!({ "capabilities": [] }),
+    );
+    session.hear("the session was ended");
+    pids.into_iter().for_each(wait_gone);
+    let (session, pids) = stays(&walled.folder, &exec("ann"));
+    walled.change(
+        Method::DELETE,
+        &format!("/v1/tokens/{}", walled.token_of("ann")),
+        &serde_json::Value::Null,
+    );
+    session.hear("the session was ended");
+    pids.into_iter().for_each(wait_gone);
+    let audit = walled.audit();
+    for line in [
+        r#"user/ann | exec ["echo","inside"] | ann/web/0 | done"#,
+        r#"user/admin | exec ["echo","inside"] | ann/web/0 | done"#,
+        "user/bob | POST | /v1/jobs/ann/web/tasks/0/exec | not-allowed",
+    ] {
+        assert!(audit.iter().any(|found| found == line), "{line}: {audit:#?}");
+    }
+    walled.stop();
+}
+
+#[test]
+fn a_task_has_so_many_sessions_and_no_more() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder);
+    waiting(&folder, &address);
+    let exec = ["--master", &address, "exec", "dev/web/0", "--"];
+    let open: Vec<Running> = (0..8)
+        .map(|_| {
+            let session =
+                Running::start(&[&exec[..], &["sh", "-c", "echo in; sleep 1000"]].concat());
+            session.hear("in");
+            session
+        })
+        .collect();
+    let refused = cell(&[&exec[..], &["true"]].concat());
+    assert!(text(&refused.stderr).contains("overloaded"), "{}", text(&refused.stderr));
+    drop(open);
+    let begun = Instant::now();
+    while !cell(&[&exec[..], &["true"]].concat()).status.success() {
+        assert!(begun.elapsed() < PATIENCE, "seats are not given back");
+    }
+    running.stop();
+}
+
+#[test]
+fn a_container_is_entered_where_its_task_is() {
+    if !can("a_container_is_entered_where_its_task_is") {
+        return;
+    }
+    let folder = Folder::new();
+    let data = folder.path("data");
+    let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--driver", "container"];
+    let running = Running::start(&args);
+    let address = running.address();
+    waiting(&folder, &address);
+    let exec = ["--master", &address, "exec", "dev/web/0", "--", "sh", "-c"];
+    let inside = "pwd; id -u; echo $CELL_JOB; cat /proc/1/comm; exit 7";
+    let output = cell(&[&exec[..], &[inside]].concat());
+    assert_eq!(text(&output.stdout), "/work\n65534\nweb\nsleep\n", "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(7));
+    let exec = ["--master", &address, "exec", "-t", "dev/web/0", "--", "sh", "-c"];
+    let asks = "stty size; echo ready; read word; echo \"<$word $TERM>\"; exit 4";
+    let mut screen = Screen::open((33, 99), &[&exec[..], &[asks]].concat());
+    screen.shows("ready");
+    screen.types("hello\r");
+    screen.shows("<hello vt220>");
+    assert_eq!(screen.child.wait().unwrap().code(), Some(4));
+    running.stop();
+}

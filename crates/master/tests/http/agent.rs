@@ -1,0 +1,183 @@
+//! A stand-in for an agent, and what a master does when one answers, does not, or is not there.
+
+use crate::support::{Cell, job, machine, user, within};
+use axum::extract::{Query, Request};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use cellwright_api::client::parts::HoldersRequest;
+use cellwright_api::error::Code;
+use cellwright_api::exec::{EXEC_PATH, EXEC_PROTOCOL};
+use cellwright_api::output::{ADDRESS_ATTRIBUTE, OUTPUT_PATH, OutputPiece, OutputQuery};
+use cellwright_cell::command::{Command, Observed, TaskReport};
+use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::name::{Name, Token};
+use cellwright_cell::plan::{Assignment, Group, Plan};
+use cellwright_cell::spec::PackageRef;
+use cellwright_master::handle::Caller;
+use serde_json::json;
+use tokio::net::TcpListener;
+
+const TASK: &str = "{user}/{job}/{index}";
+
+/// Says that the task wrote a line, and takes every session; says where it is dialled.
+pub async fn stub() -> String {
+    let router = Router::new()
+        .route(&format!("{OUTPUT_PATH}/{TASK}"), get(output))
+        .route(&format!("{EXEC_PATH}/{TASK}"), post(exec));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
+async fn output(Query(query): Query<OutputQuery>) -> Json<OutputPiece> {
+    if query.wait > 0 && query.from.is_some() {
+        // Whoever waits for more has seen what there is.
+        std::future::pending::<()>().await;
+    }
+    let text = format!("line of attempt {}\n", query.attempt.unwrap());
+    Json(OutputPiece { attempt: 1, text, next: "1-18".into(), ended: false })
+}
+
+async fn exec(mut request: Request) -> Response {
+    let upgraded = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move { drop(upgraded.await) });
+    let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(EXEC_PROTOCOL));
+    response
+}
+
+async fn say(cell: &Cell, command: Command) {
+    let shown = format!("{command:?}");
+    let done = cell.handle().submit(&Caller::System("test".into()), None, command).await.unwrap();
+    assert!(done.verdict.is_ok(), "{shown} {:?}", done.verdict);
+}
+
+/// Has the first machine run the first task there is.
+pub async fn run_first_task(cell: &Cell) {
+    let (machine, task) = (MachineId(0), TaskId(0));
+    say(cell, Command::MachineUp { machine, incarnation: 1 }).await;
+    let (ports, devices) = (vec![], vec![]);
+    let assignment = Assignment { task, attempt: 0, machine, alloc: None, ports, devices };
+    let group = Group { victims: vec![], assignments: vec![assignment] };
+    say(cell, Command::CommitPlan(Plan { made_at: 0, groups: vec![group] })).await;
+    let reports = vec![TaskReport { task, attempt: 1, what: Observed::Started }];
+    say(cell, Command::TaskReports { machine, incarnation: 1, reports }).await;
+}
+
+/// A user, a machine whose agent is dialled there, and a job whose task runs on it.
+async fn running(address: Option<&str>) -> Cell {
+    let cell = Cell::start().await;
+    cell.must("POST /v1/users", json!({ "name": "ubar" })).await;
+    let quota = json!({ "amount": { "cpu": 1000, "ram": 1000 } });
+    cell.must("PUT /v1/users/ubar/quota/batch", quota).await;
+    let mut spec = machine("m1");
+    if let Some(address) = address {
+        spec["attributes"] = json!({ ADDRESS_ATTRIBUTE: { "text": address } });
+    }
+    cell.must("POST /v1/machines", spec).await;
+    cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": job("jfoo", 1) })).await;
+    cell
+}
+
+const OUTPUT: &str = "GET /v1/jobs/ubar/jfoo/tasks/0/output";
+const EXEC: &str = "POST /v1/jobs/ubar/jfoo/tasks/0/exec?command=%5B%22true%22%5D";
+const HANDED_OVER: [(&str, &str); 2] = [("connection", "upgrade"), ("upgrade", EXEC_PROTOCOL)];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attempts_of_the_past_are_asked_of_the_machine_they_were_on() {
+    let cell = running(Some(&stub().await)).await;
+    let ubar = user("ubar");
+    let ask = async |target: &str| cell.ask_as(&ubar, target, &[], json!(null)).await;
+    assert_eq!(ask(OUTPUT).await.code(), "wrong-state", "it was never placed");
+    run_first_task(&cell).await;
+    assert_eq!(ask(OUTPUT).await.body["text"], "line of attempt 1\n");
+    // Ended, so that the state does not say where it was.
+    let (machine, task) = (MachineId(0), TaskId(0));
+    let class = cellwright_cell::task::ExitClass::Code(1);
+    let reports = vec![TaskReport { task, attempt: 1, what: Observed::Failed(class) }];
+    say(&cell, Command::TaskReports { machine, incarnation: 1, reports }).await;
+    let state = cell.handle().read().state;
+    assert_eq!(state.tasks().get(task).unwrap().machine, None);
+    assert_eq!(ask(OUTPUT).await.body["text"], "line of attempt 1\n");
+    assert_eq!(ask(&format!("{OUTPUT}?attempt=2")).await.code(), "wrong-state");
+    let exec = within(cell.ask_as(&ubar, EXEC, &HANDED_OVER, json!(null))).await;
+    assert_eq!(exec.code(), "wrong-state", "{}", exec.text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_cannot_be_dialled_is_said_to_be_so() {
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+    // Gone again, taken by nobody else yet; not said; and in the clear away from this machine.
+    for address in [Some(nobody.as_str()), None, Some("10.0.0.1:7071")] {
+        let cell = running(address).await;
+        run_first_task(&cell).await;
+        let ubar = user("ubar");
+        let got = cell.ask_as(&ubar, OUTPUT, &[], json!(null)).await;
+        assert_eq!((got.status, got.code()), (502, "agent-silent"), "{}", got.text);
+        let got = cell.ask_as(&ubar, EXEC, &HANDED_OVER, json!(null)).await;
+        assert_eq!((got.status, got.code()), (502, "agent-silent"), "{}", got.text);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_takes_a_command_and_a_connection() {
+    let cell = running(Some(&stub().await)).await;
+    run_first_task(&cell).await;
+    let ubar = user("ubar");
+    let ask = async |target: &str, headers: &[(&str, &str)]| {
+        cell.ask_as(&ubar, target, headers, json!(null)).await
+    };
+    assert_eq!(ask(EXEC, &HANDED_OVER).await.status, 101);
+    let plain = ask(EXEC, &[]).await;
+    assert_eq!((plain.status, plain.code()), (426, "upgrade-required"), "{}", plain.text);
+    let socket = [("connection", "upgrade"), ("upgrade", "websocket")];
+    assert_eq!(ask(EXEC, &socket).await.status, 426);
+    let path = EXEC.split('?').next().unwrap();
+    for (query, parameter) in [
+        ("", "command"),
+        ("?command=true", "command"),
+        ("?command=%5B%5D", "command"),
+        ("?command=%5B%22true%22%5D&terminal=wide", "terminal"),
+    ] {
+        let got = ask(&format!("{path}{query}"), &HANDED_OVER).await;
+        assert_eq!(got.code(), "bad-parameter", "{query}: {}", got.text);
+        assert_eq!(got.body["details"]["parameter"], parameter, "{}", got.text);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_is_told_who_else_has_a_package_and_who_is_about_to() {
+    let address = stub().await;
+    let cell = running(Some(&address)).await;
+    run_first_task(&cell).await;
+    let digest = Token::new(&"ab".repeat(32)).unwrap();
+    let ask = async |machine: &str, task: Option<TaskId>| {
+        let machine = Name::new(machine).unwrap();
+        let client = cell.client(Some(&Caller::Agent(machine.clone())));
+        let request = HoldersRequest { machine, digest: digest.clone(), task };
+        let holders = within(client.holders(&request)).await.unwrap();
+        let shown = holders.iter().map(|holder| format!("{} {}", holder.machine, holder.address));
+        shown.collect::<Vec<String>>()
+    };
+    let nobody: Vec<String> = Vec::new();
+    let first = vec![format!("m1 {address}")];
+    assert_eq!(ask("m2", None).await, nobody);
+    assert_eq!(ask("m2", Some(TaskId(0))).await, first, "a task of the same job is there");
+    assert_eq!(ask("m1", Some(TaskId(0))).await, nobody, "nobody fetches from itself");
+    let bytes = 7;
+    let name = Token::new("server").unwrap();
+    let packages = [PackageRef { name, digest: digest.clone(), bytes }].into();
+    say(&cell, Command::SetMachinePackages { machine: MachineId(0), packages }).await;
+    assert_eq!(ask("m2", None).await, first);
+    say(&cell, Command::MachineDown { machine: MachineId(0) }).await;
+    assert_eq!(ask("m2", None).await, nobody, "it does not answer");
+    let client = cell.client(Some(&Caller::Agent(Name::new("m3").unwrap())));
+    let machine = Name::new("m2").unwrap();
+    let request = HoldersRequest { machine, digest, task: None };
+    let error = within(client.holders(&request)).await.unwrap_err();
+    assert_eq!(error.code(), Some(Code::NotAllowed), "{error}");
+}
