@@ -1,5 +1,5 @@
 //! `cell dev`: a whole cell in one process, for trying things out. An open master on loopback, its
-//! scheduler, and this machine's agent, which runs tasks in containers where it can. With `--machines`
+//! scheduler, and this machine's agent, which runs tasks in containers if it can. With `--machines`
 //! there are virtual machines instead: they speak the protocol of real ones and run nothing.
 //!
 //! Stopped by hand, it stops its tasks: nobody wants them left behind after trying things out.
