@@ -137,9 +137,9 @@ mod tests {
         assert_eq!((mounts[0].kind.as_str(), mounts[0].options.as_str()), ("ext4", "rw,discard"));
         let wrong = parse(Path::new("mountinfo"), b"36 35\n").unwrap_err().to_string();
         assert!(wrong.contains("`36 35`"), "{wrong}");
-        let no_text = b"36 35 98:0 / /home/\xff rw - fuse x rw\n36 35 98:0 / /b rw - ext4 x rw\n";
+        let no_text = b"36 35 98:0 / /mnt/\xff rw - fuse x rw\n36 35 98:0 / /b rw - ext4 x rw\n";
         let mounts = parse(Path::new("mountinfo"), no_text).unwrap();
-        let odd = std::ffi::OsString::from_vec(b"/home/\xff".to_vec());
+        let odd = std::ffi::OsString::from_vec(b"/mnt/\xff".to_vec());
         assert_eq!((mounts[0].at.as_os_str(), mounts.len()), (odd.as_os_str(), 2));
     }
 

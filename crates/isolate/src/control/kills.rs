@@ -131,6 +131,8 @@ impl Control {
         self.dying.retain(|attempt, dying| {
             if let Some(sample) = there.get(attempt) {
                 (dying.held, dying.files) = (sample.used, sample.files);
+                // One look may have missed it.
+                dying.gone = None;
                 return true;
             }
             let gone = *dying.gone.get_or_insert(now);

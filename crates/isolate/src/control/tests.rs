@@ -444,9 +444,14 @@ proptest! {
     ) {
         let mut control = Control::default();
         for (now, (machine, tasks)) in (0..).zip(&rounds) {
+            let told = control.clone();
             let actions = control.step(second(now * 15), machine, tasks);
             for action in &actions {
                 let Action::Kill { attempt, reason } = action else { continue };
+                // It was judged when it was told first, by what it was then.
+                if told.is_dying(*attempt) {
+                    continue;
+                }
                 let victim = sample(tasks, *attempt);
                 let dimension = reason.dimension;
                 let files = matches!(reason.cause, KillCause::Files { .. });
