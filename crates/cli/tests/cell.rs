@@ -106,6 +106,12 @@ fn what_does_not_fit_is_explained_and_what_is_wrong_is_refused_by_name() {
     check(&["token", "create", "--agent", "n1"], 1, "--dev");
     let machines = json(&[&at[..], &["machine", "ls", "-o", "json"]].concat());
     assert_eq!(machines.as_array().unwrap().len(), 1);
+    check(&["machine", "rm", "absent"], 1, "absent");
+    let removed = said(&[&at[..], &["machine", "rm", "dev-0"]].concat());
+    assert!(removed.contains("cell token create --agent dev-0"), "{removed}");
+    let dismissed = said(&[&at[..], &["token", "dismiss", "--scheduler", "s9"]].concat());
+    assert!(dismissed.starts_with("scheduler s9 is dismissed\n"), "{dismissed}");
+    check(&["token", "dismiss"], 2, "--agent");
     running.stop();
 }
 
@@ -141,7 +147,9 @@ fn a_cell_with_identities_takes_in_a_replica_a_user_and_a_machine() {
     let mine = ["--contexts", &contexts];
     let (first, second) = (Place::new(&folder, "m1"), Place::new(&folder, "m2"));
     let init = ["master", "init", "--cell", "aa", "--name", "m1"];
-    said(&[&mine[..], &init, &first.args()].concat());
+    let made = said(&[&mine[..], &init, &first.args()].concat());
+    let next = format!("cell --contexts {contexts} --context aa master status");
+    assert!(made.contains(&next), "{made}");
     let one = first.start();
     let status = || json(&[&mine[..], &["master", "status", "-o", "json"]].concat());
     assert_eq!(status()["members"].as_array().unwrap().len(), 1);

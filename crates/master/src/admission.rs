@@ -269,7 +269,7 @@ mod tests {
             assert!(push(&mut admission, other, 10, 0), "{other:?}");
         }
         assert!(!push(&mut admission, A, 10, 0));
-        assert_eq!(admission.waiting().items, 754);
+        assert_eq!(admission.waiting().items, 755);
     }
 
     #[test]

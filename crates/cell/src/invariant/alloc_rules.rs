@@ -5,14 +5,14 @@
 //! can more be held inside than the alloc has: placements, updates of what is inside and an alloc
 //! that shrinks are looked at first. Nothing the system chooses to do makes such an excess worse,
 //! and [`super::overcommit_flagged`] holds that it is flagged and that somebody inside must leave.
-//! An alloc itself is never reclaimed: it is charged at its limits.
+//! An alloc itself is never reclaimed: it is charged at its limits, and waits with them.
 
 use super::{Check, Step, violation};
 use crate::id::TaskId;
 use crate::resource::Resources;
 use crate::spec::{JobKind, JobSpec};
 use crate::state::State;
-use crate::task::Task;
+use crate::task::{Task, TaskState};
 
 const NAME: &str = "alloc_rules";
 
@@ -25,7 +25,8 @@ pub(super) fn check(state: &State) -> Check {
             return fail(format!("of {:?}, in alloc {:?}", spec.alloc_set, task.alloc));
         }
         let whole = task.reservation == spec.limits_of(task.index);
-        if spec.kind == JobKind::AllocSet && task.state.holds_resources() && !whole {
+        let due = task.state.holds_resources() || task.state == TaskState::Pending;
+        if spec.kind == JobKind::AllocSet && due && !whole {
             return fail(format!("is an alloc and reserves {:?}", task.reservation));
         }
         if let Some(alloc) = task.alloc {

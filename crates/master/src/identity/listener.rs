@@ -42,6 +42,9 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
+/// Requests at once on a connection without a certificate: nobody may ever be known to be there.
+const STREAMS_OF_STRANGERS: u32 = 16;
+
 /// How long before its certificate expires a connection is closed.
 const EARLY: Span = Span::seconds(60);
 
@@ -293,8 +296,11 @@ impl House {
     ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let House { router, gate, limits, mut stopped, .. } = self;
+        let House { router, gate, mut limits, mut stopped, .. } = self;
         let remote = info.remote;
+        if info.holder.is_none() && !info.open {
+            limits.streams = limits.streams.min(STREAMS_OF_STRANGERS);
+        }
         let outlived = outlived(info.holder.as_ref().map(|holder| holder.until));
         let (info, seen) = (Arc::new(info), Arc::new(Seen::new(limits.knocks)));
         let watched = seen.clone();

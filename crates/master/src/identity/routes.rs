@@ -16,13 +16,18 @@ use axum::routing::post;
 use cellwright_api::enroll::{JOIN_PATH, JoinAnswer, JoinRequest, RENEW_PATH};
 use cellwright_api::enroll::{RenewAnswer, RenewRequest};
 use cellwright_api::error::{ApiError, Code};
+use cellwright_cell::time::Span;
 use http_body_util::{BodyExt, Limited};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 /// A signing request and a token are a few kilobytes.
 const MAX_BODY: usize = 64 << 10;
+/// Requests to join that are judged at once: each asks the other replicas who leads, and anybody
+/// may send one.
+const AT_ONCE: usize = 32;
 
 #[derive(Clone)]
 pub struct Enrolling {
@@ -34,14 +39,22 @@ pub struct Enrolling {
 impl Enrolling {
     /// To be merged with the other routes of the listener.
     pub fn router(self) -> Router {
-        let joining = self.clone();
+        let (joining, seats) = (self.clone(), Arc::new(Semaphore::new(AT_ONCE)));
         Router::new()
-            .route(JOIN_PATH, post(async move |request| answer(joining.join(request).await)))
+            .route(JOIN_PATH, post(async move |r| answer(joining.join(r, &seats).await)))
             .route(RENEW_PATH, post(async move |request| answer(self.renew(request).await)))
     }
 
-    async fn join(&self, request: Request<Body>) -> Result<JoinAnswer, ApiError> {
+    async fn join(
+        &self,
+        request: Request<Body>,
+        seats: &Semaphore,
+    ) -> Result<JoinAnswer, ApiError> {
         let request: JoinRequest = read(request).await?;
+        let Ok(_seat) = seats.try_acquire() else {
+            let message = format!("{AT_ONCE} others are joining at this moment");
+            return Err(ApiError::new(Code::Overloaded, message).with_retry_after(Span(1000)));
+        };
         let now = self.clock.wall();
         let view = self.handle.read_now().await?;
         let admission = Admission::judge(&request, &view.state, now).map_err(refusal)?;
