@@ -1,6 +1,7 @@
-//! What a session in an attempt runs: the command where the task is, with what the task has and held
-//! to what the task is held to. What was launched decides, not the driver of the present agent: an
-//! attempt outlives the agent that launched it, and another driver may have been chosen since.
+//! What a session in an attempt runs: the command where the task is, with what the task has and
+//! held to what the task is held to. What was launched decides, not the driver of the present
+//! agent: an attempt outlives the agent that launched it, and another driver may have been chosen
+//! since.
 
 use super::DriverError;
 use crate::shim::protocol::Launch;
