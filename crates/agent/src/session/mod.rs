@@ -98,7 +98,9 @@ impl Sessions {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut all = self.sessions.lock();
-        if let Some(open) = all.get_mut(&self.attempt) {
+        // Those that were closed are counted no more.
+        let own = |open: &&mut Open| open.until.subscribe().same_channel(&self.until);
+        if let Some(open) = all.get_mut(&self.attempt).filter(own) {
             open.count = open.count.saturating_sub(1);
             if open.count == 0 {
                 all.remove(&self.attempt);

@@ -151,6 +151,7 @@ impl Authority {
 
     /// A certificate for the key of `request`, together with the authority's, as PEM. The identity
     /// and the hosts are those the caller has checked; nothing else of the request is taken over.
+    /// Only a master is certified for hosts, whoever asks: others are dialled as who they are.
     ///
     /// # Errors
     /// When a host is not one, or `now` is no date.
@@ -165,6 +166,7 @@ impl Authority {
         let identity = Identity { cell: self.cell.clone(), part: part.clone() };
         let mut params = CertificateParams::default();
         params.distinguished_name = subject(part);
+        let hosts = if matches!(part, Part::Master(_)) { hosts } else { &[] };
         params.subject_alt_names = alternative_names(&identity, hosts)?;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

@@ -269,6 +269,7 @@ async fn foreign_and_expired_certificates_end_the_handshake() {
     server.stop().await;
 }
 
+/// Agents serve too, and their certificates say so; but they name no host, whatever was asked for.
 #[tokio::test]
 async fn only_a_master_can_be_taken_for_a_server() {
     let (authority, _) = cell();
@@ -280,8 +281,14 @@ async fn only_a_master_can_be_taken_for_a_server() {
         Trust::Fingerprint(authority.fingerprint()),
     ] {
         let error = ask_tls(&server, &trust, None, None).await.unwrap_err();
-        assert!(error.contains("Purpose"), "{error}");
+        assert!(error.contains("NotValidForName"), "{error}");
     }
+    server.stop().await;
+    let papers = authority.equip(&Part::User(name("ann")), &loopback(), now(), CERTIFICATE_LIFE);
+    let server = Server::start(Some((&authority, &papers.unwrap())), Limits::default()).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    let error = ask_tls(&server, &trust, None, None).await.unwrap_err();
+    assert!(error.contains("Purpose") || error.contains("NotValidForName"), "{error}");
     server.stop().await;
 }
 
@@ -321,18 +328,6 @@ async fn plain_connections_exist_only_on_loopback() {
         };
         assert!(error.to_string().contains("loopback"), "{error}");
     }
-}
-
-/// Agents serve too, and their certificates say so; but they name no host.
-#[tokio::test]
-async fn an_agent_does_not_pass_for_a_master() {
-    let (authority, _) = cell();
-    let agent = authority.equip(&Part::Agent(name("localhost")), &[], now(), CERTIFICATE_LIFE);
-    let server = Server::start(Some((&authority, &agent.unwrap())), Limits::default()).await;
-    let trust = Trust::Authority(authority.certificate_pem().into());
-    let error = ask_tls(&server, &trust, None, None).await.unwrap_err();
-    assert!(error.to_string().contains("name"), "{error}");
-    server.stop().await;
 }
 
 #[tokio::test]
