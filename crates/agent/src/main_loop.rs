@@ -252,6 +252,8 @@ impl Agent {
         let kept: BTreeSet<Attempt> = self.locals.keys().filter(lives).copied().collect();
         self.preparer.groups.sweep(&kept);
         self.preparer.driver.sweep(&kept.iter().map(ToString::to_string).collect());
+        // Now that those who live hold what they run from.
+        self.preparer.packages.trim();
         Ok(())
     }
 

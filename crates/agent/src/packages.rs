@@ -126,6 +126,14 @@ impl Packages {
         Unpacked(wanted.iter().filter_map(pin).collect())
     }
 
+    /// Brings the cache down to its bound, once all who outlived an earlier agent have said what
+    /// they run from.
+    pub fn trim(&self) {
+        if let Err(error) = self.cache.trim() {
+            tracing::warn!(%error, "packages that nobody uses stay");
+        }
+    }
+
     fn call(&self, package: &PackageRef, digest: PackageDigest) {
         let mut called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
         called.insert(digest, package.clone());

@@ -251,15 +251,6 @@ fn milli_cores(quota: u64, period: u64) -> u64 {
     quota.saturating_mul(1000) / period.max(1)
 }
 
-/// How many files the file system of `data` can hold in all; 0 where it does not count them.
-///
-/// # Errors
-/// When the kernel does not tell.
-pub fn files_in_all(data: &Path) -> Result<u64, Error> {
-    let space = rustix::fs::statvfs(data).map_err(|e| Error::file("look at", data)(e.into()))?;
-    Ok(space.f_files)
-}
-
 /// How much room the machine has this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {

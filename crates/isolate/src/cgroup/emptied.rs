@@ -224,7 +224,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         fs::write(base.join("cgroup.procs"), format!("{}\n", child.id())).unwrap();
         let old = |_| Err(Errno::NOSYS);
-        let reached = signal_through(&[base.clone()], Signal::KILL, old).unwrap();
+        let reached = signal_through(std::slice::from_ref(&base), Signal::KILL, old).unwrap();
         assert_eq!(reached.len(), 0);
         assert_eq!(child.wait().unwrap().signal(), Some(9));
         fs::remove_dir_all(base).unwrap();
