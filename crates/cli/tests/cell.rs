@@ -111,7 +111,9 @@ fn what_does_not_fit_is_explained_and_what_is_wrong_is_refused_by_name() {
     assert!(removed.contains("cell token create --agent dev-0"), "{removed}");
     let dismissed = said(&[&at[..], &["token", "dismiss", "--scheduler", "s9"]].concat());
     assert!(dismissed.starts_with("scheduler s9 is dismissed\n"), "{dismissed}");
-    check(&["token", "dismiss"], 2, "--agent");
+    let nobody = cell(&[&at[..], &["token", "dismiss"]].concat());
+    assert_eq!(nobody.status.code(), Some(2));
+    assert!(text(&nobody.stderr).contains("--agent"), "{}", text(&nobody.stderr));
     running.stop();
 }
 

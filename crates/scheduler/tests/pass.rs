@@ -165,24 +165,30 @@ fn victims_of_another_lane_give_way_once() {
 
 #[test]
 fn time_alone_gives_a_task_its_chance() {
-    let master = OneMaster::with_machines(1, 10);
-    master.submit(job("j1", 1, 5));
+    // One machine is full, and stays one the task could go to: it has not crashed everywhere.
+    let master = OneMaster::with_machines(2, 10);
+    master.submit(job("full", 1, 10));
     let mut scheduler = ByHand::new(&master, "", 1, 10);
+    scheduler.follow();
+    for plan in scheduler.plan() {
+        assert_eq!(scheduler.propose(&plan).placed, 1);
+    }
+    master.submit(job("j1", 1, 5));
     let mut crash = || {
         scheduler.follow();
         for plan in scheduler.plan() {
             assert_eq!(scheduler.propose(&plan).placed, 1);
         }
-        master.crash(TaskId(0));
+        master.crash(TaskId(1));
         scheduler.follow();
         let due = scheduler.passer.due(&scheduler.copy, scheduler.copy.now());
-        let row = master.inside().state.tasks().get(TaskId(0)).unwrap().clone();
+        let row = master.inside().state.tasks().get(TaskId(1)).unwrap().clone();
         assert!(scheduler.plan().is_empty(), "its time has not come");
         (due, row)
     };
     let (due, row) = crash();
     assert_eq!((due.start, due.forgiven), (Some(row.not_before), None));
-    // Its time comes with the next entry; after one more crash it avoids the only machine.
+    // Its time comes with the next entry; after one more crash it avoids the machine with room.
     master.inside().ticks += 60_000;
     master.must(Command::Expire);
     let (due, row) = crash();

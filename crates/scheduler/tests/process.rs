@@ -99,21 +99,25 @@ async fn a_task_starts_again_when_its_time_has_come_and_not_before() {
 
 #[tokio::test(start_paused = true)]
 async fn a_machine_is_forgiven_though_the_cell_is_quiet() {
-    let master = OneMaster::with_machines(1, 100);
-    master.submit(job("j1", 1, 5));
+    // One machine is full, and stays one the task could go to: it has not crashed everywhere.
+    let master = OneMaster::with_machines(2, 100);
+    master.submit(job("full", 1, 100));
     let _scheduler = Running::start(&master, "s1", "");
-    let assigned = |inside: &support::Inside| {
-        inside.state.tasks().get(TaskId(0)).is_some_and(|row| row.state == TaskState::Assigned)
+    let is = |inside: &support::Inside, id: u32| {
+        inside.state.tasks().get(TaskId(id)).is_some_and(|row| row.state == TaskState::Assigned)
     };
+    master.until("full", |inside| is(inside, 0)).await;
+    master.submit(job("j1", 1, 5));
+    let assigned = |inside: &support::Inside| is(inside, 1);
     for _ in 0..2 {
         master.until("placed", assigned).await;
-        master.crash(TaskId(0));
+        master.crash(TaskId(1));
     }
-    let row = master.inside().state.tasks().get(TaskId(0)).unwrap().clone();
+    let row = master.inside().state.tasks().get(TaskId(1)).unwrap().clone();
     let until = row.crashed_on[0].until;
     quiet_hour().await;
     sleep(Duration::from_secs(5)).await;
-    let row = master.inside().state.tasks().get(TaskId(0)).unwrap().clone();
+    let row = master.inside().state.tasks().get(TaskId(1)).unwrap().clone();
     assert_eq!(row.state, TaskState::Assigned);
     assert!(row.changed_at >= until && row.changed_at.since(until).0 < 100, "{row:?}");
 }

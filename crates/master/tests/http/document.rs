@@ -84,6 +84,10 @@ async fn what_is_sent_is_what_the_document_says() {
     let mut checked = 0;
     for route in routes().filter(|r| r.method.as_str() == "GET") {
         let Content::Json(_) = route.response else { continue };
+        // What a task wrote is its agent's to say, and there is none here; `agent.rs` has one.
+        if route.path.ends_with("/output") {
+            continue;
+        }
         let path = values.iter().fold(route.path.to_owned(), |p, (k, v)| p.replace(k, v));
         let got = cell.must(&format!("GET {path}"), Value::Null).await;
         let pointer = route.path.replace('/', "~1");
