@@ -1,4 +1,4 @@
-//! A machine that falls silent: how soon its task runs elsewhere, and how long a silence moves nothing.
+//! A machine that falls silent: how soon its task runs elsewhere, and which silence moves nothing.
 
 use super::BOOK;
 use super::cell::{Cell, Driver, below, signal};

@@ -16,9 +16,9 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     let mut section = Section::new(
         "Agent at rest",
         &format!(
-            "{tasks} tasks that sleep, on one machine, polled every few seconds and looked at every \
-             second; over {seconds} s. A shim's memory is its proportional share (PSS): all shims \
-             are one program, whose code is in memory once."
+            "{tasks} tasks that sleep, on one machine, polled every few seconds and looked at \
+             every second; over {seconds} s. A shim's memory is its proportional share (PSS): all \
+             shims are one program, whose code is in memory once."
         ),
     );
     for driver in Driver::ALL {

@@ -1,6 +1,6 @@
-//! What a latency-sensitive task notices of a machine full of batch. The task is this program again:
-//! it answers requests over its own loopback connections and notes how long each took, from when it
-//! was due, so that time it was not let run counts.
+//! What a latency-sensitive task notices of a machine full of batch. The task is this program
+//! again: it answers requests over its own loopback connections and notes how long each took, from
+//! when it was due, so that time it was not let run counts.
 
 use super::cell::{Cell, Driver};
 use super::{BOOK, quantile};
@@ -92,7 +92,7 @@ async fn answered(cell: &Cell, name: &str, seconds: u64, programs: &Path) -> io:
     Ok([next()?, next()?, next()?])
 }
 
-/// The task: answers itself for a while, writes down how long answers took, and waits to be stopped.
+/// The task: answers itself for a while, writes down how long that took, and waits to be stopped.
 pub fn answer(flags: &Flags) -> io::Result<()> {
     let seconds: u64 = flags.number("seconds", 20)?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -120,6 +120,7 @@ pub fn answer(flags: &Flags) -> io::Result<()> {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "requests are due at times")]
 fn ask(mut stream: TcpStream, seconds: u64) -> io::Result<Vec<f64>> {
     stream.set_nodelay(true)?;
     let begun = Instant::now();

@@ -17,10 +17,10 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     let mut section = Section::new(
         "Start of a task",
         &format!(
-            "{rounds} jobs of one task, one after the other. Timed from the request until the event \
-             feed says that the task runs: admitted and flushed, placed by the scheduler, flushed \
-             again, told to the agent, started, reported, flushed. Beside it the same program \
-             started by hand, and `runc run` of a container that does nothing, to its end."
+            "{rounds} jobs of one task, one after the other. Timed from the request until the \
+             event feed says that the task runs: admitted and flushed, placed by the scheduler, \
+             flushed again, told to the agent, started, reported, flushed. Beside it the same \
+             program started by hand, and `runc run` of a container that does nothing, to its end."
         ),
     );
     let spawned = times(rounds, bare_spawn)?;

@@ -30,9 +30,10 @@ const FIGURES: [&str; 7] = ["write", "place", "failover", "soak", "resume", "pol
 
 pub const BOOK: Book = Book {
     name: "masters",
-    about: "The master as processes on one machine: replicas with flushes to disk, HTTP on loopback \
-            without TLS, clients, schedulers and virtual machines beside them on the same cores. \
-            `cargo run --release -p cellwright-bench masters WHAT` measures one section again.",
+    about: "The master as processes on one machine: replicas with flushes to disk, HTTP on \
+            loopback without TLS, clients, schedulers and virtual machines beside them on the same \
+            cores. `cargo run --release -p cellwright-bench masters WHAT` measures one section \
+            again.",
     figures: &FIGURES,
 };
 

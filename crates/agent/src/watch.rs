@@ -167,7 +167,7 @@ impl Watcher {
                 Vec::new()
             }
         };
-        if self.round % SLOW_ROUNDS == 0 {
+        if self.round.is_multiple_of(SLOW_ROUNDS) {
             findings.extend(self.look_at_ports(tasks));
         }
         findings
@@ -228,7 +228,7 @@ impl Watcher {
     /// Counted at every few looks, a share of the tasks at each.
     fn disk_of(&self, task: &Watched) -> DiskUse {
         let last = self.readings.lock().get(&task.attempt).map(|latest| latest.disk);
-        let due = (self.round + u64::from(task.attempt.task.0)) % SLOW_ROUNDS == 0;
+        let due = (self.round + u64::from(task.attempt.task.0)).is_multiple_of(SLOW_ROUNDS);
         match last {
             Some(last) if !due => last,
             last => disk_use(&task.folder, MOST_FILES).unwrap_or(last.unwrap_or_default()),

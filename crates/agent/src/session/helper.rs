@@ -68,7 +68,7 @@ async fn whole(line: std::os::unix::net::UnixStream) -> io::Result<()> {
     from.read_line(&mut first).await?;
     let told: Told = serde_json::from_str(&first)?;
     let last = match start(&told) {
-        Ok(running) => running.to_the_end(from, &to).await,
+        Ok(running) => running.serve_to_the_end(from, &to).await,
         Err(error) => {
             let program = told.entry.command.first().map_or("", String::as_str);
             Some(Frame::Failed(format!("cannot start {program:?}: {error}")))
@@ -81,13 +81,15 @@ async fn whole(line: std::os::unix::net::UnixStream) -> io::Result<()> {
     }
 }
 
+/// With what kind of frame an output travels, and where it is read.
+type Output = (fn(Bytes) -> Frame, Box<dyn AsyncRead + Unpin + Send>);
+
 /// A command that runs.
 struct Running {
     child: Child,
     pid: Pid,
     input: Input,
-    /// With what kind of frame each output travels.
-    outputs: Vec<(fn(Bytes) -> Frame, Box<dyn AsyncRead + Unpin + Send>)>,
+    outputs: Vec<Output>,
 }
 
 /// Where frames of input go.
@@ -172,7 +174,7 @@ fn pid_of(child: &Child) -> io::Result<Pid> {
 
 impl Running {
     /// What to tell at the end; nothing when nobody is there to be told.
-    async fn to_the_end(self, from: BufReader<OwnedReadHalf>, to: &Out) -> Option<Frame> {
+    async fn serve_to_the_end(self, from: BufReader<OwnedReadHalf>, to: &Out) -> Option<Frame> {
         let Running { mut child, pid, input, outputs } = self;
         let (over, is_over) = watch::channel(false);
         let mut pumps: Vec<JoinHandle<()>> = outputs

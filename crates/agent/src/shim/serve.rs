@@ -53,7 +53,7 @@ async fn whole(held: Held) -> Result<(), ShimError> {
         Err(why) => (could_not_start(&launch, &why.to_string()), Room::default()),
         Ok(room) if late => (too_late(), room),
         Ok(room) => match start(&launch, room) {
-            Err((why, room)) => (could_not_start(&launch, &why.to_string()), room),
+            Err(failed) => (could_not_start(&launch, &failed.0.to_string()), failed.1),
             Ok((task, pipes)) => {
                 let output = keep_output(pipes, &launch)?;
                 say_ready();

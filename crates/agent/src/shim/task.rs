@@ -47,10 +47,10 @@ pub struct Task {
 ///
 /// # Errors
 /// When the system cannot start it; the text is for its owner.
-pub fn start(launch: &Launch, room: Room) -> Result<(Task, Pipes), (io::Error, Room)> {
+pub fn start(launch: &Launch, room: Room) -> Result<(Task, Pipes), Box<(io::Error, Room)>> {
     let (pid, pipes) = match begin(launch, &room) {
         Ok(begun) => begun,
-        Err(why) => return Err((why, room)),
+        Err(why) => return Err(Box::new((why, room))),
     };
     let started = boot::now();
     let task = Task {
