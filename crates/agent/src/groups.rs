@@ -51,6 +51,15 @@ impl Groups {
         self.0.as_ref().ok()?.group(&format!("alloc-{attempt}")).ok()
     }
 
+    /// Removes the group around all others when nothing is in it.
+    pub fn close(&self) {
+        let Ok(tree) = &self.0 else { return };
+        if tree.names().is_ok_and(|names| names.is_empty()) {
+            // Somebody may just have come in; then it stays.
+            let _ = tree.base().remove();
+        }
+    }
+
     /// Kills and removes the groups of those who have no folder any more.
     pub fn sweep(&self, kept: &BTreeSet<Attempt>) {
         let Ok(tree) = &self.0 else { return };

@@ -306,6 +306,7 @@ impl Agent {
         if farewell == Farewell::StopTasks {
             self.stop_all().await;
         }
+        self.preparer.groups.close();
     }
 
     fn on_line(&mut self, line: Line) {

@@ -405,6 +405,7 @@ mod tests {
     impl Drop for Lab {
         fn drop(&mut self) {
             self.groups.sweep(&BTreeSet::new());
+            self.groups.close();
         }
     }
 
