@@ -30,7 +30,7 @@ pub async fn main(flags: Flags) -> io::Result<()> {
             agents.push((name, cell.agent(name, Driver::Process, "").await?));
         }
         let spec = json!({
-            "name": format!("loss-{round}"), "count": 1, "priority": 200,
+            "name": format!("loss-{round}"), "count": 1, "priority": 150,
             "task": {
                 "limits": { "cpu": 100, "ram": 1 << 20 }, "command": ["sleep", "100000"],
                 "notice": 0,

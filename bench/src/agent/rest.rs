@@ -25,7 +25,7 @@ pub async fn main(flags: Flags) -> io::Result<()> {
         let mut cell = Cell::start("rest").await?;
         let agent = cell.agent("m1", driver, "").await?;
         let spec = json!({
-            "name": "rest", "count": tasks, "priority": 200,
+            "name": "rest", "count": tasks, "priority": 150,
             "task": {
                 "limits": { "cpu": 10, "ram": driver.least_ram() },
                 "command": ["sleep", "100000"], "notice": 0,

@@ -67,7 +67,7 @@ async fn answered(cell: &Cell, name: &str, seconds: u64, programs: &Path) -> io:
     let own = std::env::current_exe()?;
     let program = own.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let spec = json!({
-        "name": name, "count": 1, "priority": 200, "appclass": "latency_sensitive",
+        "name": name, "count": 1, "priority": 150, "appclass": "latency_sensitive",
         "task": {
             "limits": { "cpu": 500, "ram": 64 << 20 },
             "command": [format!("/bench/{program}"), "agent", "answer",

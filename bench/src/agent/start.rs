@@ -69,7 +69,7 @@ async fn submitted(driver: Driver, rounds: usize) -> io::Result<Vec<f64>> {
     let mut taken = Vec::new();
     for round in 0..=rounds {
         let spec = json!({
-            "name": format!("start-{round}"), "count": 1, "priority": 200,
+            "name": format!("start-{round}"), "count": 1, "priority": 150,
             "task": {
                 "limits": { "cpu": 100, "ram": driver.least_ram() },
                 "command": ["sleep", "1000"], "notice": 0,

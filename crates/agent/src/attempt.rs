@@ -28,11 +28,12 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::Command;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 
 /// Between two looks at a shim that is there and does not answer yet.
@@ -41,6 +42,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const LOOK_AGAIN_LATER: Duration = Duration::from_secs(1);
 /// How long a new shim may take to say that it is ready before it is looked for.
 const READY_WITHIN: Duration = Duration::from_secs(10);
+/// Programs that start at the same time, for every core: one computes while another waits for the
+/// disk.
+const TURNS: usize = 2;
 /// Shims that did not begin, after which the attempt is given up.
 const TRIES: u32 = 3;
 /// The running program itself, even when its file has been replaced since.
@@ -62,11 +66,22 @@ pub struct ShimProgram {
     pub program: PathBuf,
     /// Come before the folder.
     pub arguments: Vec<String>,
+    /// Taken while a program starts. A thousand that start at once would all be late, and take the
+    /// memory of a thousand runtimes.
+    turns: Arc<Semaphore>,
+}
+
+impl ShimProgram {
+    #[must_use]
+    pub fn new(program: PathBuf, arguments: Vec<String>) -> ShimProgram {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        ShimProgram { program, arguments, turns: Arc::new(Semaphore::new(TURNS * cores)) }
+    }
 }
 
 impl Default for ShimProgram {
     fn default() -> ShimProgram {
-        ShimProgram { program: OWN_PROGRAM.into(), arguments: vec!["shim".into()] }
+        ShimProgram::new(OWN_PROGRAM.into(), vec!["shim".into()])
     }
 }
 
@@ -200,6 +215,8 @@ async fn say(to: &mut tokio::net::unix::OwnedWriteHalf, request: &Request) -> io
 
 /// Starts a shim and waits until it can be talked to, has ended, or takes its time.
 async fn start_shim(folder: &Path, shim: &ShimProgram) -> io::Result<()> {
+    // Nobody closes it, so it is always had in the end.
+    let _turn = shim.turns.acquire().await;
     let log = OpenOptions::new().append(true).create(true).open(folder.join("shim.log"))?;
     let mut child = Command::new(&shim.program)
         .args(&shim.arguments)

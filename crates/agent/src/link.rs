@@ -8,7 +8,7 @@ use cellwright_cell::time::Span;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// How long the first poll may hang; later the master says.
 const FIRST_HANG: Span = Span::seconds(5);
@@ -69,12 +69,15 @@ impl Link {
     async fn poll(&self, master: &str, hang: Span) -> Result<Option<Answered>, ClientError> {
         let hanging = self.ask(master, Some(hang));
         tokio::pin!(hanging);
+        let mut next = Instant::now();
         loop {
             tokio::select! {
                 biased;
                 answered = &mut hanging => return answered,
                 () = self.news.notified() => {
-                    sleep(GATHER).await;
+                    // The first word goes at once; more that come soon after gather.
+                    sleep_until(next).await;
+                    next = Instant::now() + GATHER;
                     // A lost message costs nothing: the next poll says it again.
                     let _ = self.ask(master, None).await;
                 }

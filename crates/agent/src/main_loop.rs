@@ -334,7 +334,10 @@ impl Agent {
 
     fn write_orders(&self) {
         let path = self.folders.orders();
-        if let Err(error) = record::write(&path, &self.orders, Keep::PowerCut) {
+        // Not flushed: after a power cut the machine boots, and orders of another boot count for
+        // nothing. Their epoch may be an older one then: a master that was overtaken could be
+        // believed for one poll, as by a machine that is new; what must not run twice has a lease.
+        if let Err(error) = record::write(&path, &self.orders, Keep::Process) {
             tracing::error!(%error, "orders cannot be written");
             // An agent that comes back must not find older ones; with none it asks.
             if let Err(error) = std::fs::remove_file(&path) {

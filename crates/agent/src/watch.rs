@@ -14,7 +14,7 @@ use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::task::ExitClass;
 use cellwright_cell::time::Time;
 use cellwright_isolate::Error;
-use cellwright_isolate::cgroup::{BlockDevice, CpuList, Group};
+use cellwright_isolate::cgroup::{BlockDevice, CpuList, Group, GroupUsage};
 use cellwright_isolate::control::{
     Action, Control, KillCause, KillReason, MachineSample, TaskSample,
 };
@@ -129,6 +129,10 @@ struct Watcher {
     disk: Option<BlockDevice>,
     control: Control,
     meters: BTreeMap<Attempt, Meter>,
+    /// What each group had used when it was last looked at.
+    used: BTreeMap<Attempt, GroupUsage>,
+    /// How much CPU each had had when its files were last counted.
+    counted: BTreeMap<Attempt, Duration>,
     ungiven: BTreeMap<Attempt, BTreeSet<u16>>,
     readings: Readings,
     round: u64,
@@ -149,6 +153,8 @@ impl Watcher {
             disk,
             control: Control::default(),
             meters: BTreeMap::new(),
+            used: BTreeMap::new(),
+            counted: BTreeMap::new(),
             ungiven: BTreeMap::new(),
             readings,
             round: 0,
@@ -176,6 +182,8 @@ impl Watcher {
     fn forget_the_gone(&mut self, tasks: &[Watched]) {
         let there: BTreeSet<Attempt> = tasks.iter().map(|task| task.attempt).collect();
         self.meters.retain(|attempt, _| there.contains(attempt));
+        self.used.retain(|attempt, _| there.contains(attempt));
+        self.counted.retain(|attempt, _| there.contains(attempt));
         self.ungiven.retain(|attempt, _| there.contains(attempt));
         self.readings.lock().retain(|attempt, _| there.contains(attempt));
     }
@@ -185,9 +193,13 @@ impl Watcher {
         if !self.meters.contains_key(&task.attempt) {
             self.set_free(task);
         }
-        let usage = task.group.usage().ok()?;
+        let usage = match self.used.get(&task.attempt) {
+            Some(before) => task.group.usage_after(*before).ok()?,
+            None => task.group.usage().ok()?,
+        };
+        self.used.insert(task.attempt, usage);
         let reading = Reading::of_group(&usage);
-        let disk = self.disk_of(task);
+        let disk = self.disk_of(task, usage.cpu);
         let latest = Latest { at: now, reading, disk, ram_peak: reading.ram };
         self.readings
             .lock()
@@ -225,14 +237,17 @@ impl Watcher {
         }
     }
 
-    /// Counted at every few looks, a share of the tasks at each.
-    fn disk_of(&self, task: &Watched) -> DiskUse {
+    /// Counted at every few looks, a share of the tasks at each; not again while a task has had no
+    /// CPU to write with.
+    fn disk_of(&mut self, task: &Watched, cpu: Duration) -> DiskUse {
         let last = self.readings.lock().get(&task.attempt).map(|latest| latest.disk);
-        let due = (self.round + u64::from(task.attempt.task.0)).is_multiple_of(SLOW_ROUNDS);
-        match last {
-            Some(last) if !due => last,
-            last => disk_use(&task.folder, MOST_FILES).unwrap_or(last.unwrap_or_default()),
+        let turn = (self.round + u64::from(task.attempt.task.0)).is_multiple_of(SLOW_ROUNDS);
+        let due = turn && self.counted.get(&task.attempt) != Some(&cpu);
+        if let Some(last) = last.filter(|_| !due) {
+            return last;
         }
+        self.counted.insert(task.attempt, cpu);
+        disk_use(&task.folder, MOST_FILES).unwrap_or(last.unwrap_or_default())
     }
 
     fn share(

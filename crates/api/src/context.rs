@@ -157,6 +157,13 @@ impl Contexts {
         Ok((name, context))
     }
 
+    /// The name of a context with one of these masters.
+    #[must_use]
+    pub fn with_master(&self, addresses: &[String]) -> Option<&str> {
+        let knows = |context: &Context| context.masters.iter().any(|m| addresses.contains(m));
+        self.contexts.iter().find(|(_, context)| knows(context)).map(|(name, _)| name.as_str())
+    }
+
     /// Adds or replaces a context; the first one becomes current.
     pub fn put(&mut self, name: &str, context: Context) {
         self.contexts.insert(name.to_owned(), context);

@@ -1,5 +1,5 @@
-//! Which cell a command talks to, and how: an open master named on the command line, or a context
-//! of the contexts file.
+//! Which cell a command talks to, and how: an open master named on the command line, a context of the
+//! contexts file, or the address in `CELL_ADDR`, which may be either's.
 
 use crate::failure::Failure;
 use cellwright_api::client::{Client, Settings};
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Which cell")]
 pub struct Reach {
-    /// An open (--dev) master on this machine; repeat it for several
+    /// An open (--dev) master on this machine; repeat it for several [default: CELL_ADDR]
     #[arg(long = "master", value_name = "HOST:PORT", global = true)]
     pub masters: Vec<String>,
 
@@ -80,13 +80,23 @@ impl Reach {
                     next: "the same command with one of the two".into(),
                 });
             }
-            let settings = Settings::new(self.masters.clone());
-            let client = Client::new(Settings { deadline: PATIENCE, ..settings })?;
-            return Ok(Cell { client, open: true, context: None });
+            return open(self.masters.clone());
         }
-        let (path, contexts) = self.load_contexts()?;
+        let addresses = match &self.context {
+            Some(_) => Vec::new(),
+            None => split_addresses(&env::var("CELL_ADDR").unwrap_or_default()),
+        };
+        let loaded = self.load_contexts();
+        let known = |(_, contexts): &(PathBuf, Contexts)| {
+            contexts.with_master(&addresses).map(str::to_owned)
+        };
+        let named = loaded.as_ref().ok().and_then(known);
+        if !addresses.is_empty() && named.is_none() {
+            return open(addresses);
+        }
+        let (path, contexts) = loaded?;
         let (name, context) = contexts
-            .pick(self.context.as_deref())
+            .pick(self.context.as_deref().or(named.as_deref()))
             .map_err(|error| Failure::Usage { message: error.to_string(), next: choose(&path) })?;
         let tls = context.tls(name).map_err(|error| {
             Failure::work(&error, "correct the context, or have the cell's administrator make one")
@@ -101,6 +111,21 @@ impl Reach {
     }
 }
 
+/// Between commas, as other programs take them: with or without a scheme.
+fn split_addresses(text: &str) -> Vec<String> {
+    let bare = |address: &str| {
+        let address = address.trim().trim_end_matches('/');
+        let bare = address.strip_prefix("http://").or_else(|| address.strip_prefix("https://"));
+        bare.unwrap_or(address).to_owned()
+    };
+    text.split(',').map(bare).filter(|address| !address.is_empty()).collect()
+}
+
+fn open(masters: Vec<String>) -> Result<Cell, Failure> {
+    let client = Client::new(Settings { deadline: PATIENCE, ..Settings::new(masters) })?;
+    Ok(Cell { client, open: true, context: None })
+}
+
 impl Cell {
     /// In whose name a job is submitted when the command line does not say.
     pub fn owner(&self, given: Option<Name>) -> Option<Name> {
@@ -110,8 +135,8 @@ impl Cell {
 
 fn choose(path: &Path) -> String {
     format!(
-        "for a cell of your own: cell dev; for one that runs: --master HOST:PORT, or --context \
-         NAME with a context in {}",
+        "for a cell of your own: cell dev; for one that runs: --master HOST:PORT (or CELL_ADDR), or \
+         --context NAME with a context in {}",
         path.display()
     )
 }

@@ -111,6 +111,12 @@ fn what_does_not_fit_is_explained_and_what_is_wrong_is_refused_by_name() {
     assert!(removed.contains("cell token create --agent dev-0"), "{removed}");
     let dismissed = said(&[&at[..], &["token", "dismiss", "--scheduler", "s9"]].concat());
     assert!(dismissed.starts_with("scheduler s9 is dismissed\n"), "{dismissed}");
+    let by_address = support::command(&["job", "status", "dev/huge"])
+        .env("CELL_ADDR", format!("http://{address}"))
+        .output()
+        .expect("cell runs");
+    assert!(by_address.status.success(), "{}", text(&by_address.stderr));
+    assert!(text(&by_address.stdout).contains("dev/huge"));
     let nobody = cell(&[&at[..], &["token", "dismiss"]].concat());
     assert_eq!(nobody.status.code(), Some(2));
     assert!(text(&nobody.stderr).contains("--agent"), "{}", text(&nobody.stderr));

@@ -281,10 +281,13 @@ impl LinkShard {
     /// Sends what gathered to the leader, for as long as the replica lives. `own` takes it when
     /// this replica leads, and says whether it still does.
     pub async fn run(&self, peers: Arc<dyn Peers>, own: impl Fn(LinkForward) -> bool) {
+        let mut next = Instant::now();
         loop {
             // A timeout here is the heartbeat.
             let _ = tokio::time::timeout(FORWARD_EVERY, self.wake.notified()).await;
-            tokio::time::sleep(GATHER).await;
+            // The first word goes at once; more that come soon after gather.
+            tokio::time::sleep_until(next).await;
+            next = Instant::now() + GATHER;
             let standing = lock(&self.standing).clone();
             let Some((leader, peer)) = standing.leader.clone() else { continue };
             let taken = std::mem::take(&mut *lock(&self.outgoing));

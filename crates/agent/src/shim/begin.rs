@@ -9,7 +9,7 @@ use super::task::Pipes;
 use cellwright_isolate::cgroup::Group;
 use cellwright_isolate::container::{Bundle, Runc, Runtime, Streams};
 use rustix::fs::fchown;
-use rustix::process::{Gid, Pid, Uid};
+use rustix::process::{Gid, Pid, Resource, Rlimit, Uid, setrlimit};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -18,17 +18,32 @@ use std::process::{Child, Command, Stdio};
 
 /// The running program itself, even when its file has been replaced since.
 const OWN_PROGRAM: &str = "/proc/self/exe";
+/// Among the last that the kernel kills for want of memory.
+const SPARED: &str = "-900";
 
 /// Starts the program.
 ///
 /// # Errors
 /// When the system cannot start it; the text is for its owner.
 pub fn begin(launch: &Launch, room: &Room) -> io::Result<(Pid, Pipes)> {
-    match (&room.container, &room.group) {
+    let begun = match (&room.container, &room.group) {
         (Some((runtime, bundle)), _) => contained(launch, runtime, bundle),
-        (None, Some(group)) => grouped(launch, group),
-        (None, None) => plain(launch),
-    }
+        (None, group) => {
+            renounce()?;
+            group.as_ref().map_or_else(|| plain(launch), |group| grouped(launch, group))
+        }
+    };
+    // After the program, which must not inherit it. Only root may; then the kernel takes whoever
+    // used up the memory, and not who knows how that ended.
+    let _ = std::fs::write("/proc/self/oom_score_adj", SPARED);
+    begun
+}
+
+/// What this process and all it starts do without: rights that a program's file would add, and
+/// memory left in files by crashes. A container's runtime says so itself.
+fn renounce() -> io::Result<()> {
+    rustix::thread::set_no_new_privs(true)?;
+    Ok(setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?)
 }
 
 fn program(launch: &Launch) -> io::Result<(&String, &[String])> {

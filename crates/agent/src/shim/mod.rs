@@ -105,7 +105,8 @@ fn begin(folder: &Path) -> Result<Option<Held>, ShimError> {
 /// When the disk refuses.
 pub fn claim(folder: &Path, begun: &Begun) -> Result<bool, ShimError> {
     let draft = folder.join(format!("{BEGUN}-{}", std::process::id()));
-    record::write(&draft, begun, Keep::PowerCut)?;
+    // A power cut ends what began, and the next boot knows that without this.
+    record::write(&draft, begun, Keep::Process)?;
     let linked = std::fs::hard_link(&draft, folder.join(BEGUN));
     // What is left of a draft does no harm.
     let _ = std::fs::remove_file(&draft);

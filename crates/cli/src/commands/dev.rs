@@ -30,7 +30,7 @@ use tokio::task::JoinHandle;
 #[derive(Debug, Args)]
 pub struct DevArgs {
     /// Where the cell is kept; it is there again at the next start
-    #[arg(long, value_name = "DIR", default_value = "cell-dev")]
+    #[arg(long, visible_alias = "data", value_name = "DIR", default_value = "cell-dev")]
     data_dir: PathBuf,
 
     /// Where the master listens; port 0 takes a free one
@@ -181,7 +181,8 @@ impl DevArgs {
              next, in another terminal:\n\
              \x20 {program} --master {address} job run examples/hello.json\n\
              \x20 {program} --master {address} job status dev/hello\n\
-             \x20 {program} --master {address} logs dev/hello\n",
+             \x20 {program} --master {address} logs dev/hello\n\
+             with CELL_ADDR={address} in the environment, --master can be left out\n",
             running.url(),
             self.data_dir.display(),
         )

@@ -121,6 +121,8 @@ fn a_program_runs_with_what_it_was_told_and_its_exit_code_is_known() {
     let script = r#"echo "$CELL_USER $CELL_JOB $CELL_INDEX $CELL_ATTEMPT $CELL_MACHINE" > told
         test "$CELL_PORTS" = "$CELL_PORT0" && cmp -s told "$CELL_DIR/told" || exit 4
         test "$(cat "$CELL_PORTS_FILE")" = "$CELL_PORT0" || exit 5
+        grep -q '^NoNewPrivs:.1$' /proc/self/status && test "$(ulimit -c)" = 0 || exit 6
+        test "$(cat /proc/self/oom_score_adj)" -gt -900 || exit 7
         cp told "$SHARED/told"; exit 3"#;
     let spec = format!(
         r#"{{ "task": {{ "limits": {{ "cpu": 10, "ram": 67108864 }}, "ports": 1,

@@ -305,6 +305,22 @@ impl Group {
         Ok(usage)
     }
 
+    /// As [`Group::usage`], where a group that has had no CPU since `before` is taken to be as it
+    /// was: whoever does nothing neither takes memory nor writes. One file is read then instead of
+    /// many.
+    ///
+    /// # Errors
+    /// As [`Group::usage`].
+    pub fn usage_after(&self, before: GroupUsage) -> Result<GroupUsage, Error> {
+        let mut now = GroupUsage::default();
+        match self.layout.place(Controller::CpuAccount) {
+            Some(Place::V1(mount)) => v1::read_cpu_account(&self.path.below(mount), &mut now)?,
+            Some(Place::V2(mount)) => v2::read_cpu(&self.path.below(mount), &mut now)?,
+            None => return self.usage(),
+        }
+        if now.cpu == before.cpu { Ok(before) } else { self.usage() }
+    }
+
     /// Processes of the group and of those inside it, ascending.
     ///
     /// # Errors

@@ -126,6 +126,8 @@ fn usage_tells_what_ran() {
     let mut shell = Shell::start(group.clone(), count);
     assert_eq!(shell.hear(), "ready\n");
     let usage = group.usage().unwrap();
+    let idle = group.usage_after(usage).unwrap();
+    assert!(idle == usage || idle.cpu > usage.cpu, "{idle:?} after {usage:?}");
     assert!(usage.cpu.as_micros() > 1000, "{usage:?}");
     if tree.layout().place(Controller::Memory).is_some() {
         assert!(usage.memory > 0 && usage.working_set <= usage.memory, "{usage:?}");
