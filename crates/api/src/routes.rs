@@ -52,6 +52,7 @@ pub enum Operation {
     ExecTask,
     WatchJobs,
     LookUpJob,
+    WatchNames,
     PrometheusTargets,
     ListMachines,
     AddMachine,

@@ -121,8 +121,12 @@ async fn a_task_has_a_name_while_it_runs() {
     );
     let targets: serde_json::Value = client.get("/v1/prometheus").await.unwrap().value;
     assert_eq!(targets[0]["targets"], json!(["10.1.2.3:20000"]));
+    let mut watch = client.watch::<NameView>("/v1/watch/names/dev/web", None);
+    assert_eq!(watch.next().await.unwrap().data, Some(found.item));
     let job = JobKey { user: Name::new("dev").unwrap(), job: Name::new("web").unwrap() };
     say(&master, Command::StopJob { job, expect: None }).await;
+    let told = watch.next().await.unwrap().data.expect("a name");
+    assert_eq!(told.endpoints, [], "the watch says so too");
     assert_eq!(ask(dns).await, (3, 0, None), "gone with the order to stop");
     let found: One<NameView> = client.get("/v1/names/dev/web").await.unwrap().value;
     assert_eq!(found.item.endpoints, []);

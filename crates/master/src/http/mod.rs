@@ -218,6 +218,7 @@ impl Api {
             O::ExecTask => self.exec_task(call).await,
             O::WatchJobs => self.watch_jobs(call).await,
             O::LookUpJob => self.look_up_job(call).await,
+            O::WatchNames => self.watch_names(call).await,
             O::PrometheusTargets => self.prometheus_targets(call).await,
             O::ListMachines => self.list_machines(call).await,
             O::AddMachine => self.add_machine(call).await,

@@ -2,26 +2,70 @@
 //! follows the log instead ([`crate::replicated`]), because it is asked too often to look at rows.
 
 use super::call::Call;
+use super::watch::{Beat, Pulse, frame, streaming};
 use super::{Answered, Api, jobs, reply};
+use bytes::Bytes;
 use cellwright_api::types::{EndpointView, NameView};
 use cellwright_cell::label;
+use cellwright_cell::name::JobKey;
+use cellwright_cell::state::State;
 use cellwright_names::Directory;
 use cellwright_names::directory::endpoints_of;
 use cellwright_names::discovery::prometheus;
+use futures::stream;
 
 impl Api {
     pub(super) async fn look_up_job(&self, call: Call) -> Answered {
         let key = call.job()?;
         let (view, consistent) = call.view(self).await?;
         jobs::find(&view.state, &key)?;
+        let item = self.name_of(&view.state, &key);
+        reply::one(&call, view.index, consistent, item)
+    }
+
+    fn name_of(&self, state: &State, key: &JobKey) -> NameView {
         let zone = &self.settings.zone;
-        let endpoints = endpoints_of(&view.state, &key).into_iter().filter_map(|(task, found)| {
-            let machine = view.state.machines().get(found.machine)?.spec.name.clone();
-            let name = zone.task(&key, task);
+        let endpoints = endpoints_of(state, key).into_iter().filter_map(|(task, found)| {
+            let machine = state.machines().get(found.machine)?.spec.name.clone();
+            let name = zone.task(key, task);
             Some(EndpointView { task, name, machine, address: found.address, ports: found.ports })
         });
-        let item = NameView { name: zone.job(&key), endpoints: endpoints.collect() };
-        reply::one(&call, view.index, consistent, item)
+        NameView { name: zone.job(key), endpoints: endpoints.collect() }
+    }
+
+    /// Every frame is the whole answer, so there is nothing to resume.
+    pub(super) async fn watch_names(&self, call: Call) -> Answered {
+        let key = call.job()?;
+        jobs::find(&self.handle.read().state, &key)?;
+        let pulse = Pulse::new(self, &call);
+        let begun = (self.clone(), pulse, key, None::<NameView>, false);
+        let chunks = stream::unfold(begun, |(api, mut pulse, key, told, over)| async move {
+            if over {
+                return None;
+            }
+            let mut out = String::new();
+            loop {
+                pulse.take();
+                let state = api.handle.read().state;
+                if jobs::find(&state, &key).is_err() {
+                    frame(&mut out, "gone", None::<&str>, &serde_json::json!({}));
+                    return Some((Ok(Bytes::from(out)), (api, pulse, key, told, true)));
+                }
+                let name = api.name_of(&state, &key);
+                if told.as_ref() != Some(&name) {
+                    frame(&mut out, "name", None::<&str>, &name);
+                    return Some((Ok(Bytes::from(out)), (api, pulse, key, Some(name), false)));
+                }
+                match pulse.next().await? {
+                    Beat::Changed => {}
+                    Beat::Quiet => {
+                        out.push_str(": still here\n\n");
+                        return Some((Ok(Bytes::from(out)), (api, pulse, key, told, false)));
+                    }
+                }
+            }
+        });
+        Ok(streaming(chunks))
     }
 
     pub(super) async fn prometheus_targets(&self, call: Call) -> Answered {

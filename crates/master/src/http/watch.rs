@@ -70,11 +70,50 @@ fn resume(call: &Call) -> Result<Option<Cursor>, ApiError> {
     call.query("after").map(|text| Cursor::parse("after", text)).transpose()
 }
 
-/// What both watches have: a place in the feed and a sign when there is more.
-struct Follower {
-    api: Api,
+/// Tells a watch when the state has changed, for as long as its reader is let in.
+pub(super) struct Pulse {
     changed: watch::Receiver<u64>,
     proof: Option<Proof>,
+}
+
+pub(super) enum Beat {
+    Changed,
+    /// For so long that the reader needs a sign of life.
+    Quiet,
+}
+
+impl Pulse {
+    pub fn new(api: &Api, call: &Call) -> Pulse {
+        Pulse { changed: api.handle.changed(), proof: call.proof.clone() }
+    }
+
+    /// To be called before the state is read, so that nothing falls between.
+    pub fn take(&mut self) {
+        self.changed.mark_unchanged();
+    }
+
+    pub fn is_let_in(&self) -> bool {
+        self.proof.as_ref().is_none_or(Proof::stands)
+    }
+
+    /// Nothing when the watch is over.
+    pub async fn next(&mut self) -> Option<Beat> {
+        for _ in 0..KEEP_ALIVE.as_secs() / LOOK_AGAIN.as_secs() {
+            match timeout(LOOK_AGAIN, self.changed.changed()).await {
+                Ok(Ok(())) => return self.is_let_in().then_some(Beat::Changed),
+                Ok(Err(_)) => return None,
+                Err(_) if !self.is_let_in() => return None,
+                Err(_) => {}
+            }
+        }
+        Some(Beat::Quiet)
+    }
+}
+
+/// What both watches of the feed have: a place in it and a sign when there is more.
+struct Follower {
+    api: Api,
+    pulse: Pulse,
     at: Cursor,
 }
 
@@ -87,11 +126,10 @@ enum Turn {
 impl Follower {
     /// What came after `at`, or nothing for a while.
     async fn turn(&mut self) -> Turn {
-        if !self.is_let_in() {
+        if !self.pulse.is_let_in() {
             return Turn::Over;
         }
-        // Marked as seen before the feed is read, so that nothing falls between.
-        self.changed.mark_unchanged();
+        self.pulse.take();
         match self.api.events_after(self.at, TURN).await {
             Ok(found) if found.items.is_empty() => {}
             Ok(found) => {
@@ -104,26 +142,16 @@ impl Follower {
                 return Turn::Over;
             }
         }
-        for _ in 0..KEEP_ALIVE.as_secs() / LOOK_AGAIN.as_secs() {
-            match timeout(LOOK_AGAIN, self.changed.changed()).await {
-                Ok(Ok(())) => return Turn::Idle,
-                Ok(Err(_)) => return Turn::Over,
-                Err(_) if !self.is_let_in() => return Turn::Over,
-                Err(_) => {}
-            }
+        match self.pulse.next().await {
+            Some(Beat::Changed | Beat::Quiet) => Turn::Idle,
+            None => Turn::Over,
         }
-        Turn::Idle
-    }
-
-    fn is_let_in(&self) -> bool {
-        self.proof.as_ref().is_none_or(Proof::stands)
     }
 }
 
 impl Api {
     fn follower(&self, call: &Call, at: Cursor) -> Follower {
-        let (changed, proof) = (self.handle.changed(), call.proof.clone());
-        Follower { api: self.clone(), changed, proof, at }
+        Follower { api: self.clone(), pulse: Pulse::new(self, call), at }
     }
 
     pub(super) async fn watch_events(&self, call: Call) -> Answered {

@@ -68,6 +68,7 @@ fn jobs() -> Vec<Step> {
         step("POST /v1/jobs/root/jrun/tasks/0/exec?command=%5B%22true%22%5D", NONE),
         step("GET /v1/watch/jobs", NONE),
         step("GET /v1/names/root/jfoo", NONE),
+        step("GET /v1/watch/names/root/jfoo", NONE),
         step("GET /v1/prometheus", NONE),
         step("POST /v1/jobs/root/jfoo/resize", json!({ "count": 2 })),
         step(&of("PUT"), other("jfoo")),

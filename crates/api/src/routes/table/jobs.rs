@@ -175,6 +175,20 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         &[C::NoSuchJob],
     ),
+    fails(
+        of_kind(
+            read(
+                O::WatchNames,
+                "/v1/watch/names/{user}/{job}",
+                "names",
+                "Where the healthy tasks of a job are reached, now and at every change. Events: \
+                 `name` (all of it, as the lookup says), `gone` (the job was purged; the last).",
+                Content::Events(schema::<NameView>),
+            ),
+            Kind::Local,
+        ),
+        &[C::NoSuchJob],
+    ),
     with(
         read(
             O::PrometheusTargets,
