@@ -22,7 +22,7 @@ use crate::core::Attempt;
 use crate::output::Found;
 use crate::record::{self, Keep, RecordError};
 use crate::shim::protocol::{BEGUN, EXIT, LAUNCH, LOGS};
-use crate::trash::Trash;
+use crate::trash::{Trash, is_taken};
 use cellwright_cell::desired::{Action, DesiredTask};
 use cellwright_cell::id::TaskId;
 use std::fs;
@@ -184,7 +184,8 @@ impl Folders {
         match fs::rename(&from, &to) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             // One of the same name is there, from before a state folder was restored.
-            Err(_) => self.trash.throw(&from),
+            Err(error) if is_taken(&error) => self.trash.throw(&from),
+            Err(error) => Err(error),
             Ok(()) => Ok(()),
         }
     }

@@ -294,41 +294,54 @@ async fn output(
     let name = format!("{user}/{job}/{index}");
     let until = Instant::now() + Duration::from_millis(query.wait).min(WAIT_MAX);
     let mut query = query;
+    let mut found = find(&desk.folders, &name, &query).await?;
     loop {
-        let piece = piece(&desk.folders, &name, &query)?;
+        // Put aside meanwhile: the same attempt is found at its other place.
+        if !found.folder.exists() {
+            query.attempt = Some(found.attempt.number);
+            found = find(&desk.folders, &name, &query).await?;
+        }
+        let piece = piece(&found, &query)?;
         if !piece.text.is_empty() || piece.ended || Instant::now() >= until {
             return Ok(Json(piece));
         }
-        // Stays with the attempt and the place it began with.
-        query.attempt = Some(piece.attempt);
+        // Goes on from the place it came to.
         query.from = Some(piece.next);
         sleep(LOOK).await;
     }
 }
 
-fn piece(folders: &Folders, name: &str, query: &OutputQuery) -> Result<OutputPiece, Refused> {
-    let failed = |error: io::Error| refuse(Code::Internal, &error.to_string());
-    let found = folders.of_name(name).map_err(failed)?;
-    let newest = found.into_iter().rfind(|found| {
+/// The attempt that is asked about. Looked for once, away from the loops: thousands of attempts may
+/// be kept, and each has to be opened.
+async fn find(folders: &Folders, name: &str, query: &OutputQuery) -> Result<Found, Refused> {
+    let (folders, wanted) = (folders.clone(), name.to_owned());
+    let looked = tokio::task::spawn_blocking(move || folders.of_name(&wanted)).await;
+    let failed = |error: String| refuse(Code::Internal, &error);
+    let all = looked.map_err(|error| failed(error.to_string()))?;
+    let newest = all.map_err(|error| failed(error.to_string()))?.into_iter().rfind(|found| {
         query.attempt.is_none_or(|wanted| wanted == found.attempt.number)
             && query.task.is_none_or(|wanted| wanted == found.attempt.task.0)
     });
-    let absent = || refuse(Code::NoSuchTask, &format!("no output of {name} is kept here"));
-    let Found { attempt, folder } = newest.ok_or_else(absent)?;
+    newest.ok_or_else(|| refuse(Code::NoSuchTask, &format!("no output of {name} is kept here")))
+}
+
+fn piece(found: &Found, query: &OutputQuery) -> Result<OutputPiece, Refused> {
+    let failed = |error: io::Error| refuse(Code::Internal, &error.to_string());
+    let Found { attempt, folder } = found;
     // Before the read: what is written in between is read too.
-    let ended = crate::shim::exit_of(&folder).is_ok_and(|exit| exit.is_some());
+    let ended = crate::shim::exit_of(folder).is_ok_and(|exit| exit.is_some());
     let from = match (&query.from, query.lines) {
         (Some(text), _) => Place::parse(text).ok_or_else(|| {
             refuse(Code::BadParameter, &format!("from: {text:?}; allowed: a `next`"))
         })?,
-        (None, Some(lines)) => last_lines(&folder, query.stream, lines).map_err(failed)?,
+        (None, Some(lines)) => last_lines(folder, query.stream, lines).map_err(failed)?,
         (None, None) => {
-            near_end(&folder, query.stream, query.tail.unwrap_or(TAIL)).map_err(failed)?
+            near_end(folder, query.stream, query.tail.unwrap_or(TAIL)).map_err(failed)?
         }
     };
-    let (mut bytes, mut next) = after(&folder, query.stream, from).map_err(failed)?;
+    let (mut bytes, mut next) = after(folder, query.stream, from).map_err(failed)?;
     // A piece may be cut short by its size: there is more, so it is not the end.
-    let ended = ended && next == after(&folder, query.stream, next).map_err(failed)?.1;
+    let ended = ended && next == after(folder, query.stream, next).map_err(failed)?.1;
     if !ended {
         next = whole_characters(&mut bytes, next);
     }

@@ -66,7 +66,8 @@ impl Trash {
     }
 }
 
-fn is_taken(error: &io::Error) -> bool {
+/// Whether a name is taken by something that cannot be replaced.
+pub fn is_taken(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory};
     matches!(error.kind(), AlreadyExists | DirectoryNotEmpty | IsADirectory | NotADirectory)
 }

@@ -247,7 +247,12 @@ impl Watcher {
             return last;
         }
         self.counted.insert(task.attempt, cpu);
-        disk_use(&task.folder, MOST_FILES).unwrap_or(last.unwrap_or_default())
+        let mut found = disk_use(&task.folder, MOST_FILES).unwrap_or(last.unwrap_or_default());
+        // More than can be counted, or hidden too deep: no way around a limit.
+        if !found.complete && task.limits.disk > 0 {
+            found.bytes = found.bytes.max(task.limits.disk.saturating_add(1));
+        }
+        found
     }
 
     fn share(

@@ -79,6 +79,14 @@ pub struct CronSpec {
     pub keep_runs: u32,
 }
 
+impl CronSpec {
+    /// The spec as it may be shown to people.
+    #[must_use]
+    pub fn shown(&self) -> CronSpec {
+        CronSpec { job: self.job.shown(), ..self.clone() }
+    }
+}
+
 fn three() -> u32 {
     3
 }

@@ -82,7 +82,9 @@ pub struct Work {
     pub files: BTreeMap<String, String>,
     pub user: Option<Token>,
     pub logs: Option<LogLimits>,
+    #[serde(default)]
     pub isolation: Isolation,
+    #[serde(default)]
     pub secrets: BTreeMap<Token, Secret>,
 }
 

@@ -1,5 +1,5 @@
-//! Which cell a command talks to, and how: an open master named on the command line, a context of the
-//! contexts file, or the address in `CELL_ADDR`, which may be either's.
+//! Which cell a command talks to, and how: an open master named on the command line, a context of
+//! the contexts file, or the address in `CELL_ADDR`, which may be either's.
 
 use crate::failure::Failure;
 use cellwright_api::client::{Client, Settings};
@@ -135,8 +135,8 @@ impl Cell {
 
 fn choose(path: &Path) -> String {
     format!(
-        "for a cell of your own: cell dev; for one that runs: --master HOST:PORT (or CELL_ADDR), or \
-         --context NAME with a context in {}",
+        "for a cell of your own: cell dev; for one that runs: --master HOST:PORT (or CELL_ADDR), \
+         or --context NAME with a context in {}",
         path.display()
     )
 }

@@ -33,6 +33,8 @@ pub struct Entry {
     pub identity: Option<(u32, u32)>,
     /// The control group it is put into. Absent: none, or the runtime sees to it.
     pub group: Option<String>,
+    /// Whether the command itself is started, and not a runtime that enters a container.
+    pub plain: bool,
 }
 
 /// # Errors
@@ -51,6 +53,7 @@ pub fn enter(enter: &Enter<'_>) -> Result<Entry, DriverError> {
             directory: launch.directory.clone(),
             identity: launch.identity,
             group: launch.group.clone(),
+            plain: true,
         });
     };
     let (uid, gid) = launch.identity.unwrap_or((0, 0));
@@ -71,6 +74,7 @@ pub fn enter(enter: &Enter<'_>) -> Result<Entry, DriverError> {
         directory: "/".into(),
         identity: None,
         group: None,
+        plain: false,
     })
 }
 

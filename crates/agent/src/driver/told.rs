@@ -8,7 +8,7 @@ use rustix::fs::statfs;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 /// Where programs are looked for.
@@ -117,8 +117,9 @@ pub fn write_secrets(
     }
     let folder = secrets_folder(start);
     remove(&folder).map_err(io(&folder))?;
-    let mut maker = fs::DirBuilder::new();
-    maker.recursive(true).mode(0o700).create(&folder).map_err(io(&folder))?;
+    let shared = folder.parent().unwrap_or(&folder);
+    make_shared(shared).map_err(io(shared))?;
+    fs::DirBuilder::new().mode(0o700).create(&folder).map_err(io(&folder))?;
     own(&folder, owner).map_err(io(&folder))?;
     for (name, value) in &start.work.secrets {
         let path = folder.join(name.as_str());
@@ -129,6 +130,21 @@ pub fn write_secrets(
             .map_err(io(&path))?;
     }
     Ok(Some(folder))
+}
+
+/// The folder around those of all tasks: everybody passes through, nobody but the agent lists it or
+/// writes there. In a place that is open to all somebody else may have been there first.
+fn make_shared(folder: &Path) -> std::io::Result<()> {
+    match fs::DirBuilder::new().mode(0o711).create(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        made => return made,
+    }
+    let found = fs::symlink_metadata(folder)?;
+    let own = rustix::process::geteuid().as_raw();
+    match found.is_dir() && found.uid() == own && found.mode() & 0o022 == 0 {
+        true => Ok(()),
+        false => Err(std::io::Error::other("is somebody else's")),
+    }
 }
 
 fn secrets_folder(start: &Start<'_>) -> PathBuf {

@@ -7,6 +7,7 @@ use super::pty::Pty;
 use super::{LEADER, Told};
 use crate::driver::enter::Entry;
 use crate::proc;
+use crate::shim::begin::renounce;
 use crate::shim::room::group;
 use bytes::Bytes;
 use cellwright_api::exec::Frame;
@@ -102,6 +103,10 @@ fn start(told: &Told) -> io::Result<Running> {
     if let Some(path) = &told.entry.group {
         // With everything it starts: the group is the task's, and so are its limits and its end.
         group(path).and_then(|group| group.add(std::process::id())).map_err(io::Error::other)?;
+    }
+    if told.entry.plain {
+        // As the task itself does.
+        renounce()?;
     }
     match told.terminal {
         None => without_terminal(&told.entry),

@@ -81,11 +81,12 @@ impl Sessions {
     fn take(&self, attempt: Attempt) -> Option<Seat> {
         let mut all = self.lock();
         let count: usize = all.values().map(|open| open.count).sum();
-        let open =
-            all.entry(attempt).or_insert_with(|| Open { count: 0, until: watch::Sender::new(()) });
-        if count >= MOST || open.count >= MOST_OF_TASK {
+        let own = all.get(&attempt).map_or(0, |open| open.count);
+        if count >= MOST || own >= MOST_OF_TASK {
             return None;
         }
+        let open =
+            all.entry(attempt).or_insert_with(|| Open { count: 0, until: watch::Sender::new(()) });
         open.count += 1;
         Some(Seat { sessions: self.clone(), attempt, until: open.until.subscribe() })
     }

@@ -11,6 +11,7 @@ use cellwright_isolate::container::{Bundle, Runc, Runtime, Streams};
 use rustix::fs::fchown;
 use rustix::process::{Gid, Pid, Resource, Rlimit, Uid, setrlimit};
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -41,7 +42,10 @@ pub fn begin(launch: &Launch, room: &Room) -> io::Result<(Pid, Pipes)> {
 
 /// What this process and all it starts do without: rights that a program's file would add, and
 /// memory left in files by crashes. A container's runtime says so itself.
-fn renounce() -> io::Result<()> {
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn renounce() -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
     Ok(setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?)
 }
@@ -51,11 +55,11 @@ fn program(launch: &Launch) -> io::Result<(&String, &[String])> {
     launch.command.split_first().ok_or_else(empty)
 }
 
-/// What every child gets.
+/// What every child gets. Its environment is for the program alone: a child that is root until it
+/// becomes the program would have its own loader do what the job's environment says.
 fn dress(command: &mut Command, launch: &Launch) {
     command
         .env_clear()
-        .envs(launch.env.iter().map(|(name, value)| (name, value)))
         .current_dir(&launch.directory)
         .process_group(0)
         .stdout(Stdio::piped())
@@ -66,7 +70,7 @@ fn plain(launch: &Launch) -> io::Result<(Pid, Pipes)> {
     let (program, arguments) = program(launch)?;
     let mut command = Command::new(program);
     dress(command.args(arguments), launch);
-    command.stdin(Stdio::null());
+    command.envs(launch.env.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
     if let Some((user, group)) = launch.identity {
         command.uid(user).gid(group);
     }
@@ -86,7 +90,11 @@ fn grouped(launch: &Launch, group: &Group) -> io::Result<(Pid, Pipes)> {
     // It holds the other end too.
     drop(command);
     let entered = group.add(child.id()).map_err(io::Error::other).and_then(|()| {
+        let env = serde_json::to_vec(&launch.env).map_err(io::Error::other)?;
         line.write_all(GO)?;
+        line.write_all(&env)?;
+        // The end of what it is told; it still answers.
+        line.shutdown(Shutdown::Write)?;
         let mut why = String::new();
         // Ends when the program has started, or its process is gone.
         line.read_to_string(&mut why)?;

@@ -7,6 +7,7 @@
 
 use rustix::io::{dup, read, retry_on_intr, write};
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
@@ -15,6 +16,19 @@ pub const ENTER: &str = "--enter";
 pub const SAME: &str = "-";
 /// What the waiting process is told.
 pub const GO: &[u8] = b"g";
+
+/// The word to go, and the program's environment after it, to the end of what is said.
+fn told(line: &OwnedFd) -> Option<Vec<(String, String)>> {
+    let mut said = Vec::new();
+    let mut piece = [0u8; 4096];
+    loop {
+        match retry_on_intr(|| read(line, &mut piece)).ok()? {
+            0 => break,
+            count => said.extend_from_slice(&piece[..count]),
+        }
+    }
+    serde_json::from_slice(said.strip_prefix(GO)?).ok()
+}
 
 /// Waits to be told on standard input, then becomes the program; `words` are user, group, program
 /// and its arguments. Returns only when that fails, having said why on the same socket.
@@ -27,14 +41,10 @@ pub fn enter(words: &[OsString]) -> ExitCode {
     if rustix::io::fcntl_setfd(&line, rustix::io::FdFlags::CLOEXEC).is_err() {
         return ExitCode::FAILURE;
     }
-    let mut word = [0u8; 1];
-    match retry_on_intr(|| read(&line, &mut word)) {
-        Ok(1) if word == GO => {}
-        // The shim is gone; nobody would know of the program.
-        _ => return ExitCode::FAILURE,
-    }
+    // The shim is gone, or told half: nobody would know of the program.
+    let Some(env) = told(&line) else { return ExitCode::FAILURE };
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null());
+    command.args(arguments).env_clear().envs(env).stdin(Stdio::null());
     if let (Some(user), Some(group)) = (number(user), number(group)) {
         command.uid(user).gid(group);
     }

@@ -9,7 +9,7 @@
 //! Rejected: one shim for all tasks. It would be as important as the agent, and its crash would
 //! take every task's end with it.
 
-mod begin;
+pub mod begin;
 pub mod enter;
 pub mod log;
 pub mod protocol;

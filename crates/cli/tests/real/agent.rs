@@ -178,6 +178,23 @@ fn a_killed_service_comes_back_and_a_stopped_one_is_warned_and_leaves_nobody() {
     running.stop();
 }
 
+/// Whoever is root until it becomes the program must not have its loader obey the job.
+#[test]
+fn the_environment_of_a_job_is_its_programs_alone() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder);
+    let more = serde_json::json!({ "task": {
+        "limits": { "cpu": 10, "ram": 67_108_864 }, "command": ["/bin/true"],
+        "env": { "LD_PRELOAD": "/absent/library.so" }, "notice": 0,
+    }});
+    submit(&folder, &address, "preload", 1, "", &more.to_string());
+    wait(&address, "preload", |task| task.state == TaskState::Dead(Fate::Finished));
+    let said = said(&["--master", &address, "logs", "--stderr", "dev/preload/0"]);
+    // The loader of the program complains, and no other.
+    assert_eq!(said.matches("/absent/library.so").count(), 1, "{said}");
+    running.stop();
+}
+
 /// What `/proc` shows of such a process is no text.
 #[test]
 fn a_program_whose_name_is_no_text_and_that_hears_no_warning_is_killed_all_the_same() {

@@ -58,7 +58,8 @@ impl Api {
         }
         let full = |_| ApiError::new(Code::Overloaded, "too many sessions go through this replica");
         let seat = self.sessions.clone().try_acquire_owned().map_err(full)?;
-        let state = self.handle.read().state;
+        // Sure of the present: nobody judges this again, as the leader does with changes.
+        let state = self.handle.read_now().await?.state;
         let id = call.task_row(&state)?;
         let row = state.tasks().get(id);
         let name = state.task_name(id);

@@ -2,7 +2,7 @@
 //! follows the log instead ([`crate::replicated`]), because it is asked too often to look at rows.
 
 use super::call::Call;
-use super::watch::{Beat, Pulse, frame, streaming};
+use super::watch::{Beat, KEEP_ALIVE, Pulse, frame, streaming};
 use super::{Answered, Api, jobs, reply};
 use bytes::Bytes;
 use cellwright_api::types::{EndpointView, NameView};
@@ -13,6 +13,11 @@ use cellwright_names::Directory;
 use cellwright_names::directory::endpoints_of;
 use cellwright_names::discovery::prometheus;
 use futures::stream;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Between two looks at a job's names: an entry of the log may be about any job.
+const GATHER: Duration = Duration::from_millis(100);
 
 impl Api {
     pub(super) async fn look_up_job(&self, call: Call) -> Answered {
@@ -44,6 +49,7 @@ impl Api {
                 return None;
             }
             let mut out = String::new();
+            let since = Instant::now();
             loop {
                 pulse.take();
                 let state = api.handle.read().state;
@@ -57,8 +63,9 @@ impl Api {
                     return Some((Ok(Bytes::from(out)), (api, pulse, key, Some(name), false)));
                 }
                 match pulse.next().await? {
-                    Beat::Changed => {}
-                    Beat::Quiet => {
+                    // Others change all the time; the reader needs a sign of life all the same.
+                    Beat::Changed if since.elapsed() < KEEP_ALIVE => sleep(GATHER).await,
+                    Beat::Changed | Beat::Quiet => {
                         out.push_str(": still here\n\n");
                         return Some((Ok(Bytes::from(out)), (api, pulse, key, told, false)));
                     }

@@ -143,7 +143,11 @@ impl Api {
             let allowed = "an id of this stream given out before";
             let bad = || ApiError::parameter("after", text, allowed);
             let (number, place) = text.split_once('.').ok_or_else(bad)?;
+            let newest = attempt.number;
             attempt.number = number.parse().map_err(|_| bad())?;
+            if attempt.number == 0 || attempt.number > newest {
+                return Err(bad());
+            }
             query.from = Some(place.to_owned());
         }
         query.wait = u64::try_from(WAIT.as_millis()).unwrap_or(0);

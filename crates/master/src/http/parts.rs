@@ -86,6 +86,7 @@ impl Api {
             Caller::Anonymous | Caller::System(_) => {}
             _ => return Err(stranger(&caller, "the agent of the machine it speaks for")),
         }
+        self.still_here(&caller)?;
         encode(&holders::of(&self.handle.read().state, &request))
     }
 

@@ -179,7 +179,7 @@ pub(super) fn cron(state: &State, row: &Cron) -> Option<CronView> {
         user: user_name(state, row.user)?,
         name: row.spec.name.clone(),
         version: row.version,
-        spec: row.spec.as_ref().clone(),
+        spec: row.spec.shown(),
         last_slot: row.last_slot,
         last_job: row.last_job().and_then(|job| state.job_key(job)),
         next_slot: (!row.spec.paused && next != Time::NEVER).then_some(next),

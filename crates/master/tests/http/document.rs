@@ -68,7 +68,9 @@ async fn what_is_sent_is_what_the_document_says() {
     cell.furnish(2).await;
     let set = json!({ "capacity": "unbounded", "nodes": { "node": "m1" } });
     cell.must("PUT /v1/resources/app/x", set).await;
-    let cron = json!({ "name": "tick", "schedule": "*/5 * * * *", "job": job("tick", 1) });
+    let mut run = job("tick", 1);
+    run["task"]["secrets"] = json!({ "key": "rosebud" });
+    let cron = json!({ "name": "tick", "schedule": "*/5 * * * *", "job": run });
     cell.must("PUT /v1/crons/ubar/tick", cron).await;
     let document = cell.must("GET /v1/openapi.json", Value::Null).await.body;
     let values = [
@@ -97,6 +99,7 @@ async fn what_is_sent_is_what_the_document_says() {
             ))
             .unwrap();
         fits(&document, schema, &got.body).unwrap_or_else(|e| panic!("{path}: {e}"));
+        assert!(!got.text.contains("rosebud"), "{path} shows a secret: {}", got.text);
         checked += 1;
     }
     assert!(checked > 15, "{checked}");
