@@ -229,6 +229,19 @@ fn account(user: Option<&str>, root: Option<&Path>) -> Result<Ids, DriverError> 
     })
 }
 
+/// Root inside is nobody outside, or there is none.
+fn real_root(borrows: bool) -> DriverError {
+    let why = match borrows {
+        true => "with `task.isolation.volumes`, whose owners are the machine's",
+        false => "while the agent's folder is closed to others, so that users cannot be shifted",
+    };
+    DriverError::Cannot {
+        field: "task.user",
+        value: "root".into(),
+        allowed: format!("any other account {why}"),
+    }
+}
+
 /// Whether everybody may pass through all the folders around `path`. The runtime does, as the
 /// container's own root, which is nobody on the machine.
 fn is_open_to_all(path: &Path) -> bool {
@@ -261,8 +274,14 @@ impl Driver for ContainerDriver {
             let found = start.packages.iter().find(|(name, _)| name == named.as_str());
             found.map(|(_, unpacked)| unpacked.as_path())
         });
-        let ids = account(start.work.user.as_ref().map(|user| user.as_str()), root)?;
+        // Whoever borrows folders of the machine is somebody of the machine, not of a package.
+        let borrows = !start.work.isolation.volumes.is_empty();
+        let accounts = root.filter(|_| !borrows);
+        let ids = account(start.work.user.as_ref().map(|user| user.as_str()), accounts)?;
         let (user_namespace, owner) = self.shifted(start, ids);
+        if user_namespace.is_none() && ids.0 == 0 {
+            return Err(real_root(borrows));
+        }
         write_files(start, Some(owner))?;
         open_alloc(start)?;
         let ports = write_ports(start)?;
@@ -369,6 +388,15 @@ mod tests {
         for path in [kept, lent.join("way-out"), "/etc".into()] {
             let error = borrow(path.clone()).unwrap_err().to_string();
             assert!(error.contains("what this machine's operator lends"), "{path:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_root_of_the_machine() {
+        for (borrows, why) in [(true, "volumes"), (false, "closed to others")] {
+            let error = real_root(borrows).to_string();
+            assert!(error.starts_with("task.user: root; allowed: any other"), "{error}");
+            assert!(error.contains(why), "{error}");
         }
     }
 

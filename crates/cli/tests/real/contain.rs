@@ -259,7 +259,10 @@ fn a_container_outlives_its_agent_and_its_exit_code_is_known() {
     };
     let mut running = agent();
     let volume = value!([{ "source": shared, "target": "/shared", "writable": true }]);
-    let more = value!({ "user": "root", "isolation": { "volumes": volume } });
+    let as_root = value!({ "user": "root", "isolation": { "volumes": volume.clone() } });
+    submit(&folder, &address, "rooted", "true", &as_root);
+    assert_eq!(ended(&address, "rooted"), failed(ExitClass::CouldNotStart));
+    let more = value!({ "isolation": { "volumes": volume } });
     submit(&folder, &address, "waits", "read word < /shared/go; exit 7", &more);
     wait(&address, "waits", runs(1));
     let pid = || -> u32 {
