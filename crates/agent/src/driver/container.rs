@@ -271,13 +271,16 @@ impl Driver for ContainerDriver {
         }
         let named = start.work.isolation.root.as_ref();
         let root = named.and_then(|named| {
-            let found = start.packages.iter().find(|(name, _)| name == named.as_str());
-            found.map(|(_, unpacked)| unpacked.as_path())
+            start
+                .packages
+                .iter()
+                .find(|(name, _)| name == named.as_str())
+                .map(|(_, at)| at.as_path())
         });
         // Whoever borrows folders of the machine is somebody of the machine, not of a package.
         let borrows = !start.work.isolation.volumes.is_empty();
-        let accounts = root.filter(|_| !borrows);
-        let ids = account(start.work.user.as_ref().map(|user| user.as_str()), accounts)?;
+        let user = start.work.user.as_ref().map(|user| user.as_str());
+        let ids = account(user, root.filter(|_| !borrows))?;
         let (user_namespace, owner) = self.shifted(start, ids);
         if user_namespace.is_none() && ids.0 == 0 {
             return Err(real_root(borrows));
