@@ -229,6 +229,13 @@ fn account(user: Option<&str>, root: Option<&Path>) -> Result<Ids, DriverError> 
     })
 }
 
+/// Where the package is unpacked that the job names as the root of its tasks.
+fn root_package<'a>(start: &'a Start<'_>) -> Option<&'a Path> {
+    let named = start.work.isolation.root.as_ref()?;
+    let found = start.packages.iter().find(|(name, _)| name == named.as_str());
+    found.map(|(_, unpacked)| unpacked.as_path())
+}
+
 /// Root inside is nobody outside, or there is none.
 fn real_root(borrows: bool) -> DriverError {
     let why = match borrows {
@@ -269,14 +276,7 @@ impl Driver for ContainerDriver {
                 allowed: format!("{LEAST_RAM} or more in a container"),
             });
         }
-        let named = start.work.isolation.root.as_ref();
-        let root = named.and_then(|named| {
-            start
-                .packages
-                .iter()
-                .find(|(name, _)| name == named.as_str())
-                .map(|(_, at)| at.as_path())
-        });
+        let root = root_package(start);
         // Whoever borrows folders of the machine is somebody of the machine, not of a package.
         let borrows = !start.work.isolation.volumes.is_empty();
         let user = start.work.user.as_ref().map(|user| user.as_str());
