@@ -51,14 +51,23 @@ pub(super) struct Agent {
 
 impl Agent {
     pub fn of(state: &State, machine: MachineId) -> Result<Agent, ApiError> {
-        let gone = || silent("the machine it was on is not part of the cell any more");
+        let gone = || {
+            let message = "the machine it was on is not part of the cell any more";
+            ApiError::new(Code::NoSuchMachine, message)
+                .hint("what it wrote went with the machine; events tell how it ended")
+        };
         let spec = state.machines().get(machine).map(|row| &row.spec).ok_or_else(gone)?;
         let name = Token::new(ADDRESS_ATTRIBUTE).map_err(|bad| silent(&bad.to_string()))?;
         match spec.attributes.get(&name) {
             Some(AttributeValue::Text(address)) => {
                 Ok(Agent { machine: spec.name.clone(), address: address.clone() })
             }
-            _ => Err(silent(&format!("the agent of {} cannot be dialled", spec.name))),
+            // Known from the state alone, so nothing was tried that could have failed.
+            _ => {
+                let message = format!("no agent of {} said where it can be reached", spec.name);
+                Err(ApiError::new(Code::WrongState, message)
+                    .hint("wait until an agent of the machine has reported"))
+            }
         }
     }
 }

@@ -106,20 +106,29 @@ async fn attempts_of_the_past_are_asked_of_the_machine_they_were_on() {
     assert_eq!(ask(&format!("{OUTPUT}?attempt=2")).await.code(), "wrong-state");
     let exec = within(cell.ask_as(&ubar, EXEC, &HANDED_OVER, json!(null))).await;
     assert_eq!(exec.code(), "wrong-state", "{}", exec.text);
+    cell.must("DELETE /v1/machines/m1", json!(null)).await;
+    let got = ask(OUTPUT).await;
+    assert_eq!((got.status, got.code()), (404, "no-such-machine"), "{}", got.text);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_cannot_be_dialled_is_said_to_be_so() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
-    // Gone again, taken by nobody else yet; not said; and in the clear away from this machine.
-    for address in [Some(nobody.as_str()), None, Some("10.0.0.1:7071")] {
+    // Gone again, taken by nobody else yet; in the clear away from this machine; and not said.
+    let silent = (502, "agent-silent");
+    let cases = [
+        (Some(nobody.as_str()), silent),
+        (Some("10.0.0.1:7071"), silent),
+        (None, (409, "wrong-state")),
+    ];
+    for (address, expected) in cases {
         let cell = running(address).await;
         run_first_task(&cell).await;
         let ubar = user("ubar");
         let got = cell.ask_as(&ubar, OUTPUT, &[], json!(null)).await;
-        assert_eq!((got.status, got.code()), (502, "agent-silent"), "{}", got.text);
+        assert_eq!((got.status, got.code()), expected, "{}", got.text);
         let got = cell.ask_as(&ubar, EXEC, &HANDED_OVER, json!(null)).await;
-        assert_eq!((got.status, got.code()), (502, "agent-silent"), "{}", got.text);
+        assert_eq!((got.status, got.code()), expected, "{}", got.text);
     }
 }
 
