@@ -21,7 +21,9 @@ use crate::invariant::{self, Violation};
 use crate::state::State;
 use envelope::Kind;
 
-/// Version of the durable forms. Any change of encoded bytes raises it and adds an upgrade.
+/// Version of the durable forms. Any change of encoded bytes raises it and adds an upgrade, from
+/// the first release on: until then format 1 is what this build writes, and a log or checkpoint of
+/// another build before the release is refused (it does not decode), never skipped.
 pub const FORMAT: u16 = UPGRADES.len() as u16 + 1;
 
 /// Turns payloads of one format into those of the next.

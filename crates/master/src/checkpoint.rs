@@ -329,9 +329,7 @@ pub fn replay(
     let held = view.index;
     for logged in entries.iter().filter(|logged| logged.index > held) {
         let read = readable(&logged.payload);
-        let read = read.map_err(|why| ReplayError::Entry { index: logged.index, why })?;
-        // The replicas passed over it too.
-        let Ok(entry) = read else { continue };
+        let entry = read.map_err(|why| ReplayError::Entry { index: logged.index, why })?;
         let past = match target {
             Target::Index(index) => logged.index > index,
             Target::Time(time) => entry.now > time,

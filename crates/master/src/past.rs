@@ -119,8 +119,6 @@ pub enum What {
         /// One for each request; `None` when the state before this entry is not known.
         verdicts: Option<Vec<Verdict>>,
     },
-    /// Every replica passed over it alike.
-    Unreadable(LoadError),
     /// The mark of a new leader.
     Blank,
     Members(Vec<(NodeId, Peer, bool)>),
@@ -378,8 +376,7 @@ impl Past {
             Content::Members(members) => What::Members(members),
             Content::Payload(payload) => match readable(&payload) {
                 Err(why) => return Err(PastError::Entry { index, why }),
-                Ok(Err(why)) => What::Unreadable(why),
-                Ok(Ok(entry)) => {
+                Ok(entry) => {
                     let state = judge.as_mut().filter(|view| view.index < index);
                     let verdicts = state.map(|view| {
                         view.index = index;

@@ -157,11 +157,7 @@ impl cellwright_store::Machine for CellMachine {
     fn apply(&mut self, index: u64, term: u64, payload: &[u8]) -> Vec<u8> {
         let shared = &self.0;
         let entry = match readable(payload) {
-            Ok(Ok(entry)) => entry,
-            Ok(Err(error)) => {
-                tracing::error!(index, %error, "log entry does not decode; skipped");
-                return postcard::to_stdvec(&Vec::<Verdict>::new()).unwrap_or_default();
-            }
+            Ok(entry) => entry,
             Err(error) => {
                 shared.records.stop(&format!("log entry {index} cannot be applied: {error}"));
                 return Vec::new();
@@ -226,18 +222,14 @@ fn beyond(entry: &Entry) -> Option<u32> {
 
 /// What an entry of the log says.
 ///
-/// The leader wrote these bytes with the function that reads them. Should they not decode all the
-/// same (the inner error), every replica skips them alike and the proposer hears that nothing
-/// happened. Bytes of a newer format are another matter: others can read them, so a replica that
-/// skipped them would go its own way. It must stop.
+/// Whoever wrote these bytes could read them, and what was acknowledged is in them. A replica that
+/// cannot read them and went on would go its own way and forget what a client was told is done, so
+/// it must stop.
 ///
 /// # Errors
-/// When a newer build wrote the entry.
-pub fn readable(payload: &[u8]) -> Result<Result<Entry, LoadError>, LoadError> {
-    match encode::load_entry(payload) {
-        Err(newer @ LoadError::UnknownFormat { .. }) => Err(newer),
-        read => Ok(read),
-    }
+/// When another build wrote the entry, or the bytes are not an entry.
+pub fn readable(payload: &[u8]) -> Result<Entry, LoadError> {
+    encode::load_entry(payload)
 }
 
 /// A state with the index it stands at: the payload of snapshots and checkpoints.

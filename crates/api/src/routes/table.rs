@@ -214,14 +214,8 @@ const BLOB: &str = "/v1/blobs/{digest}";
 const OWNED: &[C] = &[C::NotOwner, C::NoSuchJob, C::WrongState];
 const ADMITTED: &[C] =
     &[C::NotOwner, C::NoSuchJob, C::WrongState, C::QuotaExceeded, C::BadField, C::Exists];
-const REACHED: &[C] = &[
-    C::NoSuchJob,
-    C::NoSuchTask,
-    C::NoSuchMachine,
-    C::WrongState,
-    C::AgentSilent,
-    C::Overloaded,
-];
+const REACHED: &[C] =
+    &[C::NoSuchJob, C::NoSuchTask, C::NoSuchMachine, C::WrongState, C::AgentSilent, C::Overloaded];
 const ENTERED: &[C] = &[
     C::NoSuchJob,
     C::NoSuchTask,

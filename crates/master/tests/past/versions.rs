@@ -54,16 +54,21 @@ async fn master(dir: &Path) -> Result<Master, cellwright_store::OpenError> {
     Master::start(1, Default::default(), settings(), world).await
 }
 
-#[test]
-fn an_entry_of_a_newer_build_stops_the_replica_and_is_not_skipped() {
-    let folder = Folder::new();
+/// A replica's state, and what made it stop.
+fn replicated(folder: &Folder) -> (Arc<Replicated>, Arc<Mutex<Vec<String>>>) {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(&folder.0).unwrap());
     let said = Arc::new(Mutex::new(Vec::new()));
     let hear = said.clone();
     let keep = Keep { segment_bytes: 1 << 20, total_bytes: 1 << 20, age: Span::seconds(60) };
     let hook: cellwright_store::FatalHook =
         Arc::new(move |why| hear.lock().unwrap().push(why.to_owned()));
-    let replicated = Replicated::new(Records::open(&disk, keep, keep, hook).unwrap());
+    (Replicated::new(Records::open(&disk, keep, keep, hook).unwrap()), said)
+}
+
+#[test]
+fn an_entry_of_a_newer_build_stops_the_replica_and_is_not_skipped() {
+    let folder = Folder::new();
+    let (replicated, said) = replicated(&folder);
     let mut machine = CellMachine(replicated.clone());
     let entry = encode::save_entry(&Entry { now: Time(5), requests: vec![] });
     machine.apply(3, 1, &entry);
@@ -77,6 +82,25 @@ fn an_entry_of_a_newer_build_stops_the_replica_and_is_not_skipped() {
         encode::FORMAT
     );
     assert_eq!(*said.lock().unwrap(), [expected]);
+}
+
+#[test]
+fn an_entry_that_does_not_decode_stops_the_replica_too() {
+    let folder = Folder::new();
+    let (replicated, said) = replicated(&folder);
+    let mut machine = CellMachine(replicated.clone());
+    let entry = encode::save_entry(&Entry { now: Time(5), requests: vec![] });
+    machine.apply(3, 1, &entry);
+    // As an entry of another build of the same format would look: whole, and of other fields.
+    let mut longer = entry.clone();
+    longer.push(0);
+    let length = (longer.len() - encode::HEADER) as u64;
+    longer[7..15].copy_from_slice(&length.to_le_bytes());
+    machine.apply(4, 1, &of_format(encode::FORMAT, longer));
+    assert_eq!(replicated.view().index, 3, "it must not count as applied");
+    let said = said.lock().unwrap();
+    let expected = "log entry 4 cannot be applied: 1 bytes follow the end";
+    assert!(said.len() == 1 && said[0].starts_with(expected), "{said:?}");
 }
 
 /// A machine whose snapshots are of a newer format.

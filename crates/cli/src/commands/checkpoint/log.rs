@@ -150,10 +150,6 @@ impl LogArgs {
                 shown["kind"] = "members".into();
                 shown["members"] = members.iter().map(member).collect();
             }
-            What::Unreadable(why) => {
-                shown["kind"] = "unreadable".into();
-                shown["why"] = why.to_string().into();
-            }
             What::Requests { entry, verdicts } => {
                 let counts = verdicts.as_deref().map(count);
                 shown["kind"] = "requests".into();
@@ -220,7 +216,6 @@ fn as_line(placed: &Placed) -> String {
             let names: Vec<String> = members.iter().map(member).collect();
             plain(&format!("members {}", names.join(", ")))
         }
-        What::Unreadable(why) => plain(&format!("passed over by all replicas: {why}")),
         What::Requests { entry, verdicts } => {
             let counts = verdicts.as_deref().map(count);
             let number = |number: Option<usize>| number.map_or("?".into(), |n| n.to_string());
