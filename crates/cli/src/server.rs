@@ -9,8 +9,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 const CANNOT: &str = "free memory or threads on this machine, then run it again";
-/// What is logged unless `CELL_LOG` says otherwise: our own parts, and warnings of the rest.
-const LOGGED: &str = "warn,cellwright_agent=info,cellwright_master=info,cellwright_scheduler=info,\
+/// What is logged unless `CELL_LOG` says otherwise: our own parts, and warnings of the rest. Not
+/// those of consensus: it warns at every vote it loses and every call that fails, which our parts
+/// say once (`master/src/announce.rs`, `http_peers.rs`); what it cannot recover from ends the
+/// process by another way.
+const LOGGED: &str = "warn,openraft=off,cellwright_agent=info,cellwright_master=info,cellwright_scheduler=info,\
                       cellwright_store=info";
 
 /// For a command that asks and prints.

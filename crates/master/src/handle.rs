@@ -5,7 +5,7 @@ use crate::input::{Alarm, Committed, Origin, Unavailable};
 use crate::lease::LaneName;
 use crate::links::{LinkError, LinkShard, Standing};
 use crate::main_loop::{Message, lost, unavailable};
-use crate::peers::{PeerAnswer, PeerCall};
+use crate::peers::{PeerAnswer, PeerCall, refusal};
 use crate::replicated::{After, Replicated, View};
 use cellwright_api::internal::{
     AgentOrders, AgentReport, LeaseAnswer, LeaseRequest, LinkForward, LogAnswer, LogRecord,
@@ -174,6 +174,12 @@ impl Handle {
         self.0.replica.status()
     }
 
+    /// The status as it changes.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<Status> {
+        self.0.replica.watch()
+    }
+
     #[must_use]
     pub fn alarms(&self) -> Vec<Alarm> {
         self.0.alarms.borrow().clone()
@@ -196,7 +202,13 @@ impl Handle {
     /// A call of another replica.
     pub async fn answer_peer(&self, call: PeerCall) -> PeerAnswer {
         match call {
-            PeerCall::Raft(call) => PeerAnswer::Raft(self.0.replica.handle(call).await),
+            PeerCall::Raft { era, call } => {
+                let (mine, index) = self.0.replicated.with(|view| (view.era, view.index));
+                match refusal(mine, index, era) {
+                    Some(why) => PeerAnswer::Foreign(why),
+                    None => PeerAnswer::Raft(self.0.replica.handle(call).await),
+                }
+            }
             PeerCall::Forward(forward) => PeerAnswer::Forwarded(self.take_forward(forward)),
         }
     }

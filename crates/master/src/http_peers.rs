@@ -10,6 +10,7 @@ use crate::peers::{PeerAnswer, PeerCall, Peers};
 use axum::body::Body;
 use axum::middleware::Next;
 use bytes::Bytes;
+use cellwright_api::error::ApiError;
 use cellwright_api::internal::PROTOCOL;
 use cellwright_store::{CallError, NodeId, Peer};
 use futures::future::BoxFuture;
@@ -39,6 +40,15 @@ const PROTOCOL_HEADER: &str = "cell-protocol";
 
 type Sender = SendRequest<Full<Bytes>>;
 
+/// How calls to a peer fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Failing {
+    /// For whatever reason of the network: they differ from call to call.
+    Away,
+    /// It answers, and says why it will not.
+    Refused(String),
+}
+
 #[derive(Clone)]
 pub struct HttpPeers(Arc<Inner>);
 
@@ -46,8 +56,9 @@ struct Inner {
     /// `None`: plain TCP, on loopback only.
     tls: Option<TlsConnector>,
     open: Mutex<BTreeMap<(NodeId, String), Sender>>,
-    /// What replicas of another protocol said, so that it is logged once and not at every call.
-    foreign: Mutex<BTreeMap<NodeId, String>>,
+    /// Peers whose last call failed and what was said of it, so that it is logged once and not at
+    /// every call.
+    failing: Mutex<BTreeMap<NodeId, Failing>>,
 }
 
 impl HttpPeers {
@@ -57,7 +68,7 @@ impl HttpPeers {
             config.alpn_protocols = vec![b"h2".to_vec()];
             TlsConnector::from(Arc::new(config))
         });
-        HttpPeers(Arc::new(Inner { tls, open: Mutex::default(), foreign: Mutex::default() }))
+        HttpPeers(Arc::new(Inner { tls, open: Mutex::default(), failing: Mutex::default() }))
     }
 }
 
@@ -87,6 +98,7 @@ impl Inner {
         call: &PeerCall,
     ) -> Result<PeerAnswer, CallError> {
         let away = |what: &dyn std::fmt::Display| {
+            self.note(to, peer, Some(Failing::Away), what);
             CallError::Unreachable(format!("{}: {what}", peer.address))
         };
         let key = (to, peer.address.clone());
@@ -113,14 +125,20 @@ impl Inner {
                 return Err(away(&error));
             }
         };
-        let refused = String::from_utf8_lossy(&bytes);
-        if status == StatusCode::HTTP_VERSION_NOT_SUPPORTED {
-            self.note_foreign(to, peer, &refused);
-        }
+        let refused = |why: String| {
+            self.note(to, peer, Some(Failing::Refused(why.clone())), &why);
+            CallError::Unreachable(format!("{}: {why}", peer.address))
+        };
         if !status.is_success() {
-            return Err(away(&format!("{status} {refused}")));
+            return Err(refused(said(status, &bytes)));
         }
-        postcard::from_bytes(&bytes).map_err(|e| away(&e))
+        match postcard::from_bytes(&bytes).map_err(|e| away(&e))? {
+            PeerAnswer::Foreign(why) => Err(refused(why)),
+            answer => {
+                self.note(to, peer, None, &"");
+                Ok(answer)
+            }
+        }
     }
 
     async fn sender(&self, key: &(NodeId, String)) -> Result<Sender, String> {
@@ -148,15 +166,34 @@ impl Inner {
         handshake(TokioIo::new(stream)).await
     }
 
-    fn note_foreign(&self, to: NodeId, peer: &Peer, why: &str) {
-        let mut foreign = self.foreign.lock().unwrap_or_else(|_| std::process::abort());
-        if foreign.insert(to, why.to_owned()).is_none_or(|before| before != why) {
-            tracing::error!(peer = peer.name, address = peer.address, "refused: {why}");
+    /// Logs what is different from the call before.
+    fn note(&self, to: NodeId, peer: &Peer, now: Option<Failing>, why: &dyn std::fmt::Display) {
+        let mut failing = self.failing.lock().unwrap_or_else(|_| std::process::abort());
+        if failing.get(&to) == now.as_ref() {
+            return;
         }
+        let Peer { name, address } = peer;
+        match &now {
+            None => tracing::info!("{name} at {address} answers again"),
+            Some(Failing::Away) => tracing::warn!("{name} at {address} cannot be reached: {why}"),
+            Some(Failing::Refused(why)) => tracing::error!("{name} at {address} refuses: {why}"),
+        }
+        match now {
+            None => failing.remove(&to),
+            Some(now) => failing.insert(to, now),
+        };
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(NodeId, String), Sender>> {
         self.open.lock().unwrap_or_else(|_| std::process::abort())
+    }
+}
+
+/// What a refusal says to a person: the message and the hint where it has them.
+fn said(status: StatusCode, body: &[u8]) -> String {
+    match serde_json::from_slice::<ApiError>(body) {
+        Ok(error) => format!("{}; {}", error.message, error.hint),
+        Err(_) => format!("{status} {}", String::from_utf8_lossy(body)),
     }
 }
 

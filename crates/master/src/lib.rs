@@ -2,6 +2,7 @@
 //! poll agents, and HTTP is a thin face on [`handle::Handle`].
 
 pub mod admission;
+mod announce;
 pub mod audit;
 pub mod batching;
 pub mod blob_keeper;

@@ -54,7 +54,8 @@ impl Master {
         let records = Records::open(&world.disk, events, audit, store.on_fatal.clone())
             .map_err(|source| OpenError::Disk { path: "events".into(), source })?;
         let replicated = Replicated::new(records);
-        let transport = Arc::new(RaftOver(world.peers.clone()));
+        let transport = RaftOver { peers: world.peers.clone(), replicated: replicated.clone() };
+        let transport = Arc::new(transport);
         let machine = wrap(CellMachine(replicated.clone()));
         let replica = Replica::open(id, store, world.disk, transport, machine).await?;
         let replica = Arc::new(replica);

@@ -1,6 +1,7 @@
 //! Calls to other replicas. Over HTTP in the product, over a simulated network in the simulator;
 //! the rest of the master does not know which.
 
+use crate::replicated::Replicated;
 use cellwright_api::internal::LinkForward;
 use cellwright_store::{CallError, CallFuture, NodeId, Peer, RaftAnswer, RaftCall, Transport};
 use futures::future::BoxFuture;
@@ -9,13 +10,19 @@ use std::sync::Arc;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum PeerCall {
-    Raft(RaftCall),
+    Raft {
+        /// Of the caller's log; see [`refusal`].
+        era: u64,
+        call: RaftCall,
+    },
     Forward(LinkForward),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum PeerAnswer {
     Raft(RaftAnswer),
+    /// The caller's log is not the one this replica keeps.
+    Foreign(String),
     /// `false`: not the leader of that term; the shard looks for the leader again.
     Forwarded(bool),
 }
@@ -29,19 +36,74 @@ pub trait Peers: Send + Sync + 'static {
     ) -> BoxFuture<'static, Result<PeerAnswer, CallError>>;
 }
 
+/// Why a replica whose log is of era `mine` takes no part in a log of era `theirs`.
+///
+/// A cell restored from a checkpoint has the names, ids and certificates of the one before. Should
+/// a replica of that one still run, or come back, each would take the other's terms and entries for
+/// its own, and the restored state would be overwritten by the log it was to replace. The era tells
+/// them apart. A replica that holds nothing yet (`index` 0) takes what it is given.
+#[must_use]
+pub fn refusal(mine: u64, index: u64, theirs: u64) -> Option<String> {
+    let holds_nothing = mine == 0 && index == 0;
+    if mine == theirs || holds_nothing {
+        return None;
+    }
+    Some(match mine > theirs {
+        true => "this cell was restored from a checkpoint, and the caller belongs to the one \
+                 before; end it, empty its data_dir and let it join again"
+            .into(),
+        false => "this replica belongs to a cell that was restored from a checkpoint since; end \
+                  it, empty its data_dir and let it join again"
+            .into(),
+    })
+}
+
 /// Raft's calls as calls among others.
-pub struct RaftOver(pub Arc<dyn Peers>);
+pub struct RaftOver {
+    pub peers: Arc<dyn Peers>,
+    pub replicated: Arc<Replicated>,
+}
 
 impl Transport for RaftOver {
     fn call(&self, to: NodeId, peer: Peer, call: RaftCall) -> CallFuture {
-        let answer = self.0.call(to, peer, PeerCall::Raft(call));
+        let era = self.replicated.with(|view| view.era);
+        let address = peer.address.clone();
+        let answer = self.peers.call(to, peer, PeerCall::Raft { era, call });
         Box::pin(async move {
             match answer.await? {
                 PeerAnswer::Raft(answer) => Ok(answer),
+                PeerAnswer::Foreign(why) => {
+                    Err(CallError::Unreachable(format!("{address}: refused: {why}")))
+                }
                 PeerAnswer::Forwarded(_) => {
                     Err(CallError::Failed("the peer answered another question".into()))
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refusal;
+
+    #[test]
+    fn logs_of_two_eras_are_kept_apart_and_an_empty_replica_takes_either() {
+        for (mine, index, theirs, refused) in [
+            (0, 0, 0, false),
+            (0, 0, 7, false),
+            (0, 9, 0, false),
+            (7, 2, 7, false),
+            (7, 0, 0, true),
+            (7, 2, 0, true),
+            (7, 2, 6, true),
+            (0, 9, 7, true),
+            (6, 9, 7, true),
+        ] {
+            let why = refusal(mine, index, theirs);
+            assert_eq!(why.is_some(), refused, "{mine} {index} {theirs}: {why:?}");
+        }
+        assert!(refusal(7, 2, 0).unwrap().contains("the caller belongs to the one before"));
+        assert!(refusal(0, 9, 7).unwrap().contains("this replica belongs to a cell"));
     }
 }

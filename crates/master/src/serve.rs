@@ -8,6 +8,7 @@
 //! Rejected: leaving the assembly to the command line. Then a test would either start a process for
 //! everything or assemble a master of its own that slowly becomes another one.
 
+use crate::announce;
 use crate::blob_keeper::BlobKeeper;
 use crate::blobs::{BlobError, BlobStore};
 use crate::checkpoint::Checkpoints;
@@ -339,6 +340,7 @@ async fn chores(
         tokio::spawn(save_checkpoints(handle.clone(), files, every)),
         tokio::spawn(level::keep_raising(handle.clone(), others)),
         tokio::spawn(keeper.run()),
+        tokio::spawn(announce::keep_announcing(handle.clone())),
     ];
     let first = match access {
         Access::Open => Some(open_users()),

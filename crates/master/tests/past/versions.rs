@@ -31,7 +31,7 @@ fn of_format(format: u16, mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn settings() -> Settings {
+pub fn settings() -> Settings {
     Settings { reserve_bytes: 0, ..Settings::default() }
 }
 
@@ -48,7 +48,7 @@ impl Peers for Nobody {
     }
 }
 
-async fn master(dir: &Path) -> Result<Master, cellwright_store::OpenError> {
+pub async fn master(dir: &Path) -> Result<Master, cellwright_store::OpenError> {
     let disk = Arc::new(RealDisk::open(dir).unwrap());
     let world = World { disk, peers: Arc::new(Nobody), clock: Arc::new(SystemClock) };
     Master::start(1, Default::default(), settings(), world).await
