@@ -154,6 +154,43 @@ async fn an_agent_gets_the_work_of_its_own_machine_and_no_other() {
     assert_eq!(refused.code(), Some(Code::NotAllowed), "{refused}");
 }
 
+async fn add_machine(admin: &Client, name: &str) {
+    let spec = serde_json::json!({
+        "name": name,
+        "capacity": { "cpu": 1000, "ram": 1 << 30, "disk": 1 << 30, "disk_rate": 0 },
+        "rack": null,
+        "power": null,
+    });
+    let spec = serde_json::from_value(spec).expect("a machine");
+    admin.add_machine(&spec).await.expect("the machine is known");
+}
+
+#[tokio::test]
+async fn a_removed_machine_hears_of_it_and_comes_back_with_the_configuration_it_had() {
+    let master = Master::start().await;
+    let joined = |machine: &str| master.join(&master.token(machine, &[]).token, machine);
+    let config = joined("machine-1").expect("it joins");
+    let settled = std::fs::read_to_string(&config).expect("a configuration") + "# by hand\n";
+    std::fs::write(&config, &settled).expect("it is changed");
+    add_machine(&master.client("contexts.toml"), "machine-1").await;
+    let ask = async || {
+        let agent = master.client("machine-1.identity");
+        poll(&agent, &master.address, "machine-1").await.expect("an answer")
+    };
+    assert!(!ask().await.is_dismissed);
+    master.cell(&["machine", "rm", "machine-1"]).expect("it is removed");
+    assert!(ask().await.is_dismissed);
+
+    joined("machine-1").expect("a new token is all it takes");
+    assert_eq!(std::fs::read_to_string(&config).expect("a configuration"), settled);
+    add_machine(&master.client("contexts.toml"), "machine-1").await;
+    assert!(!ask().await.is_dismissed);
+
+    std::fs::rename(&config, master.folder.path("machine-2.toml")).expect("it is moved");
+    let refused = joined("machine-2").expect_err("another machine's configuration");
+    assert!(refused.contains("is for machine-1, not machine-2"), "{refused}");
+}
+
 #[tokio::test]
 async fn an_agent_runs_under_its_certificate_and_gets_the_next_one() {
     let master = Master::start().await;
@@ -165,14 +202,7 @@ async fn an_agent_runs_under_its_certificate_and_gets_the_next_one() {
     let admin = master.client("contexts.toml");
     let refused = identity.renew(&client).await.expect_err("a machine nobody has heard of");
     assert!(refused.to_string().contains("not part of the cell"), "{refused}");
-    let spec = serde_json::json!({
-        "name": "machine-1",
-        "capacity": { "cpu": 1000, "ram": 1 << 30, "disk": 1 << 30, "disk_rate": 0 },
-        "rack": null,
-        "power": null,
-    });
-    let spec = serde_json::from_value(spec).expect("a machine");
-    admin.add_machine(&spec).await.expect("the machine is known");
+    add_machine(&admin, "machine-1").await;
     identity.renew(&client).await.expect("the next certificate");
     assert_ne!(std::fs::read_to_string(&file).expect("an identity"), before);
     poll(&client, &master.address, "machine-1").await.expect("the next one is as good");

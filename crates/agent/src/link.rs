@@ -40,14 +40,19 @@ impl Link {
     pub async fn run(self) {
         let Some(mut master) = self.masters.first().cloned() else { return };
         let (mut tries, mut hang, mut pause, mut silent) = (0, FIRST_HANG, PAUSE, false);
+        let mut dismissed = false;
         loop {
             match self.poll(&master, hang).await {
                 Ok(Some(answered)) => {
                     if std::mem::take(&mut silent) {
                         tracing::info!(%master, "a master answers again");
                     }
-                    (hang, pause) = (answered.0, PAUSE);
-                    master = answered.1.unwrap_or(master);
+                    if answered.is_dismissed != dismissed {
+                        dismissed = answered.is_dismissed;
+                        say_dismissed(dismissed);
+                    }
+                    (hang, pause) = (answered.hang, PAUSE);
+                    master = answered.redial.unwrap_or(master);
                 }
                 Ok(None) => return,
                 Err(error) => {
@@ -93,12 +98,31 @@ impl Link {
         let Ok(report) = report.await else { return Ok(None) };
         let sent = boot::now();
         let orders = self.client.poll(master, &report, hang.unwrap_or(Span::ZERO)).await?;
-        let answered = (orders.poll, orders.redial.clone());
+        let (hang, redial) = (orders.poll, orders.redial.clone());
+        let answered = Answered { hang, redial, is_dismissed: orders.is_dismissed };
         let orders = Box::new(orders);
         let told = self.line.send(Line::Answer { orders, sent });
         Ok(told.is_ok().then_some(answered))
     }
 }
 
-/// How long the next poll may hang, and another master to dial.
-type Answered = (Span, Option<String>);
+/// What the next poll needs of the answer to one.
+struct Answered {
+    /// How long the next one may hang.
+    hang: Span,
+    /// Another master to dial.
+    redial: Option<String>,
+    is_dismissed: bool,
+}
+
+/// Once each time it changes, for whoever wonders why a machine stands idle.
+fn say_dismissed(is_dismissed: bool) {
+    match is_dismissed {
+        true => tracing::warn!(
+            "this machine was removed from the cell: its tasks end and it gets no more. To have it \
+             back: cell token create --agent MACHINE, cell agent join TOKEN, and start the agent \
+             again"
+        ),
+        false => tracing::info!("this machine is part of the cell again"),
+    }
+}

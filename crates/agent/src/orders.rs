@@ -65,6 +65,7 @@ mod tests {
             poll: Span::seconds(5),
             heard_ago: None,
             redial: None,
+            is_dismissed: false,
         }
     }
 

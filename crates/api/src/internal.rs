@@ -86,6 +86,8 @@ pub struct AgentOrders {
     pub heard_ago: Option<Span>,
     /// Another replica now holds this agent's share: dial there.
     pub redial: Option<String>,
+    /// The machine was removed from the cell. It is heard again after it joined with a new token.
+    pub is_dismissed: bool,
 }
 
 /// What a link shard tells the leader, at least once a second.

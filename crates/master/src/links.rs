@@ -167,6 +167,7 @@ impl LinkShard {
                     poll: self.settings.poll,
                     heard_ago,
                     redial: self.redial(&report),
+                    is_dismissed: false,
                 });
             }
             tokio::select! {
@@ -204,6 +205,7 @@ impl LinkShard {
             poll: self.settings.poll,
             heard_ago: None,
             redial: None,
+            is_dismissed: true,
         }
     }
 
@@ -222,6 +224,7 @@ impl LinkShard {
             poll: self.settings.poll,
             heard_ago: None,
             redial: None,
+            is_dismissed: false,
         }
     }
 

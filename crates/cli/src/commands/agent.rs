@@ -17,6 +17,7 @@ use cellwright_api::context::{Context, Contexts};
 use cellwright_api::enroll::{JoinKind, JoinRequest, JoinToken};
 use cellwright_api::internal::PROTOCOL;
 use cellwright_api::tls::Trust;
+use cellwright_cell::name::Name;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -70,12 +71,7 @@ impl JoinArgs {
                     .into(),
             });
         }
-        if self.config.exists() {
-            return Err(Failure::Usage {
-                message: format!("{} is there already", self.config.display()),
-                next: "remove it, or write elsewhere with --config".into(),
-            });
-        }
+        let kept = self.kept(&token.name)?;
         let key = token.signing_key(&[]).map_err(|error| failed(&error))?;
         let request = JoinRequest {
             protocol: PROTOCOL,
@@ -95,20 +91,45 @@ impl JoinArgs {
                 key: Some(key.key),
             },
         );
-        let identity = self.identity()?;
+        let is_kept = kept.is_some();
+        let identity = kept.map_or_else(|| self.identity(), Ok)?;
         file.save(&identity).map_err(|error| failed(&error))?;
-        let text = Config::template(&token.name, &identity);
-        std::fs::write(&self.config, text)
-            .map_err(|source| Failure::Write { what: self.config.display().to_string(), source })?;
+        let shown = self.config.display();
+        if !is_kept {
+            std::fs::write(&self.config, Config::template(&token.name, &identity))
+                .map_err(|source| Failure::Write { what: shown.to_string(), source })?;
+        }
+        let how = if is_kept { "stays" } else { "is" };
         print(&format!(
-            "machine {} may poll cell {}: its configuration is {}\n\
-             next: cell agent start --config {}\n",
-            token.name,
-            answer.cell,
-            self.config.display(),
-            self.config.display(),
+            "machine {} may poll cell {}: its configuration {how} {shown}\n\
+             next: cell agent start --config {shown}\n",
+            token.name, answer.cell,
         ))?;
         Ok(Success::Done)
+    }
+
+    /// Where the configuration that is there already wants the certificate, should it be one of
+    /// this machine: one that was removed and comes back keeps what its operator settled.
+    fn kept(&self, name: &Name) -> Result<Option<PathBuf>, Failure> {
+        if !self.config.exists() {
+            return Ok(None);
+        }
+        let shown = self.config.display();
+        let refused = |message: String| Failure::Usage {
+            message,
+            next: "mend it, remove it, or write elsewhere with --config".into(),
+        };
+        let config = Config::load(&self.config).map_err(AgentError::from)?;
+        if config.name.as_ref() != Some(name) {
+            let found = config.name.map_or("no machine by name".into(), |name| name.to_string());
+            return Err(refused(format!(
+                "{shown} is there already and is for {found}, not {name}"
+            )));
+        }
+        match config.identity {
+            Some(identity) => Ok(Some(identity)),
+            None => Err(refused(format!("{shown} is there already and names no identity"))),
+        }
     }
 
     /// Where the certificate and key go. Absolute, for the agent may start elsewhere.
