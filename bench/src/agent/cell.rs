@@ -33,7 +33,8 @@ impl Driver {
     /// A task too small for the driver is refused.
     pub fn least_ram(self) -> u64 {
         match self {
-            Driver::Process => 1 << 20,
+            // Less than two, and what becomes the program does not live to become it.
+            Driver::Process => 4 << 20,
             Driver::Container => 16 << 20,
         }
     }

@@ -1,13 +1,15 @@
 //! How many tasks a second one agent takes through their whole lives.
 
 use super::BOOK;
-use super::cell::{Cell, Driver, program};
+use super::cell::{Cell, Driver, hear, program};
 use super::start::Bare;
 use crate::flags::Flags;
 use crate::masters::cell::Folder;
 use crate::record::Section;
 use cellwright_agent::record::{Keep, write};
 use cellwright_agent::shim::protocol::{LAUNCH, LOGS, Launch, LogSettings};
+use cellwright_api::types::TaskView;
+use cellwright_cell::event::TaskChange;
 use cellwright_cell::task::{Fate, TaskState};
 use serde_json::json;
 use std::io;
@@ -51,12 +53,17 @@ async fn through_the_cell(driver: Driver, tasks: usize) -> io::Result<f64> {
             "command": ["true"], "notice": 0,
         },
     });
+    let mut events = cell.events();
     let begun = Instant::now();
     let job = cell.submit(spec).await?;
+    // By the feed: to list all of them again and again would be work of its own.
     let is_over =
-        |task: &cellwright_api::types::TaskView| task.state == TaskState::Dead(Fate::Finished);
-    cell.all(&job, tasks, is_over).await?;
-    Ok(tasks as f64 / begun.elapsed().as_secs_f64())
+        |change: &TaskChange| matches!(change, TaskChange::Finished | TaskChange::FailedForGood);
+    hear(&mut events, &job, tasks, is_over).await?;
+    let took = begun.elapsed().as_secs_f64();
+    let is_finished = |task: &TaskView| task.state == TaskState::Dead(Fate::Finished);
+    cell.all(&job, tasks, is_finished).await?;
+    Ok(tasks as f64 / took)
 }
 
 /// Shims that nobody ordered, as many at a time as there are cores.

@@ -9,16 +9,19 @@ use super::task::Pipes;
 use cellwright_isolate::cgroup::Group;
 use cellwright_isolate::container::{Bundle, Runc, Runtime, Streams};
 use rustix::fs::fchown;
-use rustix::process::{Gid, Pid, Resource, Rlimit, Uid, setrlimit};
+use rustix::process::{Gid, Pid, Resource, Rlimit, Signal, Uid, setrlimit};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 
 /// The running program itself, even when its file has been replaced since.
 const OWN_PROGRAM: &str = "/proc/self/exe";
+/// The kernel killed what was to become the program.
+const TOO_SMALL: &str =
+    "killed before it began, as happens when task.limits.ram is too small for any program";
 /// Among the last that the kernel kills for want of memory.
 const SPARED: &str = "-900";
 
@@ -103,8 +106,10 @@ fn grouped(launch: &Launch, group: &Group) -> io::Result<(Pid, Pipes)> {
     if let Err(why) = entered {
         // It ends by itself when its line is cut; it may be gone already.
         drop(line);
-        let _ = child.wait();
-        return Err(why);
+        let ended = child.wait();
+        // By nobody but the kernel: nobody else knows of it yet.
+        let is_killed = ended.is_ok_and(|status| status.signal() == Some(Signal::KILL.as_raw()));
+        return Err(if is_killed { io::Error::other(TOO_SMALL) } else { why });
     }
     taken(&mut child)
 }

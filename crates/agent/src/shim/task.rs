@@ -174,14 +174,17 @@ impl Task {
     /// Kills all there is below this process. What forks would escape a list that is already old,
     /// so everybody is stopped first, until a pass finds nobody who runs.
     fn sweep(&mut self) -> Left {
-        for _ in 0..STOP_PASSES {
-            let running: Vec<_> = below().into_iter().filter(|p| !p.is_stopped).collect();
-            if running.is_empty() {
-                break;
+        // Without children nothing is below, and there is no need to look through all of `/proc`.
+        if self.has_children {
+            for _ in 0..STOP_PASSES {
+                let running: Vec<_> = below().into_iter().filter(|p| !p.is_stopped).collect();
+                if running.is_empty() {
+                    break;
+                }
+                send(&running, Signal::STOP);
             }
-            send(&running, Signal::STOP);
+            send(&below(), Signal::KILL);
         }
-        send(&below(), Signal::KILL);
         // Whatever `/proc` did not show of it.
         self.signal(Signal::KILL);
         let empty = self.room.kill();
