@@ -10,6 +10,7 @@
 pub mod binary;
 pub mod dns;
 pub mod folder;
+pub mod guide;
 pub mod hosts;
 pub mod ledger;
 pub mod load;

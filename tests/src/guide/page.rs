@@ -1,0 +1,171 @@
+//! A page of the guide taken apart: the files it asks for and the commands it shows, in order.
+
+/// What a reader does at one place of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Writes a file.
+    File { name: String, text: String },
+    /// Types what the block says.
+    Type(Block),
+    /// Only reads it, for this reason.
+    Read { line: usize, why: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Where it stands in the page.
+    pub line: usize,
+    pub needs_root: bool,
+    pub commands: Vec<Command>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    pub line: usize,
+    pub text: String,
+    /// Goes on until it is interrupted.
+    pub is_endless: bool,
+    pub printed: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Arguments of `cell dev`, where the page says so.
+    pub cell: Option<String>,
+    pub steps: Vec<Step>,
+}
+
+const CTRL_C: &str = "# ctrl-c";
+
+/// What stands between `<!-- key: ` and ` -->`.
+fn remark<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    let inner = line.trim().strip_prefix("<!--")?.strip_suffix("-->")?.trim();
+    Some(inner.strip_prefix(key)?.strip_prefix(':')?.trim())
+}
+
+impl Page {
+    /// # Errors
+    /// What is wrong with the page, and where.
+    pub fn parse(text: &str) -> Result<Page, String> {
+        let mut page = Page::default();
+        let mut lines = (1..).zip(text.lines());
+        let mut before = "";
+        while let Some((number, line)) = lines.next() {
+            if let Some(arguments) = remark(line, "cell") {
+                page.cell = Some(arguments.to_owned());
+            }
+            let Some(kind) = line.strip_prefix("```") else {
+                before = line;
+                continue;
+            };
+            let mut inside = Vec::new();
+            loop {
+                match lines.next() {
+                    Some((_, "```")) => break,
+                    Some(line) => inside.push(line),
+                    None => return Err(format!("line {number}: the block does not end")),
+                }
+            }
+            page.steps.extend(step(number, kind, before, &inside)?);
+            before = "";
+        }
+        Ok(page)
+    }
+}
+
+fn step(
+    line: usize,
+    kind: &str,
+    before: &str,
+    inside: &[(usize, &str)],
+) -> Result<Option<Step>, String> {
+    if let Some(name) = remark(before, "file") {
+        let text = inside.iter().map(|(_, line)| format!("{line}\n")).collect();
+        return Ok(Some(Step::File { name: name.to_owned(), text }));
+    }
+    let is_typed = inside.iter().any(|(_, line)| line.starts_with("$ ") || line.starts_with("# "));
+    if kind != "console" {
+        return match is_typed && kind != "text" {
+            true => Err(format!("line {line}: commands stand in blocks of kind console")),
+            false => Ok(None),
+        };
+    }
+    if let Some(why) = remark(before, "not run") {
+        return match why.is_empty() {
+            true => Err(format!("line {line}: not run, and no reason is given")),
+            false => Ok(Some(Step::Read { line, why: why.to_owned() })),
+        };
+    }
+    let needs_root = match remark(before, "needs") {
+        None => false,
+        Some("root") => true,
+        Some(other) => return Err(format!("line {line}: needs {other:?}; allowed: root")),
+    };
+    let commands = commands(inside)?;
+    Ok(Some(Step::Type(Block { line, needs_root, commands })))
+}
+
+fn commands(inside: &[(usize, &str)]) -> Result<Vec<Command>, String> {
+    let mut commands: Vec<Command> = Vec::new();
+    let mut goes_on = false;
+    for (number, line) in inside {
+        if goes_on && let Some(last) = commands.last_mut() {
+            last.text.push('\n');
+            last.text.push_str(line);
+        } else if let Some(typed) = line.strip_prefix("$ ") {
+            let (text, is_endless) = match typed.split_once(CTRL_C) {
+                Some((text, _)) => (text.trim_end(), true),
+                None => (typed, false),
+            };
+            let text = text.to_owned();
+            commands.push(Command { line: *number, text, is_endless, printed: Vec::new() });
+        } else if let Some(last) = commands.last_mut() {
+            last.printed.push((*line).to_owned());
+        } else {
+            return Err(format!("line {number}: before it stands no command"));
+        }
+        goes_on = (goes_on || line.starts_with("$ ")) && line.ends_with('\\');
+    }
+    Ok(commands)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_commands_and_what_is_only_read_are_told_apart() {
+        let text = "# Title\n<!-- cell: --machines 3 -->\n\n<!-- file: a.json -->\n```json\n{}\n```\n\
+                    ```console\n$ cell run a.json \\\n    --wait\ndone\n...\n$ cell logs -f # ctrl-c\n\
+                    hello\n```\n<!-- not run: no second machine -->\n```console\n$ ssh n2\n```\n\
+                    <!-- needs: root -->\n```console\n$ id\n```\n```json\n{}\n```\n";
+        let page = Page::parse(text).unwrap();
+        assert_eq!(page.cell.as_deref(), Some("--machines 3"));
+        let [Step::File { name, text }, Step::Type(block), Step::Read { line: 17, why }, root] =
+            &page.steps[..]
+        else {
+            panic!("{:#?}", page.steps);
+        };
+        assert_eq!((name.as_str(), text.as_str()), ("a.json", "{}\n"));
+        let typed: Vec<&str> = block.commands.iter().map(|c| c.text.as_str()).collect();
+        assert_eq!(typed, ["cell run a.json \\\n    --wait", "cell logs -f"]);
+        assert_eq!(block.commands[0].printed, ["done", "..."]);
+        assert!(block.commands[1].is_endless && !block.commands[0].is_endless);
+        assert_eq!(why, "no second machine");
+        assert!(matches!(root, Step::Type(Block { needs_root: true, .. })));
+    }
+
+    #[test]
+    fn what_a_page_must_not_say_is_refused() {
+        for (text, why) in [
+            ("```console\n$ true\n", "does not end"),
+            ("<!-- not run: -->\n```console\n$ true\n```\n", "no reason"),
+            ("<!-- needs: luck -->\n```console\n$ true\n```\n", "luck"),
+            ("```console\noutput\n```\n", "no command"),
+            ("```sh\n$ true\n```\n", "kind console"),
+        ] {
+            let refused = Page::parse(text).unwrap_err();
+            assert!(refused.contains(why), "{text}: {refused}");
+        }
+    }
+}
