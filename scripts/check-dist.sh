@@ -17,7 +17,8 @@ top=("$room"/*)
 [ ${#top[@]} -eq 1 ] || fail "one folder at the top, found ${#top[@]}"
 cd "${top[0]}"
 for file in bin/cell LICENSE README.md CHANGELOG.md master.toml.sample examples/hello.json \
-    guide/master.md guide/first-cell.md \
+    guide/master.md guide/first-cell.md man/man1/cell.1 man/man1/cell-status.1 \
+    completion/cell.bash completion/cell.zsh completion/cell.fish \
     systemd/cell-master.service systemd/cell-scheduler.service systemd/cell-agent.service; do
     [ -f "$file" ] || fail "$file is missing"
 done

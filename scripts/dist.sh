@@ -21,6 +21,13 @@ install -m 644 README.md LICENSE CHANGELOG.md "$stage/$name/"
 mkdir -p "$stage/$name/guide"
 install -m 644 docs/guide/*.md "$stage/$name/guide/"
 
+# Manual pages and completion are made by the binary, so they know every command it knows.
+"$binary" man "$stage/$name/man/man1" >/dev/null
+mkdir -p "$stage/$name/completion"
+for shell in bash zsh fish; do
+    "$binary" completion "$shell" >"$stage/$name/completion/cell.$shell"
+done
+
 # The sample is what `cell master init` writes, so it cannot say anything the binary does not know.
 "$binary" master init --cell example --name m1 --advertise m1.example:7070 \
     --data-dir "$stage/data" --config "$stage/sample.toml" \

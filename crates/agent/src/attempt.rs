@@ -16,7 +16,7 @@ use crate::core::{Attempt, End, Health};
 use crate::proc;
 use crate::record::{self, Keep, RecordError};
 use crate::shim::protocol::{
-    Begun, Cause, EXIT, Exit, LAUNCH, Launch, MemoryEnd, Request, SOCKET, Status,
+    Begun, Cause, EXIT, Exit, LAUNCH, LOGS, Launch, MemoryEnd, Request, SOCKET, Status,
 };
 use crate::shim::room::Room;
 use crate::shim::{self, begun_in, exit_of, is_alive};
@@ -24,7 +24,7 @@ use crate::watch::Finding;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::OpenOptions;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -297,13 +297,30 @@ fn not_started(why: &str) -> Cause {
 /// faster.
 pub fn give_up(folder: &Path, cause: Cause) -> Option<Exit> {
     match shim::claim(folder, &Begun { shim: 0, born: 0, boot_id: String::new() }) {
-        Ok(true) => Some(end(folder, cause)),
+        Ok(true) => {
+            tell(folder, &cause);
+            Some(end(folder, cause))
+        }
         Ok(false) => None,
         Err(error) => {
             // Without a disk no shim begins either.
             tracing::error!(%error, "an attempt cannot be given up");
             Some(end(folder, cause))
         }
+    }
+}
+
+/// Characters of what is told of one end.
+const MOST_WORDS: usize = 2000;
+
+/// Why nothing ever began stands where its owner looks for what the task said.
+fn tell(folder: &Path, cause: &Cause) {
+    let Cause::CouldNotStart(why) = cause else { return };
+    let why: String = why.chars().take(MOST_WORDS).collect();
+    let log = OpenOptions::new().create(true).append(true).open(folder.join(LOGS).join("stderr"));
+    let told = log.and_then(|mut log| log.write_all(format!("[cell: {why}]\n").as_bytes()));
+    if let Err(error) = told {
+        tracing::warn!(%error, why, "what kept a task from its start cannot be told in its log");
     }
 }
 
@@ -346,5 +363,23 @@ fn words(exit: &Exit) -> String {
         (cause, Some(code), _) => format!("exit code {code}, {cause:?}"),
         (cause, _, Some(signal)) => format!("signal {signal}, {cause:?}"),
         (cause, None, None) => format!("{cause:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::scratch::Scratch;
+
+    #[test]
+    fn what_could_not_start_says_why_in_its_log() {
+        let scratch = Scratch::new();
+        std::fs::create_dir(scratch.path(LOGS)).unwrap();
+        let exit = give_up(&scratch.path(""), Cause::CouldNotStart("ram: 1; allowed: 2".into()));
+        assert!(exit.is_some());
+        let said = std::fs::read_to_string(scratch.path(LOGS).join("stderr")).unwrap();
+        assert_eq!(said, "[cell: ram: 1; allowed: 2]\n");
+        // Whoever comes second finds it ended, and says nothing more.
+        assert!(give_up(&scratch.path(""), Cause::Told).is_none());
     }
 }

@@ -53,29 +53,29 @@ codes! {
     /// A query, path or header parameter is unknown or not valid.
     BadParameter = ("bad-parameter", 400, "see the parameters in /v1/openapi.json");
     /// A field of the request is out of its range.
-    BadField = ("bad-field", 400, "correct the field named in details and send again");
+    BadField = ("bad-field", 400, "correct that field and send it again");
     Unauthenticated = ("unauthenticated", 401, "send a user token or a client certificate");
     BadToken = ("bad-token", 401, "ask for a new token");
-    NotAllowed = ("not-allowed", 403, "ask a user with manage_users to grant the capability");
+    NotAllowed = ("not-allowed", 403, "ask a user with manage_users: cell user grant USER CAPABILITY");
     NotOwner = ("not-owner", 403, "ask the owner, or a user with administrate_jobs");
     SystemOnly = ("system-only", 403, "the cell does this by itself");
     ForeignNamespace = ("foreign-namespace", 403, "choose a namespace of your own");
     NoSuchRoute = ("no-such-route", 404, "see the paths in /v1/openapi.json");
-    NoSuchUser = ("no-such-user", 404, "list the users: GET /v1/users");
-    NoSuchJob = ("no-such-job", 404, "list the jobs: GET /v1/jobs");
-    NoSuchTask = ("no-such-task", 404, "list the tasks of the job");
-    NoSuchMachine = ("no-such-machine", 404, "list the machines: GET /v1/machines");
+    NoSuchUser = ("no-such-user", 404, "list the users: cell user ls");
+    NoSuchJob = ("no-such-job", 404, "list the jobs: cell job status");
+    NoSuchTask = ("no-such-task", 404, "list the tasks of the job: cell job status USER/JOB");
+    NoSuchMachine = ("no-such-machine", 404, "list the machines: cell machine ls");
     NoSuchResource = ("no-such-resource", 404, "list the resources: GET /v1/resources");
-    NoSuchCron = ("no-such-cron", 404, "list the crons: GET /v1/crons");
-    NoSuchToken = ("no-such-token", 404, "list the tokens");
-    NoSuchBlob = ("no-such-blob", 404, "list the blobs: GET /v1/blobs");
-    NoSuchReplica = ("no-such-replica", 404, "list the masters: GET /v1/masters");
+    NoSuchCron = ("no-such-cron", 404, "list the crons: cell cron ls");
+    NoSuchToken = ("no-such-token", 404, "list the tokens: cell token ls");
+    NoSuchBlob = ("no-such-blob", 404, "list the packages: cell package ls");
+    NoSuchReplica = ("no-such-replica", 404, "list the masters: cell master status");
     NoSuchRow = ("no-such-row", 404, "it may have ended meanwhile; read again");
     MethodNotAllowed = ("method-not-allowed", 405, "see the methods of the path in details");
-    Exists = ("exists", 409, "choose another name, or change what is there");
-    QuotaExceeded = ("quota-exceeded", 409, "ask for less, or for more quota");
+    Exists = ("exists", 409, "choose another name, or change what is there: cell run FILE");
+    QuotaExceeded = ("quota-exceeded", 409, "ask for less, or for more quota: cell quota set USER BAND");
     QuotaOversold = ("quota-oversold", 409, "grant less, or add machines");
-    WrongState = ("wrong-state", 409, "wait until the state allows it");
+    WrongState = ("wrong-state", 409, "see how it stands: cell status");
     BudgetExhausted = ("budget-exhausted", 409, "wait until tasks of the job are up again");
     DoesNotFit = ("does-not-fit", 409, "read the state again and choose another place");
     TooFewNodes = ("too-few-nodes", 409, "ask for fewer nodes or for less on each");
@@ -96,7 +96,7 @@ codes! {
     Overloaded = ("overloaded", 429, "send again after retry_after_ms");
     Internal = ("internal", 500, "this is a bug; the master's log says more");
     /// The agent of the machine cannot be asked.
-    AgentSilent = ("agent-silent", 502, "see whether its agent runs and can be reached");
+    AgentSilent = ("agent-silent", 502, "see whether its agent runs: cell machine show MACHINE");
     NoLeader = ("no-leader", 503, "an election is under way; send again after retry_after_ms");
     NoQuorum = ("no-quorum", 503, "too few replicas answer; check them");
     ShuttingDown = ("shutting-down", 503, "send the request to another replica");

@@ -232,6 +232,12 @@ pub enum Command {
         part: PartKind,
         name: Name,
     },
+    /// One task is dead for good; its job goes on without it.
+    StopTask {
+        job: JobKey,
+        index: u32,
+        expect: Option<u32>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -316,7 +316,9 @@ fn job_name(state: &State, job: JobId) -> String {
     state.job_key(job).map_or_else(|| format!("job#{}", job.0), |key| key.to_string())
 }
 
-fn machine_name(state: &State, machine: MachineId) -> String {
+/// As its operator named it, or by its number once it is gone.
+#[must_use]
+pub fn machine_name(state: &State, machine: MachineId) -> String {
     let row = state.machines().get(machine);
     row.map_or_else(|| format!("machine#{}", machine.0), |row| row.spec.name.to_string())
 }

@@ -27,10 +27,13 @@ use std::sync::Arc;
 /// Behaviour of `apply` this build understands. A cell starts at 1, whatever build begins it, and
 /// is raised by command once every replica knows the next level: a log means the same to all who
 /// replay it.
-pub const LEVEL: u32 = 2;
+pub const LEVEL: u32 = 3;
 
 /// From this level on, parts that were sent away are remembered.
 pub const DISMISSALS: u32 = 2;
+/// From this level on rows say how their last attempt ended, one task of a job can be stopped, and
+/// dead jobs go with their owner.
+pub const LAST_ENDS: u32 = 3;
 
 #[derive(Clone, Debug)]
 pub struct State {

@@ -7,6 +7,7 @@
 use crate::device::DeviceGrant;
 use crate::id::{JobId, MachineId, TaskId};
 use crate::plan::Victim;
+use crate::reason::Reason;
 use crate::resource::Resources;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -142,6 +143,18 @@ pub struct CrashPair {
     pub until: Time,
 }
 
+/// How the attempt before ended, for whoever asks what is the matter with a task that waits. The
+/// event feed tells the whole story; this is its last line, kept where the row is read anyway.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LastEnd {
+    pub attempt: u32,
+    /// When it was told to end, or was seen ended by itself.
+    pub at: Time,
+    pub machine: MachineId,
+    pub why: Reason,
+}
+
 /// Crashes on one machine after which the pairing is avoided.
 pub const CRASHES_TO_AVOID: u8 = 2;
 /// How long a crash counts against its machine.
@@ -175,6 +188,8 @@ pub struct Task {
     pub not_before: Time,
     pub changed_at: Time,
     pub crashed_on: Vec<CrashPair>,
+    /// Of the attempt that ended last, or was told to.
+    pub last_end: Option<LastEnd>,
 }
 
 impl Task {

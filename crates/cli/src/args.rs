@@ -1,7 +1,7 @@
 //! Options that several verbs share, and what they mean.
 
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, parser};
 use cellwright_cell::reclaim::Settings;
 use cellwright_sched::Options;
 use cellwright_sched::score::packing::Model;
@@ -224,9 +224,19 @@ impl Score {
 
 #[derive(Clone, Copy, Debug, Args)]
 pub struct OutputArgs {
-    /// A table for people or JSON for programs
-    #[arg(short, long, value_enum, default_value = "table")]
+    /// A table for people; the value as JSON or YAML, one object a line, or names alone, for
+    /// programs [default: table, or what CELL_OUTPUT says]
+    #[arg(short, long, value_name = "FORM", default_value = "table", hide_default_value = true,
+          value_parser = parser())]
     pub output: Output,
+}
+
+/// For commands that show how things stand.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct WatchArgs {
+    /// Show it again every two seconds, until ctrl-c
+    #[arg(long)]
+    pub watch: bool,
 }
 
 /// `0.4` to 400 thousandths.

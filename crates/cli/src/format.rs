@@ -1,6 +1,6 @@
 //! Amounts as people write them: cores, GiB, seconds, thousands.
 
-use cellwright_cell::time::Time;
+use cellwright_cell::time::{Span, Time};
 use cellwright_sim::experiment::load::Units;
 
 /// `12,477`.
@@ -70,6 +70,22 @@ pub fn utc_millis(time: Time) -> String {
     }
 }
 
+/// A length of time as it is spoken of: `12 s`, `3 min`, `26 h`, `9 d`.
+pub fn span(span: Span) -> String {
+    let seconds = span.0.div_ceil(1000);
+    match seconds {
+        0..100 => format!("{seconds} s"),
+        100..6_000 => format!("{} min", seconds / 60),
+        6_000..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// How long ago, or nothing before the first event.
+pub fn since(then: Time, now: Time) -> String {
+    span(Span(now.0.saturating_sub(then.0)))
+}
+
 /// `1.234 s` or `56.7 ms`.
 pub fn seconds(seconds: f64) -> String {
     match seconds {
@@ -117,6 +133,13 @@ mod tests {
         assert_eq!(at(951_782_400), "2000-02-29 00:00:00Z");
         assert_eq!(at(1_772_366_399), "2026-03-01 11:59:59Z");
         assert_eq!(utc(Time(u64::MAX)), format!("{} ms", u64::MAX));
+    }
+
+    #[test]
+    fn lengths_of_time_are_in_the_unit_people_use() {
+        let said = [0, 1, 1500, 99_000, 100_000, 7_200_000, 172_800_000].map(|ms| span(Span(ms)));
+        assert_eq!(said, ["0 s", "1 s", "2 s", "99 s", "1 min", "2 h", "2 d"]);
+        assert_eq!(since(Time(10_000), Time(4_000)), "0 s");
     }
 
     #[test]

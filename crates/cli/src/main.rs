@@ -2,6 +2,7 @@
 //! file per verb under [`commands`]; everything they do is done by the libraries.
 
 mod args;
+mod clock;
 mod commands;
 mod failure;
 mod format;
@@ -11,10 +12,11 @@ mod reach;
 mod server;
 mod style;
 mod table;
+mod watch;
 
 use cellwright_agent::session;
 use cellwright_agent::shim::enter::ENTER;
-use clap::Parser;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use commands::Success;
 use failure::Failure;
 use std::ffi::OsString;
@@ -23,7 +25,10 @@ use std::process::ExitCode;
 const EXAMPLES: &str = "\
 Examples:
   cell dev
-  cell --master 127.0.0.1:7070 job run examples/hello.json
+  cell --master 127.0.0.1:7070 run examples/hello.json
+  cell status
+  cell status hello
+  cell logs dev/hello -f
   cell sim pack --trace example:examples/small-cell
   cell sim whatif --trace example:examples/small-cell --job cpu=8,ram=32GiB,count=20
   cell sim pack --help
@@ -38,6 +43,10 @@ struct Cli {
     #[command(flatten)]
     reach: reach::Reach,
 
+    /// No colours, also on a terminal; the same as NO_COLOR=1
+    #[arg(long, global = true)]
+    no_color: bool,
+
     #[command(subcommand)]
     command: commands::Command,
 }
@@ -48,8 +57,7 @@ fn main() -> ExitCode {
     if let Some(code) = part_of_agent() {
         return code;
     }
-    let Cli { reach, command } = Cli::parse();
-    match command.run(&reach) {
+    match asked() {
         Ok(Success::Done) => ExitCode::SUCCESS,
         Ok(Success::DoesNotFit) => ExitCode::from(3),
         Ok(Success::Ended(code)) => ExitCode::from(code),
@@ -63,6 +71,36 @@ fn main() -> ExitCode {
             failure.show();
             ExitCode::from(1)
         }
+    }
+}
+
+fn asked() -> Result<Success, Failure> {
+    let mut command = Cli::command();
+    let form = std::env::var(output::VARIABLE).unwrap_or_default();
+    if !form.is_empty() {
+        command = output::with_default(command, &form)?;
+    }
+    let matches = command.get_matches();
+    output::choose(&matches);
+    style::allow(!matches.get_flag("no_color"));
+    match is_watched(&matches) {
+        true => watch::repeat(|| run(&matches)),
+        false => run(&matches),
+    }
+}
+
+fn run(matches: &ArgMatches) -> Result<Success, Failure> {
+    // What clap refuses it says itself, with exit code 2.
+    let Cli { reach, no_color: _, command } =
+        Cli::from_arg_matches(matches).unwrap_or_else(|error| error.exit());
+    command.run(&reach)
+}
+
+/// Whether the innermost command was given `--watch`.
+fn is_watched(matches: &ArgMatches) -> bool {
+    match matches.subcommand() {
+        Some((_, inner)) => is_watched(inner),
+        None => matches.try_get_one::<bool>("watch").ok().flatten().copied().unwrap_or(false),
     }
 }
 

@@ -1,16 +1,123 @@
-//! Results to stdout: a table for people or JSON for programs.
+//! Results to stdout, in the form that was asked for, once for all commands.
+//!
+//! A command knows two things of its result: how it reads in a table, and the value it is. What
+//! becomes of the value (JSON, YAML, a line for each item, or the names alone) is decided here.
+//! The form is of the whole process, like colours, since a process prints one result; so no
+//! command can forget one of the forms. Rejected: a match on six forms in every command, which is
+//! how commands come to differ.
+
+mod yaml;
 
 use crate::failure::Failure;
-use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{ArgMatches, Command};
 use serde::Serialize;
+use serde_json::Value;
 use std::io::{self, Write};
+use std::sync::OnceLock;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// What a command has to make of its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// For people.
     Table,
-    /// For programs; one object, stable field names.
+    /// For programs: the value, in whichever form it then takes.
     Json,
+}
+
+/// Every form there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Table,
+    /// A table as wide as it likes to be, with more columns.
+    Wide,
+    Json,
+    Yaml,
+    /// Names alone, one a line.
+    Name,
+    /// One object a line.
+    Jsonl,
+}
+
+/// As typed after `-o`.
+pub const FORMS: [&str; 6] = ["table", "wide", "json", "yaml", "name", "jsonl"];
+/// Names the form where `-o` does not.
+pub const VARIABLE: &str = "CELL_OUTPUT";
+
+static CHOSEN: OnceLock<Form> = OnceLock::new();
+
+impl Form {
+    fn named(text: &str) -> Option<Form> {
+        Some(match text {
+            "table" => Form::Table,
+            "wide" => Form::Wide,
+            "json" => Form::Json,
+            "yaml" => Form::Yaml,
+            "name" => Form::Name,
+            "jsonl" => Form::Jsonl,
+            _ => return None,
+        })
+    }
+
+    fn output(self) -> Output {
+        match self {
+            Form::Table | Form::Wide => Output::Table,
+            Form::Json | Form::Yaml | Form::Name | Form::Jsonl => Output::Json,
+        }
+    }
+}
+
+/// The form of this process; JSON where a command printed a value without asking.
+fn form() -> Form {
+    CHOSEN.get().copied().unwrap_or(Form::Json)
+}
+
+/// Whether tables may be as wide as they like.
+pub fn is_wide() -> bool {
+    CHOSEN.get() == Some(&Form::Wide)
+}
+
+/// For `-o`: refuses what is not a form, and tells the command what it has to know.
+pub fn parser() -> impl TypedValueParser<Value = Output> {
+    PossibleValuesParser::new(FORMS)
+        .map(|text| Form::named(&text).map_or(Output::Table, Form::output))
+}
+
+/// The same commands with the form that the environment names instead of a table.
+pub fn with_default(command: Command, form: &str) -> Result<Command, Failure> {
+    let Some(form) = FORMS.iter().find(|known| **known == form) else {
+        return Err(Failure::Usage {
+            message: format!("{VARIABLE} is {form:?}; allowed: {}", FORMS.join(", ")),
+            next: format!("{VARIABLE}=table, or take it out of the environment"),
+        });
+    };
+    Ok(defaulted(command, form))
+}
+
+fn defaulted(command: Command, form: &'static str) -> Command {
+    let is_form = |arg: &clap::Arg| {
+        let values = arg.get_possible_values();
+        values.len() == FORMS.len() && values.iter().all(|v| FORMS.contains(&v.get_name()))
+    };
+    command
+        .mut_args(|arg| if is_form(&arg) { arg.default_value(form) } else { arg })
+        .mut_subcommands(|inner| defaulted(inner, form))
+}
+
+/// Takes the form from what was typed, at whatever depth.
+pub fn choose(matches: &ArgMatches) {
+    let mut at = matches;
+    loop {
+        let typed = at.try_get_raw("output").ok().flatten().and_then(|mut values| values.next());
+        if let Some(form) = typed.and_then(|text| Form::named(&text.to_string_lossy())) {
+            // Set once: there is one command line.
+            let _ = CHOSEN.set(form);
+        }
+        match at.subcommand() {
+            Some((_, inner)) => at = inner,
+            None => return,
+        }
+    }
 }
 
 /// Writes to stdout; a reader that went away is not an error of ours.
@@ -23,8 +130,93 @@ pub fn print(text: &str) -> Result<(), Failure> {
     })
 }
 
+/// Writes a value in the form for programs that was asked for.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(value)
+    let value = serde_json::to_value(value)
         .map_err(|error| Failure::work(&error, "the same command with -o table"))?;
-    print(&format!("{text}\n"))
+    print(&rendered(&value, form())?)
+}
+
+/// One of many values, as they come: JSON takes a line for each, for a reader that follows.
+pub fn print_item(value: &impl Serialize) -> Result<(), Failure> {
+    let value = serde_json::to_value(value)
+        .map_err(|error| Failure::work(&error, "the same command with -o table"))?;
+    match form() {
+        Form::Yaml => print(&format!("---\n{}", yaml::render(&value))),
+        Form::Name => print(&rendered(&value, Form::Name)?),
+        _ => print(&format!("{value}\n")),
+    }
+}
+
+/// A value as YAML, for parts of what people read.
+pub fn yaml(value: &Value) -> String {
+    yaml::render(value)
+}
+
+fn rendered(value: &Value, form: Form) -> Result<String, Failure> {
+    Ok(match form {
+        Form::Table | Form::Wide | Form::Json => format!("{value:#}\n"),
+        Form::Yaml => yaml::render(value),
+        Form::Jsonl => items(value).iter().map(|item| format!("{item}\n")).collect(),
+        Form::Name => {
+            let names: Option<Vec<String>> = items(value).iter().map(name).collect();
+            let names = names.ok_or_else(|| Failure::Usage {
+                message: "what this command prints has no names".into(),
+                next: "the same command with -o table, json, yaml or jsonl".into(),
+            })?;
+            names.iter().map(|name| format!("{name}\n")).collect()
+        }
+    })
+}
+
+/// A list item by item; anything else is its own only item.
+fn items(value: &Value) -> &[Value] {
+    match value {
+        Value::Array(items) => items,
+        one => std::slice::from_ref(one),
+    }
+}
+
+/// What commands take to mean this very thing again.
+fn name(value: &Value) -> Option<String> {
+    let text = |field: &str| value.get(field).and_then(Value::as_str);
+    match (text("user"), text("name")) {
+        (Some(user), Some(name)) => return Some(format!("{user}/{name}")),
+        (None, Some(name)) => return Some(name.to_owned()),
+        _ => {}
+    }
+    let plain = ["task", "id", "digest", "node", "cursor"].into_iter().find_map(text);
+    // What is shown of one thing may be wrapped in its kind.
+    let inner = || ["job", "machine", "cron"].into_iter().find_map(|field| value.get(field));
+    plain.map(str::to_owned).or_else(|| name(inner()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn check(value: &Value, form: Form, want: &str) {
+        assert_eq!(rendered(value, form).unwrap(), want, "{form:?}");
+    }
+
+    #[test]
+    fn every_form_of_a_list_and_of_one_thing() {
+        let jobs = json!([{ "user": "ann", "name": "web" }, { "user": "bob", "name": "db" }]);
+        check(&jobs, Form::Name, "ann/web\nbob/db\n");
+        check(
+            &jobs,
+            Form::Jsonl,
+            "{\"name\":\"web\",\"user\":\"ann\"}\n{\"name\":\"db\",\"user\":\"bob\"}\n",
+        );
+        check(&jobs, Form::Yaml, "- name: web\n  user: ann\n- name: db\n  user: bob\n");
+        let one = json!({ "job": { "user": "ann", "name": "web" }, "tasks": [] });
+        check(&one, Form::Name, "ann/web\n");
+        check(&json!([]), Form::Json, "[]\n");
+        assert!(rendered(&json!({ "placed": 3 }), Form::Name).is_err());
+        for text in FORMS {
+            assert!(Form::named(text).is_some());
+        }
+        assert_eq!(Form::named("xml"), None);
+    }
 }

@@ -1,7 +1,9 @@
-//! Colours, only where a person sees them: on a terminal, unless NO_COLOR is set.
+//! Colours, only where a person sees them: on a terminal, unless NO_COLOR is set or
+//! `--no-color` is given.
 
 use std::env;
 use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether to write colour codes.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +19,17 @@ pub fn for_stderr() -> Style {
     Style { coloured: io::stderr().is_terminal() && allowed() }
 }
 
+/// Set when the command line forbids colours.
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// What the command line says of colours.
+pub fn allow(allowed: bool) {
+    FORBIDDEN.store(!allowed, Ordering::Relaxed);
+}
+
 fn allowed() -> bool {
-    env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    !FORBIDDEN.load(Ordering::Relaxed)
+        && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 impl Style {
@@ -28,6 +39,10 @@ impl Style {
 
     pub fn bad(self, text: &str) -> String {
         self.with("1;31", text)
+    }
+
+    pub fn good(self, text: &str) -> String {
+        self.with("32", text)
     }
 
     pub fn warning(self, text: &str) -> String {

@@ -1,5 +1,6 @@
 //! Tables that are readable at 80 columns, and text wrapped to the same width.
 
+use crate::output;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Row, Table};
 
 /// Columns of a terminal nobody has made wider.
@@ -7,24 +8,36 @@ pub const WIDTH: usize = 80;
 
 /// Rows of cells without lines around them. The first column is to the left, numbers to the right.
 pub fn render(header: &[&str], rows: &[Vec<String>]) -> String {
+    rendered(header, rows, usize::MAX)
+}
+
+/// The same, but the last column is text and to the left.
+pub fn render_told(header: &[&str], rows: &[Vec<String>]) -> String {
+    rendered(header, rows, header.len().saturating_sub(1))
+}
+
+fn rendered(header: &[&str], rows: &[Vec<String>], told: usize) -> String {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
-    table.set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_width(WIDTH as u16);
+    match output::is_wide() {
+        true => table.set_content_arrangement(ContentArrangement::Disabled),
+        false => table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH as u16),
+    };
     if !header.is_empty() {
-        table.set_header(cells(header.iter().map(|text| (*text).to_owned())));
+        table.set_header(cells(header.iter().map(|text| (*text).to_owned()), told));
     }
     for row in rows {
-        table.add_row(cells(row.iter().cloned()));
+        table.add_row(cells(row.iter().cloned(), told));
     }
     let text = table.to_string();
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     lines.join("\n") + "\n"
 }
 
-fn cells(texts: impl Iterator<Item = String>) -> Row {
+fn cells(texts: impl Iterator<Item = String>, told: usize) -> Row {
     let cells = texts.enumerate().map(|(position, text)| {
-        let alignment = if position == 0 { CellAlignment::Left } else { CellAlignment::Right };
+        let left = position == 0 || position == told;
+        let alignment = if left { CellAlignment::Left } else { CellAlignment::Right };
         Cell::new(text).set_alignment(alignment)
     });
     Row::from(cells)

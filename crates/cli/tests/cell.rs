@@ -10,6 +10,8 @@ mod package;
 mod reach;
 #[path = "real/session.rs"]
 mod session;
+#[path = "real/verbs.rs"]
+mod verbs;
 mod support;
 
 use cellwright_api::client::{Client, JobFilter, PageAt, Settings};
@@ -21,6 +23,23 @@ use tokio::time::timeout;
 
 /// Waits until all tasks of the job run, each placed this often.
 fn wait_running(address: &str, job: &JobKey, attempt: u32) -> JobView {
+    let runs = |task: &TaskView| task.state == TaskState::Running && task.attempt == attempt;
+    wait_job(address, job, |view, tasks| {
+        tasks.len() == view.spec.count as usize && tasks.iter().all(runs)
+    })
+}
+
+/// Waits until the tasks of a job of dev's are as wanted.
+fn wait_for(address: &str, job: &str, wanted: impl Fn(&[TaskView]) -> bool) {
+    let (user, job) = (Name::new("dev").unwrap(), Name::new(job).unwrap());
+    wait_job(address, &JobKey { user, job }, |_, tasks| wanted(tasks));
+}
+
+fn wait_job(
+    address: &str,
+    job: &JobKey,
+    wanted: impl Fn(&JobView, &[TaskView]) -> bool,
+) -> JobView {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let client = Client::new(Settings::new(vec![address.to_owned()])).unwrap();
@@ -30,14 +49,31 @@ fn wait_running(address: &str, job: &JobKey, attempt: u32) -> JobView {
                 let event = watch.next().await.unwrap();
                 let Some(view) = event.data.filter(|view| view.name == job.job) else { continue };
                 let tasks = client.tasks(job, &PageAt::default()).await.unwrap().value.items;
-                let runs =
-                    |task: &TaskView| task.state == TaskState::Running && task.attempt == attempt;
-                if tasks.len() == view.spec.count as usize && tasks.iter().all(runs) {
+                if wanted(&view, &tasks) {
                     return view;
                 }
             }
         };
-        timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{job} never ran"))
+        timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{job} never was as wanted"))
+    })
+}
+
+/// Waits until so many machines are up, told by the events of their coming.
+fn wait_machines(address: &str, number: usize) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = Client::new(Settings::new(vec![address.to_owned()])).unwrap();
+        let mut watch = client.watch_events(Some("0".into()));
+        let reached = async {
+            loop {
+                let up = client.cluster_status().await.unwrap().value.machines_up as usize;
+                if up == number {
+                    return;
+                }
+                watch.next().await.unwrap();
+            }
+        };
+        timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("never {number} machines"))
     })
 }
 
@@ -108,7 +144,7 @@ fn what_does_not_fit_is_explained_and_what_is_wrong_is_refused_by_name() {
     assert_eq!(machines.as_array().unwrap().len(), 1);
     check(&["machine", "rm", "absent"], 1, "absent");
     let removed = said(&[&at[..], &["machine", "rm", "dev-0"]].concat());
-    assert!(removed.contains("cell token create --agent dev-0"), "{removed}");
+    assert!(removed.contains("start `cell dev` again"), "{removed}");
     let dismissed = said(&[&at[..], &["token", "dismiss", "--scheduler", "s9"]].concat());
     assert!(dismissed.starts_with("scheduler s9 is dismissed\n"), "{dismissed}");
     let by_address = support::command(&["job", "status", "dev/huge"])
@@ -198,6 +234,13 @@ fn a_cell_with_identities_takes_in_a_replica_a_user_and_a_machine() {
     said(&[&join[..], &[&agent]].concat());
     let again = cell(&[&join[..], &[&folder.path("other.toml")]].concat());
     assert_eq!(again.status.code(), Some(1), "a token is good once");
+
+    let audit = said(&[&mine[..], &["audit", "--caller", "admin"]].concat());
+    assert!(audit.contains("admin: add user ann: done"), "{audit}");
+    let refused = cell(&["--contexts", &anns, "audit"]);
+    assert!(text(&refused.stderr).contains("not-allowed"), "{}", text(&refused.stderr));
+    let tokens = said(&[&mine[..], &["token", "ls", "--user", "ann"]].concat());
+    assert!(tokens.contains("user ann") && tokens.contains("for "), "{tokens}");
 
     said(&[&mine[..], &["master", "remove", "m2"]].concat());
     assert_eq!(status()["members"].as_array().unwrap().len(), 1);

@@ -250,6 +250,7 @@ pub fn describe(command: &Command) -> (&'static str, String) {
         C::UpdateJob { owner, spec, .. } => ("update_job", format!("{owner}/{}", spec.name)),
         C::ResizeJob { job, .. } => ("resize_job", job.to_string()),
         C::StopJob { job, .. } => ("stop_job", job.to_string()),
+        C::StopTask { job, index, .. } => ("stop_task", format!("{job}/{index}")),
         C::UndoUpdate { job, .. } => ("undo_update", job.to_string()),
         C::CloseUpdate { job, .. } => ("close_update", job.to_string()),
         C::StepUpdate { job, .. } => ("step_update", job.to_string()),

@@ -6,9 +6,9 @@ use super::{
 use crate::exec::TerminalSize;
 use crate::output::{OutputPiece, OutputQuery};
 use crate::types::{
-    Batch, BatchAnswer, BatchItem, Changed, ClusterStatus, EventPage, EventView, ExplanationView,
-    JobView, MachineView, MasterStatus, One, Page, ResizeJob, ResourceView, SetResource, SubmitJob,
-    TaskView, UserView,
+    AuditView, Batch, BatchAnswer, BatchItem, Changed, ClusterStatus, CronView, EventPage,
+    EventView, ExplanationView, FoundView, JobView, MachineView, MasterStatus, One, Page,
+    ResizeJob, ResourceView, SetResource, SubmitJob, TaskView, TokenView, UserView,
 };
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::{JobKey, Name, Token};
@@ -93,6 +93,11 @@ impl Client {
 
     pub async fn stop_job(&self, job: &JobKey, change: &Change) -> Done {
         self.change(Method::DELETE, &job_path(job), NO_BODY, change).await
+    }
+
+    pub async fn stop_task(&self, job: &JobKey, index: u32, change: &Change) -> Done {
+        self.change(Method::DELETE, &format!("{}/tasks/{index}", job_path(job)), NO_BODY, change)
+            .await
     }
 
     pub async fn undo_update(&self, job: &JobKey, change: &Change) -> Done {
@@ -233,6 +238,33 @@ impl Client {
 
     pub async fn cluster_status(&self) -> Result<Reply<ClusterStatus>, ClientError> {
         self.get("/v1/cluster_status").await
+    }
+
+    /// Sums only, no nodes.
+    pub async fn cluster_summary(&self) -> Result<Reply<ClusterStatus>, ClientError> {
+        self.get("/v1/cluster_status?summary=true").await
+    }
+
+    /// What a name, or its beginning, can mean.
+    pub async fn find(&self, name: &str) -> Result<Reply<Page<FoundView>>, ClientError> {
+        let query = encode_query(&[("name", Some(name.to_owned()))]);
+        self.get(&format!("/v1/find{query}")).await
+    }
+
+    pub async fn crons(&self, page: &PageAt) -> Result<Reply<Page<CronView>>, ClientError> {
+        self.get(&format!("/v1/crons{}", encode_query(&page.pairs()))).await
+    }
+
+    pub async fn cron(&self, cron: &JobKey) -> Result<Reply<One<CronView>>, ClientError> {
+        self.get(&format!("/v1/crons/{}/{}", cron.user, cron.job)).await
+    }
+
+    pub async fn tokens(&self, page: &PageAt) -> Result<Reply<Page<TokenView>>, ClientError> {
+        self.get(&format!("/v1/tokens{}", encode_query(&page.pairs()))).await
+    }
+
+    pub async fn audit(&self, page: &PageAt) -> Result<Reply<Page<AuditView>>, ClientError> {
+        self.get(&format!("/v1/audit{}", encode_query(&page.pairs()[..2]))).await
     }
 
     pub async fn master_status(&self) -> Result<Reply<MasterStatus>, ClientError> {

@@ -13,8 +13,9 @@ use crate::output::OutputPiece;
 use crate::types::{
     AddJoinToken, AddMaster, AddUser, AddUserToken, AuditView, Batch, BatchAnswer, BlobView,
     Changed, CheckpointView, ClusterStatus, CronView, Dismiss, EventPage, EventView,
-    ExplanationView, JobView, MachineView, MasterStatus, NameView, NewToken, One, Page, ResizeJob,
-    ResourceView, SetCapabilities, SetResource, SubmitJob, TaskView, TokenView, UserView,
+    ExplanationView, FoundView, JobView, MachineView, MasterStatus, NameView, NewToken, One, Page,
+    ResizeJob, ResourceView, SetCapabilities, SetResource, SubmitJob, TaskView, TokenView,
+    UserView,
 };
 use cellwright_cell::cron::CronSpec;
 use cellwright_cell::machine::MachineSpec;
@@ -38,8 +39,8 @@ const SELECTOR: Parameter = Parameter {
 const USER: Parameter = Parameter { name: "user", about: "Only of this user.", shape: Shape::Name };
 const JOB_STATE: Parameter = Parameter {
     name: "state",
-    about: "Only jobs in this state; `live` is all but dead.",
-    shape: Shape::Word(&["deferred", "active", "stopping", "dead", "live"]),
+    about: "Only jobs in this state; `live` is all but dead, `waiting` those with pending tasks.",
+    shape: Shape::Word(&["deferred", "active", "stopping", "dead", "live", "waiting"]),
 };
 const TASK_STATE: Parameter = Parameter {
     name: "state",
@@ -53,6 +54,11 @@ const MACHINE_STATUS: Parameter = Parameter {
 };
 const SUMMARY: Parameter =
     Parameter { name: "summary", about: "True: sums only, no nodes.", shape: Shape::Boolean };
+const FIND_NAME: Parameter = Parameter {
+    name: "name",
+    about: "A name, or how it begins: web, ann/web, ann/web/3, m1.",
+    shape: Shape::Text(200),
+};
 const AFTER_EVENT: Parameter = Parameter {
     name: "after",
     about: "A cursor, or a log index: only what followed. Left out: from the oldest kept.",
@@ -212,6 +218,7 @@ const RESOURCE: &str = "/v1/resources/{namespace}/{name}";
 const BLOB: &str = "/v1/blobs/{digest}";
 
 const OWNED: &[C] = &[C::NotOwner, C::NoSuchJob, C::WrongState];
+const STOPPED: &[C] = &[C::NotOwner, C::NoSuchJob, C::NoSuchRow, C::WrongState];
 const ADMITTED: &[C] =
     &[C::NotOwner, C::NoSuchJob, C::WrongState, C::QuotaExceeded, C::BadField, C::Exists];
 const REACHED: &[C] =

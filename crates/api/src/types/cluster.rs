@@ -38,11 +38,24 @@ pub struct ClusterStatus {
     pub jobs: u32,
     pub tasks: TaskCounts,
     pub users: u32,
+    /// How the machines run tasks.
+    #[serde(default)]
+    pub drivers: Vec<DriverView>,
     /// Time of the last change; milliseconds since the Unix epoch.
     pub now: Time,
     /// The log index this is a picture of.
     pub index: u64,
     pub consistent: bool,
+}
+
+/// Machines that run tasks alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DriverView {
+    /// `container` or `process`; absent where the machine does not say.
+    pub driver: Option<String>,
+    /// Why tasks are not run in containers there.
+    pub off: Option<String>,
+    pub machines: u32,
 }
 
 /// One replica of the master.

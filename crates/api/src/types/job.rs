@@ -4,6 +4,7 @@ use cellwright_cell::device::DeviceGrant;
 use cellwright_cell::job::{JobState, Update};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::priority::Priority;
+use cellwright_cell::reason::Reason;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::task::TaskState;
@@ -80,6 +81,23 @@ pub struct TaskView {
     pub not_before: Time,
     pub changed_at: Time,
     pub crashed_on: Vec<CrashView>,
+    /// Of the attempt that ended last, or was told to.
+    #[serde(default)]
+    pub last_end: Option<EndView>,
+}
+
+/// How an attempt ended, or why it was told to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EndView {
+    pub attempt: u32,
+    /// Milliseconds since the Unix epoch.
+    pub at: Time,
+    pub machine: String,
+    /// Stable code of the reason.
+    pub code: String,
+    pub why: Reason,
+    /// In a few words: `exit code 1`, `preempted by ann/web/0`.
+    pub text: String,
 }
 
 /// Machines that refuse a task for one reason.

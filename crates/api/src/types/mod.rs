@@ -5,6 +5,7 @@
 
 mod body;
 mod cluster;
+mod find;
 mod job;
 mod machine;
 mod record;
@@ -12,6 +13,7 @@ mod user;
 
 pub use body::*;
 pub use cluster::*;
+pub use find::*;
 pub use job::*;
 pub use machine::*;
 pub use record::*;

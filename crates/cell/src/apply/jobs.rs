@@ -329,6 +329,7 @@ impl Context<'_> {
             not_before,
             changed_at: self.now,
             crashed_on: Vec::new(),
+            last_end: None,
         };
         let task = self.state.insert_task(task);
         self.task_event(task, TaskChange::Submitted, Reason::Admitted);
@@ -381,6 +382,28 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
+    /// One task alone. It stays dead, also through updates: only a shrink below it and a growth
+    /// back make it anew.
+    pub(super) fn stop_one(&mut self, key: &JobKey, index: u32, expect: Option<u32>) -> Verdict {
+        let (id, job) = self.owned_job(key)?;
+        let wanted = job.tasks.get(index as usize).filter(|_| index < job.spec().count).copied();
+        let Some(task) = wanted else {
+            return Err(Refusal::NoSuchRow(format!("task {key}/{index}")));
+        };
+        let state = self.state.tasks.get(task).map(|row| row.state);
+        let ends = matches!(
+            state,
+            None | Some(TaskState::Dead(_) | TaskState::Stopping(StopCause::Killed))
+        );
+        if ends {
+            return Ok(Done::Unchanged);
+        }
+        self.expected_version(key, &job, expect)?;
+        self.stop_task(task, StopCause::Killed, Reason::Requested);
+        self.maybe_ended.push(id);
+        Ok(Done::Applied)
+    }
+
     /// Rows to which retained disk still refers stay: a log saver must be able to name them. So do
     /// those whose leases run, which the next job of that name has to know, and a newer job of the
     /// same name, which would otherwise leave its name to the older one.
@@ -392,8 +415,11 @@ impl Context<'_> {
         Ok(self.purge(|id, job| over(job) && !kept.contains(&id)))
     }
 
-    /// Forgets the dead jobs of a choice, as far as nobody needs them.
-    pub(super) fn purge(&mut self, over: impl Fn(JobId, &Job) -> bool) -> Done {
+    /// The dead jobs of a choice that nobody needs any more.
+    pub(super) fn forgettable(
+        &self,
+        over: impl Fn(JobId, &Job) -> bool,
+    ) -> BTreeMap<JobId, Arc<Vec<TaskId>>> {
         let retained: BTreeSet<TaskId> = self
             .state
             .machines
@@ -413,6 +439,12 @@ impl Context<'_> {
                 older_stays.insert(name);
             }
         }
+        old
+    }
+
+    /// Forgets the dead jobs of a choice, as far as nobody needs them.
+    pub(super) fn purge(&mut self, over: impl Fn(JobId, &Job) -> bool) -> Done {
+        let old = self.forgettable(over);
         for (id, tasks) in &old {
             for task in tasks.iter() {
                 self.task_event(*task, TaskChange::Purged, Reason::Requested);
@@ -492,9 +524,11 @@ mod tests {
     use crate::job::{JobOutcome, JobState};
     use crate::priority::Band;
     use crate::quota::Capability;
+    use crate::reason::Reason;
     use crate::render;
     use crate::resource::Resources;
     use crate::spec::{After, JobKind, JobSpec, RetainDisk, TaskOverride};
+    use crate::state::LEVEL;
     use crate::task::{ExitClass, Fate, StopCause, TaskState};
     use crate::time::{Span, Time};
     use TaskState::{Dead, Deferred, Pending, Running, Stopping};
@@ -815,6 +849,41 @@ mod tests {
         cell.now = over.0;
         cell.submit(&spec);
         assert_eq!(waits(&cell, 0), Time::ZERO);
+    }
+
+    #[test]
+    fn one_task_is_stopped_for_good_and_its_job_goes_on() {
+        let mut cell = Cell::with_machines(1);
+        cell.state.level = LEVEL;
+        cell.submit(&job("jfoo", 2, 100));
+        cell.run("jfoo", 0, "m1");
+        cell.run("jfoo", 1, "m1");
+        let stop = |index| Command::StopTask { job: key("ubar/jfoo"), index, expect: None };
+        assert_eq!(cell.ok(stop(1)), Done::Applied);
+        assert_eq!(cell.ok(stop(1)), Done::Unchanged);
+        let end = cell.task("jfoo", 1).last_end.clone().unwrap();
+        assert_eq!((end.attempt, end.why), (1, Reason::Requested));
+        cell.report("jfoo", 1, Observed::Stopped);
+        assert_eq!(cell.task("jfoo", 1).state, TaskState::Dead(Fate::Killed));
+        assert_eq!(cell.task("jfoo", 0).state, TaskState::Running);
+        assert_eq!(cell.refused(stop(2)), "there is no task ubar/jfoo/2");
+        assert!(cell.by("ufoo", stop(0)).is_err());
+        cell.report("jfoo", 0, Observed::Finished);
+        let id = cell.state.job_named(&key("ubar/jfoo")).unwrap();
+        // Not all of it was done: what comes after it need not begin.
+        let state = cell.state.jobs().get(id).unwrap().state;
+        assert_eq!(state, JobState::Dead(JobOutcome::Killed));
+    }
+
+    #[test]
+    fn a_row_says_how_its_last_attempt_ended() {
+        let mut cell = Cell::with_machines(2);
+        cell.state.level = LEVEL;
+        cell.submit(&job("jfoo", 1, 100));
+        cell.run("jfoo", 0, "m1");
+        cell.report("jfoo", 0, Observed::Failed(ExitClass::Code(7)));
+        let end = cell.task("jfoo", 0).last_end.clone().unwrap();
+        assert_eq!((end.attempt, end.why), (1, Reason::Exited(ExitClass::Code(7))));
     }
 
     #[test]

@@ -9,8 +9,9 @@ use crate::job::JobState;
 use crate::machine::Retained;
 use crate::reason::Reason;
 use crate::spec::{JobKind, JobSpec};
+use crate::state::LAST_ENDS;
 use crate::task::{
-    CRASH_KEEP, CrashPair, ExitClass, Fate, MAX_CRASH_PAIRS, StopCause, Task, TaskState,
+    CRASH_KEEP, CrashPair, ExitClass, Fate, LastEnd, MAX_CRASH_PAIRS, StopCause, Task, TaskState,
 };
 use crate::time::{Span, Time};
 use std::sync::Arc;
@@ -52,10 +53,12 @@ impl Context<'_> {
             (TaskState::Assigned | TaskState::Running, Some(machine)) => {
                 self.stop_inner(id, &task);
                 self.begin_stop(id, &task, machine, cause);
+                self.note_end(id, machine, reason.clone());
                 self.task_event(id, TaskChange::Stopping { machine }, reason);
             }
             (TaskState::Stopping(old), Some(machine)) if overrides(old, cause) => {
                 self.begin_stop(id, &task, machine, cause);
+                self.note_end(id, machine, reason.clone());
                 self.task_event(id, TaskChange::Stopping { machine }, reason);
             }
             (TaskState::Pending | TaskState::Deferred, _) if cause == StopCause::Killed => {
@@ -63,6 +66,17 @@ impl Context<'_> {
             }
             _ => {}
         }
+    }
+
+    /// Keeps on the row why its attempt ends.
+    pub(super) fn note_end(&mut self, id: TaskId, machine: MachineId, why: Reason) {
+        if self.state.level < LAST_ENDS {
+            return;
+        }
+        let at = self.now;
+        self.set_task(id, |t| {
+            t.last_end = Some(LastEnd { attempt: t.attempt, at, machine, why });
+        });
     }
 
     /// Room passes on here, so what must be retained of it is charged in the same step.
@@ -244,6 +258,7 @@ impl Context<'_> {
             t.failures_in_row = failures;
             t.crashed_on = crashed_on;
         });
+        self.note_end(id, machine, Reason::Exited(exit));
         if policy.max_failures.is_some_and(|max| failures > max) {
             let fate = Fate::Failed(exit);
             return self.die(id, fate, TaskChange::FailedForGood, Reason::TooManyFailures);

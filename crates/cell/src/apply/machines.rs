@@ -194,6 +194,7 @@ impl Context<'_> {
         };
         // On the row even if it dies here: whoever takes its place later has to wait as long.
         self.set_task(id, |t| t.not_before = not_before);
+        self.note_end(id, machine, reason.clone());
         if task.state == TaskState::Stopping(StopCause::Killed) {
             return self.stopped(id);
         }

@@ -118,6 +118,7 @@ impl Context<'_> {
             C::UpdateJob { owner, spec, expect } => self.update_job(owner, spec, *expect),
             C::ResizeJob { job, count, expect } => self.resize_job(job, *count, *expect),
             C::StopJob { job, expect } => self.stop_job(job, *expect),
+            C::StopTask { job, index, expect } => self.stop_one(job, *index, *expect),
             C::UndoUpdate { job, expect } => self.undo_update(job, *expect),
             C::CloseUpdate { job, expect } => self.close_update(job, *expect),
             C::StepUpdate { job, index } => self.step_update(job, *index),

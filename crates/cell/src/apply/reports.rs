@@ -120,6 +120,7 @@ impl Context<'_> {
         }
         let Some(row) = self.state.tasks.get(task) else { return };
         let restart = self.state.spec_of(row).map(|spec| spec.restart);
+        self.note_end(task, machine, Reason::Succeeded);
         match restart {
             Some(policy) if policy.restart_on_success => {
                 self.set_task(task, |t| {

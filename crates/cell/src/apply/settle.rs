@@ -76,20 +76,23 @@ impl Context<'_> {
         if job.is_dead() || load.live() > 0 {
             return;
         }
+        let failed = |fate: Fate| matches!(fate, Fate::Failed(_));
+        let killed = |fate: Fate| fate == Fate::Killed;
         let outcome = match job.state {
             JobState::Stopping => JobOutcome::Killed,
+            _ if load.failed > 0 && self.wanted_one(job, failed) => JobOutcome::Failed,
+            _ if load.killed > 0 && self.wanted_one(job, killed) => JobOutcome::Killed,
             JobState::Deferred => JobOutcome::DependencyFailed,
-            _ if load.failed > 0 && self.wanted_one_failed(job) => JobOutcome::Failed,
             _ => JobOutcome::Succeeded,
         };
         self.end_job(id, outcome);
     }
 
     /// Tasks that a shrink cut off say nothing of what is left of the job.
-    fn wanted_one_failed(&self, job: &Job) -> bool {
+    fn wanted_one(&self, job: &Job, ended: fn(Fate) -> bool) -> bool {
         let mut wanted = job.tasks.iter().take(job.spec().count as usize);
         let state = |id: &TaskId| self.state.tasks.get(*id).map(|task| task.state);
-        wanted.any(|id| matches!(state(id), Some(TaskState::Dead(Fate::Failed(_)))))
+        wanted.any(|id| matches!(state(id), Some(TaskState::Dead(fate)) if ended(fate)))
     }
 
     fn end_job(&mut self, id: JobId, outcome: JobOutcome) {

@@ -9,12 +9,13 @@ use crate::admit;
 use crate::command::{Done, Verdict};
 use crate::event::{UserChange, What};
 use crate::id::UserId;
+use crate::job::Job;
 use crate::name::Name;
 use crate::priority::Band;
 use crate::quota::{Capability, Quota};
 use crate::reason::{Reason, Refusal};
 use crate::resource::{Resources, Shortfall};
-use crate::state::State;
+use crate::state::{LAST_ENDS, State};
 use crate::time::Time;
 use std::collections::BTreeSet;
 
@@ -37,9 +38,14 @@ impl Context<'_> {
         self.require(Capability::ManageUsers)?;
         let user = self.user_by_name(name)?;
         self.expected_user(name, user, expect)?;
-        let jobs = self.state.jobs.iter().filter(|(_, job)| job.user == user).count();
-        if jobs > 0 {
-            return Err(Refusal::WrongState { what: format!("user {name} has {jobs} jobs") });
+        let all = self.state.level < LAST_ENDS;
+        let counts = |job: &Job| job.user == user && (all || !job.is_dead());
+        let live = self.state.jobs.iter().filter(|(_, job)| counts(job)).count();
+        if live > 0 {
+            let jobs = if live == 1 { "job" } else { "jobs" };
+            return Err(Refusal::WrongState {
+                what: format!("user {name} has {live} live {jobs}"),
+            });
         }
         let owned = self.state.resources.iter().filter(|(_, r)| r.owner == Some(user)).count();
         if owned > 0 {
@@ -51,6 +57,14 @@ impl Context<'_> {
             let what = format!("user {name} has {crons} periodic jobs");
             return Err(Refusal::WrongState { what });
         }
+        let dead = self.state.jobs.iter().filter(|(_, job)| job.user == user).count();
+        let held = dead - self.forgettable(|_, job| job.user == user).len();
+        if held > 0 {
+            let what = format!("leases or retained disk of {held} dead jobs of user {name} last");
+            return Err(Refusal::WrongState { what });
+        }
+        // What is over does not keep anybody in the cell; the event feed still tells of it.
+        self.purge(|_, job| job.user == user);
         self.drop_tokens_of(name);
         self.state.remove_user(user);
         self.emit(What::User { user, change: UserChange::Removed }, Reason::Requested);
@@ -168,6 +182,7 @@ mod tests {
     use crate::priority::Band;
     use crate::quota::{Capability, Quota};
     use crate::render;
+    use crate::state::LEVEL;
     use crate::time::Time;
     use std::collections::BTreeSet;
 
@@ -238,13 +253,15 @@ mod tests {
     #[test]
     fn users_come_and_go_only_without_jobs() {
         let mut cell = Cell::with_machines(1);
+        cell.state.level = LEVEL;
         assert_eq!(cell.ok(Command::AddUser { name: name("ubar") }), Done::Unchanged);
         cell.submit(&job("jfoo", 1, 0));
-        cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
         let remove = || Command::RemoveUser { name: name("ubar"), expect: None };
-        assert_eq!(cell.refused(remove()), "not possible while user ubar has 1 jobs");
-        cell.ok(Command::PurgeJobs { ended_before: Time::NEVER });
+        assert_eq!(cell.refused(remove()), "not possible while user ubar has 1 live job");
+        cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
+        // What is dead is forgotten with its owner.
         assert_eq!(cell.ok(remove()), Done::Applied);
+        assert_eq!(cell.state.job_named(&key("ubar/jfoo")), None);
         assert_eq!(cell.refused(remove()), "there is no user ubar");
         cell.ok(Command::AddUser { name: name("ubar") });
         let capabilities = BTreeSet::from([Capability::ManageUsers]);

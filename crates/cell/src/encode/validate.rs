@@ -101,6 +101,9 @@ fn check_cron(row: &str, cron: &Cron) -> Checked {
 fn check_task(row: &str, task: &Task) -> Checked {
     admitted(row, admit::quantities("reservation", task.reservation))?;
     at_most(row, "attempt", u64::from(task.attempt), MAX_COUNTER)?;
+    if let Some(end) = &task.last_end {
+        at_most(row, "attempt that ended last", u64::from(end.attempt), MAX_COUNTER)?;
+    }
     at_most(row, "failures in a row", u64::from(task.failures_in_row), MAX_COUNTER)?;
     at_most(row, "number of crash pairings", task.crashed_on.len() as u64, MAX_CRASH_PAIRS as u64)
 }

@@ -87,7 +87,9 @@ fn request(state: &State, sent: &[Entry], draw: &mut Draw) -> Request {
 fn actor(state: &State, command: &Command, draw: &mut Draw) -> Actor {
     let owner = match command {
         Command::SubmitJob { owner, .. } | Command::UpdateJob { owner, .. } => Some(owner.clone()),
-        Command::ResizeJob { job, .. } | Command::StopJob { job, .. } => Some(job.user.clone()),
+        Command::ResizeJob { job, .. }
+        | Command::StopJob { job, .. }
+        | Command::StopTask { job, .. } => Some(job.user.clone()),
         Command::SetCron { owner, .. } => Some(owner.clone()),
         Command::RemoveCron { cron, .. } => Some(cron.user.clone()),
         Command::UndoUpdate { job, .. } | Command::CloseUpdate { job, .. } => {
@@ -282,6 +284,10 @@ fn job_command(state: &State, draw: &mut Draw) -> Command {
             Command::ResizeJob { job: some_job(state, draw), count, expect }
         }
         16 => Command::StopJob { job: some_job(state, draw), expect: keyed::expect(draw) },
+        17 if draw.one_in(2) => {
+            let (job, index) = (some_job(state, draw), draw.below(5) as u32);
+            Command::StopTask { job, index, expect: keyed::expect(draw) }
+        }
         17 => Command::UndoUpdate { job: updating(state, draw), expect: keyed::expect(draw) },
         _ => Command::CloseUpdate { job: updating(state, draw), expect: keyed::expect(draw) },
     }

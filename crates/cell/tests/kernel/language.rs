@@ -258,6 +258,11 @@ impl Teller {
                 Command::ResizeJob { job: self.job(job)?, count, expect: None }
             }
             ("stop", [job]) => Command::StopJob { job: self.job(job)?, expect: None },
+            ("stop-task", [task]) => {
+                let (job, index) = task.rsplit_once('/').ok_or("USER/JOB/INDEX")?;
+                let index = index.parse().map_err(|_| "an index")?;
+                Command::StopTask { job: self.job(job)?, index, expect: None }
+            }
             ("undo", [job]) => Command::UndoUpdate { job: self.job(job)?, expect: None },
             ("close", [job]) => Command::CloseUpdate { job: self.job(job)?, expect: None },
             ("step", [task]) => {

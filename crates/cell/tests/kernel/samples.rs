@@ -317,6 +317,7 @@ fn commands() -> Vec<Command> {
         Command::UpdateJob { owner: name("ada"), spec: job_spec(), expect: Some(4) },
         Command::ResizeJob { job: job.clone(), count: 5, expect: None },
         Command::StopJob { job: job.clone(), expect: None },
+        Command::StopTask { job: job.clone(), index: 3, expect: Some(2) },
     ]);
     all
 }

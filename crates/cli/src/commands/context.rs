@@ -60,8 +60,9 @@ impl Context {
             }
             Context::Use(args) => {
                 let name = contexts.pick(Some(&args.name)).map_err(failed)?.0.to_owned();
-                contexts.current = Some(name);
+                contexts.current = Some(name.clone());
                 contexts.save(&path).map_err(failed)?;
+                print(&format!("context {name} is meant when none is named\nnext: cell status\n"))?;
             }
             Context::Add(args) => {
                 let names = args.add(&mut contexts)?;

@@ -8,19 +8,22 @@
 use super::fleet::{FleetArgs, Papers};
 use super::parse::{cores, size};
 use super::scheduler::{SchedulerArgs, run_scheduler};
-use super::{Success, agent};
+use super::{Success, agent, pages};
 use crate::failure::Failure;
 use crate::output::print;
 use crate::server::{serve, told_to_stop};
 use cellwright_agent::config::{Config as AgentConfig, DriverChoice};
 use cellwright_agent::listen::Access as Dialled;
 use cellwright_agent::main_loop::{Agent, AgentError, Farewell};
-use cellwright_api::client::{Client, Settings};
+use cellwright_api::client::{Change, Client, Settings};
+use cellwright_api::types::Changed;
+use cellwright_cell::credential::{PartKind, TokenKind};
 use cellwright_master::config::Config;
 use cellwright_master::serve::{Access, Running, run_master};
 use cellwright_sim::fleet::Fleet;
 use cellwright_store::Role;
 use clap::{Args, ValueEnum};
+use hyper::Method;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use tokio::sync::oneshot;
@@ -61,6 +64,8 @@ enum Driver {
     Process,
 }
 
+/// What this machine is called.
+const LOCAL: &str = "local";
 /// The configuration of this machine's agent.
 const AGENT: &str = "name = \"local\"";
 
@@ -128,6 +133,7 @@ impl DevArgs {
         let client = Client::new(Settings::new(vec![address.clone()]))?;
         let scheduler =
             tokio::spawn(run_scheduler(SchedulerArgs::in_process(name), client.clone()));
+        self.reconcile(&client).await?;
         let machines = self.machines(&client, &address).await?;
         print(&self.welcome(&running, &address))?;
         told_to_stop().await?;
@@ -135,6 +141,44 @@ impl DevArgs {
         scheduler.abort();
         running.stop().await;
         Ok(Success::Done)
+    }
+
+    /// Which machines of the folder this start serves.
+    fn serves(&self, name: &str) -> bool {
+        match self.machines {
+            None => name == LOCAL,
+            Some(number) => {
+                let at = name.strip_prefix("dev-").and_then(|at| at.parse::<u32>().ok());
+                at.is_some_and(|at| at < number && name == format!("dev-{at}"))
+            }
+        }
+    }
+
+    /// Machines of an earlier start that this one does not serve go, or work would be sent to
+    /// them; those that it serves and that were removed by hand may come back.
+    async fn reconcile(&self, client: &Client) -> Result<(), Failure> {
+        let machines = pages::all(async |page| Ok(client.machines(page).await?.value)).await?;
+        let mut gone = 0;
+        for machine in machines.iter().filter(|machine| !self.serves(machine.name.as_str())) {
+            client.remove_machine(&machine.name, &Change::default()).await?;
+            gone += 1;
+        }
+        if gone > 0 {
+            let gone = crate::format::counted(gone, "machine");
+            eprintln!("{gone} of an earlier start with other --machines left the cell");
+        }
+        let tokens = pages::all(async |page| Ok(client.tokens(page).await?.value)).await?;
+        for token in tokens {
+            let TokenKind::Dismissed { part: PartKind::Agent, name } = &token.kind else {
+                continue;
+            };
+            if self.serves(name.as_str()) {
+                let path = format!("/v1/tokens/{}", token.id);
+                let (none, change) = (None::<&()>, Change::default());
+                let _: Changed = client.change(Method::DELETE, &path, none, &change).await?.value;
+            }
+        }
+        Ok(())
     }
 
     async fn machines(&self, client: &Client, address: &str) -> Result<Machines, Failure> {
@@ -179,8 +223,8 @@ impl DevArgs {
             "cell dev serves {} with {machines}; its data is in {}\n\
              everybody on this computer may do everything with it; stop it with ctrl-c\n\
              next, in another terminal:\n\
-             \x20 {program} --master {address} job run examples/hello.json\n\
-             \x20 {program} --master {address} job status dev/hello\n\
+             \x20 {program} --master {address} run examples/hello.json\n\
+             \x20 {program} --master {address} status dev/hello\n\
              \x20 {program} --master {address} logs dev/hello\n\
              with CELL_ADDR={address} in the environment, --master can be left out\n",
             running.url(),

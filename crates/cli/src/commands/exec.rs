@@ -2,8 +2,7 @@
 //! are terminals: this one is raw while the command runs, so that every key reaches the other, and
 //! tells it when it is resized.
 
-use super::Success;
-use super::logs::target;
+use super::{Success, parse};
 use crate::failure::Failure;
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
@@ -51,10 +50,10 @@ pub struct ExecArgs {
 }
 
 fn task(text: &str) -> Result<(JobKey, u32), String> {
-    match target(text)? {
-        (job, Some(index)) => Ok((job, index)),
-        (_, None) => Err("allowed: USER/JOB/INDEX, as dev/hello/0".into()),
-    }
+    let allowed = || "allowed: USER/JOB/INDEX, as dev/hello/0".to_owned();
+    let (job, index) = text.rsplit_once('/').ok_or_else(allowed)?;
+    let index = index.parse().map_err(|_| allowed())?;
+    Ok((parse::job(job).map_err(|error| format!("{error}; {}", allowed()))?, index))
 }
 
 const LOOK: &str = "see whether the task still runs: cell job status USER/JOB";

@@ -1,7 +1,8 @@
 //! `cell logs`: what tasks wrote, from the machines they are or were on, through a master. Several
 //! tasks at once are told apart by their names in front of every line.
 
-use super::{Success, parse};
+use super::Success;
+use super::target::{Target, Typed, typed};
 use crate::failure::Failure;
 use crate::output::print;
 use crate::reach::{Cell, Reach};
@@ -33,9 +34,9 @@ const WAITING: usize = 16;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LogsArgs {
-    /// A job, or one of its tasks
-    #[arg(value_name = "USER/JOB[/INDEX]", value_parser = target)]
-    target: (JobKey, Option<u32>),
+    /// A job, one of its tasks, or a range of them
+    #[arg(value_name = "JOB|TASK", value_parser = typed)]
+    target: Typed,
 
     /// Standard error instead of standard output
     #[arg(long)]
@@ -58,44 +59,58 @@ pub struct LogsArgs {
     tail: Option<u32>,
 }
 
-pub fn target(text: &str) -> Result<(JobKey, Option<u32>), String> {
-    match text.splitn(3, '/').collect::<Vec<_>>()[..] {
-        [user, job, index] => {
-            let number = index.parse().map_err(|_| "allowed: USER/JOB/INDEX, as dev/hello/0")?;
-            Ok((parse::job(&format!("{user}/{job}"))?, Some(number)))
-        }
-        _ => Ok((parse::job(text)?, None)),
-    }
-}
-
 impl LogsArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let cell = reach.cell()?;
-        ask(self.show(&cell))?;
+        ask(async {
+            let target = self.target.resolve(&cell).await?;
+            let wanted = Wanted::from(&self);
+            wanted.show(&cell, &target).await
+        })?;
         Ok(Success::Done)
     }
+}
 
-    async fn show(&self, cell: &Cell) -> Result<(), Failure> {
-        let indexes = match self.target.1 {
-            Some(index) => vec![index],
-            None => (0..cell.client.job(&self.target.0).await?.value.item.spec.count).collect(),
+/// What is to be shown of which tasks' output.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    stderr: bool,
+    pub follow: bool,
+    previous: bool,
+    attempt: Option<u32>,
+    tail: Option<u32>,
+}
+
+impl From<&LogsArgs> for Wanted {
+    fn from(args: &LogsArgs) -> Wanted {
+        let LogsArgs { stderr, follow, previous, attempt, tail, .. } = *args;
+        Wanted { stderr, follow, previous, attempt, tail }
+    }
+}
+
+impl Wanted {
+    pub async fn show(&self, cell: &Cell, target: &Target) -> Result<(), Failure> {
+        let indexes = match &target.tasks {
+            Some(indexes) => indexes.clone(),
+            None => (0..cell.client.job(&target.job).await?.value.item.spec.count).collect(),
         };
+        let job = &target.job;
         match (&indexes[..], self.follow) {
-            ([one], true) => self.follow(cell, &[*one], Shown::Bare).await,
+            ([one], true) => self.follow(cell, job, &[*one], Shown::Bare).await,
             ([one], false) => {
-                self.task(cell, *one, &mut Printer::new(self, *one, Shown::Bare)).await
+                self.task(cell, job, *one, &mut Printer::new(job, *one, Shown::Bare)).await
             }
             (many, true) if many.len() > MOST as usize => Err(Failure::Usage {
-                message: format!("{} has {} tasks", self.target.0, many.len()),
-                next: format!("follow at most {MOST}, or one: cell logs {}/0 -f", self.target.0),
+                message: format!("{job} has {} tasks", many.len()),
+                next: format!("follow at most {MOST}: cell logs '{job}/[0-{}]' -f", MOST - 1),
             }),
-            (many, true) => self.follow(cell, many, Shown::Named).await,
+            (many, true) => self.follow(cell, job, many, Shown::Named).await,
             (many, false) => {
                 for index in many {
-                    let mut printer = Printer::new(self, *index, Shown::Named);
-                    match self.task(cell, *index, &mut printer).await {
+                    let mut printer = Printer::new(job, *index, Shown::Named);
+                    match self.task(cell, job, *index, &mut printer).await {
                         Err(failure @ Failure::Work { .. }) => {
-                            eprintln!("{}/{index}: {failure}", self.target.0);
+                            eprintln!("{job}/{index}: {failure}");
                         }
                         done => done?,
                     }
@@ -105,13 +120,13 @@ impl LogsArgs {
         }
     }
 
-    async fn query(&self, cell: &Cell, index: u32) -> Result<OutputQuery, Failure> {
+    async fn query(&self, cell: &Cell, job: &JobKey, index: u32) -> Result<OutputQuery, Failure> {
         let attempt = match self.previous {
             false => self.attempt,
             true => {
-                let newest = cell.client.task(&self.target.0, index).await?.value.item.attempt;
+                let newest = cell.client.task(job, index).await?.value.item.attempt;
                 let none = || Failure::Work {
-                    message: format!("{}/{index} has been placed {newest} times", self.target.0),
+                    message: format!("{job}/{index} has been placed {newest} times"),
                     next: "the same command without --previous".into(),
                 };
                 Some(newest.checked_sub(1).filter(|number| *number > 0).ok_or_else(none)?)
@@ -122,10 +137,16 @@ impl LogsArgs {
     }
 
     /// What there is now.
-    async fn task(&self, cell: &Cell, index: u32, printer: &mut Printer) -> Result<(), Failure> {
-        let mut query = self.query(cell, index).await?;
+    async fn task(
+        &self,
+        cell: &Cell,
+        job: &JobKey,
+        index: u32,
+        printer: &mut Printer,
+    ) -> Result<(), Failure> {
+        let mut query = self.query(cell, job, index).await?;
         loop {
-            let piece = cell.client.output(&self.target.0, index, &query).await.map_err(refused)?;
+            let piece = cell.client.output(job, index, &query).await.map_err(refused)?;
             let OutputPiece { attempt, text, next, ended } = piece.value;
             printer.take(&text)?;
             if ended || text.is_empty() {
@@ -135,20 +156,29 @@ impl LogsArgs {
         }
     }
 
-    async fn follow(&self, cell: &Cell, indexes: &[u32], shown: Shown) -> Result<(), Failure> {
+    async fn follow(
+        &self,
+        cell: &Cell,
+        job: &JobKey,
+        indexes: &[u32],
+        shown: Shown,
+    ) -> Result<(), Failure> {
         let (sender, mut pieces) = mpsc::channel(WAITING);
         let mut printers = Vec::new();
         for (at, index) in indexes.iter().enumerate() {
-            let query = self.query(cell, *index).await?;
-            let watch = cell.client.watch_output(&self.target.0, *index, &query);
+            let query = self.query(cell, job, *index).await?;
+            let watch = cell.client.watch_output(job, *index, &query);
             tokio::spawn(heed(watch, at, sender.clone()));
-            printers.push(Printer::new(self, *index, shown));
+            printers.push(Printer::new(job, *index, shown));
         }
         drop(sender);
         while let Some((at, heard)) = pieces.recv().await {
             let Some(printer) = printers.get_mut(at) else { continue };
             match heard {
-                Heard::Text(text) => printer.take(&text)?,
+                Heard::Text { attempt, text } => {
+                    printer.at(attempt)?;
+                    printer.take(&text)?;
+                }
                 Heard::Silent(why) => eprintln!("{}: {why}", printer.name),
                 Heard::End => printer.finish()?,
                 Heard::Failed(error) if indexes.len() == 1 => return Err(refused(error)),
@@ -170,7 +200,7 @@ fn refused(error: ClientError) -> Failure {
 
 /// What is heard of one task.
 enum Heard {
-    Text(String),
+    Text { attempt: u32, text: String },
     Silent(String),
     End,
     Failed(ClientError),
@@ -180,7 +210,7 @@ async fn heed(mut watch: Watch<OutputPiece>, at: usize, to: mpsc::Sender<(usize,
     loop {
         let heard = match watch.next().await {
             Ok(event) => match (event.kind.as_str(), event.data) {
-                ("output", Some(piece)) => Heard::Text(piece.text),
+                ("output", Some(piece)) => Heard::Text { attempt: piece.attempt, text: piece.text },
                 ("silent", _) => Heard::Silent("its machine does not answer".into()),
                 ("end", _) => Heard::End,
                 _ => continue,
@@ -210,12 +240,24 @@ struct Printer {
     style: Style,
     /// A line that is not whole yet.
     begun: String,
+    /// Whose output came last.
+    attempt: Option<u32>,
 }
 
 impl Printer {
-    fn new(args: &LogsArgs, index: u32, shown: Shown) -> Printer {
-        let name = format!("{}/{index}", args.target.0);
-        Printer { name, index, shown, style: style::for_stdout(), begun: String::new() }
+    fn new(job: &JobKey, index: u32, shown: Shown) -> Printer {
+        let (name, style) = (format!("{job}/{index}"), style::for_stdout());
+        Printer { name, index, shown, style, begun: String::new(), attempt: None }
+    }
+
+    /// Where the output of another attempt begins is said apart from it.
+    fn at(&mut self, attempt: u32) -> Result<(), Failure> {
+        let before = self.attempt.replace(attempt);
+        if before.is_some_and(|before| before != attempt) {
+            self.finish()?;
+            eprintln!("-- {}: attempt {attempt} --", self.name);
+        }
+        Ok(())
     }
 
     fn take(&mut self, text: &str) -> Result<(), Failure> {
@@ -237,19 +279,5 @@ impl Printer {
     fn named(&self, lines: &str) -> String {
         let name = self.style.one_of_many(self.index, &self.name);
         lines.lines().map(|line| format!("{name} {line}\n")).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_job_or_one_of_its_tasks() {
-        let named = |text: &str| target(text).map(|(key, index)| (key.to_string(), index));
-        assert_eq!(named("dev/hello"), Ok(("dev/hello".into(), None)));
-        assert_eq!(named("dev/hello/2"), Ok(("dev/hello".into(), Some(2))));
-        assert!(named("hello").is_err_and(|error| error.contains("USER/JOB")));
-        assert!(named("dev/hello/x").is_err_and(|error| error.contains("USER/JOB/INDEX")));
     }
 }

@@ -1,16 +1,16 @@
 //! `cell machine`: what the cell has, and taking machines out of use.
 
-use super::Success;
 use super::parse::name;
 use super::silence::Alarms;
 use super::words::word;
-use crate::args::OutputArgs;
+use super::{Success, pages};
+use crate::args::{OutputArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::output::{Output, print, print_json};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{format, table};
-use cellwright_api::client::{Change, PageAt};
+use cellwright_api::client::Change;
 use cellwright_api::types::{Changed, MachineView};
 use cellwright_cell::name::Name;
 use cellwright_sim::experiment::load::Units;
@@ -36,6 +36,9 @@ pub enum Machine {
 #[derive(Debug, Args)]
 pub struct LsArgs {
     #[command(flatten)]
+    watch: WatchArgs,
+
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -58,7 +61,7 @@ impl Machine {
         let cell = reach.cell()?;
         match self {
             Machine::Ls(args) => {
-                let machines = ask(all(&cell))?;
+                let machines = ask(pages::machines(&cell))?;
                 match args.output.output {
                     Output::Json => print_json(&machines)?,
                     Output::Table => {
@@ -83,20 +86,7 @@ impl Machine {
     }
 }
 
-async fn all(cell: &Cell) -> Result<Vec<MachineView>, Failure> {
-    let mut machines = Vec::new();
-    let mut page = PageAt { limit: Some(1000), consistent: true, after: None };
-    loop {
-        let part = cell.client.machines(&page).await?.value;
-        machines.extend(part.items);
-        match part.next {
-            Some(next) => page.after = Some(next),
-            None => return Ok(machines),
-        }
-    }
-}
-
-fn drain(cell: &Cell, machine: &Name, on: bool) -> Result<(), Failure> {
+pub fn drain(cell: &Cell, machine: &Name, on: bool) -> Result<(), Failure> {
     let change = Change::default();
     let done = ask(async { Ok(cell.client.drain_machine(machine, on, &change).await?.value) })?;
     let what = match (on, done.changed) {
@@ -108,7 +98,7 @@ fn drain(cell: &Cell, machine: &Name, on: bool) -> Result<(), Failure> {
     print(&format!("machine {machine} {what}\nnext: cell machine ls\n"))
 }
 
-fn shown(machine: &MachineView) -> String {
+pub fn shown(machine: &MachineView) -> String {
     let amount = |dimension, amount| format::amount(Units::CoresAndBytes, dimension, amount);
     let spec = &machine.spec;
     let of = |dimension, free, all| {
@@ -136,9 +126,13 @@ fn remove(cell: &Cell, machine: &Name) -> Result<(), Failure> {
     let (path, none, change) = (format!("/v1/machines/{machine}"), None::<&()>, Change::default());
     let _: Changed =
         ask(async { Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value) })?;
+    let back = match cell.open {
+        true => "start `cell dev` again".to_owned(),
+        false => format!("cell token create --agent {machine}"),
+    };
     print(&format!(
         "machine {machine} is not part of the cell any more\n\
-         next, should it come back: cell token create --agent {machine}\n"
+         next, should it come back: {back}\n"
     ))
 }
 

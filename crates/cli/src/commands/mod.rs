@@ -2,10 +2,15 @@
 
 mod agent;
 mod arrivals;
+mod audit;
 mod checkpoint;
 mod compact;
+mod completion;
 mod context;
+mod cron;
+mod describe;
 mod dev;
+mod drain;
 mod enrol;
 mod events;
 mod exec;
@@ -18,20 +23,29 @@ mod machine;
 mod master;
 mod pack;
 mod package;
+mod pages;
 mod parse;
 mod question;
 mod quota;
+mod resize;
 mod scheduler;
 mod shown;
 mod silence;
+mod status;
+mod stop;
+mod target;
+mod tell;
 mod token;
+mod top;
+mod update;
 mod user;
+mod wait;
 mod whatif;
 mod words;
 
 use crate::failure::Failure;
 use crate::reach::Reach;
-use clap::Subcommand;
+use clap::{CommandFactory, Subcommand};
 
 /// How a command that did its work ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +71,18 @@ Examples:
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Dev(dev::DevArgs),
+    Status(status::StatusArgs),
+    Describe(describe::DescribeArgs),
+    Top(top::TopArgs),
+    Wait(wait::WaitArgs),
+    Stop(stop::StopArgs),
+    Update(update::UpdateArgs),
+    Resize(resize::ResizeArgs),
+    Drain(drain::DrainArgs),
     #[command(subcommand)]
     Job(job::Job),
+    #[command(subcommand)]
+    Cron(cron::Cron),
     #[command(subcommand)]
     Machine(machine::Machine),
     Explain(explain::ExplainArgs),
@@ -81,8 +105,11 @@ pub enum Command {
     Agent(agent::Agent),
     #[command(subcommand)]
     Checkpoint(checkpoint::Checkpoint),
+    Audit(audit::AuditArgs),
     #[command(subcommand)]
     Context(context::Context),
+    Completion(completion::CompletionArgs),
+    Man(completion::ManArgs),
     /// Run the real scheduler on a recorded or made-up workload
     #[command(subcommand, after_help = SIM_EXAMPLES)]
     Sim(Sim),
@@ -106,7 +133,16 @@ impl Command {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         match self {
             Command::Dev(args) => args.run(),
+            Command::Status(args) => args.run(reach),
+            Command::Describe(args) => args.run(reach),
+            Command::Top(args) => args.run(reach),
+            Command::Wait(args) => args.run(reach),
+            Command::Stop(args) => args.run(reach),
+            Command::Update(args) => args.run(reach),
+            Command::Resize(args) => args.run(reach),
+            Command::Drain(args) => args.run(reach),
             Command::Job(verb) => verb.run(reach),
+            Command::Cron(verb) => verb.run(reach),
             Command::Machine(verb) => verb.run(reach),
             Command::Explain(args) => args.run(reach),
             Command::Events(args) => args.run(reach),
@@ -120,7 +156,10 @@ impl Command {
             Command::Scheduler(args) => args.run(reach),
             Command::Agent(verb) => verb.run(reach),
             Command::Checkpoint(verb) => verb.run(reach),
+            Command::Audit(args) => args.run(reach),
             Command::Context(verb) => verb.run(reach),
+            Command::Completion(args) => args.run(crate::Cli::command()),
+            Command::Man(args) => args.run(crate::Cli::command()),
             Command::Sim(sim) => sim.run(reach),
         }
     }

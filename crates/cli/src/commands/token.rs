@@ -1,29 +1,109 @@
 //! `cell token create`: join tokens, each for one name and one use; `cell token dismiss`: the other
 //! way round, nobody listens to a part until it joins again.
 
-use super::Success;
 use super::parse::{name, span};
+use super::{Success, pages};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
-use crate::format;
 use crate::output::{Output, print, print_json};
 use crate::reach::Reach;
 use crate::server::ask;
+use crate::{clock, format, table};
 use cellwright_api::client::Change;
-use cellwright_api::types::{AddJoinToken, Changed, Dismiss, Joiner, NewToken};
-use cellwright_cell::credential::PartKind;
+use cellwright_api::types::{AddJoinToken, Changed, Dismiss, Joiner, NewToken, TokenView};
+use cellwright_cell::credential::{PartKind, TokenKind};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
 use clap::{ArgGroup, Args, Subcommand};
 use hyper::Method;
 
-/// Tokens: create, dismiss
+/// Tokens: create, ls, revoke, dismiss
 #[derive(Debug, Subcommand)]
 pub enum Token {
     /// Make a join token for a machine, a replica of the master or a scheduler
     Create(CreateArgs),
+    /// List the tokens, without their secrets
+    Ls(LsArgs),
+    /// Make a token worthless from the next request on
+    Revoke(RevokeArgs),
     /// Stop listening to an agent, a replica or a scheduler until it joins again
     Dismiss(DismissArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct LsArgs {
+    /// Only those of this user
+    #[arg(long, value_name = "USER", value_parser = name)]
+    user: Option<Name>,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct RevokeArgs {
+    /// As `cell token ls` prints it: what stands before the dot in the token
+    #[arg(value_name = "ID", value_parser = name)]
+    id: Name,
+}
+
+impl LsArgs {
+    fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        let cell = reach.cell()?;
+        let mut tokens: Vec<TokenView> =
+            ask(pages::all(async |page| Ok(cell.client.tokens(page).await?.value)))?;
+        if let Some(wanted) = &self.user {
+            tokens.retain(
+                |token| matches!(&token.kind, TokenKind::UserToken { user } if user == wanted),
+            );
+        }
+        match self.output.output {
+            Output::Json => print_json(&tokens)?,
+            Output::Table => print(&list(&tokens))?,
+        }
+        Ok(Success::Done)
+    }
+}
+
+impl RevokeArgs {
+    fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        let cell = reach.cell()?;
+        let path = format!("/v1/tokens/{}", self.id);
+        let (none, change) = (None::<&()>, Change::default());
+        let _: Changed = ask(async {
+            Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value)
+        })?;
+        print(&format!("token {} is worthless from now on\n", self.id))?;
+        Ok(Success::Done)
+    }
+}
+
+fn list(tokens: &[TokenView]) -> String {
+    if tokens.is_empty() {
+        return "no tokens\n".into();
+    }
+    let now = clock::now();
+    let rows: Vec<Vec<String>> = tokens
+        .iter()
+        .map(|token| {
+            let whose = match &token.kind {
+                TokenKind::UserToken { user } => format!("user {user}"),
+                TokenKind::JoinAgent { machine } => format!("join of agent {machine}"),
+                TokenKind::JoinReplica { name } => format!("join of replica {name}"),
+                TokenKind::JoinScheduler { name } => format!("join of scheduler {name}"),
+                TokenKind::Dismissed { part, name } => format!("{part} {name} was sent away"),
+            };
+            let good = match (token.used, token.expires > now) {
+                (true, _) => "used".into(),
+                (false, true) => {
+                    format!("for {}", format::span(Span(token.expires.0 - now.0)))
+                }
+                (false, false) => "expired".into(),
+            };
+            vec![token.id.to_string(), format::since(token.created, now), good, whose]
+        })
+        .collect();
+    table::render_told(&["token", "age", "good", "whose"], &rows)
 }
 
 #[derive(Debug, Args)]
@@ -104,6 +184,8 @@ impl Token {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let args = match self {
             Token::Create(args) => args,
+            Token::Ls(args) => return args.run(reach),
+            Token::Revoke(args) => return args.run(reach),
             Token::Dismiss(args) => return args.run(reach),
         };
         let (joiner, next, name) = match (args.agent, args.replica, args.scheduler) {

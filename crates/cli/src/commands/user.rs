@@ -1,16 +1,16 @@
 //! `cell user`: who may submit work, and the context they do it with.
 
-use super::Success;
 use super::context::masters;
 use super::parse::{name, span};
 use super::words::word;
+use super::{Success, pages};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::output::{Output, print, print_json};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::table;
-use cellwright_api::client::{Change, PageAt};
+use cellwright_api::client::Change;
 use cellwright_api::context::{Context, Contexts};
 use cellwright_api::secret::Secret;
 use cellwright_api::types::{AddUser, AddUserToken, Changed, NewToken, SetCapabilities, UserView};
@@ -21,13 +21,47 @@ use clap::{Args, Subcommand};
 use hyper::Method;
 use std::collections::BTreeSet;
 
-/// Users: add, ls
+/// Users: add, ls, show, grant, revoke, rm
 #[derive(Debug, Subcommand)]
 pub enum User {
     /// Add a user and print a context for them, token included: hand it over privately
     Add(AddArgs),
     /// List the users with their capabilities and quota
     Ls(LsArgs),
+    /// One user with their quota and what is charged
+    Show(ShowArgs),
+    /// Let a user do more: capabilities as in `cell user add --help`
+    Grant(CapabilityArgs),
+    /// Take capabilities away from a user
+    Revoke(CapabilityArgs),
+    /// Take a user out: their tokens are worthless at once, their dead jobs are forgotten
+    Rm(OneArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    one: OneArgs,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct OneArgs {
+    #[arg(value_name = "USER", value_parser = name)]
+    user: Name,
+}
+
+#[derive(Debug, Args)]
+pub struct CapabilityArgs {
+    #[arg(value_name = "USER", value_parser = name)]
+    user: Name,
+
+    /// administrate_jobs, manage_machines, manage_users, disable_reclamation,
+    /// use_monitoring_band, read_output or enter_tasks
+    #[arg(value_name = "CAPABILITY", value_parser = capability, required = true)]
+    capabilities: Vec<Capability>,
 }
 
 #[derive(Debug, Args)]
@@ -64,15 +98,73 @@ impl User {
                 print(&text)?;
             }
             User::Ls(args) => {
-                let users = ask(all(&cell))?;
+                let all = pages::all(async |page| Ok(cell.client.users(page).await?.value));
+                let users: Vec<UserView> = ask(all)?;
                 match args.output.output {
                     Output::Json => print_json(&users)?,
                     Output::Table => print(&list(&users))?,
                 }
             }
+            User::Show(args) => {
+                let name = &args.one.user;
+                let user = ask(async { Ok(cell.client.user(name).await?.value.item) })?;
+                match args.output.output {
+                    Output::Json => print_json(&user)?,
+                    Output::Table => print(&super::status::shown_user(&user))?,
+                }
+            }
+            User::Grant(args) => args.change(&cell, true)?,
+            User::Revoke(args) => args.change(&cell, false)?,
+            User::Rm(args) => remove(&cell, &args.user)?,
         }
         Ok(Success::Done)
     }
+}
+
+impl CapabilityArgs {
+    fn change(&self, cell: &Cell, grant: bool) -> Result<(), Failure> {
+        let now = ask(async {
+            let user = cell.client.user(&self.user).await?.value.item;
+            let mut capabilities = user.capabilities;
+            for capability in &self.capabilities {
+                match grant {
+                    true => capabilities.insert(*capability),
+                    false => capabilities.remove(capability),
+                };
+            }
+            let body = SetCapabilities { capabilities };
+            let path = format!("/v1/users/{}/capabilities", self.user);
+            // Between reading and writing somebody else may have changed them.
+            let change = Change { expect: Some(user.version), ..Change::default() };
+            let _: Changed =
+                cell.client.change(Method::PUT, &path, Some(&body), &change).await?.value;
+            Ok(body.capabilities)
+        })?;
+        let list: Vec<String> = now.iter().map(word).collect();
+        let list = if list.is_empty() { "none".into() } else { list.join(", ") };
+        print(&table::wrapped(&format!("user {} has now: ", self.user), "  ", &list))
+    }
+}
+
+fn remove(cell: &Cell, user: &Name) -> Result<(), Failure> {
+    let (path, none, change) = (format!("/v1/users/{user}"), None::<&()>, Change::default());
+    let removed: Result<Changed, Failure> =
+        ask(async { Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value) });
+    removed.map_err(|failure| match failure {
+        Failure::Work { message, .. } if message.contains("live job") => {
+            let next =
+                format!("stop them: cell job status --user {user}, cell stop JOB; then again");
+            Failure::Work { message, next }
+        }
+        Failure::Work { message, .. } if message.contains("periodic") => {
+            let next = "take them away first: cell cron ls, cell cron rm USER/CRON".into();
+            Failure::Work { message, next }
+        }
+        other => other,
+    })?;
+    print(&format!(
+        "user {user} is not part of the cell any more; their tokens are worthless from now on\n"
+    ))
 }
 
 impl AddArgs {
@@ -80,8 +172,15 @@ impl AddArgs {
         let body = AddUser { name: self.user.clone() };
         let change = Change::default();
         let client = &cell.client;
-        let _: Changed =
+        let added: Changed =
             client.change(Method::POST, "/v1/users", Some(&body), &change).await?.value;
+        if !added.changed {
+            eprintln!(
+                "note: user {} was there already; this is one more token, the others stay good \
+                 (cell token ls, cell token revoke)",
+                self.user
+            );
+        }
         if !self.capabilities.is_empty() {
             let capabilities: BTreeSet<Capability> = self.capabilities.iter().copied().collect();
             let body = SetCapabilities { capabilities };
@@ -130,19 +229,6 @@ fn context_text(
          # The token is good until {}.\n{text}",
         crate::format::utc(made.expires)
     ))
-}
-
-async fn all(cell: &Cell) -> Result<Vec<UserView>, Failure> {
-    let mut users = Vec::new();
-    let mut page = PageAt { limit: Some(1000), consistent: true, after: None };
-    loop {
-        let part = cell.client.users(&page).await?.value;
-        users.extend(part.items);
-        match part.next {
-            Some(next) => page.after = Some(next),
-            None => return Ok(users),
-        }
-    }
 }
 
 fn list(users: &[UserView]) -> String {

@@ -6,16 +6,19 @@ use crate::handle::Caller;
 use crate::membership;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{
-    AddMaster, Changed, ClusterStatus, Dismiss, MasterStatus, MemberView, NodeStatus, TaskCounts,
+    AddMaster, Changed, ClusterStatus, Dismiss, DriverView, MasterStatus, MemberView, NodeStatus,
+    TaskCounts,
 };
 use cellwright_cell::command::{Command, Done};
+use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::load::MachineLoad;
 use cellwright_cell::machine::MachineStatus;
-use cellwright_cell::name::Name;
+use cellwright_cell::name::{Name, Token};
 use cellwright_cell::resource::Resources;
 use cellwright_cell::state::{DISMISSALS, LEVEL, State};
 use cellwright_store::{Peer, Role};
+use std::collections::BTreeMap;
 
 impl Api {
     pub(super) async fn cluster_status(&self, call: Call) -> Answered {
@@ -150,6 +153,7 @@ pub(super) fn sums(state: &State) -> ClusterStatus {
         jobs: state.jobs().len() as u32,
         tasks: TaskCounts::default(),
         users: state.users().len() as u32,
+        drivers: Vec::new(),
         now: state.now(),
         index: 0,
         consistent: false,
@@ -173,12 +177,40 @@ pub(super) fn sums(state: &State) -> ClusterStatus {
             named: view::named(row, load),
         });
     }
+    status.drivers = drivers(state);
     for (id, _) in state.jobs().iter() {
         if let Some(load) = state.job_load(id) {
             add(&mut status.tasks, &view::counts(load));
         }
     }
     status
+}
+
+/// Kinds of machines by how they run tasks that are told, the commonest first.
+const MOST_DRIVERS: usize = 8;
+
+fn drivers(state: &State) -> Vec<DriverView> {
+    type Told<'a> = (Option<&'a str>, Option<&'a str>);
+    let (driver, off) = (Token::new("driver").ok(), Token::new("containers-off").ok());
+    let mut kinds: BTreeMap<Told<'_>, u32> = BTreeMap::new();
+    for (_, row) in state.machines().iter() {
+        let text = |name: &Option<Token>| match row.spec.attributes.get(name.as_ref()?) {
+            Some(AttributeValue::Text(text)) => Some(text.as_str()),
+            _ => None,
+        };
+        *kinds.entry((text(&driver), text(&off))).or_default() += 1;
+    }
+    let mut found: Vec<DriverView> = kinds
+        .into_iter()
+        .map(|((driver, off), machines)| DriverView {
+            driver: driver.map(str::to_owned),
+            off: off.map(str::to_owned),
+            machines,
+        })
+        .collect();
+    found.sort_by_key(|kind| std::cmp::Reverse(kind.machines));
+    found.truncate(MOST_DRIVERS);
+    found
 }
 
 fn add(sum: &mut TaskCounts, more: &TaskCounts) {

@@ -11,7 +11,7 @@ use cellwright_cell::label;
 use cellwright_cell::name::JobKey;
 use cellwright_cell::reason::Refusal;
 use cellwright_cell::spec::JobSpec;
-use cellwright_cell::state::State;
+use cellwright_cell::state::{LAST_ENDS, State};
 use cellwright_cell::task::TaskState;
 
 fn job_state(state: JobState) -> &'static str {
@@ -59,13 +59,14 @@ impl Api {
         let wanted = call.query("state").map(str::to_owned);
         let (view, consistent) = call.view(self).await?;
         let state = &view.state;
-        let rows = state.jobs().iter().filter(|(_, row)| {
+        let rows = state.jobs().iter().filter(|(id, row)| {
             let named = |name: &str| {
                 state.users().get(row.user).is_some_and(|owner| owner.name.as_str() == name)
             };
             let standing = job_state(row.state);
             let stands = |want: &str| match want {
                 "live" => standing != "dead",
+                "waiting" => state.job_load(*id).is_some_and(|load| load.pending > 0),
                 want => standing == want,
             };
             user.as_deref().is_none_or(named)
@@ -112,6 +113,17 @@ impl Api {
     pub(super) async fn stop_job(&self, call: Call) -> Answered {
         let (job, expect) = (call.job()?, call.expect()?);
         self.change(&call, Command::StopJob { job, expect }).await
+    }
+
+    pub(super) async fn stop_task(&self, call: Call) -> Answered {
+        let (job, expect) = (call.job()?, call.expect()?);
+        let index = u32::try_from(call.number("index")?).unwrap_or(u32::MAX);
+        // Before every replica knows the command, none of them may find it in the log.
+        if self.handle.replicated().with(|view| view.state.level()) < LAST_ENDS {
+            let message = "some replica is of a build that cannot stop a single task";
+            return Err(ApiError::new(Code::WrongState, message).hint("upgrade every replica"));
+        }
+        self.change(&call, Command::StopTask { job, index, expect }).await
     }
 
     pub(super) async fn undo_update(&self, call: Call) -> Answered {

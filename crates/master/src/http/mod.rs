@@ -18,6 +18,7 @@ mod cluster;
 mod exec;
 mod explain;
 pub mod files;
+mod find;
 mod holders;
 mod jobs;
 mod limits;
@@ -207,6 +208,7 @@ impl Api {
             O::GetJob => self.get_job(call).await,
             O::UpdateJob => self.update_job(call).await,
             O::StopJob => self.stop_job(call).await,
+            O::StopTask => self.stop_task(call).await,
             O::ResizeJob => self.resize_job(call).await,
             O::UndoUpdate => self.undo_update(call).await,
             O::CloseUpdate => self.close_update(call).await,
@@ -248,6 +250,7 @@ impl Api {
             O::SetResource => self.set_resource(call).await,
             O::DeleteResource => self.delete_resource(call).await,
             O::ClusterStatus => self.cluster_status(call).await,
+            O::Find => self.find(call).await,
             O::Batch => self.batch(call).await,
             O::ListEvents => self.list_events(call).await,
             O::WatchEvents => self.watch_events(call).await,

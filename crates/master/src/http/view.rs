@@ -1,8 +1,8 @@
 //! Rows as readers see them: names for numbers, sums where readers would add.
 
 use cellwright_api::types::{
-    BlobView, CrashView, CronView, JobView, MachineView, NamedView, QuotaView, ResourceOnMachine,
-    ResourceView, TaskCounts, TaskView, TokenView, UserView,
+    BlobView, CrashView, CronView, EndView, JobView, MachineView, NamedView, QuotaView,
+    ResourceOnMachine, ResourceView, TaskCounts, TaskView, TokenView, UserView,
 };
 use cellwright_cell::blob::Blob;
 use cellwright_cell::command::Actor;
@@ -17,9 +17,11 @@ use cellwright_cell::name::Name;
 use cellwright_cell::named::{NamedAmount, UNBOUNDED};
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::User;
+use cellwright_cell::reason::Reason;
+use cellwright_cell::render;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::state::State;
-use cellwright_cell::task::Task;
+use cellwright_cell::task::{LastEnd, Task};
 use cellwright_cell::time::Time;
 
 pub(super) fn counts(load: &JobLoad) -> TaskCounts {
@@ -88,7 +90,24 @@ pub(super) fn task(state: &State, id: TaskId) -> Option<TaskView> {
         not_before: row.not_before,
         changed_at: row.changed_at,
         crashed_on: row.crashed_on.iter().map(crash).collect(),
+        last_end: row.last_end.as_ref().map(|end| last_end(state, end)),
     })
+}
+
+fn last_end(state: &State, end: &LastEnd) -> EndView {
+    EndView {
+        attempt: end.attempt,
+        at: end.at,
+        machine: render::machine_name(state, end.machine),
+        code: end.why.code().into(),
+        text: match &end.why {
+            Reason::Requested => "stopped by request".into(),
+            // Its machine is fine, and yet it is gone.
+            Reason::AgentReport => "lost by the machine's agent".into(),
+            why => render::reason(state, why),
+        },
+        why: end.why.clone(),
+    }
 }
 
 /// What is left for new work; nothing where none is taken.

@@ -70,6 +70,7 @@ fn jobs() -> Vec<Step> {
         step("GET /v1/names/root/jfoo", NONE),
         step("GET /v1/watch/names/root/jfoo", NONE),
         step("GET /v1/prometheus", NONE),
+        step("DELETE /v1/jobs/root/jfoo/tasks/2", NONE),
         step("POST /v1/jobs/root/jfoo/resize", json!({ "count": 2 })),
         step(&of("PUT"), other("jfoo")),
         step("POST /v1/jobs/root/jfoo/undo", NONE),
@@ -97,6 +98,7 @@ fn machines() -> Vec<Step> {
         step("GET /v1/resources", NONE),
         step("DELETE /v1/resources/app/slot", NONE),
         step("GET /v1/cluster_status", NONE),
+        step("GET /v1/find?name=m1", NONE),
     ]
 }
 
@@ -167,7 +169,7 @@ fn is_error(got: &Got, step: &Step, status: u16, code: &str) {
 fn refused_to_the_weak(route: &Route) -> Option<&'static str> {
     use Operation as O;
     match route.operation {
-        O::SubmitJob | O::UpdateJob | O::StopJob | O::ResizeJob => Some("not-owner"),
+        O::SubmitJob | O::UpdateJob | O::StopJob | O::ResizeJob | O::StopTask => Some("not-owner"),
         O::UndoUpdate | O::CloseUpdate | O::SetCron | O::RemoveCron => Some("not-owner"),
         O::SetResource | O::DeleteResource => Some("foreign-namespace"),
         _ if needed(route).is_some() => Some("not-allowed"),

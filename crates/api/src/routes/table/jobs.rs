@@ -30,6 +30,16 @@ pub(super) const ROUTES: &[Route] = &[
         change(O::StopJob, Method::Delete, JOB, "jobs", "Stop the job and all its tasks."),
         OWNED,
     )),
+    versioned(fails(
+        change(
+            O::StopTask,
+            Method::Delete,
+            TASK,
+            "tasks",
+            "Stop one task for good; its job goes on without it.",
+        ),
+        STOPPED,
+    )),
     versioned(takes(
         fails(
             change(

@@ -127,6 +127,16 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         &[SUMMARY],
     ),
+    with(
+        read(
+            O::Find,
+            "/v1/find",
+            "cluster",
+            "What a name can mean: what is called so, or else what begins so; 50 at most.",
+            json!(Page<FoundView>),
+        ),
+        &[FIND_NAME],
+    ),
     takes(
         answers(
             change(

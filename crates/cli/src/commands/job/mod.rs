@@ -2,7 +2,6 @@
 
 mod run;
 mod status;
-mod stop;
 
 use super::Success;
 use crate::failure::Failure;
@@ -25,7 +24,7 @@ pub enum Job {
     /// List jobs, or show one with its tasks
     Status(status::StatusArgs),
     /// Stop a job: its tasks get notice and are gone for good
-    Stop(stop::StopArgs),
+    Stop(super::stop::StopArgs),
 }
 
 impl Job {

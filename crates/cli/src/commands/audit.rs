@@ -1,0 +1,72 @@
+//! `cell audit`: who asked for what, and what became of it.
+
+use super::Success;
+use crate::args::OutputArgs;
+use crate::failure::Failure;
+use crate::format;
+use crate::output::{Output, print, print_item};
+use crate::reach::{Cell, Reach};
+use crate::server::ask;
+use cellwright_api::client::PageAt;
+use cellwright_api::types::AuditView;
+use clap::Args;
+
+const AFTER_HELP: &str = "\
+Users with the capability manage_users may read it. Each replica keeps what it was asked itself, and
+the one that answers says what it has; `cell --context` and --master choose which.";
+
+/// Who asked for what, and what became of it, oldest first
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct AuditArgs {
+    /// Only what this caller asked for
+    #[arg(long, value_name = "NAME")]
+    caller: Option<String>,
+
+    /// Only about this object, or what begins so
+    #[arg(long, value_name = "OBJECT")]
+    object: Option<String>,
+
+    /// Only what came after this cursor, as printed with -o json
+    #[arg(long, value_name = "CURSOR")]
+    after: Option<String>,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl AuditArgs {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        let cell = reach.cell()?;
+        ask(self.show(&cell))?;
+        Ok(Success::Done)
+    }
+
+    async fn show(&self, cell: &Cell) -> Result<(), Failure> {
+        let mut page = PageAt { limit: Some(1000), after: self.after.clone(), consistent: false };
+        loop {
+            let part = cell.client.audit(&page).await?.value;
+            for line in part.items.iter().filter(|line| self.wants(line)) {
+                match self.output.output {
+                    Output::Json => print_item(line)?,
+                    Output::Table => print(&told(line))?,
+                }
+            }
+            match part.next {
+                Some(next) => page.after = Some(next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn wants(&self, line: &AuditView) -> bool {
+        self.caller.as_ref().is_none_or(|caller| line.caller == *caller)
+            && self.object.as_ref().is_none_or(|object| line.object.starts_with(object.as_str()))
+    }
+}
+
+fn told(line: &AuditView) -> String {
+    let AuditView { at, caller, command, object, verdict, .. } = line;
+    let command = command.replace('_', " ");
+    format!("{}  {caller}: {command} {object}: {verdict}\n", format::utc(*at))
+}

@@ -1,0 +1,90 @@
+//! `cell resize`: more or fewer tasks, or other limits for each, without the file at hand.
+
+use super::Success;
+use super::parse::{cores, size};
+use super::target::{Typed, typed};
+use crate::failure::Failure;
+use crate::output::print;
+use crate::reach::{Cell, Reach};
+use crate::server::ask;
+use cellwright_api::client::Change;
+use cellwright_cell::name::JobKey;
+use clap::{ArgGroup, Args};
+
+const EXAMPLES: &str = "\
+Examples:
+  cell resize dev/hello --tasks 5
+  cell resize dev/hello --cpu 0.5 --ram 256MiB
+
+Another number of tasks takes effect at once. Other limits are a rolling update: cell update JOB.";
+
+/// Change how many tasks a job has, or how much each may use
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+#[command(group = ArgGroup::new("size").required(true).multiple(true)
+    .args(["tasks", "cpu", "ram", "disk"]))]
+pub struct ResizeArgs {
+    #[arg(value_name = "JOB", value_parser = typed)]
+    job: Typed,
+
+    /// Tasks the job shall have
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=200_000))]
+    tasks: Option<u32>,
+
+    /// Cores of each task
+    #[arg(long, value_name = "CORES", value_parser = cores)]
+    cpu: Option<u64>,
+
+    /// Memory of each task
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    ram: Option<u64>,
+
+    /// Disk of each task
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    disk: Option<u64>,
+}
+
+impl ResizeArgs {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        let cell = reach.cell()?;
+        ask(async {
+            let key = self.job.resolve(&cell).await?.job;
+            match (self.tasks, self.cpu.or(self.ram).or(self.disk)) {
+                (Some(count), None) => more_tasks(&cell, &key, count).await?,
+                _ => self.other_limits(&cell, &key).await?,
+            }
+            Ok(Success::Done)
+        })
+    }
+
+    async fn other_limits(&self, cell: &Cell, key: &JobKey) -> Result<(), Failure> {
+        let job = cell.client.job(key).await?.value.item;
+        let mut spec = job.spec;
+        // What is read has no secrets in it, so writing it back would lose them.
+        if !spec.task.secrets.is_empty() {
+            return Err(Failure::Work {
+                message: format!("job {key} has secrets, which are never shown"),
+                next: "change the limits in its file: cell run FILE".into(),
+            });
+        }
+        let limits = &mut spec.task.limits;
+        limits.cpu = self.cpu.unwrap_or(limits.cpu);
+        limits.ram = self.ram.unwrap_or(limits.ram);
+        limits.disk = self.disk.unwrap_or(limits.disk);
+        spec.count = self.tasks.unwrap_or(spec.count);
+        let change = Change { expect: Some(job.version), ..Change::default() };
+        let done = cell.client.update_job(&key.user, &spec, &change).await?.value;
+        let what = match done.changed {
+            true => format!("rolls to version {}", done.version.unwrap_or(job.version)),
+            false => "was like this already".into(),
+        };
+        print(&format!("job {key} {what}\nnext: cell update {key} status\n"))
+    }
+}
+
+async fn more_tasks(cell: &Cell, key: &JobKey, count: u32) -> Result<(), Failure> {
+    let done = cell.client.resize_job(key, count, &Change::default()).await?.value;
+    let tasks = crate::format::counted(u64::from(count), "task");
+    let what = if done.changed { "has now" } else { "had already" };
+    print(&format!("job {key} {what} {tasks}\nnext: cell status {key}\n"))
+}

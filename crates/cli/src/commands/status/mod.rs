@@ -1,0 +1,151 @@
+//! `cell status [ANYTHING]`: how the cell stands, or whatever is called so, or begins so. People
+//! remember names, not which kind of thing they belong to.
+
+mod cell;
+mod job;
+mod other;
+
+use super::target::{self, ambiguous};
+use super::{Success, parse};
+use crate::args::{OutputArgs, WatchArgs};
+use crate::failure::Failure;
+use crate::output::{Output, print, print_json};
+use crate::reach::{Cell, Reach};
+use crate::server::ask;
+use cellwright_api::types::{CronView, FoundKind, FoundView, MachineView, UserView};
+use clap::Args;
+pub use job::{JobStatus, amounts, list, read as read_job, shown as shown_job};
+pub use other::user as shown_user;
+use serde::Serialize;
+
+const EXAMPLES: &str = "\
+Examples:
+  cell status
+  cell status hello
+  cell status dev/hello/0
+  cell status 'dev/hello/[0-2]'
+  cell status local
+  cell status dev/hello --watch";
+
+/// How the cell stands, or one thing in it: a job, task, machine, user or cron
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct StatusArgs {
+    /// A name, or how it begins [default: the cell]
+    #[arg(value_name = "ANYTHING")]
+    what: Option<String>,
+
+    #[command(flatten)]
+    watch: WatchArgs,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// One thing, whatever it is.
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Thing {
+    Job(JobStatus),
+    AllocSet(JobStatus),
+    /// One task, or some, of a job.
+    Task(JobStatus),
+    Machine {
+        machine: MachineView,
+    },
+    User {
+        user: UserView,
+    },
+    Cron {
+        cron: CronView,
+    },
+}
+
+impl StatusArgs {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        let cell = reach.cell()?;
+        let Some(text) = &self.what else {
+            let standing = ask(cell::read(&cell))?;
+            match self.output.output {
+                Output::Json => print_json(&standing)?,
+                Output::Table => print(&cell::shown(&standing))?,
+            }
+            return Ok(Success::Done);
+        };
+        let thing = ask(find(&cell, text))?;
+        match self.output.output {
+            Output::Json => print_json(&thing)?,
+            Output::Table => print(&thing.shown())?,
+        }
+        Ok(Success::Done)
+    }
+}
+
+impl Thing {
+    fn shown(&self) -> String {
+        let now = crate::clock::now();
+        match self {
+            Thing::Job(job) | Thing::AllocSet(job) | Thing::Task(job) => job::shown(job, now),
+            Thing::Machine { machine } => super::machine::shown(machine),
+            Thing::User { user } => other::user(user),
+            Thing::Cron { cron } => other::cron(cron, now),
+        }
+    }
+}
+
+/// The one thing that is meant.
+pub async fn find(cell: &Cell, text: &str) -> Result<Thing, Failure> {
+    // A range is of tasks; no name has brackets.
+    if text.contains('[') {
+        let typed = target::typed(text).map_err(|message| Failure::Usage {
+            message: format!("{text:?}: {message}"),
+            next: "cell status".into(),
+        })?;
+        let target = typed.resolve(cell).await?;
+        return Ok(Thing::Task(job::read(cell, &target.job, target.tasks.as_deref()).await?));
+    }
+    let found = cell.client.find(text).await?.value.items;
+    match &found[..] {
+        [one] => read(cell, one).await,
+        [] => Err(Failure::Work {
+            message: format!("nothing is called {text:?} or begins so"),
+            next: "see what there is: cell status, cell job status, cell machine ls".into(),
+        }),
+        several => Err(ambiguous(text, several)),
+    }
+}
+
+async fn read(cell: &Cell, found: &FoundView) -> Result<Thing, Failure> {
+    let odd = |message: String| Failure::Work {
+        message,
+        next: "compare `cell --version` with the version in `cell master status`".into(),
+    };
+    let client = &cell.client;
+    Ok(match found.kind {
+        FoundKind::Job | FoundKind::AllocSet => {
+            let key = parse::job(&found.name).map_err(odd)?;
+            let status = job::read(cell, &key, None).await?;
+            match found.kind {
+                FoundKind::Job => Thing::Job(status),
+                _ => Thing::AllocSet(status),
+            }
+        }
+        FoundKind::Task => {
+            let typed = target::typed(&found.name).map_err(odd)?;
+            let target = typed.resolve(cell).await?;
+            Thing::Task(job::read(cell, &target.job, target.tasks.as_deref()).await?)
+        }
+        FoundKind::Machine => {
+            let name = parse::name(&found.name).map_err(odd)?;
+            Thing::Machine { machine: client.machine(&name).await?.value.item }
+        }
+        FoundKind::User => {
+            let name = parse::name(&found.name).map_err(odd)?;
+            Thing::User { user: client.user(&name).await?.value.item }
+        }
+        FoundKind::Cron => {
+            let key = parse::job(&found.name).map_err(odd)?;
+            Thing::Cron { cron: client.cron(&key).await?.value.item }
+        }
+    })
+}

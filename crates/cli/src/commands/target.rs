@@ -1,0 +1,124 @@
+//! What a person means by a job or some of its tasks: `ann/web`, `web`, `web/3`, `ann/web/[2-5]`.
+//! A name without its owner is looked up; what could mean several things is refused with the list.
+
+use crate::failure::Failure;
+use crate::reach::Cell;
+use cellwright_api::types::{FoundKind, FoundView};
+use cellwright_cell::name::JobKey;
+
+/// Tasks that may be named by one range.
+const MOST: usize = 10_000;
+
+/// As typed, before anybody was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Typed {
+    /// `ann/web`, or `web` whoever owns it.
+    job: String,
+    tasks: Option<Vec<u32>>,
+}
+
+/// A job, and which of its tasks; absent: all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub job: JobKey,
+    pub tasks: Option<Vec<u32>>,
+}
+
+const ALLOWED: &str = "allowed: JOB, USER/JOB, USER/JOB/INDEX or USER/JOB/[2-5], as dev/hello/0";
+
+/// For arguments.
+pub fn typed(text: &str) -> Result<Typed, String> {
+    let whole = |text: &str| Typed { job: text.to_owned(), tasks: None };
+    let Some((job, last)) = text.rsplit_once('/') else {
+        return if text.is_empty() { Err(ALLOWED.into()) } else { Ok(whole(text)) };
+    };
+    if job.is_empty() || last.is_empty() || job.matches('/').count() > 1 {
+        return Err(ALLOWED.into());
+    }
+    if let Some(range) = last.strip_prefix('[') {
+        let range = range.strip_suffix(']').ok_or(ALLOWED)?;
+        return Ok(Typed { job: job.to_owned(), tasks: Some(indexes(range)?) });
+    }
+    match last.parse::<u32>() {
+        Ok(index) => Ok(Typed { job: job.to_owned(), tasks: Some(vec![index]) }),
+        Err(_) if job.contains('/') => Err(ALLOWED.into()),
+        Err(_) => Ok(whole(text)),
+    }
+}
+
+/// `2-5,8`.
+fn indexes(text: &str) -> Result<Vec<u32>, String> {
+    let mut all = Vec::new();
+    let number = |text: &str| text.trim().parse::<u32>().map_err(|_| ALLOWED.to_owned());
+    for part in text.split(',') {
+        let (first, last) = match part.split_once('-') {
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(part)?, number(part)?),
+        };
+        if first > last || (last - first) as usize >= MOST.saturating_sub(all.len()) {
+            return Err(format!("{part:?} is no range; {ALLOWED}, of at most {MOST} tasks"));
+        }
+        all.extend(first..=last);
+    }
+    Ok(all)
+}
+
+impl Typed {
+    /// Asks the cell only when the owner is left out.
+    pub async fn resolve(&self, cell: &Cell) -> Result<Target, Failure> {
+        let tasks = self.tasks.clone();
+        if self.job.contains('/') {
+            let job = super::parse::job(&self.job).map_err(|message| Failure::Usage {
+                message: format!("{:?}: {message}", self.job),
+                next: "list the jobs: cell status".into(),
+            })?;
+            return Ok(Target { job, tasks });
+        }
+        let found = cell.client.find(&self.job).await?.value.items;
+        let is_job = |kind| matches!(kind, FoundKind::Job | FoundKind::AllocSet);
+        let jobs: Vec<FoundView> = found.into_iter().filter(|found| is_job(found.kind)).collect();
+        match &jobs[..] {
+            [one] => {
+                let job = super::parse::job(&one.name).map_err(|message| Failure::Work {
+                    message,
+                    next: "compare `cell --version` with the master's".into(),
+                })?;
+                Ok(Target { job, tasks })
+            }
+            [] => Err(Failure::Work {
+                message: format!("no job is called {:?} or begins so", self.job),
+                next: "list the jobs: cell job status".into(),
+            }),
+            several => Err(ambiguous(&self.job, several)),
+        }
+    }
+}
+
+/// Several things are meant by one name.
+pub fn ambiguous(text: &str, found: &[FoundView]) -> Failure {
+    let named =
+        |found: &FoundView| format!("\n  {:<9} {}", super::words::word(&found.kind), found.name);
+    let list: String = found.iter().map(named).collect();
+    Failure::Work {
+        message: format!("{text:?} can mean {} things:{list}", found.len()),
+        next: "the same command with one of these names".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_tasks_and_ranges_are_read() {
+        let read = |text: &str| typed(text).map(|typed| (typed.job, typed.tasks));
+        assert_eq!(read("web"), Ok(("web".into(), None)));
+        assert_eq!(read("ann/web"), Ok(("ann/web".into(), None)));
+        assert_eq!(read("web/3"), Ok(("web".into(), Some(vec![3]))));
+        assert_eq!(read("ann/web/3"), Ok(("ann/web".into(), Some(vec![3]))));
+        assert_eq!(read("ann/web/[1,3-5]"), Ok(("ann/web".into(), Some(vec![1, 3, 4, 5]))));
+        for wrong in ["", "/", "a/b/c", "a/b/c/1", "a/b/[5-2]", "a/b/[0-4000000000]", "a/b/[1"] {
+            assert!(read(wrong).is_err_and(|error| error.contains("allowed: ")), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A task and a job in the words people use: what it does, and if it does not run, why not and when
+//! it is tried again.
+
+use crate::format;
+use cellwright_api::types::{EndView, JobView, TaskCounts, TaskView};
+use cellwright_cell::job::{JobOutcome, JobState};
+use cellwright_cell::reason::Reason;
+use cellwright_cell::task::{ExitClass, Fate, StopCause, TaskState};
+use cellwright_cell::time::Time;
+
+/// How an attempt ended.
+pub fn exit(class: ExitClass) -> String {
+    match class {
+        ExitClass::Code(code) => format!("exit code {code}"),
+        ExitClass::Signal(signal) => format!("killed by signal {signal}"),
+        ExitClass::OutOfMemory => "out of memory at its own limit".into(),
+        ExitClass::OutOfMemoryBystander => "out of memory through others".into(),
+        ExitClass::OverDiskLimit => "over its disk limit".into(),
+        ExitClass::CouldNotStart => "could not start".into(),
+        ExitClass::TimedOut => "ran longer than max_run".into(),
+        ExitClass::Unhealthy => "failed its health check".into(),
+    }
+}
+
+/// Whether it waits only because it failed, or was not fit to be started.
+pub fn is_failing(task: &TaskView) -> bool {
+    task.failures_in_row > 0 && !task.state.is_dead()
+}
+
+/// One word, or two.
+pub fn state(task: &TaskView) -> String {
+    let word = match task.state {
+        TaskState::Pending if is_failing(task) => "failing",
+        TaskState::Deferred => "deferred",
+        TaskState::Pending => "pending",
+        TaskState::Assigned => "starting",
+        TaskState::Running if !task.healthy => "unhealthy",
+        TaskState::Running => "running",
+        TaskState::Stopping(_) => "stopping",
+        TaskState::Dead(Fate::Finished) => "finished",
+        TaskState::Dead(Fate::Failed(_)) => "failed",
+        TaskState::Dead(Fate::Killed) => "stopped",
+        TaskState::Dead(Fate::DependencyFailed) => "never ran",
+    };
+    word.into()
+}
+
+/// What there is to say beyond the word; empty for a task that does its work.
+pub fn note(task: &TaskView, now: Time) -> String {
+    match task.state {
+        TaskState::Dead(Fate::Failed(class)) => exit(class),
+        TaskState::Dead(Fate::DependencyFailed) => "the job it needed failed".into(),
+        TaskState::Stopping(StopCause::Killed) => "by request".into(),
+        TaskState::Stopping(cause) => super::words::word(&cause),
+        TaskState::Pending if is_failing(task) => failing(task, now),
+        TaskState::Assigned | TaskState::Running if is_failing(task) => {
+            format!("failed {} before", times(task.failures_in_row))
+        }
+        TaskState::Pending => pending(task, now),
+        _ => String::new(),
+    }
+}
+
+fn failing(task: &TaskView, now: Time) -> String {
+    let why = task.last_end.as_ref().map(|end| format!(", {}", ended(end)));
+    format!(
+        "failed {}{}; {}",
+        times(task.failures_in_row),
+        why.unwrap_or_default(),
+        next_try(task.not_before, now)
+    )
+}
+
+/// How the last attempt ended, shorter than the event says it.
+pub fn ended(end: &EndView) -> String {
+    match &end.why {
+        Reason::Exited(class) => exit(*class),
+        _ => end.text.clone(),
+    }
+}
+
+fn pending(task: &TaskView, now: Time) -> String {
+    let waits = match task.not_before > now {
+        true => next_try(task.not_before, now),
+        false => String::new(),
+    };
+    match &task.last_end {
+        Some(end) if waits.is_empty() => ended(end),
+        Some(end) => format!("{}; {waits}", ended(end)),
+        None => waits,
+    }
+}
+
+fn next_try(at: Time, now: Time) -> String {
+    match at > now {
+        true => format!("next try in {}", format::span(cellwright_cell::time::Span(at.0 - now.0))),
+        false => "next try now".into(),
+    }
+}
+
+fn times(count: u32) -> String {
+    match count {
+        1 => "once".into(),
+        2 => "twice".into(),
+        _ => format!("{} times", format::count(u64::from(count))),
+    }
+}
+
+/// Numbers of tasks that are not nought: `2 running, 1 pending`.
+pub fn counts(tasks: &TaskCounts) -> String {
+    let named = [
+        (tasks.running, "running"),
+        (tasks.pending, "pending"),
+        (tasks.assigned, "starting"),
+        (tasks.deferred, "deferred"),
+        (tasks.stopping, "stopping"),
+        (tasks.finished, "finished"),
+        (tasks.failed, "failed"),
+        (tasks.killed, "stopped"),
+    ];
+    let some = named.iter().filter(|(count, _)| *count > 0);
+    let texts: Vec<String> =
+        some.map(|(count, name)| format!("{} {name}", format::count(u64::from(*count)))).collect();
+    if texts.is_empty() { "no tasks".into() } else { texts.join(", ") }
+}
+
+/// The state of a job in one word, or in two.
+pub fn job_state(job: &JobView) -> &'static str {
+    match job.state {
+        JobState::Deferred => "deferred",
+        JobState::Active if job.update.as_ref().is_some_and(|update| update.undoing) => "undoing",
+        JobState::Active if job.update.is_some() => "updating",
+        JobState::Active => "active",
+        JobState::Stopping => "stopping",
+        JobState::Dead(JobOutcome::Succeeded) => "succeeded",
+        JobState::Dead(JobOutcome::Failed) => "failed",
+        JobState::Dead(JobOutcome::Killed) => "stopped",
+        JobState::Dead(JobOutcome::DependencyFailed) => "never ran",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn task(fields: serde_json::Value) -> TaskView {
+        let mut whole = json!({
+            "name": "dev/hog/0", "index": 0, "state": "pending", "healthy": true, "attempt": 3,
+            "version": 1, "machine": null, "alloc": null,
+            "limits": {"cpu": 1, "ram": 1}, "reservation": {"cpu": 1, "ram": 1},
+            "ports": [], "devices": [], "waits_for": [], "failures_in_row": 0,
+            "not_before": 0, "changed_at": 0, "crashed_on": [],
+        });
+        for (name, value) in fields.as_object().unwrap() {
+            whole[name] = value.clone();
+        }
+        serde_json::from_value(whole).unwrap()
+    }
+
+    #[test]
+    fn a_failing_task_reads_as_failing() {
+        let end = json!({
+            "attempt": 3, "at": 0, "machine": "m1", "code": "exited",
+            "why": {"exited": {"code": 5}}, "text": "exited with code 5",
+        });
+        let failing = task(json!({"failures_in_row": 3, "not_before": 12_000, "last_end": end}));
+        assert_eq!(state(&failing), "failing");
+        assert_eq!(note(&failing, Time(0)), "failed 3 times, exit code 5; next try in 12 s");
+        assert_eq!(note(&failing, Time(20_000)), "failed 3 times, exit code 5; next try now");
+        let waiting = task(json!({}));
+        assert_eq!((state(&waiting).as_str(), note(&waiting, Time(0)).as_str()), ("pending", ""));
+        let ended = task(json!({"state": {"dead": {"failed": "out_of_memory"}}}));
+        assert_eq!(note(&ended, Time(0)), "out of memory at its own limit");
+    }
+}

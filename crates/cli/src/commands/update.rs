@@ -1,0 +1,152 @@
+//! `cell update`: a rolling update that is under way: how far it is, back, or for good.
+
+use super::target::{Typed, typed};
+use super::{Success, pages};
+use crate::args::{OutputArgs, WatchArgs};
+use crate::failure::Failure;
+use crate::output::{Output, print, print_json};
+use crate::reach::{Cell, Reach};
+use crate::server::ask;
+use crate::{format, table};
+use cellwright_api::client::Change;
+use cellwright_api::types::{Changed, JobView, TaskView};
+use cellwright_cell::job::Update as Roll;
+use cellwright_cell::name::JobKey;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+const EXAMPLES: &str = "\
+Examples:
+  cell update dev/hello
+  cell update dev/hello undo
+  cell update dev/hello close
+
+An update is opened by `cell run FILE` with a changed file. It can be undone until it is closed.";
+
+/// A rolling update under way: its status, undo it, or close it
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct UpdateArgs {
+    #[arg(value_name = "JOB", value_parser = typed)]
+    job: Typed,
+
+    #[arg(value_name = "WHAT", value_enum, default_value = "status")]
+    what: What,
+
+    #[command(flatten)]
+    watch: WatchArgs,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// How far it is.
+    Status,
+    /// Roll every task back to the version before.
+    Undo,
+    /// Keep the new version for good: it cannot be undone after that.
+    Close,
+}
+
+#[derive(Serialize)]
+struct Status {
+    job: String,
+    version: u32,
+    update: Option<Roll>,
+    /// Tasks by the version they run, or will run.
+    tasks: Vec<AtVersion>,
+}
+
+#[derive(Serialize)]
+struct AtVersion {
+    version: u32,
+    tasks: u32,
+    running: u32,
+}
+
+impl UpdateArgs {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        let cell = reach.cell()?;
+        let key = ask(async { Ok(self.job.resolve(&cell).await?.job) })?;
+        if self.what != What::Status {
+            self.change(&cell, &key)?;
+            return Ok(Success::Done);
+        }
+        let status = ask(read(&cell, &key))?;
+        match self.output.output {
+            Output::Json => print_json(&status)?,
+            Output::Table => print(&shown(&status))?,
+        }
+        Ok(Success::Done)
+    }
+
+    fn change(&self, cell: &Cell, key: &JobKey) -> Result<(), Failure> {
+        let change = Change::default();
+        let done: Changed = ask(async {
+            Ok(match self.what {
+                What::Undo => cell.client.undo_update(key, &change).await?.value,
+                What::Status | What::Close => cell.client.close_update(key, &change).await?.value,
+            })
+        })?;
+        if self.output.output == Output::Json {
+            return print_json(&done);
+        }
+        let what = match (self.what, done.changed) {
+            (What::Undo, true) => "is rolled back",
+            (What::Undo, false) => "was being rolled back already",
+            (_, true) => "is closed: the version it has is the one that counts",
+            (_, false) => "was closed already",
+        };
+        print(&format!("the update of {key} {what}\nnext: cell status {key}\n"))
+    }
+}
+
+async fn read(cell: &Cell, key: &JobKey) -> Result<Status, Failure> {
+    let job: JobView = cell.client.job(key).await?.value.item;
+    let tasks: Vec<TaskView> = pages::tasks(cell, key).await?;
+    let mut versions: Vec<u32> = tasks.iter().map(|task| task.version).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    let at = |version: u32| {
+        let of = |task: &&TaskView| task.version == version;
+        let running = cellwright_cell::task::TaskState::Running;
+        AtVersion {
+            version,
+            tasks: tasks.iter().filter(of).count() as u32,
+            running: tasks.iter().filter(of).filter(|task| task.state == running).count() as u32,
+        }
+    };
+    let tasks = versions.into_iter().map(at).collect();
+    Ok(Status { job: key.to_string(), version: job.version, update: job.update, tasks })
+}
+
+fn shown(status: &Status) -> String {
+    let Status { job, version, update, tasks } = status;
+    let mut out = match update {
+        None => format!("{job}: no update is open, version {version}\n"),
+        Some(roll) => {
+            let (way, from, to) = match roll.undoing {
+                false => ("update", roll.from, roll.to),
+                true => ("undoing", roll.to, roll.from),
+            };
+            let skipped = format::counted(roll.skipped.len() as u64, "task");
+            format!(
+                "{job}: {way} from version {from} to {to}, opened {}\n{} caused, {skipped} skipped\n",
+                format::utc(roll.opened_at),
+                format::counted(u64::from(roll.disruptions), "disruption"),
+            )
+        }
+    };
+    let rows: Vec<Vec<String>> = tasks
+        .iter()
+        .map(|at| vec![at.version.to_string(), at.tasks.to_string(), at.running.to_string()])
+        .collect();
+    out.push('\n');
+    out.push_str(&table::render(&["version", "tasks", "running"], &rows));
+    if update.is_some() {
+        out.push_str(&format!("next: cell update {job} close, or: cell update {job} undo\n"));
+    }
+    out
+}

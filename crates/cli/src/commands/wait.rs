@@ -1,0 +1,161 @@
+//! `cell wait`: until a job or a task is over, with the task's own exit code, so that scripts can
+//! go on from it.
+
+use super::Success;
+use super::target::{Target, Typed, typed};
+use super::tell;
+use crate::failure::Failure;
+use crate::output::print;
+use crate::reach::{Cell, Reach};
+use crate::server::ask;
+use cellwright_api::client::{JobFilter, Watch};
+use cellwright_api::types::{JobView, TaskView};
+use cellwright_cell::name::JobKey;
+use cellwright_cell::task::{ExitClass, Fate, TaskState};
+use cellwright_cell::time::Span;
+use clap::Args;
+use std::time::Duration;
+use tokio::time::timeout;
+
+const AFTER_HELP: &str = "\
+Exit code: that of the first task that did not finish, 128 and the signal's number where a signal
+ended it, 1 for any other end; 0 when all finished.
+
+A service never ends by itself: wait for one only to see it stopped.";
+
+/// Wait until a job or one task is over; ends with the task's own exit code
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct WaitArgs {
+    /// A job, or one of its tasks
+    #[arg(value_name = "JOB|TASK", value_parser = typed)]
+    target: Typed,
+
+    /// Give up after so long, with exit code 1
+    #[arg(long, value_name = "TIME", value_parser = super::parse::span)]
+    timeout: Option<Span>,
+}
+
+impl WaitArgs {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        let cell = reach.cell()?;
+        ask(async {
+            let target = self.target.resolve(&cell).await?;
+            let over = until_over(&cell, &target);
+            let Some(limit) = self.timeout else { return over.await };
+            timeout(Duration::from_millis(limit.0), over).await.unwrap_or_else(|_| {
+                Err(Failure::Work {
+                    message: format!(
+                        "{} is not over after {}",
+                        target.job,
+                        crate::format::span(limit)
+                    ),
+                    next: format!("cell status {0}, or wait on: cell wait {0}", target.job),
+                })
+            })
+        })
+    }
+}
+
+/// The end of a job, or of some of its tasks, as an exit code.
+pub async fn until_over(cell: &Cell, target: &Target) -> Result<Success, Failure> {
+    let key = &target.job;
+    // Asked first: a job nobody knows is an error at once.
+    cell.client.job(key).await?;
+    let filter = JobFilter { user: Some(key.user.clone()), ..JobFilter::default() };
+    let mut watch = cell.client.watch_jobs(&filter, None);
+    loop {
+        let Some(job) = next_of(&mut watch, key).await? else {
+            return Err(Failure::Work {
+                message: format!("job {key} is forgotten: nothing tells how it ended"),
+                next: "look among the events: cell events".into(),
+            });
+        };
+        let over = match &target.tasks {
+            None => matches!(job.state, cellwright_cell::job::JobState::Dead(_)),
+            Some(_) => true,
+        };
+        if !over {
+            continue;
+        }
+        let tasks = tasks_of(cell, target).await?;
+        if tasks.iter().all(|task| task.state.is_dead()) {
+            return told(&tasks);
+        }
+    }
+}
+
+/// The next picture of the job; nothing once it is gone.
+async fn next_of(watch: &mut Watch<JobView>, key: &JobKey) -> Result<Option<JobView>, Failure> {
+    loop {
+        let event = watch.next().await?;
+        match (event.kind.as_str(), event.data) {
+            ("job", Some(job)) if job.user == key.user && job.name == key.job => {
+                return Ok(Some(job));
+            }
+            ("gone", _) if is_of(&event.text, key) => return Ok(None),
+            _ => {}
+        }
+    }
+}
+
+fn is_of(gone: &str, key: &JobKey) -> bool {
+    let gone: serde_json::Value = serde_json::from_str(gone).unwrap_or_default();
+    gone["user"] == key.user.as_str() && gone["job"] == key.job.as_str()
+}
+
+async fn tasks_of(cell: &Cell, target: &Target) -> Result<Vec<TaskView>, Failure> {
+    let mut tasks = super::pages::tasks(cell, &target.job).await?;
+    if let Some(some) = &target.tasks {
+        tasks.retain(|task| some.contains(&task.index));
+        if tasks.len() != some.len() {
+            return Err(Failure::Work {
+                message: format!("{} has no such task", target.job),
+                next: format!("cell status {}", target.job),
+            });
+        }
+    }
+    Ok(tasks)
+}
+
+fn told(tasks: &[TaskView]) -> Result<Success, Failure> {
+    let ended = |task: &&TaskView| task.state != TaskState::Dead(Fate::Finished);
+    let Some(task) = tasks.iter().find(ended) else {
+        print(&format!("{} finished\n", crate::format::counted(tasks.len() as u64, "task")))?;
+        return Ok(Success::Done);
+    };
+    let note = tell::note(task, crate::clock::now());
+    let note = if note.is_empty() { String::new() } else { format!(": {note}") };
+    print(&format!("{} {}{note}\n", task.name, tell::state(task)))?;
+    Ok(Success::Ended(code(task.state)))
+}
+
+/// As shells count.
+fn code(state: TaskState) -> u8 {
+    match state {
+        TaskState::Dead(Fate::Finished) => 0,
+        TaskState::Dead(Fate::Failed(ExitClass::Code(code))) => {
+            u8::try_from(code).ok().filter(|code| *code != 0).unwrap_or(1)
+        }
+        TaskState::Dead(Fate::Failed(ExitClass::Signal(signal))) => {
+            u8::try_from(signal).ok().and_then(|signal| signal.checked_add(128)).unwrap_or(1)
+        }
+        _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_is_the_tasks_own() {
+        let failed = |class| code(TaskState::Dead(Fate::Failed(class)));
+        assert_eq!(code(TaskState::Dead(Fate::Finished)), 0);
+        assert_eq!(failed(ExitClass::Code(7)), 7);
+        assert_eq!(failed(ExitClass::Code(70_000)), 1);
+        assert_eq!(failed(ExitClass::Signal(9)), 137);
+        assert_eq!(failed(ExitClass::OutOfMemory), 1);
+        assert_eq!(code(TaskState::Dead(Fate::Killed)), 1);
+    }
+}

@@ -1,0 +1,261 @@
+//! The verbs people type, on a real cell: what they print is kept in files, so that a change of a
+//! sentence is seen in review. `UPDATE_TRANSCRIPTS=1` writes them anew; read the difference.
+//!
+//! What differs from run to run (addresses, times, lengths of time) is masked before it is compared.
+
+use crate::support::{Folder, cell, command, json, repo, said, text};
+use crate::{dev, wait_for};
+use cellwright_api::types::TaskView;
+use cellwright_cell::task::TaskState;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// Widest line that a person with a plain terminal sees whole.
+const WIDTH: usize = 80;
+
+/// A session at a terminal.
+struct Session {
+    address: String,
+    said: String,
+}
+
+impl Session {
+    fn run(&mut self, typed: &[&str]) -> i32 {
+        let output = cell(&[&["--master", &self.address], typed].concat());
+        let words: Vec<String> = typed
+            .iter()
+            .map(|word| match word.rsplit_once('/') {
+                // Files of the test have a folder of their own.
+                Some((folder, file)) if folder.starts_with('/') => file.to_owned(),
+                _ => (*word).to_owned(),
+            })
+            .collect();
+        let code = output.status.code().expect("it ended by itself");
+        writeln!(self.said, "$ cell {}", words.join(" ")).unwrap();
+        self.said.push_str(&text(&output.stdout));
+        self.said.push_str(&text(&output.stderr));
+        if code != 0 {
+            writeln!(self.said, "[exit code {code}]").unwrap();
+        }
+        code
+    }
+
+    /// Compares with what is kept, or keeps it.
+    fn finish(self, name: &str) {
+        let said = masked(&self.said.replace(&self.address, "ADDRESS"));
+        for line in said.lines() {
+            assert!(line.chars().count() <= WIDTH, "wider than {WIDTH}: {line}");
+        }
+        let path: PathBuf = repo().join("crates/cli/tests/transcripts").join(name);
+        if std::env::var_os("UPDATE_TRANSCRIPTS").is_some() {
+            std::fs::write(&path, said).unwrap();
+            return;
+        }
+        let kept = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(said, kept, "{name} differs; UPDATE_TRANSCRIPTS=1 writes it anew");
+    }
+}
+
+/// `12 s`, `3 min` and dates, whatever they are.
+fn masked(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        for at in 0..words.len() {
+            let is_date = words[at].len() == 10 && words[at].starts_with("20");
+            let unit = words.get(at + 1).map(|unit| unit.trim_end_matches([';', ',', ')']));
+            let is_span = matches!(unit, Some("s" | "min" | "h" | "d"));
+            let number = words[at].trim_start_matches('(');
+            if is_date && words.get(at + 1).is_some_and(|clock| clock.ends_with('Z')) {
+                words[at] = "DATE".into();
+                words[at + 1] = "TIME".into();
+            } else if is_span && !number.is_empty() && number.chars().all(|c| c.is_ascii_digit()) {
+                // Tables keep their columns.
+                let unit = words[at + 1].clone();
+                let rest = unit.trim_start_matches(char::is_alphabetic);
+                words[at + 1] = format!("s{rest}");
+                words[at] = "N".into();
+            }
+        }
+        let line = words.join(" ");
+        // How wide a column is depends on what was masked in it.
+        let parts: Vec<&str> = line.split("  ").map(str::trim).filter(|p| !p.is_empty()).collect();
+        let indent = if line.starts_with(' ') { " " } else { "" };
+        out.push_str(indent);
+        out.push_str(&parts.join("  "));
+        out.push('\n');
+    }
+    out
+}
+
+/// A job for virtual machines, which end as they are told.
+fn job(folder: &Folder, name: &str, command: &str, more: &str) -> String {
+    let path = folder.path(&format!("{name}.json"));
+    let text = format!(
+        r#"{{"name": "{name}", "priority": 100, {more} "task":
+            {{"limits": {{"cpu": 100, "ram": 33554432}}, "command": {command}}}}}"#
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn a_session_with_jobs_reads_like_this() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder, "1");
+    let mut session = Session { address: address.clone(), said: String::new() };
+    session.run(&["status"]);
+    session.run(&["job", "run", "examples/hello.json"]);
+    let all_run = |tasks: &[TaskView]| tasks.iter().all(|task| task.state == TaskState::Running);
+    wait_for(&address, "hello", all_run);
+    session.run(&["status", "hello"]);
+    session.run(&["status", "dev/hello/1"]);
+    assert_eq!(session.run(&["status", "nosuch"]), 1);
+    assert_eq!(session.run(&["status", "dev"]), 1, "a user, a machine and jobs begin so");
+    session.run(&["stop", "hello/2"]);
+    wait_for(&address, "hello", |tasks| tasks[2].state.is_dead());
+    session.run(&["status", "dev/hello/[1-2]"]);
+    session.run(&["resize", "hello", "--tasks", "2"]);
+    session.run(&["resize", "hello", "--ram", "512MiB"]);
+    let with = |ram: u64| {
+        move |tasks: &[TaskView]| {
+            let live = tasks.iter().filter(|task| !task.state.is_dead());
+            live.clone().count() == 2
+                && live.clone().all(|t| t.limits.ram == ram && t.state == TaskState::Running)
+        }
+    };
+    wait_for(&address, "hello", with(512 << 20));
+    session.run(&["update", "hello"]);
+    session.run(&["update", "hello", "undo"]);
+    wait_for(&address, "hello", with(256 << 20));
+    session.run(&["job", "status", "-o", "name"]);
+    session.run(&["stop", "dev/hello"]);
+    session.run(&["wait", "hello"]);
+    session.finish("jobs.txt");
+    running.stop();
+}
+
+#[test]
+fn ends_of_tasks_read_like_this_and_wait_returns_their_code() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder, "1");
+    let mut session = Session { address: address.clone(), said: String::new() };
+    let once = r#""restart": {"max_failures": 0},"#;
+    let slowly = r#""restart": {"backoff": 600000, "backoff_max": 600000},"#;
+    session.run(&["job", "run", &job(&folder, "good", r#"["sim", "finish", "1"]"#, "")]);
+    assert_eq!(session.run(&["wait", "good"]), 0);
+    session.run(&["job", "run", &job(&folder, "bad", r#"["sim", "fail", "1"]"#, once)]);
+    assert_eq!(session.run(&["wait", "bad"]), 1);
+    session.run(&["status", "bad"]);
+    session.run(&["job", "run", &job(&folder, "again", r#"["sim", "fail", "1"]"#, slowly)]);
+    wait_for(&address, "again", |tasks| tasks[0].failures_in_row == 1);
+    session.run(&["status", "again"]);
+    let more = r#""after": {"job": {"user": "dev", "job": "again"}},"#;
+    session.run(&["job", "run", &job(&folder, "later", r#"["sim", "finish", "1"]"#, more)]);
+    session.run(&["status", "later"]);
+    session.run(&["status"]);
+    assert_eq!(session.run(&["wait", "again", "--timeout", "10ms"]), 1);
+    session.run(&["top", "--once"]);
+    session.run(&["describe", "dev/again/0"]);
+    session.finish("ends.txt");
+    running.stop();
+}
+
+#[test]
+fn every_read_command_has_every_form() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder, "1");
+    let at = ["--master", address.as_str()];
+    said(&[&at[..], &["job", "run", "examples/hello.json"]].concat());
+    let reads: [&[&str]; 8] = [
+        &["job", "status"],
+        &["job", "status", "dev/hello"],
+        &["status", "dev/hello/0"],
+        &["machine", "ls"],
+        &["machine", "show", "dev-0"],
+        &["user", "ls"],
+        &["user", "show", "dev"],
+        &["describe", "dev/hello"],
+    ];
+    for read in reads {
+        let shown = |form: &str| said(&[&at[..], read, &["-o", form]].concat());
+        let value: serde_json::Value = serde_json::from_str(&shown("json")).unwrap();
+        let lines = match &value {
+            serde_json::Value::Array(items) => items.len(),
+            _ => 1,
+        };
+        let names = shown("name");
+        assert_eq!(names.lines().count(), lines, "{read:?}: {names}");
+        assert_eq!(shown("jsonl").lines().count(), lines, "{read:?}");
+        assert!(shown("yaml").contains("name: "), "{read:?}");
+        assert!(!shown("table").is_empty() && !shown("wide").is_empty(), "{read:?}");
+        // What the environment says holds where the command line says nothing.
+        let by_environment = command(&[&at[..], read].concat()).env("CELL_OUTPUT", "name").output();
+        assert_eq!(text(&by_environment.unwrap().stdout), names, "{read:?}");
+    }
+    let wrong = command(&[&at[..], &["status"]].concat()).env("CELL_OUTPUT", "xml").output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("allowed: table"), "{}", text(&wrong.stderr));
+    let unnamed = cell(&[&at[..], &["status", "-o", "name"]].concat());
+    assert_eq!(unnamed.status.code(), Some(2), "{}", text(&unnamed.stdout));
+    running.stop();
+}
+
+#[test]
+fn users_tokens_and_the_audit_log_are_managed_by_commands() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder, "1");
+    let at = |words: &[&str]| said(&[&["--master", address.as_str()], words].concat());
+    at(&["user", "add", "ann"]);
+    at(&["user", "grant", "ann", "read_output", "manage_users"]);
+    let revoked = at(&["user", "revoke", "ann", "manage_users"]);
+    assert_eq!(revoked, "user ann has now: read output\n");
+    at(&["quota", "set", "ann", "batch", "--cpu", "1", "--ram", "1GiB"]);
+    let shown = at(&["user", "show", "ann"]);
+    assert!(shown.contains("batch") && shown.contains("1 core"), "{shown}");
+    let file = job(&folder, "work", r#"["sim", "finish", "1"]"#, "");
+    at(&["job", "run", &file, "--owner", "ann"]);
+    at(&["wait", "ann/work"]);
+    // Dead jobs are not in the way of who leaves.
+    at(&["user", "rm", "ann"]);
+    let gone = cell(&["--master", &address, "user", "show", "ann"]);
+    assert_eq!(gone.status.code(), Some(1));
+    let again = cell(&["--master", &address, "job", "status", "ann/work"]);
+    assert_eq!(again.status.code(), Some(1), "her jobs are forgotten with her");
+    at(&["token", "dismiss", "--scheduler", "s9"]);
+    let tokens = json(&["--master", &address, "token", "ls", "-o", "json"]);
+    let id = tokens[0]["id"].as_str().unwrap();
+    assert!(at(&["token", "ls"]).contains("scheduler s9 was sent away"));
+    at(&["token", "revoke", id]);
+    assert_eq!(at(&["token", "ls"]), "no tokens\n");
+    running.stop();
+}
+
+#[test]
+fn a_folder_of_virtual_machines_is_served_by_another_number_of_them() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder, "3");
+    let names = |address: &str| said(&["--master", address, "machine", "ls", "-o", "name"]);
+    crate::wait_machines(&address, 3);
+    let removed = said(&["--master", &address, "machine", "rm", "dev-0"]);
+    assert!(removed.contains("start `cell dev` again"), "{removed}");
+    running.stop();
+    let (running, address) = dev(&folder, "1");
+    // The one that was removed is back, those that are not served are gone.
+    crate::wait_machines(&address, 1);
+    assert_eq!(names(&address), "dev-0\n");
+    running.stop();
+}
+
+#[test]
+fn completion_and_manual_pages_are_made_from_the_commands() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = said(&["completion", shell]);
+        assert!(script.contains("describe") && script.contains("cell"), "{shell}");
+    }
+    let folder = Folder::new();
+    let told = said(&["man", &folder.path("man")]);
+    assert!(told.contains("pages in "), "{told}");
+    let page = std::fs::read_to_string(folder.path("man/cell-status.1")).unwrap();
+    assert!(page.contains("\\-\\-watch"), "{page}");
+}

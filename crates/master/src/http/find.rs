@@ -1,0 +1,98 @@
+//! What a name can mean. People type what they remember: `web`, `ann/web`, `ann/web/3`, the first
+//! letters of a machine. Whatever has just that name is meant; only where nothing has, everything
+//! that begins like it is a candidate.
+//!
+//! Rejected: lists read by the client, which would carry a whole cell to find one word in it.
+
+use super::call::Call;
+use super::{Answered, Api, reply};
+use cellwright_api::types::{FoundKind, FoundView, Page};
+use cellwright_cell::id::JobId;
+use cellwright_cell::job::Job;
+use cellwright_cell::spec::JobKind;
+use cellwright_cell::state::State;
+
+/// Candidates that are listed; whoever sees so many types more letters.
+const MOST: usize = 50;
+
+impl Api {
+    pub(super) async fn find(&self, call: Call) -> Answered {
+        let text = call.query("name").unwrap_or_default().to_owned();
+        let (view, consistent) = call.view(self).await?;
+        let (exact, mut like) = search(&view.state, &text);
+        let mut items = if exact.is_empty() { std::mem::take(&mut like) } else { exact };
+        items.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
+        items.truncate(MOST);
+        let page = Page { items, next: None, index: view.index, consistent };
+        reply::page(&call, &page)
+    }
+}
+
+/// What is called so, and what begins so.
+fn search(state: &State, text: &str) -> (Vec<FoundView>, Vec<FoundView>) {
+    let mut found = Search { text, exact: Vec::new(), like: Vec::new() };
+    for (id, job) in state.jobs().iter() {
+        found.job(state, id, job);
+    }
+    for (_, cron) in state.crons().iter() {
+        let owner = state.users().get(cron.user).map(|user| user.name.as_str());
+        let (owner, name) = (owner.unwrap_or_default(), cron.spec.name.as_str());
+        found.owned(FoundKind::Cron, owner, name);
+    }
+    for (_, machine) in state.machines().iter() {
+        found.plain(FoundKind::Machine, machine.spec.name.as_str());
+    }
+    for (_, user) in state.users().iter() {
+        found.plain(FoundKind::User, user.name.as_str());
+    }
+    (found.exact, found.like)
+}
+
+struct Search<'a> {
+    text: &'a str,
+    exact: Vec<FoundView>,
+    like: Vec<FoundView>,
+}
+
+impl Search<'_> {
+    fn plain(&mut self, kind: FoundKind, name: &str) {
+        let view = || FoundView { kind, name: name.to_owned() };
+        match name.strip_prefix(self.text) {
+            Some("") => self.exact.push(view()),
+            Some(_) => self.like.push(view()),
+            None => {}
+        }
+    }
+
+    /// By its own name, or behind its owner's.
+    fn owned(&mut self, kind: FoundKind, owner: &str, name: &str) {
+        let full = format!("{owner}/{name}");
+        let view = FoundView { kind, name: full.clone() };
+        if self.text == full || self.text == name {
+            self.exact.push(view);
+        } else if name.starts_with(self.text)
+            || (self.text.contains('/') && full.starts_with(self.text))
+        {
+            self.like.push(view);
+        }
+    }
+
+    fn job(&mut self, state: &State, id: JobId, job: &Job) {
+        let Some(key) = state.job_key(id) else { return };
+        // A name belongs to the newest job that had it.
+        if state.job_named(&key) != Some(id) {
+            return;
+        }
+        let kind = match job.spec().kind {
+            JobKind::Tasks => FoundKind::Job,
+            JobKind::AllocSet => FoundKind::AllocSet,
+        };
+        self.owned(kind, key.user.as_str(), key.job.as_str());
+        let Some((of, index)) = self.text.rsplit_once('/') else { return };
+        let Ok(index) = index.parse::<usize>() else { return };
+        let full = key.to_string();
+        if (of == full || of == key.job.as_str()) && index < job.tasks.len() {
+            self.exact.push(FoundView { kind: FoundKind::Task, name: format!("{full}/{index}") });
+        }
+    }
+}
