@@ -187,7 +187,8 @@ fn name(value: &Value) -> Option<String> {
     }
     let plain = ["task", "id", "digest", "node", "cursor"].into_iter().find_map(text);
     // What is shown of one thing may be wrapped in its kind.
-    let inner = || ["job", "machine", "cron"].into_iter().find_map(|field| value.get(field));
+    let inner =
+        || ["job", "machine", "user", "cron"].into_iter().find_map(|field| value.get(field));
     plain.map(str::to_owned).or_else(|| name(inner()?))
 }
 

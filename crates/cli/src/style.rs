@@ -41,10 +41,6 @@ impl Style {
         self.with("1;31", text)
     }
 
-    pub fn good(self, text: &str) -> String {
-        self.with("32", text)
-    }
-
     pub fn warning(self, text: &str) -> String {
         self.with("33", text)
     }

@@ -10,9 +10,9 @@ mod package;
 mod reach;
 #[path = "real/session.rs"]
 mod session;
+mod support;
 #[path = "real/verbs.rs"]
 mod verbs;
-mod support;
 
 use cellwright_api::client::{Client, JobFilter, PageAt, Settings};
 use cellwright_api::types::{JobView, TaskView};
@@ -93,7 +93,7 @@ fn a_cell_in_one_process_runs_a_job_and_has_it_again_after_kill_9() {
     let at = ["--master", &address];
     let run = [&at[..], &["job", "run", "examples/hello.json"]].concat();
     let next = said(&run);
-    assert!(next.contains("next: cell job status dev/hello"), "{next}");
+    assert!(next.contains("next: cell status dev/hello"), "{next}");
     let (user, job) = (Name::new("dev").unwrap(), Name::new("hello").unwrap());
     let hello = JobKey { user, job };
     let before = wait_running(&address, &hello, 1);

@@ -866,7 +866,7 @@ mod tests {
         cell.report("jfoo", 1, Observed::Stopped);
         assert_eq!(cell.task("jfoo", 1).state, TaskState::Dead(Fate::Killed));
         assert_eq!(cell.task("jfoo", 0).state, TaskState::Running);
-        assert_eq!(cell.refused(stop(2)), "there is no task ubar/jfoo/2");
+        assert_eq!(cell.refused(stop(2)), "there is no such row: task ubar/jfoo/2");
         assert!(cell.by("ufoo", stop(0)).is_err());
         cell.report("jfoo", 0, Observed::Finished);
         let id = cell.state.job_named(&key("ubar/jfoo")).unwrap();

@@ -75,7 +75,7 @@ impl LogsArgs {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
     stderr: bool,
-    pub follow: bool,
+    follow: bool,
     previous: bool,
     attempt: Option<u32>,
     tail: Option<u32>,
@@ -89,6 +89,11 @@ impl From<&LogsArgs> for Wanted {
 }
 
 impl Wanted {
+    /// From here on, until all of it is over.
+    pub fn following() -> Wanted {
+        Wanted { follow: true, ..Wanted::default() }
+    }
+
     pub async fn show(&self, cell: &Cell, target: &Target) -> Result<(), Failure> {
         let indexes = match &target.tasks {
             Some(indexes) => indexes.clone(),

@@ -2,6 +2,7 @@
 //! go on from it.
 
 use super::Success;
+use super::logs::Wanted;
 use super::target::{Target, Typed, typed};
 use super::tell;
 use crate::failure::Failure;
@@ -55,6 +56,89 @@ impl WaitArgs {
             })
         })
     }
+}
+
+/// How long whoever submitted jobs stays with them.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct AttendArgs {
+    /// Stay until all of it is over, and end with the code of the first task that did not finish
+    #[arg(long)]
+    wait: bool,
+
+    /// Tell how placement goes, then show what the tasks write, until all of it is over
+    #[arg(short, long)]
+    follow: bool,
+}
+
+impl AttendArgs {
+    pub fn is_asked(self) -> bool {
+        self.wait || self.follow
+    }
+
+    /// Stays with what was submitted. Ctrl-C leaves it running.
+    pub fn attend(self, cell: &Cell, jobs: &[JobKey]) -> Result<Success, Failure> {
+        let named: Vec<String> = jobs.iter().map(ToString::to_string).collect();
+        ask(async {
+            let over = async {
+                let mut worst = Success::Done;
+                for job in jobs {
+                    let target = Target { job: job.clone(), tasks: None };
+                    let ended = match self.follow {
+                        true => followed(cell, &target).await?,
+                        false => until_over(cell, &target).await?,
+                    };
+                    if worst == Success::Done {
+                        worst = ended;
+                    }
+                }
+                Ok(worst)
+            };
+            tokio::select! {
+                ended = over => ended,
+                _ = tokio::signal::ctrl_c() => {
+                    let first = named.first().map_or("JOB", String::as_str);
+                    eprintln!("\n{} goes on without you", named.join(", "));
+                    eprintln!("next: cell logs {first} -f, cell wait {first}, or cell stop {first}");
+                    Ok(Success::Ended(INTERRUPTED))
+                }
+            }
+        })
+    }
+}
+
+/// As shells count an end by ctrl-c.
+const INTERRUPTED: u8 = 130;
+
+/// Placement, then output, then the end.
+async fn followed(cell: &Cell, target: &Target) -> Result<Success, Failure> {
+    placed(cell, &target.job).await?;
+    let wanted = Wanted::following();
+    let (shown, ended) = tokio::join!(wanted.show(cell, target), until_over(cell, target));
+    // Output that cannot be read does not change how it ended.
+    if let Err(failure) = shown {
+        eprintln!("output: {failure}");
+    }
+    ended
+}
+
+/// Tells how tasks find their places, until each had one.
+async fn placed(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
+    let filter = JobFilter { user: Some(key.user.clone()), ..JobFilter::default() };
+    let mut watch = cell.client.watch_jobs(&filter, None);
+    let mut said = String::new();
+    while let Some(job) = next_of(&mut watch, key).await? {
+        let now = tell::counts(&job.tasks);
+        if now != said {
+            eprintln!("{key}: {now}");
+            said = now;
+        }
+        let waits = job.tasks.pending + job.tasks.deferred + job.tasks.assigned > 0;
+        let target = Target { job: key.clone(), tasks: None };
+        if !waits || tasks_of(cell, &target).await?.iter().all(|task| task.attempt > 0) {
+            return Ok(());
+        }
+    }
+    Ok(())
 }
 
 /// The end of a job, or of some of its tasks, as an exit code.

@@ -193,7 +193,8 @@ fn every_read_command_has_every_form() {
         let by_environment = command(&[&at[..], read].concat()).env("CELL_OUTPUT", "name").output();
         assert_eq!(text(&by_environment.unwrap().stdout), names, "{read:?}");
     }
-    let wrong = command(&[&at[..], &["status"]].concat()).env("CELL_OUTPUT", "xml").output().unwrap();
+    let wrong =
+        command(&[&at[..], &["status"]].concat()).env("CELL_OUTPUT", "xml").output().unwrap();
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("allowed: table"), "{}", text(&wrong.stderr));
     let unnamed = cell(&[&at[..], &["status", "-o", "name"]].concat());

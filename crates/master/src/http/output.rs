@@ -66,7 +66,7 @@ impl Agent {
             _ => {
                 let message = format!("no agent of {} said where it can be reached", spec.name);
                 Err(ApiError::new(Code::WrongState, message)
-                    .hint("wait until an agent of the machine has reported"))
+                    .hint("wait until its agent has reported; a virtual machine runs nothing and never does"))
             }
         }
     }

@@ -3,6 +3,8 @@
 use crate::args::OutputArgs;
 use crate::commands::Success;
 use crate::commands::parse::name;
+use crate::commands::target::typed;
+use crate::commands::wait::AttendArgs;
 use crate::failure::Failure;
 use crate::output::{Output, print, print_json};
 use crate::reach::Reach;
@@ -26,6 +28,9 @@ pub struct RunArgs {
     owner: Option<Name>,
 
     #[command(flatten)]
+    attend: AttendArgs,
+
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -43,16 +48,29 @@ impl RunArgs {
                     Some(owner) => format!("{owner}/{}", spec.name),
                     None => spec.name.to_string(),
                 };
-                let of = owner.map_or(String::new(), |_| format!(" {job}"));
+                let of = owner.as_ref().map_or(String::new(), |_| format!(" {job}"));
                 let what = match done.changed {
                     true => format!("is in the log at {}", done.index),
                     false => "was there already, just like this".to_owned(),
                 };
                 let tasks = crate::format::counted(u64::from(spec.count), "task");
-                print(&format!("job {job} of {tasks} {what}\nnext: cell job status{of}\n"))?;
+                print(&format!("job {job} of {tasks} {what}\nnext: cell status{of}\n"))?;
             }
         }
-        Ok(Success::Done)
+        if !self.attend.is_asked() {
+            return Ok(Success::Done);
+        }
+        let job = match &owner {
+            Some(owner) => format!("{owner}/{}", spec.name),
+            None => spec.name.to_string(),
+        };
+        // Without an owner the cell is asked whose it is.
+        let typed = typed(&job).map_err(|message| Failure::Usage {
+            message,
+            next: "the same command with --owner USER".into(),
+        })?;
+        let key = ask(async { Ok(typed.resolve(&cell).await?.job) })?;
+        self.attend.attend(&cell, &[key])
     }
 
     fn spec(&self) -> Result<JobSpec, Failure> {

@@ -105,7 +105,8 @@ fn some(count: u32, word: &str) -> String {
 }
 
 fn room(status: &ClusterStatus) -> String {
-    let amount = |dimension, amount| format::amount(Units::CoresAndBytes, dimension, amount);
+    let amount =
+        |dimension: &str, amount: u64| format::amount(Units::CoresAndBytes, dimension, amount);
     let (free, all) = (status.available, status.capacity);
     let row = |name: &str, free: u64, all: u64| {
         let share = if all == 0 { 0 } else { free.saturating_mul(100) / all };
