@@ -232,6 +232,15 @@ pub enum Command {
         part: PartKind,
         name: Name,
     },
+    /// A run of the saver of retained disk failed; the next one is due.
+    SaverFailed {
+        machine: MachineId,
+        task: TaskId,
+        attempt: u32,
+        run: u32,
+        /// `None`: nobody saw how.
+        exit: Option<ExitClass>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
