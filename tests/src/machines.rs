@@ -94,6 +94,8 @@ pub struct Wanted<'a> {
     pub changes: &'a [(&'a str, &'a str)],
     /// Lines added to every agent's configuration.
     pub agents: &'a str,
+    /// Of each machine; [`CAPACITY`] if nothing is said.
+    pub capacity: Option<Resources>,
 }
 
 #[must_use]
@@ -125,7 +127,7 @@ impl Machines {
         let mut cell = Machines { agents, masters, client, _groups: Groups(groups) };
         std::fs::create_dir(cell.shared("")).expect("a folder");
         for machine in 1..=MACHINES {
-            cell.join(machine, wanted.agents);
+            cell.join(machine, wanted);
             cell.start_agent(machine);
         }
         cell.until("all machines up", async |cell| {
@@ -133,13 +135,13 @@ impl Machines {
             (up as usize == MACHINES).then_some(())
         })
         .await;
-        cell.grant().await;
+        cell.grant(wanted).await;
         Some(cell)
     }
 
     /// All there is, in both bands.
-    async fn grant(&self) {
-        let amount = CAPACITY.times(MACHINES as u64);
+    async fn grant(&self, wanted: &Wanted<'_>) {
+        let amount = wanted.capacity.unwrap_or(CAPACITY).times(MACHINES as u64);
         let quota = Quota { amount, from: Time(0), until: Time::NEVER };
         for band in ["batch", "production"] {
             let path = format!("/v1/users/{USER}/quota/{band}");
@@ -149,7 +151,7 @@ impl Machines {
         }
     }
 
-    fn join(&self, machine: Machine, more: &str) {
+    fn join(&self, machine: Machine, wanted: &Wanted<'_>) {
         let name = name(machine);
         let words = ["token", "create", "--agent", name.as_str(), "-o", "json"];
         let made = self.masters.cell(&words).expect("a token is made");
@@ -162,7 +164,8 @@ impl Machines {
         join.args(["agent", "join", &made.token, "--config"]).arg(&config);
         said(&mut join).expect("a machine joins");
         let mut text = std::fs::read_to_string(&config).expect("a configuration");
-        let Resources { cpu, ram, disk, disk_rate } = CAPACITY;
+        let Resources { cpu, ram, disk, disk_rate } = wanted.capacity.unwrap_or(CAPACITY);
+        let more = wanted.agents;
         // Tasks and tests meet in a folder, which a container would hide.
         text.push_str(&format!(
             "driver = \"process\"\n\

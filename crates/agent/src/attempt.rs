@@ -40,6 +40,8 @@ use tokio::time::{sleep, timeout};
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Between two looks at what cannot be looked at.
 const LOOK_AGAIN_LATER: Duration = Duration::from_secs(1);
+/// Looks in vain at a shim that is to end its task, after which it is called.
+const CALL_AFTER: u32 = 100;
 /// How long a new shim may take to say that it is ready before it is looked for.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 /// Programs that start at the same time, for every core: one computes while another waits for the
@@ -93,7 +95,7 @@ pub async fn follow(
     mut requests: mpsc::UnboundedReceiver<Request>,
     heard: mpsc::UnboundedSender<(Attempt, Heard)>,
 ) {
-    let mut tries = 0;
+    let (mut tries, mut deaf) = (0, 0_u32);
     // Said before anybody was there to hear it.
     let mut unsaid: Vec<Request> = Vec::new();
     let ended = loop {
@@ -110,9 +112,17 @@ pub async fn follow(
             Ok(Standing::Ended(exit)) => break exit,
             Ok(Standing::Alive) => match connect(&folder).await {
                 Ok(stream) => {
+                    deaf = 0;
                     talk(stream, attempt, &mut requests, &mut unsaid, &heard).await;
                 }
-                Err(_) => sleep(LOOK_AGAIN).await,
+                Err(_) => {
+                    deaf += 1;
+                    // Only who is to end anyway: one that has just begun would die of it.
+                    if deaf % CALL_AFTER == 0 && unsaid.iter().any(ends) {
+                        call(&folder);
+                    }
+                    sleep(LOOK_AGAIN).await;
+                }
             },
             Ok(Standing::Orphaned(begun)) => {
                 sweep(&begun).await;
@@ -139,6 +149,16 @@ pub async fn follow(
     };
     // The loop that wanted to hear it may have ended.
     let _ = heard.send((attempt, Heard::Ended(ended.end(), words(&ended))));
+}
+
+/// Has the shim make its socket again: a task of the same account can have removed it.
+fn call(folder: &Path) {
+    let Ok(Some(begun)) = begun_in(folder) else { return };
+    let is_it = proc::one(begun.shim).is_some_and(|process| process.born == begun.born);
+    if let Some(pid) = Pid::from_raw(begun.shim).filter(|_| is_it) {
+        // Gone meanwhile is what is wanted.
+        let _ = kill_process(pid, Signal::HUP);
+    }
 }
 
 fn ends(request: &Request) -> bool {

@@ -6,6 +6,7 @@
 //!   takes are gone, its alloc is held and its lease has time left;
 //! * what lives and is not listed is killed; what is told to stop gets its notice;
 //! * an end is kept, and told at every poll, until orders come that no longer list it;
+//! * what must be kept of an ended attempt is kept as long as orders say so, or a saver is at it;
 //! * with no orders at all nobody is touched.
 //!
 //! Restarts are not decided here: a failed attempt is reported, and the masters order the next one,
@@ -137,14 +138,16 @@ impl View<'_> {
         order: Option<&DesiredTask>,
     ) -> Option<Action> {
         let Some(order) = order else {
-            let kill = seen.told < Told::Kill && !self.is_occupied(attempt.task, seen);
             return match seen.lives() {
-                true => kill.then_some(Action::Kill { attempt }),
-                false => Some(Action::Forget { attempt }),
+                true => self.kill(attempt, seen),
+                false => (!self.is_saved(attempt)).then_some(Action::Forget { attempt }),
             };
         };
         if !seen.lives() {
             return None;
+        }
+        if order.action == Order::Keep {
+            return self.kill(attempt, seen);
         }
         if let Order::Stop { notice, .. } = order.action {
             let stop = seen.told < Told::Stop && !self.is_occupied(attempt.task, seen);
@@ -155,19 +158,28 @@ impl View<'_> {
         (later && seen.told == Told::Nothing).then_some(Action::Renew { attempt, until })
     }
 
+    fn kill(&self, attempt: Attempt, seen: &Seen) -> Option<Action> {
+        let kill = seen.told < Told::Kill && !self.is_occupied(attempt.task, seen);
+        kill.then_some(Action::Kill { attempt })
+    }
+
     fn for_absent(&self, attempt: Attempt, order: &DesiredTask) -> Option<Action> {
         let (waits_for, alloc) = match &order.action {
             Order::Run(work) => (&work.waits_for, work.alloc),
             Order::Hold { waits_for, .. } => (waits_for, None),
             // Never got here, or is gone: missing from the report says so.
-            Order::Stop { .. } => return None,
+            Order::Stop { .. } | Order::Keep => return None,
         };
         let lease_until = self.lease_until(order);
         let has_time = match order.lease {
             Some(_) => lease_until.is_some_and(|until| until > self.now),
             None => true,
         };
-        let free = !self.lives_here(attempt.task)
+        let alone = match attempt.is_saver() {
+            true => !self.is_saved(attempt.itself()) && !self.is_alive(attempt.itself()),
+            false => !self.lives_here(attempt.task),
+        };
+        let free = alone
             && !waits_for.iter().any(|victim| self.is_live(victim))
             && alloc.is_none_or(|alloc| self.is_held(alloc));
         let order = Box::new(order.clone());
@@ -178,9 +190,21 @@ impl View<'_> {
         Some(self.heard?.saturating_add(order.lease?.0))
     }
 
+    /// Not those that save what it left.
     fn attempts_of(&self, task: TaskId) -> impl Iterator<Item = &Seen> {
-        let all = Attempt { task, number: 0 }..=Attempt { task, number: u32::MAX };
-        self.seen.range(all).map(|(_, seen)| seen)
+        let last = Attempt { saver: u32::MAX, ..Attempt::new(task, u32::MAX) };
+        let all = self.seen.range(Attempt::new(task, 0)..=last);
+        all.filter(|(attempt, _)| !attempt.is_saver()).map(|(_, seen)| seen)
+    }
+
+    fn is_alive(&self, attempt: Attempt) -> bool {
+        self.seen.get(&attempt).is_some_and(Seen::lives)
+    }
+
+    /// Whether somebody is at what the attempt left.
+    fn is_saved(&self, attempt: Attempt) -> bool {
+        let savers = Attempt { saver: 1, ..attempt }..=Attempt { saver: u32::MAX, ..attempt };
+        !attempt.is_saver() && self.seen.range(savers).any(|(_, seen)| seen.lives())
     }
 
     fn lives_here(&self, task: TaskId) -> bool {
@@ -192,8 +216,7 @@ impl View<'_> {
     }
 
     fn is_live(&self, victim: &Victim) -> bool {
-        let attempt = Attempt { task: victim.task, number: victim.attempt };
-        self.seen.get(&attempt).is_some_and(Seen::lives)
+        self.is_alive(Attempt::new(victim.task, victim.attempt))
     }
 
     /// An alloc goes after everything in it.
@@ -208,6 +231,7 @@ pub fn report(seen: &AllSeen) -> Vec<ObservedTask> {
     let told = |(attempt, seen): (&Attempt, &Seen)| ObservedTask {
         task: attempt.task,
         attempt: attempt.number,
+        saver: attempt.saver,
         state: match seen.phase {
             Phase::Preparing | Phase::Running(Health::Starting) => ObservedState::Preparing,
             Phase::Running(Health::Well) => ObservedState::Running { healthy: true },

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 fn order(task: u32, attempt: u32, action: Order) -> DesiredTask {
-    DesiredTask { task: TaskId(task), attempt, name: format!("u/j/{task}"), action, lease: None }
+    let name = format!("u/j/{task}");
+    DesiredTask { task: TaskId(task), attempt, saver: 0, name, action, lease: None }
 }
 
 fn work() -> Work {
@@ -16,6 +17,7 @@ fn work() -> Work {
         command: vec!["true".into()],
         env: BTreeMap::new(),
         limits: Default::default(),
+        reservation: Default::default(),
         ports: Vec::new(),
         devices: Vec::new(),
         packages: Vec::new(),
@@ -24,6 +26,7 @@ fn work() -> Work {
         appclass: AppClass::Batch,
         alloc: None,
         waits_for: Vec::new(),
+        delay: Span::ZERO,
         health: None,
         max_run: None,
         files: BTreeMap::new(),
@@ -47,7 +50,7 @@ fn hold() -> Order {
 }
 
 fn attempt(task: u32, number: u32) -> Attempt {
-    Attempt { task: TaskId(task), number }
+    Attempt::new(TaskId(task), number)
 }
 
 const LIVE: Seen = Seen {
@@ -119,6 +122,39 @@ fn an_attempt_waits_for_the_last_one_for_victims_and_for_its_alloc() {
 }
 
 #[test]
+fn what_is_left_is_kept_while_it_is_listed_and_saved_by_one_at_a_time() {
+    let ended = Seen { phase: Phase::Ended(End::Gone), ..LIVE };
+    let failed = Seen { phase: Phase::Ended(End::Failed(ExitClass::Code(1))), ..LIVE };
+    let held = Seen { is_alloc: true, ..LIVE };
+    let left = Seen { is_alloc: true, ..ended };
+    let run_of = |saver| Attempt { saver, ..attempt(1, 1) };
+    let saver = |saver| DesiredTask { saver, ..order(1, 1, run()) };
+    let keep = order(1, 1, Order::Keep);
+    let first = [keep.clone(), saver(1)];
+    // Not before the alloc is gone, and that not before who is in it.
+    let inside = Seen { alloc: Some(TaskId(1)), ..LIVE };
+    let here = [(attempt(1, 1), held), (attempt(2, 1), inside)];
+    check(Some(&first), &here, &["kill 2-1"]);
+    check(Some(&first), &here[..1], &["kill 1-1"]);
+    check(Some(&first), &[(attempt(1, 1), left)], &["start 1-1-1"]);
+    check(Some(&first), &[(attempt(1, 1), left), (run_of(1), LIVE)], &[]);
+    check(Some(&first), &[(attempt(1, 1), left), (run_of(1), failed)], &[]);
+    // The next run waits for the last one.
+    let second = [keep.clone(), saver(2)];
+    let next = [(attempt(1, 1), left), (run_of(1), LIVE)];
+    check(Some(&second), &next, &["kill 1-1-1"]);
+    let next = [(attempt(1, 1), left), (run_of(1), failed)];
+    check(Some(&second), &next, &["forget 1-1-1", "start 1-1-2"]);
+    // The alloc may be here again meanwhile: neither is in the other's way.
+    let again = [keep, saver(1), order(1, 2, hold())];
+    check(Some(&again), &[(attempt(1, 1), left)], &["start 1-1-1", "start 1-2"]);
+    check(Some(&[]), &[(run_of(1), LIVE), (attempt(1, 2), held)], &["kill 1-1-1", "kill 1-2"]);
+    // Over: the folder goes when nobody is at it any more.
+    check(Some(&[]), &[(attempt(1, 1), left), (run_of(1), LIVE)], &["kill 1-1-1"]);
+    check(Some(&[]), &[(attempt(1, 1), left)], &["forget 1-1"]);
+}
+
+#[test]
 fn a_lease_is_renewed_while_somebody_heard_and_nothing_starts_without_one() {
     let lease = |millis| DesiredTask { lease: Some(Span(millis)), ..order(1, 1, run()) };
     let seen = |until| Seen { lease_until: Some(until), ..LIVE };
@@ -143,7 +179,7 @@ fn what_is_seen_is_told() {
     ];
     for (phase, state) in phases {
         let seen = AllSeen::from([(attempt(1, 2), Seen { phase, ..LIVE })]);
-        assert_eq!(report(&seen), [ObservedTask { task: TaskId(1), attempt: 2, state }]);
+        assert_eq!(report(&seen), [ObservedTask { task: TaskId(1), attempt: 2, saver: 0, state }]);
     }
 }
 
@@ -292,7 +328,7 @@ impl Model {
     fn check(&self) {
         let told: BTreeMap<Attempt, ObservedState> = report(&self.seen)
             .into_iter()
-            .map(|task| (Attempt { task: task.task, number: task.attempt }, task.state))
+            .map(|task| (Attempt::new(task.task, task.attempt), task.state))
             .collect();
         for (attempt, end) in &self.ends {
             let want = match end {

@@ -3,7 +3,8 @@
 //! | path | what |
 //! |---|---|
 //! | `life`, `orders` | which boot this is; the newest orders |
-//! | `tasks/TASK-ATTEMPT` | one attempt, until the masters know its end |
+//! | `tasks/TASK-ATTEMPT` | one attempt, until the masters know its end, or longer if they say so |
+//! | `tasks/TASK-ATTEMPT-RUN` | one run of what saves what that attempt left |
 //! | … `order`, `launch` | what was ordered; what the shim runs |
 //! | … `lock`, `begun`, `exit`, `shim.sock`, `shim.log` | the shim's |
 //! | … `logs` | the program's output |
@@ -266,8 +267,10 @@ pub fn size(path: &Path) -> u64 {
 }
 
 fn parse(name: &str) -> Option<Attempt> {
-    let (task, number) = name.split_once('-')?;
-    Some(Attempt { task: TaskId(task.parse().ok()?), number: number.parse().ok()? })
+    let mut parts = name.split('-').map(str::parse::<u32>);
+    let attempt = Attempt::new(TaskId(parts.next()?.ok()?), parts.next()?.ok()?);
+    let saver = parts.next().transpose().ok()?.unwrap_or(0);
+    parts.next().is_none().then_some(Attempt { saver, ..attempt })
 }
 
 #[cfg(test)]
@@ -314,6 +317,7 @@ mod tests {
         DesiredTask {
             task: TaskId(task),
             attempt,
+            saver: 0,
             name: format!("u/j/{task}"),
             action,
             lease: None,
@@ -333,7 +337,7 @@ mod tests {
         let names: Vec<String> = found.iter().map(|(attempt, _)| attempt.to_string()).collect();
         assert_eq!(names, ["3-2", "7-1", "7-2"]);
         assert_eq!(found[0].1, Ordered::Known(Box::new(order(3, 2))));
-        let over = Attempt { task: TaskId(7), number: 1 };
+        let over = Attempt::new(TaskId(7), 1);
         folders.put_aside(over).unwrap();
         folders.put_aside(over).unwrap();
         assert_eq!(folders.attempts().unwrap().len(), 2);

@@ -576,7 +576,8 @@ impl Local {
 fn unknown(attempt: Attempt) -> DesiredTask {
     let action = Order::Stop { notice: Span::ZERO, cause: StopCause::Killed };
     let name = attempt.to_string();
-    DesiredTask { task: attempt.task, attempt: attempt.number, name, action, lease: None }
+    let Attempt { task, number, saver } = attempt;
+    DesiredTask { task, attempt: number, saver, name, action, lease: None }
 }
 
 /// Two agents in one folder would both start what is ordered.

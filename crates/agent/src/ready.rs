@@ -16,7 +16,9 @@ use crate::shim::protocol::{Cause, LAUNCH, LogSettings, Request};
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::task::ExitClass;
 use cellwright_package::cache::ObtainError;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// What every start needs.
@@ -49,6 +51,8 @@ enum StartError {
     Packages(#[from] ObtainError),
     #[error("making it ready was cut short")]
     CutShort,
+    #[error("what the alloc left is not on this machine any more")]
+    NothingLeft,
 }
 
 /// How far it came.
@@ -56,6 +60,10 @@ enum Readied {
     Ready(Unpacked),
     /// Told to end before it began.
     Unwanted,
+}
+
+fn is_folder(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.is_dir())
 }
 
 impl Preparer {
@@ -98,7 +106,11 @@ impl Preparer {
         requests: &mut mpsc::UnboundedReceiver<Request>,
     ) -> Result<Readied, StartError> {
         let Order::Run(work) = &beginning.order.action else { return Ok(Readied::Unwanted) };
-        let fetch = self.packages.obtain(&work.packages, beginning.order.task);
+        let delay = Duration::from_millis(work.delay.0);
+        let fetch = async {
+            tokio::time::sleep(delay).await;
+            self.packages.obtain(&work.packages, beginning.order.task).await
+        };
         tokio::pin!(fetch);
         let packages = loop {
             tokio::select! {
@@ -132,6 +144,10 @@ impl Preparer {
         let Order::Run(work) = &order.action else { return Ok(()) };
         let attempt = Attempt::of(order);
         let folder = self.folders.attempt(attempt);
+        let left = attempt.is_saver().then(|| self.folders.work(attempt.itself()));
+        if left.as_ref().is_some_and(|left| !is_folder(left)) {
+            return Err(StartError::NothingLeft);
+        }
         let group = self.groups.of_task(attempt, alloc);
         if let Some(group) = &group {
             let missing = make_task(group, work).map_err(DriverError::from)?;
@@ -146,7 +162,7 @@ impl Preparer {
             work,
             directory: self.folders.work(attempt),
             folder: folder.clone(),
-            alloc: alloc.map(|alloc| self.folders.work(alloc)),
+            alloc: left.or_else(|| alloc.map(|alloc| self.folders.work(alloc))),
             packages,
             group,
             lease_until,

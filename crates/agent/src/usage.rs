@@ -40,7 +40,8 @@ impl Sampler {
             let used = Resources { ram, ..used };
             Some(TaskUsage { task: attempt.task, attempt: attempt.number, used })
         };
-        latest.iter().filter_map(used).collect()
+        // What a saver uses says nothing of the task whose leavings it saves.
+        latest.iter().filter(|(attempt, _)| !attempt.is_saver()).filter_map(used).collect()
     }
 
     /// Looks at the machine. An attempt's first sample says nothing of rates, so it is not told.
@@ -100,7 +101,7 @@ mod tests {
 
     #[test]
     fn groups_are_rates_since_the_last_report_and_peaks_of_memory() {
-        let attempt = Attempt { task: cellwright_cell::id::TaskId(1), number: 2 };
+        let attempt = Attempt::new(cellwright_cell::id::TaskId(1), 2);
         let latest = |at, cpu_ms, ram, ram_peak, io| {
             let cpu = Duration::from_millis(cpu_ms);
             let reading = Reading { cpu, ram, io, ..Reading::default() };
@@ -122,7 +123,7 @@ mod tests {
     fn this_very_process_uses_memory() {
         let own = i32::try_from(std::process::id()).unwrap();
         let parent = proc::one(own).unwrap().parent;
-        let attempt = Attempt { task: cellwright_cell::id::TaskId(1), number: 1 };
+        let attempt = Attempt::new(cellwright_cell::id::TaskId(1), 1);
         let measured = [Measured { attempt, shim: parent, folder: "/absent".into() }];
         let mut sampler = Sampler::default();
         assert_eq!(sampler.sample(&measured, 0), []);

@@ -48,6 +48,8 @@ pub struct Watched {
     pub class: AppClass,
     pub priority: Priority,
     pub limits: Resources,
+    /// What the masters expect it to use: who is above it is to blame for a shortage.
+    pub reservation: Resources,
     pub isolation: Isolation,
     /// The ports it was given.
     pub ports: Vec<u16>,
@@ -215,7 +217,7 @@ impl Watcher {
             class: task.class,
             priority: task.priority,
             limits: task.limits,
-            reservation: task.limits,
+            reservation: task.reservation,
             used: used.now,
             cpu_wanting: used.cpu_wanting,
             whole_cores: task.isolation.whole_cores,
@@ -381,7 +383,7 @@ mod tests {
             let groups = Groups::open(&folder.path(""));
             let mut tasks = Vec::new();
             for (number, class) in [(1, AppClass::LatencySensitive), (2, AppClass::Batch)] {
-                let attempt = Attempt { task: TaskId(number), number: 1 };
+                let attempt = Attempt::new(TaskId(number), 1);
                 let Some(group) = groups.of_task(attempt, None) else {
                     println!("skipped: {}", groups.off().unwrap_or_default());
                     return None;
@@ -395,6 +397,7 @@ mod tests {
                     class,
                     priority: Priority(if number == 1 { 200 } else { 100 }),
                     limits: Resources::new(2000, 1 << 30, 0, 0),
+                    reservation: Resources::new(2000, 1 << 30, 0, 0),
                     isolation: Isolation::default(),
                     ports: Vec::new(),
                 });

@@ -17,6 +17,7 @@ use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::Name;
 use cellwright_cell::observed::ObservedTask;
 use cellwright_cell::resource::Resources;
+use cellwright_cell::saver::SaverEnd;
 use cellwright_cell::spec::PackageRef;
 use cellwright_cell::time::Span;
 use serde::{Deserialize, Serialize};
@@ -123,6 +124,11 @@ pub enum Difference {
         packages: BTreeSet<PackageRef>,
     },
     Reservations(Vec<cellwright_cell::command::ReservationChange>),
+    /// Runs of savers that have ended.
+    Savers {
+        machine: MachineId,
+        ends: Vec<SaverEnd>,
+    },
 }
 
 /// One log entry as a follower of the log (a scheduler's cached copy) gets it.

@@ -437,7 +437,14 @@ fn restart(spec: &JobSpec) -> Checked {
 
 /// What outlives a task must have been its own.
 fn retained(spec: &JobSpec) -> Checked {
-    let Some(retain) = spec.retain_disk else { return Ok(()) };
+    let Some(retain) = &spec.retain_disk else { return Ok(()) };
+    if let Some(saver) = &retain.saver {
+        let field = "retain_disk.saver";
+        ensure(spec.kind == JobKind::AllocSet, || {
+            bad(field, saver, "none: only what an alloc left has a saver")
+        })?;
+        ensure(*saver != spec.name, || bad(field, saver, "a job that runs inside this alloc set"))?;
+    }
     span("retain_disk.keep", retain.keep)?;
     let own = spec.overrides.keys().map(|index| spec.limits_of(*index).disk);
     let least = own.fold(spec.task.limits.disk, u64::min);
@@ -477,7 +484,7 @@ fn inside_alloc_set(spec: &JobSpec) -> Checked {
     ensure(spec.task.devices.is_empty(), || bad("task.devices", spec.task.devices.len(), owned))?;
     ensure(spec.task.named.is_empty(), || bad("task.named", spec.task.named.len(), owned))?;
     ensure(spec.spread.is_empty(), || bad("spread", spec.spread.len(), owned))?;
-    spec.retain_disk.map_or(Ok(()), |retain| Err(bad("retain_disk", retain.bytes, owned)))
+    spec.retain_disk.as_ref().map_or(Ok(()), |retain| Err(bad("retain_disk", retain.bytes, owned)))
 }
 
 /// Exact sum of what all tasks ask for, refused beyond [`MAX_TOTAL`].
@@ -719,9 +726,20 @@ mod tests {
         check(|s| s.restart.backoff = Span::seconds(61), "restart.backoff", "60000 ms");
         check(|s| s.restart.backoff_max = Span(u64::MAX), "restart.backoff_max", "at most");
         check(|s| s.at_most_one = Some(Span(0)), "at_most_one", "1 ms or more");
-        let retain = |bytes| Some(RetainDisk { bytes, keep: Span::seconds(1) });
+        let retain = |bytes| Some(RetainDisk { bytes, keep: Span::seconds(1), saver: None });
         check(|s| s.retain_disk = retain(10), "", "");
         check(|s| s.retain_disk = retain(11), "retain_disk.bytes", "at most 10");
+        let saved = |s: &mut JobSpec| {
+            let saver = Some(s.name.clone());
+            s.retain_disk = retain(10).map(|retain| RetainDisk { saver, ..retain });
+        };
+        check(saved, "retain_disk.saver", "only what an alloc left has a saver");
+        let own = |s: &mut JobSpec| {
+            s.kind = JobKind::AllocSet;
+            s.task.command = Vec::new();
+            saved(s);
+        };
+        check(own, "retain_disk.saver", "a job that runs inside this alloc set");
         let smaller = |s: &mut JobSpec| {
             s.retain_disk = retain(10);
             s.overrides.insert(0, limits(5));
@@ -742,7 +760,7 @@ mod tests {
         check_inside(|s| s.task.devices = vec![gpu(1, 1000)], "task.devices");
         check_inside(|s| s.task.named = vec![amount("a", 1)], "task.named");
         check_inside(
-            |s| s.retain_disk = Some(RetainDisk { bytes: 1, keep: Span(1) }),
+            |s| s.retain_disk = Some(RetainDisk { bytes: 1, keep: Span(1), saver: None }),
             "retain_disk",
         );
     }

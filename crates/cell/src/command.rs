@@ -238,6 +238,15 @@ pub enum Command {
         index: u32,
         expect: Option<u32>,
     },
+    /// A run of the saver of retained disk failed; the next one is due.
+    SaverFailed {
+        machine: MachineId,
+        task: TaskId,
+        attempt: u32,
+        run: u32,
+        /// `None`: nobody saw how.
+        exit: Option<ExitClass>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -14,12 +14,13 @@ use crate::name::Token;
 use crate::plan::Victim;
 use crate::priority::{AppClass, Priority};
 use crate::resource::Resources;
+use crate::saver;
 use crate::spec::{JobKind, JobSpec, LogLimits, PackageRef};
 use crate::state::State;
 use crate::task::{StopCause, Task, TaskState};
 use crate::time::Span;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What an agent must do about one task.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -27,6 +28,8 @@ use std::collections::BTreeMap;
 pub struct DesiredTask {
     pub task: TaskId,
     pub attempt: u32,
+    /// Which run of the saver of what that attempt left; 0: the attempt itself.
+    pub saver: u32,
     /// `user/job/index`.
     pub name: String,
     pub action: Action,
@@ -37,7 +40,7 @@ pub struct DesiredTask {
 impl Attempt {
     #[must_use]
     pub fn of(order: &DesiredTask) -> Attempt {
-        Attempt { task: order.task, number: order.attempt }
+        Attempt { task: order.task, number: order.attempt, saver: order.saver }
     }
 }
 
@@ -58,6 +61,9 @@ pub enum Action {
         devices: Vec<DeviceGrant>,
         waits_for: Vec<Victim>,
     },
+    /// Nothing of it is to live here, but what it left stays: like an attempt that is not listed,
+    /// except for its folder.
+    Keep,
 }
 
 /// Everything needed to start a task.
@@ -67,6 +73,8 @@ pub struct Work {
     pub command: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub limits: Resources,
+    /// What it is expected to use: who exceeds it gives way before who does not.
+    pub reservation: Resources,
     pub ports: Vec<u16>,
     pub devices: Vec<DeviceGrant>,
     pub packages: Vec<PackageRef>,
@@ -77,6 +85,8 @@ pub struct Work {
     pub alloc: Option<TaskId>,
     /// It starts when these are gone from the machine.
     pub waits_for: Vec<Victim>,
+    /// It starts no sooner than so long after the order came.
+    pub delay: Span,
     pub health: Option<HealthCheck>,
     pub max_run: Option<Span>,
     pub files: BTreeMap<String, String>,
@@ -99,12 +109,33 @@ pub fn desired(state: &State, machine: MachineId) -> Vec<DesiredTask> {
         Some(DesiredTask {
             task: *id,
             attempt: row.attempt,
+            saver: 0,
             name: state.task_name(*id),
             action: action(row, spec),
             lease: spec.at_most_one,
         })
     };
-    load.tasks.iter().filter_map(order).collect()
+    let mut orders: Vec<DesiredTask> = load.tasks.iter().filter_map(order).collect();
+    orders.extend(saver::orders(state, machine));
+    orders.sort_by_key(|order| (order.task, order.attempt, order.saver));
+    orders
+}
+
+/// What the agent of `machine` must not lose while the cell does not count on the machine: it is
+/// silent, or another life of it has begun. Nothing is to live there; what has been left there, or
+/// is left there when the state learns that it has ended, stays.
+#[must_use]
+pub fn kept(state: &State, machine: MachineId) -> Vec<DesiredTask> {
+    let Some(row) = state.machines().get(machine) else { return Vec::new() };
+    let leaves = |id: &TaskId| {
+        let task = state.tasks().get(*id)?;
+        let leaves = task.alloc.is_none() && state.spec_of(task)?.retain_disk.is_some();
+        leaves.then_some((*id, task.attempt))
+    };
+    let present = state.machine_load(machine).map(|load| load.tasks.iter().filter_map(leaves));
+    let left = row.retained.iter().map(|entry| (entry.task, entry.attempt));
+    let all: BTreeSet<(TaskId, u32)> = present.into_iter().flatten().chain(left).collect();
+    all.into_iter().map(|(task, attempt)| saver::keep(state, task, attempt)).collect()
 }
 
 fn action(row: &Task, spec: &JobSpec) -> Action {
@@ -122,6 +153,7 @@ fn action(row: &Task, spec: &JobSpec) -> Action {
         command: spec.command_of(row.index).to_vec(),
         env: spec.env_of(row.index).clone(),
         limits,
+        reservation: row.reservation,
         ports: row.ports().to_vec(),
         devices,
         packages: spec.task.packages.clone(),
@@ -130,6 +162,7 @@ fn action(row: &Task, spec: &JobSpec) -> Action {
         appclass: spec.appclass,
         alloc: row.alloc,
         waits_for,
+        delay: Span::ZERO,
         health: spec.task.health.clone(),
         max_run: spec.task.max_run,
         files: spec.task.files.clone(),

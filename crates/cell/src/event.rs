@@ -162,6 +162,18 @@ pub enum TaskChange {
     NeverRan,
     /// Row purged.
     Purged,
+    /// What it left on the machine was to be saved; that failed, and is tried again.
+    SaverFailed {
+        machine: MachineId,
+    },
+    /// What it left on the machine was saved.
+    Saved {
+        machine: MachineId,
+    },
+    /// Nobody saved what it left on the machine while there was time.
+    NotSaved {
+        machine: MachineId,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

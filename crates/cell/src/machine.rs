@@ -92,6 +92,8 @@ pub struct Retained {
     pub attempt: u32,
     pub bytes: u64,
     pub until: Time,
+    /// The run of its saver that is due, from 1; `None` when it has none.
+    pub run: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -21,6 +21,8 @@ use std::collections::BTreeMap;
 pub struct ObservedTask {
     pub task: TaskId,
     pub attempt: u32,
+    /// Which run of the saver of what that attempt left; 0: the attempt itself.
+    pub saver: u32,
     pub state: ObservedState,
 }
 
@@ -59,8 +61,10 @@ pub fn differences(
     if row.status != MachineStatus::Up || row.incarnation != incarnation {
         return Vec::new();
     }
+    // Savers are not among the tasks: see [`crate::saver`].
+    let own = reported.iter().filter(|report| report.saver == 0);
     let seen: BTreeMap<(TaskId, u32), ObservedState> =
-        reported.iter().map(|report| ((report.task, report.attempt), report.state)).collect();
+        own.map(|report| ((report.task, report.attempt), report.state)).collect();
     let mut found = Vec::new();
     for id in &load.tasks {
         let Some(task) = state.tasks().get(*id) else { continue };
@@ -129,8 +133,10 @@ mod tests {
             cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
         }
         let task = cell.task_id("jfoo", 0);
-        let seen: Vec<ObservedTask> =
-            seen.into_iter().map(|state| ObservedTask { task, attempt: 1, state }).collect();
+        let seen: Vec<ObservedTask> = seen
+            .into_iter()
+            .map(|state| ObservedTask { task, attempt: 1, saver: 0, state })
+            .collect();
         let reports = differences(&cell.state, M1, 1, &seen);
         let got: Vec<Observed> = reports.iter().map(|report| report.what).collect();
         assert_eq!(got, want, "{seen:?}");

@@ -203,6 +203,13 @@ fn task_change(state: &State, change: TaskChange) -> String {
         TaskChange::Killed => "killed".into(),
         TaskChange::NeverRan => "never ran".into(),
         TaskChange::Purged => "forgotten".into(),
+        TaskChange::SaverFailed { machine } => {
+            format!("what it left on {} is not saved yet, tried again", at(machine))
+        }
+        TaskChange::Saved { machine } => format!("what it left on {} is saved", at(machine)),
+        TaskChange::NotSaved { machine } => {
+            format!("what it left on {} was never saved and is gone", at(machine))
+        }
     }
 }
 

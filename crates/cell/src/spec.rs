@@ -194,13 +194,16 @@ mod defaults {
 }
 
 /// Disk kept on the machine after an alloc or task ended, for a log saver to fetch (B9).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RetainDisk {
     pub bytes: u64,
     /// In milliseconds.
     pub keep: Span,
+    /// Of an alloc set: the job, inside the set and of the same owner, that is run on what an alloc
+    /// left when it ended, again and again until it succeeds or the time is over. `None`: nobody.
+    pub saver: Option<Name>,
 }
 
 /// A job or alloc set as its owner wrote it.

@@ -285,6 +285,7 @@ pub fn describe(command: &Command) -> (&'static str, String) {
         C::SetReservations(_) => ("set_reservations", String::new()),
         C::RaiseLevel { level } => ("raise_level", level.to_string()),
         C::Enlist(spec) => ("enlist", spec.name.to_string()),
+        C::SaverFailed { machine, .. } => ("saver_failed", row(machine)),
         C::Dismiss { part, name } => ("dismiss", format!("{part}/{name}")),
     }
 }

@@ -8,9 +8,11 @@
 //! Rejected: environment variables and flags for everything. With three ways to say a thing nobody
 //! knows which one was heard.
 
+use crate::controller::reclaim::ReclaimSettings;
 use crate::identity::listener::Limits;
 use crate::segments::Keep;
 use cellwright_cell::name::Name;
+use cellwright_cell::reclaim;
 use cellwright_cell::spec::MAX_TASKS;
 use cellwright_cell::time::Span;
 use cellwright_names::Zone;
@@ -60,6 +62,14 @@ const KEYS: &[Key] = &[
         "Most machines declared down in a minute. Nothing at all is moved\n\
                                  while more than half of the machines look dead.",
     ),
+    key(
+        "reclaim",
+        "\"medium\"",
+        "How much of what tasks reserve and do not use is lent to batch: \"baseline\"\n\
+                                  (little), \"medium\" or \"aggressive\".",
+    ),
+    key("reclaim_warm_up", "\"5m\"", "How long after its start a task reserves all of its limits."),
+    key("reclaim_speed", "1", "How many times as fast as usual reservations follow usage down."),
     key("keep_dead_jobs", "\"24h\"", "How long jobs stay visible after their end."),
     key("keep_events", "\"30d\"", "How long the feed of events reaches back, at most ..."),
     key("events_size", "\"2GiB\"", "... and how much of the disk it may take."),
@@ -123,6 +133,7 @@ pub struct Config {
     pub poll_interval: Span,
     pub silence_polls: u64,
     pub down_per_minute: u64,
+    pub reclaim: ReclaimSettings,
     pub keep_dead_jobs: Span,
     pub keep_events: Span,
     pub events_size: u64,
@@ -176,6 +187,7 @@ impl Config {
             poll_interval: read.span("poll_interval", Span(100))?,
             silence_polls: read.number("silence_polls", 2, "a number from 2")?,
             down_per_minute: read.number("down_per_minute", 1, "a number from 1")?,
+            reclaim: read.reclaim()?,
             keep_dead_jobs: read.span("keep_dead_jobs", Span::ZERO)?,
             keep_events: read.span("keep_events", Span::ZERO)?,
             events_size: read.size("events_size", 1 << 20)?,
@@ -323,6 +335,17 @@ impl Reader<'_> {
         self.parsed(key, "address:port, such as \"0.0.0.0:7070\" or \"[::]:7070\"", |text| {
             text.parse().ok()
         })
+    }
+
+    /// The named margins, at the pace that was asked for.
+    fn reclaim(&self) -> Result<ReclaimSettings, ConfigError> {
+        let allowed = "\"baseline\", \"medium\" or \"aggressive\"";
+        let named = self.parsed("reclaim", allowed, |text| reclaim::Settings::named(text).ok())?;
+        let speed = self.number("reclaim_speed", 1, "a number from 1")?;
+        let warm_up = self.span("reclaim_warm_up", Span::ZERO)?;
+        let gather = Span(ReclaimSettings::default().gather.0 / speed);
+        let estimate = reclaim::Settings { warm_up, ..named.hastened(speed) };
+        Ok(ReclaimSettings { estimate, gather })
     }
 
     fn address_or_off(&self, key: &'static str) -> Result<Option<SocketAddr>, ConfigError> {
@@ -511,6 +534,23 @@ mod tests {
         let missing = Config::parse("name = \"m1\"").unwrap_err().to_string();
         assert!(missing.starts_with("`cell` is missing: Name of the cell"), "{missing}");
         assert!(matches!(Config::parse("cell ="), Err(ConfigError::NotToml { .. })));
+    }
+
+    #[test]
+    fn reclamation_has_margins_and_a_pace() {
+        let parse = |lines: &str| Config::parse(&format!("{LEAST}{lines}")).unwrap().reclaim;
+        assert_eq!(parse(""), ReclaimSettings::default());
+        let fast = parse("reclaim = \"baseline\"\nreclaim_warm_up = \"2s\"\nreclaim_speed = 60\n");
+        let usual = reclaim::Settings::BASELINE;
+        assert_eq!(fast.estimate.dimensions[0].half_life, Span::seconds(10));
+        assert_eq!(
+            fast.estimate.dimensions[0].margin_permille,
+            usual.dimensions[0].margin_permille
+        );
+        assert_eq!((fast.estimate.warm_up, fast.gather), (Span::seconds(2), Span(500)));
+        let bold = error("reclaim = \"bold\"");
+        assert!(bold.ends_with("allowed: \"baseline\", \"medium\" or \"aggressive\""), "{bold}");
+        assert!(error("reclaim_speed = 0").ends_with("allowed: a number from 1"));
     }
 
     #[test]

@@ -19,6 +19,7 @@ use cellwright_cell::command::{Actor, Command, Request};
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::id::MachineId;
 use cellwright_cell::machine::MachineSpec;
+use cellwright_cell::saver::{SaverEnd, Saving};
 use cellwright_cell::state::{DISMISSALS, State};
 use cellwright_cell::task::{Task, TaskState};
 use cellwright_cell::time::{Span, Time};
@@ -342,7 +343,9 @@ impl Core {
 fn reporter(found: &Difference, state: &State) -> Origin {
     let machine = match found {
         Difference::Up { machine, .. } => return Origin::Agent(machine.to_string()),
-        Difference::Tasks { machine, .. } | Difference::Packages { machine, .. } => Some(*machine),
+        Difference::Tasks { machine, .. }
+        | Difference::Packages { machine, .. }
+        | Difference::Savers { machine, .. } => Some(*machine),
         Difference::Reservations(changes) => {
             let task = changes.first().and_then(|change| state.tasks().get(change.task));
             task.and_then(|task| task.machine)
@@ -362,6 +365,9 @@ fn commands(found: Difference, state: &State) -> Vec<Command> {
             vec![Command::SetMachinePackages { machine, packages }]
         }
         Difference::Reservations(changes) => vec![Command::SetReservations(changes)],
+        Difference::Savers { machine, ends } => {
+            ends.into_iter().map(|end| saver_ended(machine, end)).collect()
+        }
         Difference::Up { machine: name, incarnation, spec } => {
             // Nobody speaks for another machine.
             let spec = spec.filter(|spec| spec.name == name);
@@ -380,6 +386,14 @@ fn commands(found: Difference, state: &State) -> Vec<Command> {
             let update = changed.map(|spec| Command::UpdateMachine { spec: *spec, expect: None });
             update.into_iter().chain([Command::MachineUp { machine, incarnation }]).collect()
         }
+    }
+}
+
+fn saver_ended(machine: MachineId, end: SaverEnd) -> Command {
+    let SaverEnd { task, attempt, run, how } = end;
+    match how {
+        Saving::Succeeded => Command::ReleaseRetained { machine, task, attempt },
+        Saving::Failed(exit) => Command::SaverFailed { machine, task, attempt, run, exit },
     }
 }
 

@@ -6,7 +6,7 @@
 //! Every replica can answer from its own copy of the state: orders carry (era, index) and agents
 //! obey only newer ones.
 
-use crate::controller::reclaim::ReclaimFeed;
+use crate::controller::reclaim::{ReclaimFeed, ReclaimSettings};
 use crate::input::Role;
 use crate::peers::{PeerAnswer, PeerCall, Peers};
 use crate::replicated::{Replicated, View};
@@ -15,11 +15,12 @@ use cellwright_api::internal::{
     AgentOrders, AgentReport, Difference, Epoch, LinkForward, PROTOCOL,
 };
 use cellwright_cell::credential::PartKind;
-use cellwright_cell::desired::{DesiredTask, desired};
+use cellwright_cell::desired::{DesiredTask, desired, kept};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::Name;
 use cellwright_cell::observed::differences;
+use cellwright_cell::saver::saver_ends;
 use cellwright_cell::time::Span;
 use cellwright_store::{NodeId, Peer, Status};
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,6 +89,7 @@ pub struct LinkSettings {
     pub poll: Span,
     /// Whether agents of other shares are sent to their own replica.
     pub redial: bool,
+    pub reclaim: ReclaimSettings,
 }
 
 #[derive(Default)]
@@ -116,7 +118,7 @@ impl LinkShard {
             taken: Mutex::default(),
             confirmed: Mutex::default(),
             wake: Notify::new(),
-            feed: Mutex::default(),
+            feed: Mutex::new(ReclaimFeed::new(settings.reclaim)),
             started: Instant::now(),
         }
     }
@@ -178,7 +180,8 @@ impl LinkShard {
         }
     }
 
-    /// The complete orders of a machine. A life that is over gets none: it is to kill everything.
+    /// The complete orders of a machine. A life that is over is to kill everything, and to keep
+    /// what has to outlive it.
     fn orders(&self, report: &AgentReport, machine: MachineId) -> (Epoch, Vec<DesiredTask>) {
         self.replicated.with(|view| {
             let epoch = Epoch { era: view.era, index: view.index };
@@ -186,7 +189,8 @@ impl LinkShard {
             let present = row.is_some_and(|row| {
                 row.status == MachineStatus::Up && row.incarnation == report.incarnation
             });
-            let tasks = if present { desired(&view.state, machine) } else { Vec::new() };
+            let tasks =
+                if present { desired(&view.state, machine) } else { kept(&view.state, machine) };
             (epoch, tasks)
         })
     }
@@ -345,6 +349,10 @@ fn differ(view: &View, report: &AgentReport, machine: Option<MachineId>) -> Vec<
         let AgentReport { incarnation, number, .. } = *report;
         found.push(Difference::Tasks { machine: id, incarnation, number, reports });
     }
+    let ends = saver_ends(&view.state, id, report.incarnation, &report.tasks);
+    if !ends.is_empty() {
+        found.push(Difference::Savers { machine: id, ends });
+    }
     if let Some(packages) = report.packages.as_ref().filter(|p| **p != row.packages) {
         found.push(Difference::Packages { machine: id, packages: packages.clone() });
     }
@@ -385,7 +393,10 @@ mod tests {
         let requests = vec![Request { by: Actor::System, id: None, command }];
         let entry = encode::save_entry(&Entry { now: Time(1), requests });
         CellMachine(replicated.clone()).apply(7, 3, &entry);
-        LinkShard::new(replicated, LinkSettings { poll: Span(1000), redial: false })
+        LinkShard::new(
+            replicated,
+            LinkSettings { poll: Span(1000), redial: false, reclaim: ReclaimSettings::default() },
+        )
     }
 
     fn report(incarnation: u64, number: u64) -> AgentReport {

@@ -52,7 +52,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             poll: Span::seconds(5),
-            missed_polls: 4,
+            missed_polls: 3,
             shard_silence: Span::seconds(5),
             extra: Span::seconds(20),
             per_minute: 60,

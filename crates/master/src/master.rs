@@ -59,7 +59,11 @@ impl Master {
         let machine = wrap(CellMachine(replicated.clone()));
         let replica = Replica::open(id, store, world.disk, transport, machine).await?;
         let replica = Arc::new(replica);
-        let links = LinkSettings { poll: settings.liveness.poll, redial: settings.redial };
+        let links = LinkSettings {
+            poll: settings.liveness.poll,
+            redial: settings.redial,
+            reclaim: settings.reclaim,
+        };
         let links = Arc::new(LinkShard::new(replicated.clone(), links));
         let (sender, messages) = mpsc::unbounded_channel();
         let (alarms, alarms_seen) = watch::channel(Vec::new());

@@ -235,6 +235,7 @@ pub fn master_settings(config: &Config) -> Settings {
     settings.liveness.missed_polls = config.silence_polls;
     settings.liveness.per_minute = config.down_per_minute;
     settings.control.keep_jobs = config.keep_dead_jobs;
+    settings.reclaim = config.reclaim;
     settings.events = config.events_kept();
     settings.audit = config.audit_kept();
     settings

@@ -1,6 +1,7 @@
 //! How a master behaves, as numbers. The configuration file fills these in; the simulator and tests
 //! choose their own.
 
+use crate::controller::reclaim::ReclaimSettings;
 use crate::segments::Keep;
 use crate::{admission, batching, controller, liveness};
 use cellwright_cell::time::Span;
@@ -16,6 +17,7 @@ pub struct Settings {
     pub scheduler_lease: Span,
     /// Whether agents are sent to the replica whose share they are.
     pub redial: bool,
+    pub reclaim: ReclaimSettings,
     pub events: Keep,
     pub audit: Keep,
 }
@@ -34,6 +36,7 @@ impl Default for Settings {
             control_every: Span(200),
             scheduler_lease: Span::seconds(2),
             redial: true,
+            reclaim: ReclaimSettings::default(),
             events: KEPT,
             audit: KEPT,
         }

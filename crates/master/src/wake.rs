@@ -1,7 +1,7 @@
 //! Wakes hanging polls: only those of machines whose orders an entry may have changed. Ten thousand
 //! polls hang at once, and an entry touches a few.
 
-use cellwright_cell::event::{Event, JobChange, MachineChange, TaskChange, What};
+use cellwright_cell::event::{Event, JobChange, TaskChange, What};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::state::State;
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,12 +57,12 @@ fn touches(event: &Event, state: &State) -> Option<MachineId> {
             | TaskChange::Restarted { machine } => Some(*machine),
             // The agent said so itself.
             TaskChange::Started { .. } | TaskChange::ReservationChanged => None,
+            TaskChange::SaverFailed { machine }
+            | TaskChange::Saved { machine }
+            | TaskChange::NotSaved { machine } => Some(*machine),
             _ => state.tasks().get(*task).and_then(|row| row.machine),
         },
-        What::Machine { machine, change } => match change {
-            MachineChange::DiskRetained { .. } | MachineChange::DiskReleased { .. } => None,
-            _ => Some(*machine),
-        },
+        What::Machine { machine, .. } => Some(*machine),
         What::Job { change: JobChange::Purged, .. } => None,
         _ => None,
     }

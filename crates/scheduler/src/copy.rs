@@ -133,7 +133,9 @@ impl CellCopy {
 fn helps(state: &State, event: &Event) -> bool {
     match &event.what {
         What::Task { job, change, .. } => match change {
-            TaskChange::Scheduled { .. } | TaskChange::UpdateSkipped => false,
+            TaskChange::Scheduled { .. }
+            | TaskChange::UpdateSkipped
+            | TaskChange::SaverFailed { .. } => false,
             // One more of the job runs, so one more of it may be evicted.
             TaskChange::Started { .. } => {
                 state.jobs().get(*job).is_some_and(|row| row.spec().max_down.is_some())

@@ -7,7 +7,7 @@
 
 use cellwright_api::internal::{AgentOrders, AgentReport, Epoch, PROTOCOL};
 use cellwright_cell::desired::{Action, DesiredTask};
-use cellwright_cell::id::TaskId;
+use cellwright_cell::id::{Attempt, TaskId};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::observed::{ObservedState, ObservedTask};
 use cellwright_cell::plan::Victim;
@@ -75,6 +75,8 @@ pub struct VirtualAgent {
     taken: Epoch,
     digest: u64,
     tasks: BTreeMap<TaskId, Local>,
+    /// Runs of savers: over as soon as they are ordered.
+    savers: BTreeMap<Attempt, ObservedState>,
     /// Reports made so far.
     reports: u64,
     /// From when leases count.
@@ -96,6 +98,7 @@ impl VirtualAgent {
             taken: Epoch::default(),
             digest: 0,
             tasks: BTreeMap::new(),
+            savers: BTreeMap::new(),
             reports: 0,
             heard: 0,
             history: Vec::new(),
@@ -119,8 +122,15 @@ impl VirtualAgent {
         let observed = |(task, local): (&TaskId, &Local)| ObservedTask {
             task: *task,
             attempt: local.attempt,
+            saver: 0,
             state: local.state,
         };
+        let savers = self.savers.iter().map(|(at, state)| ObservedTask {
+            task: at.task,
+            attempt: at.number,
+            saver: at.saver,
+            state: *state,
+        });
         AgentReport {
             protocol: PROTOCOL,
             machine: self.spec.name.clone(),
@@ -130,7 +140,7 @@ impl VirtualAgent {
             hang,
             orders_digest: self.digest,
             spec: Some(self.spec.clone()),
-            tasks: self.tasks.iter().map(observed).collect(),
+            tasks: self.tasks.iter().map(observed).chain(savers).collect(),
             packages: None,
             usage: Vec::new(),
         }
@@ -148,6 +158,9 @@ impl VirtualAgent {
         self.taken = orders.epoch;
         let Some(wanted) = orders.tasks else { return };
         self.digest = orders.orders_digest;
+        let (wanted, left): (Vec<_>, Vec<_>) =
+            wanted.into_iter().partition(|order| order.saver == 0 && order.action != Action::Keep);
+        self.savers = left.iter().filter_map(saved).collect();
         let listed = |task: &TaskId| wanted.iter().any(|w| w.task == *task);
         let gone: Vec<TaskId> = self.tasks.keys().copied().filter(|task| !listed(task)).collect();
         if !self.bugs.keeps_unlisted {
@@ -192,6 +205,8 @@ impl VirtualAgent {
                 local.cpu = if work.alloc.is_some() { 0 } else { work.limits.cpu };
                 self.tasks.insert(desired.task, local);
             }
+            // Sorted out before.
+            Action::Keep => {}
             Action::Hold { .. } => {
                 if held != Some(desired.attempt) {
                     let mut local = Local::new(desired, ObservedState::Preparing, Some(now));
@@ -326,6 +341,16 @@ impl Local {
     fn live(&self) -> bool {
         matches!(self.state, ObservedState::Preparing | ObservedState::Running { .. })
     }
+}
+
+/// A run of a saver, and how it ends.
+fn saved(order: &DesiredTask) -> Option<(Attempt, ObservedState)> {
+    let Action::Run(work) = &order.action else { return None };
+    let state = match ending(&work.command) {
+        Ending::Fail { .. } => ObservedState::Failed(ExitClass::Code(1)),
+        _ => ObservedState::Finished,
+    };
+    Some((Attempt::of(order), state))
 }
 
 fn ending(command: &[String]) -> Ending {

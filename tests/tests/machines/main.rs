@@ -10,5 +10,6 @@ mod ledger;
 mod loss;
 mod names;
 mod output;
+mod reclaim;
 mod service;
 mod tricks;

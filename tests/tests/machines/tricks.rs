@@ -23,7 +23,7 @@ const AROUND: &str = r#"
     rm -rf work; ln -s "$SHARED/precious" work
     rm logs/stdout; mkfifo logs/stdout; mkfifo logs/stdout.1
     rm logs/stderr; ln -s "$SHARED/precious/file" logs/stderr
-    rm -f ports; mkfifo ports; mkfifo exit
+    rm -f ports; mkfifo ports; mkfifo exit; rm shim.sock
     echo laid > "$SHARED/laid-$CELL_JOB"
     head -c 100K /dev/zero; head -c 100K /dev/zero >&2
     echo written > "$SHARED/written""#;

@@ -198,6 +198,9 @@ pub fn environment(start: &Start<'_>, places: &Places) -> BTreeMap<String, Strin
     tell("CELL_DIR", &directory);
     tell("CELL_MACHINE", start.machine);
     tell("CELL_ATTEMPT", &start.attempt.number.to_string());
+    if start.attempt.is_saver() {
+        tell("CELL_SAVER_RUN", &start.attempt.saver.to_string());
+    }
     tell("CELL_PORTS", &ports.join(","));
     tell("CELL_PORTS_FILE", &places.ports.display().to_string());
     for (number, port) in ports.iter().enumerate() {

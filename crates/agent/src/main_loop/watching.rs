@@ -35,6 +35,7 @@ impl Agent {
                 class: work.appclass,
                 priority: work.priority,
                 limits: work.limits,
+                reservation: work.reservation,
                 isolation: work.isolation.clone(),
                 ports: work.ports.clone(),
             })
@@ -76,7 +77,9 @@ impl Agent {
             .locals
             .iter()
             .filter_map(|(attempt, local)| {
-                let is_plain = local.seen.lives() && local.group.is_none();
+                // What a saver uses says nothing of the task whose leavings it saves.
+                let is_task = local.seen.lives() && !attempt.is_saver();
+                let is_plain = is_task && local.group.is_none();
                 let shim = local.status.as_ref().filter(|_| is_plain)?.shim;
                 Some(Measured { attempt: *attempt, shim, folder: self.folders.work(*attempt) })
             })

@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn sessions_are_counted_and_end_with_their_attempt() {
         let sessions = Sessions::default();
-        let attempt = |task| Attempt { task: TaskId(task), number: 1 };
+        let attempt = |task| Attempt::new(TaskId(task), 1);
         let mut seats: Vec<Seat> =
             (0..MOST_OF_TASK).map(|_| sessions.take(attempt(1)).unwrap()).collect();
         assert!(sessions.take(attempt(1)).is_none());

@@ -1,7 +1,7 @@
 //! The loop of a shim: children, requests, clocks. One thread, and nothing that waits but the loop.
 
 use super::log::RotatedLog;
-use super::protocol::{Cause, EXIT, Exit, LOGS, Launch, MemoryEnd, READY, Request};
+use super::protocol::{Cause, EXIT, Exit, LOGS, Launch, MemoryEnd, READY, Request, SOCKET};
 use super::room::Room;
 use super::task::{Left, Pipes, Task, start};
 use super::{Held, ShimError, io};
@@ -45,8 +45,9 @@ async fn whole(held: Held) -> Result<(), ShimError> {
     // Before the program starts: none of its children may end unheard.
     let mut children = signal(SignalKind::child()).map_err(io("hear of children"))?;
     // A shim ends with its task and by nothing else it can help.
-    let _deaf = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()]
+    let _deaf = [SignalKind::terminate(), SignalKind::interrupt()]
         .map(|kind| signal(kind).map_err(io("be deaf to signals")));
+    let mut calls = signal(SignalKind::hangup()).map_err(io("hear that it is sought"))?;
     let listener = UnixListener::from_std(listener).map_err(io("listen"))?;
     let late = launch.lease_until.is_some_and(|until| until <= boot::now());
     let (exit, room) = match Room::of(&launch) {
@@ -57,7 +58,7 @@ async fn whole(held: Held) -> Result<(), ShimError> {
             Ok((task, pipes)) => {
                 let output = keep_output(pipes, &launch)?;
                 say_ready();
-                let (exit, room) = run(task, &mut children, listener).await;
+                let (exit, room) = run(task, &mut children, &mut calls, listener).await;
                 for pump in output {
                     // Whoever still holds the other end is not of this task.
                     let _ = timeout(DRAIN, pump).await;
@@ -140,7 +141,8 @@ async fn pump(mut from: pipe::Receiver, mut log: RotatedLog) {
 async fn run(
     mut task: Task,
     children: &mut tokio::signal::unix::Signal,
-    listener: UnixListener,
+    calls: &mut tokio::signal::unix::Signal,
+    mut listener: UnixListener,
 ) -> (Exit, Room) {
     let (asks, mut asked) = mpsc::unbounded_channel::<Asked>();
     loop {
@@ -157,6 +159,11 @@ async fn run(
         tokio::select! {
             _ = children.recv() => {}
             () = clock => {}
+            // An agent found no socket: a task of its own account can remove it.
+            _ = calls.recv() => match listen_anew() {
+                Ok(anew) => listener = anew,
+                Err(error) => say(&format!("the socket cannot be made again: {error}")),
+            },
             Ok((stream, _)) = listener.accept() => {
                 // Whoever connects is told at once how things stand.
                 let (answers, lines) = mpsc::unbounded_channel();
@@ -169,6 +176,14 @@ async fn run(
             }
         }
     }
+}
+
+fn listen_anew() -> std::io::Result<UnixListener> {
+    match std::fs::remove_file(SOCKET) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    UnixListener::bind(SOCKET)
 }
 
 fn obey(task: &mut Task, request: &Request) {

@@ -5,8 +5,7 @@
 
 use super::Context;
 use crate::command::{Done, Verdict};
-use crate::event::MachineChange;
-use crate::id::{MachineId, ResourceId, TaskId, UserId};
+use crate::id::{ResourceId, UserId};
 use crate::priority::Band;
 use crate::reason::Reason;
 
@@ -37,28 +36,6 @@ impl Context<'_> {
         self.drop_resources(&over, &Reason::LeaseExpired);
     }
 
-    fn expire_retained(&mut self) {
-        let now = self.now;
-        let over: Vec<(MachineId, u64)> = self
-            .state
-            .machines
-            .iter()
-            .flat_map(|(id, row)| row.retained.iter().map(move |r| (id, r)))
-            .filter(|(_, retained)| retained.until <= now)
-            .map(|(id, retained)| (id, retained.bytes))
-            .collect();
-        let mut machines: Vec<MachineId> = over.iter().map(|(machine, _)| *machine).collect();
-        machines.dedup();
-        for machine in machines {
-            self.state.edit_machine(machine, |m| m.retained.retain(|r| r.until > now));
-            self.touched.push(machine);
-        }
-        for (machine, bytes) in over {
-            let change = MachineChange::DiskReleased { bytes };
-            self.machine_event(machine, change, Reason::Retention);
-        }
-    }
-
     /// A span that began or ended changes what is granted without anybody having asked.
     fn expire_quotas(&mut self) {
         let quotas: Vec<(UserId, Band)> = self
@@ -70,31 +47,6 @@ impl Context<'_> {
         for (user, band) in quotas {
             self.settle_quota(user, band);
         }
-    }
-
-    /// A log saver has what it wanted, or gave up.
-    pub(super) fn release_retained(
-        &mut self,
-        machine: MachineId,
-        task: TaskId,
-        attempt: u32,
-    ) -> Verdict {
-        self.system_only()?;
-        let row = self.machine_row(machine)?;
-        // Rows of purged tasks are reused, so two entries can bear the same name: the older goes.
-        let at = row.retained.iter().position(|r| r.task == task && r.attempt == attempt);
-        let Some(at) = at else {
-            // Released or expired before: releasing twice is harmless.
-            return Ok(Done::Unchanged);
-        };
-        let bytes = row.retained[at].bytes;
-        self.state.edit_machine(machine, |m| {
-            m.retained.remove(at);
-        });
-        self.touched.push(machine);
-        let change = MachineChange::DiskReleased { bytes };
-        self.machine_event(machine, change, Reason::Retention);
-        Ok(Done::Applied)
     }
 }
 
@@ -114,7 +66,7 @@ mod tests {
     fn with_retained() -> Cell {
         let mut cell = Cell::with_machines(1);
         let mut spec = job("jfoo", 1, 100);
-        spec.retain_disk = Some(RetainDisk { bytes: 4, keep: Span::seconds(1) });
+        spec.retain_disk = Some(RetainDisk { bytes: 4, keep: Span::seconds(1), saver: None });
         cell.submit(&spec);
         cell.run("jfoo", 0, "m1");
         cell.report("jfoo", 0, Observed::Finished);

@@ -404,7 +404,7 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// Rows to which retained disk still refers stay: a log saver must be able to name them. So do
+    /// Rows to which retained disk still refers stay, with the job that saves it. So do
     /// those whose leases run, which the next job of that name has to know, and a newer job of the
     /// same name, which would otherwise leave its name to the older one.
     pub(super) fn purge_jobs(&mut self, ended_before: Time) -> Verdict {
@@ -426,12 +426,15 @@ impl Context<'_> {
             .iter()
             .flat_map(|(_, machine)| machine.retained.iter().map(|entry| entry.task))
             .collect();
+        let savers: BTreeSet<JobId> =
+            retained.iter().filter_map(|task| self.state.saver_job(*task)).collect();
         let mut old: BTreeMap<JobId, Arc<Vec<TaskId>>> = BTreeMap::new();
         // A name belongs to its newest row, so rows of one name go oldest first.
         let mut older_stays: BTreeSet<(UserId, &Name)> = BTreeSet::new();
         for (id, job) in self.state.jobs.iter().filter(|(_, job)| job.is_dead()) {
             let name = (job.user, &job.name);
-            let held = job.tasks.iter().any(|task| retained.contains(task))
+            let held = savers.contains(&id)
+                || job.tasks.iter().any(|task| retained.contains(task))
                 || self.leases_over(id) > self.now;
             if over(id, job) && !held && !older_stays.contains(&name) {
                 old.insert(id, job.tasks.clone());
@@ -747,7 +750,7 @@ mod tests {
     fn a_purge_forgets_what_ended_but_not_what_a_log_saver_needs() {
         let mut cell = Cell::with_machines(1);
         let mut saved = job("jsaved", 1, 100);
-        saved.retain_disk = Some(RetainDisk { bytes: 5, keep: Span::seconds(60) });
+        saved.retain_disk = Some(RetainDisk { bytes: 5, keep: Span::seconds(60), saver: None });
         cell.submit(&saved);
         cell.submit(&job("jfoo", 1, 100));
         cell.run("jsaved", 0, "m1");

@@ -3,10 +3,9 @@
 
 use super::Context;
 use crate::change;
-use crate::event::{MachineChange, TaskChange, What};
+use crate::event::{TaskChange, What};
 use crate::id::{JobId, MachineId, TaskId};
 use crate::job::JobState;
-use crate::machine::Retained;
 use crate::reason::Reason;
 use crate::spec::{JobKind, JobSpec};
 use crate::state::LAST_ENDS;
@@ -97,21 +96,6 @@ impl Context<'_> {
         for inner_task in inner {
             self.stop_task(inner_task, StopCause::AllocMoved, Reason::AllocMoved);
         }
-    }
-
-    pub(super) fn retain_disk(&mut self, id: TaskId, task: &Task, machine: MachineId) {
-        let Some(retain) = self.spec_of(task).and_then(|s| s.retain_disk) else { return };
-        // Only what ran can have left something behind; what ran inside an alloc left it in the
-        // alloc's disk, for which the alloc answers.
-        if task.state == TaskState::Assigned || task.alloc.is_some() {
-            return;
-        }
-        let until = self.now.plus(retain.keep);
-        let entry = Retained { task: id, attempt: task.attempt, bytes: retain.bytes, until };
-        self.state.edit_machine(machine, |m| m.retained.push(entry));
-        self.touched.push(machine);
-        let change = MachineChange::DiskRetained { bytes: retain.bytes };
-        self.emit(What::Machine { machine, change }, Reason::Retention);
     }
 
     /// A stopping task is gone: what follows depends on why it stopped.
@@ -309,7 +293,7 @@ fn remember_crash(pairs: &mut Vec<CrashPair>, machine: MachineId, now: Time) {
 }
 
 /// Doubles with each failure in a row after the first.
-fn back_off(first: Span, most: Span, failures: u32) -> Span {
+pub(crate) fn back_off(first: Span, most: Span, failures: u32) -> Span {
     let doublings = failures.saturating_sub(1).min(32);
     Span(first.0.saturating_mul(1 << doublings).min(most.0))
 }

@@ -321,7 +321,7 @@ mod tests {
             let mut cell = Cell::with_machines(1);
             let mut set = job("jset", 1, 100);
             set.kind = JobKind::AllocSet;
-            set.retain_disk = Some(RetainDisk { bytes: 5, keep: Span::seconds(60) });
+            set.retain_disk = Some(RetainDisk { bytes: 5, keep: Span::seconds(60), saver: None });
             cell.submit(&set);
             let mut inner = job("jfoo", 1, 100);
             inner.alloc_set = Some(key("ubar/jset"));

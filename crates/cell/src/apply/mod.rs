@@ -22,11 +22,13 @@ mod plan;
 mod reports;
 mod reservations;
 mod resources;
+mod retained;
 mod settle;
 mod tokens;
 mod update;
 mod users;
 
+pub(crate) use life::back_off;
 pub(crate) use resources::SYSTEM_NAMESPACE;
 
 use crate::command::{Actor, Command, Done, Entry, Request, Verdict};
@@ -150,6 +152,9 @@ impl Context<'_> {
             C::RemoveBlob { digest } => self.remove_blob(digest),
             C::Enlist(spec) => self.enlist(spec),
             C::Dismiss { part, name } => self.dismiss(*part, name),
+            C::SaverFailed { machine, task, attempt, run, exit } => {
+                self.saver_failed(*machine, (*task, *attempt, *run), *exit)
+            }
         }
     }
 

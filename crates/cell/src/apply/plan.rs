@@ -555,7 +555,7 @@ mod tests {
     #[test]
     fn retained_disk_of_a_victim_comes_and_goes_with_the_group() {
         let retains = |low: &mut JobSpec| {
-            low.retain_disk = Some(RetainDisk { bytes: 20, keep: Span::seconds(60) });
+            low.retain_disk = Some(RetainDisk { bytes: 20, keep: Span::seconds(60), saver: None });
         };
         let mut cell = full_cell_with(retains);
         let refused = group(&cell, &["jlow/0"], &["jtop/0@m1"]);

@@ -75,7 +75,7 @@ fn check(spec: &JobSpec, index: u32, reservation: Resources) -> Result<(), Refus
         return Err(Refusal::WrongState { what: "the job's resources are not reclaimable".into() });
     }
     let limits = spec.limits_of(index);
-    let kept = spec.retain_disk.map_or(0, |retain| retain.bytes);
+    let kept = spec.retain_disk.as_ref().map_or(0, |retain| retain.bytes);
     let least = Resources { disk: kept, ..Resources::ZERO };
     let outside = |d: &Dimension| {
         let value = reservation.get(*d);
@@ -130,7 +130,7 @@ mod tests {
         let high = "field reservation.ram: value 11 is not valid; allowed: 0 to 10";
         check(|_| {}, Resources { ram: 11, ..all(3) }, high);
         let keep = |spec: &mut JobSpec| {
-            spec.retain_disk = Some(RetainDisk { bytes: 4, keep: Span::seconds(1) });
+            spec.retain_disk = Some(RetainDisk { bytes: 4, keep: Span::seconds(1), saver: None });
         };
         check(keep, all(4), "done");
         let low = "field reservation.disk: value 3 is not valid; allowed: 4 to 10";

@@ -45,8 +45,12 @@ fn told(events: &[Event]) -> Touched {
     let mut told = Touched::default();
     for event in events {
         match &event.what {
-            What::Task { task, job, .. } => {
+            What::Task { task, job, change, .. } => {
                 told.tasks.insert(*task);
+                // Which run is due stands with what is kept on the machine.
+                if let TaskChange::SaverFailed { machine } = change {
+                    told.machines.insert(*machine);
+                }
                 told.jobs_through_tasks.insert(*job);
             }
             What::Job { job, .. } => {
@@ -173,6 +177,14 @@ fn is_true(event: &Event, changed: &Touched) -> Check {
     let happened = match &event.what {
         // One batch may set a task's reservation twice, and back to what it was.
         What::Task { change: TaskChange::ReservationChanged, .. } => true,
+        // About what it left on the machine, when it may be elsewhere, or dead.
+        What::Task {
+            change:
+                TaskChange::SaverFailed { machine }
+                | TaskChange::Saved { machine }
+                | TaskChange::NotSaved { machine },
+            ..
+        } => changed.machines.contains(machine),
         // A change that was skipped is kept in the job's books.
         What::Task { task, job, .. } => changed.tasks.contains(task) || changed.jobs.contains(job),
         What::Job { job, .. } => {

@@ -14,7 +14,7 @@ pub(super) fn check(state: &State) -> Check {
             let detail = format!("reserves more than its limits: {excess}");
             return Err(violation(NAME, state.task_name(id), detail));
         }
-        let floor = spec.retain_disk.map_or(0, |retain| retain.bytes);
+        let floor = spec.retain_disk.as_ref().map_or(0, |retain| retain.bytes);
         if task.state.holds_resources() && task.reservation.disk < floor {
             let detail = format!("reserves {} of disk, must retain {floor}", task.reservation.disk);
             return Err(violation(NAME, state.task_name(id), detail));

@@ -43,7 +43,8 @@ pub(super) fn check_step(step: &Step<'_>) -> Check {
 /// Who ran here and holds nothing here any more has left its disk.
 fn left_behind(step: &Step<'_>) -> Check {
     for (id, task) in step.before.tasks.iter() {
-        let Some(retain) = step.before.spec_of(task).and_then(|spec| spec.retain_disk) else {
+        let Some(retain) = step.before.spec_of(task).and_then(|spec| spec.retain_disk.as_ref())
+        else {
             continue;
         };
         let ran = task.state.holds_resources() && task.state != TaskState::Assigned;
@@ -67,7 +68,11 @@ fn left_behind(step: &Step<'_>) -> Check {
 fn kept(step: &Step<'_>, command: &Command) -> Check {
     for (id, machine) in step.before.machines.iter() {
         let Some(after) = step.after.machines.get(id) else { continue };
-        for entry in machine.retained.iter().filter(|entry| !after.retained.contains(entry)) {
+        let stays = |entry: &Retained| {
+            let same = |other: &Retained| Retained { run: entry.run, ..other.clone() } == *entry;
+            after.retained.iter().any(same)
+        };
+        for entry in machine.retained.iter().filter(|entry| !stays(entry)) {
             let fetched = matches!(command, Command::ReleaseRetained { machine, task, attempt }
                 if (*machine, *task, *attempt) == (id, entry.task, entry.attempt));
             if !fetched && entry.until > step.after.now {

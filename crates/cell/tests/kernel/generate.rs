@@ -411,13 +411,13 @@ pub fn seen_by_agent(state: &State, machine: MachineId, draw: &mut Draw) -> Vec<
             3 => ObservedState::Stopped,
             _ => ObservedState::Running { healthy: !draw.one_in(6) },
         };
-        seen.push(ObservedTask { task, attempt, state });
+        seen.push(ObservedTask { task, attempt, saver: 0, state });
     }
     if draw.one_in(3) {
         let task = some_task(state, draw, |_| true);
         let known = seen.iter().any(|report| report.task == task);
         let state = ObservedState::Running { healthy: true };
-        seen.extend((!known).then_some(ObservedTask { task, attempt: 9, state }));
+        seen.extend((!known).then_some(ObservedTask { task, attempt: 9, saver: 0, state }));
     }
     seen
 }
@@ -451,12 +451,17 @@ fn release(state: &State, draw: &mut Draw) -> Command {
     let kept: Vec<_> = state
         .machines()
         .iter()
-        .flat_map(|(id, row)| row.retained.iter().map(move |r| (id, r.task, r.attempt)))
+        .flat_map(|(id, row)| row.retained.iter().map(move |r| (id, r.task, r.attempt, r.run)))
         .collect();
     let picked = draw.pick(&kept).copied();
-    let (machine, task, attempt) = picked.unwrap_or_else(|| {
-        (some_machine(state, draw), some_task(state, draw, |_| true), draw.below(3) as u32)
+    let (machine, task, attempt, run) = picked.unwrap_or_else(|| {
+        let number = draw.below(3) as u32;
+        (some_machine(state, draw), some_task(state, draw, |_| true), number, Some(number))
     });
+    if draw.one_in(2) {
+        let exit = draw.one_in(4).then(|| exit(draw));
+        return Command::SaverFailed { machine, task, attempt, run: run.unwrap_or(1), exit };
+    }
     Command::ReleaseRetained { machine, task, attempt }
 }
 

@@ -186,7 +186,8 @@ impl<'a> Options<'a> {
         spec.reclaimable &= self.text("not-reclaimable").is_none();
         if let Some(bytes) = self.text("retain") {
             let keep = self.span("keep")?.unwrap_or(Span::seconds(3600));
-            spec.retain_disk = Some(RetainDisk { bytes: quantity(bytes, false)?, keep });
+            spec.retain_disk =
+                Some(RetainDisk { bytes: quantity(bytes, false)?, keep, saver: None });
         }
         let strict = self.text("on-success").is_some();
         if let Some((user, job)) = self.text("after").and_then(|text| text.split_once('/')) {

@@ -269,7 +269,7 @@ fn job_spec() -> JobSpec {
     spec.restart.max_failures = Some(4);
     spec.restart.backoff = Span(1500);
     spec.at_most_one = Some(Span(30_000));
-    spec.retain_disk = Some(RetainDisk { bytes: 1 << 20, keep: Span(60_000) });
+    spec.retain_disk = Some(RetainDisk { bytes: 1 << 20, keep: Span(60_000), saver: None });
     spec
 }
 
@@ -337,6 +337,7 @@ fn more_commands() -> Vec<Command> {
             reports: vec![TaskReport { task, attempt: 2, what: Observed::Started }],
         },
         Command::ReleaseRetained { machine, task, attempt: 1 },
+        Command::SaverFailed { machine, task, attempt: 1, run: 2, exit: Some(ExitClass::Code(3)) },
         Command::Expire,
         Command::SetResource {
             namespace: token("app"),
@@ -522,6 +523,9 @@ fn task_changes() -> Vec<TaskChange> {
         TaskChange::Killed,
         TaskChange::NeverRan,
         TaskChange::Purged,
+        TaskChange::SaverFailed { machine },
+        TaskChange::Saved { machine },
+        TaskChange::NotSaved { machine },
     ]
 }
 

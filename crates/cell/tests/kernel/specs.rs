@@ -71,7 +71,7 @@ pub fn job(name: &str, draw: &mut Draw) -> JobSpec {
     spec.task.command = vec!["server".to_owned()];
     policies(&mut spec, draw);
     match draw.below(10) {
-        0 | 1 => alloc_set(&mut spec),
+        0 | 1 => alloc_set(&mut spec, draw),
         2 | 3 => {
             let (user, set) = (draw.below(3), draw.below(5));
             spec.alloc_set = Some(build::job_key(&format!("u{user}"), &format!("j{set}")));
@@ -86,8 +86,11 @@ pub fn job(name: &str, draw: &mut Draw) -> JobSpec {
     spec
 }
 
-fn alloc_set(spec: &mut JobSpec) {
+fn alloc_set(spec: &mut JobSpec, draw: &mut Draw) {
     spec.kind = JobKind::AllocSet;
+    if let Some(retain) = &mut spec.retain_disk {
+        retain.saver = draw.one_in(2).then(|| build::name(&format!("j{}", draw.below(5))));
+    }
     spec.task.command.clear();
     spec.task.limits = build::room(3, 6, 20);
 }
@@ -106,7 +109,7 @@ fn policies(spec: &mut JobSpec, draw: &mut Draw) {
     });
     let keep = Span::seconds(draw.below(600));
     let bytes = spec.task.limits.disk / 2;
-    spec.retain_disk = draw.one_in(4).then_some(RetainDisk { bytes, keep });
+    spec.retain_disk = draw.one_in(4).then_some(RetainDisk { bytes, keep, saver: None });
 }
 
 fn needs(spec: &mut JobSpec, draw: &mut Draw) {

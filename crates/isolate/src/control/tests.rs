@@ -6,7 +6,7 @@ use proptest::prelude::*;
 const GIB: u64 = 1 << 30;
 
 fn first(task: u32) -> Attempt {
-    Attempt { task: TaskId(task), number: 1 }
+    Attempt::new(TaskId(task), 1)
 }
 
 fn task(id: u32, class: AppClass, priority: u16) -> TaskSample {

@@ -22,14 +22,26 @@ use cellwright_cell::time::{Span, Time};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// How long decays gather.
-const GATHER: Span = Span::seconds(30);
 /// Most changes given at once, beyond the rises of the report itself.
 const MOST_CHANGES: usize = 1000;
 /// Estimates looked at per report, to forget those of tasks that are gone.
 const TIDIED: usize = 32;
 /// Estimates are dated by elapsed time, from this date on: far enough from zero for any past.
 const EPOCH: u64 = 1 << 50;
+
+/// How usage becomes reservations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReclaimSettings {
+    pub estimate: Settings,
+    /// How long decays gather.
+    pub gather: Span,
+}
+
+impl Default for ReclaimSettings {
+    fn default() -> Self {
+        ReclaimSettings { estimate: Settings::MEDIUM, gather: Span::seconds(30) }
+    }
+}
 
 #[derive(Debug)]
 struct Watched {
@@ -40,7 +52,7 @@ struct Watched {
 
 #[derive(Debug, Default)]
 pub struct ReclaimFeed {
-    settings: Settings,
+    settings: ReclaimSettings,
     tasks: BTreeMap<TaskId, Watched>,
     /// Decays that wait for company.
     decays: BTreeMap<TaskId, ReservationChange>,
@@ -50,7 +62,7 @@ pub struct ReclaimFeed {
 
 impl ReclaimFeed {
     #[must_use]
-    pub fn new(settings: Settings) -> ReclaimFeed {
+    pub fn new(settings: ReclaimSettings) -> ReclaimFeed {
         ReclaimFeed { settings, ..ReclaimFeed::default() }
     }
 
@@ -74,7 +86,7 @@ impl ReclaimFeed {
             }
         }
         self.tidy(state);
-        if at.0.saturating_sub(self.given.0) >= GATHER.0 {
+        if at.0.saturating_sub(self.given.0) >= self.settings.gather.0 {
             while changes.len() < MOST_CHANGES {
                 let Some((_, change)) = self.decays.pop_first() else {
                     self.given = at;
@@ -103,12 +115,14 @@ impl ReclaimFeed {
         let known = self.tasks.get(&usage.task);
         if known.is_none_or(|known| known.attempt != row.attempt || known.limits != limits) {
             let running = state.now().since(row.changed_at);
-            let estimate = first_estimate(&self.settings, row, limits, running, at);
+            let estimate = first_estimate(&self.settings.estimate, row, limits, running, at);
             self.tasks.insert(usage.task, Watched { attempt: row.attempt, limits, estimate });
         }
         let watched = self.tasks.get_mut(&usage.task)?;
-        watched.estimate.sample(&self.settings, Sample { at: date(at), usage: usage.used });
-        let kept = spec.retain_disk.map_or(0, |retain| retain.bytes);
+        watched
+            .estimate
+            .sample(&self.settings.estimate, Sample { at: date(at), usage: usage.used });
+        let kept = spec.retain_disk.as_ref().map_or(0, |retain| retain.bytes);
         let kept = Resources { disk: kept, ..Resources::ZERO };
         let reservation = watched.estimate.logged().max(kept);
         if reservation == row.reservation {

@@ -90,7 +90,7 @@ impl Board {
             ports: facts.ports.to_vec(),
             devices: facts.devices.to_vec(),
         };
-        let retain = facts.spec.retain_disk.map_or(0, |retain| retain.bytes);
+        let retain = facts.spec.retain_disk.as_ref().map_or(0, |retain| retain.bytes);
         // What ran inside an alloc left its disk to the alloc.
         let leaves = facts.holding == Holding::Running && facts.alloc.is_none();
         let limited = self.budget_of(facts.job).is_some();

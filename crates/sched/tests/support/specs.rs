@@ -230,7 +230,7 @@ pub fn job(draw: &mut Draw, name: &str, owner: &Name, sets: &[JobKey]) -> JobSpe
     }
     if !inside && draw.one_in(5) {
         let bytes = spec.task.limits.disk / 2;
-        spec.retain_disk = Some(RetainDisk { bytes, keep: Span(3000) });
+        spec.retain_disk = Some(RetainDisk { bytes, keep: Span(3000), saver: None });
     } else if draw.one_in(4) {
         let other = TaskOverride { limits: Some(self::limits(draw, true)), ..Default::default() };
         spec.overrides.insert(draw.below(u64::from(count)) as u32, other);

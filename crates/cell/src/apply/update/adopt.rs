@@ -170,7 +170,7 @@ fn reservation_under(task: &Task, old: &JobSpec, new: &JobSpec) -> Resources {
     if !known {
         return limits;
     }
-    let disk = new.retain_disk.map_or(0, |retain| retain.bytes);
+    let disk = new.retain_disk.as_ref().map_or(0, |retain| retain.bytes);
     task.reservation.max(Resources { disk, ..Resources::ZERO })
 }
 
