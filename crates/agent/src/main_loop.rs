@@ -21,7 +21,6 @@ use crate::ready::Preparer;
 use crate::record::{self, Keep, RecordError};
 use crate::session::{Doorman, Sessions};
 use crate::shim::protocol::{Cause, LAUNCH, Launch, Request, Status};
-use crate::shim::room::Room;
 use crate::usage::Sampler;
 use crate::watch::{Readings, Watched};
 use cellwright_api::client::Client;
@@ -42,13 +41,17 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, SystemTime};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 
 /// Between two looks at what is kept of the past.
 const PRUNE: Duration = Duration::from_secs(60);
 /// Between two looks at what tasks use and who must give way.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Programs that ask tasks how they are, at a time: tasks are many, and starting one costs the
+/// machine and not the task.
+const PROBES: usize = 8;
 
 /// Why an agent does not run.
 #[derive(Debug, thiserror::Error)]
@@ -118,6 +121,8 @@ pub struct Agent {
     /// How other agents are dialled.
     dialler: AgentDialler,
     sessions: Sessions,
+    /// Programs that ask tasks how they are, at a time.
+    probing: Arc<Semaphore>,
     /// Held as long as the agent runs.
     _lock: std::fs::File,
 }
@@ -168,6 +173,7 @@ impl Agent {
             door: None,
             dialler: AgentDialler::plain(),
             sessions: Sessions::default(),
+            probing: Arc::new(Semaphore::new(PROBES)),
             _lock: lock,
         };
         agent.adopt(rebooted)?;
@@ -251,7 +257,8 @@ impl Agent {
         };
         let kept: BTreeSet<Attempt> = self.locals.keys().filter(lives).copied().collect();
         self.preparer.groups.sweep(&kept);
-        self.preparer.driver.sweep(&kept.iter().map(ToString::to_string).collect());
+        let names = kept.iter().map(ToString::to_string).collect();
+        self.preparer.driver.sweep(&self.folders.tasks(), &names);
         // Now that those who live hold what they run from.
         self.preparer.packages.trim();
         Ok(())
@@ -403,15 +410,13 @@ impl Agent {
             return;
         };
         let Some(launch) = launch else { return };
-        let container = Room::of(&launch).ok().and_then(|room| room.container);
         let patient = Patient {
             check,
-            identity: launch.identity,
             started: local.status.as_ref().map_or(0, |status| status.started),
             ports: work.ports.clone(),
-            env: launch.env,
-            directory: launch.directory,
-            container: container.map(|(runtime, bundle)| (runtime, bundle.id().clone())),
+            launch,
+            program: self.preparer.shim.clone(),
+            turns: self.probing.clone(),
         };
         let told = self.told.clone();
         local.nurse = Some(tokio::spawn(watch(patient, move |health| {

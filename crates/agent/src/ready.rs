@@ -13,6 +13,8 @@ use crate::groups::{Groups, make_task};
 use crate::packages::{Packages, Unpacked};
 use crate::record::{self, Keep, RecordError};
 use crate::shim::protocol::{Cause, LAUNCH, LogSettings, Request};
+use crate::shim::room::Room;
+use crate::shim::serve::explain;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::task::ExitClass;
 use cellwright_package::cache::ObtainError;
@@ -87,7 +89,9 @@ impl Preparer {
         {
             tracing::warn!(%error, "a group that was not needed stays");
         }
-        give_up(&folder, cause);
+        if let Some(exit) = give_up(&folder, cause) {
+            explain(&folder, self.logs, &exit);
+        }
         // The loop that wanted to hear it may have ended.
         let _ = heard.send((attempt, Heard::Ended(end, words)));
     }
@@ -152,6 +156,11 @@ impl Preparer {
             lease_until,
             logs: self.logs,
         })?;
-        Ok(record::write(&folder.join(LAUNCH), &launch, Keep::Process)?)
+        record::write(&folder.join(LAUNCH), &launch, Keep::Process).map_err(|error| {
+            // Nobody else will know of mounts and secrets that no launch tells of.
+            let stuck = Room::of(&launch).map(|room| room.clear()).unwrap_or_default();
+            stuck.iter().for_each(|stuck| tracing::warn!(stuck, "what was laid out stays"));
+            error.into()
+        })
     }
 }

@@ -11,6 +11,7 @@ pub mod openapi;
 pub mod output;
 pub mod papers;
 pub mod routes;
+pub mod seats;
 pub mod secret;
 pub mod spiffe;
 pub mod tls;

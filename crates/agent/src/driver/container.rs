@@ -17,16 +17,18 @@
 //! the machine, whose owners must stay who they are.
 
 use super::told::{
-    Ids, Places, check_package_name, environment, find_account, io, logs, open_alloc, remove,
-    write_files, write_ports, write_secrets,
+    Ids, Places, check_package_name, environment, find_account, io, is_open_to_all, logs,
+    open_alloc, remove, sweep_secrets, write_files, write_ports, write_secrets,
 };
+use super::who::{NOBODY, allowed};
 use super::{Driver, DriverError, Start};
 use crate::config::Config;
 use crate::folder::Folders;
 use crate::shim::protocol::{Container, Launch};
 use cellwright_cell::isolation::Network as Asked;
 use cellwright_isolate::container::{
-    Bind, Bundle, ContainerId, ContainerSpec, IdRange, Network, Runc, Scratch, User, probe, sweep,
+    Bind, Bundle, ContainerId, ContainerSpec, IdRange, Network, Probe, Runc, Scratch, User, probe,
+    sweep,
 };
 use cellwright_isolate::mounts;
 use std::collections::BTreeSet;
@@ -36,8 +38,6 @@ use std::path::{Path, PathBuf};
 
 /// Users of containers are these of the machine: beyond what accounts and other tools use.
 const SHIFTED: IdRange = IdRange { first: 0x7000_0000, count: 65_536 };
-/// Who runs a program whose job names nobody.
-const NOBODY: Ids = (65_534, 65_534);
 /// Room in `/tmp`.
 const TMP_BYTES: u64 = 64 << 20;
 /// Below this the runtime itself does not fit in, while it makes the container.
@@ -74,6 +74,10 @@ pub struct ContainerDriver {
     host_layer: PathBuf,
     /// Folders that tasks may borrow.
     volumes: Vec<PathBuf>,
+    /// Accounts of the machine that jobs may name, beside `nobody`.
+    users: Vec<String>,
+    /// The runtime, with what is known against it.
+    version: String,
     /// Whether users can be shifted: a stranger must get to the containers' roots.
     shifts: bool,
 }
@@ -83,7 +87,9 @@ impl ContainerDriver {
     /// With all the reasons why containers do not work here, in one line.
     pub fn open(config: &Config, folders: &Folders) -> Result<ContainerDriver, String> {
         let run = folders.containers();
-        let driver = ContainerDriver {
+        let mut driver = ContainerDriver {
+            users: config.users.clone(),
+            version: String::new(),
             program: config.runtime.clone(),
             state: run.join("state"),
             host_layer: run.join("host-layer"),
@@ -94,10 +100,12 @@ impl ContainerDriver {
         };
         let made = fs::DirBuilder::new().recursive(true).mode(0o711).create(&driver.run);
         made.map_err(|why| format!("{}: {why}", driver.run.display()))?;
-        match probe(&driver.runtime(), &driver.run).why_not() {
-            Some(why) => Err(why),
-            None => driver.lay_host_layer().map(|()| driver).map_err(|error| error.to_string()),
+        let probed = probe(&driver.runtime(), &driver.run);
+        match (probed.why_not(), probed) {
+            (None, Probe::Ready { runtime }) => driver.version = runtime,
+            (why, _) => return Err(why.unwrap_or_default()),
         }
+        driver.lay_host_layer().map(|()| driver).map_err(|error| error.to_string())
     }
 
     fn runtime(&self) -> Runc {
@@ -249,15 +257,6 @@ fn real_root(borrows: bool) -> DriverError {
     }
 }
 
-/// Whether everybody may pass through all the folders around `path`. The runtime does, as the
-/// container's own root, which is nobody on the machine.
-fn is_open_to_all(path: &Path) -> bool {
-    let passes = |folder: &Path| {
-        fs::metadata(folder).is_ok_and(|about| about.permissions().mode() & 0o001 != 0)
-    };
-    path.ancestors().skip(1).all(passes)
-}
-
 impl Driver for ContainerDriver {
     fn name(&self) -> &'static str {
         "container"
@@ -282,8 +281,11 @@ impl Driver for ContainerDriver {
         let user = start.work.user.as_ref().map(|user| user.as_str());
         let ids = account(user, root.filter(|_| !borrows))?;
         let (user_namespace, owner) = self.shifted(start, ids);
-        if user_namespace.is_none() && ids.0 == 0 {
-            return Err(real_root(borrows));
+        if user_namespace.is_none() {
+            if ids.0 == 0 {
+                return Err(real_root(borrows));
+            }
+            user.map_or(Ok(()), |user| allowed(user, &self.users))?;
         }
         write_files(start, Some(owner))?;
         open_alloc(start)?;
@@ -319,6 +321,7 @@ impl Driver for ContainerDriver {
             run: self.run.clone(),
             id: bundle.id().to_string(),
             owner,
+            own_network: spec.network == Network::Own,
         };
         Ok(Launch {
             name: start.name.to_owned(),
@@ -335,7 +338,12 @@ impl Driver for ContainerDriver {
         })
     }
 
-    fn sweep(&self, kept: &BTreeSet<String>) {
+    fn runtime(&self) -> Option<&str> {
+        Some(&self.version)
+    }
+
+    fn sweep(&self, tasks: &Path, kept: &BTreeSet<String>) {
+        sweep_secrets(tasks, kept);
         let keep = kept.iter().filter_map(|id| ContainerId::new(id).ok()).collect();
         match sweep(&self.runtime(), &self.run, &keep) {
             Ok(swept) => {
@@ -384,6 +392,8 @@ mod tests {
             run: folder.path("run"),
             host_layer: folder.path("layer"),
             volumes: vec![lent.canonicalize().unwrap()],
+            users: Vec::new(),
+            version: String::new(),
             shifts: true,
         };
         let borrow = |path: PathBuf| driver.lent(path.to_str().unwrap());

@@ -82,6 +82,11 @@ pub(super) fn preparer(
     let off = chosen.container_off.as_deref();
     machine::say(machine, machine::DRIVER, Some(chosen.driver.name()));
     machine::say(machine, machine::CONTAINERS_OFF, off);
+    let runtime = chosen.driver.runtime();
+    machine::say(machine, machine::RUNTIME, runtime);
+    if let Some(runtime) = runtime.filter(|runtime| runtime.contains("CVE")) {
+        tracing::warn!(runtime, "known holes: mended by your distribution, or to be mended by you");
+    }
     if let Some(why) = off {
         tracing::warn!(why, gaps = ?chosen.driver.gaps(), "tasks are plain processes");
     }
