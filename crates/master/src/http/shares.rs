@@ -1,6 +1,6 @@
-//! Places for what lasts: sessions in tasks, readers that follow output. Each costs a connection to a
-//! machine, so there is a bound on all of them, and one on each caller's: whoever opens a thousand
-//! keeps others out of none.
+//! Places for what lasts: sessions in tasks, readers that follow output. Each costs a connection to
+//! a machine, so there is a bound on all of them, and one on each caller's: whoever opens a
+//! thousand keeps others out of none.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
