@@ -11,6 +11,7 @@ use crate::driver::{Driver, DriverError, Start};
 use crate::folder::Folders;
 use crate::groups::{Groups, make_task};
 use crate::packages::{Packages, Unpacked};
+use crate::papers::{Papers, Registrar};
 use crate::record::{self, Keep, RecordError};
 use crate::shim::protocol::{Cause, LAUNCH, LogSettings, Request};
 use crate::shim::room::Room;
@@ -18,6 +19,7 @@ use crate::shim::serve::explain;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::task::ExitClass;
 use cellwright_package::cache::ObtainError;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -27,6 +29,7 @@ pub struct Preparer {
     pub groups: Groups,
     pub driver: Arc<dyn Driver>,
     pub packages: Packages,
+    pub registrar: Registrar,
     pub shim: ShimProgram,
     /// The machine's name.
     pub machine: String,
@@ -53,6 +56,12 @@ enum StartError {
     CutShort,
 }
 
+/// What was had for it elsewhere.
+struct Given {
+    packages: Vec<(String, PathBuf)>,
+    papers: Option<Papers>,
+}
+
 /// How far it came.
 enum Readied {
     Ready(Unpacked),
@@ -73,7 +82,11 @@ impl Preparer {
         let (end, cause, words) = match self.make_ready(&mut beginning, &mut requests).await {
             Ok(Readied::Ready(_packages)) => {
                 // The packages stay as long as the attempt does.
-                return follow(attempt, folder, self.shim.clone(), requests, heard).await;
+                let shim = self.shim.clone();
+                tokio::select! {
+                    () = follow(attempt, folder.clone(), shim, requests, heard) => return,
+                    () = self.registrar.keep_fresh(attempt, &folder) => return,
+                }
             }
             Ok(Readied::Unwanted) => (End::Gone, Cause::Told, "stopped before it began".into()),
             Err(error) => {
@@ -102,9 +115,12 @@ impl Preparer {
         requests: &mut mpsc::UnboundedReceiver<Request>,
     ) -> Result<Readied, StartError> {
         let Order::Run(work) = &beginning.order.action else { return Ok(Readied::Unwanted) };
-        let fetch = self.packages.obtain(&work.packages, beginning.order.task);
+        let attempt = Attempt::of(&beginning.order);
+        let packages = self.packages.obtain(&work.packages, attempt.task);
+        let papers = self.registrar.papers(attempt);
+        let fetch = async move { tokio::join!(packages, papers) };
         tokio::pin!(fetch);
-        let packages = loop {
+        let (packages, papers) = loop {
             tokio::select! {
                 biased;
                 request = requests.recv() => match request {
@@ -114,14 +130,14 @@ impl Preparer {
                         return Ok(Readied::Unwanted);
                     }
                 },
-                fetched = &mut fetch => break fetched?,
+                (fetched, papers) = &mut fetch => break (fetched?, papers),
             }
         };
         let order = beginning.order.clone();
         let (lease_until, alloc) = (beginning.lease_until, beginning.alloc);
         let preparer = Arc::clone(self);
-        let folders = packages.folders();
-        let lay_out = move || preparer.lay_out(&order, lease_until, alloc, &folders);
+        let given = Given { packages: packages.folders(), papers };
+        let lay_out = move || preparer.lay_out(&order, lease_until, alloc, &given);
         tokio::task::spawn_blocking(lay_out).await.map_err(|_| StartError::CutShort)??;
         Ok(Readied::Ready(packages))
     }
@@ -131,7 +147,7 @@ impl Preparer {
         order: &DesiredTask,
         lease_until: Option<u64>,
         alloc: Option<Attempt>,
-        packages: &[(String, std::path::PathBuf)],
+        given: &Given,
     ) -> Result<(), StartError> {
         let Order::Run(work) = &order.action else { return Ok(()) };
         let attempt = Attempt::of(order);
@@ -151,7 +167,8 @@ impl Preparer {
             directory: self.folders.work(attempt),
             folder: folder.clone(),
             alloc: alloc.map(|alloc| self.folders.work(alloc)),
-            packages,
+            packages: &given.packages,
+            papers: given.papers.as_ref(),
             group,
             lease_until,
             logs: self.logs,

@@ -14,5 +14,6 @@ pub mod routes;
 pub mod seats;
 pub mod secret;
 pub mod spiffe;
+pub mod task_identity;
 pub mod tls;
 pub mod types;

@@ -10,7 +10,7 @@
 //! | `/work` | its own folder, where it starts |
 //! | `/packages/NAME` | its other packages, read-only |
 //! | `/alloc` | inside an alloc: the folder that its tasks share |
-//! | `/secrets`, `/ports` | its secrets; the ports it was given |
+//! | `/secrets`, `/identity`, `/ports` | its secrets; who it is; the ports it was given |
 //! | `/tmp` | in memory, charged to it |
 //!
 //! Root inside is nobody outside: numbers of users are shifted, unless a task borrows folders of
@@ -18,7 +18,7 @@
 
 use super::told::{
     Ids, Places, check_package_name, environment, find_account, io, is_open_to_all, logs,
-    open_alloc, remove, sweep_secrets, write_files, write_ports, write_secrets,
+    open_alloc, remove, sweep_secrets, write_files, write_papers, write_ports, write_secrets,
 };
 use super::who::{NOBODY, allowed};
 use super::{Driver, DriverError, Start};
@@ -292,6 +292,7 @@ impl Driver for ContainerDriver {
         let ports = write_ports(start)?;
         let mut spec = self.spec(start, root, ids)?;
         let secrets = write_secrets(start, Some(owner))?;
+        let papers = write_papers(start, Some(owner))?;
         spec.user_namespace = user_namespace;
         let file = |source: &Path, target: &str| Bind {
             source: source.to_owned(),
@@ -300,19 +301,21 @@ impl Driver for ContainerDriver {
         };
         spec.binds.push(file(&ports, "/ports"));
         spec.binds.extend(secrets.as_ref().map(|secrets| file(secrets, "/secrets")));
+        spec.binds.extend(papers.as_ref().map(|papers| file(papers, "/identity")));
         let places = Places {
             directory: "/work".into(),
             ports: "/ports".into(),
             packages: "/packages".into(),
             alloc: start.alloc.as_ref().map(|_| "/alloc".into()),
             secrets: secrets.as_ref().map(|_| "/secrets".into()),
+            papers: papers.as_ref().map(|_| "/identity".into()),
         };
         spec.env = environment(start, &places);
         spec.cwd.clone_from(&places.directory);
         let bundle = self.bundle(start)?;
         if let Err(why) = bundle.prepare(&spec) {
             // What stays behind is in a folder that root alone can enter.
-            let _ = secrets.as_deref().map(remove);
+            let _ = [&secrets, &papers].map(|folder| folder.as_deref().map(remove));
             return Err(why.into());
         }
         let container = Container {
@@ -335,6 +338,7 @@ impl Driver for ContainerDriver {
             group: Some(spec.group.to_string()),
             container: Some(container),
             secrets,
+            papers,
         })
     }
 

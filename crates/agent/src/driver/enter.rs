@@ -130,6 +130,7 @@ mod tests {
             group: Some("/cell/7-1".into()),
             container,
             secrets: None,
+            papers: None,
         }
     }
 

@@ -12,6 +12,7 @@ use crate::config::{Config, ConfigError, DriverChoice};
 use crate::core::Attempt;
 use crate::folder::Folders;
 use crate::groups::Groups;
+use crate::papers::Papers;
 use crate::shim::protocol::{Launch, LogSettings};
 use cellwright_cell::desired::Work;
 use cellwright_isolate::cgroup::Group;
@@ -40,6 +41,8 @@ pub struct Start<'a> {
     pub group: Option<Group>,
     pub lease_until: Option<u64>,
     pub logs: LogSettings,
+    /// Who it is to other programs; nothing in a cell without identities.
+    pub papers: Option<&'a Papers>,
 }
 
 /// Why a driver cannot run a task; for its owner.

@@ -8,7 +8,7 @@
 
 use super::told::{
     Places, check_package_name, environment, io, logs, open_alloc, remove, sweep_secrets,
-    write_files, write_ports, write_secrets,
+    write_files, write_papers, write_ports, write_secrets,
 };
 use super::who::account;
 use super::{Driver, DriverError, Start};
@@ -64,6 +64,7 @@ impl Driver for ProcessDriver {
             packages: link_packages(start)?,
             alloc: start.alloc.clone(),
             secrets: write_secrets(start, account)?,
+            papers: write_papers(start, account)?,
         };
         Ok(Launch {
             name: start.name.to_owned(),
@@ -77,6 +78,7 @@ impl Driver for ProcessDriver {
             group: start.group.as_ref().map(|group| group.path().to_string()),
             container: None,
             secrets: places.secrets,
+            papers: places.papers,
         })
     }
 

@@ -2,6 +2,7 @@
 //! where it may write, its files and its secrets.
 
 use super::{DriverError, Start};
+use crate::papers;
 use crate::shim::protocol::LogSettings;
 use cellwright_cell::spec::LogLimits;
 use rustix::fs::statfs;
@@ -18,6 +19,9 @@ const TMPFS: u64 = 0x0102_1994;
 /// Where file systems in memory are found, as a rule.
 const IN_MEMORY: [&str; 2] = ["/run", "/dev/shm"];
 
+/// How the names of identities end, beside secrets.
+const IDENTITY: &str = ".identity";
+
 /// User and group, as the machine numbers them.
 pub type Ids = (u32, u32);
 
@@ -28,6 +32,7 @@ pub struct Places {
     pub packages: PathBuf,
     pub alloc: Option<PathBuf>,
     pub secrets: Option<PathBuf>,
+    pub papers: Option<PathBuf>,
 }
 
 /// A job can have less kept than the machine's operator allows, and not more.
@@ -157,10 +162,27 @@ fn make_shared(folder: &Path) -> std::io::Result<()> {
 }
 
 fn secrets_folder(start: &Start<'_>) -> PathBuf {
+    in_confidence(start, "secrets", "")
+}
+
+/// The identity of the task: its key, and what others know it by. Nothing in a cell without
+/// identities.
+pub fn write_papers(start: &Start<'_>, owner: Option<Ids>) -> Result<Option<PathBuf>, DriverError> {
+    let place = in_confidence(start, "identity", IDENTITY);
+    let shared = place.parent().unwrap_or(&place);
+    if start.papers.is_some() && shared != start.folder {
+        make_shared(shared).map_err(io(shared))?;
+    }
+    papers::write(start, place, owner)
+}
+
+/// Where the task finds what is for it alone: in memory, under its own name and `ending`, or beside
+/// its folder as `name`.
+fn in_confidence(start: &Start<'_>, name: &str, ending: &str) -> PathBuf {
     let tasks = start.folder.parent().unwrap_or(&start.folder);
     match secrets_in_memory() {
-        Some(shared) => shared.join(format!("{}{}", of_agent(tasks), start.attempt)),
-        None => start.folder.join("secrets"),
+        Some(shared) => shared.join(format!("{}{}{ending}", of_agent(tasks), start.attempt)),
+        None => start.folder.join(name),
     }
 }
 
@@ -189,6 +211,7 @@ pub fn sweep_secrets(tasks: &Path, kept: &BTreeSet<String>) {
     for entry in fs::read_dir(&shared).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let attempt = name.to_str().and_then(|name| name.strip_prefix(&own));
+        let attempt = attempt.map(|attempt| attempt.strip_suffix(IDENTITY).unwrap_or(attempt));
         if attempt.is_some_and(|attempt| !kept.contains(attempt))
             && let Err(error) = remove(&entry.path())
         {
@@ -242,6 +265,7 @@ pub fn environment(start: &Start<'_>, places: &Places) -> BTreeMap<String, Strin
         ("CELL_ALLOC_DIR", places.alloc.as_ref()),
         ("CELL_PACKAGES", packages),
         ("CELL_SECRETS", places.secrets.as_ref()),
+        ("CELL_IDENTITY", places.papers.as_ref()),
     ];
     for (name, path) in more {
         if let Some(path) = path {

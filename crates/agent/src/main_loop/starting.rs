@@ -10,6 +10,7 @@ use crate::folder::Folders;
 use crate::groups::{Groups, make_alloc};
 use crate::machine::{self, Described};
 use crate::packages::Packages;
+use crate::papers::Registrar;
 use crate::ready::{Beginning, Preparer};
 use crate::shim::protocol::{Cause, Request};
 use crate::watch::{self, Readings, Watched};
@@ -94,7 +95,8 @@ pub(super) fn preparer(
     let packages = Packages::open(&folders.packages(), config.package_bytes, &name)?;
     let logs = config.log_settings();
     let (folders, driver) = (folders.clone(), chosen.driver);
-    Ok(Preparer { folders, groups, driver, packages, shim, machine: name, logs })
+    let registrar = Registrar::default();
+    Ok(Preparer { folders, groups, driver, packages, registrar, shim, machine: name, logs })
 }
 
 pub(super) fn watcher(

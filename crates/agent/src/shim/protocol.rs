@@ -49,6 +49,9 @@ pub struct Launch {
     /// The folder of its secrets, which goes when it ends.
     #[serde(default)]
     pub secrets: Option<PathBuf>,
+    /// The folder of its identity, which goes when it ends.
+    #[serde(default)]
+    pub papers: Option<PathBuf>,
 }
 
 /// A container that is laid out on disk, for the runtime to create and start.

@@ -1,10 +1,22 @@
 //! Who tasks are, and what is run beside them: tasks of an agent that is root are nobody, programs
 //! that ask how a task is and commands of sessions are held to what the task is held to, leave
 //! nobody behind, and keep its environment to themselves. They need root, and say so without it.
+//! Who a task is to other programs takes no root.
 
 use crate::agent::{first_line, runs, submit, wait};
 use crate::contain::{Lab, can, failed};
+use crate::reach::Walled;
 use crate::support::{PATIENCE, Running, cell, said, text};
+use cellwright_agent::config::Config;
+use cellwright_agent::identity::Identity;
+use cellwright_api::client::ClientError;
+use cellwright_api::error::Code;
+use cellwright_api::internal::PROTOCOL;
+use cellwright_api::task_identity::{
+    TASK_CERTIFICATE_LIFE, TASK_IDENTITY_PATH, TaskHolder, TaskIdentityAnswer, TaskIdentityRequest,
+    new_key, signing_request,
+};
+use cellwright_cell::id::TaskId;
 use cellwright_cell::task::{ExitClass, Fate, TaskState};
 use serde_json::json;
 use std::fs;
@@ -149,4 +161,57 @@ fn what_a_session_leaves_in_a_container_ends_with_it_and_its_environment_is_not_
     said(&["--master", &lab.address, "job", "stop", "dev/web"]);
     lab.ends("web");
     lab.stop();
+}
+
+/// Asks as the agent of `machine` for the certificate of an attempt.
+fn asked_by(walled: &Walled, machine: &str, task: u32, attempt: u32) -> Result<String, Code> {
+    let config = Config::load(walled.folder.path(&format!("{machine}.toml")).as_ref()).unwrap();
+    let client = Identity::load(&config.identity.unwrap()).unwrap().client().unwrap();
+    let signing_request = signing_request(&new_key().unwrap()).unwrap();
+    let task = TaskId(task);
+    let request = TaskIdentityRequest { protocol: PROTOCOL, task, attempt, signing_request };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let answer = client.call_internal::<_, TaskIdentityAnswer>(TASK_IDENTITY_PATH, &request);
+    match runtime.block_on(answer) {
+        Ok(answer) => Ok(TaskHolder::of_pem(&answer.certificate).unwrap().uri),
+        Err(ClientError::Api(error)) => Err(error.code),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_task_has_a_certificate_of_its_own_and_only_its_machine_gets_it() {
+    let mut walled = Walled::new();
+    let script = r#"until cat "$CELL_IDENTITY/certificate.pem" > "$SHARED/shown.new"; do :; done
+        test -s "$CELL_IDENTITY/key.pem" && test -s "$CELL_IDENTITY/authority.pem" || exit 3
+        (echo x > "$CELL_IDENTITY/mine") 2> /dev/null && test "$(id -u)" = 65534 && exit 4
+        mv "$SHARED/shown.new" "$SHARED/shown"; echo "$CELL_IDENTITY" > "$SHARED/place.new"
+        mv "$SHARED/place.new" "$SHARED/place"; exec sleep 1000"#;
+    walled.run("ann", "web", script);
+    until("it has said where", || Path::new(&walled.folder.path("place")).exists());
+    let shown = fs::read_to_string(walled.folder.path("shown")).unwrap();
+    let holder = TaskHolder::of_pem(&shown).unwrap();
+    assert_eq!(holder.uri, "spiffe://aa/ann/web/0");
+    let life = holder.until.since(holder.from);
+    assert!(life.0 <= TASK_CERTIFICATE_LIFE.0 + 300_000, "{life:?}");
+    let attempt = fs::read_dir(walled.folder.0.join("n1/tasks")).unwrap().flatten().next();
+    let attempt = attempt.unwrap().file_name().into_string().unwrap();
+    let task: u32 = attempt.split_once('-').unwrap().0.parse().unwrap();
+    let other = walled.join("n2");
+    assert_eq!(asked_by(&walled, "n1", task, 1).as_deref(), Ok("spiffe://aa/ann/web/0"));
+    for (machine, task, attempt) in [("n2", task, 1), ("n1", task, 2), ("n1", task + 99, 1)] {
+        assert_eq!(asked_by(&walled, machine, task, attempt), Err(Code::NotAllowed), "{machine}");
+    }
+    // One that is missing, or due, is had by the next agent too.
+    let place = fs::read_to_string(walled.folder.path("place")).unwrap();
+    let certificate = Path::new(place.trim()).join("certificate.pem");
+    fs::remove_file(&certificate).unwrap();
+    walled.restart_agent();
+    until("it is renewed", || certificate.exists());
+    let renewed = TaskHolder::of_pem(&fs::read_to_string(&certificate).unwrap()).unwrap();
+    assert_eq!(renewed.uri, holder.uri);
+    said(&[&walled.args("ann")[..], &["job", "stop", "ann/web"]].concat());
+    until("it is gone with its task", || !Path::new(place.trim()).exists());
+    other.stop();
+    walled.stop();
 }
