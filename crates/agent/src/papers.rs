@@ -1,7 +1,7 @@
-//! The identities of this machine's tasks (X9): the agent makes a key for each, has a master certify
-//! it, and puts both where the task alone can read them. Certificates live an hour and are renewed
-//! at half of it, for the same key: whoever reads key and certificate while they change has a pair
-//! that fits.
+//! The identities of this machine's tasks (X9): the agent makes a key for each, has a master
+//! certify it, and puts both where the task alone can read them. Certificates live an hour and are
+//! renewed at half of it, for the same key: whoever reads key and certificate while they change has
+//! a pair that fits.
 //!
 //! | file in `$CELL_IDENTITY` | what |
 //! |---|---|
@@ -9,7 +9,8 @@
 //! | `certificate.pem` | its certificate and the authority's |
 //! | `authority.pem` | by which others are known |
 //!
-//! A task is not kept waiting for masters: after a moment it starts, and finds its certificate later.
+//! A task is not kept waiting for masters: after a moment it starts, and finds its certificate
+//! later.
 
 use crate::core::Attempt;
 use crate::driver::told::{Ids, io};

@@ -1,7 +1,7 @@
-//! Who a task is to other programs: a certificate with `spiffe://<cell>/<user>/<job>/<index>` in it,
-//! by which tasks know each other over TLS (X9). The agent of the task's machine makes the key and
-//! asks a master for the certificate; masters sign for tasks that are placed on that machine, by the
-//! name that they know the task by, and for no other.
+//! Who a task is to other programs: a certificate with `spiffe://<cell>/<user>/<job>/<index>` in
+//! it, by which tasks know each other over TLS (X9). The agent of the task's machine makes the key
+//! and asks a master for the certificate; masters sign for tasks that are placed on that machine,
+//! by the name that they know the task by, and for no other.
 //!
 //! Its text has one piece more than that of a part of the cell, and names are matched whole: a task
 //! can never pass for a master, an agent or a person.

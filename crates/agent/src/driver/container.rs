@@ -136,6 +136,26 @@ impl ContainerDriver {
         (Some(SHIFTED), (SHIFTED.first + ids.0, SHIFTED.first + ids.1))
     }
 
+    /// Who the task is inside, how users are shifted, and who it is on the machine.
+    fn who(
+        &self,
+        start: &Start<'_>,
+        root: Option<&Path>,
+    ) -> Result<(Ids, Option<IdRange>, Ids), DriverError> {
+        // Whoever borrows folders of the machine is somebody of the machine, not of a package.
+        let borrows = !start.work.isolation.volumes.is_empty();
+        let user = start.work.user.as_ref().map(|user| user.as_str());
+        let ids = account(user, root.filter(|_| !borrows))?;
+        let (user_namespace, owner) = self.shifted(start, ids);
+        if user_namespace.is_none() {
+            if ids.0 == 0 {
+                return Err(real_root(borrows));
+            }
+            user.map_or(Ok(()), |user| allowed(user, &self.users))?;
+        }
+        Ok((ids, user_namespace, owner))
+    }
+
     fn bundle(&self, start: &Start<'_>) -> Result<Bundle, DriverError> {
         Ok(Bundle::at(&self.run, &ContainerId::new(&start.attempt.to_string())?))
     }
@@ -276,17 +296,7 @@ impl Driver for ContainerDriver {
             });
         }
         let root = root_package(start);
-        // Whoever borrows folders of the machine is somebody of the machine, not of a package.
-        let borrows = !start.work.isolation.volumes.is_empty();
-        let user = start.work.user.as_ref().map(|user| user.as_str());
-        let ids = account(user, root.filter(|_| !borrows))?;
-        let (user_namespace, owner) = self.shifted(start, ids);
-        if user_namespace.is_none() {
-            if ids.0 == 0 {
-                return Err(real_root(borrows));
-            }
-            user.map_or(Ok(()), |user| allowed(user, &self.users))?;
-        }
+        let (ids, user_namespace, owner) = self.who(start, root)?;
         write_files(start, Some(owner))?;
         open_alloc(start)?;
         let ports = write_ports(start)?;

@@ -182,8 +182,8 @@ impl Authority {
         Ok(format!("{}{}", leaf.pem(), self.certificate_pem))
     }
 
-    /// A certificate for the task of this name (`user/job/index`) and the key of a request, together
-    /// with the authority's, as PEM. Tasks dial each other, so it is good for both ends.
+    /// A certificate for the task of this name (`user/job/index`) and the key of a request,
+    /// together with the authority's, as PEM. Tasks dial each other, so it is good for both ends.
     ///
     /// # Errors
     /// When the request is not signed by its own key, or `now` is no date.
