@@ -84,9 +84,10 @@ impl Preparer {
                 // The packages stay as long as the attempt does.
                 let shim = self.shim.clone();
                 tokio::select! {
-                    () = follow(attempt, folder.clone(), shim, requests, heard) => return,
-                    () = self.registrar.keep_fresh(attempt, &folder) => return,
+                    () = follow(attempt, folder.clone(), shim, requests, heard) => {}
+                    () = self.registrar.keep_fresh(attempt, &folder) => {}
                 }
+                return;
             }
             Ok(Readied::Unwanted) => (End::Gone, Cause::Told, "stopped before it began".into()),
             Err(error) => {
