@@ -110,7 +110,7 @@ impl Registrar {
         let Ok(client) = known.wait_for(Option::is_some).await.map(|known| known.clone()) else {
             return std::future::pending().await;
         };
-        let Some(client) = client else { return };
+        let Some(client) = client else { return std::future::pending().await };
         loop {
             let left = read(&place.join(CERTIFICATE)).ok().and_then(|pem| {
                 let holder = TaskHolder::of_pem(&pem).ok()?;
