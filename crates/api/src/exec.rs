@@ -214,6 +214,35 @@ impl Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::duplex;
+
+    #[tokio::test]
+    async fn a_caller_that_stays_holds_nothing_open_and_hears_the_last_word() {
+        let ((mut caller, near), (mut command, far)) = (duplex(64), duplex(64));
+        let carried = tokio::spawn(carry_bytes(near, far));
+        caller.write_all(b"in").await.unwrap();
+        let mut heard = [0; 2];
+        command.read_exact(&mut heard).await.unwrap();
+        assert_eq!(&heard, b"in");
+        command.write_all(b"last").await.unwrap();
+        drop(command);
+        carried.await.unwrap();
+        let mut said = String::new();
+        caller.read_to_string(&mut said).await.unwrap();
+        assert_eq!(said, "last");
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_goes_is_told_to_the_command() {
+        let ((caller, near), (mut command, far)) = (duplex(64), duplex(64));
+        let carried = tokio::spawn(carry_bytes(near, far));
+        drop(caller);
+        let mut said = String::new();
+        command.read_to_string(&mut said).await.unwrap();
+        assert_eq!(said, "");
+        drop(command);
+        carried.await.unwrap();
+    }
 
     #[tokio::test]
     async fn frames_are_read_as_they_were_written_and_others_are_refused() {
