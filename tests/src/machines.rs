@@ -96,6 +96,8 @@ pub struct Wanted<'a> {
     pub agents: &'a str,
     /// Of each machine; [`CAPACITY`] if nothing is said.
     pub capacity: Option<Resources>,
+    /// Whether tasks run in containers, which hide the folder that others meet the test in.
+    pub contained: bool,
 }
 
 #[must_use]
@@ -125,7 +127,7 @@ impl Machines {
         let data = |machine| masters.folder.path(&format!("n{machine}"));
         let groups = (1..=MACHINES).map(|machine| base_name(&data(machine))).collect();
         let mut cell = Machines { agents, masters, client, _groups: Groups(groups) };
-        std::fs::create_dir(cell.shared("")).expect("a folder");
+        cell.open_folder("");
         for machine in 1..=MACHINES {
             cell.join(machine, wanted);
             cell.start_agent(machine);
@@ -165,10 +167,10 @@ impl Machines {
         said(&mut join).expect("a machine joins");
         let mut text = std::fs::read_to_string(&config).expect("a configuration");
         let Resources { cpu, ram, disk, disk_rate } = wanted.capacity.unwrap_or(CAPACITY);
+        let driver = if wanted.contained { "container" } else { "process" };
         let more = wanted.agents;
-        // Tasks and tests meet in a folder, which a container would hide.
         text.push_str(&format!(
-            "driver = \"process\"\n\
+            "driver = {driver:?}\n\
              data_dir = {:?}\n\
              address = {:?}\n\
              capacity = {{ cpu = {cpu}, ram = {ram}, disk = {disk}, disk_rate = {disk_rate} }}\n\
@@ -247,6 +249,16 @@ impl Machines {
     #[must_use]
     pub fn shared(&self, name: &str) -> PathBuf {
         self.masters.folder.path("shared").join(name)
+    }
+
+    /// Makes a folder there that tasks can write, who are nobody.
+    pub fn open_folder(&self, name: &str) {
+        // First under another name: whoever looks for it finds it open.
+        let (path, draft) = (self.shared(name), self.masters.folder.path("draft"));
+        std::fs::create_dir(&draft).expect("a folder");
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(&draft, open).expect("it is opened to all");
+        std::fs::rename(draft, path).expect("it gets its name");
     }
 
     /// What is in it; empty if there is no such file.

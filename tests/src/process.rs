@@ -22,6 +22,12 @@ impl Process {
         Process { child, log: log.to_owned() }
     }
 
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("a process of ours");
     }

@@ -117,5 +117,6 @@ fn launch(command: Vec<String>, place: &std::path::Path) -> Launch {
         group: None,
         container: None,
         secrets: None,
+        papers: None,
     }
 }

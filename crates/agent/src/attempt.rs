@@ -33,7 +33,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::Command;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::time::{sleep, timeout};
 
 /// Between two looks at a shim that is there and does not answer yet.
@@ -130,14 +130,13 @@ pub async fn follow(
                 break end(&folder, Cause::Lost("its shim died".into()));
             }
             Ok(Standing::Unbegun) => {
+                let turn = turn(&program, &mut requests, &mut unsaid).await;
                 let over = match tries {
                     _ if unsaid.iter().any(ends) => Some(Cause::Told),
                     TRIES.. => Some(not_started("its shim does not begin; see shim.log")),
-                    _ => start_shim(&folder, &program)
-                        .await
-                        .err()
-                        .map(|error| not_started(&format!("its shim cannot be started: {error}"))),
+                    _ => begin(&folder, &program, &unsaid).await.err().map(|why| not_started(&why)),
                 };
+                drop(turn);
                 tries += 1;
                 // A slow shim that begins now after all is found at the next look.
                 if let Some(exit) = over.and_then(|cause| give_up(&folder, cause)) {
@@ -159,6 +158,43 @@ fn call(folder: &Path) {
         // Gone meanwhile is what is wanted.
         let _ = kill_process(pid, Signal::HUP);
     }
+}
+
+/// A turn to start, waited for with open ears: hundreds may be before it, and meanwhile leases are
+/// renewed and tasks told to end. Nothing when it need not start any more.
+async fn turn<'a>(
+    program: &'a ShimProgram,
+    requests: &mut mpsc::UnboundedReceiver<Request>,
+    unsaid: &mut Vec<Request>,
+) -> Option<SemaphorePermit<'a>> {
+    let turn = program.turns.acquire();
+    tokio::pin!(turn);
+    while !unsaid.iter().any(ends) {
+        tokio::select! {
+            biased;
+            // Nobody closes it, so it is always had in the end.
+            turn = &mut turn => return turn.ok(),
+            Some(request) = requests.recv() => unsaid.push(request),
+        }
+    }
+    None
+}
+
+/// Starts a shim for what was launched, with the lease as it is by now.
+async fn begin(folder: &Path, program: &ShimProgram, unsaid: &[Request]) -> Result<(), String> {
+    let newest = unsaid.iter().filter_map(|request| match request {
+        Request::Lease { until } => Some(*until),
+        _ => None,
+    });
+    if let Some(until) = newest.max() {
+        let path = folder.join(LAUNCH);
+        if let Ok(Some(mut launch)) = record::read::<Launch>(&path) {
+            launch.lease_until = launch.lease_until.max(Some(until));
+            record::write(&path, &launch, Keep::Process).map_err(|error| error.to_string())?;
+        }
+    }
+    let started = start_shim(folder, program).await;
+    started.map_err(|error| format!("its shim cannot be started: {error}"))
 }
 
 fn ends(request: &Request) -> bool {
@@ -235,8 +271,6 @@ async fn say(to: &mut tokio::net::unix::OwnedWriteHalf, request: &Request) -> io
 
 /// Starts a shim and waits until it can be talked to, has ended, or takes its time.
 async fn start_shim(folder: &Path, shim: &ShimProgram) -> io::Result<()> {
-    // Nobody closes it, so it is always had in the end.
-    let _turn = shim.turns.acquire().await;
     let log = OpenOptions::new().append(true).create(true).open(folder.join("shim.log"))?;
     let mut child = Command::new(&shim.program)
         .args(&shim.arguments)

@@ -52,6 +52,11 @@ pub struct Config {
     /// The container runtime. Left out: runc, as it is found.
     #[serde(default = "default_runtime")]
     pub runtime: PathBuf,
+    /// Accounts of the machine that jobs may have their tasks run as, where tasks are accounts of
+    /// the machine: as plain processes of an agent that is root, and in containers that borrow
+    /// volumes. Left out: `nobody` alone.
+    #[serde(default)]
+    pub users: Vec<String>,
     /// Folders of the machine that jobs may have their tasks see. Left out: none.
     #[serde(default)]
     pub volumes: Vec<PathBuf>,
@@ -239,6 +244,10 @@ impl Config {
              # driver = \"auto\"\n\
              # runtime = \"runc\"\n\
              \n\
+             # Accounts of this machine that jobs may name as their `user`, where tasks are plain\n\
+             # processes or borrow volumes; without them all such tasks are `nobody`.\n\
+             # users = []\n\
+             \n\
              # Folders of this machine that jobs may have their tasks see.\n\
              # volumes = []\n\
              \n\
@@ -296,9 +305,17 @@ mod tests {
             (Some(name), Some("/etc/x".into()))
         );
         let shown = |line: &str| {
-            ["data_dir", "logs", "ended", "driver", "runtime", "volumes", "package_bytes"]
-                .iter()
-                .any(|k| line.starts_with(k))
+            let keys = [
+                "data_dir",
+                "logs",
+                "ended",
+                "driver",
+                "runtime",
+                "users",
+                "volumes",
+                "package_bytes",
+            ];
+            keys.iter().any(|key| line.starts_with(key))
         };
         let lines = text.lines().map(|line| match line.strip_prefix("# ") {
             Some(rest) if shown(rest) && rest.contains(" = ") => rest,

@@ -83,6 +83,12 @@ impl Folders {
         self.root.join("orders")
     }
 
+    /// Where the folders of attempts are.
+    #[must_use]
+    pub fn tasks(&self) -> PathBuf {
+        self.root.join("tasks")
+    }
+
     /// Where containers are laid out.
     #[must_use]
     pub fn containers(&self) -> PathBuf {
@@ -180,6 +186,7 @@ impl Folders {
     pub fn put_aside(&self, attempt: Attempt) -> io::Result<()> {
         let from = self.attempt(attempt);
         let to = self.root.join("ended").join(attempt.to_string());
+        forget_secrets(&from.join(ORDER));
         // Before the folder moves: an agent that dies in between finds the rest at its old place.
         self.trash.throw(&from.join(WORK))?;
         match fs::rename(&from, &to) {
@@ -235,6 +242,23 @@ impl Folders {
         // A name can have been another job's before: task numbers grow.
         found.sort_by_key(|found| found.attempt);
         Ok(found)
+    }
+}
+
+/// Its task is over, and so is what it was told in confidence.
+fn forget_secrets(order: &Path) {
+    let Ok(Some(mut known)) = record::read::<DesiredTask>(order) else { return };
+    let Action::Run(work) = &mut known.action else { return };
+    if work.secrets.is_empty() {
+        return;
+    }
+    work.secrets.clear();
+    let forgotten = record::write(order, &known, Keep::Process).or_else(|error| {
+        tracing::warn!(%error, "an order that is over is removed for its secrets");
+        fs::remove_file(order)
+    });
+    if let Err(error) = forgotten {
+        tracing::error!(%error, "secrets of a task that is over stay in its order");
     }
 }
 

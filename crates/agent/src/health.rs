@@ -4,17 +4,19 @@
 //! The agent never restarts a task that is ill: it reports it, and the masters order the stop, so
 //! that health and every other reason to move obey one set of rules.
 
+use crate::attempt::ShimProgram;
 use crate::core::Health;
+use crate::driver::enter::{Enter, enter};
+use crate::session::{self, Told};
+use crate::shim::protocol::Launch;
+use cellwright_api::exec::Frame;
 use cellwright_cell::health::{HealthCheck, Probe};
-use cellwright_isolate::container::{ContainerId, Exec, Runc, Runtime};
-use rustix::process::{Pid, Signal, kill_process_group};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::process::Command;
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 /// While a task starts it is asked at least this often: it is of use as soon as it is well.
@@ -66,13 +68,12 @@ pub struct Patient {
     pub check: HealthCheck,
     pub started: u64,
     pub ports: Vec<u16>,
-    /// For programs that ask.
-    pub env: Vec<(String, String)>,
-    pub directory: PathBuf,
-    /// User and group of the task: whoever wrote its job must not ask as the agent.
-    pub identity: Option<(u32, u32)>,
-    /// The container in which programs ask. Nothing: they ask as plain processes.
-    pub container: Option<(Runc, ContainerId)>,
+    /// What runs: programs that ask do so where it is, as who it is, and within its limits.
+    pub launch: Launch,
+    /// What starts them.
+    pub program: ShimProgram,
+    /// Taken while one of them runs: they are charged to tasks, but starting them is not.
+    pub turns: Arc<Semaphore>,
 }
 
 /// Asks for as long as it is let; `tell` hears every change.
@@ -82,12 +83,19 @@ pub async fn watch(patient: Patient, tell: impl Fn(Health)) {
     let interval = Duration::from_millis(patient.check.interval.0);
     loop {
         let limit = Duration::from_millis(patient.check.timeout.0);
+        let is_command = matches!(patient.check.probe, Probe::Command(_));
+        // Nobody closes it, so it is always had in the end. Waiting for it is not the task's fault.
+        let _turn = match is_command {
+            true => patient.turns.acquire().await.ok(),
+            false => None,
+        };
         let well = timeout(limit, probe(&patient)).await.is_ok_and(|answer| answer.is_some());
         let health = checker.hear(well, crate::boot::now());
         if health != last {
             last = health;
             tell(health);
         }
+        drop(_turn);
         let starting = health == Health::Starting;
         sleep(if starting { interval.min(STARTING_INTERVAL) } else { interval }).await;
     }
@@ -110,60 +118,27 @@ async fn probe(patient: &Patient) -> Option<()> {
             stream.read_until(b'\n', &mut answer).await.ok()?;
             is_success(&answer).then_some(())
         }
-        Probe::Command(words) => {
-            let mut child = asks(patient, words)?
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .process_group(0)
-                .spawn()
-                .ok()?;
-            let number = child.id().and_then(|id| i32::try_from(id).ok());
-            let _group = Group(number.and_then(Pid::from_raw));
-            child.wait().await.ok()?.success().then_some(())
-        }
+        Probe::Command(words) => ran_well(patient, words).await,
     }
 }
 
-/// The group of a program that asks: everything it started and left there ends with it, also when
-/// nobody waits for it any more. Killed right after the program was reaped, before its number can
-/// have gone round to anybody else.
-struct Group(Option<Pid>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(group) = self.0 {
-            // Nobody left is what is wanted.
-            let _ = kill_process_group(group, Signal::KILL);
+/// Has the program run by a helper, as sessions are: whatever it starts ends with it, and all of it
+/// ends when nobody waits for the answer any more, for that cuts the helper's line.
+async fn ran_well(patient: &Patient, words: &[String]) -> Option<()> {
+    let (launch, command) = (&patient.launch, words.to_vec());
+    let entry = enter(&Enter { launch, command, terminal: false, term: None }).ok()?;
+    let told = Told { entry, terminal: None, quiet: true };
+    // Dropped, it is still reaped.
+    let (line, _helper) = session::start(&patient.program, &told).await.ok()?;
+    let mut line = BufReader::new(line);
+    loop {
+        match Frame::read(&mut line).await {
+            // A sign of life.
+            Ok(Some(Frame::Data(_) | Frame::Problems(_))) => {}
+            Ok(Some(Frame::Exit(0))) => return Some(()),
+            _ => return None,
         }
     }
-}
-
-/// The program that asks, where its task is.
-fn asks(patient: &Patient, words: &[String]) -> Option<Command> {
-    if let Some((runtime, id)) = &patient.container {
-        let (uid, gid) = patient.identity?;
-        let exec = Exec {
-            command: words.to_vec(),
-            env: patient.env.iter().cloned().collect(),
-            cwd: patient.directory.clone(),
-            uid,
-            gid,
-            terminal: false,
-        };
-        return Some(Command::from(runtime.exec(id, &exec)));
-    }
-    let (program, arguments) = words.split_first()?;
-    let mut command = Command::new(program);
-    if let Some((user, group)) = patient.identity {
-        command.uid(user).gid(group);
-    }
-    command
-        .args(arguments)
-        .env_clear()
-        .envs(patient.env.iter().map(|(name, value)| (name, value)))
-        .current_dir(&patient.directory);
-    Some(command)
 }
 
 async fn connect(patient: &Patient, port: u8) -> Option<TcpStream> {
@@ -193,6 +168,12 @@ mod tests {
             start_period: Span(100),
             failures: 2,
         }
+    }
+
+    fn launch() -> Launch {
+        let text = r#"{"name": "u/j/0", "command": ["true"], "env": [], "directory": "/",
+            "logs": {"file_bytes": 1, "files": 1, "rate": 1}}"#;
+        serde_json::from_str(text).unwrap()
     }
 
     #[test]
@@ -227,17 +208,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_kinds_of_probes_ask() {
+    async fn probes_ask_over_loopback() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let patient = |probe: Probe, ports: Vec<u16>| Patient {
             check: check(probe),
             started: 0,
             ports,
-            env: vec![("WORD".into(), "right".into())],
-            directory: "/".into(),
-            identity: None,
-            container: None,
+            launch: launch(),
+            program: ShimProgram::default(),
+            turns: Arc::new(Semaphore::new(1)),
         };
         let tcp = Probe::Tcp { port: 0 };
         assert!(probe(&patient(tcp.clone(), vec![port])).await.is_some());
@@ -268,19 +248,5 @@ mod tests {
         }
         drop(listener);
         assert!(probe(&patient(tcp, vec![port])).await.is_none(), "nobody listens");
-        let words = |script: &str| Probe::Command(vec!["sh".into(), "-c".into(), script.into()]);
-        let right = words("test $WORD = right -a \"$PWD\" = /");
-        assert!(probe(&patient(right, vec![])).await.is_some());
-        assert!(probe(&patient(words("exit 1"), vec![])).await.is_none());
-        // What it leaves behind holds the pipe open for as long as it lives.
-        let (heard, held) = std::io::pipe().unwrap();
-        let number = std::os::fd::AsRawFd::as_raw_fd(&held);
-        let path = format!("/proc/{}/fd/{number}", std::process::id());
-        let leaves = words(&format!("sleep 1000 > {path} & exit 0"));
-        assert!(probe(&patient(leaves, vec![])).await.is_some());
-        drop(held);
-        let end = tokio::task::spawn_blocking(move || std::io::read_to_string(heard));
-        assert_eq!(end.await.unwrap().unwrap(), "", "the sleeper is gone");
-        assert!(probe(&patient(Probe::Command(vec!["/absent".into()]), vec![])).await.is_none());
     }
 }

@@ -16,6 +16,7 @@
 //! | [`main_loop`] | one loop, one closed set of events, around all of them |
 //! | [`link`] | polls the masters |
 //! | [`identity`] | the machine's certificate, and its renewal |
+//! | [`papers`] | the certificates of tasks, and their renewal |
 //! | [`listen`] | where masters and other agents dial this one |
 //! | [`output`], [`session`] | what tasks wrote; commands run where a task runs |
 //!
@@ -38,6 +39,7 @@ pub mod main_loop;
 pub mod orders;
 pub mod output;
 pub mod packages;
+pub mod papers;
 pub mod ports;
 pub mod proc;
 pub mod ready;

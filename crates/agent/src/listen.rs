@@ -25,6 +25,7 @@ use cellwright_api::enroll::Holder;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::exec::{EXEC_PATH, EXEC_PROTOCOL, ExecQuery};
 use cellwright_api::output::{OUTPUT_PATH, OutputPiece, OutputQuery};
+use cellwright_api::seats::{Counts, Guest as Whose, Strangers};
 use cellwright_api::spiffe::Part;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Time;
@@ -56,9 +57,15 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a handshake may take, and the head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections at once, and how many of them other agents may have.
+/// Connections at once of an open agent, whose callers are all on this machine.
 const MOST: usize = 1024;
+/// Connections that have not shown yet whose they are. The next one takes the place of the oldest
+/// of the address with most of them.
+const MOST_STRANGERS: usize = 128;
+/// Connections of one master, of all other agents, and of one of those.
+const MOST_OF_MASTER: usize = 256;
 const MOST_OF_AGENTS: usize = 512;
+const MOST_OF_AGENT: usize = 32;
 
 /// Who may dial.
 #[derive(Clone)]
@@ -98,22 +105,21 @@ impl Door {
 
     /// Answers for as long as it is let.
     pub async fn serve(self, router: Router) {
-        let agents = Arc::new(Semaphore::new(MOST_OF_AGENTS));
+        let host = Host {
+            access: self.access,
+            router,
+            agents: Arc::new(Semaphore::new(MOST_OF_AGENTS)),
+            counts: Arc::default(),
+            strangers: Strangers::at_most(MOST_STRANGERS),
+        };
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
                 Some(_ended) = connections.join_next() => {}
                 accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) if connections.len() < MOST => {
-                        let host = Host {
-                            access: self.access.clone(),
-                            router: router.clone(),
-                            agents: agents.clone(),
-                        };
-                        connections.spawn(host.host(stream));
+                    Ok((stream, remote)) => {
+                        connections.spawn(host.clone().host(stream, remote));
                     }
-                    // Closing at once is all that can be afforded.
-                    Ok((_, remote)) => tracing::warn!(%remote, "connection limit reached"),
                     Err(error) => {
                         tracing::warn!(%error, "accept failed");
                         sleep(LOOK).await;
@@ -194,21 +200,36 @@ impl Guest {
     }
 }
 
+#[derive(Clone)]
 struct Host {
     access: Access,
     router: Router,
     agents: Arc<Semaphore>,
+    counts: Arc<Counts>,
+    strangers: Arc<Strangers>,
 }
 
 impl Host {
-    async fn host(self, stream: TcpStream) {
+    async fn host(self, stream: TcpStream, remote: SocketAddr) {
         // Small answers must not wait for more to send. Failing only costs time.
         let _ = stream.set_nodelay(true);
         let Access::Parts { cell, config, .. } = &self.access else {
+            let own = Whose::Address(remote.ip());
+            let Some(_seat) = self.counts.seat(own, MOST) else {
+                return tracing::warn!(%remote, "connection limit reached");
+            };
             return converse(stream, self.router, Guest::Anybody, Time::NEVER).await;
         };
-        let accepted = timeout(PATIENCE, TlsAcceptor::from(config.clone()).accept(stream)).await;
+        let stranger = self.strangers.enter(remote.ip());
+        let accepted = tokio::select! {
+            biased;
+            () = stranger.sent_away() => return,
+            accepted = timeout(PATIENCE, TlsAcceptor::from(config.clone()).accept(stream)) => {
+                accepted
+            }
+        };
         let Ok(Ok(stream)) = accepted else { return };
+        drop(stranger);
         let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         let Some(Ok(holder)) = shown.map(Holder::of) else { return };
         let guest = match &holder.identity.part {
@@ -220,7 +241,12 @@ impl Host {
         let Some(guest) = guest else {
             return tracing::warn!(who = %holder.identity, "has no business here");
         };
-        let seat = match guest {
+        let most = if guest == Guest::Agent { MOST_OF_AGENT } else { MOST_OF_MASTER };
+        let own = self.counts.seat(Whose::Identity(holder.identity.to_string()), most);
+        let Some(_own) = own else {
+            return tracing::warn!(who = %holder.identity, "has too many connections");
+        };
+        let _of_agents = match guest {
             Guest::Agent => match self.agents.try_acquire() {
                 Ok(seat) => Some(seat),
                 Err(_) => return tracing::warn!("too many agents at once"),
@@ -228,7 +254,6 @@ impl Host {
             _ => None,
         };
         converse(stream, self.router, guest, holder.until).await;
-        drop(seat);
     }
 }
 

@@ -18,6 +18,8 @@ const DISK_RATE: u64 = 100 << 20;
 pub const DRIVER: &str = "driver";
 /// The attribute that says why tasks are not run in containers.
 pub const CONTAINERS_OFF: &str = "containers-off";
+/// The attribute with the container runtime, and what is known against its version.
+pub const RUNTIME: &str = "runtime";
 /// The attribute with who listens on ports that were not given.
 pub const UNGIVEN_PORTS: &str = "ungiven-ports";
 /// Bytes of an attribute that are told.
@@ -85,7 +87,7 @@ pub fn say(spec: &mut MachineSpec, name: &str, text: Option<&str>) {
     let Ok(name) = Token::new(name) else { return };
     match text {
         Some(text) => {
-            let text = text.chars().take(MOST_TEXT).collect();
+            let text = text[..text.floor_char_boundary(MOST_TEXT)].to_owned();
             spec.attributes.insert(name, AttributeValue::Text(text));
         }
         None => drop(spec.attributes.remove(&name)),
@@ -109,6 +111,16 @@ fn name(config: &Config) -> Result<Name, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_said_of_a_machine_is_short_in_every_script() {
+        let config = Config::parse("name = \"m7\"\ndata_dir = \"/\"").unwrap();
+        let mut spec = describe(&config).unwrap().spec;
+        say(&mut spec, CONTAINERS_OFF, Some(&"\u{e4}\u{20ac}".repeat(200)));
+        assert!(check_machine(&spec).is_ok());
+        let said = &spec.attributes[&Token::new(CONTAINERS_OFF).unwrap()];
+        assert!(matches!(said, AttributeValue::Text(text) if text.len() == 200), "{said:?}");
+    }
 
     #[test]
     fn a_machine_is_what_there_is_less_what_is_kept() {

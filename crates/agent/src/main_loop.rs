@@ -12,7 +12,6 @@ use crate::boot::{self, Life};
 use crate::config::{Config, ConfigError};
 use crate::core::{self, Action, AllSeen, Attempt, End, Health, Phase, Seen, Told, View};
 use crate::folder::{Folders, Ordered};
-use crate::health::{Patient, watch};
 use crate::link::{Line, Link};
 use crate::listen::{self, Access, Desk, Door};
 use crate::machine::describe;
@@ -20,8 +19,7 @@ use crate::orders::{Orders, Taken};
 use crate::ready::Preparer;
 use crate::record::{self, Keep, RecordError};
 use crate::session::{Doorman, Sessions};
-use crate::shim::protocol::{Cause, LAUNCH, Launch, Request, Status};
-use crate::shim::room::Room;
+use crate::shim::protocol::{Cause, Request, Status};
 use crate::usage::Sampler;
 use crate::watch::{Readings, Watched};
 use cellwright_api::client::Client;
@@ -42,13 +40,17 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, SystemTime};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 
 /// Between two looks at what is kept of the past.
 const PRUNE: Duration = Duration::from_secs(60);
 /// Between two looks at what tasks use and who must give way.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Programs that ask tasks how they are, at a time: tasks are many, and starting one costs the
+/// machine and not the task.
+const PROBES: usize = 8;
 
 /// Why an agent does not run.
 #[derive(Debug, thiserror::Error)]
@@ -117,7 +119,11 @@ pub struct Agent {
     door: Option<Door>,
     /// How other agents are dialled.
     dialler: AgentDialler,
+    /// Whether masters know this agent, and so can tell whose tasks it has.
+    has_identity: bool,
     sessions: Sessions,
+    /// Programs that ask tasks how they are, at a time.
+    probing: Arc<Semaphore>,
     /// Held as long as the agent runs.
     _lock: std::fs::File,
 }
@@ -167,7 +173,9 @@ impl Agent {
             tells,
             door: None,
             dialler: AgentDialler::plain(),
+            has_identity: false,
             sessions: Sessions::default(),
+            probing: Arc::new(Semaphore::new(PROBES)),
             _lock: lock,
         };
         agent.adopt(rebooted)?;
@@ -190,6 +198,7 @@ impl Agent {
     /// When the address cannot be had.
     pub async fn listen(&mut self, access: Access, masters: &[String]) -> Result<(), AgentError> {
         self.dialler = access.dialler();
+        self.has_identity = matches!(access, Access::Parts { .. });
         let Some(address) = self.config.listens_on() else { return Ok(()) };
         let why = |why| AgentError::Listen { address, why };
         let (door, found) = Door::open(address, access).await.map_err(why)?;
@@ -251,7 +260,8 @@ impl Agent {
         };
         let kept: BTreeSet<Attempt> = self.locals.keys().filter(lives).copied().collect();
         self.preparer.groups.sweep(&kept);
-        self.preparer.driver.sweep(&kept.iter().map(ToString::to_string).collect());
+        let names = kept.iter().map(ToString::to_string).collect();
+        self.preparer.driver.sweep(&self.folders.tasks(), &names);
         // Now that those who live hold what they run from.
         self.preparer.packages.trim();
         Ok(())
@@ -264,9 +274,13 @@ impl Agent {
             Order::Run(work) => self.preparer.packages.keep(&work.packages),
             _ => Default::default(),
         };
-        let (shim, told) = (self.preparer.shim.clone(), self.told.clone());
+        let (preparer, told) = (self.preparer.clone(), self.told.clone());
         tokio::spawn(async move {
-            follow(attempt, folder, shim, received, told).await;
+            let shim = preparer.shim.clone();
+            tokio::select! {
+                () = follow(attempt, folder.clone(), shim, received, told) => {}
+                () = preparer.registrar.keep_fresh(attempt, &folder) => {}
+            }
             drop(packages);
         });
         requests
@@ -282,6 +296,9 @@ impl Agent {
         let (line, mut lines) = mpsc::unbounded_channel();
         let own = self.machine.name.clone();
         self.preparer.packages.reach(&client, &masters, self.dialler.clone(), own);
+        if self.has_identity {
+            self.preparer.registrar.reach(&client);
+        }
         let link = Link { client, masters, line, news: self.news.clone() };
         self.settle();
         let mut helpers = JoinSet::new();
@@ -389,39 +406,6 @@ impl Agent {
         if self.locals.get(&attempt).is_some_and(|local| local.seen.phase != before) {
             self.news.notify_one();
         }
-    }
-
-    /// From here on the task is asked; one without a check is well because it runs.
-    fn watch_health(&mut self, attempt: Attempt) {
-        let launch = self.launch(attempt);
-        let Some(local) = self.locals.get_mut(&attempt) else { return };
-        local.dismiss();
-        let Phase::Running(health) = &mut local.seen.phase else { return };
-        let Order::Run(work) = &local.order.action else { return };
-        let Some(check) = work.health.clone() else {
-            *health = Health::Well;
-            return;
-        };
-        let Some(launch) = launch else { return };
-        let container = Room::of(&launch).ok().and_then(|room| room.container);
-        let patient = Patient {
-            check,
-            identity: launch.identity,
-            started: local.status.as_ref().map_or(0, |status| status.started),
-            ports: work.ports.clone(),
-            env: launch.env,
-            directory: launch.directory,
-            container: container.map(|(runtime, bundle)| (runtime, bundle.id().clone())),
-        };
-        let told = self.told.clone();
-        local.nurse = Some(tokio::spawn(watch(patient, move |health| {
-            // The loop that wanted to hear it may have ended.
-            let _ = told.send((attempt, Heard::Health(health)));
-        })));
-    }
-
-    fn launch(&self, attempt: Attempt) -> Option<Launch> {
-        record::read(&self.folders.attempt(attempt).join(LAUNCH)).ok().flatten()
     }
 
     /// What may change while a task runs reaches it here.

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::{Path, PathBuf};
 
 /// What the kernel calls a socket that listens.
 const LISTENS: &str = "0A";
@@ -27,25 +28,60 @@ fn parse(text: &str) -> Vec<(u64, u16)> {
     text.lines().skip(1).filter_map(socket).collect()
 }
 
-/// Ports that one of these processes listens on and that are not among `given`.
-#[must_use]
-pub fn ungiven(processes: &[u32], listening: &BTreeMap<u64, u16>, given: &[u16]) -> BTreeSet<u16> {
-    if listening.is_empty() {
-        return BTreeSet::new();
-    }
-    let sockets = processes.iter().flat_map(|pid| sockets_of(*pid));
-    let ports = sockets.filter_map(|socket| listening.get(&socket).copied());
-    ports.filter(|port| !given.contains(port)).collect()
+/// The search of one task's processes for ports that were not given to it. It looks at so many open
+/// files at a time and goes on there at the next: a task can have millions.
+#[derive(Clone, Debug, Default)]
+pub struct Search {
+    /// Open files looked at so far in this round.
+    place: usize,
+    /// What this round has found.
+    found: BTreeSet<u16>,
+    /// What was said last.
+    said: BTreeSet<u16>,
 }
 
-/// A process that has ended, or is not ours to look at, has none.
-fn sockets_of(pid: u32) -> Vec<u64> {
-    let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
-    let socket = |file: fs::DirEntry| {
-        let target = fs::read_link(file.path()).ok()?;
-        target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
-    };
-    files.flatten().filter_map(socket).collect()
+/// Open files of a task that are looked at in one go.
+const MOST_FILES: usize = 4096;
+
+impl Search {
+    /// Looks on; says which ports there are when that has changed. What was found before counts
+    /// until a round is over that does not find it again.
+    pub fn go_on(
+        &mut self,
+        processes: &[u32],
+        listening: &BTreeMap<u64, u16>,
+        given: &[u16],
+    ) -> Option<BTreeSet<u16>> {
+        let mut files = processes.iter().flat_map(|pid| open_files(*pid)).skip(self.place);
+        let mut looked = 0;
+        for file in files.by_ref().take(MOST_FILES) {
+            looked += 1;
+            let port = socket(&file).and_then(|socket| listening.get(&socket).copied());
+            self.found.extend(port.filter(|port| !given.contains(port)));
+        }
+        let now = if looked < MOST_FILES {
+            self.place = 0;
+            std::mem::take(&mut self.found)
+        } else {
+            self.place += looked;
+            &self.found | &self.said
+        };
+        let changed = now != self.said;
+        self.said.clone_from(&now);
+        changed.then_some(now)
+    }
+}
+
+/// What a process has open. One that has ended, or is not ours to look at, has nothing.
+pub fn open_files(pid: u32) -> impl Iterator<Item = PathBuf> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    files.map(|file| file.path())
+}
+
+/// The number of the socket that an open file is.
+fn socket(file: &Path) -> Option<u64> {
+    let target = fs::read_link(file).ok()?;
+    target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
 #[cfg(test)]
@@ -67,8 +103,27 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let (own, seen) = ([std::process::id()], listening());
-        assert!(ungiven(&own, &seen, &[]).contains(&port));
-        assert!(!ungiven(&own, &seen, &[port]).contains(&port));
-        assert!(ungiven(&[], &seen, &[]).is_empty());
+        let mut search = Search::default();
+        assert!(search.go_on(&own, &seen, &[]).unwrap().contains(&port));
+        assert_eq!(search.go_on(&own, &seen, &[]), None, "nothing new");
+        let other = search.go_on(&own, &seen, &[port]);
+        assert!(other.is_some_and(|ports| !ports.contains(&port)));
+        search.go_on(&own, &seen, &[]);
+        assert_eq!(search.go_on(&[], &seen, &[]), Some(BTreeSet::new()));
+    }
+
+    #[test]
+    fn who_has_many_files_open_is_found_out_a_little_later() {
+        let many: Vec<fs::File> =
+            (0..MOST_FILES / 4).map(|_| fs::File::open("/dev/null").unwrap()).collect();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // As if there were as many processes: each is looked through on its own.
+        let (own, seen) = ([std::process::id(); 5], listening());
+        let mut search = Search::default();
+        let found =
+            (0..3).filter_map(|_| search.go_on(&own, &seen, &[])).any(|p| p.contains(&port));
+        assert!(found);
+        drop(many);
     }
 }

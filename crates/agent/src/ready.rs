@@ -11,12 +11,15 @@ use crate::driver::{Driver, DriverError, Start};
 use crate::folder::Folders;
 use crate::groups::{Groups, make_task};
 use crate::packages::{Packages, Unpacked};
+use crate::papers::{Papers, Registrar};
 use crate::record::{self, Keep, RecordError};
 use crate::shim::protocol::{Cause, LAUNCH, LogSettings, Request};
+use crate::shim::room::Room;
+use crate::shim::serve::explain;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::task::ExitClass;
 use cellwright_package::cache::ObtainError;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -27,6 +30,7 @@ pub struct Preparer {
     pub groups: Groups,
     pub driver: Arc<dyn Driver>,
     pub packages: Packages,
+    pub registrar: Registrar,
     pub shim: ShimProgram,
     /// The machine's name.
     pub machine: String,
@@ -55,6 +59,12 @@ enum StartError {
     NothingLeft,
 }
 
+/// What was had for it elsewhere.
+struct Given {
+    packages: Vec<(String, PathBuf)>,
+    papers: Option<Papers>,
+}
+
 /// How far it came.
 enum Readied {
     Ready(Unpacked),
@@ -79,7 +89,12 @@ impl Preparer {
         let (end, cause, words) = match self.make_ready(&mut beginning, &mut requests).await {
             Ok(Readied::Ready(_packages)) => {
                 // The packages stay as long as the attempt does.
-                return follow(attempt, folder, self.shim.clone(), requests, heard).await;
+                let shim = self.shim.clone();
+                tokio::select! {
+                    () = follow(attempt, folder.clone(), shim, requests, heard) => {}
+                    () = self.registrar.keep_fresh(attempt, &folder) => {}
+                }
+                return;
             }
             Ok(Readied::Unwanted) => (End::Gone, Cause::Told, "stopped before it began".into()),
             Err(error) => {
@@ -95,7 +110,9 @@ impl Preparer {
         {
             tracing::warn!(%error, "a group that was not needed stays");
         }
-        give_up(&folder, cause);
+        if let Some(exit) = give_up(&folder, cause) {
+            explain(&folder, self.logs, &exit);
+        }
         // The loop that wanted to hear it may have ended.
         let _ = heard.send((attempt, Heard::Ended(end, words)));
     }
@@ -107,12 +124,14 @@ impl Preparer {
     ) -> Result<Readied, StartError> {
         let Order::Run(work) = &beginning.order.action else { return Ok(Readied::Unwanted) };
         let delay = Duration::from_millis(work.delay.0);
-        let fetch = async {
+        let attempt = Attempt::of(&beginning.order);
+        let fetch = async move {
             tokio::time::sleep(delay).await;
-            self.packages.obtain(&work.packages, beginning.order.task).await
+            let packages = self.packages.obtain(&work.packages, attempt.task);
+            tokio::join!(packages, self.registrar.papers(attempt))
         };
         tokio::pin!(fetch);
-        let packages = loop {
+        let (packages, papers) = loop {
             tokio::select! {
                 biased;
                 request = requests.recv() => match request {
@@ -122,14 +141,14 @@ impl Preparer {
                         return Ok(Readied::Unwanted);
                     }
                 },
-                fetched = &mut fetch => break fetched?,
+                (fetched, papers) = &mut fetch => break (fetched?, papers),
             }
         };
         let order = beginning.order.clone();
         let (lease_until, alloc) = (beginning.lease_until, beginning.alloc);
         let preparer = Arc::clone(self);
-        let folders = packages.folders();
-        let lay_out = move || preparer.lay_out(&order, lease_until, alloc, &folders);
+        let given = Given { packages: packages.folders(), papers };
+        let lay_out = move || preparer.lay_out(&order, lease_until, alloc, &given);
         tokio::task::spawn_blocking(lay_out).await.map_err(|_| StartError::CutShort)??;
         Ok(Readied::Ready(packages))
     }
@@ -139,7 +158,7 @@ impl Preparer {
         order: &DesiredTask,
         lease_until: Option<u64>,
         alloc: Option<Attempt>,
-        packages: &[(String, std::path::PathBuf)],
+        given: &Given,
     ) -> Result<(), StartError> {
         let Order::Run(work) = &order.action else { return Ok(()) };
         let attempt = Attempt::of(order);
@@ -163,11 +182,17 @@ impl Preparer {
             directory: self.folders.work(attempt),
             folder: folder.clone(),
             alloc: left.or_else(|| alloc.map(|alloc| self.folders.work(alloc))),
-            packages,
+            packages: &given.packages,
+            papers: given.papers.as_ref(),
             group,
             lease_until,
             logs: self.logs,
         })?;
-        Ok(record::write(&folder.join(LAUNCH), &launch, Keep::Process)?)
+        record::write(&folder.join(LAUNCH), &launch, Keep::Process).map_err(|error| {
+            // Nobody else will know of mounts and secrets that no launch tells of.
+            let stuck = Room::of(&launch).map(|room| room.clear()).unwrap_or_default();
+            stuck.iter().for_each(|stuck| tracing::warn!(stuck, "what was laid out stays"));
+            error.into()
+        })
     }
 }

@@ -3,12 +3,15 @@
 //! does it. What takes the agent's loop, killing and telling, is handed to it as findings.
 //!
 //! It runs in a thread of its own: reading hundreds of the kernel's files must not delay an order.
-//! A look that takes longer than a second makes the next one late, never two at once.
+//! A look that takes longer than a second makes the next one late, never two at once. What tasks
+//! can make long, counting their files and looking through their open ones, is done in another
+//! thread ([`count`]): nobody gets out of a kill by having too much to count.
+
+mod count;
 
 use crate::core::Attempt;
-use crate::ports;
 use cellwright_cell::id::TaskId;
-use cellwright_cell::isolation::{Isolation, Network};
+use cellwright_cell::isolation::Isolation;
 use cellwright_cell::priority::{AppClass, Priority};
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::task::ExitClass;
@@ -19,18 +22,14 @@ use cellwright_isolate::control::{
     Action, Control, KillCause, KillReason, MachineSample, TaskSample,
 };
 use cellwright_isolate::machine::Room;
-use cellwright_isolate::usage::{DiskUse, Meter, Reading, disk_use};
+use cellwright_isolate::usage::{DiskUse, Meter, Reading};
+use count::Counts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Looks between two that also count files and listening sockets, which cost more.
-const SLOW_ROUNDS: u64 = 5;
-/// Files of a task that are counted: with more, the sum is of these. A task can make files faster
-/// than anybody can count them.
-const MOST_FILES: u64 = 100_000;
 /// Of memory and disk, what is kept free by killing: a fiftieth.
 const KEPT_FREE: u64 = 50;
 /// And room for so many files: shims and agents write small ones.
@@ -112,14 +111,18 @@ pub struct Machine {
 pub fn start(
     machine: Machine,
     readings: Readings,
-    found: impl Fn(Attempt, Finding) + Send + 'static,
+    found: impl Fn(Attempt, Finding) + Clone + Send + 'static,
 ) -> std::io::Result<SyncSender<Vec<Watched>>> {
     let (send, lists): (_, Receiver<Vec<Watched>>) = sync_channel(1);
-    let mut watcher = Watcher::new(machine, readings);
+    let counts = Counts::default();
+    let mut watcher = Watcher::new(machine, readings, counts.clone());
+    let counter = count::start(counts, found.clone())?;
     std::thread::Builder::new().name("watch".into()).spawn(move || {
         while let Ok(tasks) = lists.recv() {
             let findings = watcher.look(crate::boot::now(), &tasks);
             findings.into_iter().for_each(|(attempt, finding)| found(attempt, finding));
+            // A count that is not over yet is not hurried.
+            let _ = counter.try_send(tasks);
         }
     })?;
     Ok(send)
@@ -133,15 +136,13 @@ struct Watcher {
     meters: BTreeMap<Attempt, Meter>,
     /// What each group had used when it was last looked at.
     used: BTreeMap<Attempt, GroupUsage>,
-    /// How much CPU each had had when its files were last counted.
-    counted: BTreeMap<Attempt, Duration>,
-    ungiven: BTreeMap<Attempt, BTreeSet<u16>>,
     readings: Readings,
-    round: u64,
+    /// What they have on disk, as far as it was counted.
+    counts: Counts,
 }
 
 impl Watcher {
-    fn new(machine: Machine, readings: Readings) -> Watcher {
+    fn new(machine: Machine, readings: Readings, counts: Counts) -> Watcher {
         let total = |capacity: u64| capacity / KEPT_FREE;
         let keep = Room {
             ram_available: total(machine.capacity.ram),
@@ -156,37 +157,47 @@ impl Watcher {
             control: Control::default(),
             meters: BTreeMap::new(),
             used: BTreeMap::new(),
-            counted: BTreeMap::new(),
-            ungiven: BTreeMap::new(),
             readings,
-            round: 0,
+            counts,
         }
     }
 
     fn look(&mut self, now: u64, tasks: &[Watched]) -> Vec<(Attempt, Finding)> {
-        self.round += 1;
         self.forget_the_gone(tasks);
+        self.credit_what_is_removed();
         let samples: Vec<TaskSample> =
             tasks.iter().filter_map(|task| self.sample(now, task)).collect();
-        let mut findings = match Room::look(&self.machine.data) {
+        match Room::look(&self.machine.data) {
             Ok(room) => self.share(now, room, &samples, tasks),
             Err(error) => {
                 tracing::error!(%error, "the machine does not say what is free");
                 Vec::new()
             }
-        };
-        if self.round.is_multiple_of(SLOW_ROUNDS) {
-            findings.extend(self.look_at_ports(tasks));
         }
-        findings
+    }
+
+    /// Files of the killed that are gone are free space by now, which the disk is about to say
+    /// itself. Those that wait for their removal have left their task's folder.
+    fn credit_what_is_removed(&mut self) {
+        let data = &self.machine.data;
+        let gone =
+            |attempt: &Attempt| !data.join("tasks").join(attempt.to_string()).join("work").exists();
+        let removed: Vec<Attempt> = self.control.not_emptied().filter(gone).collect();
+        if removed.is_empty() {
+            return;
+        }
+        // After the folders: what is thrown away from now on was not asked about.
+        let nothing_left =
+            std::fs::read_dir(data.join("trash")).is_ok_and(|mut all| all.next().is_none());
+        if nothing_left {
+            removed.into_iter().for_each(|attempt| self.control.emptied(attempt));
+        }
     }
 
     fn forget_the_gone(&mut self, tasks: &[Watched]) {
         let there: BTreeSet<Attempt> = tasks.iter().map(|task| task.attempt).collect();
         self.meters.retain(|attempt, _| there.contains(attempt));
         self.used.retain(|attempt, _| there.contains(attempt));
-        self.counted.retain(|attempt, _| there.contains(attempt));
-        self.ungiven.retain(|attempt, _| there.contains(attempt));
         self.readings.lock().retain(|attempt, _| there.contains(attempt));
     }
 
@@ -201,7 +212,7 @@ impl Watcher {
         };
         self.used.insert(task.attempt, usage);
         let reading = Reading::of_group(&usage);
-        let disk = self.disk_of(task, usage.cpu);
+        let disk = self.counts.of(task.attempt);
         let latest = Latest { at: now, reading, disk, ram_peak: reading.ram };
         self.readings
             .lock()
@@ -237,24 +248,6 @@ impl Watcher {
         if let Some(disk) = self.disk {
             tell(task, task.group.set_io_cap(disk, None));
         }
-    }
-
-    /// Counted at every few looks, a share of the tasks at each; not again while a task has had no
-    /// CPU to write with.
-    fn disk_of(&mut self, task: &Watched, cpu: Duration) -> DiskUse {
-        let last = self.readings.lock().get(&task.attempt).map(|latest| latest.disk);
-        let turn = (self.round + u64::from(task.attempt.task.0)).is_multiple_of(SLOW_ROUNDS);
-        let due = turn && self.counted.get(&task.attempt) != Some(&cpu);
-        if let Some(last) = last.filter(|_| !due) {
-            return last;
-        }
-        self.counted.insert(task.attempt, cpu);
-        let mut found = disk_use(&task.folder, MOST_FILES).unwrap_or(last.unwrap_or_default());
-        // More than can be counted, or hidden too deep: no way around a limit.
-        if !found.complete && task.limits.disk > 0 {
-            found.bytes = found.bytes.max(task.limits.disk.saturating_add(1));
-        }
-        found
     }
 
     fn share(
@@ -325,22 +318,6 @@ impl Watcher {
         }
         None
     }
-
-    /// Says what has changed.
-    fn look_at_ports(&mut self, tasks: &[Watched]) -> Vec<(Attempt, Finding)> {
-        let listening = ports::listening();
-        let mut findings = Vec::new();
-        for task in tasks.iter().filter(|task| task.isolation.network == Network::Host) {
-            let processes = task.group.processes().unwrap_or_default();
-            let now = ports::ungiven(&processes, &listening, &task.ports);
-            let before = self.ungiven.get(&task.attempt).cloned().unwrap_or_default();
-            if now != before {
-                self.ungiven.insert(task.attempt, now.clone());
-                findings.push((task.attempt, Finding::Ungiven(now)));
-            }
-        }
-        findings
-    }
 }
 
 /// A setting that the kernel refuses is said; the task goes on without it. What the machine has no
@@ -365,6 +342,7 @@ fn class(reason: &KillReason) -> Option<ExitClass> {
 
 #[cfg(test)]
 mod tests {
+    use super::count::Counter;
     use super::*;
     use crate::folder::scratch::Scratch;
     use crate::groups::{Groups, base_name};
@@ -410,7 +388,7 @@ mod tests {
             let capacity = Resources::new(2000, 1 << 30, 1 << 30, 0);
             let cores = vec![CpuList::new(vec![0])];
             let machine = Machine { capacity, cores, data: self.folder.path("") };
-            Watcher::new(machine, Readings::default())
+            Watcher::new(machine, Readings::default(), Counts::default())
         }
 
         /// Microseconds of CPU in a tenth of a second that the kernel lets a task have.
@@ -470,6 +448,7 @@ mod tests {
         fs::write(lab.tasks[1].folder.join("big"), vec![1; 64 << 10]).unwrap();
         let mut watcher = lab.watcher();
         watcher.look(1000, &lab.tasks);
+        Counter::new(watcher.counts.clone()).count(&lab.tasks);
         let found = watcher.look(2000, &lab.tasks);
         let [(attempt, Finding::Condemned { class, why })] = &found[..] else {
             panic!("{found:?}")
@@ -481,5 +460,32 @@ mod tests {
         assert!(kept[attempt].disk.bytes >= 64 << 10 && kept[attempt].at == 2000, "{kept:?}");
         watcher.look(3000, &lab.tasks[..1]);
         assert_eq!(watcher.readings.take().len(), 1);
+    }
+
+    #[test]
+    fn files_of_the_dead_are_credited_until_they_are_removed() {
+        let Some(mut lab) = Lab::open() else { return };
+        lab.tasks[1].limits.disk = 4096;
+        let killed = lab.tasks[1].attempt;
+        let mut watcher = lab.watcher();
+        let data = watcher.machine.data.clone();
+        let work = data.join("tasks").join(killed.to_string()).join("work");
+        fs::create_dir_all(data.join("trash/work.0")).unwrap();
+        fs::create_dir_all(&work).unwrap();
+        let room = Room { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
+        let mut sampled = sample(&lab.tasks[1], 0, 0);
+        sampled.used.disk = 1 << 20;
+        assert_eq!(watcher.share(1000, room, &[sampled], &lab.tasks).len(), 1);
+        assert_eq!(watcher.share(2000, room, &[], &lab.tasks), []);
+        let mut waits = |after: &str| {
+            watcher.credit_what_is_removed();
+            assert_eq!(watcher.control.not_emptied().count(), 1, "{after}");
+        };
+        waits("its folder is there");
+        fs::remove_dir(&work).unwrap();
+        waits("its folder is on its way");
+        fs::remove_dir(data.join("trash/work.0")).unwrap();
+        watcher.credit_what_is_removed();
+        assert_eq!(watcher.control.not_emptied().count(), 0);
     }
 }

@@ -10,7 +10,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy, split};
+use tokio::time::timeout;
 
 /// `/v1/exec/USER/JOB/INDEX` of an agent.
 pub const EXEC_PATH: &str = "/v1/exec";
@@ -20,6 +22,35 @@ pub const EXEC_PROTOCOL: &str = "cell-exec";
 pub const MAX_COMMAND: usize = 16 << 10;
 /// Most bytes of one frame.
 pub const MAX_FRAME: usize = 64 << 10;
+/// Longest silence of the side with the command: it gives a sign of life every two seconds. A
+/// machine that lost its power closes nothing.
+pub const SILENCE: Duration = Duration::from_secs(20);
+
+/// Passes bytes on between the caller and the side with the command, until that side has closed or
+/// is silent for too long. A caller that keeps its end open afterwards holds nothing open by it.
+pub async fn carry_bytes(near: impl AsyncRead + AsyncWrite, far: impl AsyncRead + AsyncWrite) {
+    let (mut near_in, mut near_out) = split(near);
+    let (mut far_in, mut far_out) = split(far);
+    let there = async {
+        // However the caller's words end, the command's side hears of it and says its last.
+        let _ = copy(&mut near_in, &mut far_out).await;
+        let _ = far_out.shutdown().await;
+        std::future::pending::<()>().await;
+    };
+    let back = async {
+        let mut buffer = vec![0; MAX_FRAME];
+        while let Ok(Ok(count @ 1..)) = timeout(SILENCE, far_in.read(&mut buffer)).await {
+            if near_out.write_all(&buffer[..count]).await.is_err() {
+                return;
+            }
+        }
+        let _ = timeout(SILENCE, near_out.shutdown()).await;
+    };
+    tokio::select! {
+        () = there => {}
+        () = back => {}
+    }
+}
 
 /// Size of a terminal, `ROWSxCOLUMNS` as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -183,6 +214,35 @@ impl Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::duplex;
+
+    #[tokio::test]
+    async fn a_caller_that_stays_holds_nothing_open_and_hears_the_last_word() {
+        let ((mut caller, near), (mut command, far)) = (duplex(64), duplex(64));
+        let carried = tokio::spawn(carry_bytes(near, far));
+        caller.write_all(b"in").await.unwrap();
+        let mut heard = [0; 2];
+        command.read_exact(&mut heard).await.unwrap();
+        assert_eq!(&heard, b"in");
+        command.write_all(b"last").await.unwrap();
+        drop(command);
+        carried.await.unwrap();
+        let mut said = String::new();
+        caller.read_to_string(&mut said).await.unwrap();
+        assert_eq!(said, "last");
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_goes_is_told_to_the_command() {
+        let ((caller, near), (mut command, far)) = (duplex(64), duplex(64));
+        let carried = tokio::spawn(carry_bytes(near, far));
+        drop(caller);
+        let mut said = String::new();
+        command.read_to_string(&mut said).await.unwrap();
+        assert_eq!(said, "");
+        drop(command);
+        carried.await.unwrap();
+    }
 
     #[tokio::test]
     async fn frames_are_read_as_they_were_written_and_others_are_refused() {

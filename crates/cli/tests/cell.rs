@@ -4,6 +4,8 @@
 mod agent;
 #[path = "real/contain.rs"]
 mod contain;
+#[path = "real/guard.rs"]
+mod guard;
 #[path = "real/package.rs"]
 mod package;
 #[path = "real/reach.rs"]

@@ -14,14 +14,16 @@
 mod bundle;
 mod config;
 mod leftover;
+mod network;
 mod probe;
 mod runtime;
 mod seccomp;
 mod spec;
 
-pub use bundle::Bundle;
+pub use bundle::{Bundle, write_private};
 pub use config::description;
 pub use leftover::{Swept, sweep};
+pub use network::raise_loopback;
 pub use probe::{Obstacle, Probe, probe};
 pub use runtime::{Exec, Runc, Runtime, Streams};
 pub use spec::{

@@ -262,6 +262,13 @@ impl Control {
         self.dying.get(&attempt).is_some_and(|dying| dying.gone.is_none())
     }
 
+    /// The dead whose files count as good as removed, and may be so by now.
+    pub fn not_emptied(&self) -> impl Iterator<Item = Attempt> + '_ {
+        let waits =
+            |dying: &Dying| dying.gone.is_some() && (dying.held.disk, dying.files) != (0, 0);
+        self.dying.iter().filter(move |(_, dying)| waits(dying)).map(|(attempt, _)| *attempt)
+    }
+
     /// Its files are removed: from here on free space is what the disk says. To be called before
     /// the disk is next looked at.
     pub fn emptied(&mut self, attempt: Attempt) {

@@ -1,6 +1,7 @@
-//! Raising the cell's level: what newer builds do differently is done once every voter's build
-//! knows it, at one index of the log, and not before. The leader asks the others what they know and
-//! says it in the log; a replica that is away keeps the level where it is.
+//! Raising the cell's level: what newer builds do differently is done once every member's build
+//! knows it, at one index of the log, and not before; members that catch up and have no vote yet
+//! included. The leader asks the others what they know and says it in the log; a replica that is
+//! away keeps the level where it is.
 //!
 //! Rejected: a level in the configuration. Whoever upgrades five replicas forgets one file, and the
 //! replica that reads it goes its own way.
@@ -25,15 +26,15 @@ pub async fn keep_raising(handle: Handle, others: Arc<dyn Candidates>) {
     }
 }
 
-/// Raises the cell by one level if every voter knows it; says whether it did.
+/// Raises the cell by one level if every member knows it; says whether it did.
 pub async fn raise(handle: &Handle, others: &dyn Candidates) -> bool {
     let next = handle.replicated().with(|view| view.state.level()) + 1;
     let status = handle.status();
     if next > LEVEL || status.role != Role::Leader {
         return false;
     }
-    let voters = status.members.iter().filter(|(id, member)| **id != status.id && member.voter);
-    let asked = join_all(voters.map(|(id, member)| async move {
+    let others_here = status.members.iter().filter(|(id, _)| **id != status.id);
+    let asked = join_all(others_here.map(|(id, member)| async move {
         let found = others.identify(member.peer.address.clone()).await;
         match found {
             Ok(found) if found.id == *id && found.level >= next => true,

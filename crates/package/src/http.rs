@@ -24,7 +24,7 @@ use serde::Deserialize;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Most bytes of one answer: the largest head.
 const MAX_LENGTH: u32 = 9 << 20;
@@ -33,6 +33,8 @@ const MAX_LENGTH: u32 = 9 << 20;
 const MOST_ANSWERS: usize = 8;
 /// How long a request waits for its turn before the asker is better served elsewhere.
 const TURN: Duration = Duration::from_secs(10);
+/// How long one answer may take on its way out before others take its turn.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// What is handed to a connection at a time.
 const PIECE: usize = 64 << 10;
 
@@ -106,13 +108,13 @@ impl AgentSource {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn fetch(&self, path: &str) -> Result<Bytes, ClientError> {
+    async fn fetch(&self, path: &str, most: usize) -> Result<Bytes, ClientError> {
         let kept = self.idle().pop();
         let mut line = match kept {
             Some(line) => line,
             None => self.dialler.dial(&self.machine, &self.address).await?,
         };
-        let bytes = line.bytes(path, self.limit).await;
+        let bytes = line.bytes(path, self.limit, most).await;
         // One that broke is dropped; after a refusal it is as good as before.
         if matches!(bytes, Ok(_) | Err(ClientError::Api(_))) {
             self.idle().push(line);
@@ -137,7 +139,8 @@ impl Source for AgentSource {
         length: u32,
     ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
         let path = path_of(package, from, length);
-        Box::pin(async move { self.fetch(&path).await.map_err(|why| failure(&why)) })
+        let most = length as usize;
+        Box::pin(async move { self.fetch(&path, most).await.map_err(|why| failure(&why)) })
     }
 }
 
@@ -192,7 +195,7 @@ async fn give(
     {
         Ok(bytes) => {
             let length = bytes.len();
-            let mut response = Response::new(handed_on(bytes, turn));
+            let mut response = Response::new(handed_on(bytes, turn, PATIENCE));
             response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
             let binary = HeaderValue::from_static("application/octet-stream");
             response.headers_mut().insert(header::CONTENT_TYPE, binary);
@@ -202,11 +205,18 @@ async fn give(
     }
 }
 
-/// The bytes, and the turn with them until the connection has taken the last.
-fn handed_on(bytes: Bytes, turn: OwnedSemaphorePermit) -> Body {
-    Body::from_stream(stream::unfold((bytes, turn), |(mut left, turn)| async move {
+/// The bytes, and the turn with them until the connection has taken the last; or until it has had
+/// time enough, for a reader that takes nothing must not keep others from theirs.
+fn handed_on(bytes: Bytes, turn: OwnedSemaphorePermit, patience: Duration) -> Body {
+    let (taken, all_taken) = oneshot::channel::<()>();
+    tokio::spawn(async move {
+        // Either way the turn is over: taken, given up, or late.
+        let _ = tokio::time::timeout(patience, all_taken).await;
+        drop(turn);
+    });
+    Body::from_stream(stream::unfold((bytes, taken), |(mut left, taken)| async move {
         let piece = left.split_to(PIECE.min(left.len()));
-        (!piece.is_empty()).then_some((Ok::<_, Infallible>(piece), (left, turn)))
+        (!piece.is_empty()).then_some((Ok::<_, Infallible>(piece), (left, taken)))
     }))
 }
 

@@ -15,7 +15,14 @@ const WAITS: &str = r#"
 
 fn make_fifo(cell: &Machines, index: usize) {
     let path = cell.shared(&format!("go-{index}"));
-    assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo runs").success());
+    assert!(
+        Command::new("mkfifo")
+            .args(["-m", "666"])
+            .arg(path)
+            .status()
+            .expect("mkfifo runs")
+            .success()
+    );
 }
 
 /// Lets a task go and waits until its shim is gone as well: its end is on disk.

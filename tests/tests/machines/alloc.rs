@@ -43,7 +43,7 @@ async fn a_log_saver_shares_the_folder_of_its_alloc_and_runs_until_it_succeeds()
         (cell.tasks("saver").await.first()?.attempt > 3).then_some(())
     })
     .await;
-    std::fs::create_dir(cell.shared("archive")).expect("a folder");
+    cell.open_folder("archive");
     cell.all("saver", |task| task.state == TaskState::Dead(Fate::Finished)).await;
     assert_eq!(cell.read("archive/log"), format!("entry on {machine}\n"));
     // A task that comes later finds what is there, and the folder goes with the alloc.

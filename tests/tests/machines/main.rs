@@ -5,6 +5,7 @@
 
 mod agent;
 mod alloc;
+mod hostile;
 mod leaving;
 mod ledger;
 mod loss;

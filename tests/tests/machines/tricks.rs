@@ -3,7 +3,7 @@
 //! and nothing outside is touched.
 
 use cellwright_cell::task::{Fate, TaskState};
-use cellwright_tests::machines::{Machines, STAY, gone, is_alive, on};
+use cellwright_tests::machines::{Machines, STAY, Wanted, gone, is_alive, on};
 use serde_json::json;
 use std::fs;
 
@@ -16,7 +16,8 @@ const INSIDE: &str = r#"
     mkdir -p deep/er; mkfifo deep/er/pipe; chmod 000 deep
     echo laid > "$SHARED/laid-$CELL_JOB""#;
 
-/// Everything around it as well, which takes the agent's own account and no container.
+/// Everything around it as well, which takes the agent's own account and no container: the operator
+/// must have let jobs be root.
 const AROUND: &str = r#"
     trap 'exit 0' TERM
     cd ..
@@ -28,8 +29,9 @@ const AROUND: &str = r#"
     head -c 100K /dev/zero; head -c 100K /dev/zero >&2
     echo written > "$SHARED/written""#;
 
-async fn lay_traps(cell: &Machines, job: &str, script: &str) -> u32 {
+async fn lay_traps(cell: &Machines, job: &str, user: &str, script: &str) -> u32 {
     let mut tricks = cell.job(job, 1, &format!("{script}{STAY}"));
+    tricks["task"]["user"] = user.into();
     tricks["constraints"] = on(1);
     tricks["task"]["files"] = json!({ "conf/plain": "plain" });
     tricks["task"]["logs"] = json!({ "file_bytes": 4096, "files": 2, "rate": 1 << 20 });
@@ -58,13 +60,14 @@ async fn restart_agent(cell: &mut Machines) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn traps_in_a_tasks_folders_neither_lead_nor_hold_nor_kill_the_agent() {
     let changes = [("poll_interval = \"5s\"", "poll_interval = \"200ms\"")];
-    let wanted = cellwright_tests::machines::Wanted { changes: &changes, ..Default::default() };
+    let agents = "users = [\"root\"]";
+    let wanted = Wanted { changes: &changes, agents, ..Default::default() };
     let Some(mut cell) = Machines::lay_out(&wanted).await else { return };
     fs::create_dir(cell.shared("precious")).expect("a folder");
     fs::write(cell.shared("precious/file"), "precious").expect("a file");
-    let inside = lay_traps(&cell, "inside", INSIDE).await;
+    let inside = lay_traps(&cell, "inside", "nobody", INSIDE).await;
     obeys(&cell, "first").await;
-    let around = lay_traps(&cell, "around", AROUND).await;
+    let around = lay_traps(&cell, "around", "root", AROUND).await;
     // The disk use of every task is measured at every poll, and its output goes on.
     cell.until("the task can write", async |cell| (!cell.read("written").is_empty()).then_some(()))
         .await;

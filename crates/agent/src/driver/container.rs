@@ -10,23 +10,25 @@
 //! | `/work` | its own folder, where it starts |
 //! | `/packages/NAME` | its other packages, read-only |
 //! | `/alloc` | inside an alloc: the folder that its tasks share |
-//! | `/secrets`, `/ports` | its secrets; the ports it was given |
+//! | `/secrets`, `/identity`, `/ports` | its secrets; who it is; the ports it was given |
 //! | `/tmp` | in memory, charged to it |
 //!
 //! Root inside is nobody outside: numbers of users are shifted, unless a task borrows folders of
 //! the machine, whose owners must stay who they are.
 
 use super::told::{
-    Ids, Places, check_package_name, environment, find_account, io, logs, open_alloc, remove,
-    write_files, write_ports, write_secrets,
+    Ids, Places, check_package_name, environment, find_account, io, is_open_to_all, logs,
+    open_alloc, remove, sweep_secrets, write_files, write_papers, write_ports, write_secrets,
 };
+use super::who::{NOBODY, allowed};
 use super::{Driver, DriverError, Start};
 use crate::config::Config;
 use crate::folder::Folders;
 use crate::shim::protocol::{Container, Launch};
 use cellwright_cell::isolation::Network as Asked;
 use cellwright_isolate::container::{
-    Bind, Bundle, ContainerId, ContainerSpec, IdRange, Network, Runc, Scratch, User, probe, sweep,
+    Bind, Bundle, ContainerId, ContainerSpec, IdRange, Network, Probe, Runc, Scratch, User, probe,
+    sweep,
 };
 use cellwright_isolate::mounts;
 use std::collections::BTreeSet;
@@ -36,8 +38,6 @@ use std::path::{Path, PathBuf};
 
 /// Users of containers are these of the machine: beyond what accounts and other tools use.
 const SHIFTED: IdRange = IdRange { first: 0x7000_0000, count: 65_536 };
-/// Who runs a program whose job names nobody.
-const NOBODY: Ids = (65_534, 65_534);
 /// Room in `/tmp`.
 const TMP_BYTES: u64 = 64 << 20;
 /// Below this the runtime itself does not fit in, while it makes the container.
@@ -74,6 +74,10 @@ pub struct ContainerDriver {
     host_layer: PathBuf,
     /// Folders that tasks may borrow.
     volumes: Vec<PathBuf>,
+    /// Accounts of the machine that jobs may name, beside `nobody`.
+    users: Vec<String>,
+    /// The runtime, with what is known against it.
+    version: String,
     /// Whether users can be shifted: a stranger must get to the containers' roots.
     shifts: bool,
 }
@@ -83,7 +87,9 @@ impl ContainerDriver {
     /// With all the reasons why containers do not work here, in one line.
     pub fn open(config: &Config, folders: &Folders) -> Result<ContainerDriver, String> {
         let run = folders.containers();
-        let driver = ContainerDriver {
+        let mut driver = ContainerDriver {
+            users: config.users.clone(),
+            version: String::new(),
             program: config.runtime.clone(),
             state: run.join("state"),
             host_layer: run.join("host-layer"),
@@ -94,10 +100,12 @@ impl ContainerDriver {
         };
         let made = fs::DirBuilder::new().recursive(true).mode(0o711).create(&driver.run);
         made.map_err(|why| format!("{}: {why}", driver.run.display()))?;
-        match probe(&driver.runtime(), &driver.run).why_not() {
-            Some(why) => Err(why),
-            None => driver.lay_host_layer().map(|()| driver).map_err(|error| error.to_string()),
+        let probed = probe(&driver.runtime(), &driver.run);
+        match (probed.why_not(), probed) {
+            (None, Probe::Ready { runtime }) => driver.version = runtime,
+            (why, _) => return Err(why.unwrap_or_default()),
         }
+        driver.lay_host_layer().map(|()| driver).map_err(|error| error.to_string())
     }
 
     fn runtime(&self) -> Runc {
@@ -126,6 +134,26 @@ impl ContainerDriver {
             return (None, ids);
         }
         (Some(SHIFTED), (SHIFTED.first + ids.0, SHIFTED.first + ids.1))
+    }
+
+    /// Who the task is inside, how users are shifted, and who it is on the machine.
+    fn who(
+        &self,
+        start: &Start<'_>,
+        root: Option<&Path>,
+    ) -> Result<(Ids, Option<IdRange>, Ids), DriverError> {
+        // Whoever borrows folders of the machine is somebody of the machine, not of a package.
+        let borrows = !start.work.isolation.volumes.is_empty();
+        let user = start.work.user.as_ref().map(|user| user.as_str());
+        let ids = account(user, root.filter(|_| !borrows))?;
+        let (user_namespace, owner) = self.shifted(start, ids);
+        if user_namespace.is_none() {
+            if ids.0 == 0 {
+                return Err(real_root(borrows));
+            }
+            user.map_or(Ok(()), |user| allowed(user, &self.users))?;
+        }
+        Ok((ids, user_namespace, owner))
     }
 
     fn bundle(&self, start: &Start<'_>) -> Result<Bundle, DriverError> {
@@ -249,15 +277,6 @@ fn real_root(borrows: bool) -> DriverError {
     }
 }
 
-/// Whether everybody may pass through all the folders around `path`. The runtime does, as the
-/// container's own root, which is nobody on the machine.
-fn is_open_to_all(path: &Path) -> bool {
-    let passes = |folder: &Path| {
-        fs::metadata(folder).is_ok_and(|about| about.permissions().mode() & 0o001 != 0)
-    };
-    path.ancestors().skip(1).all(passes)
-}
-
 impl Driver for ContainerDriver {
     fn name(&self) -> &'static str {
         "container"
@@ -277,19 +296,13 @@ impl Driver for ContainerDriver {
             });
         }
         let root = root_package(start);
-        // Whoever borrows folders of the machine is somebody of the machine, not of a package.
-        let borrows = !start.work.isolation.volumes.is_empty();
-        let user = start.work.user.as_ref().map(|user| user.as_str());
-        let ids = account(user, root.filter(|_| !borrows))?;
-        let (user_namespace, owner) = self.shifted(start, ids);
-        if user_namespace.is_none() && ids.0 == 0 {
-            return Err(real_root(borrows));
-        }
+        let (ids, user_namespace, owner) = self.who(start, root)?;
         write_files(start, Some(owner))?;
         open_alloc(start)?;
         let ports = write_ports(start)?;
         let mut spec = self.spec(start, root, ids)?;
         let secrets = write_secrets(start, Some(owner))?;
+        let papers = write_papers(start, Some(owner))?;
         spec.user_namespace = user_namespace;
         let file = |source: &Path, target: &str| Bind {
             source: source.to_owned(),
@@ -298,19 +311,21 @@ impl Driver for ContainerDriver {
         };
         spec.binds.push(file(&ports, "/ports"));
         spec.binds.extend(secrets.as_ref().map(|secrets| file(secrets, "/secrets")));
+        spec.binds.extend(papers.as_ref().map(|papers| file(papers, "/identity")));
         let places = Places {
             directory: "/work".into(),
             ports: "/ports".into(),
             packages: "/packages".into(),
             alloc: start.alloc.as_ref().map(|_| "/alloc".into()),
             secrets: secrets.as_ref().map(|_| "/secrets".into()),
+            papers: papers.as_ref().map(|_| "/identity".into()),
         };
         spec.env = environment(start, &places);
         spec.cwd.clone_from(&places.directory);
         let bundle = self.bundle(start)?;
         if let Err(why) = bundle.prepare(&spec) {
             // What stays behind is in a folder that root alone can enter.
-            let _ = secrets.as_deref().map(remove);
+            let _ = [&secrets, &papers].map(|folder| folder.as_deref().map(remove));
             return Err(why.into());
         }
         let container = Container {
@@ -319,6 +334,7 @@ impl Driver for ContainerDriver {
             run: self.run.clone(),
             id: bundle.id().to_string(),
             owner,
+            own_network: spec.network == Network::Own,
         };
         Ok(Launch {
             name: start.name.to_owned(),
@@ -332,10 +348,16 @@ impl Driver for ContainerDriver {
             group: Some(spec.group.to_string()),
             container: Some(container),
             secrets,
+            papers,
         })
     }
 
-    fn sweep(&self, kept: &BTreeSet<String>) {
+    fn runtime(&self) -> Option<&str> {
+        Some(&self.version)
+    }
+
+    fn sweep(&self, tasks: &Path, kept: &BTreeSet<String>) {
+        sweep_secrets(tasks, kept);
         let keep = kept.iter().filter_map(|id| ContainerId::new(id).ok()).collect();
         match sweep(&self.runtime(), &self.run, &keep) {
             Ok(swept) => {
@@ -384,6 +406,8 @@ mod tests {
             run: folder.path("run"),
             host_layer: folder.path("layer"),
             volumes: vec![lent.canonicalize().unwrap()],
+            users: Vec::new(),
+            version: String::new(),
             shifts: true,
         };
         let borrow = |path: PathBuf| driver.lent(path.to_str().unwrap());

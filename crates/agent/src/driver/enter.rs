@@ -5,9 +5,10 @@
 
 use super::DriverError;
 use crate::shim::protocol::Launch;
-use cellwright_isolate::container::{ContainerId, Exec, Runc, Runtime};
+use cellwright_isolate::container::{Bundle, ContainerId, Exec, Runc, Runtime};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the runtime itself needs of an environment: to find its helpers.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -33,8 +34,21 @@ pub struct Entry {
     pub identity: Option<(u32, u32)>,
     /// The control group it is put into. Absent: none, or the runtime sees to it.
     pub group: Option<String>,
-    /// Whether the command itself is started, and not a runtime that enters a container.
-    pub plain: bool,
+    /// What the runtime reads and where it is put, when a container is entered. Absent: the command
+    /// itself is started.
+    pub within: Option<Within>,
+}
+
+/// What entering a container takes beside a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Within {
+    /// What is run, as the runtime reads it, and the file to write it to.
+    pub description: String,
+    pub file: PathBuf,
+    /// The container's group, and the name of the one inside it that all this runs in: what the
+    /// command leaves behind becomes the container's own, and is found and killed there.
+    pub group: String,
+    pub inner: String,
 }
 
 /// # Errors
@@ -53,7 +67,7 @@ pub fn enter(enter: &Enter<'_>) -> Result<Entry, DriverError> {
             directory: launch.directory.clone(),
             identity: launch.identity,
             group: launch.group.clone(),
-            plain: true,
+            within: None,
         });
     };
     let (uid, gid) = launch.identity.unwrap_or((0, 0));
@@ -65,8 +79,21 @@ pub fn enter(enter: &Enter<'_>) -> Result<Entry, DriverError> {
         gid,
         terminal: enter.terminal,
     };
+    let no_group = || DriverError::Cannot {
+        field: "control group",
+        value: "none".into(),
+        allowed: "one for every container".into(),
+    };
     let runtime = Runc::new(&container.runtime, &container.state);
-    let command = runtime.exec(&ContainerId::new(&container.id)?, &exec);
+    let inner = name_of_its_own();
+    let bundle = Bundle::at(&container.run, &ContainerId::new(&container.id)?);
+    let within = Within {
+        description: exec.description()?,
+        file: bundle.exec_file(&inner),
+        group: launch.group.clone().ok_or_else(no_group)?,
+        inner,
+    };
+    let command = runtime.exec(bundle.id(), &within.file, Some(&within.inner));
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     Ok(Entry {
         command: words.map(|word| word.to_string_lossy().into_owned()).collect(),
@@ -74,8 +101,15 @@ pub fn enter(enter: &Enter<'_>) -> Result<Entry, DriverError> {
         directory: "/".into(),
         identity: None,
         group: None,
-        plain: false,
+        within: Some(within),
     })
+}
+
+/// No other that is entered at this time has it, by this agent or by one before.
+fn name_of_its_own() -> String {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    format!("exec-{}-{number}", std::process::id())
 }
 
 #[cfg(test)]
@@ -96,6 +130,7 @@ mod tests {
             group: Some("/cell/7-1".into()),
             container,
             secrets: None,
+            papers: None,
         }
     }
 
@@ -120,12 +155,23 @@ mod tests {
             run: "/run/containers".into(),
             id: "7-1".into(),
             owner: (1, 2),
+            own_network: false,
         };
         let found = entry(&launch(Some(container)), false);
-        assert_eq!((found.identity, found.group), (None, None));
+        assert_eq!((found.identity, &found.group), (None, &None));
         let line = found.command.join(" ");
-        assert!(line.starts_with("/bin/runc --root /run/state exec --user 33:34"), "{line}");
-        assert!(line.contains("--env A=1") && line.ends_with(" 7-1 sh -c date"), "{line}");
-        assert!(!line.contains("--tty"), "{line}");
+        let within = found.within.unwrap();
+        let (file, inner) = (within.file.display(), &within.inner);
+        let wanted =
+            format!("/bin/runc --root /run/state exec --process {file} --cgroup {inner} 7-1");
+        assert_eq!(line, wanted, "what is in the environment is not on the command line");
+        assert!(within.file.starts_with("/run/containers/7-1/private"), "{within:?}");
+        assert_eq!(within.group, "/cell/7-1");
+        let read: serde_json::Value = serde_json::from_str(&within.description).unwrap();
+        assert_eq!(read["args"], serde_json::json!(["sh", "-c", "date"]));
+        assert_eq!(read["env"], serde_json::json!(["A=1", "TERM=none"]));
+        assert_eq!((&read["user"]["uid"], &read["user"]["gid"]), (&33.into(), &34.into()));
+        assert_eq!(read["noNewPrivileges"], serde_json::json!(true));
+        assert_ne!(entry(&launch(None), false).within, Some(within));
     }
 }

@@ -6,18 +6,20 @@ pub mod container;
 pub mod enter;
 pub mod process;
 pub mod told;
+pub mod who;
 
 use crate::config::{Config, ConfigError, DriverChoice};
 use crate::core::Attempt;
 use crate::folder::Folders;
 use crate::groups::Groups;
+use crate::papers::Papers;
 use crate::shim::protocol::{Launch, LogSettings};
 use cellwright_cell::desired::Work;
 use cellwright_isolate::cgroup::Group;
 use container::ContainerDriver;
 use process::ProcessDriver;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What a driver is given for one attempt.
@@ -39,6 +41,8 @@ pub struct Start<'a> {
     pub group: Option<Group>,
     pub lease_until: Option<u64>,
     pub logs: LogSettings,
+    /// Who it is to other programs; nothing in a cell without identities.
+    pub papers: Option<&'a Papers>,
 }
 
 /// Why a driver cannot run a task; for its owner.
@@ -65,8 +69,13 @@ pub trait Driver: Send + Sync {
     /// When this task cannot be run here.
     fn prepare(&self, start: &Start<'_>) -> Result<Launch, DriverError>;
 
-    /// Removes what a crash left of attempts other than these.
-    fn sweep(&self, kept: &BTreeSet<String>);
+    /// The container runtime with what is known against it, if there is one.
+    fn runtime(&self) -> Option<&str> {
+        None
+    }
+
+    /// Removes what a crash left of attempts other than these, whose folders are in `tasks`.
+    fn sweep(&self, tasks: &Path, kept: &BTreeSet<String>);
 }
 
 /// The driver of an agent, and why it is not the one that isolates best.
@@ -84,7 +93,9 @@ pub struct Chosen {
 pub fn choose(config: &Config, folders: &Folders, groups: &Groups) -> Result<Chosen, ConfigError> {
     let plain = |why: String| {
         let groups_off = groups.off().map(str::to_owned);
-        let driver = Arc::new(ProcessDriver { groups_off });
+        let (users, closed) = (config.users.clone(), !told::is_open_to_all(folders.root()));
+        let closed = closed.then(|| folders.root().to_owned());
+        let driver = Arc::new(ProcessDriver { groups_off, users, closed });
         Chosen { driver, container_off: Some(why) }
     };
     if config.driver == DriverChoice::Process {

@@ -2,23 +2,31 @@
 //! runtime, and hides nothing: tasks see the machine's files, network and each other. Where the
 //! agent is root, a task has a control group all the same, with its limits; without, all that a
 //! task starts is still found and killed with it, because the shim reaps whatever is below it.
+//!
+//! Of a root agent tasks are `nobody`, all of them, unless their jobs name an account that the
+//! operator lets jobs have.
 
 use super::told::{
-    Ids, Places, check_package_name, environment, find_account, io, logs, open_alloc, remove,
-    write_files, write_ports, write_secrets,
+    Places, check_package_name, environment, io, logs, open_alloc, remove, sweep_secrets,
+    write_files, write_papers, write_ports, write_secrets,
 };
+use super::who::account;
 use super::{Driver, DriverError, Start};
 use crate::shim::protocol::Launch;
 use cellwright_cell::isolation::Network;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, Default)]
 pub struct ProcessDriver {
     /// Why tasks have no control groups, if they have none.
     pub groups_off: Option<String>,
+    /// Accounts that jobs may name, beside `nobody`.
+    pub users: Vec<String>,
+    /// The agent's folder, if others cannot pass through all the folders around it.
+    pub closed: Option<PathBuf>,
 }
 
 impl Driver for ProcessDriver {
@@ -31,6 +39,13 @@ impl Driver for ProcessDriver {
             "files, network and processes of the machine are not hidden".to_owned(),
             "ports that were not given can be used".into(),
         ];
+        if rustix::process::geteuid().is_root() {
+            gaps.push("tasks whose jobs name no account are one and the same, nobody".into());
+            gaps.extend(self.closed.as_ref().map(|closed| {
+                let closed = closed.display();
+                format!("{closed} is closed to others: tasks reach what is below it by short paths")
+            }));
+        }
         if let Some(why) = &self.groups_off {
             gaps.push(format!("limits of memory, CPU and disk are not enforced: {why}"));
         }
@@ -39,7 +54,8 @@ impl Driver for ProcessDriver {
 
     fn prepare(&self, start: &Start<'_>) -> Result<Launch, DriverError> {
         refuse_what_takes_a_container(start)?;
-        let account = start.work.user.as_ref().map(|user| account(user.as_str())).transpose()?;
+        let user = start.work.user.as_ref().map(|user| user.as_str());
+        let account = account(user, &self.users)?;
         write_files(start, account)?;
         open_alloc(start)?;
         let places = Places {
@@ -48,6 +64,7 @@ impl Driver for ProcessDriver {
             packages: link_packages(start)?,
             alloc: start.alloc.clone(),
             secrets: write_secrets(start, account)?,
+            papers: write_papers(start, account)?,
         };
         Ok(Launch {
             name: start.name.to_owned(),
@@ -61,11 +78,14 @@ impl Driver for ProcessDriver {
             group: start.group.as_ref().map(|group| group.path().to_string()),
             container: None,
             secrets: places.secrets,
+            papers: places.papers,
         })
     }
 
-    /// A plain process leaves nothing but its folder and its group.
-    fn sweep(&self, _: &BTreeSet<String>) {}
+    /// Beside its secrets a plain process leaves nothing but its folder and its group.
+    fn sweep(&self, tasks: &Path, kept: &BTreeSet<String>) {
+        sweep_secrets(tasks, kept);
+    }
 }
 
 fn refuse_what_takes_a_container(start: &Start<'_>) -> Result<(), DriverError> {
@@ -100,32 +120,4 @@ fn link_packages(start: &Start<'_>) -> Result<PathBuf, DriverError> {
         symlink(unpacked, &link).map_err(io(&link))?;
     }
     Ok(folder)
-}
-
-/// User and group of an account of this machine. Only root can become another.
-fn account(user: &str) -> Result<Ids, DriverError> {
-    let path = PathBuf::from("/etc/passwd");
-    let text = fs::read_to_string(&path).map_err(io(&path))?;
-    let cannot = |allowed: &str| DriverError::Cannot {
-        field: "task.user",
-        value: user.to_owned(),
-        allowed: allowed.to_owned(),
-    };
-    let found = find_account(&text, user).ok_or_else(|| cannot("an account of this machine"))?;
-    let own = rustix::process::geteuid();
-    if own.is_root() || own.as_raw() == found.0 {
-        return Ok(found);
-    }
-    Err(cannot("the agent's own account: an agent that is not root cannot become another"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_account_that_is_not_there_is_named() {
-        let error = account("no-such-account").unwrap_err().to_string();
-        assert!(error.contains("task.user") && error.contains("no-such-account"), "{error}");
-    }
 }

@@ -2,10 +2,11 @@
 //! where it may write, its files and its secrets.
 
 use super::{DriverError, Start};
+use crate::papers;
 use crate::shim::protocol::LogSettings;
 use cellwright_cell::spec::LogLimits;
 use rustix::fs::statfs;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
@@ -18,6 +19,9 @@ const TMPFS: u64 = 0x0102_1994;
 /// Where file systems in memory are found, as a rule.
 const IN_MEMORY: [&str; 2] = ["/run", "/dev/shm"];
 
+/// How the names of identities end, beside secrets.
+const IDENTITY: &str = ".identity";
+
 /// User and group, as the machine numbers them.
 pub type Ids = (u32, u32);
 
@@ -28,6 +32,7 @@ pub struct Places {
     pub packages: PathBuf,
     pub alloc: Option<PathBuf>,
     pub secrets: Option<PathBuf>,
+    pub papers: Option<PathBuf>,
 }
 
 /// A job can have less kept than the machine's operator allows, and not more.
@@ -55,6 +60,15 @@ pub fn find_account(passwd: &str, user: &str) -> Option<Ids> {
 pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> DriverError {
     let path = path.to_owned();
     move |why| DriverError::Io { path, why }
+}
+
+/// Whether everybody may pass through all the folders around `path`: the runtime does, as the
+/// container's own root, which is nobody on the machine, and so do plain tasks.
+pub fn is_open_to_all(path: &Path) -> bool {
+    let passes = |folder: &Path| {
+        fs::metadata(folder).is_ok_and(|about| about.permissions().mode() & 0o001 != 0)
+    };
+    path.ancestors().skip(1).all(passes)
 }
 
 fn own(path: &Path, owner: Option<Ids>) -> std::io::Result<()> {
@@ -148,18 +162,61 @@ fn make_shared(folder: &Path) -> std::io::Result<()> {
 }
 
 fn secrets_folder(start: &Start<'_>) -> PathBuf {
+    in_confidence(start, "secrets", "")
+}
+
+/// The identity of the task: its key, and what others know it by. Nothing in a cell without
+/// identities.
+pub fn write_papers(start: &Start<'_>, owner: Option<Ids>) -> Result<Option<PathBuf>, DriverError> {
+    let place = in_confidence(start, "identity", IDENTITY);
+    let shared = place.parent().unwrap_or(&place);
+    if start.papers.is_some() && shared != start.folder {
+        make_shared(shared).map_err(io(shared))?;
+    }
+    papers::write(start, place, owner)
+}
+
+/// Where the task finds what is for it alone: in memory, under its own name and `ending`, or beside
+/// its folder as `name`.
+fn in_confidence(start: &Start<'_>, name: &str, ending: &str) -> PathBuf {
+    let tasks = start.folder.parent().unwrap_or(&start.folder);
+    match secrets_in_memory() {
+        Some(shared) => shared.join(format!("{}{}{ending}", of_agent(tasks), start.attempt)),
+        None => start.folder.join(name),
+    }
+}
+
+/// The folder around the secrets of all tasks, where the machine has a file system in memory.
+fn secrets_in_memory() -> Option<PathBuf> {
     let in_memory = |place: &&str| {
         let kind = statfs(*place).map(|about| about.f_type as u64);
         rustix::process::geteuid().is_root() && kind == Ok(TMPFS)
     };
-    match IN_MEMORY.into_iter().find(in_memory) {
-        Some(place) => {
-            // Of this agent and this attempt alone, whatever else runs on the machine.
-            let folder = start.folder.to_string_lossy();
-            let name = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(folder.as_bytes()));
-            Path::new(place).join("cellwright-secrets").join(name)
+    let place = IN_MEMORY.into_iter().find(in_memory)?;
+    Some(Path::new(place).join("cellwright-secrets"))
+}
+
+/// How names there begin that are of the agent with this folder of tasks, whatever others run on
+/// the machine.
+fn of_agent(tasks: &Path) -> String {
+    let tasks = tasks.to_string_lossy();
+    format!("{:016x}-", xxhash_rust::xxh3::xxh3_64(tasks.as_bytes()))
+}
+
+/// Removes secrets of attempts other than these: of those whose start was cut short, nobody wrote
+/// down where they are.
+pub fn sweep_secrets(tasks: &Path, kept: &BTreeSet<String>) {
+    let Some(shared) = secrets_in_memory() else { return };
+    let own = of_agent(tasks);
+    for entry in fs::read_dir(&shared).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let attempt = name.to_str().and_then(|name| name.strip_prefix(&own));
+        let attempt = attempt.map(|attempt| attempt.strip_suffix(IDENTITY).unwrap_or(attempt));
+        if attempt.is_some_and(|attempt| !kept.contains(attempt))
+            && let Err(error) = remove(&entry.path())
+        {
+            tracing::error!(%error, "secrets of a task that is gone stay");
         }
-        None => start.folder.join("secrets"),
     }
 }
 
@@ -211,6 +268,7 @@ pub fn environment(start: &Start<'_>, places: &Places) -> BTreeMap<String, Strin
         ("CELL_ALLOC_DIR", places.alloc.as_ref()),
         ("CELL_PACKAGES", packages),
         ("CELL_SECRETS", places.secrets.as_ref()),
+        ("CELL_IDENTITY", places.papers.as_ref()),
     ];
     for (name, path) in more {
         if let Some(path) = path {
@@ -231,6 +289,28 @@ mod tests {
         assert_eq!(find_account(passwd, "www"), Some((33, 34)));
         assert_eq!(find_account(passwd, "ww"), None);
         assert_eq!(find_account(passwd, "broken"), None);
+    }
+
+    #[test]
+    fn secrets_of_the_gone_are_swept_and_those_of_others_are_not() {
+        let Some(shared) = secrets_in_memory() else {
+            return println!("skipped: needs root and a file system in memory");
+        };
+        make_shared(&shared).unwrap();
+        let (own, other) =
+            (Path::new("/no/such/agent-1/tasks"), Path::new("/no/such/agent-2/tasks"));
+        let at = |tasks: &Path, attempt: &str| shared.join(format!("{}{attempt}", of_agent(tasks)));
+        let (kept, gone, foreign) = (at(own, "1-1"), at(own, "2-1"), at(other, "2-1"));
+        for folder in [&kept, &gone, &foreign] {
+            fs::create_dir_all(folder).unwrap();
+            fs::write(folder.join("key"), "secret").unwrap();
+        }
+        sweep_secrets(own, &BTreeSet::from(["1-1".to_owned()]));
+        assert!(kept.exists() && !gone.exists() && foreign.exists());
+        for tasks in [own, other] {
+            sweep_secrets(tasks, &BTreeSet::new());
+        }
+        assert!(!kept.exists() && !foreign.exists());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::folder::Folders;
 use crate::groups::{Groups, make_alloc};
 use crate::machine::{self, Described};
 use crate::packages::Packages;
+use crate::papers::Registrar;
 use crate::ready::{Beginning, Preparer};
 use crate::shim::protocol::{Cause, Request};
 use crate::watch::{self, Readings, Watched};
@@ -82,6 +83,11 @@ pub(super) fn preparer(
     let off = chosen.container_off.as_deref();
     machine::say(machine, machine::DRIVER, Some(chosen.driver.name()));
     machine::say(machine, machine::CONTAINERS_OFF, off);
+    let runtime = chosen.driver.runtime();
+    machine::say(machine, machine::RUNTIME, runtime);
+    if let Some(runtime) = runtime.filter(|runtime| runtime.contains("CVE")) {
+        tracing::warn!(runtime, "known holes: mended by your distribution, or to be mended by you");
+    }
     if let Some(why) = off {
         tracing::warn!(why, gaps = ?chosen.driver.gaps(), "tasks are plain processes");
     }
@@ -89,7 +95,8 @@ pub(super) fn preparer(
     let packages = Packages::open(&folders.packages(), config.package_bytes, &name)?;
     let logs = config.log_settings();
     let (folders, driver) = (folders.clone(), chosen.driver);
-    Ok(Preparer { folders, groups, driver, packages, shim, machine: name, logs })
+    let registrar = Registrar::default();
+    Ok(Preparer { folders, groups, driver, packages, registrar, shim, machine: name, logs })
 }
 
 pub(super) fn watcher(

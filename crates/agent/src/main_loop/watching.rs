@@ -2,16 +2,50 @@
 //! masters are told of it.
 
 use super::{Agent, Local};
+use crate::attempt::Heard;
 use crate::boot;
-use crate::core::{Attempt, Phase};
+use crate::core::{Attempt, Health, Phase};
+use crate::health::{Patient, watch};
 use crate::machine;
-use crate::shim::protocol::Request;
+use crate::record;
+use crate::shim::protocol::{LAUNCH, Launch, Request};
 use crate::shim::room;
 use crate::usage::Measured;
 use crate::watch::{Finding, Watched};
 use cellwright_cell::desired::Action as Order;
 
 impl Agent {
+    /// From here on the task is asked; one without a check is well because it runs.
+    pub(super) fn watch_health(&mut self, attempt: Attempt) {
+        let launch = self.launch(attempt);
+        let Some(local) = self.locals.get_mut(&attempt) else { return };
+        local.dismiss();
+        let Phase::Running(health) = &mut local.seen.phase else { return };
+        let Order::Run(work) = &local.order.action else { return };
+        let Some(check) = work.health.clone() else {
+            *health = Health::Well;
+            return;
+        };
+        let Some(launch) = launch else { return };
+        let patient = Patient {
+            check,
+            started: local.status.as_ref().map_or(0, |status| status.started),
+            ports: work.ports.clone(),
+            launch,
+            program: self.preparer.shim.clone(),
+            turns: self.probing.clone(),
+        };
+        let told = self.told.clone();
+        local.nurse = Some(tokio::spawn(watch(patient, move |health| {
+            // The loop that wanted to hear it may have ended.
+            let _ = told.send((attempt, Heard::Health(health)));
+        })));
+    }
+
+    pub(super) fn launch(&self, attempt: Attempt) -> Option<Launch> {
+        record::read(&self.folders.attempt(attempt).join(LAUNCH)).ok().flatten()
+    }
+
     pub(super) fn find_group(&mut self, attempt: Attempt) {
         let path = self.launch(attempt).and_then(|launch| launch.group);
         let group = path.and_then(|path| room::group(&path).ok());

@@ -7,10 +7,11 @@ use super::pty::Pty;
 use super::{LEADER, Told};
 use crate::driver::enter::Entry;
 use crate::proc;
-use crate::shim::begin::renounce;
+use crate::shim::begin::{renounce, waiting};
 use crate::shim::room::group;
 use bytes::Bytes;
 use cellwright_api::exec::Frame;
+use cellwright_isolate::container::write_private;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -69,13 +70,17 @@ async fn whole(line: std::os::unix::net::UnixStream) -> io::Result<()> {
     from.read_line(&mut first).await?;
     let told: Told = serde_json::from_str(&first)?;
     let last = match start(&told) {
-        Ok(running) => running.serve_to_the_end(from, &to).await,
+        Ok(running) => running.serve_to_the_end(&told.entry, from, &to).await,
         Err(error) => {
             let program = told.entry.command.first().map_or("", String::as_str);
             Some(Frame::Failed(format!("cannot start {program:?}: {error}")))
         }
     };
-    sweep().await;
+    sweep(&told.entry).await;
+    if let Some(within) = &told.entry.within {
+        // Root alone reads it, and it goes with the container at the latest.
+        let _ = std::fs::remove_file(&within.file);
+    }
     match last {
         Some(frame) => frame.write(&mut *to.lock().await).await,
         None => Ok(()),
@@ -100,13 +105,22 @@ struct Input {
 }
 
 fn start(told: &Told) -> io::Result<Running> {
+    match &told.entry.within {
+        // As the task itself does.
+        None => renounce()?,
+        Some(within) => {
+            let nested = group(&within.group).and_then(|group| group.nest(&within.inner));
+            nested
+                .and_then(|_| write_private(&within.file, &within.description))
+                .map_err(io::Error::other)?;
+        }
+    }
+    if told.quiet {
+        return quietly(&told.entry);
+    }
     if let Some(path) = &told.entry.group {
         // With everything it starts: the group is the task's, and so are its limits and its end.
         group(path).and_then(|group| group.add(std::process::id())).map_err(io::Error::other)?;
-    }
-    if told.entry.plain {
-        // As the task itself does.
-        renounce()?;
     }
     match told.terminal {
         None => without_terminal(&told.entry),
@@ -172,6 +186,33 @@ fn with_terminal(entry: &Entry, pty: Pty, commands: OwnedFd) -> io::Result<Runni
     })
 }
 
+/// Nobody hears what it says. This process stays outside of the group, whose memory is for the task
+/// and those who ask it how it is.
+fn quietly(entry: &Entry) -> io::Result<Running> {
+    let (mut command, let_go) = match &entry.group {
+        Some(path) => {
+            let group = group(path).map_err(io::Error::other)?;
+            let waiting =
+                waiting(&entry.command, &entry.directory, entry.identity, &entry.env)?.apart();
+            (Command::from(waiting.0), Some((waiting.1, group)))
+        }
+        None => {
+            let empty = || io::Error::new(io::ErrorKind::InvalidInput, "the command is empty");
+            let (program, arguments) = entry.command.split_first().ok_or_else(empty)?;
+            let mut command = prepared(entry, program, arguments);
+            command.stdin(Stdio::null());
+            (command, None)
+        }
+    };
+    let child = command.process_group(0).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    drop(command);
+    if let (Some((line, group)), Some(pid)) = (let_go, child.id()) {
+        line.let_go(pid, &group)?;
+    }
+    let input = Input { to: None, pty: None };
+    Ok(Running { pid: pid_of(&child)?, child, input, outputs: Vec::new() })
+}
+
 fn pid_of(child: &Child) -> io::Result<Pid> {
     let number = child.id().and_then(|number| i32::try_from(number).ok());
     number.and_then(Pid::from_raw).ok_or_else(|| io::Error::other("the command has no number"))
@@ -179,7 +220,12 @@ fn pid_of(child: &Child) -> io::Result<Pid> {
 
 impl Running {
     /// What to tell at the end; nothing when nobody is there to be told.
-    async fn serve_to_the_end(self, from: BufReader<OwnedReadHalf>, to: &Out) -> Option<Frame> {
+    async fn serve_to_the_end(
+        self,
+        entry: &Entry,
+        from: BufReader<OwnedReadHalf>,
+        to: &Out,
+    ) -> Option<Frame> {
         let Running { mut child, pid, input, outputs } = self;
         let (over, is_over) = watch::channel(false);
         let mut pumps: Vec<JoinHandle<()>> = outputs
@@ -200,7 +246,7 @@ impl Running {
             () = &mut gone => return None,
         };
         // The command is what the session is for: what it left in the background goes with it.
-        sweep().await;
+        sweep(entry).await;
         over.send_replace(true);
         let told = async {
             for pump in pumps {
@@ -303,10 +349,15 @@ pub(super) fn code_of(error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
 }
 
-/// Kills all there is below this process.
-async fn sweep() {
+/// Kills all there is below this process, and what became a container's own instead.
+async fn sweep(entry: &Entry) {
     let own = rustix::process::getpid().as_raw_nonzero().get();
+    let inner = entry
+        .within
+        .as_ref()
+        .and_then(|within| group(&within.group).and_then(|group| group.child(&within.inner)).ok());
     loop {
+        let emptied = inner.as_ref().is_none_or(|inner| inner.kill(Duration::ZERO).is_ok());
         for signal in [Signal::STOP, Signal::KILL] {
             for process in proc::below(&proc::all(), own) {
                 if let Some(pid) = Pid::from_raw(process.pid) {
@@ -316,9 +367,13 @@ async fn sweep() {
             }
         }
         while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
-        if proc::below(&proc::all(), own).is_empty() {
-            return;
+        if emptied && proc::below(&proc::all(), own).is_empty() {
+            break;
         }
         sleep(SWEEP).await;
+    }
+    if let Some(inner) = inner {
+        // What stays of it goes with the group around it.
+        let _ = inner.remove();
     }
 }

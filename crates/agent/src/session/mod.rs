@@ -21,7 +21,7 @@ use crate::record;
 use crate::shim::exit_of;
 use crate::shim::protocol::{LAUNCH, Launch};
 use cellwright_api::error::{ApiError, Code};
-use cellwright_api::exec::{ExecQuery, TerminalSize, words};
+use cellwright_api::exec::{ExecQuery, TerminalSize, carry_bytes, words};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ use std::os::fd::OwnedFd;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncWriteExt, copy_bidirectional_with_sizes};
+use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
@@ -43,8 +43,6 @@ pub const LEADER: &str = "session-leader";
 /// Sessions of one attempt, and of the machine.
 const MOST_OF_TASK: usize = 8;
 const MOST: usize = 64;
-/// Bytes held in each direction.
-const BUFFER: usize = 64 << 10;
 /// How long a helper may take to leave nothing behind.
 const LEAVE: Duration = Duration::from_secs(10);
 
@@ -53,6 +51,9 @@ const LEAVE: Duration = Duration::from_secs(10);
 pub struct Told {
     pub entry: Entry,
     pub terminal: Option<TerminalSize>,
+    /// Only how it ends is of interest.
+    #[serde(default)]
+    pub quiet: bool,
 }
 
 /// The sessions there are. Cheap to clone; clones are the same.
@@ -164,35 +165,39 @@ impl Doorman {
         };
         let entry =
             enter(&asked).map_err(|error| ApiError::new(Code::WrongState, error.to_string()))?;
-        let (line, helper) = self.start(&Told { entry, terminal }).await.map_err(|e| failed(&e))?;
+        let told = Told { entry, terminal, quiet: false };
+        let (line, helper) = start(&self.program, &told).await.map_err(|e| failed(&e))?;
         Ok(Begun { seat, line, helper })
     }
+}
 
-    async fn start(&self, told: &Told) -> io::Result<(UnixStream, Child)> {
-        let (mut line, far) = UnixStream::pair()?;
-        let far = far.into_std()?;
-        far.set_nonblocking(false)?;
-        let helper = Command::new(&self.program.program)
-            .arg(HELPER)
-            .stdin(Stdio::from(OwnedFd::from(far)))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn()?;
-        let text = serde_json::to_string(told).map_err(io::Error::other)?;
-        line.write_all((text + "\n").as_bytes()).await?;
-        Ok((line, helper))
-    }
+/// Starts a helper and tells it what to run. It ends, with all it started, when the line is cut.
+///
+/// # Errors
+/// When the system gives no process.
+pub async fn start(program: &ShimProgram, told: &Told) -> io::Result<(UnixStream, Child)> {
+    let (mut line, far) = UnixStream::pair()?;
+    let far = far.into_std()?;
+    far.set_nonblocking(false)?;
+    let helper = Command::new(&program.program)
+        .arg(HELPER)
+        .stdin(Stdio::from(OwnedFd::from(far)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()?;
+    let text = serde_json::to_string(told).map_err(io::Error::other)?;
+    line.write_all((text + "\n").as_bytes()).await?;
+    Ok((line, helper))
 }
 
 /// Passes bytes on until a side closes or the attempt is over.
 pub async fn carry(begun: Begun, near: OnUpgrade) {
     let Begun { mut seat, mut line, mut helper } = begun;
     if let Ok(near) = near.await {
-        let mut near = TokioIo::new(near);
-        let carried = copy_bidirectional_with_sizes(&mut near, &mut line, BUFFER, BUFFER);
+        let near = TokioIo::new(near);
         tokio::select! {
-            _ = carried => {}
+            () = carry_bytes(near, &mut line) => {}
             _ = seat.until.changed() => {}
         }
     }

@@ -7,15 +7,16 @@ use super::protocol::Launch;
 use super::room::Room;
 use super::task::Pipes;
 use cellwright_isolate::cgroup::Group;
-use cellwright_isolate::container::{Bundle, Runc, Runtime, Streams};
+use cellwright_isolate::container::{Bundle, Runc, Runtime, Streams, raise_loopback};
 use rustix::fs::fchown;
 use rustix::process::{Gid, Pid, Resource, Rlimit, Signal, Uid, setrlimit};
-use std::io::{self, Read, Write};
+use std::io::{self, PipeWriter, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// The running program itself, even when its file has been replaced since.
 const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -53,73 +54,120 @@ pub fn renounce() -> io::Result<()> {
     Ok(setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?)
 }
 
-fn program(launch: &Launch) -> io::Result<(&String, &[String])> {
-    let empty = || io::Error::new(io::ErrorKind::InvalidInput, "the command is empty");
-    launch.command.split_first().ok_or_else(empty)
+/// A program that waits outside of its group, as a process of ours, until it is let go.
+pub struct Waiting {
+    /// To be started by whoever wants to be its parent, and dropped then: it holds an end of the
+    /// line too.
+    pub command: Command,
+    line: Line,
 }
 
-/// What every child gets. Its environment is for the program alone: a child that is root until it
-/// becomes the program would have its own loader do what the job's environment says.
-fn dress(command: &mut Command, launch: &Launch) {
-    command
-        .env_clear()
-        .current_dir(&launch.directory)
-        .process_group(0)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+/// What is said to it, and hears why it did not begin.
+pub struct Line {
+    stream: UnixStream,
+    env: Vec<u8>,
+}
+
+/// `words` become the program, as `identity`, in `directory`, with nothing but `env`. Its
+/// environment is for the program alone: a child that is root until it becomes the program would
+/// have its own loader do what the job's environment says.
+///
+/// # Errors
+/// When there is no program, or the system has no sockets.
+pub fn waiting(
+    words: &[String],
+    directory: &Path,
+    identity: Option<(u32, u32)>,
+    env: &[(String, String)],
+) -> io::Result<Waiting> {
+    let (program, arguments) = split(words)?;
+    let (stream, other_end) = UnixStream::pair()?;
+    let ids = identity.map(|(user, group)| (user.to_string(), group.to_string()));
+    let (user, group) = ids.unwrap_or_else(|| (SAME.into(), SAME.into()));
+    let mut command = Command::new(OWN_PROGRAM);
+    command.args(["shim", ENTER, &user, &group, program]).args(arguments);
+    command.env_clear().current_dir(directory).process_group(0).stdin(OwnedFd::from(other_end));
+    let env = serde_json::to_vec(env).map_err(io::Error::other)?;
+    Ok(Waiting { command, line: Line { stream, env } })
+}
+
+impl Waiting {
+    /// The command and the line, which must outlive it.
+    #[must_use]
+    pub fn apart(self) -> (Command, Line) {
+        (self.command, self.line)
+    }
+}
+
+impl Line {
+    /// Puts the process into its group and has it become its program.
+    ///
+    /// # Errors
+    /// Why it did not; it ends by itself then, for its line is cut.
+    pub fn let_go(mut self, pid: u32, group: &Group) -> io::Result<()> {
+        group.add(pid).map_err(io::Error::other)?;
+        self.stream.write_all(GO)?;
+        self.stream.write_all(&self.env)?;
+        // The end of what it is told; it still answers.
+        self.stream.shutdown(Shutdown::Write)?;
+        let mut why = String::new();
+        // Ends when the program has started, or its process is gone.
+        self.stream.read_to_string(&mut why)?;
+        if why.is_empty() { Ok(()) } else { Err(io::Error::other(why)) }
+    }
+}
+
+fn split(words: &[String]) -> io::Result<(&String, &[String])> {
+    let empty = || io::Error::new(io::ErrorKind::InvalidInput, "the command is empty");
+    words.split_first().ok_or_else(empty)
+}
+
+/// Pipes for a program's output, and what it is given of them. Programs that open /dev/stdout by
+/// its name must own it.
+fn pipes(owner: Option<(u32, u32)>) -> io::Result<(Pipes, PipeWriter, PipeWriter)> {
+    let (stdout, to_stdout) = io::pipe()?;
+    let (stderr, to_stderr) = io::pipe()?;
+    if let Some((user, group)) = owner {
+        for end in [&to_stdout, &to_stderr] {
+            fchown(end, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
+        }
+    }
+    Ok((Pipes { stdout: stdout.into(), stderr: stderr.into() }, to_stdout, to_stderr))
 }
 
 fn plain(launch: &Launch) -> io::Result<(Pid, Pipes)> {
-    let (program, arguments) = program(launch)?;
+    let (program, arguments) = split(&launch.command)?;
+    let (pipes, stdout, stderr) = pipes(launch.identity)?;
     let mut command = Command::new(program);
-    dress(command.args(arguments), launch);
-    command.envs(launch.env.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
+    command
+        .args(arguments)
+        .env_clear()
+        .envs(launch.env.iter().map(|(name, value)| (name, value)))
+        .current_dir(&launch.directory)
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(stdout)
+        .stderr(stderr);
     if let Some((user, group)) = launch.identity {
         command.uid(user).gid(group);
     }
-    taken(&mut command.spawn()?)
+    Ok((number(command.spawn()?.id())?, pipes))
 }
 
 fn grouped(launch: &Launch, group: &Group) -> io::Result<(Pid, Pipes)> {
-    let (program, arguments) = program(launch)?;
-    let (mut line, other_end) = UnixStream::pair()?;
-    let ids = launch.identity.map(|(user, group)| (user.to_string(), group.to_string()));
-    let (user, own_group) = ids.unwrap_or_else(|| (SAME.into(), SAME.into()));
-    let mut command = Command::new(OWN_PROGRAM);
-    command.args(["shim", ENTER, &user, &own_group, program]).args(arguments);
-    dress(&mut command, launch);
-    command.stdin(OwnedFd::from(other_end));
-    let mut child = command.spawn()?;
-    // It holds the other end too.
+    let (pipes, stdout, stderr) = pipes(launch.identity)?;
+    let waiting = waiting(&launch.command, &launch.directory, launch.identity, &launch.env)?;
+    let (mut command, line) = waiting.apart();
+    let mut child = command.stdout(stdout).stderr(stderr).spawn()?;
     drop(command);
-    let entered = group.add(child.id()).map_err(io::Error::other).and_then(|()| {
-        let env = serde_json::to_vec(&launch.env).map_err(io::Error::other)?;
-        line.write_all(GO)?;
-        line.write_all(&env)?;
-        // The end of what it is told; it still answers.
-        line.shutdown(Shutdown::Write)?;
-        let mut why = String::new();
-        // Ends when the program has started, or its process is gone.
-        line.read_to_string(&mut why)?;
-        if why.is_empty() { Ok(()) } else { Err(io::Error::other(why)) }
-    });
-    if let Err(why) = entered {
-        // It ends by itself when its line is cut; it may be gone already.
-        drop(line);
+    if let Err(why) = line.let_go(child.id(), group) {
+        // It ends by itself, for its line is cut; it may be gone already.
         let ended = child.wait();
         // By nobody but the kernel: nobody else knows of it yet.
         let is_killed = ended.is_ok_and(|status| status.signal() == Some(Signal::KILL.as_raw()));
         return Err(if is_killed { io::Error::other(TOO_SMALL) } else { why });
     }
-    taken(&mut child)
-}
-
-/// The child's number and output. It is waited for with everything else below this process.
-fn taken(child: &mut Child) -> io::Result<(Pid, Pipes)> {
-    let missing = || io::Error::other("the program has no output");
-    let stdout = child.stdout.take().map(OwnedFd::from).ok_or_else(missing)?;
-    let stderr = child.stderr.take().map(OwnedFd::from).ok_or_else(missing)?;
-    Ok((number(child.id())?, Pipes { stdout, stderr }))
+    Ok((number(child.id())?, pipes))
 }
 
 fn number(id: u32) -> io::Result<Pid> {
@@ -129,18 +177,13 @@ fn number(id: u32) -> io::Result<Pid> {
 
 /// Between the two calls the first process is in its group and stands still.
 fn contained(launch: &Launch, runtime: &Runc, bundle: &Bundle) -> io::Result<(Pid, Pipes)> {
-    let (stdout, to_stdout) = io::pipe()?;
-    let (stderr, to_stderr) = io::pipe()?;
-    if let Some(container) = &launch.container {
-        // Programs that open /dev/stdout by its name must own it.
-        let (user, group) = container.owner;
-        for end in [&to_stdout, &to_stderr] {
-            fchown(end, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
-        }
-    }
-    let streams =
-        Streams { stdin: Stdio::null(), stdout: to_stdout.into(), stderr: to_stderr.into() };
+    let owner = launch.container.as_ref().map(|container| container.owner);
+    let (pipes, stdout, stderr) = pipes(owner)?;
+    let streams = Streams { stdin: Stdio::null(), stdout: stdout.into(), stderr: stderr.into() };
     let pid = runtime.create(bundle, streams).map_err(io::Error::other)?;
+    if launch.container.as_ref().is_some_and(|container| container.own_network) {
+        raise_loopback(pid).map_err(io::Error::other)?;
+    }
     runtime.start(bundle).map_err(io::Error::other)?;
-    Ok((number(pid)?, Pipes { stdout: stdout.into(), stderr: stderr.into() }))
+    Ok((number(pid)?, pipes))
 }

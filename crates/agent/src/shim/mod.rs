@@ -14,7 +14,7 @@ pub mod enter;
 pub mod log;
 pub mod protocol;
 pub mod room;
-mod serve;
+pub mod serve;
 mod task;
 
 use crate::record::{self, Keep, RecordError, is_link, open_plain};

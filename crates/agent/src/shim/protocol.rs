@@ -49,6 +49,9 @@ pub struct Launch {
     /// The folder of its secrets, which goes when it ends.
     #[serde(default)]
     pub secrets: Option<PathBuf>,
+    /// The folder of its identity, which goes when it ends.
+    #[serde(default)]
+    pub papers: Option<PathBuf>,
 }
 
 /// A container that is laid out on disk, for the runtime to create and start.
@@ -62,6 +65,9 @@ pub struct Container {
     pub id: String,
     /// User and group of the program as the machine numbers them.
     pub owner: (u32, u32),
+    /// Whether it has a network of its own, whose loopback is to be raised.
+    #[serde(default)]
+    pub own_network: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

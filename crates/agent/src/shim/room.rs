@@ -13,7 +13,8 @@ use std::time::Duration;
 pub struct Room {
     pub group: Option<Group>,
     pub container: Option<(Runc, Bundle)>,
-    secrets: Option<PathBuf>,
+    /// Folders of its secrets and its identity.
+    confided: Vec<PathBuf>,
 }
 
 impl Room {
@@ -30,7 +31,8 @@ impl Room {
             }
             None => None,
         };
-        Ok(Room { group, container, secrets: launch.secrets.clone() })
+        let confided = [&launch.secrets, &launch.papers].into_iter().flatten().cloned().collect();
+        Ok(Room { group, container, confided })
     }
 
     /// Kills all there is in the group. True when it was seen empty.
@@ -63,9 +65,9 @@ impl Room {
         if let Some(group) = &self.group {
             stuck.extend(group.remove().err().map(|error| error.to_string()));
         }
-        if let Some(secrets) = &self.secrets {
-            let removed = crate::driver::told::remove(secrets);
-            stuck.extend(removed.err().map(|why| format!("{}: {why}", secrets.display())));
+        for folder in &self.confided {
+            let removed = crate::driver::told::remove(folder);
+            stuck.extend(removed.err().map(|why| format!("{}: {why}", folder.display())));
         }
         stuck
     }

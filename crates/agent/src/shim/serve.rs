@@ -1,7 +1,9 @@
 //! The loop of a shim: children, requests, clocks. One thread, and nothing that waits but the loop.
 
 use super::log::RotatedLog;
-use super::protocol::{Cause, EXIT, Exit, LOGS, Launch, MemoryEnd, READY, Request, SOCKET};
+use super::protocol::{
+    Cause, EXIT, Exit, LOGS, Launch, LogSettings, MemoryEnd, READY, Request, SOCKET,
+};
 use super::room::Room;
 use super::task::{Left, Pipes, Task, start};
 use super::{Held, ShimError, io};
@@ -67,7 +69,7 @@ async fn whole(held: Held) -> Result<(), ShimError> {
             }
         },
     };
-    explain(&launch, &exit);
+    explain(Path::new(""), launch.logs, &exit);
     for stuck in room.clear() {
         say(&stuck);
     }
@@ -95,7 +97,7 @@ fn unstarted(cause: Cause) -> Exit {
 }
 
 /// An end that the program itself could not say anything about is told in its log.
-fn explain(launch: &Launch, exit: &Exit) {
+pub fn explain(folder: &Path, logs: LogSettings, exit: &Exit) {
     let text = match (&exit.cause, exit.memory) {
         (Cause::CouldNotStart(why), _) => why.clone(),
         (Cause::Condemned { why, .. }, _) => format!("killed: {why}"),
@@ -103,9 +105,9 @@ fn explain(launch: &Launch, exit: &Exit) {
         (Cause::Itself, MemoryEnd::Bystander) => "killed for memory: others were short".into(),
         _ => return,
     };
-    let path = PathBuf::from(LOGS).join("stderr");
+    let path = folder.join(LOGS).join("stderr");
     let now = boot::now();
-    RotatedLog::new(path, launch.logs, now).write(format!("[cell: {text}]\n").as_bytes(), now);
+    RotatedLog::new(path, logs, now).write(format!("[cell: {text}]\n").as_bytes(), now);
 }
 
 /// Into the shim's own log, on a disk that may be full: then it is not said.

@@ -24,8 +24,10 @@ use tokio_rustls::TlsConnector;
 
 /// How long a connection to an agent may take to come about.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Largest answer of an agent: the largest head of a package, or a piece of output.
+/// Largest answer of an agent that is not asked for a number of bytes: a piece of output.
 const MAX_ANSWER: usize = 16 << 20;
+/// What a refusal may take, whatever was asked for.
+const MAX_REFUSAL: usize = 64 << 10;
 
 /// Who dials, and how agents are known.
 #[derive(Clone)]
@@ -97,10 +99,17 @@ pub struct AgentLine {
 }
 
 impl AgentLine {
+    /// No more than `most`: whoever sends more is cut off.
+    ///
     /// # Errors
     /// What the agent refused, or that it did not answer within `limit`.
-    pub async fn bytes(&mut self, path: &str, limit: Duration) -> Result<Bytes, ClientError> {
-        let asked = timeout(limit, self.exchange(path)).await;
+    pub async fn bytes(
+        &mut self,
+        path: &str,
+        limit: Duration,
+        most: usize,
+    ) -> Result<Bytes, ClientError> {
+        let asked = timeout(limit, self.exchange(path, most)).await;
         let address = &self.address;
         let late = || ClientError::Unknown(format!("{address} did not answer in time"));
         asked.unwrap_or_else(|_| Err(late()))
@@ -113,7 +122,7 @@ impl AgentLine {
         path: &str,
         limit: Duration,
     ) -> Result<T, ClientError> {
-        let bytes = self.bytes(path, limit).await?;
+        let bytes = self.bytes(path, limit, MAX_ANSWER).await?;
         serde_json::from_slice(&bytes).map_err(|error| ClientError::BadReply(error.to_string()))
     }
 
@@ -129,7 +138,7 @@ impl AgentLine {
         taken.unwrap_or_else(|_| Err(late()))
     }
 
-    async fn exchange(&mut self, path: &str) -> Result<Bytes, ClientError> {
+    async fn exchange(&mut self, path: &str, most: usize) -> Result<Bytes, ClientError> {
         let address = &self.address;
         let broke = |why: &dyn std::fmt::Display| ClientError::Unknown(format!("{address}: {why}"));
         let call = plain_call(Method::GET, path);
@@ -137,7 +146,8 @@ impl AgentLine {
         self.sender.ready().await.map_err(|error| broke(&error))?;
         let response = self.sender.send_request(request).await.map_err(|error| broke(&error))?;
         let (parts, body) = response.into_parts();
-        let whole = Limited::new(body, MAX_ANSWER).collect().await;
+        let most = if parts.status.is_success() { most } else { MAX_REFUSAL };
+        let whole = Limited::new(body, most).collect().await;
         let body = whole.map_err(|error| broke(&error))?.to_bytes();
         let received = Received { status: parts.status, headers: parts.headers, body, open: None };
         match judge(&received, false) {

@@ -8,7 +8,7 @@ use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use bytes::Bytes;
 use cellwright_api::client::SessionStream;
-use cellwright_api::exec::{Frame, TerminalSize};
+use cellwright_api::exec::{Frame, SILENCE, TerminalSize};
 use cellwright_cell::name::JobKey;
 use clap::Args;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
@@ -16,6 +16,7 @@ use std::io::{self, IsTerminal, Read, Write};
 use tokio::io::{AsyncWrite, ReadHalf};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -214,7 +215,11 @@ async fn next(input: &mut mpsc::Receiver<Option<Bytes>>, signals: &mut Signals) 
 async fn hear(mut from: ReadHalf<SessionStream>) -> Result<u8, Failure> {
     loop {
         let broke = |message: String| Failure::Work { message, next: LOOK.into() };
-        match Frame::read(&mut from).await {
+        // Masters give up first; this is for when they are what is gone.
+        let Ok(heard) = timeout(SILENCE * 2, Frame::read(&mut from)).await else {
+            return Err(broke("nothing is heard of the session any more".into()));
+        };
+        match heard {
             Ok(Some(Frame::Data(bytes))) => show(&mut io::stdout().lock(), &bytes)?,
             Ok(Some(Frame::Problems(bytes))) => show(&mut io::stderr().lock(), &bytes)?,
             // All that a process can end with fits.

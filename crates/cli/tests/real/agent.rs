@@ -101,7 +101,7 @@ pub fn kill(signal: &str, pid: u32) {
 }
 
 pub fn make_fifo(path: &str) {
-    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    assert!(Command::new("mkfifo").args(["-m", "666", path]).status().unwrap().success());
 }
 
 /// A program that says who it is, waits to be let go and ends with a code of its own.

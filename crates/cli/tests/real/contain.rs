@@ -24,14 +24,14 @@ pub fn can(test: &str) -> bool {
 }
 
 /// A cell of one process whose machine runs tasks as `driver` says.
-struct Lab {
-    folder: Folder,
-    address: String,
+pub struct Lab {
+    pub folder: Folder,
+    pub address: String,
     running: Option<Running>,
 }
 
 impl Lab {
-    fn open(driver: &str) -> Lab {
+    pub fn open(driver: &str) -> Lab {
         let folder = Folder::new();
         let data = folder.path("data");
         let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--driver", driver];
@@ -41,21 +41,21 @@ impl Lab {
     }
 
     /// Submits a job of one task that runs `script` once; `more` is merged into its `task`.
-    fn run(&self, job: &str, script: &str, more: Value) {
+    pub fn run(&self, job: &str, script: &str, more: Value) {
         submit(&self.folder, &self.address, job, script, &more);
     }
 
-    fn ends(&self, job: &str) -> TaskState {
+    pub fn ends(&self, job: &str) -> TaskState {
         ended(&self.address, job)
     }
 
-    fn log(&self, job: &str, stream: &[&str]) -> String {
+    pub fn log(&self, job: &str, stream: &[&str]) -> String {
         let name = format!("dev/{job}/0");
         said(&[&["--master", &self.address, "logs", &name][..], stream].concat())
     }
 
     /// Folders of control groups that this cell's machine still has.
-    fn groups(&self) -> Vec<PathBuf> {
+    pub fn groups(&self) -> Vec<PathBuf> {
         let data = self.folder.0.join("data/agent").canonicalize().unwrap();
         let base = base_name(&data);
         let mut found = Vec::new();
@@ -68,7 +68,7 @@ impl Lab {
         found
     }
 
-    fn stop(mut self) {
+    pub fn stop(mut self) {
         if let Some(running) = self.running.take() {
             running.stop();
         }
@@ -111,7 +111,7 @@ fn ended(address: &str, job: &str) -> TaskState {
     wait(address, job, |task| matches!(task.state, TaskState::Dead(_)))[0].state
 }
 
-fn failed(exit: ExitClass) -> TaskState {
+pub fn failed(exit: ExitClass) -> TaskState {
     TaskState::Dead(Fate::Failed(exit))
 }
 
@@ -176,13 +176,14 @@ fn a_package_is_the_root_and_an_own_network_has_nothing() {
         "packages": [{ "name": "small", "digest": pushed["digest"], "bytes": pushed["bytes"] }],
         "isolation": { "root": "small", "network": "own" },
         "command": ["/bin/sh", "-c",
-            "b=/bin/busybox; $b ls /usr 2>&1; $b id -u; $b tail -n +3 /proc/net/dev | $b wc -l"],
+            "b=/bin/busybox; $b ls /usr 2>&1; $b id -u; $b tail -n +3 /proc/net/dev | $b wc -l
+            $b cat /sys/class/net/lo/flags"],
     });
     lab.run("small", "", more);
     let state = lab.ends("small");
     let stderr = lab.log("small", &["--stderr"]);
     assert_eq!(state, TaskState::Dead(Fate::Finished), "{stderr}");
-    assert_eq!(lab.log("small", &[]), "ls: /usr: No such file or directory\n65534\n1\n");
+    assert_eq!(lab.log("small", &[]), "ls: /usr: No such file or directory\n65534\n1\n0x9\n");
     let borrows = value!([{ "source": "/etc", "target": "/host" }]);
     lab.run("borrows", "true", value!({ "isolation": { "volumes": borrows } }));
     assert_eq!(lab.ends("borrows"), failed(ExitClass::CouldNotStart));

@@ -71,7 +71,7 @@ impl Walled {
         self.as_admin(&["quota", "set", user, "batch", "--cpu", "1", "--ram", "1GiB"]);
     }
 
-    fn join(&self, machine: &str) -> Running {
+    pub fn join(&self, machine: &str) -> Running {
         let token = ["token", "create", "--agent", machine, "-o", "json"];
         let token = json(&[&self.args("admin")[..], &token].concat());
         let token = token["token"].as_str().unwrap().to_owned();
@@ -81,9 +81,20 @@ impl Walled {
         let more = format!("data_dir = {data:?}\nlisten = \"127.0.0.1:0\"\ndriver = \"process\"\n");
         let config = fs::read_to_string(&file).unwrap() + &more;
         fs::write(&file, config).unwrap();
+        self.start(machine)
+    }
+
+    fn start(&self, machine: &str) -> Running {
+        let file = self.folder.path(&format!("{machine}.toml"));
         let agent = Running::start(&["agent", "start", "--config", &file]);
         agent.hear("cell agent of");
         agent
+    }
+
+    /// Kills the agent of n1 and starts it again.
+    pub fn restart_agent(&mut self) {
+        self.agent.take().unwrap().kill();
+        self.agent = Some(self.start("n1"));
     }
 
     pub fn client(&self, who: &str) -> Client {

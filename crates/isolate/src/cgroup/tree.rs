@@ -122,6 +122,23 @@ impl Group {
         Ok(())
     }
 
+    /// Makes a group inside this one for some of its own processes: it has no limits but those
+    /// around it, which is why v2 lets it be beside members.
+    ///
+    /// # Errors
+    /// When `name` is not one plain name, or the kernel refuses.
+    pub fn nest(&self, name: &str) -> Result<Group, Error> {
+        let inner = self.child(name)?;
+        for mount in self.layout.mounts() {
+            let directory = inner.path.below(mount);
+            make(&directory)?;
+            if Some(mount) == self.layout.v1_mount(Controller::Cpuset) {
+                v1::inherit_cpuset(&directory)?;
+            }
+        }
+        Ok(inner)
+    }
+
     /// Sets what is asked for. Returns the controllers that it would have taken and the machine
     /// does not have: what they would have limited is not limited, which somebody must be told.
     ///

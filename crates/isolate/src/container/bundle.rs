@@ -7,12 +7,16 @@
 use super::config::description;
 use super::spec::{ContainerId, ContainerSpec, overlay_path};
 use crate::{Error, mounts};
+use oci_spec::OciSpecError;
 use rustix::mount::{MountFlags, mount};
 use std::ffi::CString;
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
+/// The part of a bundle that nobody of the machine gets to.
+const PRIVATE: &str = "private";
 /// Options of one mount are a page, and the last byte ends them.
 const MOST_OPTIONS: usize = 4095;
 
@@ -47,6 +51,12 @@ impl Bundle {
         self.directory.join("runtime.log")
     }
 
+    /// Where what is run beside the task is described; root alone gets there.
+    #[must_use]
+    pub fn exec_file(&self, name: &str) -> PathBuf {
+        self.directory.join(PRIVATE).join(name).with_extension("json")
+    }
+
     fn root(&self) -> PathBuf {
         self.directory.join("rootfs")
     }
@@ -59,8 +69,9 @@ impl Bundle {
         let description = description(spec, &self.root())?;
         self.remove()?;
         let made = self.lay_out(spec).and_then(|()| {
-            let path = self.directory.join("config.json");
-            description.save(&path).map_err(Error::from)
+            // The environment in it is nobody else's business.
+            let text = serde_json::to_string(&description).map_err(OciSpecError::from)?;
+            write_private(&self.directory.join("config.json"), &text)
         });
         if made.is_err() {
             // The first error says more than one of cleaning up after it.
@@ -80,12 +91,13 @@ impl Bundle {
     /// The root, the skeleton, and what the task writes: those two where nobody of the machine gets
     /// to. A task can make a program there that runs as its owner, and outside nothing forbids it.
     fn make_parts(&self) -> Result<[PathBuf; 4], Error> {
-        let names = ["rootfs", "skeleton", "private/upper", "private/work"];
-        let parts = names.map(|name| self.directory.join(name));
+        let private = self.directory.join(PRIVATE);
+        let [root, skeleton] = ["rootfs", "skeleton"].map(|name| self.directory.join(name));
+        let parts = [root, skeleton, private.join("upper"), private.join("work")];
         for part in &parts {
             make_directory(part)?;
         }
-        set_mode(&self.directory.join("private"), 0o700)?;
+        set_mode(&private, 0o700)?;
         // Nobody but root looks into a bundle from outside; its root is open to its own user.
         set_mode(&self.directory, 0o711)?;
         Ok(parts)
@@ -129,6 +141,16 @@ pub(super) fn mount_overlay(at: &Path, options: &str) -> Result<(), Error> {
     let flags = MountFlags::NODEV | MountFlags::NOSUID;
     mount("overlay", at, "overlay", flags, data.as_c_str())
         .map_err(|e| Error::file("mount an overlay at", at)(e.into()))
+}
+
+/// Writes a new file, or anew, that its owner alone can read.
+///
+/// # Errors
+/// When the disk refuses.
+pub fn write_private(path: &Path, text: &str) -> Result<(), Error> {
+    let mut options = OpenOptions::new();
+    let made = options.write(true).create(true).truncate(true).mode(0o600).open(path);
+    made.and_then(|mut file| file.write_all(text.as_bytes())).map_err(Error::file("write", path))
 }
 
 fn make_directory(path: &Path) -> Result<(), Error> {

@@ -1,6 +1,7 @@
 //! The description of a container in the OCI format. Limits are not in it: the group carries them
 //! already, and the runtime is only told which group that is.
 
+use super::runtime::Exec;
 use super::seccomp;
 use super::spec::{ContainerSpec, IdRange, Network, RlimitKind};
 use crate::Error;
@@ -72,6 +73,34 @@ fn process(spec: &ContainerSpec) -> Result<Process, OciSpecError> {
         .no_new_privileges(true)
         .oom_score_adj(spec.oom_score)
         .build()
+}
+
+impl Exec {
+    /// What the runtime is to read of it: as little as the task itself has.
+    ///
+    /// # Errors
+    /// When it cannot be written in the OCI format.
+    pub fn description(&self) -> Result<String, Error> {
+        let env: Vec<String> =
+            self.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let user = UserBuilder::default().uid(self.uid).gid(self.gid).umask(0o022u32).build()?;
+        let no_core = PosixRlimitBuilder::default()
+            .typ(PosixRlimitType::RlimitCore)
+            .soft(0u64)
+            .hard(0u64)
+            .build()?;
+        let process = ProcessBuilder::default()
+            .terminal(self.terminal)
+            .user(user)
+            .args(self.command.clone())
+            .env(env)
+            .cwd(self.cwd.clone())
+            .capabilities(no_capabilities()?)
+            .rlimits(vec![no_core])
+            .no_new_privileges(true)
+            .build()?;
+        serde_json::to_string(&process).map_err(|why| OciSpecError::from(why).into())
+    }
 }
 
 fn no_capabilities() -> Result<LinuxCapabilities, OciSpecError> {

@@ -23,7 +23,8 @@ impl Streams {
     }
 }
 
-/// A program run beside the task, in its namespaces and its group.
+/// A program run beside the task, in its namespaces and its group. The runtime reads of it in a
+/// file: everybody on the machine can read a command line, and an environment holds passwords.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exec {
     pub command: Vec<String>,
@@ -66,8 +67,10 @@ pub trait Runtime {
     /// With what the runtime said.
     fn list(&self) -> Result<Vec<ContainerId>, Error>;
 
-    /// A command that runs `exec` in the container; its exit code is the program's.
-    fn exec(&self, id: &ContainerId, exec: &Exec) -> Command;
+    /// A command that runs what `file` describes ([`Exec::description`]) in the container; its exit
+    /// code is the program's. With `inner`, in that group inside the container's own, which must be
+    /// there.
+    fn exec(&self, id: &ContainerId, file: &Path, inner: Option<&str>) -> Command;
 }
 
 /// runc, or a program with the same command line.
@@ -178,17 +181,13 @@ impl Runtime for Runc {
         Ok(ids)
     }
 
-    fn exec(&self, id: &ContainerId, exec: &Exec) -> Command {
+    fn exec(&self, id: &ContainerId, file: &Path, inner: Option<&str>) -> Command {
         let mut command = self.command("exec");
-        command.arg("--user").arg(format!("{}:{}", exec.uid, exec.gid));
-        command.arg("--cwd").arg(&exec.cwd).arg("--no-new-privs");
-        if exec.terminal {
-            command.arg("--tty");
+        command.arg("--process").arg(file);
+        if let Some(inner) = inner {
+            command.arg("--cgroup").arg(inner);
         }
-        for (name, value) in &exec.env {
-            command.arg("--env").arg(format!("{name}={value}"));
-        }
-        command.arg(id.as_str()).args(&exec.command);
+        command.arg(id.as_str());
         command
     }
 }

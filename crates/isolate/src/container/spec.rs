@@ -190,7 +190,8 @@ pub enum RlimitKind {
 pub enum Network {
     /// That of the machine.
     Host,
-    /// A new one with nothing in it but a loopback that is down.
+    /// A new one with nothing in it but a loopback, which is down until it is raised
+    /// ([`super::raise_loopback`]).
     Own,
     /// One that the agent has made, named by its file.
     Joined(PathBuf),

@@ -171,7 +171,9 @@ fn nobody_dies_for_files_of_the_dead_that_are_still_to_be_removed() {
         assert_eq!(kills(&actions), [], "{now}");
     }
     // Its files are gone and the disk is as full as before: somebody else has filled it.
+    assert_eq!(control.not_emptied().collect::<Vec<_>>(), [low.attempt]);
     control.emptied(low.attempt);
+    assert_eq!(control.not_emptied().count(), 0);
     let actions = control.step(second(30), &machine, std::slice::from_ref(&high));
     let cause = KillCause::Shortage { short: GIB / 2, priority: Priority(150) };
     assert_eq!(kills(&actions), [(2, cause)]);

@@ -4,7 +4,7 @@ use crate::lab::{Lab, PATIENCE};
 use cellwright_isolate::cgroup::{Limits, OomVerdict};
 use cellwright_isolate::container::{
     Bind, Bundle, ContainerId, Exec, IdRange, Network, Rlimit, RlimitKind, Runtime, Scratch,
-    Streams, User, sweep,
+    Streams, User, raise_loopback, sweep, write_private,
 };
 use cellwright_isolate::mounts;
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,17 +90,27 @@ fn a_program_runs_beside_the_task_in_its_group() {
     let spec = lab.spec("exec", "echo up; exec sleep 1000");
     let mut running = lab.start("exec", &spec, &Limits::default());
     assert_eq!(running.hear("up\n"), "up\n");
+    let script = "cat /proc/1/comm; id -u; echo $W; setsid sleep 1000 <&- >&- 2>&- & exit 9";
     let exec = Exec {
-        command: ["sh", "-c", "cat /proc/1/comm; id -u; echo $W; exit 9"].map(String::from).into(),
+        command: ["sh", "-c", script].map(String::from).into(),
         env: BTreeMap::from([("W".into(), "w".into()), ("PATH".into(), "/bin".into())]),
         cwd: "/".into(),
         uid: 1000,
         gid: 1000,
         terminal: false,
     };
-    let output = lab.runc.exec(running.bundle.id(), &exec).output().unwrap();
+    let file = running.bundle.exec_file("exec-1");
+    write_private(&file, &exec.description().unwrap()).unwrap();
+    let inner = running.group.nest("exec-1").unwrap();
+    let output = lab.runc.exec(running.bundle.id(), &file, Some("exec-1")).output().unwrap();
     assert_eq!(output.status.code(), Some(9), "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "sleep\n1000\nw\n", "{output:?}");
+    // What it left behind is the container's by now, and still found where it began.
+    let left = inner.processes().unwrap();
+    assert_eq!(left.len(), 1, "{left:?}");
+    inner.kill(PATIENCE).unwrap();
+    inner.remove().unwrap();
+    assert_eq!(running.group.processes().unwrap(), [running.pid]);
     running.group.kill(PATIENCE).unwrap();
     assert_eq!(running.finish().signal, Some(9));
 }
@@ -131,10 +141,23 @@ fn root_in_a_user_namespace_is_nobody_outside() {
 #[test]
 fn an_own_network_has_nothing_and_the_hosts_is_the_hosts() {
     let Some(lab) = Lab::open("network") else { return };
-    let mut spec = lab.spec("own", "cat /proc/net/dev | tail -n +3 | head -c 200");
-    let own = lab.run("own", &spec, &Limits::default());
-    let devices: Vec<&str> = own.output.lines().collect();
-    assert!(devices.len() == 1 && devices[0].trim_start().starts_with("lo:"), "{own:?}");
+    let script = "cat /proc/net/dev | tail -n +3 | head -c 200; cat /sys/class/net/lo/flags; \
+                  read go < /go/go; cat /sys/class/net/lo/flags";
+    let go = lab.run.join("go");
+    fs::create_dir_all(&go).unwrap();
+    let fifo = go.join("go");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o666.into(), 0)
+        .unwrap();
+    let mut spec = lab.spec("own", script);
+    spec.binds = vec![Bind { source: go, target: "/go".into(), writable: false }];
+    let running = lab.start("own", &spec, &Limits::default());
+    raise_loopback(running.pid).unwrap();
+    fs::write(fifo, "go\n").unwrap();
+    let own = running.finish();
+    let lines: Vec<&str> = own.output.lines().collect();
+    // The first flag is that it is up.
+    assert_eq!(lines[1..], ["0x8", "0x9"], "{own:?}");
+    assert!(lines[0].trim_start().starts_with("lo:"), "{own:?}");
     spec = lab.spec("host", "exec /bin/busybox readlink /proc/self/ns/net");
     spec.network = Network::Host;
     let host = lab.run("host", &spec, &Limits::default());

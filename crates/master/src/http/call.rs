@@ -1,6 +1,7 @@
 //! One request, checked against its row in the route table before a handler sees it.
 
 use super::{Api, let_out};
+use crate::audit::caller_text;
 use crate::handle::Caller;
 use crate::identity::listener::Proof;
 use crate::identity::provenance;
@@ -58,6 +59,11 @@ impl Call {
         let query = BTreeMap::new();
         let body = Mutex::new(Some(body));
         Ok(Call { route, caller, path, uri, query, headers, proof, upgrade, body })
+    }
+
+    /// Who asks, in the words of the audit log.
+    pub fn who(&self) -> String {
+        self.caller.as_ref().map_or_else(|| "nobody".to_owned(), caller_text)
     }
 
     /// Parameters and headers, against the table.

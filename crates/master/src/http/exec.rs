@@ -8,24 +8,22 @@
 
 use super::call::Call;
 use super::output::{Agent, of_agent};
+use super::shares::Seat;
 use super::{Answered, Api};
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use cellwright_api::client::{SessionStream, encode_query};
 use cellwright_api::error::{ApiError, Code};
-use cellwright_api::exec::{EXEC_PATH, EXEC_PROTOCOL, ExecQuery, TerminalSize, words};
+use cellwright_api::exec::{EXEC_PATH, EXEC_PROTOCOL, ExecQuery, TerminalSize, carry_bytes, words};
 use cellwright_cell::task::TaskState;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use std::time::Duration;
-use tokio::io::{AsyncWriteExt, copy_bidirectional_with_sizes};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
 /// How long an agent may take to begin a session.
 const BEGIN: Duration = Duration::from_secs(20);
-/// Bytes held in each direction.
-const BUFFER: usize = 64 << 10;
 /// How long saying so may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// A token's own end is no change of the cell: it is looked for this often.
@@ -33,9 +31,14 @@ const LOOK: Duration = Duration::from_secs(5);
 
 impl Api {
     pub(super) async fn exec_task(&self, mut call: Call) -> Answered {
-        let opened = self.open_session(&mut call).await;
         let command = format!("exec {}", call.query("command").unwrap_or_default());
         let object = format!("{}/{}/{}", call.text("user"), call.text("job"), call.text("index"));
+        // Before anything runs: what nobody could take down is not done.
+        if !self.take_down(&call, &command, &object, "asked") {
+            let message = "the audit log cannot be written, so nothing is run";
+            return Err(ApiError::new(Code::Internal, message));
+        }
+        let opened = self.open_session(&mut call).await;
         let verdict = opened.as_ref().map_or_else(|error| error.code.as_str(), |_| "done");
         self.take_down(&call, &command, &object, verdict);
         let Opened { near, far, seat } = opened?;
@@ -56,8 +59,8 @@ impl Api {
         if let Some(text) = terminal.as_deref().filter(|text| TerminalSize::parse(text).is_none()) {
             return Err(ApiError::parameter("terminal", text, "rows and columns, as 24x80"));
         }
-        let full = |_| ApiError::new(Code::Overloaded, "too many sessions go through this replica");
-        let seat = self.sessions.clone().try_acquire_owned().map_err(full)?;
+        let full = || ApiError::new(Code::Overloaded, "too many sessions go through this replica");
+        let seat = self.sessions.take(&call.who()).ok_or_else(full)?;
         // Sure of the present: nobody judges this again, as the leader does with changes.
         let state = self.handle.read_now().await?.state;
         let id = call.task_row(&state)?;
@@ -81,19 +84,12 @@ impl Api {
     }
 
     /// Until one side has closed, or the caller may no longer.
-    async fn carry(
-        self,
-        call: Call,
-        near: OnUpgrade,
-        mut far: SessionStream,
-        _seat: OwnedSemaphorePermit,
-    ) {
+    async fn carry(self, call: Call, near: OnUpgrade, far: SessionStream, _seat: Seat) {
         // Whoever asked and went away has nothing to be told.
         let Ok(near) = near.await else { return };
         let mut near = TokioIo::new(near);
-        let carried = copy_bidirectional_with_sizes(&mut near, &mut far, BUFFER, BUFFER);
         tokio::select! {
-            _ = carried => {}
+            () = carry_bytes(&mut near, far) => {}
             () = self.right_is_lost(&call) => {
                 // A caller that is there is told so by the end; one that is not need not be.
                 let _ = timeout(FAREWELL, near.shutdown()).await;
@@ -102,12 +98,12 @@ impl Api {
     }
 
     /// Done when the caller may no longer, or this master ends.
-    async fn right_is_lost(&self, call: &Call) {
+    pub(super) async fn right_is_lost(&self, call: &Call) {
         let mut changed = self.handle.changed();
         loop {
             changed.mark_unchanged();
             if !self.still_admits(call) {
-                tracing::info!(path = call.path(), "a session ended with its caller's right to it");
+                tracing::info!(path = call.path(), "ended with its caller's right to it");
                 return;
             }
             if let Ok(Err(_)) = timeout(LOOK, changed.changed()).await {
@@ -121,7 +117,7 @@ impl Api {
 struct Opened {
     near: OnUpgrade,
     far: SessionStream,
-    seat: OwnedSemaphorePermit,
+    seat: Seat,
 }
 
 /// The connection of the caller, if it asked to have it handed over.

@@ -32,6 +32,7 @@ mod parts;
 mod records;
 mod reply;
 mod resources;
+mod shares;
 mod tokens;
 mod users;
 mod view;
@@ -39,7 +40,6 @@ mod watch;
 
 pub use reply::error_response;
 
-use crate::audit::caller_text;
 use crate::clock::Clock;
 use crate::handle::{Caller, Handle};
 use axum::Router;
@@ -59,6 +59,7 @@ use cellwright_names::Zone;
 use http_body_util::BodyExt;
 use memo::Memo;
 use metrics::Answers;
+use shares::Shares;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,8 +112,8 @@ pub struct Api {
     /// Explanations walk the whole cell: one at a time.
     explaining: Arc<Semaphore>,
     /// Each holds a connection to a machine.
-    following: Arc<Semaphore>,
-    sessions: Arc<Semaphore>,
+    following: Shares,
+    sessions: Shares,
     memo: Arc<Memo>,
     answers: Arc<Answers>,
 }
@@ -131,8 +132,8 @@ impl Api {
             clock,
             settings: Arc::new(settings),
             explaining: Arc::new(Semaphore::new(1)),
-            following: Arc::new(Semaphore::new(MOST_FOLLOWERS)),
-            sessions: Arc::new(Semaphore::new(MOST_SESSIONS)),
+            following: Shares::of(MOST_FOLLOWERS),
+            sessions: Shares::of(MOST_SESSIONS),
             memo: Arc::default(),
             answers: Arc::default(),
         }
@@ -280,14 +281,16 @@ impl Api {
         })
     }
 
-    /// A line in the audit log for what does not go through the replicated log. That the line
-    /// cannot be written is no reason to refuse, or to let in.
-    fn take_down(&self, call: &Call, command: &str, object: &str, verdict: &str) {
-        let who = call.caller.as_ref().map_or_else(|| "nobody".to_owned(), caller_text);
+    /// A line in the audit log for what does not go through the replicated log; says whether it was
+    /// written.
+    fn take_down(&self, call: &Call, command: &str, object: &str, verdict: &str) -> bool {
+        let who = call.who();
         let audit = &self.handle.replicated().records.audit;
-        if let Err(error) = audit.apart(self.clock.wall(), &who, command, object, verdict) {
+        let written = audit.apart(self.clock.wall(), &who, command, object, verdict);
+        if let Err(error) = &written {
             tracing::error!(%error, who, command, object, "a request was not taken down");
         }
+        written.is_ok()
     }
 }
 

@@ -7,6 +7,7 @@
 //! task is started again, the stream goes on with the next attempt, on whatever machine that is.
 
 use super::call::Call;
+use super::shares::Seat;
 use super::watch::{KEEP_ALIVE, frame, streaming};
 use super::{Answered, Api, reply};
 use bytes::Bytes;
@@ -23,8 +24,9 @@ use cellwright_cell::name::{Name, Token};
 use cellwright_cell::state::State;
 use cellwright_cell::task::TaskState;
 use futures::stream;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// How long an agent may wait for more to tell; shorter than readers wait for a sign of life.
@@ -126,13 +128,13 @@ impl Api {
         self.settings.agents.dial(&machine, &address).await.map_err(of_agent)
     }
 
-    fn seat(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        let full = |_| ApiError::new(Code::Overloaded, "too many read output here at once");
-        self.following.clone().try_acquire_owned().map_err(full)
+    fn seat(&self, call: &Call) -> Result<Seat, ApiError> {
+        let full = || ApiError::new(Code::Overloaded, "too many read output here at once");
+        self.following.take(&call.who()).ok_or_else(full)
     }
 
     pub(super) async fn read_output(&self, call: Call) -> Answered {
-        let _seat = self.seat()?;
+        let _seat = self.seat(&call)?;
         let view = self.handle.read();
         let attempt = self.attempt_of(&call, &view.state)?;
         let mut query = asked(&call, &attempt);
@@ -143,7 +145,7 @@ impl Api {
     }
 
     pub(super) async fn watch_output(&self, call: Call) -> Answered {
-        let seat = self.seat()?;
+        let seat = self.seat(&call)?;
         let view = self.handle.read();
         let mut attempt = self.attempt_of(&call, &view.state)?;
         let mut query = asked(&call, &attempt);
@@ -162,11 +164,16 @@ impl Api {
         query.wait = u64::try_from(WAIT.as_millis()).unwrap_or(0);
         let changed = self.handle.changed();
         let (api, line, is_over) = (self.clone(), None, false);
+        let call = Arc::new(call);
         let is_silent = false;
         let follower =
             Follower { api, call, attempt, query, line, changed, is_silent, is_over, _seat: seat };
         let chunks = stream::unfold(follower, |mut follower| async move {
-            let out = follower.turn().await?;
+            let (api, call) = (follower.api.clone(), follower.call.clone());
+            let out = tokio::select! {
+                out = follower.turn() => out?,
+                () = api.right_is_lost(&call) => return None,
+            };
             Some((Ok(Bytes::from(out)), follower))
         });
         Ok(streaming(chunks))
@@ -200,7 +207,7 @@ async fn piece(
 /// One reader that follows one task.
 struct Follower {
     api: Api,
-    call: Call,
+    call: Arc<Call>,
     attempt: Attempt,
     query: OutputQuery,
     line: Option<AgentLine>,
@@ -208,7 +215,7 @@ struct Follower {
     /// The reader knows that the machine does not answer.
     is_silent: bool,
     is_over: bool,
-    _seat: OwnedSemaphorePermit,
+    _seat: Seat,
 }
 
 /// How the task stands against the attempt that is read.

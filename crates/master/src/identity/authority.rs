@@ -9,6 +9,7 @@
 use cellwright_api::enroll::{EnrollError, Holder, alternative_names, subject};
 use cellwright_api::secret::Secret;
 use cellwright_api::spiffe::{Identity, Part};
+use cellwright_api::task_identity::{TASK_CERTIFICATE_LIFE, task_uri};
 use cellwright_api::tls::{self, TlsError, certificates};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
@@ -178,6 +179,35 @@ impl Authority {
         params.use_authority_key_identifier_extension = true;
         (params.not_before, params.not_after) = validity(now, life)?;
         let leaf = params.signed_by(&request.key, &self.issuer)?;
+        Ok(format!("{}{}", leaf.pem(), self.certificate_pem))
+    }
+
+    /// A certificate for the task of this name (`user/job/index`) and the key of a request,
+    /// together with the authority's, as PEM. Tasks dial each other, so it is good for both ends.
+    ///
+    /// # Errors
+    /// When the request is not signed by its own key, or `now` is no date.
+    pub fn sign_task(
+        &self,
+        signing_request: &str,
+        name: &str,
+        now: Time,
+    ) -> Result<String, AuthorityError> {
+        let request = CertificateSigningRequestParams::from_pem(signing_request)?;
+        let uri = task_uri(&self.cell, name);
+        let bad = |_| EnrollError::Host { host: uri.clone() };
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.subject_alt_names = vec![SanType::URI(uri.as_str().try_into().map_err(bad)?)];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.serial_number = Some(serial()?);
+        params.use_authority_key_identifier_extension = true;
+        (params.not_before, params.not_after) = validity(now, TASK_CERTIFICATE_LIFE)?;
+        let leaf = params.signed_by(&request.public_key, &self.issuer)?;
         Ok(format!("{}{}", leaf.pem(), self.certificate_pem))
     }
 

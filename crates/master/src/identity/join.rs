@@ -15,11 +15,14 @@ use cellwright_api::enroll::{
 };
 use cellwright_api::internal::PROTOCOL;
 use cellwright_api::spiffe::{Identity, Part};
+use cellwright_api::task_identity::{TaskIdentityAnswer, TaskIdentityRequest};
 use cellwright_cell::command::{Command, Verdict};
 use cellwright_cell::credential::{SecretHash, TokenFlaw, TokenKind};
+use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Name;
 use cellwright_cell::reason::Refusal;
 use cellwright_cell::state::State;
+use cellwright_cell::task::TaskState;
 use cellwright_cell::time::Time;
 
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +43,8 @@ pub enum JoinError {
     OtherHolder { asked: Identity, shown: Identity },
     #[error("{part} is not part of the cell any more")]
     Gone { part: Part },
+    #[error("attempt {attempt} of task {} is not placed on {machine}", task.0)]
+    NotPlaced { task: TaskId, attempt: u32, machine: Name },
     #[error("the certificate has expired; join again with a new token")]
     Expired,
     #[error("the join token was refused: {0:?}")]
@@ -135,6 +140,44 @@ pub fn renew(
         return Err(JoinError::Gone { part: part.clone() });
     }
     Ok(RenewAnswer { certificate: certificate(authority, &request, part, now)? })
+}
+
+/// The certificate of a task, for the agent of the machine that it is placed on. Any replica can
+/// answer; one that lags behind refuses, and is asked again.
+///
+/// # Errors
+/// Why it is refused.
+pub fn certify_task(
+    request: &TaskIdentityRequest,
+    shown: &Holder,
+    authority: &Authority,
+    state: &State,
+    now: Time,
+) -> Result<TaskIdentityAnswer, JoinError> {
+    check_protocol(request.protocol)?;
+    if shown.until <= now {
+        return Err(JoinError::Expired);
+    }
+    let machine = match &shown.identity.part {
+        Part::Agent(machine) if shown.identity.cell == *authority.cell() => machine,
+        part => return Err(JoinError::Gone { part: part.clone() }),
+    };
+    let here = state.machine_named(machine);
+    let row = state
+        .tasks()
+        .get(request.task)
+        .filter(|row| here.is_some() && row.machine == here && row.attempt == request.attempt);
+    let lives = row.is_some_and(|row| !matches!(row.state, TaskState::Dead(_)));
+    if !lives {
+        let (task, machine) = (request.task, machine.clone());
+        return Err(JoinError::NotPlaced { task, attempt: request.attempt, machine });
+    }
+    let name = state.task_name(request.task);
+    let certificate = authority.sign_task(&request.signing_request, &name, now);
+    Ok(TaskIdentityAnswer {
+        certificate: certificate.map_err(JoinError::Request)?,
+        authority: authority.certificate_pem().to_owned(),
+    })
 }
 
 fn check_protocol(found: u32) -> Result<(), JoinError> {

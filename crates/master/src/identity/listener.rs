@@ -13,7 +13,6 @@
 
 use super::caller::Unauthenticated;
 use super::provenance;
-use super::seats::{Counts, Guest, Seat, Stranger, Strangers};
 use crate::clock::{Clock, SystemClock};
 use crate::handle::Caller;
 use crate::http::error_response;
@@ -22,6 +21,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Request, Response, header};
 use cellwright_api::enroll::{Holder, JOIN_PATH};
 use cellwright_api::error::{ApiError, Code};
+use cellwright_api::seats::{Counts, Guest, Seat, Stranger, Strangers};
 use cellwright_cell::time::{Span, Time};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};

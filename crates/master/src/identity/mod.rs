@@ -7,7 +7,6 @@
 //! | `caller` | from evidence (certificate, token, nothing) to a caller; pure |
 //! | `provenance` | whether a web page sent it |
 //! | `join` | a join token and a signing request against a certificate; renewal |
-//! | `seats` | places for connections, and who must leave when there are none |
 //! | `refusals` | how much of those who are turned away is taken down |
 //! | `listener` | the accept loop: handshake, caps, one `Caller` per request |
 //! | `gate` | the listener's questions, answered from the replicated state and the audit log |
@@ -31,6 +30,5 @@ pub mod provenance;
 pub mod refusals;
 pub mod renewal;
 pub mod routes;
-pub mod seats;
 #[cfg(test)]
 mod tests;

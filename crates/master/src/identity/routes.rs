@@ -3,7 +3,7 @@
 //! use is a change; renewing is answered by any replica.
 
 use super::authority::Authority;
-use super::join::{Admission, JoinError, renew};
+use super::join::{Admission, JoinError, certify_task, renew};
 use super::listener::ConnInfo;
 use super::provenance;
 use crate::clock::Clock;
@@ -16,6 +16,7 @@ use axum::routing::post;
 use cellwright_api::enroll::{JOIN_PATH, JoinAnswer, JoinRequest, RENEW_PATH};
 use cellwright_api::enroll::{RenewAnswer, RenewRequest};
 use cellwright_api::error::{ApiError, Code};
+use cellwright_api::task_identity::{TASK_IDENTITY_PATH, TaskIdentityAnswer, TaskIdentityRequest};
 use cellwright_cell::time::Span;
 use http_body_util::{BodyExt, Limited};
 use serde::Serialize;
@@ -40,9 +41,21 @@ impl Enrolling {
     /// To be merged with the other routes of the listener.
     pub fn router(self) -> Router {
         let (joining, seats) = (self.clone(), Arc::new(Semaphore::new(AT_ONCE)));
+        let tasks = self.clone();
         Router::new()
             .route(JOIN_PATH, post(async move |r| answer(joining.join(r, &seats).await)))
             .route(RENEW_PATH, post(async move |request| answer(self.renew(request).await)))
+            .route(TASK_IDENTITY_PATH, post(async move |r| answer(tasks.task_identity(r).await)))
+    }
+
+    /// Signing takes no time to speak of, and who may ask is in the certificate.
+    async fn task_identity(&self, request: Request<Body>) -> Result<TaskIdentityAnswer, ApiError> {
+        let shown = request.extensions().get::<ConnInfo>().and_then(|info| info.holder.clone());
+        let nobody = || ApiError::new(Code::Unauthenticated, "this takes an agent's certificate");
+        let shown = shown.ok_or_else(nobody)?;
+        let asked: TaskIdentityRequest = read(request).await?;
+        let (view, now) = (self.handle.read(), self.clock.wall());
+        certify_task(&asked, &shown, &self.authority, &view.state, now).map_err(refusal)
     }
 
     async fn join(
@@ -84,6 +97,7 @@ fn refusal(error: JoinError) -> ApiError {
         | JoinError::OtherName { .. }
         | JoinError::OtherHolder { .. }
         | JoinError::Gone { .. }
+        | JoinError::NotPlaced { .. }
         | JoinError::Expired => Code::NotAllowed,
     };
     ApiError::new(code, error.to_string()).hint("ask for a new join token: cell token create")

@@ -1,0 +1,217 @@
+//! Who tasks are, and what is run beside them: tasks of an agent that is root are nobody, programs
+//! that ask how a task is and commands of sessions are held to what the task is held to, leave
+//! nobody behind, and keep its environment to themselves. They need root, and say so without it.
+//! Who a task is to other programs takes no root.
+
+use crate::agent::{first_line, runs, submit, wait};
+use crate::contain::{Lab, can, failed};
+use crate::reach::Walled;
+use crate::support::{PATIENCE, Running, cell, said, text};
+use cellwright_agent::config::Config;
+use cellwright_agent::identity::Identity;
+use cellwright_api::client::ClientError;
+use cellwright_api::error::Code;
+use cellwright_api::internal::PROTOCOL;
+use cellwright_api::task_identity::{
+    TASK_CERTIFICATE_LIFE, TASK_IDENTITY_PATH, TaskHolder, TaskIdentityAnswer, TaskIdentityRequest,
+    new_key, signing_request,
+};
+use cellwright_cell::id::TaskId;
+use cellwright_cell::task::{ExitClass, Fate, TaskState};
+use serde_json::json;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Looks until it is so; nothing takes nearly as long as is waited.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_plain_task_of_a_root_agent_is_nobody_unless_the_operator_says_otherwise() {
+    if !can("nobody") {
+        return;
+    }
+    let lab = Lab::open("process");
+    let script = r#"echo "$(id -u) $(id -g) $(id -G)"; cat conf/app; echo
+        cat "$CELL_SECRETS/key"; echo; echo own > mine && cat "$CELL_DIR/mine"
+        echo named > /dev/stdout; cat /etc/shadow 2> /dev/null && echo shadow
+        echo $$ > "$SHARED/pid"; exec sleep 1000"#;
+    let more = json!({ "task": {
+        "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", script],
+        "env": { "SHARED": lab.folder.path("") }, "notice": 0,
+        "files": { "conf/app": "setting" }, "secrets": { "key": "rosebud" },
+    }});
+    submit(&lab.folder, &lab.address, "plain", 1, "", &more.to_string());
+    let pid = first_line(&lab.folder, "pid");
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = |key: &str| {
+        let found = status.lines().find_map(|line| line.strip_prefix(key));
+        found.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(line("Uid:"), "65534 65534 65534 65534");
+    assert_eq!(line("Gid:"), "65534 65534 65534 65534");
+    assert_eq!(line("Groups:"), "", "no group but its own");
+    assert_eq!(lab.log("plain", &[]), "65534 65534 65534\nsetting\nrosebud\nown\nnamed\n");
+    // A session is who its task is.
+    let exec = ["--master", &lab.address, "exec", "dev/plain/0", "--", "sh", "-c", "id -u; id -G"];
+    assert_eq!(text(&cell(&exec).stdout), "65534\n65534\n");
+    for user in ["root", "daemon"] {
+        lab.run(user, "id", json!({ "user": user }));
+        assert_eq!(lab.ends(user), failed(ExitClass::CouldNotStart));
+        let told = lab.log(user, &["--stderr"]);
+        let why = format!("[cell: task.user: {user}; allowed: what this machine's operator allows");
+        assert!(told.starts_with(&why), "{told}");
+    }
+    lab.run("named", "id -u", json!({ "user": "nobody" }));
+    assert_eq!(lab.ends("named"), TaskState::Dead(Fate::Finished));
+    said(&["--master", &lab.address, "job", "stop", "dev/plain"]);
+    lab.ends("plain");
+    lab.stop();
+}
+
+/// Processes in the groups of the lab's tasks, those of groups inside included.
+fn processes(lab: &Lab) -> Vec<u32> {
+    fn below(group: &Path) -> Vec<u32> {
+        let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        let own = text.lines().filter_map(|line| line.parse().ok());
+        let inner = fs::read_dir(group).into_iter().flatten().flatten();
+        let inner = inner.filter(|entry| entry.path().is_dir());
+        own.chain(inner.flat_map(|entry| below(&entry.path()))).collect()
+    }
+    lab.groups().iter().flat_map(|group| below(group)).collect()
+}
+
+/// A probe that hangs, with a child that tries to get away, again and again.
+fn probes_end_whole(driver: &str) {
+    let lab = Lab::open(driver);
+    let asks = "echo asked >> asked; setsid sleep 1000 & setsid sleep 1000 & sleep 1000";
+    let health = json!({ "probe": { "command": ["sh", "-c", asks] },
+        "interval": 100, "timeout": 400, "start_period": 600_000, "failures": 100 });
+    lab.run("ill", "exec sleep 1000", json!({ "health": health }));
+    let work = || -> Option<PathBuf> {
+        let tasks = fs::read_dir(lab.folder.0.join("data/agent/tasks")).ok()?;
+        Some(tasks.flatten().next()?.path().join("work"))
+    };
+    let asked = || {
+        let asked = work().and_then(|work| fs::read_to_string(work.join("asked")).ok());
+        asked.unwrap_or_default().lines().count()
+    };
+    until("it is asked", || asked() >= 1);
+    until("the probe is in the task's group", || processes(&lab).len() > 2);
+    until("it is asked often", || asked() >= 6);
+    // Six that stayed would be twenty-four. One may be on its way in, and one on its way out.
+    let left = processes(&lab);
+    assert!((1..=12).contains(&left.len()), "{driver}: {left:?}");
+    said(&["--master", &lab.address, "job", "stop", "dev/ill"]);
+    assert_eq!(lab.ends("ill"), TaskState::Dead(Fate::Killed));
+    until("all of them are gone", || processes(&lab).is_empty());
+    lab.stop();
+}
+
+#[test]
+fn a_probe_in_a_container_ends_with_all_it_started() {
+    if can("probes in a container") {
+        probes_end_whole("container");
+    }
+}
+
+#[test]
+fn a_probe_beside_a_plain_process_ends_with_all_it_started() {
+    if can("probes of a process") {
+        probes_end_whole("process");
+    }
+}
+
+#[test]
+fn what_a_session_leaves_in_a_container_ends_with_it_and_its_environment_is_not_shown() {
+    if !can("sessions in a container") {
+        return;
+    }
+    let lab = Lab::open("container");
+    let env = json!({ "PASSWORD": "rosebud-of-this-test" });
+    lab.run("web", "exec sleep 1000", json!({ "env": env }));
+    wait(&lab.address, "web", runs(1));
+    let exec = ["--master", &lab.address, "exec", "dev/web/0", "--", "sh", "-c"];
+    let leaves = "setsid sleep 1000 < /dev/null > /dev/null 2>&1 & echo left";
+    assert_eq!(text(&cell(&[&exec[..], &[leaves]].concat()).stdout), "left\n");
+    until("what it left is gone", || processes(&lab).len() == 1);
+    let stays = "echo $PASSWORD; exec sleep 1000";
+    let session = Running::start(&[&exec[..], &[stays]].concat());
+    session.hear("rosebud-of-this-test");
+    let lines = fs::read_dir("/proc").unwrap().flatten();
+    let lines = lines.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    let shown: Vec<String> = lines.map(|line| text(&line)).collect();
+    assert!(shown.iter().any(|line| line.contains("--process")), "the runtime is seen");
+    let leaked = shown.iter().find(|line| line.contains("rosebud-of-this-test"));
+    assert_eq!(leaked, None);
+    // Nor can others read it where it is written down.
+    let bundles = fs::read_dir(lab.folder.0.join("data/agent/containers")).unwrap().flatten();
+    let written = bundles.map(|entry| entry.path().join("config.json")).find(|path| path.exists());
+    let mode = fs::metadata(written.expect("a container")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0);
+    session.kill();
+    until("the session is gone", || processes(&lab).len() == 1);
+    said(&["--master", &lab.address, "job", "stop", "dev/web"]);
+    lab.ends("web");
+    lab.stop();
+}
+
+/// Asks as the agent of `machine` for the certificate of an attempt.
+fn asked_by(walled: &Walled, machine: &str, task: u32, attempt: u32) -> Result<String, Code> {
+    let config = Config::load(walled.folder.path(&format!("{machine}.toml")).as_ref()).unwrap();
+    let client = Identity::load(&config.identity.unwrap()).unwrap().client().unwrap();
+    let signing_request = signing_request(&new_key().unwrap()).unwrap();
+    let task = TaskId(task);
+    let request = TaskIdentityRequest { protocol: PROTOCOL, task, attempt, signing_request };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let answer = client.call_internal::<_, TaskIdentityAnswer>(TASK_IDENTITY_PATH, &request);
+    match runtime.block_on(answer) {
+        Ok(answer) => Ok(TaskHolder::of_pem(&answer.certificate).unwrap().uri),
+        Err(ClientError::Api(error)) => Err(error.code),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_task_has_a_certificate_of_its_own_and_only_its_machine_gets_it() {
+    let mut walled = Walled::new();
+    let script = r#"until cat "$CELL_IDENTITY/certificate.pem" > "$SHARED/shown.new"; do :; done
+        test -s "$CELL_IDENTITY/key.pem" && test -s "$CELL_IDENTITY/authority.pem" || exit 3
+        (echo x > "$CELL_IDENTITY/mine") 2> /dev/null && test "$(id -u)" = 65534 && exit 4
+        mv "$SHARED/shown.new" "$SHARED/shown"; echo "$CELL_IDENTITY" > "$SHARED/place.new"
+        mv "$SHARED/place.new" "$SHARED/place"; exec sleep 1000"#;
+    walled.run("ann", "web", script);
+    until("it has said where", || Path::new(&walled.folder.path("place")).exists());
+    let shown = fs::read_to_string(walled.folder.path("shown")).unwrap();
+    let holder = TaskHolder::of_pem(&shown).unwrap();
+    assert_eq!(holder.uri, "spiffe://aa/ann/web/0");
+    let life = holder.until.since(holder.from);
+    assert!(life.0 <= TASK_CERTIFICATE_LIFE.0 + 300_000, "{life:?}");
+    let attempt = fs::read_dir(walled.folder.0.join("n1/tasks")).unwrap().flatten().next();
+    let attempt = attempt.unwrap().file_name().into_string().unwrap();
+    let task: u32 = attempt.split_once('-').unwrap().0.parse().unwrap();
+    let other = walled.join("n2");
+    assert_eq!(asked_by(&walled, "n1", task, 1).as_deref(), Ok("spiffe://aa/ann/web/0"));
+    for (machine, task, attempt) in [("n2", task, 1), ("n1", task, 2), ("n1", task + 99, 1)] {
+        assert_eq!(asked_by(&walled, machine, task, attempt), Err(Code::NotAllowed), "{machine}");
+    }
+    // One that is missing, or due, is had by the next agent too.
+    let place = fs::read_to_string(walled.folder.path("place")).unwrap();
+    let certificate = Path::new(place.trim()).join("certificate.pem");
+    fs::remove_file(&certificate).unwrap();
+    walled.restart_agent();
+    until("it is renewed", || certificate.exists());
+    let renewed = TaskHolder::of_pem(&fs::read_to_string(&certificate).unwrap()).unwrap();
+    assert_eq!(renewed.uri, holder.uri);
+    said(&[&walled.args("ann")[..], &["job", "stop", "ann/web"]].concat());
+    until("it is gone with its task", || !Path::new(place.trim()).exists());
+    other.stop();
+    walled.stop();
+}
