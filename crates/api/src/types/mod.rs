@@ -7,6 +7,7 @@ mod body;
 mod cluster;
 mod job;
 mod machine;
+mod overview;
 mod record;
 mod user;
 
@@ -14,6 +15,7 @@ pub use body::*;
 pub use cluster::*;
 pub use job::*;
 pub use machine::*;
+pub use overview::*;
 pub use record::*;
 pub use user::*;
 

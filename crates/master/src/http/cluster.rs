@@ -181,7 +181,7 @@ pub(super) fn sums(state: &State) -> ClusterStatus {
     status
 }
 
-fn add(sum: &mut TaskCounts, more: &TaskCounts) {
+pub(super) fn add(sum: &mut TaskCounts, more: &TaskCounts) {
     sum.deferred += more.deferred;
     sum.pending += more.pending;
     sum.assigned += more.assigned;
