@@ -6,7 +6,7 @@
 use crate::PATIENCE;
 use crate::process::Process;
 use serde_json::{Value, json};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
@@ -80,12 +80,9 @@ impl Browser {
             text.len()
         );
         stream.write_all(head.as_bytes()).map_err(failed)?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).map_err(failed)?;
-        let answer = String::from_utf8_lossy(&answer).into_owned();
-        let (head, body) = answer.split_once("\r\n\r\n").ok_or("no answer")?;
-        let body: Value = serde_json::from_str(body).map_err(|e| format!("{path}: {e}: {head}"))?;
-        match head.starts_with("HTTP/1.1 200") {
+        let (status, body) = read(stream).map_err(failed)?;
+        let body: Value = serde_json::from_slice(&body).map_err(|e| format!("{path}: {e}"))?;
+        match status.contains(" 200 ") {
             true => Ok(body["value"].clone()),
             false => Err(format!("{method} {path}: {}", body["value"])),
         }
@@ -207,6 +204,24 @@ impl Drop for Browser {
         // The driver ends its browser with the session; both are gone either way.
         let _ = self.call("DELETE", "", None);
     }
+}
+
+/// First line and body of an answer. The driver does not close connections when asked to.
+fn read(stream: TcpStream) -> std::io::Result<(String, Vec<u8>)> {
+    let mut reader = BufReader::new(stream);
+    let mut status = String::new();
+    reader.read_line(&mut status)?;
+    let (mut length, mut line) = (0, String::new());
+    while reader.read_line(&mut line)? > 2 {
+        let (name, value) = line.split_once(':').unwrap_or_default();
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.trim().parse().unwrap_or(0);
+        }
+        line.clear();
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    Ok((status, body))
 }
 
 /// Bytes from base64.

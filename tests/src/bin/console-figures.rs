@@ -50,7 +50,9 @@ fn picture(turn: u32, percent: u32) -> Overview {
         let of = |salt: u32, most: u32| (noise(machine, turn * 16 + salt) % most) as u16;
         let limit = 40 + of(1, 80);
         columns.id.push(machine);
-        columns.name.push(Name::new(&format!("rack{}-m{}", machine / 40, machine % 40)).expect("a name"));
+        columns
+            .name
+            .push(Name::new(&format!("rack{}-m{}", machine / 40, machine % 40)).expect("a name"));
         columns.state.push(u8::from(of(2, 200) == 0) | (u8::from(of(3, 100) == 0) << 1));
         columns.tasks.push(u32::from(of(4, 24)));
         columns.cpu_used.push(Some(of(5, 90)));
@@ -117,7 +119,8 @@ impl Stand {
         while reader.read_line(&mut line)? > 2 {
             line.clear();
         }
-        let path = first.split(' ').nth(1).unwrap_or("/").split('?').next().unwrap_or("/").to_owned();
+        let path =
+            first.split(' ').nth(1).unwrap_or("/").split('?').next().unwrap_or("/").to_owned();
         match path.as_str() {
             "/v1/watch/overview" => self.watch(stream),
             path if path.starts_with("/v1/") => events(stream),
@@ -252,7 +255,12 @@ fn scripts(console: &Path) -> u64 {
 }
 
 fn load() -> String {
-    fs::read_to_string("/proc/loadavg").unwrap_or_default().split(' ').next().unwrap_or("").to_owned()
+    fs::read_to_string("/proc/loadavg")
+        .unwrap_or_default()
+        .split(' ')
+        .next()
+        .unwrap_or("")
+        .to_owned()
 }
 
 fn output(program: &str, words: &[&str]) -> String {
