@@ -124,41 +124,80 @@ export class EventReader {
   }
 }
 
+/*
+ * A browser opens six connections to a master without TLS, for all tabs together, and a watch holds
+ * one. So a page that nobody sees lets go of its watches, and goes on from there when it is seen.
+ */
+const REST_AFTER = 10_000;
+const sleepers = new Set();
+let awake = true;
+let wake = [];
+
+function rest() {
+  awake = false;
+  for (const cut of sleepers) cut();
+}
+
+function rise() {
+  awake = true;
+  for (const done of wake.splice(0)) done();
+}
+
+const whenAwake = () => (awake ? Promise.resolve() : new Promise((done) => wake.push(done)));
+
+let timer = 0;
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(timer);
+  if (document.hidden) timer = setTimeout(rest, REST_AFTER);
+  else rise();
+});
+addEventListener("pagehide", rest);
+addEventListener("pageshow", rise);
+
+/** One connection of a watch, read to its end. */
+async function listen(path, last, signal, began, take) {
+  const response = await fetch(path, {
+    signal,
+    headers: headers(last ? { "last-event-id": last } : {}),
+  });
+  if (!response.ok) throw await refusal(response);
+  began();
+  const events = new EventReader(take);
+  const body = response.body.getReader();
+  for (;;) {
+    const { done, value } = await body.read();
+    if (done) return;
+    events.feed(value);
+  }
+}
+
 /**
  * Follows a watch until the returned function is called; comes back by itself after a break, from
  * where it was. `on(kind, data)` for each event, `tell(state, error)` with "live" or "lost".
  */
 export function watch(path, on, tell = () => {}) {
-  const stop = new AbortController();
+  let connection = null;
+  let over = false;
   let last = null;
   let pause = 500;
-  const reader = () =>
-    new EventReader((kind, data, id) => {
-      if (id) last = id;
-      on(kind, data);
-    });
-  const once = async () => {
-    const response = await fetch(path, {
-      signal: stop.signal,
-      headers: headers(last ? { "last-event-id": last } : {}),
-    });
-    if (!response.ok) throw await refusal(response);
+  const cut = () => connection && connection.abort();
+  const began = () => {
     pause = 500;
     tell("live");
-    const events = reader();
-    const body = response.body.getReader();
-    for (;;) {
-      const { done, value } = await body.read();
-      if (done) return;
-      events.feed(value);
-    }
+  };
+  const take = (kind, data, id) => {
+    if (id) last = id;
+    if (!over) on(kind, data);
   };
   const forever = async () => {
-    while (!stop.signal.aborted) {
+    while (!over) {
+      await whenAwake();
+      connection = new AbortController();
       try {
-        await once();
+        await listen(path, last, connection.signal, began, take);
       } catch (error) {
-        if (stop.signal.aborted) return;
+        if (over) return;
+        if (!awake) continue;
         tell("lost", error);
         // What is refused for good is not asked for again.
         if (error instanceof ApiError && error.status >= 400 && error.status < 500) {
@@ -166,10 +205,16 @@ export function watch(path, on, tell = () => {}) {
           else return;
         }
       }
+      if (over) return;
       await new Promise((done) => setTimeout(done, pause));
       pause = Math.min(pause * 2, 8000);
     }
   };
+  sleepers.add(cut);
   forever();
-  return () => stop.abort();
+  return () => {
+    over = true;
+    sleepers.delete(cut);
+    cut();
+  };
 }

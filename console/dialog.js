@@ -85,9 +85,9 @@ function Token({ close, done }) {
   };
   return html`<form onSubmit=${keep}>
     <h2 id="dialog-title">Who asks?</h2>
-    <p>This cell knows its users. Paste a token of yours; one is made with
-      <code> cell token create --user NAME</code>. It stays in this tab and is forgotten with it.
-      You can do here what its user may do, and nothing else.</p>
+    <p>This cell knows its users. Paste your token: it is in the context that was made for you,
+      by default in <code>~/.config/cellwright/contexts.toml</code>. It stays in this tab and is
+      forgotten with it. You can do here what you may do, and nothing else.</p>
     <label>Token <input ref=${field} type="password" autocomplete="off" autofocus required /></label>
     <p class="buttons">
       ${token() && html`<button type="button" onClick=${forget}>Forget the present one</button>`}

@@ -38,7 +38,7 @@ export class Store {
     return () => {
       this.lookers.delete(looker);
       // Another page may look in a moment; what was learnt is then still there.
-      if (this.lookers.size === 0) setTimeout(() => this.rest(), 2000);
+      if (this.lookers.size === 0) setTimeout(() => this.rest(), 500);
     };
   }
 
@@ -194,7 +194,7 @@ export function restart() {
 
 /**
  * Something that is read again when `key` or the reader's dependencies change, every `every` ms if
- * given, and on demand. The old value stays while the new one is on its way.
+ * given (a number, or what says it), and on demand. The old value stays while the new one is on its way.
  */
 export function useRead(read, deps, every) {
   const [held, set] = useState({ value: null, error: null, wait: true });
@@ -210,7 +210,8 @@ export function useRead(read, deps, every) {
         if (stop.signal.aborted) return;
         set((before) => ({ value: before.value, error, wait: false }));
       }
-      if (every && !stop.signal.aborted) timer = setTimeout(once, every);
+      const pause = typeof every === "function" ? every() : every;
+      if (pause && !stop.signal.aborted) timer = setTimeout(once, pause);
     };
     once();
     return () => {

@@ -1,10 +1,10 @@
 // The frame around all pages: which page an address means, the navigation, the theme, the keys.
 
 import { html, render, useEffect, useErrorBoundary, useState } from "./vendor/htm-preact.js";
-import { token, whenUnknown } from "./api.js";
+import { get, token, whenUnknown } from "./api.js";
 import { askToken, open } from "./dialog.js";
 import { Keys, VIEWS, listen } from "./keys.js";
-import { overview, restart, useStore } from "./live.js";
+import { restart, useRead } from "./live.js";
 import { BASE, Link, Page, Problem, onMove, to } from "./parts.js";
 import { count } from "./units.js";
 
@@ -75,8 +75,9 @@ function useRoute() {
 }
 
 function Nav({ first, onTheme }) {
-  const { sums } = useStore(overview);
-  const pending = sums ? sums.tasks.pending : 0;
+  // A look now and then will do: connections for watches are few.
+  const { value } = useRead((signal) => get("/v1/cluster_status?summary=true", signal), [first], 5000);
+  const pending = value ? value.tasks.pending : 0;
   return html`<nav class="side" aria-label="Pages">
     <${Link} to=${to("")} class="brand" aria-label="Cellwright, overview">
       <img src="/console/icon.svg" alt="" width="26" height="26" /><span>Cellwright</span>

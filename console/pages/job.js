@@ -1,6 +1,6 @@
 // One job: its tasks, an update in progress, what happened, what it uses against what it may.
 
-import { html } from "../vendor/htm-preact.js";
+import { html, useRef } from "../vendor/htm-preact.js";
 import { all, at, del, get, post } from "../api.js";
 import { Chart } from "../chart.js";
 import { confirm, say } from "../dialog.js";
@@ -143,10 +143,14 @@ export default function Job({ names: [user, name] }) {
   const mine = (event) => event.object === key || event.object.startsWith(`${key}/`);
   const history = useEventsOf(mine, [key]);
   const job = useRead((signal) => get(path, signal), [key, history.turn]);
-  const tasks = useRead((signal) => all(`${path}/tasks`, 10000, signal), [key, history.turn], 5000);
+  // A job of thousands of tasks is not read again every few seconds for the sake of a chart.
+  const many = useRef(0);
+  const pace = () => (many.current > 1000 ? 60_000 : 5000);
+  const tasks = useRead((signal) => all(`${path}/tasks`, 10000, signal), [key, history.turn], pace);
   const [which, pick] = useQuery("tasks", "");
   const [sort, setSort] = useSort("index");
   const list = tasks.value ? tasks.value.items : [];
+  many.current = list.length;
   const points = useSeries(key, { user, job: name }, tasks.value && list);
   const crumbs = [["Jobs", to("jobs")], [user, `${to("jobs")}?q=${encodeURIComponent(`${user}/`)}`]];
   const view = job.value && job.value.item;

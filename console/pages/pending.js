@@ -48,7 +48,7 @@ export function Explanation({ user, job, index }) {
     <div>
       <pre class="words">${view.text}</pre>
       <p class="faint">
-        ${view.not_before > Date.now() ? html` Not tried again before <${When} at=${view.not_before} />.` : ""}
+        ${view.not_before > Date.now() ? html` Tried again <${When} at=${view.not_before} />.` : ""}
         ${view.victims.length ? ` ${plural(view.victims.length, "task")} would have to make room${view.victims_allowed ? "" : ", and may not be made to"}.` : ""}</p>
       <${Command} text=${`cell explain ${user}/${job}/${index}`} />
     </div>

@@ -52,6 +52,8 @@ impl Browser {
         let mut browser = Browser { session: String::new(), port, _driver: driver };
         browser.until("the driver listens", |b| b.call("GET", "/status", None).ok()).await;
         let options = json!({ "capabilities": { "alwaysMatch": {
+            // A cell's certificates are of its own authority, which no browser knows.
+            "acceptInsecureCerts": true,
             "goog:loggingPrefs": { "browser": "ALL" },
             "goog:chromeOptions": { "args": [
                 "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",

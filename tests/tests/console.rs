@@ -8,6 +8,7 @@ use cellwright_tests::browser::{Browser, key};
 use cellwright_tests::folder::Folder;
 use cellwright_tests::process::Process;
 use std::fs;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -224,6 +225,49 @@ async fn changes_ask_first_and_then_happen() {
     desk.nothing_is_wrong();
 }
 
+/// A master with identities; its folder, and its address.
+fn guarded(folder: &Folder) -> (Process, String) {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
+    let address = taken.local_addr().expect("it has an address").to_string();
+    drop(taken);
+    let config = folder.path("master.toml");
+    let mut init = Command::new(cell());
+    init.arg("--contexts").arg(folder.path("contexts.toml"));
+    init.args(["master", "init", "--cell", "aa", "--name", "m1", "--advertise", &address]);
+    init.args(["--listen", &address, "--data-dir"]).arg(folder.path("data"));
+    said(init.arg("--config").arg(&config)).expect("a cell is made");
+    let mut start = Command::new(cell());
+    start.args(["master", "start", "--config"]).arg(&config);
+    (Process::start(start, &folder.path("master.log")), address)
+}
+
+#[tokio::test]
+async fn a_cell_with_identities_asks_who_is_there() {
+    let folder = Folder::new();
+    let Some(browser) = Browser::open(&folder.path("driver.log")).await else { return };
+    let (mut master, address) = guarded(&folder);
+    let begin = Instant::now();
+    while std::net::TcpStream::connect(&address).is_err() {
+        assert!(master.is_alive() && begin.elapsed() < PATIENCE, "{}", master.output());
+        sleep(LOOK).await;
+    }
+    browser.go(&format!("https://{address}/"));
+    browser.says("Who asks?").await;
+    let refused = browser.problems();
+    assert!(refused.iter().all(|problem| problem.contains("401")), "{refused:#?}");
+    let contexts = fs::read_to_string(folder.path("contexts.toml")).expect("contexts");
+    let token = contexts.split("token = \"").nth(1).and_then(|rest| rest.split('"').next());
+    let typed: Vec<String> = token.expect("a token").chars().map(String::from).collect();
+    let typed: Vec<&str> = typed.iter().map(String::as_str).collect();
+    browser.holds("return document.activeElement.type === 'password'").await;
+    browser.press(&typed);
+    browser.press(&[key::ENTER]);
+    browser.says("No machine has joined yet").await;
+    let problems = browser.problems();
+    assert!(problems.is_empty(), "{problems:#?}");
+    assert_eq!(browser.run("return localStorage.length"), 0, "a token is kept for the tab alone");
+}
+
 /// What the guide shows is what the console looks like: written on demand, not by every run.
 #[tokio::test]
 async fn the_map_shows_many_machines() {
@@ -268,4 +312,9 @@ async fn keep_for_the_guide(desk: &Desk) {
         desk.browser.says("94\ntasks running").await;
         desk.browser.picture(&guide.join(format!("console-overview-{scheme}.png")));
     }
+    desk.browser.prefer("light");
+    desk.browser.resize(390, 700);
+    desk.open("/console/jobs");
+    desk.browser.says("frontend").await;
+    desk.browser.picture(&guide.join("console-jobs-phone.png"));
 }
