@@ -2,8 +2,8 @@
 # Installs what a fresh Debian machine with only Rust lacks; says nothing when nothing is missing.
 #
 #   scripts/install-tools.sh build     a C linker and, as root, a container runtime, for `make run`
-#   scripts/install-tools.sh test      and rustfmt, clippy, a small root for containers and tools for
-#                                      trial networks and power cuts, for `make test`
+#   scripts/install-tools.sh test      and rustfmt, clippy, a small root for containers, tools for
+#                                      trial networks and power cuts and a browser, for `make test`
 #   scripts/install-tools.sh verify    and cargo-deny, for `make verify`
 #   scripts/install-tools.sh bench     a C linker and etcd, a peer of `make bench`
 set -euo pipefail
@@ -95,6 +95,16 @@ need_busybox() {
     fi
 }
 
+# The console is tested in a real browser. Without it those tests say that they are skipped.
+need_browser() {
+    has chromium && has chromedriver && return
+    if [ "$(id -u)" = 0 ] && has apt-get; then
+        install_packages chromium chromium-driver
+    else
+        say "missing: chromium, chromium-driver; tests of the console will be skipped"
+    fi
+}
+
 need_cargo_deny() {
     # An older one may not read our deny.toml, so the version counts.
     case "$(cargo deny --version 2>/dev/null)" in
@@ -139,6 +149,7 @@ fi
 if [ "$what" = test ]; then
     need_network_tools
     need_busybox
+    need_browser
 fi
 if [ "$what" = verify ]; then
     need_cargo_deny

@@ -8,6 +8,7 @@
 //! Everything here is for tests, so what goes wrong is a panic that says what.
 
 pub mod binary;
+pub mod browser;
 pub mod dns;
 pub mod folder;
 pub mod guide;

@@ -5,8 +5,9 @@ use crate::input::{Alarm, Committed, Origin, Unavailable};
 use crate::lease::LaneName;
 use crate::links::{LinkError, LinkShard, Standing};
 use crate::main_loop::{Message, lost, unavailable};
-use crate::peers::{PeerAnswer, PeerCall, refusal};
+use crate::peers::{PeerAnswer, PeerCall, Peers, refusal};
 use crate::replicated::{After, Replicated, View};
+use crate::usage::Usage;
 use cellwright_api::internal::{
     AgentOrders, AgentReport, LeaseAnswer, LeaseRequest, LinkForward, LogAnswer, LogRecord,
     PassStatistics, Proposal, ProposalAnswer,
@@ -76,6 +77,7 @@ pub(crate) struct Parts {
     pub replica: Arc<Replica>,
     pub replicated: Arc<Replicated>,
     pub links: Arc<LinkShard>,
+    pub peers: Arc<dyn Peers>,
     pub sender: mpsc::UnboundedSender<Message>,
     pub alarms: watch::Receiver<Vec<Alarm>>,
     pub passes: watch::Receiver<BTreeMap<String, PassStatistics>>,
@@ -199,6 +201,13 @@ impl Handle {
         self.0.links.poll(report).await
     }
 
+    /// What tasks use, as far as agents have said so lately, to this replica or to the others.
+    pub async fn usage(&self) -> Usage {
+        let links = &self.0.links;
+        links.usage.refresh(&self.0.peers, links.others()).await;
+        links.usage.read()
+    }
+
     /// A call of another replica.
     pub async fn answer_peer(&self, call: PeerCall) -> PeerAnswer {
         match call {
@@ -209,6 +218,7 @@ impl Handle {
                     None => PeerAnswer::Raft(self.0.replica.handle(call).await),
                 }
             }
+            PeerCall::Usage => PeerAnswer::Usage(self.0.links.usage.own()),
             PeerCall::Forward(forward) => PeerAnswer::Forwarded(self.take_forward(forward)),
         }
     }

@@ -35,4 +35,5 @@ pub mod serve;
 pub mod settings;
 pub mod share;
 pub mod supervise;
+pub mod usage;
 pub mod wake;

@@ -11,6 +11,7 @@ use crate::input::Role;
 use crate::peers::{PeerAnswer, PeerCall, Peers};
 use crate::replicated::{Replicated, View};
 use crate::share;
+use crate::usage::UsageBook;
 use cellwright_api::internal::{
     AgentOrders, AgentReport, Difference, Epoch, LinkForward, PROTOCOL,
 };
@@ -81,6 +82,8 @@ pub struct LinkShard {
     confirmed: Mutex<BTreeMap<MachineId, Instant>>,
     wake: Notify,
     feed: Mutex<ReclaimFeed>,
+    /// What tasks used, as their agents said last.
+    pub usage: UsageBook,
     started: Instant,
 }
 
@@ -119,6 +122,7 @@ impl LinkShard {
             confirmed: Mutex::default(),
             wake: Notify::new(),
             feed: Mutex::new(ReclaimFeed::new(settings.reclaim)),
+            usage: UsageBook::default(),
             started: Instant::now(),
         }
     }
@@ -239,6 +243,10 @@ impl LinkShard {
         }
         let mut found = self.replicated.with(|view| differ(view, report, machine));
         if let Some(machine) = machine {
+            // Only the hanging poll measures; news between two of them say nothing of usage.
+            if report.hang {
+                self.usage.note(machine, report.usage.clone());
+            }
             let at = Span(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
             let changes = self
                 .replicated
@@ -283,6 +291,13 @@ impl LinkShard {
         let owner = share::poller(&report.machine, &ids)?;
         let at = standing.replicas.iter().find(|(id, _)| *id == owner)?;
         (owner != standing.id).then(|| at.1.address.clone())
+    }
+
+    /// The other replicas that poll agents.
+    pub(crate) fn others(&self) -> Vec<(NodeId, Peer)> {
+        let standing = lock(&self.standing);
+        let others = standing.replicas.iter().filter(|(id, _)| *id != standing.id);
+        others.cloned().collect()
     }
 
     /// Sends what gathered to the leader, for as long as the replica lives. `own` takes it when

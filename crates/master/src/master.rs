@@ -72,6 +72,7 @@ impl Master {
             replica: replica.clone(),
             replicated: replicated.clone(),
             links: links.clone(),
+            peers: world.peers.clone(),
             sender: sender.clone(),
             alarms: alarms_seen,
             passes: passes_seen,

@@ -2,6 +2,7 @@
 //! the rest of the master does not know which.
 
 use crate::replicated::Replicated;
+use crate::usage::MachineUsage;
 use cellwright_api::internal::LinkForward;
 use cellwright_store::{CallError, CallFuture, NodeId, Peer, RaftAnswer, RaftCall, Transport};
 use futures::future::BoxFuture;
@@ -16,6 +17,8 @@ pub enum PeerCall {
         call: RaftCall,
     },
     Forward(LinkForward),
+    /// What do the tasks of your share of the machines use?
+    Usage,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,6 +28,7 @@ pub enum PeerAnswer {
     Foreign(String),
     /// `false`: not the leader of that term; the shard looks for the leader again.
     Forwarded(bool),
+    Usage(Vec<MachineUsage>),
 }
 
 pub trait Peers: Send + Sync + 'static {
@@ -75,7 +79,7 @@ impl Transport for RaftOver {
                 PeerAnswer::Foreign(why) => {
                     Err(CallError::Unreachable(format!("{address}: refused: {why}")))
                 }
-                PeerAnswer::Forwarded(_) => {
+                PeerAnswer::Forwarded(_) | PeerAnswer::Usage(_) => {
                     Err(CallError::Failed("the peer answered another question".into()))
                 }
             }

@@ -35,8 +35,30 @@ pub fn check(repo: &Repo) -> Vec<Finding> {
         }
         measure(path, file, repo.is_test_file(path), &mut excesses);
     }
+    console(repo, &mut findings, &mut excesses);
     compare(repo.text(ALLOW_LIST).unwrap_or(""), excesses, &mut findings);
     findings
+}
+
+/// Scripts and styles of the console have a purpose and a size too; what others wrote has theirs.
+fn console(repo: &Repo, findings: &mut Vec<Finding>, excesses: &mut Excesses) {
+    let own = |path: &str| {
+        path.starts_with("console/")
+            && !path.starts_with("console/vendor/")
+            && (path.ends_with(".js") || path.ends_with(".css"))
+    };
+    for (path, text) in repo.texts().filter(|(path, _)| own(path)) {
+        if !text.starts_with("// ") && !text.starts_with("/* ") {
+            let message = "must open with a comment: say what this file is, for the next reader";
+            findings.push(Finding::new(path, 1, message));
+        }
+        let size = text.lines().count();
+        if size > FILE_LINES {
+            let rule = format!("the file has {size} lines, budget {FILE_LINES}: split it");
+            let key = (path.to_owned(), "file".to_owned());
+            excesses.insert(key, Excess { line: 0, size, rule });
+        }
+    }
 }
 
 fn measure(path: &str, file: &RustFile, test_file: bool, excesses: &mut Excesses) {
@@ -148,6 +170,16 @@ mod tests {
         let tests = format!("#[cfg(test)]\nmod tests {{\n{}}}\n", "use a;\n".repeat(50));
         assert_eq!(found(&format!("{product}{tests}"), ""), Vec::<String>::new());
         assert!(found(&format!("{product}use b;\n{tests}"), "")[0].contains("has 601 lines"));
+    }
+
+    #[test]
+    fn the_console_has_budgets_but_not_what_others_wrote() {
+        let long = format!("// What it is.\n{}", "f();\n".repeat(600));
+        let found = |path: &str, text: &str| messages(check, &[(path, text)]);
+        assert!(found("console/a.js", &long)[0].contains("has 601 lines"));
+        assert!(found("console/a.css", "a {}\n")[0].contains("must open with a comment"));
+        assert_eq!(found("console/a.css", "/* What it is. */\n"), Vec::<String>::new());
+        assert_eq!(found("console/vendor/a.js", &long[2..]), Vec::<String>::new());
     }
 
     #[test]

@@ -13,7 +13,8 @@ use crate::output::OutputPiece;
 use crate::types::{
     AddJoinToken, AddMaster, AddUser, AddUserToken, AuditView, Batch, BatchAnswer, BlobView,
     Changed, CheckpointView, ClusterStatus, CronView, Dismiss, EventPage, EventView,
-    ExplanationView, FoundView, JobView, MachineView, MasterStatus, NameView, NewToken, One, Page,
+    ExplanationView, FoundView, JobView, MachineView, MasterStatus, NameView, NewToken, One,
+    Overview, Page,
     ResizeJob, ResourceView, SetCapabilities, SetResource, SubmitJob, TaskView, TokenView,
     UserView,
 };

@@ -71,6 +71,9 @@ pub struct TaskView {
     pub alloc: Option<String>,
     pub limits: Resources,
     pub reservation: Resources,
+    /// What it used lately. Absent while it does not run, or where nobody has said so.
+    #[serde(default)]
+    pub used: Option<Resources>,
     /// Static ports first, in the order of the spec, then the chosen ones.
     pub ports: Vec<u16>,
     pub devices: Vec<DeviceGrant>,

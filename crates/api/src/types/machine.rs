@@ -36,6 +36,9 @@ pub struct MachineView {
     pub prod_limits: Resources,
     /// Limits of all tasks.
     pub limits: Resources,
+    /// What its tasks used lately. Absent where nobody has said so.
+    #[serde(default)]
+    pub used: Option<Resources>,
     /// What non-production work could still get.
     pub available: Resources,
     /// What production work could still get, without evicting anybody.

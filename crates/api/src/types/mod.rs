@@ -8,6 +8,7 @@ mod cluster;
 mod find;
 mod job;
 mod machine;
+mod overview;
 mod record;
 mod user;
 
@@ -16,6 +17,7 @@ pub use cluster::*;
 pub use find::*;
 pub use job::*;
 pub use machine::*;
+pub use overview::*;
 pub use record::*;
 pub use user::*;
 

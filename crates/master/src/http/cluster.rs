@@ -213,7 +213,7 @@ fn drivers(state: &State) -> Vec<DriverView> {
     found
 }
 
-fn add(sum: &mut TaskCounts, more: &TaskCounts) {
+pub(super) fn add(sum: &mut TaskCounts, more: &TaskCounts) {
     sum.deferred += more.deferred;
     sum.pending += more.pending;
     sum.assigned += more.assigned;

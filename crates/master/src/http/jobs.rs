@@ -149,14 +149,16 @@ impl Api {
         };
         let rows = ids.iter().enumerate().filter(|(_, id)| stands(id));
         let rows = rows.map(|(at, id)| (at as u64, *id));
-        let page = call.page('t', (view.index, consistent), rows, |id| view::task(state, id))?;
+        let usage = self.handle.usage().await;
+        let show = |id| view::task(state, &usage, id);
+        let page = call.page('t', (view.index, consistent), rows, show)?;
         reply::page(&call, &page)
     }
 
     pub(super) async fn get_task(&self, call: Call) -> Answered {
         let (view, consistent) = call.view(self).await?;
         let id = call.task_row(&view.state)?;
-        let task = view::task(&view.state, id);
+        let task = view::task(&view.state, &self.handle.usage().await, id);
         let missing = || Api::missing(Code::NoSuchTask, view.state.task_name(id));
         reply::one(&call, view.index, consistent, task.ok_or_else(missing)?)
     }

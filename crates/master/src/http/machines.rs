@@ -27,7 +27,9 @@ impl Api {
                 && label::selects(&terms, &row.spec.labels)
         });
         let rows = rows.map(|(id, _)| (u64::from(id.0), id));
-        let page = call.page('m', (view.index, consistent), rows, |id| view::machine(state, id))?;
+        let usage = self.handle.usage().await;
+        let show = |id| view::machine(state, &usage, id);
+        let page = call.page('m', (view.index, consistent), rows, show)?;
         reply::page(&call, &page)
     }
 
@@ -35,9 +37,23 @@ impl Api {
         let name = call.name("machine")?;
         let (view, consistent) = call.view(self).await?;
         let id = view.state.machine_named(&name);
-        let machine = id.and_then(|id| view::machine(&view.state, id));
+        let usage = self.handle.usage().await;
+        let machine = id.and_then(|id| view::machine(&view.state, &usage, id));
         let machine = machine.ok_or_else(|| ApiError::from(Refusal::NoSuchMachine(name)))?;
         reply::one(&call, view.index, consistent, machine)
+    }
+
+    pub(super) async fn list_machine_tasks(&self, call: Call) -> Answered {
+        let name = call.name("machine")?;
+        let (view, consistent) = call.view(self).await?;
+        let state = &view.state;
+        let id = state.machine_named(&name).ok_or(Refusal::NoSuchMachine(name))?;
+        let tasks = state.machine_load(id).map(|load| load.tasks.clone()).unwrap_or_default();
+        let usage = self.handle.usage().await;
+        let rows = tasks.into_iter().map(|id| (u64::from(id.0), id));
+        let show = |id| view::task(state, &usage, id);
+        let page = call.page('t', (view.index, consistent), rows, show)?;
+        reply::page(&call, &page)
     }
 
     pub(super) async fn add_machine(&self, mut call: Call) -> Answered {

@@ -15,6 +15,7 @@ mod blobs;
 mod call;
 mod change;
 mod cluster;
+mod console;
 mod exec;
 mod explain;
 pub mod files;
@@ -28,6 +29,7 @@ mod memo;
 mod metrics;
 mod names;
 mod output;
+mod overview;
 mod parts;
 mod records;
 mod reply;
@@ -38,6 +40,7 @@ mod users;
 mod view;
 mod watch;
 
+pub use console::is_of_console;
 pub use reply::error_response;
 
 use crate::clock::Clock;
@@ -56,6 +59,7 @@ use cellwright_api::routes::{Method, Operation as O, Route, routes};
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::MAX_TASKS;
 use cellwright_names::Zone;
+use console::Console;
 use http_body_util::BodyExt;
 use memo::Memo;
 use metrics::Answers;
@@ -116,6 +120,7 @@ pub struct Api {
     sessions: Shares,
     memo: Arc<Memo>,
     answers: Arc<Answers>,
+    console: Arc<Console>,
 }
 
 impl Api {
@@ -136,6 +141,7 @@ impl Api {
             sessions: Shares::of(MOST_SESSIONS),
             memo: Arc::default(),
             answers: Arc::default(),
+            console: Arc::new(Console::from_environment()),
         }
     }
 
@@ -159,7 +165,8 @@ impl Api {
             let allowed = methods.remove(path).unwrap_or_default();
             router = router.route(path, on.fallback(move || not_allowed(path, allowed.clone())));
         }
-        router.merge(self.parts_router()).fallback(no_such_route)
+        let router = router.merge(self.parts_router()).merge(self.console.router());
+        router.fallback(no_such_route)
     }
 
     async fn serve(
@@ -225,6 +232,7 @@ impl Api {
             O::PrometheusTargets => self.prometheus_targets(call).await,
             O::ListMachines => self.list_machines(call).await,
             O::AddMachine => self.add_machine(call).await,
+            O::ListMachineTasks => self.list_machine_tasks(call).await,
             O::GetMachine => self.get_machine(call).await,
             O::UpdateMachine => self.update_machine(call).await,
             O::RemoveMachine => self.remove_machine(call).await,
@@ -252,6 +260,8 @@ impl Api {
             O::DeleteResource => self.delete_resource(call).await,
             O::ClusterStatus => self.cluster_status(call).await,
             O::Find => self.find(call).await,
+            O::Overview => self.overview(call).await,
+            O::WatchOverview => self.watch_overview(call).await,
             O::Batch => self.batch(call).await,
             O::ListEvents => self.list_events(call).await,
             O::WatchEvents => self.watch_events(call).await,

@@ -1,5 +1,6 @@
 //! Rows as readers see them: names for numbers, sums where readers would add.
 
+use crate::usage::Usage;
 use cellwright_api::types::{
     BlobView, CrashView, CronView, EndView, JobView, MachineView, NamedView, QuotaView,
     ResourceOnMachine, ResourceView, TaskCounts, TaskView, TokenView, UserView,
@@ -62,7 +63,7 @@ pub(super) fn job(state: &State, id: JobId) -> Option<JobView> {
     })
 }
 
-pub(super) fn task(state: &State, id: TaskId) -> Option<TaskView> {
+pub(super) fn task(state: &State, usage: &Usage, id: TaskId) -> Option<TaskView> {
     let row: &Task = state.tasks().get(id)?;
     let spec = state.spec_of(row)?;
     let waits = row.grant.as_ref().map_or(&[][..], |grant| &grant.waits_for);
@@ -83,6 +84,7 @@ pub(super) fn task(state: &State, id: TaskId) -> Option<TaskView> {
         alloc: row.alloc.map(|alloc| state.task_name(alloc)),
         limits: spec.limits_of(row.index),
         reservation: row.reservation,
+        used: row.machine.and_then(|machine| usage.of_task(machine, id, row.attempt)),
         ports: row.ports().to_vec(),
         devices: row.devices().to_vec(),
         waits_for: waits.iter().map(|victim| state.task_name(victim.task)).collect(),
@@ -130,7 +132,7 @@ pub(super) fn named(row: &Machine, load: &MachineLoad) -> Vec<NamedView> {
     row.spec.named.iter().chain(&row.ephemeral).map(view).collect()
 }
 
-pub(super) fn machine(state: &State, id: MachineId) -> Option<MachineView> {
+pub(super) fn machine(state: &State, usage: &Usage, id: MachineId) -> Option<MachineView> {
     let row = state.machines().get(id)?;
     let none = MachineLoad::default();
     let load = state.machine_load(id).unwrap_or(&none);
@@ -149,6 +151,7 @@ pub(super) fn machine(state: &State, id: MachineId) -> Option<MachineView> {
         reserved: load.reserved,
         prod_limits: load.prod_limits,
         limits: load.limits,
+        used: usage.of_machine(id),
         available: available(row, load),
         available_prod: prod,
         tasks: load.tasks.len() as u32,

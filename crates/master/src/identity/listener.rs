@@ -15,7 +15,7 @@ use super::caller::Unauthenticated;
 use super::provenance;
 use crate::clock::{Clock, SystemClock};
 use crate::handle::Caller;
-use crate::http::error_response;
+use crate::http::{error_response, is_of_console};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderValue, Request, Response, header};
@@ -128,9 +128,10 @@ pub trait Gate: Send + Sync + 'static {
     /// A request was turned away; for the audit log.
     fn refused(&self, connection: &ConnInfo, method: &str, path: &str, why: &str);
 
-    /// Paths that anyone may ask for: liveness, and joining, which checks its own token.
+    /// Paths that anyone may ask for: liveness, joining, which checks its own token, and the files
+    /// of the console, which say nothing of the cell.
     fn is_public(&self, path: &str) -> bool {
-        matches!(path, "/healthz" | "/readyz" | JOIN_PATH)
+        matches!(path, "/healthz" | "/readyz" | JOIN_PATH) || is_of_console(path)
     }
 }
 

@@ -91,6 +91,7 @@ fn machines() -> Vec<Step> {
         step("PUT /v1/machines/m2", larger),
         step("POST /v1/machines/m2/drain", NONE),
         step("GET /v1/machines/m2", NONE),
+        step("GET /v1/machines/m2/tasks", NONE),
         step("POST /v1/machines/m2/undrain", NONE),
         step("DELETE /v1/machines/m2", NONE),
         step("PUT /v1/resources/app/slot", set),
@@ -99,6 +100,8 @@ fn machines() -> Vec<Step> {
         step("DELETE /v1/resources/app/slot", NONE),
         step("GET /v1/cluster_status", NONE),
         step("GET /v1/find?name=m1", NONE),
+        step("GET /v1/overview", NONE),
+        step("GET /v1/watch/overview", NONE),
     ]
 }
 

@@ -12,6 +12,7 @@ mod flood;
 mod gone;
 mod lists;
 mod members;
+mod overview;
 mod pages;
 mod parts;
 mod routes;

@@ -14,7 +14,7 @@ use cellwright_master::clock::SystemClock;
 use cellwright_master::handle::{Caller, Handle};
 use cellwright_master::http::blob_peers::HttpBlobPeers;
 use cellwright_master::http::files::Files;
-use cellwright_master::http::{Api, ApiSettings};
+use cellwright_master::http::{Api, ApiSettings, is_of_console};
 use cellwright_master::http_peers::HttpPeers;
 use cellwright_master::identity::caller::Unauthenticated;
 use cellwright_master::identity::listener::{ConnInfo, Door, Gate, Limits};
@@ -247,7 +247,7 @@ impl Cell {
         tokio::spawn(connection);
         let asked = sender.send_request(request.body(body).unwrap());
         let response = within(asked).await.unwrap();
-        if response.status().as_u16() < 300 {
+        if response.status().as_u16() < 300 && !is_of_console(path) {
             self.done.lock().unwrap().insert(route(method, path).operation);
         }
         response

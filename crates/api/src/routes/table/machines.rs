@@ -37,6 +37,19 @@ pub(super) const ROUTES: &[Route] = &[
         read(O::GetMachine, MACHINE, "machines", "One machine.", json!(One<MachineView>)),
         &[C::NoSuchMachine],
     ),
+    with(
+        fails(
+            read(
+                O::ListMachineTasks,
+                "/v1/machines/{machine}/tasks",
+                "machines",
+                "What is bound to a machine, what is on its way out too.",
+                json!(Page<TaskView>),
+            ),
+            &[C::NoSuchMachine],
+        ),
+        &[LIMIT, AFTER],
+    ),
     needs(
         versioned(takes(
             fails(
@@ -136,6 +149,23 @@ pub(super) const ROUTES: &[Route] = &[
             json!(Page<FoundView>),
         ),
         &[FIND_NAME],
+    ),
+    read(
+        O::Overview,
+        "/v1/overview",
+        "cluster",
+        "The whole cell in one small picture: a column for each property of its machines.",
+        json!(Overview),
+    ),
+    of_kind(
+        read(
+            O::WatchOverview,
+            "/v1/watch/overview",
+            "cluster",
+            "The picture, then what changes in it, at most once a second. Events: `overview`.",
+            Content::Events(schema::<Overview>),
+        ),
+        Kind::Local,
     ),
     takes(
         answers(

@@ -1,0 +1,194 @@
+// One job: its tasks, an update in progress, what happened, what it uses against what it may.
+
+import { html, useRef } from "../vendor/htm-preact.js";
+import { all, at, del, get, post } from "../api.js";
+import { Chart } from "../chart.js";
+import { confirm, say } from "../dialog.js";
+import { useRead } from "../live.js";
+import { Badge, Card, Choice, Empty, Facts, Link, Page, Problem, Table, Tally, Wait, When, to, useQuery, useSort } from "../parts.js";
+import { useEventsOf, useSeries } from "../past.js";
+import { amount, bandOf, count, isLive, jobState, moment, plural, taskWords, words } from "../units.js";
+
+/** Where an event leads, if its object has a page. */
+function place(event) {
+  const names = event.object.split("/");
+  if (event.what.machine) return to("machines", event.object);
+  return (event.what.task || event.what.job) && names.length > 1 ? to("jobs", ...names) : null;
+}
+
+const TONES = {
+  failed: "bad", failed_for_good: "bad", lost: "bad", down: "bad", never_ran: "bad",
+  started: "good", up: "good", finished: "good", succeeded: "good",
+  evicted: "warn", stopping: "warn", drain_started: "warn", over_committed: "warn",
+};
+
+function toneOf(event) {
+  const change = Object.values(event.what)[0].change;
+  const word = typeof change === "string" ? change : change && Object.keys(change)[0];
+  return TONES[word] || "calm";
+}
+
+export function EventList({ items, empty, most = 200 }) {
+  if (!items.length) return html`<${Empty}>${empty}<//>`;
+  return html`<ol class="events">
+    ${items.slice(0, most).map((event) => {
+      const href = place(event);
+      const rest = event.text.startsWith(event.object) ? event.text.slice(event.object.length) : ` ${event.text}`;
+      return html`<li key=${event.cursor} class=${toneOf(event)}>
+        <time title=${moment(event.at)}>${moment(event.at).slice(11)}</time>
+        <span>${href ? html`<${Link} to=${href}>${event.object}<//>` : event.object}${rest}</span>
+      </li>`;
+    })}
+  </ol>`;
+}
+
+export const TASKS = [
+  {
+    key: "index",
+    title: "Task",
+    of: (task) => task.index,
+    show: (task) => html`<${Link} to=${to("jobs", ...task.name.split("/"))}><b>${task.index}</b><//>`,
+  },
+  {
+    key: "state",
+    title: "State",
+    of: (task) => taskWords(task)[0],
+    show: (task) => {
+      const [word, detail, tone] = taskWords(task);
+      return html`<${Badge} tone=${tone}>${word}<//> <small>${detail}</small>`;
+    },
+  },
+  {
+    key: "machine",
+    title: "Machine",
+    of: (task) => task.machine || "",
+    show: (task) => (task.machine ? html`<${Link} to=${to("machines", task.machine)}>${task.machine}<//>` : "–"),
+  },
+  { key: "attempt", title: "Attempt", number: true, of: (task) => task.attempt },
+  { key: "version", title: "Version", number: true, of: (task) => task.version },
+  ...["cpu", "ram"].map((d) => ({
+    key: d,
+    title: d === "cpu" ? "CPU used / limit" : "Memory used / limit",
+    number: true,
+    of: (task) => (task.used ? task.used[d] : -1),
+    show: (task) => html`<span class="pair">${task.used ? amount(d, task.used[d]) : "–"}${" "}
+      <small>/ ${amount(d, task.limits[d])}</small></span>`,
+  })),
+  {
+    key: "since",
+    title: "Since",
+    number: true,
+    of: (task) => task.changed_at,
+    show: (task) => html`<${When} at=${task.changed_at} />`,
+  },
+];
+
+function Updating({ job, tasks, path }) {
+  const { update } = job;
+  const goal = update.undoing ? update.from : update.to;
+  const done = tasks.filter((task) => task.version === goal).length;
+  const act = (verb, what, why, path2) =>
+    confirm({ what, why, verb, act: () => post(path2), done: () => say(`${verb}: asked for.`) });
+  return html`<${Card} title=${update.undoing ? "Update being undone" : "Update in progress"} kind="update">
+    <p>From version ${update.from} to ${update.to}, opened <${When} at=${update.opened_at} />.
+      ${plural(done, "task")} of ${tasks.length} at version ${goal}, ${plural(update.disruptions, "disruption")} so far${
+        update.skipped.length ? `, ${plural(update.skipped.length, "task")} skipped` : ""
+      }.</p>
+    <progress max=${tasks.length || 1} value=${done} aria-label="Tasks at the new version"></progress>
+    <p class="buttons">
+      ${!update.undoing &&
+      html`<button onClick=${() => act("Undo update", `Undo the update of ${job.user}/${job.name}?`,
+        `All tasks go back to version ${update.from}; some may restart or move.`, `${path}/undo`)}>Undo…</button>`}
+      <button onClick=${() => act("Close update", `Close the update of ${job.user}/${job.name}?`,
+        "It can no longer be undone after that.", `${path}/close`)}>Close…</button>
+    </p>
+  <//>`;
+}
+
+function Spec({ job }) {
+  const { spec } = job;
+  const { limits } = spec.task;
+  const labels = Object.entries(spec.labels || {}).map(([key, value]) => `${key}=${value}`);
+  return html`<${Card} title="What it asks for">
+    <${Facts} rows=${[
+      ["Tasks", count(spec.count)],
+      ["Priority", `${spec.priority}, ${words(bandOf(spec.priority))}`],
+      ["Limits a task", `${amount("cpu", limits.cpu)}, ${amount("ram", limits.ram)}${limits.disk ? `, ${amount("disk", limits.disk)} disk` : ""}`],
+      ["Command", (spec.task.command || []).length ? html`<code>${spec.task.command.join(" ")}</code>` : null],
+      ["Labels", labels.join(", ")],
+      ["Starts after", job.waits_for],
+      ["Kind", spec.kind === "tasks" ? null : words(JSON.stringify(spec.kind))],
+      ["Submitted", html`<${When} at=${job.submitted_at} />`],
+      ["Ended", job.ended_at ? html`<${When} at=${job.ended_at} />` : null],
+      ["Version", job.version],
+    ]} />
+    <details><summary>Whole specification</summary><pre>${JSON.stringify(spec, null, 2)}</pre></details>
+  <//>`;
+}
+
+export function Usage({ points, known }) {
+  return html`<${Card} title="Usage" aside="against reservation and limit">
+    ${points.length
+      ? html`<div class="charts"><${Chart} points=${points} dimension="cpu" title="CPU" />
+          <${Chart} points=${points} dimension="ram" title="Memory" /></div>`
+      : html`<${Empty}>${known}<//>`}
+  <//>`;
+}
+
+const SHOWN = [["", "All"], ["pending", "Pending"], ["running", "Running"], ["dead", "Ended"]];
+
+export default function Job({ names: [user, name] }) {
+  const key = `${user}/${name}`;
+  const path = at("jobs", user, name);
+  const mine = (event) => event.object === key || event.object.startsWith(`${key}/`);
+  const history = useEventsOf(mine, [key]);
+  const job = useRead((signal) => get(path, signal), [key, history.turn]);
+  // A job of thousands of tasks is not read again every few seconds for the sake of a chart.
+  const many = useRef(0);
+  const pace = () => (many.current > 1000 ? 60_000 : 5000);
+  const tasks = useRead((signal) => all(`${path}/tasks`, 10000, signal), [key, history.turn], pace);
+  const [which, pick] = useQuery("tasks", "");
+  const [sort, setSort] = useSort("index");
+  const list = tasks.value ? tasks.value.items : [];
+  many.current = list.length;
+  const points = useSeries(key, { user, job: name }, tasks.value && list);
+  const crumbs = [["Jobs", to("jobs")], [user, `${to("jobs")}?q=${encodeURIComponent(`${user}/`)}`]];
+  const view = job.value && job.value.item;
+  if (!view) {
+    return html`<${Page} title=${name} crumbs=${crumbs}>
+      ${job.error ? html`<${Problem} error=${job.error} />` : html`<${Wait} />`}<//>`;
+  }
+  const [word, tone] = jobState(view);
+  const stop = () =>
+    confirm({
+      what: `Stop ${key}?`,
+      why: `Its ${plural(list.length, "task")} are told to end. A stopped job does not start again; run it anew instead.`,
+      verb: "Stop the job",
+      danger: true,
+      act: () => del(`${path}?expect=${view.version}`),
+      done: () => say(`${key} is stopping.`),
+    });
+  const rows = list.filter((task) => !which || task.state === which || task.state[which]);
+  return html`<${Page} title=${name} crumbs=${crumbs}
+    actions=${isLive(view) && view.state !== "stopping" && html`<button class="danger" onClick=${stop}>Stop…</button>`}>
+    <p class="lead"><${Badge} tone=${tone}>${word}<//> <${Tally} tasks=${view.tasks} />
+      ${view.tasks.pending > 0 && html` <${Link} to=${`${to("pending")}?q=${encodeURIComponent(key)}`}>Why pending?<//>`}</p>
+    ${job.error && html`<${Problem} error=${job.error} />`}
+    ${view.update && html`<${Updating} job=${view} tasks=${list} path=${path} />`}
+    <${Usage} points=${points} known="No task is on a machine." />
+    <${Card} title="Tasks" aside=${plural(rows.length, "task")}>
+      <${Choice} label="Tasks" value=${which} options=${SHOWN} onPick=${pick} />
+      <${Problem} error=${tasks.error} />
+      <${Table} label="Tasks" columns=${TASKS} rows=${rows} sort=${sort} onSort=${setSort}
+        keyOf=${(task) => task.index} hrefOf=${(task) => to("jobs", user, name, String(task.index))}
+        empty=${tasks.wait ? "Loading…" : "No task is like that."} />
+    <//>
+    <div class="columns">
+      <${Card} title="Events" aside=${history.since ? `since ${moment(history.since)}` : ""}>
+        <${Problem} error=${history.error} />
+        <${EventList} items=${history.items} empty="Nothing happened in what is kept." />
+      <//>
+      <${Spec} job=${view} />
+    </div>
+  <//>`;
+}

@@ -1,0 +1,104 @@
+// One machine: what it has, what runs on it, and taking it out of work.
+
+import { html } from "../vendor/htm-preact.js";
+import { all, at, get, post } from "../api.js";
+import { confirm, say } from "../dialog.js";
+import { useRead } from "../live.js";
+import { Badge, Card, Facts, Link, Meter, MeterKey, Page, Problem, Table, Wait, to, useSort } from "../parts.js";
+import { useEventsOf } from "../past.js";
+import { DIMENSIONS, bytes, moment, plural } from "../units.js";
+import { EventList, TASKS } from "./job.js";
+
+const COLUMNS = [
+  {
+    key: "name",
+    title: "Task",
+    of: (task) => task.name,
+    show: (task) => html`<${Link} to=${to("jobs", ...task.name.split("/"))}><b>${task.name}</b><//>`,
+  },
+  ...TASKS.filter((column) => !["index", "machine"].includes(column.key)),
+];
+
+function Drain({ machine, path }) {
+  const act = (start) =>
+    confirm({
+      what: start ? `Drain ${machine.name}?` : `Let ${machine.name} take work again?`,
+      why: start
+        ? `Its ${plural(machine.tasks, "task")} move to other machines as fast as their jobs' budgets allow, and nothing new is placed on it.`
+        : "New tasks can be placed on it at once.",
+      verb: start ? "Drain" : "Undrain",
+      act: () => post(`${path}/${start ? "drain" : "undrain"}`),
+      done: () => say(start ? `${machine.name} is draining.` : `${machine.name} takes work again.`),
+    });
+  return machine.draining
+    ? html`<button onClick=${() => act(false)}>Undrain…</button>`
+    : html`<button onClick=${() => act(true)}>Drain…</button>`;
+}
+
+function About({ machine }) {
+  const pairs = (map) => Object.entries(map || {}).map(([key, value]) => `${key}=${value}`).join(", ");
+  const named = machine.named.map((n) => {
+    const name = typeof n.name === "string" ? n.name : n.name.name;
+    return `${name}: ${n.available ?? "no end"} of ${n.capacity ?? "no end"}`;
+  });
+  const { spec } = machine;
+  return html`<${Card} title="The machine">
+    <${Facts} rows=${[
+      ["Rack", spec.rack],
+      ["Power domain", spec.power_domain],
+      ["Labels", pairs(spec.labels)],
+      ["Attributes", pairs(spec.attributes)],
+      ["Devices", (spec.devices || []).length ? plural(spec.devices.length, "device") : null],
+      ["Named resources", named.join(", ")],
+      ["Packages kept", machine.packages],
+      ["Disk kept for logs", machine.retained_bytes ? bytes(machine.retained_bytes) : null],
+      ["Life of the agent", machine.incarnation],
+    ]} />
+  <//>`;
+}
+
+export default function Machine({ names: [name] }) {
+  const path = at("machines", name);
+  const here = (event) =>
+    event.object === name || (event.what.task && event.text.includes(` on ${name}`));
+  const history = useEventsOf(here, [name]);
+  const read = useRead((signal) => get(path, signal), [name, history.turn], 5000);
+  const tasks = useRead((signal) => all(`${path}/tasks`, 5000, signal), [name, history.turn], 5000);
+  const [sort, setSort] = useSort("name");
+  const machine = read.value && read.value.item;
+  const crumbs = [["Machines", to("machines")]];
+  if (!machine) {
+    return html`<${Page} title=${name} crumbs=${crumbs}>
+      ${read.error ? html`<${Problem} error=${read.error} />` : html`<${Wait} />`}<//>`;
+  }
+  const { capacity } = machine.spec;
+  const rows = tasks.value ? tasks.value.items : [];
+  return html`<${Page} title=${name} crumbs=${crumbs} actions=${html`<${Drain} machine=${machine} path=${path} />`}>
+    <p class="lead">
+      <${Badge} tone=${machine.status === "up" ? "good" : "bad"}>${machine.status}<//>
+      ${machine.draining && html`<${Badge} tone="warn">draining<//>`}
+      ${machine.over_committed && html`<${Badge} tone="bad">over-committed<//>`}
+      <span>${plural(machine.tasks, "task")}${machine.leaving ? `, ${machine.leaving} on the way out` : ""}</span>
+    </p>
+    <${Problem} error=${read.error} />
+    <${Card} title="Resources">
+      ${DIMENSIONS.filter(([d]) => capacity[d]).map(
+        ([d, title]) => html`<${Meter} dimension=${d} title=${title} used=${machine.used && machine.used[d]}
+          reserved=${machine.reserved[d]} limit=${machine.limits[d]} capacity=${capacity[d]} />`,
+      )}
+      <${MeterKey} />
+    <//>
+    <${Card} title="What runs here" aside=${plural(rows.length, "task")}>
+      <${Problem} error=${tasks.error} />
+      <${Table} label="Tasks on the machine" columns=${COLUMNS} rows=${rows} sort=${sort} onSort=${setSort}
+        keyOf=${(task) => `${task.name}.${task.attempt}`} hrefOf=${(task) => to("jobs", ...task.name.split("/"))}
+        empty=${tasks.wait ? "Loading…" : "Nothing runs here."} />
+    <//>
+    <div class="columns">
+      <${Card} title="Events" aside=${history.since ? `since ${moment(history.since)}` : ""}>
+        <${EventList} items=${history.items} empty="Nothing happened in what is kept." />
+      <//>
+      <${About} machine=${machine} />
+    </div>
+  <//>`;
+}

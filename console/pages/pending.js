@@ -1,0 +1,92 @@
+// What waits, and why: the master's own explanation, with what would help.
+
+import { html, useMemo, useState } from "../vendor/htm-preact.js";
+import { at, get } from "../api.js";
+import { jobs, useRead, useStore } from "../live.js";
+import { Card, Command, Empty, Filter, Link, Page, Problem, Wait, When, to, useQuery } from "../parts.js";
+import { bandOf, count, plural, words } from "../units.js";
+import { matches } from "./jobs.js";
+
+const MEANING = {
+  fits: "would take it",
+  resource: "lack what it asks for",
+  constraint: "are not what it insists on",
+  "machine-down": "are down",
+  "machine-draining": "are draining",
+  "crashed-here": "saw it crash too often",
+  "no-alloc-here": "have no alloc of its set",
+  spread: "have enough tasks of the job near",
+  "static-port": "have the port taken",
+  "dynamic-ports": "have too few ports left",
+  device: "lack the devices",
+  "named-resource": "lack a named resource",
+};
+
+function Reasons({ view }) {
+  const detail = (reason) => reason.detail || MEANING[reason.code] || words(reason.code);
+  const rows = [...view.reasons].sort((a, b) => b.machines - a.machines);
+  return html`<table class="reasons" aria-label="Machines by reason">
+    <tbody>
+      ${rows.map((reason) => html`<tr class=${reason.code === "fits" ? "good" : ""}>
+        <td class="number">${count(reason.machines)}</td>
+        <td><span class="mini wide"><i style=${{ width: `${(100 * reason.machines) / (view.machines_total || 1)}%` }}></i></span></td>
+        <td>${detail(reason)}</td></tr>`)}
+    </tbody>
+    <tfoot><tr><td class="number">${count(view.machines_total)}</td><td></td><td>machines of the cell</td></tr></tfoot>
+  </table>`;
+}
+
+/** Why one task waits. */
+export function Explanation({ user, job, index }) {
+  const path = `${at("jobs", user, job, "tasks", String(index))}/explain`;
+  const read = useRead((signal) => get(path, signal), [path], 10000);
+  const view = read.value && read.value.item;
+  if (!view) return read.error ? html`<${Problem} error=${read.error} />` : html`<${Wait} />`;
+  return html`<div class="explanation">
+    ${view.obstacles.map((o) => html`<div class="problem"><strong>${o.message}</strong><span>${o.hint}</span></div>`)}
+    <${Reasons} view=${view} />
+    <div>
+      <pre class="words">${view.text}</pre>
+      <p class="faint">
+        ${view.not_before > Date.now() ? html` Tried again <${When} at=${view.not_before} />.` : ""}
+        ${view.victims.length ? ` ${plural(view.victims.length, "task")} would have to make room${view.victims_allowed ? "" : ", and may not be made to"}.` : ""}</p>
+      <${Command} text=${`cell explain ${user}/${job}/${index}`} />
+    </div>
+  </div>`;
+}
+
+function Waiting({ job, open }) {
+  const [shown, show] = useState(open);
+  const path = `${at("jobs", job.user, job.name)}/tasks?state=pending&limit=1`;
+  const first = useRead((signal) => (shown ? get(path, signal) : null), [path, shown, job.tasks.pending]);
+  const task = first.value && first.value.items[0];
+  return html`<${Card} kind="waiting">
+    <h2><button aria-expanded=${shown} onClick=${() => show(!shown)}>
+        <i aria-hidden="true">${shown ? "▾" : "▸"}</i> ${job.user}/${job.name}</button>
+      <small>${plural(job.tasks.pending, "task")} pending, priority ${job.spec.priority} (${words(bandOf(job.spec.priority))})</small>
+      <${Link} to=${to("jobs", job.user, job.name)}>Open the job<//></h2>
+    ${shown && first.error && html`<${Problem} error=${first.error} />`}
+    ${shown && task && html`<${Explanation} user=${job.user} job=${job.name} index=${task.index} />`}
+    ${shown && first.value && !task && html`<${Empty}>It waits no more.<//>`}
+  <//>`;
+}
+
+export default function Pending() {
+  const store = useStore(jobs);
+  const [text, setText] = useQuery("q", "");
+  const waiting = useMemo(() => {
+    const found = [...store.byKey.values()].filter((job) => job.tasks.pending > 0 && matches(job, text));
+    return found.sort((a, b) => b.spec.priority - a.spec.priority || a.submitted_at - b.submitted_at);
+  }, [store.version, text]);
+  const tasks = waiting.reduce((sum, job) => sum + job.tasks.pending, 0);
+  return html`<${Page} title="Pending" live=${store}>
+    <${Filter} value=${text} onInput=${setText} label="Filter by name, owner or label">
+      <span class="found" role="status">${plural(tasks, "task")} of ${plural(waiting.length, "job")}</span>
+    <//>
+    <${Problem} error=${store.error} />
+    ${!store.synced && !store.error && html`<${Wait} />`}
+    ${store.synced && !waiting.length && html`<${Empty}>Nothing waits for a machine.<//>`}
+    ${waiting.slice(0, 50).map((job, n) => html`<${Waiting} key=${`${job.user}/${job.name}`} job=${job} open=${n === 0} />`)}
+    ${waiting.length > 50 && html`<p class="faint">${count(waiting.length - 50)} more jobs wait; filter to see them.</p>`}
+  <//>`;
+}

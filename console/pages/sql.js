@@ -1,0 +1,88 @@
+// Questions to the history, in SQL. Read-only: the master runs nothing but selects.
+
+import { html, useState } from "../vendor/htm-preact.js";
+import { hasSql, sql } from "../past.js";
+import { Card, Empty, Page, Problem, useQuery } from "../parts.js";
+import { moment, plural } from "../units.js";
+
+const EXAMPLES = [
+  ["Events by kind today", "select event, sum(count) as events from task_events_daily\n  where day = date('now') group by event order by events desc"],
+  ["Failures by job", "select user, job, exit_class, exit_code, count(*) as times from task_events\n  where event in ('failed', 'failed_for_good') group by 1, 2, 3, 4 order by times desc limit 50"],
+  ["Charging by user and band", "select user, band, sum(cpu_used) / 3600000 as core_hours,\n  sum(ram_used) / 3686400 as gib_hours from usage_daily group by user, band order by core_hours desc"],
+  ["Tables", "select name, sql from sqlite_schema where type in ('table', 'view')"],
+];
+
+const MISSING = {
+  message: "This master answers no SQL.",
+  hint: "It is of a build without the history; upgrade it to ask questions here.",
+};
+
+function csv({ columns, rows }) {
+  const cell = (value) => {
+    const text = value === null ? "" : String(value);
+    return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  const lines = [columns.map((column) => column.name), ...rows];
+  return `${lines.map((line) => line.map(cell).join(",")).join("\n")}\n`;
+}
+
+function save(answer) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([csv(answer)], { type: "text/csv" }));
+  link.download = "answer.csv";
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+function show(name, value) {
+  if (value === null) return html`<span class="faint">null</span>`;
+  return name === "time" && typeof value === "number" ? moment(value) : String(value);
+}
+
+function Answer({ answer }) {
+  const { columns, rows } = answer;
+  const numeric = columns.map((column, i) => column.name !== "time" && rows.every((row) => row[i] === null || typeof row[i] === "number"));
+  const back = answer.reaches_back_to ? `, history reaches back to ${moment(answer.reaches_back_to)}` : "";
+  return html`<${Card} title="Answer" aside="${plural(rows.length, "row")}${answer.truncated ? ", cut off here" : ""}${back}">
+    ${rows.length
+      ? html`<div class="scroll"><table aria-label="Answer">
+          <thead><tr>${columns.map((c, i) => html`<th class=${numeric[i] ? "number" : ""}>${c.name}</th>`)}</tr></thead>
+          <tbody>${rows.slice(0, 1000).map((row) => html`<tr>${row.map((value, i) => html`<td class=${numeric[i] ? "number" : ""}>${show(columns[i].name, value)}</td>`)}</tr>`)}</tbody>
+        </table></div>`
+      : html`<${Empty}>No rows.<//>`}
+    <p class="buttons"><button onClick=${() => save(answer)}>Save as CSV</button></p>
+  <//>`;
+}
+
+export default function Sql() {
+  const [query, keep] = useQuery("q", "");
+  const [text, set] = useState(query || EXAMPLES[0][1]);
+  const [state, put] = useState({ answer: null, error: null, busy: false });
+  const run = async (event) => {
+    if (event) event.preventDefault();
+    keep(text);
+    put({ ...state, busy: true });
+    try {
+      if (!(await hasSql())) throw MISSING;
+      put({ answer: await sql(text), error: null, busy: false });
+    } catch (error) {
+      put({ answer: null, error, busy: false });
+    }
+  };
+  const keys = (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run(event);
+  };
+  return html`<${Page} title="SQL">
+    <form class="sql" onSubmit=${run}>
+      <label>Query <small>Ctrl+Enter runs it</small>
+        <textarea data-filter="" rows="6" spellcheck="false" value=${text}
+          onInput=${(event) => set(event.target.value)} onKeyDown=${keys}></textarea></label>
+      <p class="buttons"><button class="primary" disabled=${state.busy}>Run</button>
+        ${EXAMPLES.map(([title, example]) => html`<button type="button" onClick=${() => set(example)}>${title}</button>`)}</p>
+    </form>
+    ${state.error && html`<${Problem} error=${state.error} />`}
+    ${state.error && state.error.body && state.error.body.details && state.error.body.details.caret &&
+    html`<pre class="words">${state.error.body.details.caret}</pre>`}
+    ${state.answer && html`<${Answer} answer=${state.answer} />`}
+  <//>`;
+}

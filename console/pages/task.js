@@ -1,0 +1,149 @@
+// One task: where it is, what became of it, what it writes, what it uses, and how to get inside.
+
+import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
+import { at, get, watch } from "../api.js";
+import { useRead } from "../live.js";
+import { Badge, Card, Choice, Command, Facts, Link, Meter, MeterKey, Page, Problem, Wait, When, to, useQuery } from "../parts.js";
+import { useEventsOf, useSeries } from "../past.js";
+import { DIMENSIONS, moment, taskWords } from "../units.js";
+import { EventList, Usage } from "./job.js";
+import { Explanation } from "./pending.js";
+
+const MOST = 400_000;
+
+/** Output as it is written; stays at the end unless the reader scrolled up. */
+function Logs({ user, job, index }) {
+  const [stream, pick] = useQuery("stream", "stdout");
+  const [text, set] = useState("");
+  const [state, tell] = useState(["wait", null]);
+  const box = useRef(null);
+  const held = useRef("");
+  useEffect(() => {
+    held.current = "";
+    set("");
+    let frame = 0;
+    let attempt = null;
+    const show = () => {
+      frame = 0;
+      set(held.current);
+    };
+    const add = (more) => {
+      held.current = (held.current + more).slice(-MOST);
+      if (!frame) frame = requestAnimationFrame(show);
+    };
+    const path = `/v1/watch/output/${[user, job, index].map(encodeURIComponent).join("/")}?stream=${stream}`;
+    const stop = watch(
+      path,
+      (kind, piece) => {
+        if (kind === "end") return tell(["end", null]);
+        if (piece.text === undefined) return undefined;
+        if (attempt !== null && piece.attempt !== attempt) add(`\n── attempt ${piece.attempt} ──\n`);
+        attempt = piece.attempt;
+        add(piece.text);
+        return undefined;
+      },
+      (now, error) => tell([now, error]),
+    );
+    return () => {
+      stop();
+      cancelAnimationFrame(frame);
+    };
+  }, [user, job, index, stream]);
+  const stick = useRef(true);
+  const scrolled = () => {
+    const el = box.current;
+    stick.current = el.scrollHeight - el.scrollTop - el.clientHeight < 40;
+  };
+  useEffect(() => {
+    if (stick.current && box.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [text]);
+  const words = { live: "live", lost: "not to be had", wait: "connecting", end: "ended" };
+  return html`<${Card} title="Output" aside=${words[state[0]]}>
+    <${Choice} label="Stream" value=${stream} options=${[["stdout", "stdout"], ["stderr", "stderr"]]} onPick=${pick} />
+    ${state[1] && html`<${Problem} error=${state[1]} />`}
+    <pre class="logs" ref=${box} onScroll=${scrolled} tabindex="0" aria-label="Output of the task">${
+      text || html`<span class="faint">Nothing written yet.</span>`
+    }</pre>
+  <//>`;
+}
+
+function Resources({ task }) {
+  const asked = DIMENSIONS.filter(([d]) => task.limits[d] || (task.used && task.used[d]));
+  return html`<${Card} title="Resources">
+    ${asked.map(
+      ([d, title]) => html`<${Meter} dimension=${d} title=${title} used=${task.used && task.used[d]}
+        reserved=${task.reservation[d]} limit=${task.limits[d]} />`,
+    )}
+    <${MeterKey} />
+  <//>`;
+}
+
+/** How it stands, in a sentence. */
+function fate(task) {
+  const [word, detail] = taskWords(task);
+  if (word === "running") return `Runs on ${task.machine} since ${moment(task.changed_at)}.`;
+  if (word === "pending") return "Waits for a machine.";
+  if (word === "failing") return `${detail.charAt(0).toUpperCase()}${detail.slice(1)}.`;
+  return `${word.charAt(0).toUpperCase()}${word.slice(1)}${detail ? `: ${detail}` : ""}, ${moment(task.changed_at)}.`;
+}
+
+function Standing({ task }) {
+  const crashed = task.crashed_on.map((c) => `${c.machine} (${c.crashes})`).join(", ");
+  return html`<${Card} title="Where it stands">
+    <p class="fate">${fate(task)}</p>
+    <${Facts} rows=${[
+      ["Machine", task.machine && html`<${Link} to=${to("machines", task.machine)}>${task.machine}<//>`],
+      ["Attempt", task.attempt],
+      ["Version", task.version],
+      ["In alloc", task.alloc],
+      ["Ports", task.ports.join(", ")],
+      ["Devices", task.devices.length ? JSON.stringify(task.devices) : null],
+      ["Waits for", task.waits_for.join(", ")],
+      ["Failures in a row", task.failures_in_row || null],
+      ["Not before", task.not_before > Date.now() ? html`<${When} at=${task.not_before} />` : null],
+      ["Crashed on", crashed],
+      ["Changed", html`<${When} at=${task.changed_at} />`],
+    ]} />
+  <//>`;
+}
+
+function Exec({ name, runs }) {
+  return html`<${Card} title="Get inside">
+    <p>A session in a task goes through a terminal, not through a page: no page that a browser has open
+      could be kept from opening one.</p>
+    <${Command} text=${`cell exec ${name} -- sh`} />
+    ${!runs && html`<p class="faint">It works once the task runs.</p>`}
+  <//>`;
+}
+
+export default function Task({ names: [user, job, index] }) {
+  const name = `${user}/${job}/${index}`;
+  const path = at("jobs", user, job, "tasks", index);
+  const history = useEventsOf((event) => event.object === name, [name]);
+  const read = useRead((signal) => get(path, signal), [name, history.turn], 5000);
+  const task = read.value && read.value.item;
+  const points = useSeries(name, { user, job, index: Number(index) }, read.value && [task]);
+  const crumbs = [["Jobs", to("jobs")], [user, `${to("jobs")}?q=${encodeURIComponent(`${user}/`)}`], [job, to("jobs", user, job)]];
+  if (!task) {
+    return html`<${Page} title=${`Task ${index}`} crumbs=${crumbs}>
+      ${read.error ? html`<${Problem} error=${read.error} />` : html`<${Wait} />`}<//>`;
+  }
+  const [word, detail, tone] = taskWords(task);
+  return html`<${Page} title=${`Task ${index}`} crumbs=${crumbs}>
+    <p class="lead"><${Badge} tone=${tone}>${word}<//> <span>${detail}</span></p>
+    <${Problem} error=${read.error} />
+    ${task.state === "pending" && html`<${Card} title="Why it waits"><${Explanation} user=${user} job=${job} index=${index} /><//>`}
+    <div class="columns">
+      <${Standing} task=${task} />
+      <${Resources} task=${task} />
+    </div>
+    ${task.attempt > 0 && html`<${Logs} user=${user} job=${job} index=${index} />`}
+    <${Usage} points=${points} known="It is on no machine." />
+    <div class="columns">
+      <${Card} title="History" aside=${history.since ? `since ${moment(history.since)}` : ""}>
+        <${EventList} items=${history.items} empty="Nothing happened in what is kept." />
+      <//>
+      <${Exec} name=${name} runs=${task.state === "running"} />
+    </div>
+  <//>`;
+}

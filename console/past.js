@@ -1,0 +1,135 @@
+// What was before the page was opened: events from the feed, usage from the history. Both reach
+// back only so far, and pages say how far.
+
+import { useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
+import { get, post } from "./api.js";
+import { events, useRead, useStore } from "./live.js";
+
+/** Entries of the log that are looked through, and most events read of them. */
+const ENTRIES = 5000;
+const PAGES = 12;
+
+/** Past events that match, newest first, and the time they reach back to. */
+async function pastEvents(match, signal) {
+  const head = await get("/v1/events?limit=1", signal);
+  let after = Math.max(0, head.index - ENTRIES);
+  if (head.oldest) after = Math.max(after, head.oldest - 1);
+  let found = [];
+  let since = null;
+  for (let page = 0; page < PAGES; page += 1) {
+    const mark = page === 0 && after === 0 ? "" : `&after=${encodeURIComponent(after)}`;
+    const { items, next } = await get(`/v1/events?limit=1000${mark}`, signal);
+    if (since === null && items.length) since = items[0].at;
+    found = found.concat(items.filter(match));
+    if (items.length < 1000) break;
+    after = next;
+  }
+  return { items: found.reverse(), since };
+}
+
+/** Events of an object, past and live, newest first. `turn` changes when something happened. */
+export function useEventsOf(match, deps) {
+  const live = useStore(events);
+  const past = useRead((signal) => pastEvents(match, signal), deps);
+  const fresh = useMemo(() => live.items.filter(match), [live.version, ...deps]);
+  const items = useMemo(() => {
+    const seen = new Set(fresh.map((event) => event.cursor));
+    const old = past.value ? past.value.items.filter((event) => !seen.has(event.cursor)) : [];
+    return [...fresh, ...old];
+  }, [fresh, past.value]);
+  const turn = useTurn(fresh.length ? fresh[0].cursor : "");
+  return { items, since: past.value && past.value.since, error: past.error, turn };
+}
+
+/** Follows `key`, but not faster than a few times a second. */
+function useTurn(key) {
+  const [held, set] = useState(key);
+  const timer = useRef(0);
+  useEffect(() => {
+    if (key === held || timer.current) return;
+    timer.current = setTimeout(() => {
+      timer.current = 0;
+      set(key);
+    }, 250);
+  }, [key]);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  return held;
+}
+
+export async function sql(query, args = []) {
+  return post("/v1/sql", args.length ? { query, args } : { query });
+}
+
+/** Whether the master answers SQL; asked once a tab, of its own description. */
+let asked = null;
+export function hasSql() {
+  asked = asked || get("/v1/openapi.json").then((document) => "/v1/sql" in document.paths);
+  return asked;
+}
+
+const HISTORY = `select time,
+  sum(cpu_avg) as cpu, sum(ram_avg) as ram, sum(cpu_reserved) as cpu_reserved,
+  sum(ram_reserved) as ram_reserved, sum(cpu_limit) as cpu_limit, sum(ram_limit) as ram_limit
+  from usage where user = ? and job = ? WHICH and time > ? group by time order by time limit 500`;
+
+/** Usage of the last hours from the history, oldest first; nothing where there is none. */
+async function pastUsage({ user, job, index }) {
+  const since = Date.now() - 6 * 3600_000;
+  const one = index === undefined ? [] : [index];
+  const query = HISTORY.replace("WHICH", one.length ? "and task_index = ?" : "");
+  try {
+    if (!(await hasSql())) return [];
+    const { rows } = await sql(query, [user, job, ...one, since]);
+    return rows.map(([at, cpu, ram, cr, rr, cl, rl]) => ({
+      at,
+      used: { cpu, ram },
+      reserved: { cpu: cr, ram: rr },
+      limit: { cpu: cl, ram: rl },
+    }));
+  } catch {
+    // No history, or none for this reader: the chart begins now.
+    return [];
+  }
+}
+
+function sum(tasks, of) {
+  const out = { cpu: 0, ram: 0, disk: 0, disk_rate: 0 };
+  let any = false;
+  for (const task of tasks) {
+    const value = of(task);
+    if (!value) continue;
+    any = true;
+    for (const key of Object.keys(out)) out[key] += value[key] || 0;
+  }
+  return any ? out : null;
+}
+
+const kept = new Map();
+
+/** A line of usage that grows with each new reading of `tasks`. */
+export function useSeries(key, of, tasks) {
+  const [, turn] = useState(0);
+  const line = kept.get(key) || { past: [], points: [] };
+  useEffect(() => {
+    if (kept.has(key)) return;
+    kept.set(key, line);
+    pastUsage(of).then((past) => {
+      line.past = past;
+      turn((n) => n + 1);
+    });
+  }, [key]);
+  useEffect(() => {
+    const held = (tasks || []).filter((task) => task.machine);
+    if (!held.length) return;
+    line.points.push({
+      at: Date.now(),
+      used: sum(held, (task) => task.used),
+      reserved: sum(held, (task) => task.reservation),
+      limit: sum(held, (task) => task.limits),
+    });
+    if (line.points.length > 720) line.points.shift();
+    turn((n) => n + 1);
+  }, [tasks]);
+  const first = line.points.length ? line.points[0].at : Infinity;
+  return [...line.past.filter((point) => point.at < first), ...line.points];
+}

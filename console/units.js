@@ -1,0 +1,149 @@
+// Numbers and states in words.
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+export function bytes(n) {
+  if (n === null || n === undefined) return "–";
+  let unit = 0;
+  let value = n;
+  while (value >= 1024 && unit < UNITS.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${trim(value)} ${UNITS[unit]}`;
+}
+
+/** Milli-cores as cores. */
+export function cores(milli) {
+  if (milli === null || milli === undefined) return "–";
+  return trim(milli / 1000);
+}
+
+function trim(value) {
+  if (value >= 100) return String(Math.round(value));
+  return String(Number(value.toFixed(value >= 10 ? 1 : value >= 0.1 ? 2 : 3)));
+}
+
+export function count(n) {
+  return (n || 0).toLocaleString("en");
+}
+
+export function plural(n, one, many = `${one}s`) {
+  return `${count(n)} ${n === 1 ? one : many}`;
+}
+
+export function amount(dimension, n) {
+  if (dimension === "cpu") return `${cores(n)} cores`;
+  return dimension === "disk_rate" ? `${bytes(n)}/s` : bytes(n);
+}
+
+export const DIMENSIONS = [
+  ["cpu", "CPU"],
+  ["ram", "Memory"],
+  ["disk", "Disk"],
+  ["disk_rate", "Disk rate"],
+];
+
+/** How long ago, or how long until. */
+export function ago(ms, now = Date.now()) {
+  if (!ms) return "–";
+  const gap = now - ms;
+  return gap >= 0 ? `${span(gap)} ago` : `in ${span(-gap)}`;
+}
+
+export function span(ms) {
+  const seconds = Math.round(ms / 1000);
+  if (seconds < 60) return `${seconds} s`;
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 90) return `${minutes} min`;
+  const hours = Math.round(minutes / 60);
+  if (hours < 48) return `${hours} h`;
+  return `${Math.round(hours / 24)} d`;
+}
+
+/** Date and time, in the reader's zone. */
+export function moment(ms) {
+  if (!ms) return "–";
+  const date = new Date(ms);
+  const two = (n) => String(n).padStart(2, "0");
+  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+  return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+}
+
+export const BANDS = ["best_effort", "batch", "production", "monitoring"];
+
+export function bandOf(priority) {
+  return BANDS[Math.min(3, Math.floor(priority / 100))];
+}
+
+export function words(code) {
+  return String(code).replaceAll("_", " ").replaceAll("-", " ");
+}
+
+/** `{stopping: "drained"}` and its like as [word, detail, tone]. */
+export function taskState(state) {
+  if (typeof state === "string") {
+    const tones = { running: "good", pending: "warn", assigned: "info", deferred: "calm" };
+    return [state, "", tones[state] || "calm"];
+  }
+  if (state && state.stopping) return ["stopping", words(state.stopping), "warn"];
+  const fate = state && state.dead;
+  if (fate === "finished") return ["finished", "", "calm"];
+  if (fate === "killed") return ["killed", "", "calm"];
+  if (fate === "dependency_failed") return ["never ran", "the job before it failed", "bad"];
+  if (fate && fate.failed) return ["failed", exit(fate.failed), "bad"];
+  return [words(JSON.stringify(state)), "", "calm"];
+}
+
+export function exit(how) {
+  if (how && how.code !== undefined) return `exit code ${how.code}`;
+  if (how && how.signal !== undefined) return `signal ${how.signal}`;
+  return words(how);
+}
+
+/** A task that waits for its next try after failing is not just pending. */
+export function taskWords(task, now = Date.now()) {
+  const [word, detail, tone] = taskState(task.state);
+  if (task.state === "pending" && task.failures_in_row > 0) {
+    const again = task.not_before > now ? `, next try ${ago(task.not_before, now)}` : "";
+    return ["failing", `failed ${task.failures_in_row} in a row${again}`, "bad"];
+  }
+  if (task.state === "running" && !task.healthy) return ["unhealthy", "", "bad"];
+  return [word, detail, tone];
+}
+
+export function jobState(job) {
+  const state = job.state;
+  if (typeof state === "string") {
+    if (state === "active" && job.tasks.pending > 0) return ["active", "warn"];
+    return [state, state === "active" ? "good" : state === "stopping" ? "warn" : "calm"];
+  }
+  const end = state && state.dead;
+  const tones = { succeeded: "calm", killed: "calm", failed: "bad", dependency_failed: "bad" };
+  return [words(end), tones[end] || "calm"];
+}
+
+export function isLive(job) {
+  return typeof job.state === "string";
+}
+
+export const TASK_WORDS = [
+  ["running", "good"],
+  ["assigned", "info"],
+  ["pending", "warn"],
+  ["stopping", "stop"],
+  ["failed", "bad"],
+  ["finished", "done"],
+  ["killed", "gone"],
+  ["deferred", "calm"],
+];
+
+/** `3 running, 1 pending`. */
+export function tally(tasks) {
+  const parts = TASK_WORDS.filter(([word]) => tasks[word] > 0);
+  return parts.map(([word]) => `${count(tasks[word])} ${word}`).join(", ") || "no tasks";
+}
+
+export function total(tasks) {
+  return TASK_WORDS.reduce((sum, [word]) => sum + (tasks[word] || 0), 0);
+}

@@ -1,0 +1,72 @@
+//! The whole cell in one small picture, for readers that draw it: columns instead of rows, shares
+//! instead of amounts. A cell of twelve thousand machines is half a megabyte this way, and what
+//! changed in a second a small part of that.
+//!
+//! Rejected: the list of machines for the same purpose. It says everything of each, at two
+//! kilobytes a machine, and a grid of squares needs a colour.
+
+use super::TaskCounts;
+use cellwright_cell::name::Name;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::time::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Bits of `state` in [`MachineColumns`].
+pub const MACHINE_DOWN: u8 = 1;
+pub const MACHINE_DRAINING: u8 = 2;
+pub const MACHINE_OVER_COMMITTED: u8 = 4;
+
+/// Machines, one column a property; the same position in every column is the same machine. Shares
+/// are percent of the machine's capacity.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MachineColumns {
+    /// Stays with a machine and is never used for another.
+    pub id: Vec<u32>,
+    pub name: Vec<Name>,
+    /// Bits: 1 down, 2 draining, 4 over-committed.
+    pub state: Vec<u8>,
+    /// Tasks bound to the machine.
+    pub tasks: Vec<u32>,
+    /// What tasks use; null where nobody has said so lately.
+    pub cpu_used: Vec<Option<u16>>,
+    pub cpu_reserved: Vec<u16>,
+    pub cpu_limit: Vec<u16>,
+    /// Limits of production and monitoring tasks.
+    pub cpu_production: Vec<u16>,
+    pub ram_used: Vec<Option<u16>>,
+    pub ram_reserved: Vec<u16>,
+    pub ram_limit: Vec<u16>,
+    pub ram_production: Vec<u16>,
+}
+
+/// The cell at a glance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Overview {
+    /// Whether all machines are listed, or those that changed since the picture before.
+    pub whole: bool,
+    pub machines: MachineColumns,
+    /// Ids of machines that were in the picture before and are no more.
+    pub gone: Vec<u32>,
+    pub machines_total: u32,
+    pub machines_up: u32,
+    pub machines_draining: u32,
+    pub capacity: Resources,
+    /// Limits of all tasks.
+    pub limits: Resources,
+    /// Limits of production and monitoring tasks.
+    pub production: Resources,
+    pub reserved: Resources,
+    /// What tasks use on the machines of which it is known.
+    pub used: Resources,
+    /// Machines of which it is known.
+    pub machines_measured: u32,
+    pub jobs: u32,
+    pub tasks: TaskCounts,
+    pub users: u32,
+    /// Time of the last change; milliseconds since the Unix epoch.
+    pub now: Time,
+    /// The log index this is a picture of.
+    pub index: u64,
+    pub consistent: bool,
+}

@@ -1,0 +1,320 @@
+//! The web console in a real browser, on a real `cell dev`: every page, live changes, the keyboard,
+//! changes that ask first, a phone, light and dark. Nothing may appear in the browser's console.
+//! The pictures are kept below the target folder.
+
+use cellwright_tests::PATIENCE;
+use cellwright_tests::binary::{cell, said};
+use cellwright_tests::browser::{Browser, key};
+use cellwright_tests::folder::Folder;
+use cellwright_tests::process::Process;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+use tokio::time::sleep;
+
+const LOOK: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// A cell of this machine alone, its tasks plain processes, and a browser before it.
+struct Desk {
+    browser: Browser,
+    cell: Process,
+    address: String,
+    folder: Folder,
+}
+
+impl Desk {
+    /// Nothing where there is no browser, which was printed.
+    async fn set() -> Option<Desk> {
+        Desk::with(&["--driver", "process"]).await
+    }
+
+    async fn with(options: &[&str]) -> Option<Desk> {
+        let folder = Folder::new();
+        let browser = Browser::open(&folder.path("driver.log")).await?;
+        let mut dev = Command::new(cell());
+        dev.args(["dev", "--listen", "127.0.0.1:0", "--data-dir"]).arg(folder.path("data"));
+        dev.args(options).current_dir(&folder.0);
+        let process = Process::start(dev, &folder.path("cell.log"));
+        let begin = Instant::now();
+        let address = loop {
+            let said = process.output();
+            if let Some((_, rest)) = said.split_once("serves http://") {
+                break rest.split_whitespace().next().unwrap_or_default().to_owned();
+            }
+            assert!(begin.elapsed() < PATIENCE, "the cell does not start:\n{said}");
+            sleep(LOOK).await;
+        };
+        Some(Desk { browser, cell: process, address, folder })
+    }
+
+    /// Runs a job of so many tasks.
+    fn submit(&self, name: &str, count: u32, cpu: u64, command: &str) {
+        let file = self.folder.path(&format!("{name}.json"));
+        let spec = format!(
+            r#"{{"name": "{name}", "count": {count}, "priority": 120, "labels": {{"tier": "{name}"}},
+                "task": {{"limits": {{"cpu": {cpu}, "ram": 33554432}},
+                         "command": ["sh", "-c", "{command}"]}}}}"#
+        );
+        fs::write(&file, spec).expect("a file");
+        self.cli(&["job", "run", file.to_str().expect("a name")]);
+    }
+
+    fn cli(&self, words: &[&str]) -> String {
+        let mut command = Command::new(cell());
+        said(command.args(["--master", &self.address]).args(words)).expect("the command line works")
+    }
+
+    fn open(&self, path: &str) {
+        self.browser.go(&format!("http://{}{path}", self.address));
+    }
+
+    fn nothing_is_wrong(&self) {
+        let problems = self.browser.problems();
+        assert!(problems.is_empty(), "{problems:#?}\n{}", self.cell.output());
+    }
+
+    fn path(&self) -> String {
+        self.browser.run("return location.pathname").as_str().unwrap_or_default().to_owned()
+    }
+}
+
+/// Where pictures are kept.
+fn pictures() -> PathBuf {
+    let own = std::env::current_exe().expect("a test knows its file");
+    let target = own.ancestors().nth(3).expect("cargo's folders");
+    let folder = target.join("console-pictures");
+    fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+const TALK: &str = "while true; do echo the time is $(date +%T); sleep 1; done";
+
+#[tokio::test]
+async fn every_page_opens_in_light_and_dark_and_on_a_phone() {
+    let Some(desk) = Desk::set().await else { return };
+    desk.submit("web", 2, 100, TALK);
+    desk.submit("huge", 1, 900_000, "true");
+    let pages: [(&str, &str, &str); 9] = [
+        ("overview", "/", "tasks running"),
+        ("jobs", "/console/jobs", "web"),
+        ("job", "/console/jobs/dev/web", "2 running"),
+        ("task", "/console/jobs/dev/web/1", "the time is"),
+        ("machines", "/console/machines", "local"),
+        ("machine", "/console/machines/local", "dev/web/0"),
+        ("pending", "/console/pending", "machines of the cell"),
+        ("quota", "/console/quota", "best effort"),
+        ("sql", "/console/sql", "Query"),
+    ];
+    for (width, height) in [(1280, 900), (390, 844)] {
+        for scheme in ["light", "dark"] {
+            desk.browser.resize(width, height);
+            desk.browser.prefer(scheme);
+            for (name, path, words) in pages {
+                desk.open(path);
+                desk.browser.says(words).await;
+                let theme = desk.browser.run("return document.documentElement.dataset.theme");
+                assert_eq!(theme, scheme, "{name}");
+                let wide = desk.browser.run("return document.documentElement.scrollWidth");
+                assert!(
+                    wide.as_u64() <= Some(u64::from(width)),
+                    "{name} is {wide} of {width} wide"
+                );
+                desk.browser.picture(&pictures().join(format!("{name}-{scheme}-{width}.png")));
+            }
+        }
+    }
+    desk.nothing_is_wrong();
+}
+
+#[tokio::test]
+async fn what_happens_is_seen_without_loading_anything_again() {
+    let Some(desk) = Desk::set().await else { return };
+    desk.open("/console/jobs");
+    desk.browser.says("No jobs yet").await;
+    let _ = desk.browser.run("window.mark = 'still the same page'");
+    desk.submit("late", 2, 100, TALK);
+    desk.browser.says("late").await;
+    desk.browser.says("2 running").await;
+    desk.browser.click("td a[href='/console/jobs/dev/late']").await;
+    desk.browser.says("What it asks for").await;
+    assert_eq!(desk.path(), "/console/jobs/dev/late");
+    desk.cli(&["job", "stop", "dev/late"]);
+    desk.browser.says("2 killed").await;
+    assert_eq!(desk.browser.run("return window.mark"), "still the same page");
+    let _ = desk.browser.run("history.back()");
+    desk.browser.holds("return location.pathname === '/console/jobs'").await;
+    // Usage is measured by the agent and reaches the overview with its next polls.
+    desk.open("/");
+    desk.browser.says("cores used").await;
+    desk.nothing_is_wrong();
+}
+
+#[tokio::test]
+async fn the_keyboard_reaches_everything_that_is_needed() {
+    let Some(desk) = Desk::set().await else { return };
+    desk.submit("web", 1, 100, TALK);
+    desk.submit("mail", 1, 100, TALK);
+    let browser = &desk.browser;
+    desk.open("/");
+    browser.says("tasks running").await;
+    browser.press(&[key::TAB]);
+    browser.holds("return document.activeElement.className === 'skip'").await;
+    browser.press(&["g", "j"]);
+    browser.says("mail").await;
+    assert_eq!(desk.path(), "/console/jobs");
+    browser.press(&["/"]);
+    browser.holds("return document.activeElement.matches('[data-filter]')").await;
+    browser.press(&["w", "e", "b"]);
+    browser.holds("return !document.querySelector('main').innerText.includes('mail')").await;
+    browser.holds("return location.search === '?q=web'").await;
+    browser.press(&[key::ESCAPE]);
+    let focus = "document.querySelector('tbody a').focus(); return true";
+    assert_eq!(browser.run(focus), true);
+    let ring = "return getComputedStyle(document.activeElement).outlineStyle !== 'none'";
+    browser.press(&[key::TAB]);
+    assert_eq!(browser.run(ring), true, "where the focus is must be seen");
+    assert_eq!(browser.run(focus), true);
+    browser.press(&[key::ENTER]);
+    browser.says("What it asks for").await;
+    assert_eq!(desk.path(), "/console/jobs/dev/web");
+    browser.press(&["?"]);
+    browser.says("Go to the filter of the page").await;
+    browser.press(&[key::ESCAPE]);
+    browser.holds("return !document.querySelector('dialog')").await;
+    browser.press(&["g", "o"]);
+    browser.says("Point at a machine").await;
+    assert_eq!(browser.run("document.querySelector('.heat canvas').focus(); return true"), true);
+    browser.press(&[key::RIGHT, key::DOWN]);
+    browser.says("memory").await;
+    browser.press(&[key::ENTER]);
+    browser.says("What runs here").await;
+    assert_eq!(desk.path(), "/console/machines/local");
+    let before = browser.run("return document.documentElement.dataset.theme");
+    browser.press(&["t"]);
+    let after = browser.run("return document.documentElement.dataset.theme");
+    assert_ne!(before, after);
+    desk.nothing_is_wrong();
+}
+
+#[tokio::test]
+async fn changes_ask_first_and_then_happen() {
+    let Some(desk) = Desk::set().await else { return };
+    desk.submit("web", 1, 100, TALK);
+    let browser = &desk.browser;
+    desk.open("/console/jobs/dev/web");
+    browser.says("1 running").await;
+    browser.click("button.danger").await;
+    browser.says("Stop dev/web?").await;
+    // The way out has the focus, so that a careless Enter changes nothing.
+    browser.press(&[key::ENTER]);
+    browser.holds("return !document.querySelector('dialog')").await;
+    assert!(desk.cli(&["job", "status", "dev/web"]).contains("running"));
+    browser.click("button.danger").await;
+    browser.click("dialog button.danger").await;
+    browser.says("1 killed").await;
+    browser.holds("return !document.querySelector('button.danger')").await;
+    desk.open("/console/machines/local");
+    browser.says("Drain…").await;
+    browser.click(".actions button").await;
+    browser.click("dialog button.primary").await;
+    browser.says("Undrain…").await;
+    browser.says("draining").await;
+    assert!(desk.cli(&["machine", "show", "local"]).contains("drain"));
+    desk.nothing_is_wrong();
+}
+
+/// A master with identities; its folder, and its address.
+fn guarded(folder: &Folder) -> (Process, String) {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
+    let address = taken.local_addr().expect("it has an address").to_string();
+    drop(taken);
+    let config = folder.path("master.toml");
+    let mut init = Command::new(cell());
+    init.arg("--contexts").arg(folder.path("contexts.toml"));
+    init.args(["master", "init", "--cell", "aa", "--name", "m1", "--advertise", &address]);
+    init.args(["--listen", &address, "--data-dir"]).arg(folder.path("data"));
+    said(init.arg("--config").arg(&config)).expect("a cell is made");
+    let mut start = Command::new(cell());
+    start.args(["master", "start", "--config"]).arg(&config);
+    (Process::start(start, &folder.path("master.log")), address)
+}
+
+#[tokio::test]
+async fn a_cell_with_identities_asks_who_is_there() {
+    let folder = Folder::new();
+    let Some(browser) = Browser::open(&folder.path("driver.log")).await else { return };
+    let (mut master, address) = guarded(&folder);
+    let begin = Instant::now();
+    while std::net::TcpStream::connect(&address).is_err() {
+        assert!(master.is_alive() && begin.elapsed() < PATIENCE, "{}", master.output());
+        sleep(LOOK).await;
+    }
+    browser.go(&format!("https://{address}/"));
+    browser.says("Who asks?").await;
+    let refused = browser.problems();
+    assert!(refused.iter().all(|problem| problem.contains("401")), "{refused:#?}");
+    let contexts = fs::read_to_string(folder.path("contexts.toml")).expect("contexts");
+    let token = contexts.split("token = \"").nth(1).and_then(|rest| rest.split('"').next());
+    let typed: Vec<String> = token.expect("a token").chars().map(String::from).collect();
+    let typed: Vec<&str> = typed.iter().map(String::as_str).collect();
+    browser.holds("return document.activeElement.type === 'password'").await;
+    browser.press(&typed);
+    browser.press(&[key::ENTER]);
+    browser.says("No machine has joined yet").await;
+    let problems = browser.problems();
+    assert!(problems.is_empty(), "{problems:#?}");
+    assert_eq!(browser.run("return localStorage.length"), 0, "a token is kept for the tab alone");
+}
+
+/// What the guide shows is what the console looks like: written on demand, not by every run.
+#[tokio::test]
+async fn the_map_shows_many_machines() {
+    let Some(desk) = Desk::with(&["--machines", "60"]).await else { return };
+    for (name, count, cpu) in [("frontend", 24, 1500), ("search", 40, 1000), ("crawler", 30, 2000)]
+    {
+        desk.submit(name, count, cpu, "run");
+    }
+    desk.cli(&["machine", "drain", "dev-7"]);
+    let browser = &desk.browser;
+    browser.resize(1280, 900);
+    desk.open("/");
+    browser.says("60\nmachines").await;
+    browser.says("94\ntasks running").await;
+    browser.says("1 draining").await;
+    let painted = "const c = document.querySelector('.heat canvas');
+        const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+        const seen = new Set();
+        for (let i = 0; i < d.length; i += 4) if (d[i + 3]) seen.add(`${d[i]},${d[i + 1]},${d[i + 2]}`);
+        return seen.size";
+    browser
+        .until("squares of several colours", |b| (b.run(painted).as_u64() > Some(3)).then_some(()))
+        .await;
+    for measure in ["used", "limit", "band"] {
+        desk.open(&format!("/console/?show={measure}"));
+        browser.says("94\ntasks running").await;
+        browser.picture(&pictures().join(format!("map-{measure}.png")));
+    }
+    keep_for_the_guide(&desk).await;
+    desk.nothing_is_wrong();
+}
+
+async fn keep_for_the_guide(desk: &Desk) {
+    if std::env::var_os("UPDATE_PICTURES").is_none() {
+        return;
+    }
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/images");
+    fs::create_dir_all(&guide).expect("a folder");
+    for scheme in ["light", "dark"] {
+        desk.browser.prefer(scheme);
+        desk.open("/");
+        desk.browser.says("94\ntasks running").await;
+        desk.browser.picture(&guide.join(format!("console-overview-{scheme}.png")));
+    }
+    desk.browser.prefer("light");
+    desk.browser.resize(390, 700);
+    desk.open("/console/jobs");
+    desk.browser.says("frontend").await;
+    desk.browser.picture(&guide.join("console-jobs-phone.png"));
+}
