@@ -44,6 +44,8 @@ pub enum Operation {
     ResizeJob,
     UndoUpdate,
     CloseUpdate,
+    PlanJobs,
+    ExplainJob,
     ListTasks,
     GetTask,
     ExplainTask,

@@ -52,6 +52,7 @@ fn main() -> ExitCode {
     match command.run(&reach) {
         Ok(Success::Done) => ExitCode::SUCCESS,
         Ok(Success::DoesNotFit) => ExitCode::from(3),
+        Ok(Success::WouldChange) => ExitCode::from(4),
         Ok(Success::Ended(code)) => ExitCode::from(code),
         // Whoever reads our output has seen enough.
         Err(Failure::OutputClosed) => ExitCode::SUCCESS,

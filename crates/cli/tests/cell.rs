@@ -6,6 +6,8 @@ mod agent;
 mod contain;
 #[path = "real/package.rs"]
 mod package;
+#[path = "real/plan.rs"]
+mod plan;
 #[path = "real/reach.rs"]
 mod reach;
 #[path = "real/session.rs"]

@@ -13,8 +13,9 @@ use crate::output::OutputPiece;
 use crate::types::{
     AddJoinToken, AddMaster, AddUser, AddUserToken, AuditView, Batch, BatchAnswer, BlobView,
     Changed, CheckpointView, ClusterStatus, CronView, Dismiss, EventPage, EventView,
-    ExplanationView, JobView, MachineView, MasterStatus, NameView, NewToken, One, Page, ResizeJob,
-    ResourceView, SetCapabilities, SetResource, SubmitJob, TaskView, TokenView, UserView,
+    ExplanationView, JobExplanation, JobView, MachineView, MasterStatus, NameView, NewToken, One,
+    Page, PlanJobs, PlanView, ResizeJob, ResourceView, SetCapabilities, SetResource, SubmitJob,
+    TaskView, TokenView, UserView,
 };
 use cellwright_cell::cron::CronSpec;
 use cellwright_cell::machine::MachineSpec;

@@ -5,15 +5,19 @@
 
 mod body;
 mod cluster;
+mod explain;
 mod job;
 mod machine;
+mod plan;
 mod record;
 mod user;
 
 pub use body::*;
 pub use cluster::*;
+pub use explain::*;
 pub use job::*;
 pub use machine::*;
+pub use plan::*;
 pub use record::*;
 pub use user::*;
 

@@ -19,6 +19,8 @@ mod master;
 mod pack;
 mod package;
 mod parse;
+mod plan;
+mod planned;
 mod question;
 mod quota;
 mod scheduler;
@@ -39,6 +41,8 @@ pub enum Success {
     Done,
     /// The answer is that the job does not fit.
     DoesNotFit,
+    /// A plan was asked to say by its code that running it would change something.
+    WouldChange,
     /// A command in a task ended with this code.
     Ended(u8),
 }
@@ -61,6 +65,7 @@ pub enum Command {
     Job(job::Job),
     #[command(subcommand)]
     Machine(machine::Machine),
+    Plan(plan::PlanArgs),
     Explain(explain::ExplainArgs),
     Events(events::EventsArgs),
     Logs(logs::LogsArgs),
@@ -108,6 +113,7 @@ impl Command {
             Command::Dev(args) => args.run(),
             Command::Job(verb) => verb.run(reach),
             Command::Machine(verb) => verb.run(reach),
+            Command::Plan(args) => args.run(reach),
             Command::Explain(args) => args.run(reach),
             Command::Events(args) => args.run(reach),
             Command::Logs(args) => args.run(reach),

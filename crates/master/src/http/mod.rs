@@ -25,9 +25,11 @@ mod list;
 mod machines;
 mod memo;
 mod metrics;
+mod mirror;
 mod names;
 mod output;
 mod parts;
+mod plan;
 mod records;
 mod reply;
 mod resources;
@@ -58,6 +60,7 @@ use cellwright_names::Zone;
 use http_body_util::BodyExt;
 use memo::Memo;
 use metrics::Answers;
+use mirror::Mirror;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,8 +110,9 @@ pub struct Api {
     backstage: Arc<dyn Backstage>,
     clock: Arc<dyn Clock>,
     settings: Arc<ApiSettings>,
-    /// Explanations walk the whole cell: one at a time.
+    /// Explanations and plans walk the whole cell: one at a time.
     explaining: Arc<Semaphore>,
+    mirror: Arc<Mirror>,
     /// Each holds a connection to a machine.
     following: Arc<Semaphore>,
     sessions: Arc<Semaphore>,
@@ -130,6 +134,7 @@ impl Api {
             clock,
             settings: Arc::new(settings),
             explaining: Arc::new(Semaphore::new(1)),
+            mirror: Arc::default(),
             following: Arc::new(Semaphore::new(MOST_FOLLOWERS)),
             sessions: Arc::new(Semaphore::new(MOST_SESSIONS)),
             memo: Arc::default(),
@@ -210,6 +215,8 @@ impl Api {
             O::ResizeJob => self.resize_job(call).await,
             O::UndoUpdate => self.undo_update(call).await,
             O::CloseUpdate => self.close_update(call).await,
+            O::PlanJobs => self.plan_jobs(call).await,
+            O::ExplainJob => self.explain_job(call).await,
             O::ListTasks => self.list_tasks(call).await,
             O::GetTask => self.get_task(call).await,
             O::ExplainTask => self.explain_task(call).await,

@@ -14,6 +14,7 @@ mod lists;
 mod members;
 mod pages;
 mod parts;
+mod plan;
 mod routes;
 mod support;
 mod watch;
