@@ -16,10 +16,11 @@ mod record;
 mod report;
 mod trace;
 mod usage;
+mod user;
 
 type Benchmark = fn() -> std::io::Result<()>;
 
-const BENCHMARKS: [(&str, Benchmark); 10] = [
+const BENCHMARKS: [(&str, Benchmark); 11] = [
     ("reclaim", reclaim::main),
     ("apply", apply::main),
     ("pack", pack::main),
@@ -31,6 +32,7 @@ const BENCHMARKS: [(&str, Benchmark); 10] = [
     ("openb", openb::main),
     ("masters", masters::all),
     ("agent", agent::all),
+    ("user", user::main),
 ];
 
 fn main() -> std::io::Result<()> {

@@ -5,10 +5,15 @@ use super::replica::SNAPSHOT;
 use super::work;
 use cellwright_api::client::{Client, Settings};
 use cellwright_api::types::MasterStatus;
+use cellwright_cell::State;
+use cellwright_master::checkpoint;
+use cellwright_master::replicated::View;
+use cellwright_store::{Peer, RealDisk};
 use std::ffi::OsString;
 use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long anything may take before the benchmark gives up on it.
@@ -65,12 +70,39 @@ pub struct Cell {
     others: Vec<Part>,
     members: Vec<String>,
     client: Client,
+    /// Missed polls after which a machine counts as down.
+    silence: u32,
     folder: Folder,
 }
 
 impl Cell {
     /// Starts so many replicas and waits until they serve; the user of [`work`] is there.
     pub async fn start(what: &str, replicas: usize) -> io::Result<Cell> {
+        let mut cell = Cell::prepared(what, replicas)?;
+        (0..replicas).try_for_each(|at| cell.start_replica(at))?;
+        cell.ready().await?;
+        work::add_user(&cell.client).await?;
+        Ok(cell)
+    }
+
+    /// One replica that starts with this state, restored as from a checkpoint.
+    pub async fn start_from(what: &str, state: State) -> io::Result<Cell> {
+        let mut cell = Cell::prepared(what, 1)?;
+        cell.silence = u32::MAX;
+        let dir = cell.folder.path().join("1");
+        std::fs::create_dir_all(&dir)?;
+        let disk = Arc::new(RealDisk::open(&dir)?);
+        let peer = Peer { name: "replica-1".to_owned(), address: cell.members[0].clone() };
+        let view = View { state, index: 0, term: 0, era: 0 };
+        let settings = cellwright_store::Settings::default();
+        checkpoint::restore(view, disk, (1, peer), settings).await.map_err(io::Error::other)?;
+        cell.start_replica(0)?;
+        cell.ready().await?;
+        Ok(cell)
+    }
+
+    /// Addresses, a client and a folder; nothing runs yet.
+    fn prepared(what: &str, replicas: usize) -> io::Result<Cell> {
         let members = free_addresses(replicas)?;
         // A client that asks again as soon as it may: what is timed is the cell.
         let pause = Duration::from_millis(5);
@@ -78,17 +110,14 @@ impl Cell {
         (settings.backoff, settings.backoff_max) = (pause, pause);
         (settings.deadline, settings.attempt_timeout) = (PATIENCE, Duration::from_secs(60));
         let client = Client::new(settings).map_err(io::Error::other)?;
-        let mut cell = Cell {
+        Ok(Cell {
             replicas: (0..replicas).map(|_| None).collect(),
             others: Vec::new(),
             members,
             client,
+            silence: 3,
             folder: Folder::new(what)?,
-        };
-        (0..replicas).try_for_each(|at| cell.start_replica(at))?;
-        cell.ready().await?;
-        work::add_user(&cell.client).await?;
-        Ok(cell)
+        })
     }
 
     pub fn start_replica(&mut self, at: usize) -> io::Result<()> {
@@ -99,6 +128,7 @@ impl Cell {
             ("id", id.to_string()),
             ("dir", dir.display().to_string()),
             ("members", self.members.join(",")),
+            ("silence", self.silence.to_string()),
         ];
         self.replicas[at] = Some(Part::start("replica", &flags, &self.log(&id.to_string()))?);
         Ok(())

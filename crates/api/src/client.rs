@@ -241,6 +241,19 @@ impl Client {
         json_reply(self.exchange(call).await?)
     }
 
+    /// Asks a question that needs a body. It changes nothing, so it may be sent again.
+    ///
+    /// # Errors
+    /// What the cell refused, or that it could not be reached.
+    pub async fn inquire<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<Reply<T>, ClientError> {
+        let call = self.json_call(Method::POST, path, Some(body), true)?;
+        json_reply(self.exchange(call).await?)
+    }
+
     /// Asks for something that is new each time it is asked for; sent once.
     ///
     /// # Errors

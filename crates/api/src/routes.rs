@@ -45,6 +45,8 @@ pub enum Operation {
     ResizeJob,
     UndoUpdate,
     CloseUpdate,
+    PlanJobs,
+    ExplainJob,
     ListTasks,
     GetTask,
     ExplainTask,

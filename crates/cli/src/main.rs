@@ -60,6 +60,7 @@ fn main() -> ExitCode {
     match asked() {
         Ok(Success::Done) => ExitCode::SUCCESS,
         Ok(Success::DoesNotFit) => ExitCode::from(3),
+        Ok(Success::WouldChange) => ExitCode::from(4),
         Ok(Success::Ended(code)) => ExitCode::from(code),
         // Whoever reads our output has seen enough.
         Err(Failure::OutputClosed) => ExitCode::SUCCESS,

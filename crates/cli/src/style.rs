@@ -45,6 +45,10 @@ impl Style {
         self.with("33", text)
     }
 
+    pub fn good(self, text: &str) -> String {
+        self.with("32", text)
+    }
+
     /// In one of a few colours, so that neighbours differ.
     pub fn one_of_many(self, number: u32, text: &str) -> String {
         const COLOURS: [&str; 6] = ["36", "33", "32", "35", "34", "31"];

@@ -8,6 +8,8 @@ mod contain;
 mod guard;
 #[path = "real/package.rs"]
 mod package;
+#[path = "real/plan.rs"]
+mod plan;
 #[path = "real/reach.rs"]
 mod reach;
 #[path = "real/session.rs"]

@@ -196,6 +196,62 @@ impl EventLog {
         }
     }
 
+    /// What happened to one task of a job lately: the newest `most` of it, oldest first, and the
+    /// log index after which everything was looked at. Looks back in growing strides and not for
+    /// ever: a question must not read gigabytes.
+    ///
+    /// # Errors
+    /// When a file cannot be read or is damaged.
+    pub fn lately(&self, job: JobId, index: u32, most: usize) -> io::Result<(Vec<Event>, u64)> {
+        const STRIDES: [u64; 4] = [256, 2048, 16_384, 131_072];
+        const MOST_BYTES: usize = 16 << 20;
+        let (last, oldest) = (self.last(), self.reaches_back_to().unwrap_or_default());
+        let mut found = (Vec::new(), last);
+        for stride in STRIDES {
+            let from = last.saturating_sub(stride).max(oldest);
+            let Some(events) = self.of_task(from, job, index, MOST_BYTES)? else { break };
+            let enough = events.len() >= most || from <= oldest;
+            found = (events, from);
+            if enough {
+                break;
+            }
+        }
+        let surplus = found.0.len().saturating_sub(most);
+        found.0.drain(..surplus);
+        Ok(found)
+    }
+
+    /// Events of one task after log index `from`; nothing when that is more than `most_bytes`.
+    fn of_task(
+        &self,
+        from: u64,
+        job: JobId,
+        index: u32,
+        most_bytes: usize,
+    ) -> io::Result<Option<Vec<Event>>> {
+        let (mut found, mut at, mut bytes) = (Vec::new(), from + 1, 0);
+        loop {
+            let stretch = self.segments.read_from(at, READ_BYTES)?;
+            let Some(last) = stretch.records.last().map(|record| record.number) else {
+                return Ok(Some(found));
+            };
+            for record in stretch.records {
+                bytes += record.payload.len();
+                let body: Body = postcard::from_bytes(&record.payload)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                found.extend(body.events.into_iter().filter(|event| {
+                    matches!(&event.what, What::Task { job: of, index: nth, change, .. }
+                        if (*of, *nth) == (job, index)
+                            && *change != TaskChange::ReservationChanged)
+                }));
+            }
+            if bytes > most_bytes {
+                return Ok(None);
+            }
+            at = last + 1;
+        }
+    }
+
     /// The names of all rows that the events are about. A row that is gone by now is remembered
     /// from before, and then forgotten.
     fn name_all(&self, events: &[Event], state: &State) -> Vec<(Object, String)> {

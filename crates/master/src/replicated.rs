@@ -13,7 +13,7 @@ use cellwright_cell::event::Event;
 use cellwright_cell::state::{LEVEL, State};
 use cellwright_names::Names;
 use std::collections::VecDeque;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use tokio::sync::watch;
 
 /// State hashes kept, to compare replicas with each other.
@@ -41,9 +41,22 @@ pub struct Recent {
     pub payload: Arc<[u8]>,
 }
 
+/// Events kept for the mirror of questions. One that falls further behind begins anew.
+const NEWS: usize = 200_000;
+
+/// What happened since the mirror of questions last looked.
+#[derive(Debug)]
+pub enum News {
+    Events(Vec<Event>),
+    /// Not all of it was kept: begin from the state.
+    Lost,
+}
+
 /// What one replica holds of the cell, shared by its parts.
 pub struct Replicated {
     held: RwLock<View>,
+    /// Absent while nobody follows; changed only while `held` is locked, so that both agree.
+    news: Mutex<Option<Vec<Event>>>,
     recent: RwLock<(VecDeque<Recent>, usize)>,
     hashes: RwLock<VecDeque<(u64, u64)>>,
     applied: watch::Sender<u64>,
@@ -65,6 +78,7 @@ impl Replicated {
     pub fn new(records: Records) -> Arc<Replicated> {
         Arc::new(Replicated {
             held: RwLock::new(View { state: State::default(), index: 0, term: 0, era: 0 }),
+            news: Mutex::default(),
             recent: RwLock::default(),
             hashes: RwLock::default(),
             applied: watch::Sender::new(0),
@@ -78,6 +92,15 @@ impl Replicated {
     #[must_use]
     pub fn view(&self) -> View {
         read(&self.held).clone()
+    }
+
+    /// The cell as this replica knows it now, with everything that happened since this was last
+    /// asked: for one follower, the mirror of questions.
+    #[must_use]
+    pub fn view_and_news(&self) -> (View, News) {
+        let held = read(&self.held);
+        let news = lock(&self.news).replace(Vec::new());
+        (held.clone(), news.map_or(News::Lost, News::Events))
     }
 
     /// Looks at the state without cloning it. Keep it short: entries wait meanwhile.
@@ -140,6 +163,12 @@ impl Replicated {
         let previous = std::mem::replace(&mut held.index, index);
         held.term = term;
         let hash = held.state.hash();
+        let mut news = lock(&self.news);
+        if let Some(kept) = news.as_mut() {
+            kept.extend_from_slice(&events);
+        }
+        news.take_if(|kept| kept.len() > NEWS);
+        drop(news);
         drop(held);
         let mut hashes = write(&self.hashes);
         hashes.push_back((index, hash));
@@ -200,7 +229,10 @@ impl cellwright_store::Machine for CellMachine {
         let at = view.index;
         self.0.records.restored(at, &view.state);
         self.0.names.restored(&view.state, at);
-        *write(&self.0.held) = view;
+        let mut held = write(&self.0.held);
+        *held = view;
+        *lock(&self.0.news) = None;
+        drop(held);
         *write(&self.0.recent) = Default::default();
         *write(&self.0.hashes) = VecDeque::from([(at, hash)]);
         self.0.wakers.wake_all();
@@ -261,6 +293,10 @@ pub fn unpack(bytes: &[u8]) -> Result<View, String> {
 // trusted, so the process ends and comes back from its log.
 fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(|_| std::process::abort())
+}
+
+fn lock<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(|_| std::process::abort())
 }
 
 fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {

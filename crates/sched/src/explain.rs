@@ -10,6 +10,7 @@
 //! stops at the first predicate that fails, so it cannot say what would have helped.
 
 mod change;
+pub mod here;
 pub mod names;
 pub mod standing;
 mod tally;

@@ -12,6 +12,7 @@ pub mod explain;
 pub mod feasible;
 pub mod queue;
 pub(crate) mod random;
+pub mod rehearse;
 pub mod score;
 pub mod solve;
 pub mod whatif;

@@ -60,7 +60,19 @@ impl Queue {
     /// one seed too: a new seed per pass would void everything the board remembers.
     #[must_use]
     pub fn new(board: &Board, order: Order, now: Time, seed: u64) -> Queue {
-        Queue::only(board, order, now, seed, |_| true)
+        Queue::filtered(board, order, now, seed, |_, _| true)
+    }
+
+    /// Same, of those tasks alone that `mine` says yes to: a question is about some of them.
+    #[must_use]
+    pub fn of(
+        board: &Board,
+        order: Order,
+        now: Time,
+        seed: u64,
+        mine: impl Fn(TaskId) -> bool,
+    ) -> Queue {
+        Queue::filtered(board, order, now, seed, |task, _| mine(task))
     }
 
     /// Same, of those jobs alone that `mine` says yes to: schedulers share the work by job.
@@ -72,6 +84,16 @@ impl Queue {
         seed: u64,
         mine: impl Fn(&JobSpec) -> bool,
     ) -> Queue {
+        Queue::filtered(board, order, now, seed, |_, spec| mine(spec))
+    }
+
+    fn filtered(
+        board: &Board,
+        order: Order,
+        now: Time,
+        seed: u64,
+        mine: impl Fn(TaskId, &JobSpec) -> bool,
+    ) -> Queue {
         // Not a plain rotation by one: passes and free places often come in step, and a step of
         // two between two users would always serve the same one.
         let seed = seed ^ board.passes.wrapping_mul(PASS_STRIDE);
@@ -79,7 +101,8 @@ impl Queue {
         let mut keyed: Vec<(u128, TaskId)> = Vec::with_capacity(board.pending.len());
         for task in &board.pending {
             let row = &board.tasks[task.slot()];
-            let Some(job) = board.job(row.job).filter(|job| mine(&job.spec)) else { continue };
+            let job = board.job(row.job).filter(|job| mine(*task, &job.spec));
+            let Some(job) = job else { continue };
             let ready = |task: &TaskId| match board.tasks[task.slot()].place {
                 Place::Pending { not_before } => not_before <= now,
                 _ => true,

@@ -118,6 +118,17 @@ impl Solver {
     }
 }
 
+impl Board {
+    /// Looks again at what the cell runs, if that has changed: machines are scored against it.
+    pub(crate) fn redraw_mix(&mut self) {
+        if self.mix.is_stale(&self.classes, self.machines.shapes.len()) {
+            let Board { mix, device_mix, classes, machines, tasks, .. } = self;
+            mix.redraw(classes, tasks, &machines.shapes);
+            device_mix.redraw(classes, machines);
+        }
+    }
+}
+
 /// Where a task goes and who has to leave.
 struct Choice {
     machine: MachineId,
@@ -144,11 +155,7 @@ impl<'a> Pass<'a> {
         executor: &'a dyn Executor,
     ) -> Pass<'a> {
         board.log.trim(board.machines.len());
-        if board.mix.is_stale(&board.classes, board.machines.shapes.len()) {
-            let Board { mix, device_mix, classes, machines, tasks, .. } = board;
-            mix.redraw(classes, tasks, &machines.shapes);
-            device_mix.redraw(classes, machines);
-        }
+        board.redraw_mix();
         let slots = board.machine_slots();
         // A small cell is searched whole: sampling would save nothing.
         let sample = options.randomization.map(|n| n as usize);

@@ -240,7 +240,7 @@ fn describe(before: &Board, stage: &Stage, tasks: &[TaskId], names: &dyn Names) 
     evicted
 }
 
-fn by_job<'a>(evicted: impl Iterator<Item = &'a Evicted>) -> Vec<JobLoss> {
+pub(crate) fn by_job<'a>(evicted: impl Iterator<Item = &'a Evicted>) -> Vec<JobLoss> {
     let mut losses: BTreeMap<JobId, JobLoss> = BTreeMap::new();
     for victim in evicted {
         let name = &victim.task.name;

@@ -646,7 +646,7 @@ fn a_task_in_back_off_fits_and_says_until_when_it_waits() {
     let task = cell.wait(new, 5000);
     let want = "\
 pending: fits on the only machine as it is now.
-Not tried before 5000 ms (back-off or lease).";
+Next try in 5 s (back-off or lease).";
     assert_eq!(cell.text(task), want);
 }
 
@@ -748,4 +748,27 @@ fn machines_kept_apart_by_spread_are_told_from_full_ones() {
     assert_eq!((found.when_empty, found.kept_apart), (2, 1));
     let text = cell.text(task).replace("\n  ", " ");
     assert!(text.contains("1 machine could take it when empty, 1 more without tasks of its"));
+}
+
+#[test]
+fn the_machines_a_task_could_be_on_are_told_best_first_and_nothing_changes() {
+    use cellwright_sched::explain::here::why_here;
+    let mut cell = Small::new();
+    for name in ["m1", "m2", "m3", "m4"] {
+        cell.add_machine(name, 8, 16, |_| {});
+    }
+    let web = cell.job("web", 100, |spec| spec.task.limits = Resources::new(5000, GIB, 0, 0));
+    let (task, _) = (cell.hold(web, 0), cell.hold(web, 1));
+    let before = cell.board.clone();
+    let names = BoardNames(&before);
+    let here = why_here(&mut cell.board, task, &names, Options::exact(), 0).unwrap();
+    assert!(cell.board.same_as(&before).is_ok());
+    // Its own place counts as free; the other task's machine has no room for a second.
+    assert_eq!(here.fitting, 3);
+    let own: Vec<u32> = here.candidates.iter().filter(|c| c.here).map(|c| c.machine.id.0).collect();
+    assert_eq!(own, [0]);
+    let ranks: Vec<u32> = here.candidates.iter().map(|c| c.rank).collect();
+    assert_eq!(ranks, [1, 2, 3]);
+    let waits = cell.wait(web, 0);
+    assert_eq!(why_here(&mut cell.board, waits, &names, Options::exact(), 0), None);
 }

@@ -7,8 +7,9 @@ use crate::exec::TerminalSize;
 use crate::output::{OutputPiece, OutputQuery};
 use crate::types::{
     AuditView, Batch, BatchAnswer, BatchItem, Changed, ClusterStatus, CronView, EventPage,
-    EventView, ExplanationView, FoundView, JobView, MachineView, MasterStatus, One, Page,
-    ResizeJob, ResourceView, SetResource, SubmitJob, TaskView, TokenView, UserView,
+    EventView, ExplanationView, FoundView, JobExplanation, JobView, MachineView, MasterStatus, One,
+    Page, PlanJobs, PlanView, ResizeJob, ResourceView, SetResource, SubmitJob, TaskView, TokenView,
+    UserView,
 };
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::{JobKey, Name, Token};
@@ -171,6 +172,18 @@ impl Client {
         index: u32,
     ) -> Result<Reply<One<ExplanationView>>, ClientError> {
         self.get(&format!("{}/tasks/{index}/explain", job_path(job))).await
+    }
+
+    pub async fn explain_job(
+        &self,
+        job: &JobKey,
+    ) -> Result<Reply<One<JobExplanation>>, ClientError> {
+        self.get(&format!("{}/explain", job_path(job))).await
+    }
+
+    /// What submitting or updating these jobs would do, by a picture that is not behind.
+    pub async fn plan(&self, jobs: &PlanJobs) -> Result<Reply<One<PlanView>>, ClientError> {
+        self.inquire("/v1/plan?consistent=true", jobs).await
     }
 
     #[must_use]

@@ -13,10 +13,9 @@ use crate::output::OutputPiece;
 use crate::types::{
     AddJoinToken, AddMaster, AddUser, AddUserToken, AuditView, Batch, BatchAnswer, BlobView,
     Changed, CheckpointView, ClusterStatus, CronView, Dismiss, EventPage, EventView,
-    ExplanationView, FoundView, JobView, MachineView, MasterStatus, NameView, NewToken, One,
-    Overview, Page,
-    ResizeJob, ResourceView, SetCapabilities, SetResource, SubmitJob, TaskView, TokenView,
-    UserView,
+    ExplanationView, FoundView, JobExplanation, JobView, MachineView, MasterStatus, NameView,
+    NewToken, One, Overview, Page, PlanJobs, PlanView, ResizeJob, ResourceView, SetCapabilities,
+    SetResource, SubmitJob, TaskView, TokenView, UserView,
 };
 use cellwright_cell::cron::CronSpec;
 use cellwright_cell::machine::MachineSpec;

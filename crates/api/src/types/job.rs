@@ -103,55 +103,6 @@ pub struct EndView {
     pub text: String,
 }
 
-/// Machines that refuse a task for one reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ReasonView {
-    /// Stable code, or `fits`.
-    pub code: String,
-    pub machines: u32,
-}
-
-/// Why a task waits (B17). The machines of the reasons add up to those of the cell.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ExplanationView {
-    /// `user/job/index`.
-    pub task: String,
-    pub state: TaskState,
-    pub priority: Priority,
-    /// The whole explanation in sentences.
-    pub text: String,
-    pub machines_total: u32,
-    pub reasons: Vec<ReasonView>,
-    /// Machines that would take it if nothing else were on them.
-    pub when_empty: u32,
-    /// The nearest change, and the others, with which it would fit, as data.
-    pub changes: Vec<serde_json::Value>,
-    /// Tasks that would have to go, as `user/job/index`.
-    pub victims: Vec<String>,
-    /// Whether all of them may be taken.
-    pub victims_allowed: bool,
-    /// Place in the queue; one is next.
-    pub position: Option<u32>,
-    pub waiting: u32,
-    pub higher_priority: u32,
-    /// Not tried before this time; milliseconds since the Unix epoch.
-    pub not_before: Option<Time>,
-    /// What keeps it waiting whatever the machines have to offer.
-    #[serde(default)]
-    pub obstacles: Vec<ObstacleView>,
-}
-
-/// A reason that is not about any machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ObstacleView {
-    /// `lane-not-served`: no scheduler plans the lane of the job.
-    pub code: String,
-    /// What is the matter, in a sentence.
-    pub message: String,
-    /// What to do about it.
-    pub hint: String,
-}
-
 /// Where a task is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EndpointView {

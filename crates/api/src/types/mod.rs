@@ -5,19 +5,23 @@
 
 mod body;
 mod cluster;
+mod explain;
 mod find;
 mod job;
 mod machine;
 mod overview;
+mod plan;
 mod record;
 mod user;
 
 pub use body::*;
 pub use cluster::*;
+pub use explain::*;
 pub use find::*;
 pub use job::*;
 pub use machine::*;
 pub use overview::*;
+pub use plan::*;
 pub use record::*;
 pub use user::*;
 

@@ -1,19 +1,43 @@
-//! `cell explain`: why a task waits, and what would let it run.
+//! `cell explain`: why a task waits and what would let it run, why it is where it is, how it ended;
+//! or the same of a whole job, its tasks that are alike together.
 
 use super::Success;
+use super::parse::job;
 use crate::args::OutputArgs;
 use crate::failure::Failure;
+use crate::format;
 use crate::output::{Output, print, print_json};
 use crate::reach::Reach;
 use crate::server::ask;
+use crate::table::wrapped;
+use cellwright_api::types::{ExplanationView, HappenedView};
+use cellwright_cell::name::JobKey;
 use cellwright_sim::experiment::pending::TaskName;
 use clap::Args;
+use std::str::FromStr;
 
-/// Say why a task waits
+/// Events of the past shown in a table; JSON has more.
+const SHOWN: usize = 5;
+
+/// A task, or a whole job.
+#[derive(Clone, Debug)]
+enum Subject {
+    Task(TaskName),
+    Job(JobKey),
+}
+
+fn subject(text: &str) -> Result<Subject, String> {
+    match text.split('/').count() {
+        2 => job(text).map(Subject::Job).map_err(|error| error.to_string()),
+        _ => TaskName::from_str(text).map(Subject::Task).map_err(|error| error.to_string()),
+    }
+}
+
+/// Say why a task waits, why it is where it is, or how it ended
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    #[arg(value_name = "USER/JOB/INDEX")]
-    task: TaskName,
+    #[arg(value_name = "USER/JOB[/INDEX]", value_parser = subject)]
+    subject: Subject,
 
     #[command(flatten)]
     output: OutputArgs,
@@ -22,12 +46,53 @@ pub struct ExplainArgs {
 impl ExplainArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let cell = reach.cell()?;
-        let TaskName { job, index } = &self.task;
-        let said = ask(async { Ok(cell.client.explain(job, *index).await?.value.item) })?;
-        match self.output.output {
-            Output::Json => print_json(&said)?,
-            Output::Table => print(&format!("{}\n", said.text.trim_end()))?,
+        match &self.subject {
+            Subject::Task(TaskName { job, index }) => {
+                let said = ask(async { Ok(cell.client.explain(job, *index).await?.value.item) })?;
+                match self.output.output {
+                    Output::Json => print_json(&said)?,
+                    Output::Table => print(&task(&said))?,
+                }
+            }
+            Subject::Job(key) => {
+                let said = ask(async { Ok(cell.client.explain_job(key).await?.value.item) })?;
+                match self.output.output {
+                    Output::Json => print_json(&said)?,
+                    Output::Table => print(&format!("{}: {}", said.job, lines(&said.text)))?,
+                }
+            }
         }
         Ok(Success::Done)
     }
+}
+
+fn lines(text: &str) -> String {
+    text.trim_end().lines().map(|line| wrapped("", "  ", line)).collect()
+}
+
+fn task(said: &ExplanationView) -> String {
+    let mut out = lines(&said.text);
+    if let Some(here) = &said.here {
+        for candidate in &here.candidates {
+            let mark = if candidate.here { "  (here)" } else { "" };
+            let terms = candidate.score.as_object().map(|terms| {
+                let term = |(name, value): (&String, &serde_json::Value)| format!("{name} {value}");
+                terms.iter().map(term).collect::<Vec<_>>().join(", ")
+            });
+            let score = terms.unwrap_or_default();
+            out.push_str(&format!("  {}. {}{mark}: {score}\n", candidate.rank, candidate.machine));
+        }
+    }
+    let newest = said.history.len().saturating_sub(SHOWN);
+    let shown = &said.history[newest..];
+    if !shown.is_empty() {
+        out.push_str("\nlately\n");
+        shown.iter().for_each(|event| out.push_str(&happened(event)));
+    }
+    out
+}
+
+fn happened(event: &HappenedView) -> String {
+    let start = format!("  {}  ", format::utc(event.at));
+    wrapped(&start, "                          ", &event.text)
 }

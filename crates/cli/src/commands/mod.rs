@@ -25,6 +25,8 @@ mod pack;
 mod package;
 mod pages;
 mod parse;
+mod plan;
+mod planned;
 mod question;
 mod quota;
 mod resize;
@@ -53,6 +55,8 @@ pub enum Success {
     Done,
     /// The answer is that the job does not fit.
     DoesNotFit,
+    /// A plan was asked to say by its code that running it would change something.
+    WouldChange,
     /// A command in a task ended with this code.
     Ended(u8),
 }
@@ -85,6 +89,7 @@ pub enum Command {
     Cron(cron::Cron),
     #[command(subcommand)]
     Machine(machine::Machine),
+    Plan(plan::PlanArgs),
     Explain(explain::ExplainArgs),
     Events(events::EventsArgs),
     Logs(logs::LogsArgs),
@@ -144,6 +149,7 @@ impl Command {
             Command::Job(verb) => verb.run(reach),
             Command::Cron(verb) => verb.run(reach),
             Command::Machine(verb) => verb.run(reach),
+            Command::Plan(args) => args.run(reach),
             Command::Explain(args) => args.run(reach),
             Command::Events(args) => args.run(reach),
             Command::Logs(args) => args.run(reach),

@@ -1,43 +1,59 @@
-//! Why a task waits, worked out by the scheduler's own code on a picture of the live state.
+//! Why a task waits, why it is where it is, and how it last ended: worked out by the scheduler's
+//! own code on a mirror of the live state, and read from the events.
+
+pub(super) mod shown;
 
 use super::call::Call;
-use super::{Answered, Api, reply};
+use super::jobs::find;
+use super::{Answered, Api, reply, view};
 use crate::lease::LaneName;
+use crate::replicated::View;
 use cellwright_api::error::{ApiError, Code};
-use cellwright_api::types::{ExplanationView, ObstacleView, ReasonView};
-use cellwright_cell::id::TaskId;
+use cellwright_api::types::{ExplanationView, JobExplanation, ObstacleView, WaitingGroup};
+use cellwright_cell::id::{JobId, TaskId};
+use cellwright_cell::job::JobState;
+use cellwright_cell::spec::JobSpec;
 use cellwright_cell::state::State;
-use cellwright_cell::task::TaskState;
-use cellwright_sched::Board;
+use cellwright_cell::task::{Fate, Task, TaskState};
+use cellwright_cell::time::Time;
 use cellwright_sched::executor::Sequential;
+use cellwright_sched::explain::Explainer;
+use cellwright_sched::explain::here::why_here;
 use cellwright_sched::explain::standing::Standings;
-use cellwright_sched::explain::units::Natural;
-use cellwright_sched::explain::{Explainer, Explanation, text};
 use cellwright_sched::queue::Order;
+use cellwright_sched::{Board, Options};
+use shown::{Past, blank};
+use std::collections::BTreeMap;
 
 /// The order of the queue is fair whatever the seed; positions need some seed.
-const SEED: u64 = 0;
+pub(super) const SEED: u64 = 0;
+/// Things that happened to a task, told with it.
+const HISTORY: usize = 10;
+/// Groups of a job that are explained, and indices named of each.
+const GROUPS: usize = 8;
+const NAMED: usize = 20;
 
 impl Api {
     pub(super) async fn explain_task(&self, call: Call) -> Answered {
         let (view, consistent) = call.view(self).await?;
         let id = call.task_row(&view.state)?;
-        let row = view.state.tasks().get(id).map(|row| row.state);
-        let name = view.state.task_name(id);
-        if row != Some(TaskState::Pending) {
-            let message = format!("{name} does not wait for a machine");
-            return Err(ApiError::new(Code::WrongState, message)
-                .hint("only pending tasks are explained; read the task to see where it is")
-                .with("state", serde_json::to_value(row).unwrap_or_default()));
-        }
-        let obstacle = self.unserved_lane(&view.state, id).await;
-        let broken = |_| ApiError::new(Code::Internal, "the explanation was not finished");
-        let _one_at_a_time = self.explaining.clone().acquire_owned().await.map_err(broken)?;
-        let index = view.index;
-        let made = tokio::task::spawn_blocking(move || explain(&view.state, id)).await;
-        let explanation = made.map_err(|_| ApiError::new(Code::Internal, "explaining failed"))?;
-        let missing = || Api::missing(Code::NoSuchTask, format!("pending task {name}"));
-        let mut explanation = explanation.ok_or_else(missing)?;
+        let row = view.state.tasks().get(id).cloned();
+        let missing = || Api::missing(Code::NoSuchTask, view.state.task_name(id));
+        let row = row.ok_or_else(missing)?;
+        let obstacle = match row.state {
+            TaskState::Pending => self.obstacle(&view.state, row.job).await,
+            _ => None,
+        };
+        let now = self.clock.wall();
+        let (index, explanation) = self
+            .ask_mirror(move |api, view, board| {
+                let past = api.past(&view.state, row.job, row.index);
+                let made = explain(view, board, id, past, now);
+                Ok((view.index, made))
+            })
+            .await?;
+        let gone = || Api::missing(Code::NoSuchTask, "task of that name any more");
+        let mut explanation = explanation.ok_or_else(gone)?;
         if let Some(found) = obstacle {
             explanation.text = format!("{}: {}\n{}", found.message, found.hint, explanation.text);
             explanation.obstacles.push(found);
@@ -45,12 +61,64 @@ impl Api {
         reply::one(&call, index, consistent, explanation)
     }
 
-    /// Whether the task waits for a scheduler rather than for a machine. A replica that does not
-    /// lead cannot tell, and says nothing.
-    async fn unserved_lane(&self, state: &State, task: TaskId) -> Option<ObstacleView> {
-        let job = state.tasks().get(task).and_then(|row| state.jobs().get(row.job))?;
+    pub(super) async fn explain_job(&self, call: Call) -> Answered {
+        let key = call.job()?;
+        let (view, consistent) = call.view(self).await?;
+        let id = find(&view.state, &key)?;
+        let obstacle = self.obstacle(&view.state, id).await;
+        let now = self.clock.wall();
+        let (index, made) = self
+            .ask_mirror(move |api, view, board| {
+                Ok((view.index, explain_job(api, view, board, id, now)))
+            })
+            .await?;
+        let gone = || Api::missing(Code::NoSuchJob, format!("job {key} any more"));
+        let mut made = made.ok_or_else(gone)?;
+        if let Some(found) = obstacle.filter(|_| made.tasks.pending > 0) {
+            made.text = format!("{}: {}\n{}", found.message, found.hint, made.text);
+            for group in &mut made.groups {
+                group.why.obstacles.push(found.clone());
+            }
+        }
+        reply::one(&call, index, consistent, made)
+    }
+
+    /// Asks the mirror where waiting does no harm, one question at a time.
+    pub(super) async fn ask_mirror<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Api, &View, &mut Board) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let broken = |_| ApiError::new(Code::ShuttingDown, "questions are no longer answered");
+        let _one_at_a_time = self.explaining.clone().acquire_owned().await.map_err(broken)?;
+        self.blocking(move |api| {
+            let cell = api.handle.replicated();
+            api.mirror.ask(cell, |view, board| question(api, view, board))
+        })
+        .await
+    }
+
+    /// What happened to a task lately. That it cannot be read is no reason to explain nothing.
+    fn past(&self, state: &State, job: JobId, index: u32) -> Past {
+        let events = &self.handle.replicated().records.events;
+        match events.lately(job, index, HISTORY) {
+            Ok((events, from)) => Past::new(state, job, events, Some(from)),
+            Err(error) => {
+                tracing::warn!(%error, "the past of a task could not be read");
+                Past::default()
+            }
+        }
+    }
+
+    async fn obstacle(&self, state: &State, job: JobId) -> Option<ObstacleView> {
+        let spec = state.jobs().get(job)?.spec().clone();
+        self.unserved_lane(&spec).await
+    }
+
+    /// Whether tasks wait for a scheduler rather than for a machine. A replica that does not lead
+    /// cannot tell, and says nothing.
+    pub(super) async fn unserved_lane(&self, spec: &JobSpec) -> Option<ObstacleView> {
         let code = "lane-not-served".to_owned();
-        let lane = match LaneName::of(job.spec()) {
+        let lane = match LaneName::of(spec) {
             Ok(lane) => lane,
             Err(bad) => {
                 let message = format!("no scheduler can serve the label `scheduler`: {bad}");
@@ -72,38 +140,82 @@ impl Api {
     }
 }
 
-fn explain(state: &State, task: TaskId) -> Option<ExplanationView> {
-    let board = Board::from_state(state);
-    let standings = Standings::new(&board, Order::Fair, state.now(), SEED);
-    let explanation = Explainer::new(&board, state, &Sequential).task(task, &standings)?;
-    Some(shown(state, task, &explanation))
+fn explain(
+    view: &View,
+    board: &mut Board,
+    id: TaskId,
+    past: Past,
+    now: Time,
+) -> Option<ExplanationView> {
+    let state = &view.state;
+    let row = state.tasks().get(id)?;
+    let mut told = blank(state, id, past, now)?;
+    match row.state {
+        TaskState::Pending => {
+            let standings = Standings::new(board, Order::Fair, now, SEED);
+            let made = Explainer::new(board, state, &Sequential).task(id, &standings)?;
+            shown::waiting(&mut told, &made);
+        }
+        state_now if state_now.on_machine() => {
+            let here = why_here(board, id, state, Options::default(), SEED);
+            shown::placed(&mut told, state, row, here);
+        }
+        _ => shown::apart(&mut told, state, row),
+    }
+    Some(told)
 }
 
-fn shown(state: &State, task: TaskId, explanation: &Explanation) -> ExplanationView {
-    let changes = explanation.counterfactual.iter().chain(&explanation.alternatives);
-    let victims = explanation.victims.as_ref();
-    let standing = explanation.standing.as_ref();
-    ExplanationView {
-        task: state.task_name(task),
-        state: TaskState::Pending,
-        priority: explanation.priority,
-        text: text::render(explanation, &Natural),
-        machines_total: explanation.machines_total,
-        reasons: explanation
-            .reasons
-            .iter()
-            .map(|reason| ReasonView { code: reason.code.into(), machines: reason.machines })
-            .collect(),
-        when_empty: explanation.when_empty,
-        changes: changes.filter_map(|change| serde_json::to_value(change).ok()).collect(),
-        victims: victims
-            .map(|v| v.tasks.iter().map(|victim| victim.task.name.clone()).collect())
-            .unwrap_or_default(),
-        victims_allowed: victims.is_some_and(|v| v.allowed),
-        position: standing.and_then(|s| s.position),
-        waiting: standing.map_or(0, |s| s.waiting),
-        higher_priority: standing.map_or(0, |s| s.higher_priority),
-        not_before: standing.and_then(|s| s.not_before),
-        obstacles: Vec::new(),
+/// What is the matter with a task, as far as tasks with the same can be told together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Matter {
+    Waits(u32),
+    Fails(TaskState),
+    Deferred,
+}
+
+fn matter(board: &Board, id: TaskId, row: &Task) -> Option<Matter> {
+    match row.state {
+        TaskState::Pending if row.failures_in_row > 0 => Some(Matter::Fails(row.state)),
+        TaskState::Pending => board.class_of(id).map(|class| Matter::Waits(class.0)),
+        TaskState::Deferred => Some(Matter::Deferred),
+        TaskState::Dead(Fate::Failed(_) | Fate::DependencyFailed) => Some(Matter::Fails(row.state)),
+        _ => None,
     }
+}
+
+fn explain_job(
+    api: &Api,
+    view: &View,
+    board: &mut Board,
+    id: JobId,
+    now: Time,
+) -> Option<JobExplanation> {
+    let state = &view.state;
+    let job = state.jobs().get(id)?;
+    let mut alike: BTreeMap<Matter, Vec<(u32, TaskId)>> = BTreeMap::new();
+    for task in job.tasks.iter() {
+        let Some(row) = state.tasks().get(*task) else { continue };
+        if let Some(matter) = matter(board, *task, row) {
+            alike.entry(matter).or_default().push((row.index, *task));
+        }
+    }
+    let mut alike: Vec<Vec<(u32, TaskId)>> = alike.into_values().collect();
+    alike.sort_by_key(|tasks| std::cmp::Reverse(tasks.len()));
+    let left_out = alike.len().saturating_sub(GROUPS);
+    let mut groups = Vec::new();
+    for tasks in alike.into_iter().take(GROUPS) {
+        let (index, task) = *tasks.first()?;
+        let past = api.past(state, id, index);
+        let Some(why) = explain(view, board, task, past, now) else { continue };
+        groups.push(WaitingGroup {
+            count: tasks.len() as u32,
+            tasks: tasks.iter().take(NAMED).map(|(index, _)| *index).collect(),
+            why,
+        });
+    }
+    let tasks = state.job_load(id).map(view::counts).unwrap_or_default();
+    let dead = matches!(job.state, JobState::Dead(_));
+    let text = shown::job_text(&tasks, &groups, left_out, dead);
+    let job_name = state.job_key(id)?.to_string();
+    Some(JobExplanation { job: job_name, state: job.state, tasks, text, groups })
 }

@@ -27,10 +27,12 @@ mod list;
 mod machines;
 mod memo;
 mod metrics;
+mod mirror;
 mod names;
 mod output;
 mod overview;
 mod parts;
+mod plan;
 mod records;
 mod reply;
 mod resources;
@@ -64,6 +66,7 @@ use http_body_util::BodyExt;
 use memo::Memo;
 use metrics::Answers;
 use shares::Shares;
+use mirror::Mirror;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,8 +116,9 @@ pub struct Api {
     backstage: Arc<dyn Backstage>,
     clock: Arc<dyn Clock>,
     settings: Arc<ApiSettings>,
-    /// Explanations walk the whole cell: one at a time.
+    /// Explanations and plans walk the whole cell: one at a time.
     explaining: Arc<Semaphore>,
+    mirror: Arc<Mirror>,
     /// Each holds a connection to a machine.
     following: Shares,
     sessions: Shares,
@@ -137,6 +141,7 @@ impl Api {
             clock,
             settings: Arc::new(settings),
             explaining: Arc::new(Semaphore::new(1)),
+            mirror: Arc::default(),
             following: Shares::of(MOST_FOLLOWERS),
             sessions: Shares::of(MOST_SESSIONS),
             memo: Arc::default(),
@@ -220,6 +225,8 @@ impl Api {
             O::ResizeJob => self.resize_job(call).await,
             O::UndoUpdate => self.undo_update(call).await,
             O::CloseUpdate => self.close_update(call).await,
+            O::PlanJobs => self.plan_jobs(call).await,
+            O::ExplainJob => self.explain_job(call).await,
             O::ListTasks => self.list_tasks(call).await,
             O::GetTask => self.get_task(call).await,
             O::ExplainTask => self.explain_task(call).await,

@@ -15,6 +15,7 @@ mod members;
 mod overview;
 mod pages;
 mod parts;
+mod plan;
 mod routes;
 mod support;
 mod watch;

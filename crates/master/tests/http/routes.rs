@@ -20,7 +20,9 @@ async fn jobs(cell: &Cell) {
     assert_eq!(task.body["item"]["name"], "ubar/jfoo/2");
     let why = cell.must("GET /v1/jobs/ubar/jfoo/tasks/2/explain", NONE).await;
     // Its only machine has never been heard of.
-    assert_eq!(why.body["item"]["reasons"], json!([{ "code": "machine-down", "machines": 1 }]));
+    let down = json!([{ "code": "machine-down", "machines": 1, "detail": null,
+        "text": "1 is down" }]);
+    assert_eq!(why.body["item"]["reasons"], down);
     assert_eq!(why.body["item"]["position"], 3);
     let sized = cell.must("POST /v1/jobs/ubar/jfoo/resize", json!({ "count": 2 })).await;
     assert_eq!(sized.body["changed"], true);

@@ -6,7 +6,7 @@ use crate::board::{Board, Place};
 use crate::queue::{Order, Queue};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::priority::MAX_PRIORITY;
-use cellwright_cell::time::Time;
+use cellwright_cell::time::{Span, Time};
 use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -19,6 +19,8 @@ pub struct Standing {
     pub higher_priority: u32,
     /// Back-off or lease: not tried before this time.
     pub not_before: Option<Time>,
+    /// How long that is from now.
+    pub tried_in: Option<Span>,
 }
 
 /// The standing of every pending task at one time; made once for many explanations.
@@ -71,6 +73,7 @@ impl Standings {
             waiting: self.waiting,
             higher_priority: self.above[level],
             not_before: (*not_before > self.now).then_some(*not_before),
+            tried_in: (*not_before > self.now).then(|| not_before.since(self.now)),
         })
     }
 }

@@ -2,7 +2,7 @@
 //! for which reason, what would help, who is in the way, when it is tried again. Lines have at most
 //! 80 columns.
 
-use super::units::{Rounding, Units, grouped};
+use super::units::{self, Rounding, Units, grouped};
 use super::{Change, Counterfactual, Detail, Explanation, FITS, Obstacle, ReasonCount, Victims};
 use cellwright_cell::device::WHOLE;
 use cellwright_cell::name::Token;
@@ -33,6 +33,24 @@ pub fn render(explanation: &Explanation, units: &dyn Units) -> String {
     lines.extend(explanation.victims.as_ref().map(|victims| text.victims(victims)));
     lines.extend(text.queue(explanation));
     lines.iter().map(|line| wrap(line)).collect::<Vec<_>>().join("\n")
+}
+
+/// One change with which it would fit: `ram <= 3 GiB (on m1)`.
+#[must_use]
+pub fn change(change: &Counterfactual, units: &dyn Units) -> String {
+    Text { units }.change(change)
+}
+
+/// One reason: `2 lack ram (most free: 3 GiB on m1)`.
+#[must_use]
+pub fn reason(reason: &ReasonCount, units: &dyn Units) -> String {
+    match reason.code {
+        FITS => {
+            let takes = if reason.machines == 1 { "takes" } else { "take" };
+            format!("{} {takes} it as they are", grouped(u64::from(reason.machines)))
+        }
+        _ => Text { units }.reason(reason),
+    }
 }
 
 impl Explanation {
@@ -354,8 +372,8 @@ impl Text<'_> {
 
     fn queue(&self, e: &Explanation) -> Option<String> {
         let standing = e.standing?;
-        if let Some(not_before) = standing.not_before {
-            return Some(format!("Not tried before {} ms (back-off or lease).", not_before.0));
+        if let Some(wait) = standing.tried_in {
+            return Some(format!("Next try in {} (back-off or lease).", units::span(wait)));
         }
         let position = grouped(u64::from(standing.position?));
         let waiting = grouped(u64::from(standing.waiting));

@@ -6,6 +6,7 @@
 //! rounded figure.
 
 use cellwright_cell::resource::Dimension;
+use cellwright_cell::time::Span;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
@@ -44,6 +45,26 @@ impl Units for Millionths {
     fn amount(&self, _: Dimension, value: u64, _: Rounding) -> String {
         let text = decimal(value / 1_000_000, value % 1_000_000, 6);
         if self.whole.is_empty() { text } else { format!("{text} {}", self.whole) }
+    }
+}
+
+/// A length of time in the two largest units that matter, rounded up to the smaller of them: what
+/// is said to come in 12 s has come then. `350 ms`, `12 s`, `3 min 20 s`, `2 h 5 min`, `4 d 1 h`.
+#[must_use]
+pub fn span(span: Span) -> String {
+    if span.0 < 1000 {
+        return format!("{} ms", span.0);
+    }
+    let two = |value: u64, part: u64, large: &str, small: &str| match value % part {
+        0 => format!("{} {large}", grouped(value / part)),
+        rest => format!("{} {large} {rest} {small}", grouped(value / part)),
+    };
+    let seconds = span.0.div_ceil(1000);
+    match seconds {
+        ..60 => format!("{seconds} s"),
+        60..3600 => two(seconds, 60, "min", "s"),
+        3600..86_400 => two(seconds.div_ceil(60), 60, "h", "min"),
+        _ => two(seconds.div_ceil(3600), 24, "d", "h"),
     }
 }
 
@@ -90,6 +111,18 @@ pub(crate) fn grouped(value: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lengths_of_time_are_rounded_up() {
+        let check = |millis, want: &str| assert_eq!(span(Span(millis)), want);
+        check(350, "350 ms");
+        check(1000, "1 s");
+        check(11_001, "12 s");
+        check(60_000, "1 min");
+        check(200_000, "3 min 20 s");
+        check(7_500_000, "2 h 5 min");
+        check(349_200_000, "4 d 1 h");
+    }
 
     #[test]
     fn amounts_read_as_a_person_would_write_them() {

@@ -73,6 +73,34 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         OWNED,
     )),
+    takes(
+        fails(
+            Route {
+                method: Method::Post,
+                ..read(
+                    O::PlanJobs,
+                    "/v1/plan",
+                    "jobs",
+                    "What submitting or updating these jobs, one after the other, would do: the \
+                     differences, what happens to which task, where tasks would go, who would be \
+                     evicted, what is charged. Nothing changes.",
+                    json!(One<PlanView>),
+                )
+            },
+            &[C::NoSuchUser],
+        ),
+        json!(PlanJobs),
+    ),
+    fails(
+        read(
+            O::ExplainJob,
+            "/v1/jobs/{user}/{job}/explain",
+            "jobs",
+            "Why tasks of a job wait or fail, those alike together.",
+            json!(One<JobExplanation>),
+        ),
+        &[C::NoSuchJob],
+    ),
     fails(
         with(
             read(O::ListTasks, TASKS, "tasks", "Tasks of a job, by index.", json!(Page<TaskView>)),
@@ -89,10 +117,10 @@ pub(super) const ROUTES: &[Route] = &[
             O::ExplainTask,
             "/v1/jobs/{user}/{job}/tasks/{index}/explain",
             "tasks",
-            "Why a pending task waits.",
+            "Why a task waits, why it is where it is, or how it ended.",
             json!(One<ExplanationView>),
         ),
-        &[C::NoSuchJob, C::NoSuchTask, C::WrongState],
+        &[C::NoSuchJob, C::NoSuchTask],
     ),
     fails(
         with(

@@ -1,0 +1,162 @@
+//! Why a task waits, why it is where it is, and how it last ended.
+
+use super::TaskCounts;
+use cellwright_cell::job::JobState;
+use cellwright_cell::priority::Priority;
+use cellwright_cell::task::TaskState;
+use cellwright_cell::time::{Span, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Machines that answer a task in one way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReasonView {
+    /// Stable code of why they refuse it, or `fits`.
+    pub code: String,
+    pub machines: u32,
+    /// What the reason is about: which limit, which port and its holders, which constraint; null
+    /// where the code says it all.
+    pub detail: Value,
+    /// The same as a person would say it.
+    pub text: String,
+}
+
+/// A change of the request with which it would fit somewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CounterfactualView {
+    /// Such as `ram <= 3 GiB (on m1)`.
+    pub text: String,
+    /// What would have to be different, as data.
+    pub change: Value,
+    /// The size of the change, in thousandths of what was asked.
+    pub permille: u32,
+    /// Machines that would take it then.
+    pub machines: u32,
+    /// The first of them.
+    pub machine: String,
+}
+
+/// A task that fails again and again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FailingView {
+    pub failures_in_row: u32,
+    /// How the last attempt ended, where that is still known.
+    pub last: Option<String>,
+    /// Milliseconds until it is tried again; absent: at the next chance.
+    pub next_try_in: Option<Span>,
+}
+
+/// One thing that happened to a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HappenedView {
+    /// Milliseconds since the Unix epoch.
+    pub at: Time,
+    pub attempt: u32,
+    /// Stable code of the reason.
+    pub reason: String,
+    pub text: String,
+}
+
+/// A machine a task could be on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CandidateView {
+    pub machine: String,
+    /// One is the best.
+    pub rank: u32,
+    /// The task is on it.
+    pub here: bool,
+    /// Terms of the score by name, most important first in the guide; lower is better.
+    pub score: Value,
+}
+
+/// Why a task is where it is, judged by the cell as it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HereView {
+    pub machine: String,
+    /// Machines that would take it now.
+    pub fitting: u32,
+    /// The best of them, and its own.
+    pub candidates: Vec<CandidateView>,
+}
+
+/// Why a task waits (B17), why it is where it is, why it ended. The machines of the reasons add up
+/// to those of the cell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ExplanationView {
+    /// `user/job/index`.
+    pub task: String,
+    pub state: TaskState,
+    pub priority: Priority,
+    /// The whole explanation in sentences.
+    pub text: String,
+    /// Nought for a task that has ended: no machine was asked.
+    pub machines_total: u32,
+    pub reasons: Vec<ReasonView>,
+    /// The nearest change with which it would fit; absent when it fits as it is, or nothing helps.
+    pub counterfactual: Option<CounterfactualView>,
+    /// The other changes that would help, nearest first.
+    pub alternatives: Vec<CounterfactualView>,
+    /// Machines that would take it if nothing else were on them.
+    pub when_empty: u32,
+    /// Tasks that would have to go, as `user/job/index`.
+    pub victims: Vec<String>,
+    /// Whether all of them may be taken.
+    pub victims_allowed: bool,
+    /// Place in the queue; one is next.
+    pub position: Option<u32>,
+    pub waiting: u32,
+    pub higher_priority: u32,
+    /// Not tried before this time; milliseconds since the Unix epoch.
+    pub not_before: Option<Time>,
+    /// Milliseconds until then.
+    pub next_try_in: Option<Span>,
+    /// The job it starts after, as `user/job`.
+    pub waits_for: Option<String>,
+    pub failing: Option<FailingView>,
+    /// For a task on a machine.
+    pub here: Option<HereView>,
+    /// How its last attempt ended, where that is still known.
+    pub last_end: Option<HappenedView>,
+    /// What happened to it, newest last, as far as the events looked at reach.
+    pub history: Vec<HappenedView>,
+    /// Everything after this log index was looked at for the history.
+    pub history_from: Option<u64>,
+    /// What keeps it waiting whatever the machines have to offer.
+    #[serde(default)]
+    pub obstacles: Vec<ObstacleView>,
+}
+
+/// A reason that is not about any machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ObstacleView {
+    /// `lane-not-served`: no scheduler plans the lane of the job.
+    pub code: String,
+    /// What is the matter, in a sentence.
+    pub message: String,
+    /// What to do about it.
+    pub hint: String,
+}
+
+/// Tasks of one job that wait for the same reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WaitingGroup {
+    pub count: u32,
+    /// The first of their indices.
+    pub tasks: Vec<u32>,
+    /// Why the first of them waits.
+    pub why: ExplanationView,
+}
+
+/// Why the tasks of a job wait or fail, those alike together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct JobExplanation {
+    /// `user/job`.
+    pub job: String,
+    pub state: JobState,
+    pub tasks: TaskCounts,
+    /// The whole explanation in sentences.
+    pub text: String,
+    /// Tasks that are not well, by what is the matter: most tasks first.
+    pub groups: Vec<WaitingGroup>,
+}

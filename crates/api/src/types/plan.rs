@@ -1,0 +1,263 @@
+//! What running a file of jobs would do: asked before, answered from a copy of the cell.
+
+use super::{ExplanationView, ObstacleView, SubmitJob};
+use crate::error::ApiError;
+use cellwright_cell::job::ChangeClass;
+use cellwright_cell::name::Name;
+use cellwright_cell::priority::{Band, Priority};
+use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::JobSpec;
+use cellwright_cell::time::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::fmt;
+use std::str::FromStr;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Most jobs planned together.
+pub const MAX_PLANNED: usize = 1000;
+
+/// Jobs to plan as if they were run one after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlanJobs {
+    /// 1 to 1000.
+    pub jobs: Vec<SubmitJob>,
+}
+
+/// What a plan would have the cell do with a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PlanAction {
+    Create,
+    Update,
+    /// It is there already, just like this.
+    Nothing,
+    /// The cell would refuse; see `refused`.
+    Refused,
+}
+
+/// One field of the spec that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FieldDiff {
+    /// Such as `task.limits.ram`.
+    pub path: String,
+    /// Absent: the field was not there.
+    pub old: Option<Value>,
+    /// Absent: the field is not there any more.
+    pub new: Option<Value>,
+    /// What the change means for running tasks.
+    pub class: ChangeClass,
+}
+
+/// What would become of the tasks of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlannedTasks {
+    pub added: u32,
+    pub removed: u32,
+    /// They take the change without being stopped.
+    pub in_place: u32,
+    /// Stopped and started on the same machine.
+    pub restarted: u32,
+    /// Stopped, and in need of another place.
+    pub moved: u32,
+    /// They keep the old spec, because the update may disrupt no more.
+    pub skipped: u32,
+    /// They start once another job has ended.
+    pub deferred: u32,
+    /// Of so many the fate was taken from the class of the change: the job is very large.
+    pub estimated: u32,
+}
+
+/// Tasks of the job that would be placed on one machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlannedPlace {
+    pub machine: String,
+    pub count: u32,
+    /// The first of their indices.
+    pub tasks: Vec<u32>,
+}
+
+/// A task that would have to go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlannedVictim {
+    /// `user/job/index`.
+    pub task: String,
+    pub priority: Priority,
+    pub machine: String,
+    /// Where it would go next; absent: it would wait.
+    pub lands_on: Option<String>,
+}
+
+/// How much an update may disturb, and would.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlannedDisruption {
+    /// Running tasks that are stopped.
+    pub tasks: u32,
+    /// The job's `max_down`: how many may be down together. Absent: the cell rolls in waves.
+    pub at_once: Option<u32>,
+    /// The job's `max_update_disruptions`. Absent: no bound.
+    pub most: Option<u32>,
+}
+
+/// What the owner is charged in one band.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct QuotaChange {
+    pub band: Band,
+    pub before: Resources,
+    pub after: Resources,
+    pub granted: Resources,
+}
+
+/// What running one job would do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct JobPlan {
+    pub user: Name,
+    pub name: Name,
+    pub action: PlanAction,
+    /// Version of the job that lives; absent: there is none.
+    pub version: Option<u32>,
+    /// When that job was submitted; milliseconds since the Unix epoch.
+    pub submitted_at: Option<Time>,
+    /// How the cell would refuse.
+    pub refused: Option<ApiError>,
+    /// Every field that differs; empty for a new job.
+    pub changes: Vec<FieldDiff>,
+    /// The strongest class of the changes; absent for a new job.
+    pub class: Option<ChangeClass>,
+    pub tasks: PlannedTasks,
+    /// Tasks that would find a place.
+    pub placed: u32,
+    /// Tasks that would find none.
+    pub pending: u32,
+    /// Machines they would be on.
+    pub machines: u32,
+    /// The machines with most of them.
+    pub places: Vec<PlannedPlace>,
+    /// Tasks of others that would have to go, lowest priority first.
+    pub victims: Vec<PlannedVictim>,
+    /// Tasks that would have to go next, for the victims to find another place.
+    pub evicted_in_turn: Vec<PlannedVictim>,
+    pub disruption: PlannedDisruption,
+    /// Bands in which the owner is charged something.
+    pub quota: Vec<QuotaChange>,
+    /// Why the first of the pending tasks would wait.
+    pub why_pending: Option<ExplanationView>,
+    /// What would keep it waiting whatever the machines have to offer.
+    pub obstacles: Vec<ObstacleView>,
+}
+
+impl JobPlan {
+    /// What a token stands for.
+    #[must_use]
+    pub fn base(&self) -> PlanBase {
+        let at = self.version.zip(self.submitted_at);
+        PlanBase { user: self.user.clone(), name: self.name.clone(), at }
+    }
+}
+
+/// What running the jobs would do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlanView {
+    pub jobs: Vec<JobPlan>,
+    /// Give it to `cell run --plan`: refused if a job has changed since, or the file has.
+    pub token: String,
+}
+
+/// The job a plan was made against.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanBase {
+    pub user: Name,
+    pub name: Name,
+    /// Version and time of submission, of a job that lives. Versions alone start again with every
+    /// job of a name.
+    pub at: Option<(u32, Time)>,
+}
+
+/// Compare-and-swap for a whole file: what the plan saw of each job, and what it was asked for.
+/// Whatever else moves in the cell does not make it stale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanToken {
+    /// The log index of the picture it was made from, for people.
+    pub index: u64,
+    /// Fingerprint of the jobs as they were.
+    pub base: u64,
+    /// Fingerprint of the specs.
+    pub specs: u64,
+}
+
+impl PlanToken {
+    #[must_use]
+    pub fn new(index: u64, jobs: &[(PlanBase, JobSpec)]) -> PlanToken {
+        let (mut base, mut specs) = (String::new(), Vec::new());
+        for (at, spec) in jobs {
+            let (version, submitted) = at.at.map_or((0, 0), |(v, t)| (v, t.0));
+            base.push_str(&format!("{}/{} {version} {submitted}\n", at.user, at.name));
+            // A spec has text keys only and always serializes.
+            specs.extend(serde_json::to_vec(spec).unwrap_or_default());
+        }
+        PlanToken { index, base: xxh3_64(base.as_bytes()), specs: xxh3_64(&specs) }
+    }
+}
+
+impl fmt::Display for PlanToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{:016x}-{:016x}", self.index, self.base, self.specs)
+    }
+}
+
+/// A token that no plan printed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a plan's token; allowed: what `cell plan` prints, as 12-0123456789abcdef-…")]
+pub struct BadPlanToken(String);
+
+impl FromStr for PlanToken {
+    type Err = BadPlanToken;
+
+    fn from_str(text: &str) -> Result<PlanToken, BadPlanToken> {
+        let bad = || BadPlanToken(text.chars().take(100).collect());
+        let parts: Vec<&str> = text.split('-').collect();
+        let [index, base, specs] = parts[..] else { return Err(bad()) };
+        let hex = |part: &str| {
+            let digits = part.len() == 16 && part.bytes().all(|b| b.is_ascii_hexdigit());
+            u64::from_str_radix(part, 16).ok().filter(|_| digits).ok_or_else(bad)
+        };
+        let index = index.parse().map_err(|_| bad())?;
+        Ok(PlanToken { index, base: hex(base)?, specs: hex(specs)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base(version: u32, at: u64) -> PlanBase {
+        let name = |text: &str| Name::new(text).unwrap();
+        PlanBase { user: name("ada"), name: name("web"), at: Some((version, Time(at))) }
+    }
+
+    fn spec(count: u32) -> JobSpec {
+        let text = serde_json::json!({"name": "web", "priority": 100, "count": count,
+            "task": {"limits": {"cpu": 1, "ram": 1}, "command": ["true"]}});
+        serde_json::from_value(text).unwrap()
+    }
+
+    #[test]
+    fn a_token_tells_what_it_was_made_from_and_survives_being_printed() {
+        let token = PlanToken::new(12, &[(base(3, 9), spec(1))]);
+        assert_eq!(token.to_string().parse(), Ok(token));
+        assert_eq!(token, PlanToken::new(12, &[(base(3, 9), spec(1))]));
+        for other in [base(4, 9), base(3, 10), PlanBase { at: None, ..base(3, 9) }] {
+            let moved = PlanToken::new(12, &[(other, spec(1))]);
+            assert_ne!((moved.base, moved.specs), (token.base, token.specs));
+            assert_eq!(moved.specs, token.specs);
+        }
+        let edited = PlanToken::new(12, &[(base(3, 9), spec(2))]);
+        assert_eq!(edited.base, token.base);
+        assert_ne!(edited.specs, token.specs);
+        for bad in ["", "12", "12-1-2", "x-0123456789abcdef-0123456789abcdef", "1-2-3-4"] {
+            assert!(bad.parse::<PlanToken>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! `cell plan`: what running a file would do, before it is run.
+
+mod told;
+
+use super::Success;
+use super::parse::name;
+use super::planned;
+use crate::args::OutputArgs;
+use crate::failure::Failure;
+use crate::output::{Output, print, print_json};
+use crate::reach::Reach;
+use crate::server::ask;
+use crate::style;
+use cellwright_api::types::{PlanAction, PlanView};
+use cellwright_cell::name::Name;
+use clap::Args;
+
+const EXAMPLES: &str = "\
+Examples:
+  cell plan examples/hello.json
+  cell plan web.json --detailed-exitcode -o json
+
+Nothing is changed. Exit codes: 0 the plan is made, 1 the cell would refuse or
+cannot be asked, 2 wrong usage, 3 not all tasks would find a place. With
+--detailed-exitcode, 0 means that running the file would change nothing, and 4
+that it would.";
+
+/// Say what running a file would do: changes, restarts, places, victims, quota
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct PlanArgs {
+    /// The jobs, or - for standard input
+    #[arg(value_name = "FILE|-")]
+    file: String,
+
+    /// Whose jobs they are [default: yours; on an open master dev's]
+    #[arg(long, value_name = "USER", value_parser = name)]
+    owner: Option<Name>,
+
+    /// Exit with 4 when running the file would change something
+    #[arg(long)]
+    detailed_exitcode: bool,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl PlanArgs {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        let cell = reach.cell()?;
+        let owner = cell.owner(self.owner.clone());
+        let jobs = planned::load(&self.file, owner.as_ref())?;
+        let plan = ask(async { Ok(cell.client.plan(&jobs).await?.value.item) })?;
+        let next = self.next(&plan);
+        match self.output.output {
+            Output::Json => print_json(&plan)?,
+            Output::Table => print(&told::plan(&plan, &next, style::for_stdout()))?,
+        }
+        let refused = plan.jobs.iter().find_map(|job| {
+            let error = job.refused.as_ref()?;
+            Some((format!("{}/{}", job.user, job.name), error))
+        });
+        if let Some((job, error)) = refused {
+            let message = format!("the cell would refuse {job}: {error}");
+            return Err(Failure::Work { message, next: error.hint.clone() });
+        }
+        Ok(self.verdict(&plan))
+    }
+
+    fn verdict(&self, plan: &PlanView) -> Success {
+        let changes = |action: PlanAction| action != PlanAction::Nothing;
+        if plan.jobs.iter().any(|job| job.pending > 0) {
+            Success::DoesNotFit
+        } else if self.detailed_exitcode && plan.jobs.iter().any(|job| changes(job.action)) {
+            Success::WouldChange
+        } else {
+            Success::Done
+        }
+    }
+
+    /// The exact command that does what was planned, if there is anything to do.
+    fn next(&self, plan: &PlanView) -> String {
+        let idle = plan.jobs.iter().all(|job| job.action == PlanAction::Nothing);
+        if idle {
+            return "nothing to do: the cell has it already".into();
+        }
+        let owner = self.owner.as_ref().map_or(String::new(), |owner| format!(" --owner {owner}"));
+        format!("cell job run {}{owner} --plan {}", self.file, plan.token)
+    }
+}

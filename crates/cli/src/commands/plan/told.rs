@@ -1,0 +1,219 @@
+//! A plan in words, at 80 columns: what differs, what happens to whom, what it costs, what next.
+
+use crate::style::Style;
+use crate::table::{WIDTH, wrapped};
+use crate::{format, table};
+use cellwright_api::types::{
+    FieldDiff, JobPlan, PlanAction, PlanView, PlannedPlace, PlannedVictim, QuotaChange,
+};
+use cellwright_cell::job::ChangeClass;
+use cellwright_cell::resource::{Dimension, Resources};
+use cellwright_sim::experiment::load::Units;
+use serde_json::Value;
+
+/// Machines and victims named; -o json names more.
+const PLACES: usize = 6;
+const VICTIMS: usize = 8;
+/// Characters of a value; a command line can be long.
+const VALUE: usize = 48;
+
+pub fn plan(plan: &PlanView, next: &str, style: Style) -> String {
+    let mut out = String::new();
+    for job in &plan.jobs {
+        out.push_str(&one(job, style));
+        out.push('\n');
+    }
+    match next.starts_with("cell ") {
+        true => out.push_str(&format!("{} {next}\n", style.strong("next:"))),
+        false => out.push_str(&format!("{next}\n")),
+    }
+    out
+}
+
+fn one(job: &JobPlan, style: Style) -> String {
+    let name = style.strong(&format!("{}/{}", job.user, job.name));
+    let version = job.version.map_or(String::new(), |version| format!(" of version {version}"));
+    let what = match job.action {
+        PlanAction::Create => "a new job".to_owned(),
+        PlanAction::Update => format!("an update{version}"),
+        PlanAction::Nothing => format!("as it is{version}"),
+        PlanAction::Refused => style.bad("the cell would refuse it"),
+    };
+    let mut out = format!("{name}: {what}\n");
+    if !job.changes.is_empty() {
+        out.push_str(&changes(&job.changes, style));
+    }
+    for (label, text) in rows(job) {
+        out.push_str(&wrapped(&format!("  {label:<8}"), "          ", &text));
+    }
+    out.push_str(&victims("evicts", &job.victims, style));
+    out.push_str(&victims("in turn", &job.evicted_in_turn, style));
+    for obstacle in &job.obstacles {
+        let text = format!("{}: {}", obstacle.message, obstacle.hint);
+        out.push_str(&wrapped(&format!("  {:<8}", style.warning("first")), "          ", &text));
+    }
+    if let Some(why) = &job.why_pending {
+        let count = format::counted(u64::from(job.pending), "task");
+        out.push_str(&format!("  {:<8}{count}\n", style.bad("waits")));
+        for line in why.text.lines() {
+            out.push_str(&wrapped("          ", "            ", line));
+        }
+    }
+    out
+}
+
+fn changes(changes: &[FieldDiff], style: Style) -> String {
+    let mut out = String::new();
+    for change in changes {
+        let old = change.old.as_ref().map(|value| shown(&change.path, value));
+        let new = change.new.as_ref().map(|value| shown(&change.path, value));
+        let (sign, text) = match (old, new) {
+            (None, Some(new)) => (style.good("+"), new),
+            (Some(old), None) => (style.bad("-"), old),
+            (old, new) => {
+                let text = format!("{} -> {}", old.unwrap_or_default(), new.unwrap_or_default());
+                (style.warning("~"), text)
+            }
+        };
+        let class = match change.class {
+            ChangeClass::NoRestart => "no restart".to_owned(),
+            ChangeClass::Restart => style.warning("restart"),
+            ChangeClass::MayMove => style.bad("may move"),
+        };
+        let plain = change.path.chars().count() + text.chars().count() + 20;
+        match plain <= WIDTH {
+            true => out.push_str(&format!("  {sign} {}: {text}  ({class})\n", change.path)),
+            false => {
+                out.push_str(&format!("  {sign} {}  ({class})\n", change.path));
+                out.push_str(&wrapped("      ", "      ", &text));
+            }
+        }
+    }
+    out
+}
+
+/// A value as its owner would write it; limits with their units.
+fn shown(path: &str, value: &Value) -> String {
+    let dimension = path.rsplit_once("limits.").map(|(_, dimension)| dimension);
+    if let (Some(dimension), Some(amount)) = (dimension, value.as_u64()) {
+        return format::amount(Units::CoresAndBytes, &dimension.replace('_', "-"), amount);
+    }
+    let text = value.to_string();
+    match text.chars().count() > VALUE {
+        true => text.chars().take(VALUE - 3).chain("...".chars()).collect(),
+        false => text,
+    }
+}
+
+/// What there is to say about a job, each with a word before it.
+fn rows(job: &JobPlan) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    let tasks = tasks(job);
+    if !tasks.is_empty() {
+        rows.push(("tasks", tasks));
+    }
+    if job.disruption.tasks > 0 {
+        rows.push(("rolls", disruption(job)));
+    }
+    if job.placed > 0 || job.pending > 0 {
+        rows.push(("places", placed(job)));
+    }
+    let changed = job.quota.iter().filter(|quota| quota.before != quota.after);
+    rows.extend(changed.map(|shift| ("quota", quota(shift))));
+    rows
+}
+
+fn tasks(job: &JobPlan) -> String {
+    let tasks = &job.tasks;
+    let named = [
+        (tasks.added, "added"),
+        (tasks.removed, "removed"),
+        (tasks.in_place, "not disturbed"),
+        (tasks.restarted, "restarted in place"),
+        (tasks.moved, "to find another place"),
+        (tasks.skipped, "skipped: the update may disrupt no more"),
+        (tasks.deferred, "deferred until another job has ended"),
+    ];
+    let some = named.iter().filter(|(count, _)| *count > 0);
+    let texts: Vec<String> =
+        some.map(|(count, what)| format!("{} {what}", format::count(u64::from(*count)))).collect();
+    let mut text = texts.join(", ");
+    if tasks.estimated > 0 {
+        let count = format::count(u64::from(tasks.estimated));
+        text.push_str(&format!(" ({count} of them by the class of the change, not tried)"));
+    }
+    text
+}
+
+fn disruption(job: &JobPlan) -> String {
+    let stopped = format::counted(u64::from(job.disruption.tasks), "running task");
+    let are = if job.disruption.tasks == 1 { "is" } else { "are" };
+    let at_once = match job.disruption.at_once {
+        Some(most) => format!("at most {most} down at a time (max_down)"),
+        None => "in waves: the job sets no max_down".to_owned(),
+    };
+    let most = job
+        .disruption
+        .most
+        .map_or(String::new(), |most| format!(", {most} in all (max_update_disruptions)"));
+    format!("{stopped} {are} stopped, {at_once}{most}")
+}
+
+fn placed(job: &JobPlan) -> String {
+    let on = |place: &PlannedPlace| format!("{} ({})", place.machine, place.count);
+    let named: Vec<String> = job.places.iter().take(PLACES).map(on).collect();
+    let more = u64::from(job.machines).saturating_sub(named.len() as u64);
+    let more = if more > 0 { format!(" and {} more", format::count(more)) } else { String::new() };
+    let all = format::counted(u64::from(job.placed + job.pending), "task");
+    let placed = format::count(u64::from(job.placed));
+    match job.placed {
+        0 => format!("0 of {all}"),
+        _ => format!(
+            "{placed} of {all}, on {}: {}{more}",
+            format::counted(u64::from(job.machines), "machine"),
+            named.join(", ")
+        ),
+    }
+}
+
+fn quota(shift: &QuotaChange) -> String {
+    let some = |d: &Dimension| {
+        let at = |r: &Resources| r.get(*d);
+        at(&shift.before) != at(&shift.after)
+    };
+    let amount =
+        |d: Dimension, of: Resources| format::amount(Units::CoresAndBytes, d.as_str(), of.get(d));
+    let parts: Vec<String> = Dimension::ALL
+        .into_iter()
+        .filter(some)
+        .map(|d| {
+            let (before, after) = (amount(d, shift.before), amount(d, shift.after));
+            format!("{d} {before} -> {after} of {}", amount(d, shift.granted))
+        })
+        .collect();
+    format!("{}: {}", shift.band, parts.join(", "))
+}
+
+fn victims(label: &str, victims: &[PlannedVictim], style: Style) -> String {
+    if victims.is_empty() {
+        return String::new();
+    }
+    let count = format::counted(victims.len() as u64, "task");
+    let mut out = format!("  {}{count}\n", style.bad(&format!("{label:<8}")));
+    let rows: Vec<Vec<String>> = victims
+        .iter()
+        .take(VICTIMS)
+        .map(|victim| {
+            let lands = victim.lands_on.clone().unwrap_or_else(|| "waits".into());
+            vec![victim.task.clone(), victim.priority.0.to_string(), victim.machine.clone(), lands]
+        })
+        .collect();
+    let header = ["task", "priority", "from", "to"];
+    let lines = table::render(&header, &rows);
+    lines.lines().for_each(|line| out.push_str(&format!("          {}\n", line.trim_start())));
+    let more = victims.len().saturating_sub(VICTIMS);
+    if more > 0 {
+        out.push_str(&format!("          and {more} more (-o json names them)\n"));
+    }
+    out
+}

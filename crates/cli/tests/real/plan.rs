@@ -1,0 +1,106 @@
+//! Plan, then run what was planned; and what a plan says of jobs that wait or have changed.
+
+use crate::support::{Folder, cell, json, said, text};
+use crate::{dev, wait_running};
+use cellwright_cell::name::{JobKey, Name};
+use serde_json::{Value, json as value};
+use std::fs;
+
+fn web(count: u32, seconds: &str) -> Value {
+    value!({"name": "web", "count": count, "priority": 100,
+        "task": {"limits": {"cpu": 10, "ram": 16 << 20}, "command": ["sleep", seconds]}})
+}
+
+fn key() -> JobKey {
+    JobKey { user: Name::new("dev").unwrap(), job: Name::new("web").unwrap() }
+}
+
+/// The command after `next:`, without the program's name.
+fn next(told: &str) -> Vec<String> {
+    let line = told.lines().find_map(|line| line.strip_prefix("next: cell ")).expect(told);
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn what_is_planned_is_run_and_a_plan_goes_stale_with_its_job() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder, "3");
+    let at = ["--master", &address];
+    let file = folder.path("web.json");
+    let write = |spec: &Value| fs::write(&file, spec.to_string()).unwrap();
+    let plan = |extra: &[&str]| cell(&[&at[..], &["plan", &file], extra].concat());
+    let run = |words: &[String]| {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        cell(&[&at[..], &words].concat())
+    };
+    write(&web(3, "1000"));
+    let told = text(&plan(&[]).stdout);
+    assert!(told.starts_with("dev/web: a new job\n  tasks   3 added\n"), "{told}");
+    assert!(told.contains("3 of 3 tasks, on"), "{told}");
+    assert!(told.lines().all(|line| line.chars().count() <= 80), "{told}");
+    let planned = json(&[&at[..], &["plan", &file, "-o", "json"]].concat());
+    let places = planned["jobs"][0]["places"].as_array().unwrap().iter();
+    let foretold: Vec<(String, u64)> = places
+        .map(|place| (place["machine"].as_str().unwrap().into(), place["count"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(plan(&["--detailed-exitcode"]).status.code(), Some(4));
+    let first = next(&told);
+    assert!(run(&first).status.success());
+    wait_running(&address, &key(), 1);
+    let shown = json(&[&at[..], &["job", "status", "dev/web", "-o", "json"]].concat());
+    for (machine, count) in foretold {
+        let there = shown["tasks"].as_array().unwrap().iter();
+        let there = there.filter(|task| task["machine"] == machine.as_str()).count();
+        assert_eq!(there as u64, count, "{machine}");
+    }
+    assert_eq!(plan(&["--detailed-exitcode"]).status.code(), Some(0));
+    // The job is there now, and was not when this was planned.
+    let stale = run(&first);
+    assert_eq!(stale.status.code(), Some(1));
+    let error = text(&stale.stderr);
+    assert!(error.contains("stale-version") && error.contains("next: look"), "{error}");
+
+    write(&web(4, "2000"));
+    let told = text(&plan(&[]).stdout);
+    assert!(told.starts_with("dev/web: an update of version 1\n"), "{told}");
+    assert!(told.contains("  ~ count: 3 -> 4  (no restart)\n"), "{told}");
+    assert!(told.contains("1 added, 3 restarted in place"), "{told}");
+    let second = next(&told);
+    write(&web(5, "2000"));
+    let edited = text(&run(&second).stderr);
+    assert!(edited.contains("has changed since the plan"), "{edited}");
+    write(&web(4, "2000"));
+    assert!(run(&second).status.success());
+    let after = json(&[&at[..], &["job", "status", "dev/web", "-o", "json"]].concat());
+    assert_eq!((&after["job"]["version"], &after["job"]["spec"]["count"]), (&2.into(), &4.into()));
+    running.stop();
+}
+
+#[test]
+fn a_plan_says_by_its_code_what_would_wait_and_explain_why() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder, "2");
+    let at = ["--master", &address];
+    let file = folder.path("huge.json");
+    let mut huge = web(2, "1000");
+    huge["task"]["limits"]["cpu"] = value!(900_000);
+    fs::write(&file, huge.to_string()).unwrap();
+    let output = cell(&[&at[..], &["plan", &file]].concat());
+    let told = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(3), "{told}");
+    assert!(told.contains("2 lack cpu") && told.contains("0 of 2 tasks"), "{told}");
+    said(&[&at[..], &["job", "run", &file]].concat());
+    let why = json(&[&at[..], &["explain", "dev/web/0", "-o", "json"]].concat());
+    assert_eq!((&why["machines_total"], &why["reasons"][0]["machines"]), (&2.into(), &2.into()));
+    assert_eq!(why["reasons"][0]["detail"]["dimension"], "cpu");
+    assert!(why["counterfactual"]["text"].as_str().unwrap().starts_with("cpu <= "), "{why}");
+    let whole = said(&[&at[..], &["explain", "dev/web"]].concat());
+    assert!(whole.starts_with("dev/web: 2 pending.\n\n2 tasks (0, 1)\n"), "{whole}");
+    let mut wrong = web(1, "1");
+    wrong["priority"] = value!(999);
+    fs::write(&file, wrong.to_string()).unwrap();
+    let refused = cell(&[&at[..], &["plan", &file]].concat());
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("priority"), "{}", text(&refused.stderr));
+    running.stop();
+}

@@ -1,0 +1,368 @@
+//! Explanations as readers get them: sentences for people, the same as data for programs.
+
+use cellwright_api::types::{
+    CandidateView, CounterfactualView, ExplanationView, FailingView, HappenedView, HereView,
+    ReasonView, TaskCounts, WaitingGroup,
+};
+use cellwright_cell::event::{Event, TaskChange, What};
+use cellwright_cell::id::{JobId, TaskId};
+use cellwright_cell::render;
+use cellwright_cell::state::State;
+use cellwright_cell::task::{Fate, StopCause, Task, TaskState};
+use cellwright_cell::time::{Span, Time};
+use cellwright_sched::explain::here::{Candidate, WhyHere};
+use cellwright_sched::explain::units::{Natural, span};
+use cellwright_sched::explain::{Counterfactual, Explanation, ReasonCount, text};
+use serde_json::Value;
+
+/// What is known of a task's past.
+#[derive(Clone, Debug, Default)]
+pub(in crate::http) struct Past {
+    happened: Vec<HappenedView>,
+    /// The newest end of an attempt.
+    end: Option<HappenedView>,
+    from: Option<u64>,
+}
+
+impl Past {
+    /// Rows are used again: what was before the job was submitted is somebody else's.
+    pub fn new(state: &State, job: JobId, events: Vec<Event>, from: Option<u64>) -> Past {
+        let since = state.jobs().get(job).map_or(Time::ZERO, |row| row.submitted_at);
+        let mut past = Past { from, ..Past::default() };
+        for event in events.iter().filter(|event| event.at >= since) {
+            let What::Task { attempt, change, .. } = &event.what else { continue };
+            let text = render::event(state, event);
+            let text = text.split_once(' ').map_or(text.as_str(), |(_, rest)| rest).to_owned();
+            let reason = event.reason.code().to_owned();
+            let told = HappenedView { at: event.at, attempt: *attempt, reason, text };
+            if is_end(*change) {
+                past.end = Some(told.clone());
+            }
+            past.happened.push(told);
+        }
+        past
+    }
+}
+
+fn is_end(change: TaskChange) -> bool {
+    use TaskChange as C;
+    matches!(
+        change,
+        C::Evicted { .. }
+            | C::Completed { .. }
+            | C::Failed { .. }
+            | C::Lost { .. }
+            | C::Restarted { .. }
+            | C::Finished
+            | C::FailedForGood
+            | C::Killed
+            | C::NeverRan
+    )
+}
+
+/// What is true of a task in any state; `None` for a row that is gone.
+pub(super) fn blank(state: &State, id: TaskId, past: Past, now: Time) -> Option<ExplanationView> {
+    let row = state.tasks().get(id)?;
+    let spec = state.spec_of(row)?;
+    let job = state.jobs().get(row.job)?;
+    let waits = (row.state == TaskState::Pending && row.not_before > now).then_some(row.not_before);
+    let next_try_in = waits.map(|time| time.since(now));
+    let failing = row.failures_in_row > 0 && !row.state.is_dead();
+    Some(ExplanationView {
+        task: state.task_name(id),
+        state: row.state,
+        priority: spec.priority,
+        text: String::new(),
+        machines_total: 0,
+        reasons: Vec::new(),
+        counterfactual: None,
+        alternatives: Vec::new(),
+        when_empty: 0,
+        victims: Vec::new(),
+        victims_allowed: false,
+        position: None,
+        waiting: 0,
+        higher_priority: 0,
+        not_before: waits,
+        next_try_in,
+        waits_for: job.waits_for.and_then(|job| state.job_key(job)).map(|key| key.to_string()),
+        failing: failing.then(|| FailingView {
+            failures_in_row: row.failures_in_row,
+            last: past.end.as_ref().map(|end| end.text.clone()),
+            next_try_in,
+        }),
+        here: None,
+        last_end: past.end,
+        history: past.happened,
+        history_from: past.from,
+        obstacles: Vec::new(),
+    })
+}
+
+/// A task that waits for a machine.
+pub(super) fn waiting(told: &mut ExplanationView, made: &Explanation) {
+    fill(told, made);
+    told.text = match &told.failing {
+        // When it is tried again is said already.
+        Some(failing) => {
+            let made = Explanation { standing: None, ..made.clone() };
+            let placement = text::render(&made, &Natural);
+            format!("{}\n{}", failing_text(failing), after_headline(&placement))
+        }
+        None => text::render(made, &Natural),
+    };
+    if let (None, Some(end)) = (&told.failing, &told.last_end) {
+        told.text.push_str(&format!("\nLast: {}.", end.text));
+    }
+}
+
+/// The counts and what follows from them.
+pub(in crate::http) fn fill(told: &mut ExplanationView, made: &Explanation) {
+    let victims = made.victims.as_ref();
+    let standing = made.standing.as_ref();
+    told.machines_total = made.machines_total;
+    told.reasons = made.reasons.iter().map(reason).collect();
+    told.counterfactual = made.counterfactual.as_ref().map(counterfactual);
+    told.alternatives = made.alternatives.iter().map(counterfactual).collect();
+    told.when_empty = made.when_empty;
+    told.victims = victims
+        .map(|v| v.tasks.iter().map(|victim| victim.task.name.clone()).collect())
+        .unwrap_or_default();
+    told.victims_allowed = victims.is_some_and(|v| v.allowed);
+    told.position = standing.and_then(|s| s.position);
+    told.waiting = standing.map_or(0, |s| s.waiting);
+    told.higher_priority = standing.map_or(0, |s| s.higher_priority);
+}
+
+/// An explanation of a task that is only imagined.
+pub(in crate::http) fn imagined(name: String, made: &Explanation) -> ExplanationView {
+    let mut told = ExplanationView {
+        task: name,
+        state: TaskState::Pending,
+        priority: made.priority,
+        text: text::render(made, &Natural),
+        machines_total: 0,
+        reasons: Vec::new(),
+        counterfactual: None,
+        alternatives: Vec::new(),
+        when_empty: 0,
+        victims: Vec::new(),
+        victims_allowed: false,
+        position: None,
+        waiting: 0,
+        higher_priority: 0,
+        not_before: None,
+        next_try_in: None,
+        waits_for: None,
+        failing: None,
+        here: None,
+        last_end: None,
+        history: Vec::new(),
+        history_from: None,
+        obstacles: Vec::new(),
+    };
+    fill(&mut told, made);
+    told
+}
+
+fn reason(reason: &ReasonCount) -> ReasonView {
+    // The detail is an enumeration: its name says what the code says already.
+    let detail = match serde_json::to_value(&reason.detail) {
+        Ok(Value::Object(fields)) => fields.into_iter().next().map_or(Value::Null, |(_, v)| v),
+        _ => Value::Null,
+    };
+    ReasonView {
+        code: reason.code.into(),
+        machines: reason.machines,
+        detail,
+        text: text::reason(reason, &Natural),
+    }
+}
+
+fn counterfactual(change: &Counterfactual) -> CounterfactualView {
+    CounterfactualView {
+        text: text::change(change, &Natural),
+        change: serde_json::to_value(&change.change).unwrap_or_default(),
+        permille: change.permille,
+        machines: change.machines,
+        machine: change.machine.name.clone(),
+    }
+}
+
+fn failing_text(failing: &FailingView) -> String {
+    let times = match failing.failures_in_row {
+        1 => "once".to_owned(),
+        2 => "twice in a row".to_owned(),
+        many => format!("{many} times in a row"),
+    };
+    let last = failing.last.as_ref().map(|last| format!(" Last: {last}."));
+    let next = match failing.next_try_in {
+        Some(wait) => format!(" Next try in {}.", span(wait)),
+        None => " It is tried again at the next chance.".to_owned(),
+    };
+    format!("failing: it failed {times}.{}{next}", last.unwrap_or_default())
+}
+
+/// A failing task is not pending for want of a machine; what the machines say comes second.
+fn after_headline(placement: &str) -> String {
+    placement
+        .strip_prefix("pending: ")
+        .map_or_else(|| placement.to_owned(), |rest| format!("When it is tried: {rest}"))
+}
+
+/// A task on a machine.
+pub(super) fn placed(told: &mut ExplanationView, state: &State, row: &Task, here: Option<WhyHere>) {
+    let machine = row.machine.and_then(|id| state.machines().get(id));
+    let machine = machine.map_or_else(|| "a machine".to_owned(), |row| row.spec.name.to_string());
+    let what = match row.state {
+        TaskState::Assigned => format!("assigned: {machine} has still to start it."),
+        TaskState::Running if !row.healthy => {
+            format!("running on {machine}, but it fails its health check.")
+        }
+        TaskState::Running => format!("running on {machine}."),
+        TaskState::Stopping(cause) => format!("stopping on {machine}: {}.", cause_text(cause)),
+        _ => String::new(),
+    };
+    let mut lines = vec![what];
+    lines.extend(told.failing.as_ref().map(|failing| {
+        let last = failing.last.as_ref().map(|last| format!(" Last: {last}."));
+        let times = failing.failures_in_row;
+        let plural = if times == 1 { "time" } else { "times in a row" };
+        format!("It failed {times} {plural} before.{}", last.unwrap_or_default())
+    }));
+    if let (None, Some(end)) = (&told.failing, &told.last_end) {
+        lines.push(format!("Before that: {}.", end.text));
+    }
+    if let Some(here) = here {
+        let total = state.machines().iter().count();
+        lines.push(here_text(&here, total));
+        told.machines_total = u32::try_from(total).unwrap_or(u32::MAX);
+        told.here = Some(HereView {
+            machine,
+            fitting: here.fitting,
+            candidates: here.candidates.iter().map(candidate).collect(),
+        });
+    } else if row.alloc.is_some() {
+        lines.push("It runs inside an alloc of its set, which decides where.".into());
+    }
+    told.text = lines.join("\n");
+}
+
+fn cause_text(cause: StopCause) -> &'static str {
+    match cause {
+        StopCause::Preempted => "a task of higher priority took its place",
+        StopCause::Drained => "its machine is drained",
+        StopCause::OverCommitted => "its machine holds more than it has",
+        StopCause::AllocMoved => "its alloc moves away",
+        StopCause::RestartInPlace => "it starts again here with a new spec",
+        StopCause::UpdateMoves => "its new spec needs another place",
+        StopCause::Unhealthy => "it failed its health check and starts again here",
+        StopCause::Killed => "its owner stopped it",
+        StopCause::Rebalanced => "it is better off elsewhere",
+    }
+}
+
+fn here_text(here: &WhyHere, total: usize) -> String {
+    let own = here.candidates.iter().find(|candidate| candidate.here);
+    let others = here.fitting.saturating_sub(u32::from(own.is_some()));
+    let best = here.candidates.iter().find(|candidate| !candidate.here);
+    match (own, best) {
+        (Some(_), None) => format!("Of {total} machines no other would take it now."),
+        (Some(own), Some(best)) => format!(
+            "{others} more of {total} machines would take it now. Its own is number {} by score; \
+             the best other is {}, {}.",
+            own.rank,
+            best.machine.name,
+            compared(own, best)
+        ),
+        (None, _) => {
+            format!("Where it is it would not be placed now; {} machines would take it.", others)
+        }
+    }
+}
+
+/// The first term in which two scores differ is what decides.
+fn compared(own: &Candidate, other: &Candidate) -> String {
+    let (a, b) = (own.terms, other.terms);
+    let terms = [
+        ("preferences kept", u64::from(a.preference), u64::from(b.preference)),
+        ("packages to fetch", u64::from(a.locality), u64::from(b.locality)),
+        ("spread of the job", u64::from(a.spread), u64::from(b.spread)),
+        ("devices left whole", u64::from(a.devices), u64::from(b.devices)),
+        ("how well the rest packs", u64::from(a.packing), u64::from(b.packing)),
+    ];
+    match terms.into_iter().find(|(_, own, other)| own != other) {
+        Some((term, own, other)) if own < other => format!("worse by {term}"),
+        Some((term, ..)) => format!("better by {term}"),
+        None => "as good".to_owned(),
+    }
+}
+
+fn candidate(candidate: &Candidate) -> CandidateView {
+    CandidateView {
+        machine: candidate.machine.name.clone(),
+        rank: candidate.rank,
+        here: candidate.here,
+        score: serde_json::to_value(candidate.terms).unwrap_or_default(),
+    }
+}
+
+/// A task that is neither in the queue nor on a machine.
+pub(super) fn apart(told: &mut ExplanationView, state: &State, row: &Task) {
+    let ended = match row.state {
+        TaskState::Deferred => {
+            let job = told.waits_for.clone().unwrap_or_else(|| "another job".to_owned());
+            told.text = format!("deferred: it starts when {job} has ended.");
+            return;
+        }
+        TaskState::Dead(Fate::Finished) => "finished: it ended with success.",
+        TaskState::Dead(Fate::Killed) => "killed: its owner stopped or shrank the job.",
+        TaskState::Dead(Fate::DependencyFailed) => {
+            "never ran: the job it had to wait for did not succeed."
+        }
+        TaskState::Dead(Fate::Failed(_)) => "failed for good: its job allows no more failures.",
+        _ => "",
+    };
+    let last = told.last_end.as_ref().map(|end| format!("\nLast: {}.", end.text));
+    let ago = state.now().since(row.changed_at);
+    let ago =
+        if ago == Span::ZERO { String::new() } else { format!(" That was {} ago.", span(ago)) };
+    told.text = format!("{ended}{ago}{}", last.unwrap_or_default());
+}
+
+/// The explanations of a job, one below the other.
+pub(super) fn job_text(
+    tasks: &TaskCounts,
+    groups: &[WaitingGroup],
+    left_out: usize,
+    dead: bool,
+) -> String {
+    let counted = [
+        (tasks.running, "running"),
+        (tasks.pending, "pending"),
+        (tasks.assigned, "assigned"),
+        (tasks.deferred, "deferred"),
+        (tasks.stopping, "stopping"),
+        (tasks.finished, "finished"),
+        (tasks.failed, "failed"),
+        (tasks.killed, "killed"),
+    ];
+    let some = counted.iter().filter(|(count, _)| *count > 0);
+    let some: Vec<String> = some.map(|(count, word)| format!("{count} {word}")).collect();
+    let mut text = if some.is_empty() { "no tasks".to_owned() } else { some.join(", ") };
+    text.push('.');
+    if groups.is_empty() && !dead {
+        text.push_str(" Nothing keeps its tasks from running.");
+    }
+    for group in groups {
+        let which: Vec<String> = group.tasks.iter().take(6).map(ToString::to_string).collect();
+        let more = if group.count as usize > which.len() { ", ..." } else { "" };
+        let noun = if group.count == 1 { "task" } else { "tasks" };
+        let which = which.join(", ");
+        text.push_str(&format!("\n\n{} {noun} ({which}{more})\n{}", group.count, group.why.text));
+    }
+    if left_out > 0 {
+        text.push_str(&format!("\n\nand {left_out} more kinds of tasks that wait or fail"));
+    }
+    text
+}

@@ -1,0 +1,285 @@
+//! What submitting or updating jobs would do: rehearsed on a copy of the live state by the state
+//! machine and the scheduler themselves, and told field by field, task by task.
+
+use super::call::Call;
+use super::explain::{SEED, shown};
+use super::{Answered, Api, reply, user_of};
+use cellwright_api::error::ApiError;
+use cellwright_api::types::{
+    FieldDiff, JobPlan, MAX_PLANNED, PlanAction, PlanJobs, PlanToken, PlanView, PlannedDisruption,
+    PlannedPlace, PlannedTasks, PlannedVictim, QuotaChange, SubmitJob, owner_or,
+};
+use cellwright_cell::change;
+use cellwright_cell::command::{Command, Done};
+use cellwright_cell::job::ChangeClass;
+use cellwright_cell::name::Name;
+use cellwright_cell::render;
+use cellwright_cell::spec::JobSpec;
+use cellwright_cell::state::State;
+use cellwright_sched::Options;
+use cellwright_sched::executor::Sequential;
+use cellwright_sched::rehearse::{Fate, Rehearsal, Rehearsed};
+use cellwright_sched::whatif::Evicted;
+use serde_json::Value;
+
+/// Machines listed of a job, and indices of tasks named on each.
+const PLACES: usize = 50;
+const NAMED: usize = 20;
+/// Victims listed of a job.
+const VICTIMS: usize = 1000;
+
+impl Api {
+    pub(super) async fn plan_jobs(&self, mut call: Call) -> Answered {
+        let PlanJobs { jobs } = call.json(self).await?;
+        if !(1..=MAX_PLANNED).contains(&jobs.len()) {
+            let allowed = format!("1 to {MAX_PLANNED} jobs");
+            return Err(ApiError::field("jobs", &jobs.len().to_string(), &allowed));
+        }
+        let caller = call.caller()?.clone();
+        let mut asked: Vec<(Name, JobSpec)> = Vec::new();
+        for SubmitJob { owner, spec } in jobs {
+            let owner = owner_or(owner, user_of(&caller))?;
+            let submit = Command::SubmitJob { owner: owner.clone(), spec: spec.clone() };
+            self.within_limits(&submit)?;
+            asked.push((owner, spec));
+        }
+        let mut obstacles = Vec::new();
+        for (_, spec) in &asked {
+            obstacles.push(self.unserved_lane(spec).await);
+        }
+        // The barrier: what was acknowledged before is in the mirror too.
+        let (_, consistent) = call.view(self).await?;
+        let by = caller.actor();
+        let (index, mut plan) = self
+            .ask_mirror(move |_, view, board| {
+                let (state, board) = (view.state.clone(), board.clone());
+                let options = Options::default();
+                let mut stage = Rehearsal::new(state, board, options, SEED, &Sequential);
+                let mut plans = Vec::new();
+                for (owner, spec) in &asked {
+                    let told = stage.job(&by, owner, spec);
+                    plans.push(shown_plan(stage.state(), told, spec));
+                }
+                let bases = plans.iter().map(JobPlan::base);
+                let specs = asked.into_iter().map(|(_, spec)| spec);
+                let based: Vec<_> = bases.zip(specs).collect();
+                let token = PlanToken::new(view.index, &based).to_string();
+                Ok((view.index, PlanView { jobs: plans, token }))
+            })
+            .await?;
+        for (plan, obstacle) in plan.jobs.iter_mut().zip(obstacles) {
+            plan.obstacles.extend(obstacle.filter(|_| plan.tasks != PlannedTasks::default()));
+        }
+        reply::one(&call, index, consistent, plan)
+    }
+}
+
+fn shown_plan(state: &State, told: Rehearsed, spec: &JobSpec) -> JobPlan {
+    let old = told.before.as_ref().map(|before| before.spec.clone());
+    let fates = &told.fates;
+    let by_machine = told.by_machine();
+    let refused = told.verdict.as_ref().err().map(|refusal| {
+        let mut error = ApiError::from(refusal);
+        error.message = render::refusal(state, refusal);
+        error
+    });
+    let action = match (&told.verdict, &old) {
+        (Err(_), _) => PlanAction::Refused,
+        (Ok(Done::Unchanged), _) => PlanAction::Nothing,
+        (Ok(_), None) => PlanAction::Create,
+        (Ok(_), Some(_)) => PlanAction::Update,
+    };
+    let first = told.pending.first().map(|index| format!("{}/{index}", told.job));
+    JobPlan {
+        user: told.job.user.clone(),
+        name: told.job.job.clone(),
+        action,
+        version: told.before.as_ref().map(|before| before.version),
+        submitted_at: told.before.as_ref().map(|before| before.submitted_at),
+        refused,
+        changes: old.as_ref().map(|old| differences(old, spec)).unwrap_or_default(),
+        class: old.filter(|old| **old != *spec).map(|old| change::classify(&old, spec)),
+        tasks: PlannedTasks {
+            added: fates.count(Fate::Added),
+            removed: fates.count(Fate::Removed),
+            in_place: fates.count(Fate::InPlace),
+            restarted: fates.count(Fate::Restarted),
+            moved: fates.count(Fate::Moved),
+            skipped: fates.count(Fate::Skipped),
+            deferred: told.deferred,
+            estimated: fates.taken_from_class,
+        },
+        placed: told.placed.len() as u32,
+        pending: told.pending.len() as u32,
+        machines: by_machine.len() as u32,
+        places: places(&told),
+        victims: victims(&told.victims),
+        evicted_in_turn: victims(&told.evicted_in_turn),
+        disruption: PlannedDisruption {
+            tasks: fates.disruptions,
+            at_once: spec.max_down,
+            most: spec.max_update_disruptions,
+        },
+        quota: told.quota.iter().map(quota).collect(),
+        why_pending: told
+            .explanation
+            .as_ref()
+            .zip(first)
+            .map(|(why, name)| shown::imagined(name, why)),
+        obstacles: Vec::new(),
+    }
+}
+
+fn quota(shift: &cellwright_sched::rehearse::QuotaShift) -> QuotaChange {
+    let cellwright_sched::rehearse::QuotaShift { band, before, after, granted } = *shift;
+    QuotaChange { band, before, after, granted }
+}
+
+fn places(told: &Rehearsed) -> Vec<PlannedPlace> {
+    let on = |name: &str| {
+        let here = told.placed.iter().filter(|placed| placed.machine.name == name);
+        here.map(|placed| placed.index).take(NAMED).collect()
+    };
+    let most = told.by_machine().into_iter().take(PLACES);
+    most.map(|(machine, count)| PlannedPlace {
+        tasks: on(&machine.name),
+        machine: machine.name,
+        count,
+    })
+    .collect()
+}
+
+fn victims(evicted: &[Evicted]) -> Vec<PlannedVictim> {
+    let victim = |victim: &Evicted| PlannedVictim {
+        task: victim.task.name.clone(),
+        priority: victim.priority,
+        machine: victim.machine.name.clone(),
+        lands_on: victim.lands_on.as_ref().map(|machine| machine.name.clone()),
+    };
+    evicted.iter().take(VICTIMS).map(victim).collect()
+}
+
+/// Every leaf in which the specs differ, with the class the kernel gives the field it belongs to.
+fn differences(old: &JobSpec, new: &JobSpec) -> Vec<FieldDiff> {
+    let classes = change::changes(old, new);
+    let class_of = |path: &str| {
+        let of = |field: &str| {
+            path.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let found = classes.iter().filter(|change| of(change.field)).map(|change| change.class);
+        found.max().unwrap_or(ChangeClass::MayMove)
+    };
+    let mut found = Vec::new();
+    let shown = |spec: &JobSpec| serde_json::to_value(spec.shown()).unwrap_or_default();
+    walk("", Some(&shown(old)), Some(&shown(new)), &mut found);
+    for name in new.task.secrets.keys() {
+        let both = (old.task.secrets.get(name), new.task.secrets.get(name));
+        if let (Some(a), Some(b)) = both
+            && a != b
+        {
+            let hidden = || Some(Value::String("(hidden)".to_owned()));
+            found.push((format!("task.secrets.{name}"), hidden(), hidden()));
+        }
+    }
+    found
+        .into_iter()
+        .map(|(path, old, new)| FieldDiff { class: class_of(&path), path, old, new })
+        .collect()
+}
+
+type Leaf = (String, Option<Value>, Option<Value>);
+
+/// Objects are compared key by key; everything else, lists included, as a whole.
+fn walk(path: &str, old: Option<&Value>, new: Option<&Value>, found: &mut Vec<Leaf>) {
+    if old == new {
+        return;
+    }
+    let nothing = serde_json::Map::new();
+    let (a, b) = match (old, new) {
+        (Some(Value::Object(a)), Some(Value::Object(b))) => (a, b),
+        // A list of named things that was empty, or is now.
+        (Some(Value::Object(a)), None) if !path.is_empty() => (a, &nothing),
+        (None, Some(Value::Object(b))) if !path.is_empty() => (&nothing, b),
+        _ => {
+            let value = |value: Option<&Value>| value.filter(|v| !v.is_null()).cloned();
+            found.push((path.to_owned(), value(old), value(new)));
+            return;
+        }
+    };
+    let mut keys: Vec<&String> = a.keys().chain(b.keys()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    for key in keys {
+        let inner = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        walk(&inner, a.get(key), b.get(key), found);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ChangeClass::{MayMove, NoRestart, Restart};
+    use serde_json::json;
+
+    fn spec() -> Value {
+        json!({"name": "web", "priority": 100, "count": 2, "labels": {"tier": "front"},
+            "task": {"limits": {"cpu": 500, "ram": 4096}, "command": ["serve"],
+                "env": {"PORT": "80"}, "secrets": {"key": "aGVsbG8="}}})
+    }
+
+    fn parsed(value: Value) -> JobSpec {
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// Path, old, new and class of every difference after `edit`.
+    fn check(edit: fn(&mut Value), want: &[(&str, Value, Value, ChangeClass)]) {
+        let mut new = spec();
+        edit(&mut new);
+        let found = differences(&parsed(spec()), &parsed(new));
+        let value = |value: Option<Value>| value.unwrap_or(Value::Null);
+        let found: Vec<_> =
+            found.into_iter().map(|d| (d.path, value(d.old), value(d.new), d.class)).collect();
+        let want: Vec<_> =
+            want.iter().map(|(p, a, b, c)| ((*p).to_owned(), a.clone(), b.clone(), *c)).collect();
+        assert_eq!(found, want);
+    }
+
+    #[test]
+    fn differences_are_leaves_with_the_class_of_their_field() {
+        check(|_| {}, &[]);
+        check(|s| s["count"] = json!(3), &[("count", json!(2), json!(3), NoRestart)]);
+        check(
+            |s| s["task"]["limits"]["ram"] = json!(8192),
+            &[("task.limits.ram", json!(4096), json!(8192), MayMove)],
+        );
+        check(
+            |s| s["task"]["limits"]["ram"] = json!(1024),
+            &[("task.limits.ram", json!(4096), json!(1024), Restart)],
+        );
+        check(
+            |s| s["task"]["env"] = json!({"PORT": "81", "NEW": "x"}),
+            &[
+                ("task.env.NEW", Value::Null, json!("x"), Restart),
+                ("task.env.PORT", json!("80"), json!("81"), Restart),
+            ],
+        );
+        check(
+            |s| s["labels"] = json!({}),
+            &[("labels.tier", json!("front"), Value::Null, NoRestart)],
+        );
+        check(
+            |s| s["task"]["static_ports"] = json!([8080]),
+            &[("task.static_ports", json!([]), json!([8080]), MayMove)],
+        );
+        check(|s| s["max_down"] = json!(1), &[("max_down", Value::Null, json!(1), NoRestart)]);
+    }
+
+    #[test]
+    fn a_secret_that_changed_is_told_without_its_value() {
+        let hidden = json!("(hidden)");
+        check(
+            |s| s["task"]["secrets"]["key"] = json!("d29ybGQ="),
+            &[("task.secrets.key", hidden.clone(), hidden, Restart)],
+        );
+    }
+}

@@ -1,0 +1,89 @@
+//! What becomes of evicted tasks: they wait again, and passes give them other places as a live cell
+//! would, evicting still lower priorities in turn. All on a further copy: where victims land is
+//! told, but what is rehearsed next finds them on their way out.
+
+use super::scene::Scene;
+use crate::explain::names::{self, MachineRef};
+use crate::queue::Queue;
+use crate::solve::{Outcome, Solver};
+use crate::whatif::Evicted;
+use cellwright_cell::id::TaskId;
+use cellwright_cell::state::State;
+use cellwright_cell::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(super) struct Settled {
+    /// Where victims go; those that are not here wait.
+    pub lands_on: BTreeMap<TaskId, MachineRef>,
+    /// Who was evicted in turn, in the order in which it happened.
+    pub in_turn: Vec<TaskId>,
+}
+
+/// Everybody whom the plan evicts, tasks inside allocs included. `before` is the state in which
+/// they still hold.
+pub(super) fn evicted(before: &State, outcome: &Outcome) -> Vec<TaskId> {
+    let listed = outcome.plan.groups.iter().flat_map(|group| &group.victims);
+    let everybody = listed.flat_map(|victim| {
+        let inside = before.alloc_load(victim.task).map(|load| load.tasks.clone());
+        std::iter::once(victim.task).chain(inside.unwrap_or_default())
+    });
+    everybody.collect()
+}
+
+/// A pass that places somebody leaves more tasks placed at some priority and fewer only below it,
+/// so the passes come to an end.
+pub(super) fn settle(scene: &Scene, first: &[TaskId], solver: &Solver, seed: u64) -> Settled {
+    let mut scene = scene.clone();
+    let mut known: BTreeSet<TaskId> = first.iter().copied().collect();
+    let mut settled = Settled { lands_on: BTreeMap::new(), in_turn: Vec::new() };
+    let mut leaving = first.to_vec();
+    loop {
+        // What is inside an alloc goes before the alloc.
+        leaving.sort_by_key(|task| {
+            let row = scene.state.tasks().get(*task);
+            (row.is_some_and(|row| row.alloc.is_none()), *task)
+        });
+        scene.see_gone(&leaving);
+        let mine = |task: TaskId| known.contains(&task);
+        let board = &mut scene.board;
+        let queue = Queue::of(board, solver.options.order, Time::NEVER, seed, mine);
+        let outcome = solver.pass_over(board, queue, seed);
+        let next = evicted(&scene.state, &outcome);
+        scene.commit(&outcome);
+        for task in &next {
+            settled.lands_on.remove(task);
+        }
+        let placed = outcome.plan.groups.iter().flat_map(|group| &group.assignments);
+        for assignment in placed {
+            let machine = names::machine(&scene.state, assignment.machine);
+            settled.lands_on.insert(assignment.task, machine);
+        }
+        settled.in_turn.extend(next.iter().copied().filter(|task| known.insert(*task)));
+        if outcome.placed == 0 || next.is_empty() {
+            return settled;
+        }
+        leaving = next;
+    }
+}
+
+/// `before` is the state before anybody was evicted, where they were.
+pub(super) fn describe(
+    before: &State,
+    tasks: &[TaskId],
+    lands_on: &BTreeMap<TaskId, MachineRef>,
+) -> Vec<Evicted> {
+    let evicted = |task: &TaskId| {
+        let row = before.tasks().get(*task)?;
+        Some(Evicted {
+            task: names::task(before, *task),
+            job: row.job,
+            index: row.index,
+            priority: before.spec_of(row)?.priority,
+            machine: names::machine(before, row.machine?),
+            lands_on: lands_on.get(task).cloned(),
+        })
+    };
+    let mut evicted: Vec<Evicted> = tasks.iter().filter_map(evicted).collect();
+    evicted.sort_by_key(|victim| (victim.priority, victim.job, victim.index));
+    evicted
+}
