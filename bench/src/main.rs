@@ -7,6 +7,7 @@ mod apply;
 mod compact;
 mod flags;
 mod growth;
+mod history;
 mod masters;
 mod online;
 mod openb;
@@ -19,7 +20,7 @@ mod usage;
 
 type Benchmark = fn() -> std::io::Result<()>;
 
-const BENCHMARKS: [(&str, Benchmark); 10] = [
+const BENCHMARKS: [(&str, Benchmark); 11] = [
     ("reclaim", reclaim::main),
     ("apply", apply::main),
     ("pack", pack::main),
@@ -29,6 +30,7 @@ const BENCHMARKS: [(&str, Benchmark); 10] = [
     // Has nothing to do when `compact` has just run.
     ("compact-missing", compact::missing),
     ("openb", openb::main),
+    ("history", history::main),
     ("masters", masters::all),
     ("agent", agent::all),
 ];

@@ -85,6 +85,7 @@ pub enum Operation {
     ClusterStatus,
     Batch,
     ListEvents,
+    Sql,
     WatchEvents,
     ListAudit,
     ListCheckpoints,

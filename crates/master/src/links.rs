@@ -12,7 +12,7 @@ use crate::peers::{PeerAnswer, PeerCall, Peers};
 use crate::replicated::{Replicated, View};
 use crate::share;
 use cellwright_api::internal::{
-    AgentOrders, AgentReport, Difference, Epoch, LinkForward, PROTOCOL,
+    AgentOrders, AgentReport, Difference, Epoch, LinkForward, PROTOCOL, TaskUsage,
 };
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::desired::{DesiredTask, desired};
@@ -20,10 +20,11 @@ use cellwright_cell::id::MachineId;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::Name;
 use cellwright_cell::observed::differences;
+use cellwright_cell::state::State;
 use cellwright_cell::time::Span;
 use cellwright_store::{NodeId, Peer, Status};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -34,6 +35,9 @@ const UNKNOWN_MACHINE_WAIT: Duration = Duration::from_millis(500);
 pub const FORWARD_EVERY: Duration = Duration::from_millis(500);
 /// Reports that arrive together travel together.
 const GATHER: Duration = Duration::from_millis(5);
+
+/// Takes what the agent of a machine measured.
+pub type UsageSink = Box<dyn Fn(&State, MachineId, &[TaskUsage]) + Send + Sync>;
 
 /// Which replicas there are and who leads, as this replica sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,6 +84,8 @@ pub struct LinkShard {
     confirmed: Mutex<BTreeMap<MachineId, Instant>>,
     wake: Notify,
     feed: Mutex<ReclaimFeed>,
+    /// Where usage goes beside the estimates, if anywhere.
+    usage: OnceLock<UsageSink>,
     started: Instant,
 }
 
@@ -117,8 +123,14 @@ impl LinkShard {
             confirmed: Mutex::default(),
             wake: Notify::new(),
             feed: Mutex::default(),
+            usage: OnceLock::new(),
             started: Instant::now(),
         }
+    }
+
+    /// Has usage told to somebody beside the estimates, from now on. The first one stays.
+    pub fn tell_usage(&self, sink: UsageSink) {
+        drop(self.usage.set(sink));
     }
 
     pub fn stand(&self, standing: Standing) {
@@ -236,9 +248,12 @@ impl LinkShard {
         let mut found = self.replicated.with(|view| differ(view, report, machine));
         if let Some(machine) = machine {
             let at = Span(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
-            let changes = self
-                .replicated
-                .with(|view| lock(&self.feed).take(&view.state, machine, &report.usage, at));
+            let changes = self.replicated.with(|view| {
+                if let Some(sink) = self.usage.get() {
+                    sink(&view.state, machine, &report.usage);
+                }
+                lock(&self.feed).take(&view.state, machine, &report.usage, at)
+            });
             if !changes.is_empty() {
                 found.push(Difference::Reservations(changes));
             }

@@ -7,8 +7,8 @@ use crate::exec::TerminalSize;
 use crate::output::{OutputPiece, OutputQuery};
 use crate::types::{
     Batch, BatchAnswer, BatchItem, Changed, ClusterStatus, EventPage, EventView, ExplanationView,
-    JobView, MachineView, MasterStatus, One, Page, ResizeJob, ResourceView, SetResource, SubmitJob,
-    TaskView, UserView,
+    JobView, MachineView, MasterStatus, One, Page, ResizeJob, ResourceView, SetResource, SqlAnswer,
+    SqlQuery, SubmitJob, TaskView, UserView,
 };
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::{JobKey, Name, Token};
@@ -241,6 +241,10 @@ impl Client {
 
     pub async fn batch(&self, items: Vec<BatchItem>) -> Result<Reply<BatchAnswer>, ClientError> {
         self.change(Method::POST, "/v1/batch", Some(&Batch { items }), &Change::default()).await
+    }
+
+    pub async fn sql(&self, query: &SqlQuery) -> Result<Reply<SqlAnswer>, ClientError> {
+        self.make(Method::POST, "/v1/sql", Some(query)).await
     }
 
     pub async fn events(

@@ -14,7 +14,8 @@ use crate::types::{
     AddJoinToken, AddMaster, AddUser, AddUserToken, AuditView, Batch, BatchAnswer, BlobView,
     Changed, CheckpointView, ClusterStatus, CronView, Dismiss, EventPage, EventView,
     ExplanationView, JobView, MachineView, MasterStatus, NameView, NewToken, One, Page, ResizeJob,
-    ResourceView, SetCapabilities, SetResource, SubmitJob, TaskView, TokenView, UserView,
+    ResourceView, SetCapabilities, SetResource, SqlAnswer, SqlQuery, SubmitJob, TaskView,
+    TokenView, UserView,
 };
 use cellwright_cell::cron::CronSpec;
 use cellwright_cell::machine::MachineSpec;

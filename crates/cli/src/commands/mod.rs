@@ -24,6 +24,7 @@ mod quota;
 mod scheduler;
 mod shown;
 mod silence;
+mod sql;
 mod token;
 mod user;
 mod whatif;
@@ -63,6 +64,7 @@ pub enum Command {
     Machine(machine::Machine),
     Explain(explain::ExplainArgs),
     Events(events::EventsArgs),
+    Sql(sql::SqlArgs),
     Logs(logs::LogsArgs),
     Exec(exec::ExecArgs),
     #[command(subcommand)]
@@ -110,6 +112,7 @@ impl Command {
             Command::Machine(verb) => verb.run(reach),
             Command::Explain(args) => args.run(reach),
             Command::Events(args) => args.run(reach),
+            Command::Sql(args) => args.run(reach),
             Command::Logs(args) => args.run(reach),
             Command::Exec(args) => args.run(reach),
             Command::User(verb) => verb.run(reach),

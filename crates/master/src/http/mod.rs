@@ -31,6 +31,7 @@ mod parts;
 mod records;
 mod reply;
 mod resources;
+mod sql;
 mod tokens;
 mod users;
 mod view;
@@ -249,6 +250,7 @@ impl Api {
             O::DeleteResource => self.delete_resource(call).await,
             O::ClusterStatus => self.cluster_status(call).await,
             O::Batch => self.batch(call).await,
+            O::Sql => self.sql(call).await,
             O::ListEvents => self.list_events(call).await,
             O::WatchEvents => self.watch_events(call).await,
             O::ListAudit => self.list_audit(call).await,

@@ -15,5 +15,6 @@ mod members;
 mod pages;
 mod parts;
 mod routes;
+mod sql;
 mod support;
 mod watch;
