@@ -7,6 +7,7 @@ mod apply;
 mod compact;
 mod flags;
 mod growth;
+mod history;
 mod masters;
 mod online;
 mod openb;
@@ -30,6 +31,7 @@ const BENCHMARKS: [(&str, Benchmark); 11] = [
     // Has nothing to do when `compact` has just run.
     ("compact-missing", compact::missing),
     ("openb", openb::main),
+    ("history", history::main),
     ("masters", masters::all),
     ("agent", agent::all),
     ("user", user::main),

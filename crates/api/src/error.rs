@@ -54,6 +54,8 @@ codes! {
     BadParameter = ("bad-parameter", 400, "see the parameters in /v1/openapi.json");
     /// A field of the request is out of its range.
     BadField = ("bad-field", 400, "correct that field and send it again");
+    /// The SQL is wrong, or asks for more than reading.
+    BadSql = ("bad-sql", 400, "see the tables: cell sql --tables");
     Unauthenticated = ("unauthenticated", 401, "send a user token or a client certificate");
     BadToken = ("bad-token", 401, "ask for a new token");
     NotAllowed = ("not-allowed", 403, "ask a user with manage_users: cell user grant USER CAPABILITY");
@@ -92,6 +94,8 @@ codes! {
     /// An idempotency key was used before for something else.
     KeyReused = ("key-reused", 422, "take a new idempotency key for a new request");
     KeyTooOld = ("key-too-old", 422, "read the object and send its version instead");
+    /// The query took longer than a query may.
+    SlowSql = ("slow-sql", 422, "ask for fewer days, or ask the daily sums");
     /// This client sends more than its share.
     Overloaded = ("overloaded", 429, "send again after retry_after_ms");
     Internal = ("internal", 500, "this is a bug; the master's log says more");

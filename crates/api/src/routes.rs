@@ -92,6 +92,7 @@ pub enum Operation {
     WatchOverview,
     Batch,
     ListEvents,
+    Sql,
     WatchEvents,
     ListAudit,
     ListCheckpoints,

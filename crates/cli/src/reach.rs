@@ -72,6 +72,11 @@ impl Reach {
     }
 
     pub fn cell(&self) -> Result<Cell, Failure> {
+        self.within(PATIENCE)
+    }
+
+    /// A cell whose answers may take this long.
+    pub fn within(&self, patience: Duration) -> Result<Cell, Failure> {
         if !self.masters.is_empty() {
             if self.context.is_some() {
                 return Err(Failure::Usage {
@@ -80,7 +85,7 @@ impl Reach {
                     next: "the same command with one of the two".into(),
                 });
             }
-            return open(self.masters.clone());
+            return open(self.masters.clone(), patience);
         }
         let addresses = match &self.context {
             Some(_) => Vec::new(),
@@ -92,7 +97,7 @@ impl Reach {
         };
         let named = loaded.as_ref().ok().and_then(known);
         if !addresses.is_empty() && named.is_none() {
-            return open(addresses);
+            return open(addresses, patience);
         }
         let (path, contexts) = loaded?;
         let (name, context) = contexts
@@ -105,7 +110,7 @@ impl Reach {
         let mut settings = Settings::new(context.masters.clone());
         settings.tls = tls.map(Arc::new);
         settings.token.clone_from(&context.token);
-        settings.deadline = PATIENCE;
+        settings.deadline = patience;
         let client = Client::new(settings)?;
         Ok(Cell { client, open, context: Some(context.clone()) })
     }
@@ -121,8 +126,8 @@ fn split_addresses(text: &str) -> Vec<String> {
     text.split(',').map(bare).filter(|address| !address.is_empty()).collect()
 }
 
-fn open(masters: Vec<String>) -> Result<Cell, Failure> {
-    let client = Client::new(Settings { deadline: PATIENCE, ..Settings::new(masters) })?;
+fn open(masters: Vec<String>, deadline: Duration) -> Result<Cell, Failure> {
+    let client = Client::new(Settings { deadline, ..Settings::new(masters) })?;
     Ok(Cell { client, open: true, context: None })
 }
 

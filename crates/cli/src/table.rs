@@ -34,6 +34,24 @@ fn rendered(header: &[&str], rows: &[Vec<String>], told: usize) -> String {
     lines.join("\n") + "\n"
 }
 
+/// Rows of any width, each line as long as it is: nothing is wrapped, nothing is lost.
+pub fn plain(header: &[&str], rows: &[Vec<String>]) -> String {
+    let header: Vec<String> = header.iter().map(|text| (*text).to_owned()).collect();
+    let lines: Vec<&Vec<String>> = std::iter::once(&header).chain(rows).collect();
+    let width = |column: usize| {
+        let texts = lines.iter().filter_map(|line| line.get(column));
+        texts.map(|text| text.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let mut out = String::new();
+    for line in lines {
+        let cells = line.iter().zip(&widths).map(|(text, width)| format!("{text:width$}"));
+        out.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        out.push('\n');
+    }
+    out
+}
+
 fn cells(texts: impl Iterator<Item = String>, told: usize) -> Row {
     let cells = texts.enumerate().map(|(position, text)| {
         let left = position == 0 || position == told;

@@ -73,6 +73,14 @@ const KEYS: &[Key] = &[
     key("keep_dead_jobs", "\"24h\"", "How long jobs stay visible after their end."),
     key("keep_events", "\"30d\"", "How long the feed of events reaches back, at most ..."),
     key("events_size", "\"2GiB\"", "... and how much of the disk it may take."),
+    key(
+        "history_recent",
+        "\"28d\"",
+        "How long events and usage stay in the database of history; older days are\n\
+                                   kept as Parquet files.",
+    ),
+    key("keep_history", "\"400d\"", "How long history reaches back, at most ..."),
+    key("history_size", "\"8GiB\"", "... and how much of the disk it may take."),
     key("keep_audit", "\"365d\"", "How long the audit log reaches back, at most ..."),
     key("audit_size", "\"1GiB\"", "... and how much of the disk it may take."),
     key("body_limit", "\"8MiB\"", "Largest body of a request, packages apart."),
@@ -137,6 +145,9 @@ pub struct Config {
     pub keep_dead_jobs: Span,
     pub keep_events: Span,
     pub events_size: u64,
+    pub history_recent: Span,
+    pub keep_history: Span,
+    pub history_size: u64,
     pub keep_audit: Span,
     pub audit_size: u64,
     pub body_limit: u64,
@@ -191,6 +202,9 @@ impl Config {
             keep_dead_jobs: read.span("keep_dead_jobs", Span::ZERO)?,
             keep_events: read.span("keep_events", Span::ZERO)?,
             events_size: read.size("events_size", 1 << 20)?,
+            history_recent: read.span("history_recent", Span::seconds(86_400))?,
+            keep_history: read.span("keep_history", Span::seconds(86_400))?,
+            history_size: read.size("history_size", 16 << 20)?,
             keep_audit: read.span("keep_audit", Span::ZERO)?,
             audit_size: read.size("audit_size", 1 << 20)?,
             body_limit: read.size("body_limit", 1 << 10)?,
@@ -267,6 +281,15 @@ impl Config {
     #[must_use]
     pub fn events_kept(&self) -> Keep {
         kept(self.events_size, self.keep_events)
+    }
+
+    #[must_use]
+    pub fn history_kept(&self) -> cellwright_history::Settings {
+        cellwright_history::Settings {
+            recent: self.history_recent,
+            keep: self.keep_history,
+            bytes: self.history_size,
+        }
     }
 
     #[must_use]

@@ -3,7 +3,7 @@
 
 use crate::input::{Alarm, Committed, Origin, Unavailable};
 use crate::lease::LaneName;
-use crate::links::{LinkError, LinkShard, Standing};
+use crate::links::{LinkError, LinkShard, Standing, UsageSink};
 use crate::main_loop::{Message, lost, unavailable};
 use crate::peers::{PeerAnswer, PeerCall, Peers, refusal};
 use crate::replicated::{After, Replicated, View};
@@ -84,6 +84,11 @@ pub(crate) struct Parts {
 }
 
 impl Handle {
+    /// Has what agents say of usage told to somebody beside the estimates.
+    pub fn tell_usage(&self, sink: UsageSink) {
+        self.0.links.tell_usage(sink);
+    }
+
     /// # Errors
     /// When there is no verdict.
     pub async fn submit(

@@ -14,6 +14,7 @@ pub mod controller;
 pub mod core;
 pub mod events;
 pub mod handle;
+pub mod history;
 pub mod http;
 pub mod http_peers;
 pub mod identity;

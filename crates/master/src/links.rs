@@ -13,7 +13,7 @@ use crate::replicated::{Replicated, View};
 use crate::share;
 use crate::usage::UsageBook;
 use cellwright_api::internal::{
-    AgentOrders, AgentReport, Difference, Epoch, LinkForward, PROTOCOL,
+    AgentOrders, AgentReport, Difference, Epoch, LinkForward, PROTOCOL, TaskUsage,
 };
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::desired::{DesiredTask, desired, kept};
@@ -22,10 +22,11 @@ use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::Name;
 use cellwright_cell::observed::differences;
 use cellwright_cell::saver::saver_ends;
+use cellwright_cell::state::State;
 use cellwright_cell::time::Span;
 use cellwright_store::{NodeId, Peer, Status};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -36,6 +37,9 @@ const UNKNOWN_MACHINE_WAIT: Duration = Duration::from_millis(500);
 pub const FORWARD_EVERY: Duration = Duration::from_millis(500);
 /// Reports that arrive together travel together.
 const GATHER: Duration = Duration::from_millis(5);
+
+/// Takes what the agent of a machine measured.
+pub type UsageSink = Box<dyn Fn(&State, MachineId, &[TaskUsage]) + Send + Sync>;
 
 /// Which replicas there are and who leads, as this replica sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,6 +88,8 @@ pub struct LinkShard {
     feed: Mutex<ReclaimFeed>,
     /// What tasks used, as their agents said last.
     pub usage: UsageBook,
+    /// Where usage goes beside the estimates, if anywhere.
+    usage: OnceLock<UsageSink>,
     started: Instant,
 }
 
@@ -123,8 +129,15 @@ impl LinkShard {
             wake: Notify::new(),
             feed: Mutex::new(ReclaimFeed::new(settings.reclaim)),
             usage: UsageBook::default(),
+            feed: Mutex::default(),
+            usage: OnceLock::new(),
             started: Instant::now(),
         }
+    }
+
+    /// Has usage told to somebody beside the estimates, from now on. The first one stays.
+    pub fn tell_usage(&self, sink: UsageSink) {
+        drop(self.usage.set(sink));
     }
 
     pub fn stand(&self, standing: Standing) {
@@ -248,9 +261,12 @@ impl LinkShard {
                 self.usage.note(machine, report.usage.clone());
             }
             let at = Span(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
-            let changes = self
-                .replicated
-                .with(|view| lock(&self.feed).take(&view.state, machine, &report.usage, at));
+            let changes = self.replicated.with(|view| {
+                if let Some(sink) = self.usage.get() {
+                    sink(&view.state, machine, &report.usage);
+                }
+                lock(&self.feed).take(&view.state, machine, &report.usage, at)
+            });
             if !changes.is_empty() {
                 found.push(Difference::Reservations(changes));
             }

@@ -15,6 +15,7 @@ use crate::checkpoint::Checkpoints;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::handle::{Caller, Handle};
+use crate::history::{HistoryDesk, Keeper};
 use crate::http::blob_peers::HttpBlobPeers;
 use crate::http::files::Files;
 use crate::http::{Api, ApiSettings};
@@ -103,6 +104,7 @@ pub struct Running {
     door: JoinHandle<()>,
     dns: Option<DnsServer>,
     supervised: Option<JoinHandle<()>>,
+    history: Keeper,
     chores: Vec<JoinHandle<()>>,
 }
 
@@ -146,6 +148,7 @@ pub async fn run_master(
         Some(listen) => Some(DnsServer::start(listen, names, config.zone.clone()).await?),
         None => None,
     };
+    let history = keep_history(&config, &handle, &files.history, clock.clone())?;
     let (stopping, stopped) = watch::channel(false);
     let limits = config.limits();
     let mut chores = chores(&config, access, &handle, files).await?;
@@ -158,7 +161,7 @@ pub async fn run_master(
     }
     let door = tokio::spawn(door.serve(router, gate, limits, told(stopped.clone())));
     let supervised = scheduler.map(|what| tokio::spawn(keep_running(what, told(stopped))));
-    Ok(Running { address, access, master, stopping, door, dns, supervised, chores })
+    Ok(Running { address, access, master, stopping, door, dns, supervised, history, chores })
 }
 
 impl Running {
@@ -201,7 +204,22 @@ impl Running {
             tracing::warn!(%error, "DNS did not stop in order");
         }
         self.master.stop().await;
+        self.history.stop().await;
     }
+}
+
+/// Starts writing history, and has usage told to it.
+fn keep_history(
+    config: &Config,
+    handle: &Handle,
+    desk: &HistoryDesk,
+    clock: Arc<dyn Clock>,
+) -> Result<Keeper, ServeError> {
+    let (told, time) = (desk.clone(), clock.clone());
+    handle.tell_usage(Box::new(move |state, machine, usage| {
+        told.measured(state, machine, usage, time.wall());
+    }));
+    desk.keep(&config.data_dir, config.history_kept(), clock).map_err(ServeError::Disk)
 }
 
 /// Waits until the master is to stop; its end is a stop as well.
@@ -285,6 +303,7 @@ fn routes(
     let files = Arc::new(Files {
         events: replicated.records.events.clone(),
         audit: replicated.records.audit.clone(),
+        history: HistoryDesk::new(&config.data_dir, replicated.clone()),
         replicated,
         checkpoints: Checkpoints::in_data(&config.data_dir, keep),
         peers: Arc::new(HttpBlobPeers {

@@ -8,8 +8,8 @@ use crate::output::{OutputPiece, OutputQuery};
 use crate::types::{
     AuditView, Batch, BatchAnswer, BatchItem, Changed, ClusterStatus, CronView, EventPage,
     EventView, ExplanationView, FoundView, JobExplanation, JobView, MachineView, MasterStatus, One,
-    Page, PlanJobs, PlanView, ResizeJob, ResourceView, SetResource, SubmitJob, TaskView, TokenView,
-    UserView,
+    Page, PlanJobs, PlanView, ResizeJob, ResourceView, SetResource, SqlAnswer, SqlQuery, SubmitJob,
+    TaskView, TokenView, UserView,
 };
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::{JobKey, Name, Token};
@@ -286,6 +286,10 @@ impl Client {
 
     pub async fn batch(&self, items: Vec<BatchItem>) -> Result<Reply<BatchAnswer>, ClientError> {
         self.change(Method::POST, "/v1/batch", Some(&Batch { items }), &Change::default()).await
+    }
+
+    pub async fn sql(&self, query: &SqlQuery) -> Result<Reply<SqlAnswer>, ClientError> {
+        self.make(Method::POST, "/v1/sql", Some(query)).await
     }
 
     pub async fn events(

@@ -15,7 +15,7 @@ use crate::types::{
     Changed, CheckpointView, ClusterStatus, CronView, Dismiss, EventPage, EventView,
     ExplanationView, FoundView, JobExplanation, JobView, MachineView, MasterStatus, NameView,
     NewToken, One, Overview, Page, PlanJobs, PlanView, ResizeJob, ResourceView, SetCapabilities,
-    SetResource, SubmitJob, TaskView, TokenView, UserView,
+    SetResource, SqlAnswer, SqlQuery, SubmitJob, TaskView, TokenView, UserView,
 };
 use cellwright_cell::cron::CronSpec;
 use cellwright_cell::machine::MachineSpec;

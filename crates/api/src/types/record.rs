@@ -51,3 +51,46 @@ pub struct AuditView {
     /// `done`, `unchanged`, or the code of the refusal.
     pub verdict: String,
 }
+
+/// A value of a query or its answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum SqlValue {
+    Null,
+    Integer(i64),
+    Real(f64),
+    Text(String),
+}
+
+/// One SELECT over history.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SqlQuery {
+    /// SQLite's dialect; the tables are in the guide.
+    #[schemars(length(min = 1, max = 65_536))]
+    pub query: String,
+    /// Values of the `?` in the query, in order. Left out: none.
+    #[serde(default)]
+    #[schemars(length(max = 100))]
+    pub args: Vec<SqlValue>,
+    /// Most rows of the answer. Left out: 1000.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub limit: Option<u32>,
+}
+
+/// Most rows of one answer.
+pub const MAX_SQL_ROWS: u32 = 100_000;
+pub const DEFAULT_SQL_ROWS: u32 = 1000;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SqlAnswer {
+    pub columns: Vec<String>,
+    pub rows: Vec<Vec<SqlValue>>,
+    /// Whether there was more than the limit, or than fits an answer.
+    pub truncated: bool,
+    /// Every event since is in history, in milliseconds since the Unix epoch; absent while there
+    /// is none.
+    pub reaches_back_to: Option<Time>,
+    /// The log index history had come to.
+    pub index: u64,
+}

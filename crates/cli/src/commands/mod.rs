@@ -33,6 +33,7 @@ mod resize;
 mod scheduler;
 mod shown;
 mod silence;
+mod sql;
 mod status;
 mod stop;
 mod target;
@@ -92,6 +93,7 @@ pub enum Command {
     Plan(plan::PlanArgs),
     Explain(explain::ExplainArgs),
     Events(events::EventsArgs),
+    Sql(sql::SqlArgs),
     Logs(logs::LogsArgs),
     Exec(exec::ExecArgs),
     #[command(subcommand)]
@@ -152,6 +154,7 @@ impl Command {
             Command::Plan(args) => args.run(reach),
             Command::Explain(args) => args.run(reach),
             Command::Events(args) => args.run(reach),
+            Command::Sql(args) => args.run(reach),
             Command::Logs(args) => args.run(reach),
             Command::Exec(args) => args.run(reach),
             Command::User(verb) => verb.run(reach),

@@ -2,6 +2,7 @@
 //! checkpoints and the bytes of blobs. Handlers know this much of them and no files.
 
 use crate::blobs::Reading;
+use crate::history::HistoryDesk;
 use crate::membership::Candidates;
 use crate::replicated::View;
 use axum::body::Body;
@@ -129,6 +130,11 @@ pub trait Backstage: Send + Sync + 'static {
 
     /// Replicas that are no members yet.
     fn candidates(&self) -> &dyn Candidates;
+
+    /// History in tables, where it is kept.
+    fn history(&self) -> Option<&HistoryDesk> {
+        None
+    }
 
     /// Metrics of its own, in Prometheus text.
     fn metrics(&self) -> String {

@@ -6,6 +6,7 @@ use crate::audit::{AuditLog, Audited};
 use crate::blobs::{self, BlobError, BlobPeers, BlobStore, Digest, Intake, Reading, off_thread};
 use crate::checkpoint::{Checkpoints, Listed};
 use crate::events::{EventLog, Happened};
+use crate::history::HistoryDesk;
 use crate::membership::Candidates;
 use crate::replicated::{Replicated, View};
 use axum::body::{Body, HttpBody};
@@ -26,6 +27,7 @@ pub struct Files {
     pub checkpoints: Checkpoints,
     pub blobs: Arc<BlobStore>,
     pub peers: Arc<dyn Others>,
+    pub history: HistoryDesk,
 }
 
 /// The other replicas, as far as they are asked for anything but the log.
@@ -108,6 +110,14 @@ impl Backstage for Files {
 
     fn candidates(&self) -> &dyn Candidates {
         self.peers.as_ref()
+    }
+
+    fn history(&self) -> Option<&HistoryDesk> {
+        Some(&self.history)
+    }
+
+    fn metrics(&self) -> String {
+        self.history.metrics()
     }
 }
 

@@ -37,6 +37,7 @@ mod records;
 mod reply;
 mod resources;
 mod shares;
+mod sql;
 mod tokens;
 mod users;
 mod view;
@@ -65,8 +66,8 @@ use console::Console;
 use http_body_util::BodyExt;
 use memo::Memo;
 use metrics::Answers;
-use shares::Shares;
 use mirror::Mirror;
+use shares::Shares;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -270,6 +271,7 @@ impl Api {
             O::Overview => self.overview(call).await,
             O::WatchOverview => self.watch_overview(call).await,
             O::Batch => self.batch(call).await,
+            O::Sql => self.sql(call).await,
             O::ListEvents => self.list_events(call).await,
             O::WatchEvents => self.watch_events(call).await,
             O::ListAudit => self.list_audit(call).await,

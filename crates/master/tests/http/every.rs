@@ -141,6 +141,7 @@ fn records(replica: &str) -> Vec<Step> {
     vec![
         step("POST /v1/batch", json!({ "items": items })),
         step("GET /v1/events", NONE),
+        step("POST /v1/sql", json!({ "query": "select count(*) from events" })),
         step("GET /v1/watch/events?after=0", NONE),
         step("GET /v1/audit", NONE),
         step("POST /v1/checkpoints", NONE),

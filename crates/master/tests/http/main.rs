@@ -17,5 +17,6 @@ mod pages;
 mod parts;
 mod plan;
 mod routes;
+mod sql;
 mod support;
 mod watch;

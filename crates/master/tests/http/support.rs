@@ -12,6 +12,7 @@ use cellwright_master::blobs::BlobStore;
 use cellwright_master::checkpoint::Checkpoints;
 use cellwright_master::clock::SystemClock;
 use cellwright_master::handle::{Caller, Handle};
+use cellwright_master::history::{HistoryDesk, Keeper};
 use cellwright_master::http::blob_peers::HttpBlobPeers;
 use cellwright_master::http::files::Files;
 use cellwright_master::http::{Api, ApiSettings, is_of_console};
@@ -130,6 +131,7 @@ pub struct Cell {
     /// The other replicas.
     pub others: Arc<HttpBlobPeers>,
     door: JoinHandle<()>,
+    _keeper: Keeper,
     _folder: Folder,
 }
 
@@ -192,7 +194,11 @@ impl Cell {
             store: blobs.clone(),
         });
         let records = &handle.replicated().records;
+        let history = HistoryDesk::new(&folder.0, handle.replicated().clone());
+        let kept = cellwright_history::Settings::default();
+        let keeper = history.keep(&folder.0, kept, Arc::new(SystemClock)).unwrap();
         let files = Files {
+            history,
             replicated: handle.replicated().clone(),
             events: records.events.clone(),
             audit: records.audit.clone(),
@@ -205,7 +211,17 @@ impl Cell {
         let barred = gate.barred.clone();
         let serving = door.serve(api.router(), Arc::new(gate), Limits::default(), pending());
         let (done, door) = (Mutex::default(), tokio::spawn(serving));
-        Cell { master, address, blobs, done, barred, others, door, _folder: folder }
+        Cell {
+            master,
+            address,
+            blobs,
+            done,
+            barred,
+            others,
+            door,
+            _keeper: keeper,
+            _folder: folder,
+        }
     }
 
     /// To the newest level, as a cell is soon after its replicas know it.

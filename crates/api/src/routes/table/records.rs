@@ -19,6 +19,25 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         &[AFTER_EVENT, LIMIT],
     ),
+    fails(
+        takes(
+            of_kind(
+                Route {
+                    method: Method::Post,
+                    ..read(
+                        O::Sql,
+                        "/v1/sql",
+                        "records",
+                        "One SELECT over this replica's history of events and usage.",
+                        json!(SqlAnswer),
+                    )
+                },
+                Kind::Local,
+            ),
+            json!(SqlQuery),
+        ),
+        &[C::BadSql, C::SlowSql, C::NotReady],
+    ),
     with(
         fails(
             of_kind(

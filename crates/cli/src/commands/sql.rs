@@ -1,0 +1,285 @@
+//! `cell sql`: one SELECT over what happened and what was used, asked of a master or read from a
+//! folder of history that nobody serves.
+
+use super::Success;
+use crate::failure::Failure;
+use crate::output::{print, print_json};
+use crate::reach::Reach;
+use crate::server::ask;
+use crate::{format, table};
+use cellwright_api::types::{DEFAULT_SQL_ROWS, MAX_SQL_ROWS, SqlAnswer, SqlQuery, SqlValue};
+use cellwright_cell::time::Time;
+use cellwright_history::{Bounds, QueryError, Reader, Value, is_here, tables};
+use cellwright_master::history::folder;
+use clap::{Args, ValueEnum};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A query may take half a minute, and wait for others before it does.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+const EXAMPLES: &str = "\
+Examples:
+  cell sql --tables
+  cell sql \"select user, day, sum(count) from task_events_daily group by user, day\"
+  cell sql \"select * from task_events where user = ? and event = 'failed'\" --arg ann
+  cell sql \"select day, sum(cpu_used) / 3600000 cores from usage_daily group by day\" -o csv";
+
+/// Ask the history of the cell: one SELECT
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct SqlArgs {
+    /// The query, in SQLite's dialect
+    #[arg(value_name = "SELECT", required_unless_present = "tables")]
+    query: Option<String>,
+
+    /// Value of the next `?` in the query; numbers are numbers
+    #[arg(long = "arg", value_name = "VALUE")]
+    args: Vec<String>,
+
+    /// Most rows
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_SQL_ROWS,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SQL_ROWS)))]
+    limit: u32,
+
+    /// Describe the tables instead
+    #[arg(long, conflicts_with = "query")]
+    tables: bool,
+
+    /// Read the data directory of a master that does not run
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+
+    /// How to print the rows
+    #[arg(long, short, value_enum, default_value = "table")]
+    output: SqlOutput,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SqlOutput {
+    /// For people.
+    Table,
+    /// The whole answer as one object.
+    Json,
+    /// One object a row.
+    Jsonl,
+    /// Comma-separated, with a header.
+    Csv,
+}
+
+impl SqlArgs {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        if self.tables {
+            print(&described())?;
+            return Ok(Success::Done);
+        }
+        let query = SqlQuery {
+            query: self.query.clone().unwrap_or_default(),
+            args: self.args.iter().map(|text| value(text)).collect(),
+            limit: Some(self.limit),
+        };
+        let answer = match &self.data {
+            Some(data) => offline(data, &query)?,
+            None => {
+                let cell = reach.within(PATIENCE)?;
+                ask(async { Ok(cell.client.sql(&query).await?.value) })?
+            }
+        };
+        self.show(&answer)?;
+        Ok(Success::Done)
+    }
+
+    fn show(&self, answer: &SqlAnswer) -> Result<(), Failure> {
+        match self.output {
+            SqlOutput::Json => return print_json(answer),
+            SqlOutput::Jsonl => print(&lines(answer)?)?,
+            SqlOutput::Csv => print(&csv(answer))?,
+            SqlOutput::Table => {
+                let header: Vec<&str> = answer.columns.iter().map(String::as_str).collect();
+                let row = |row: &Vec<SqlValue>| row.iter().map(shown).collect();
+                let rows: Vec<Vec<String>> = answer.rows.iter().map(row).collect();
+                print(&table::plain(&header, &rows))?;
+            }
+        }
+        if answer.truncated {
+            let rows = format::counted(answer.rows.len() as u64, "row");
+            eprintln!("there is more than these {rows}: raise --limit, or ask for less");
+        }
+        if self.output == SqlOutput::Table {
+            eprintln!("{}", reach_back(answer.reaches_back_to));
+        }
+        Ok(())
+    }
+}
+
+/// How far back history reaches, as people are told.
+pub fn reach_back(since: Option<Time>) -> String {
+    match since {
+        Some(since) => format!("events since {}", format::utc(since)),
+        None => "no events yet".to_owned(),
+    }
+}
+
+/// A number where it reads as one.
+fn value(text: &str) -> SqlValue {
+    match (text.parse::<i64>(), text.parse::<f64>()) {
+        (Ok(number), _) => SqlValue::Integer(number),
+        (_, Ok(number)) if number.is_finite() => SqlValue::Real(number),
+        _ => SqlValue::Text(text.to_owned()),
+    }
+}
+
+fn shown(value: &SqlValue) -> String {
+    match value {
+        SqlValue::Null => "-".to_owned(),
+        SqlValue::Integer(number) => number.to_string(),
+        SqlValue::Real(number) => number.to_string(),
+        SqlValue::Text(text) => text.clone(),
+    }
+}
+
+fn lines(answer: &SqlAnswer) -> Result<String, Failure> {
+    let mut out = String::new();
+    for row in &answer.rows {
+        let pairs = answer.columns.iter().cloned().zip(row.iter().map(json));
+        let object: serde_json::Map<String, serde_json::Value> = pairs.collect();
+        let line = serde_json::to_string(&object)
+            .map_err(|error| Failure::work(&error, "the same without -o jsonl"))?;
+        out.push_str(&line);
+        out.push('\n');
+    }
+    Ok(out)
+}
+
+fn json(value: &SqlValue) -> serde_json::Value {
+    match value {
+        SqlValue::Null => serde_json::Value::Null,
+        SqlValue::Integer(number) => (*number).into(),
+        SqlValue::Real(number) => (*number).into(),
+        SqlValue::Text(text) => text.as_str().into(),
+    }
+}
+
+fn csv(answer: &SqlAnswer) -> String {
+    let field = |text: &str| match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    };
+    let cell = |value: &SqlValue| match value {
+        SqlValue::Null => String::new(),
+        other => field(&shown(other)),
+    };
+    let header: Vec<String> = answer.columns.iter().map(|name| field(name)).collect();
+    let mut out = header.join(",") + "\n";
+    for row in &answer.rows {
+        let cells: Vec<String> = row.iter().map(cell).collect();
+        out.push_str(&(cells.join(",") + "\n"));
+    }
+    out
+}
+
+fn offline(data: &Path, query: &SqlQuery) -> Result<SqlAnswer, Failure> {
+    let folder = match is_here(data) {
+        true => data.to_owned(),
+        false => folder(data),
+    };
+    if !is_here(&folder) {
+        return Err(Failure::Usage {
+            message: format!("{} holds no history", data.display()),
+            next: "name the data directory of a master: --data /var/lib/cellwright/master".into(),
+        });
+    }
+    let args: Vec<Value> = query.args.iter().map(taken).collect();
+    let rows = usize::try_from(query.limit.unwrap_or(DEFAULT_SQL_ROWS)).unwrap_or(usize::MAX);
+    let bounds = Bounds { time: PATIENCE, rows, ..Bounds::default() };
+    let answer = Reader::new(&folder).query(&query.query, &args, bounds).map_err(|error| {
+        let next = match error {
+            QueryError::Sql(_) | QueryError::NotAllowed(_) => "see the tables: cell sql --tables",
+            QueryError::TooSlow(_) => "ask for fewer days, or ask the daily sums",
+            QueryError::Broken(_) => "look whether a master still uses the folder",
+        };
+        Failure::work(&error, next)
+    })?;
+    let row = |row: Vec<Value>| row.into_iter().map(given).collect();
+    Ok(SqlAnswer {
+        columns: answer.columns,
+        rows: answer.rows.into_iter().map(row).collect(),
+        truncated: answer.truncated,
+        reaches_back_to: answer.reaches_back_to,
+        index: 0,
+    })
+}
+
+fn taken(value: &SqlValue) -> Value {
+    match value {
+        SqlValue::Null => Value::Null,
+        SqlValue::Integer(number) => Value::Integer(*number),
+        SqlValue::Real(number) => Value::Real(*number),
+        SqlValue::Text(text) => Value::Text(text.clone()),
+    }
+}
+
+fn given(value: Value) -> SqlValue {
+    match value {
+        Value::Null => SqlValue::Null,
+        Value::Integer(number) => SqlValue::Integer(number),
+        Value::Real(number) => SqlValue::Real(number),
+        Value::Text(text) => SqlValue::Text(text),
+    }
+}
+
+fn described() -> String {
+    let mut out = String::new();
+    for known in tables::all() {
+        out.push_str(&format!("{}: {}\n", known.name, known.about));
+        for column in known.columns {
+            let kind = column.kind.as_str().to_lowercase();
+            let rule = if column.required { "" } else { ", may be absent" };
+            out.push_str(&format!("  {:14} {kind:8} {}{rule}\n", column.name, column.about));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer() -> SqlAnswer {
+        let text = |text: &str| SqlValue::Text(text.to_owned());
+        SqlAnswer {
+            columns: vec!["user".into(), "n".into()],
+            rows: vec![
+                vec![text("ann"), SqlValue::Integer(7)],
+                vec![text("a \"b\", c"), SqlValue::Null],
+            ],
+            truncated: false,
+            reaches_back_to: None,
+            index: 1,
+        }
+    }
+
+    #[test]
+    fn rows_are_written_for_spreadsheets_and_for_programs() {
+        assert_eq!(csv(&answer()), "user,n\nann,7\n\"a \"\"b\"\", c\",\n");
+        let text = lines(&answer()).unwrap();
+        assert_eq!(text.lines().next(), Some(r#"{"n":7,"user":"ann"}"#));
+    }
+
+    #[test]
+    fn arguments_that_read_as_numbers_are_numbers() {
+        assert_eq!(value("7"), SqlValue::Integer(7));
+        assert_eq!(value("0.5"), SqlValue::Real(0.5));
+        assert_eq!(value("inf"), SqlValue::Text("inf".into()));
+        assert_eq!(value("2026-11-15"), SqlValue::Text("2026-11-15".into()));
+    }
+
+    #[test]
+    fn every_table_is_described() {
+        let text = described();
+        for known in tables::all() {
+            assert!(text.contains(&format!("{}: {}", known.name, known.about)));
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Old days move from SQLite into Parquet files, and the oldest are forgotten.
+//!
+//! A day moves in two steps: its file is written and synced under a name that no list has yet; then
+//! one transaction puts the file on the list and takes the rows away. Killed in between, the file
+//! is a stray that the next start removes. A reader sees the list and the rows of one moment.
+//!
+//! Rejected: appending to one file a table. A Parquet file is finished when it is closed, and a
+//! folder of days is what other programs expect.
+
+use crate::columns::Writer;
+use crate::day::{MILLIS, day_of};
+use crate::error::HistoryError;
+use crate::fold::whole;
+use crate::store::{FILE, History, reach};
+use crate::tables::{RAW, ROLLUPS, Table, USAGE, recent};
+use cellwright_cell::time::Time;
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+pub(crate) const FOLDER: &str = "archive";
+/// Pages given back to the disk at a time.
+const PAGES: u32 = 20_000;
+
+/// A file of old rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Archive {
+    pub path: PathBuf,
+    pub day: String,
+    pub first: i64,
+    pub last: i64,
+}
+
+/// What [`History::tidy`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tidied {
+    pub archived_rows: u64,
+    pub forgotten_days: u64,
+}
+
+impl History {
+    /// Moves days that are old by now and forgets what is beyond the bounds.
+    ///
+    /// # Errors
+    /// When a file or the database refuses. What was done stays done.
+    pub fn tidy(&mut self, now: Time) -> Result<Tidied, HistoryError> {
+        let mut tidied = Tidied::default();
+        let line = day_of(now.0.saturating_sub(self.settings.recent.0));
+        for table in RAW {
+            while let Some(day) = oldest_recent(&self.db, table)?.filter(|day| *day < line) {
+                tidied.archived_rows += self.archive(table, &day)?;
+            }
+        }
+        let line = day_of(now.0.saturating_sub(self.settings.keep.0));
+        while let Some(day) = self.oldest_day()?.filter(|day| *day < line) {
+            self.forget(&day)?;
+            tidied.forgotten_days += 1;
+        }
+        // The newest day stays whatever it takes: it is still being written.
+        let today = day_of(now.0);
+        while self.bytes()? > self.settings.bytes {
+            let Some(day) = self.oldest_day()?.filter(|day| *day < today) else { break };
+            self.forget(&day)?;
+            tidied.forgotten_days += 1;
+        }
+        if tidied != Tidied::default() {
+            self.give_back()?;
+        }
+        Ok(tidied)
+    }
+
+    /// What all of it takes on the disk, space that is free within the database apart.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub fn bytes(&self) -> Result<u64, HistoryError> {
+        let ask = |name: &str| self.db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+        let pages = ask("page_count")? - ask("freelist_count")?;
+        let recent = pages.saturating_mul(ask("page_size")?);
+        let sql = "SELECT coalesce(sum(bytes), 0) FROM archives";
+        let old: i64 = self.db.query_row(sql, [], |row| row.get(0))?;
+        Ok(u64::try_from(recent.saturating_add(old)).unwrap_or(0))
+    }
+
+    /// Files that no list has: of a move that was cut short, or forgotten and not yet removed.
+    pub(crate) fn forget_strays(&mut self) -> Result<(), HistoryError> {
+        let mut known = BTreeSet::new();
+        let mut select = self.db.prepare("SELECT file FROM archives")?;
+        for file in select.query_map([], |row| row.get::<_, String>(0))? {
+            known.insert(self.dir.join(FOLDER).join(file?));
+        }
+        for table in RAW {
+            let folder = self.dir.join(FOLDER).join(table.name);
+            let Ok(entries) = fs::read_dir(&folder) else { continue };
+            for entry in entries {
+                let path = entry.map_err(HistoryError::file(&folder))?.path();
+                if !known.contains(&path) {
+                    fs::remove_file(&path).map_err(HistoryError::file(&path))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn archive(&mut self, table: &'static Table, day: &str) -> Result<u64, HistoryError> {
+        let change = self.db.transaction()?;
+        let sql = "SELECT count(*) FROM archives WHERE what = ?1 AND day = ?2";
+        let before: i64 = change.query_row(sql, (table.name, day), |row| row.get(0))?;
+        let part = if before == 0 { String::new() } else { format!(".{}", before + 1) };
+        let file = format!("{}/{day}{part}.parquet", table.name);
+        let path = self.dir.join(FOLDER).join(&file);
+        let written = write_day(&change, table, day, &path)?;
+        let sql = "INSERT INTO archives (file, what, day, first, last, rows, bytes)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        let row = (&file, table.name, day, written.first, written.last);
+        let sizes = (whole(written.rows), whole(written.bytes));
+        change.execute(sql, (row.0, row.1, row.2, row.3, row.4, sizes.0, sizes.1))?;
+        let (from, to) = bounds(day);
+        let sql = format!("DELETE FROM {} WHERE time >= ?1 AND time < ?2", recent(table));
+        change.execute(&sql, (from, to))?;
+        change.commit()?;
+        Ok(written.rows)
+    }
+
+    /// The oldest day that anything raw is kept of.
+    fn oldest_day(&self) -> Result<Option<String>, HistoryError> {
+        let sql = "SELECT min(day) FROM archives";
+        let mut oldest: Option<String> = self.db.query_row(sql, [], |row| row.get(0))?;
+        for table in RAW {
+            let found = oldest_recent(&self.db, table)?;
+            oldest = [oldest, found].into_iter().flatten().min();
+        }
+        Ok(oldest)
+    }
+
+    fn forget(&mut self, day: &str) -> Result<(), HistoryError> {
+        let change = self.db.transaction()?;
+        let files: Vec<String> = {
+            let mut select = change.prepare("SELECT file FROM archives WHERE day = ?1")?;
+            select.query_map([day], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?
+        };
+        change.execute("DELETE FROM archives WHERE day = ?1", [day])?;
+        let (from, to) = bounds(day);
+        for table in RAW {
+            let sql = format!("DELETE FROM {} WHERE time >= ?1 AND time < ?2", recent(table));
+            change.execute(&sql, (from, to))?;
+        }
+        for (table, _) in ROLLUPS {
+            change.execute(&format!("DELETE FROM {} WHERE day <= ?1", recent(table)), [day])?;
+        }
+        let then = Time(u64::try_from(to).unwrap_or(0));
+        for what in ["events", USAGE.name] {
+            let known = "SELECT 1 FROM reach WHERE what = ?1";
+            if change.query_row(known, [what], |_| Ok(())).optional()?.is_some() {
+                reach(&change, what, then)?;
+            }
+        }
+        change.commit()?;
+        for file in files {
+            let path = self.dir.join(FOLDER).join(file);
+            match fs::remove_file(&path) {
+                Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(HistoryError::File { path, why });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Free pages go back to the disk, a few at a time so that readers are not held up.
+    fn give_back(&mut self) -> Result<(), HistoryError> {
+        let free = |db: &Connection| {
+            db.pragma_query_value(None, "freelist_count", |row| row.get::<_, i64>(0))
+        };
+        let mut left = free(&self.db)?;
+        while left > 0 {
+            self.db.execute_batch(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
+            let now = free(&self.db)?;
+            if now >= left {
+                break;
+            }
+            left = now;
+        }
+        Ok(())
+    }
+}
+
+/// Archives of a table, oldest first.
+pub(crate) fn archives(
+    db: &Connection,
+    dir: &Path,
+    table: &Table,
+) -> rusqlite::Result<Vec<Archive>> {
+    let sql = "SELECT file, day, first, last FROM archives WHERE what = ?1 ORDER BY day, file";
+    let mut select = db.prepare(sql)?;
+    let rows = select.query_map([table.name], |row| {
+        let file: String = row.get(0)?;
+        let path = dir.join(FOLDER).join(file);
+        Ok(Archive { path, day: row.get(1)?, first: row.get(2)?, last: row.get(3)? })
+    })?;
+    rows.collect()
+}
+
+/// Whether there is a folder of history at all.
+#[must_use]
+pub fn is_here(dir: &Path) -> bool {
+    dir.join(FILE).is_file()
+}
+
+fn oldest_recent(db: &Connection, table: &Table) -> Result<Option<String>, HistoryError> {
+    let sql = format!("SELECT min(time) FROM {}", recent(table));
+    let found: Option<i64> = db.query_row(&sql, [], |row| row.get(0))?;
+    Ok(found.map(|millis| day_of(u64::try_from(millis).unwrap_or(0))))
+}
+
+/// The first millisecond of a day and of the next.
+fn bounds(day: &str) -> (i64, i64) {
+    let number = |at: std::ops::Range<usize>| day.get(at).and_then(|text| text.parse::<i32>().ok());
+    let date = || {
+        let month = u8::try_from(number(5..7)?).ok()?;
+        let day = u8::try_from(number(8..10)?).ok()?;
+        time::Date::from_calendar_date(number(0..4)?, month.try_into().ok()?, day).ok()
+    };
+    let Some(date) = date() else { return (0, 0) };
+    let first = date.midnight().assume_utc().unix_timestamp().saturating_mul(1000);
+    // Times that no calendar knows are filed under its last day.
+    let after = if date == time::Date::MAX { i64::MAX } else { first + whole(MILLIS) };
+    (first, after)
+}
+
+struct Written {
+    first: i64,
+    last: i64,
+    rows: u64,
+    bytes: u64,
+}
+
+fn write_day(
+    db: &Connection,
+    table: &'static Table,
+    day: &str,
+    path: &Path,
+) -> Result<Written, HistoryError> {
+    let folder = path.parent().unwrap_or(path);
+    fs::create_dir_all(folder).map_err(HistoryError::file(folder))?;
+    let broken = |why: parquet::errors::ParquetError| HistoryError::Archive {
+        path: path.to_owned(),
+        why: why.to_string(),
+    };
+    let file = File::create(path).map_err(HistoryError::file(path))?;
+    let mut writer = Writer::new(table, file).map_err(broken)?;
+    let (from, to) = bounds(day);
+    let sql = format!(
+        "SELECT {} FROM {} WHERE time >= ?1 AND time < ?2 ORDER BY time, rowid",
+        table.names(),
+        recent(table)
+    );
+    let mut select = db.prepare(&sql)?;
+    let mut rows = select.query((from, to))?;
+    let mut written = Written { first: i64::MAX, last: i64::MIN, rows: 0, bytes: 0 };
+    while let Some(row) = rows.next()? {
+        let values: Vec<Value> =
+            (0..table.columns.len()).map(|at| row.get(at)).collect::<rusqlite::Result<_>>()?;
+        if let Some(Value::Integer(time)) = values.first() {
+            written.first = written.first.min(*time);
+            written.last = written.last.max(*time);
+        }
+        written.rows += 1;
+        writer.add(values.into_iter()).map_err(broken)?;
+    }
+    let file = writer.close().map_err(broken)?;
+    file.sync_all().map_err(HistoryError::file(path))?;
+    written.bytes = file.metadata().map_err(HistoryError::file(path))?.len();
+    File::open(folder).and_then(|dir| dir.sync_all()).map_err(HistoryError::file(folder))?;
+    Ok(written)
+}

@@ -1,0 +1,204 @@
+//! Parquet files of one table and one day, written and read column by column.
+//!
+//! The files are ordinary: DuckDB, Spark or Trino read them as they are. Rows keep the order they
+//! had, which is that of time, so the statistics of a row group tell whether it is worth opening.
+//!
+//! Rejected: the Arrow reader and writer of the same library. They bring forty crates, and rows
+//! come from SQLite and go back to it one by one.
+
+use crate::tables::{Column, Kind, Table};
+use parquet::basic::Compression;
+use parquet::column::reader::ColumnReader;
+use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::statistics::Statistics;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::parser::parse_message_type;
+use rusqlite::types::{ToSqlOutput, Value, ValueRef};
+use std::fs::File;
+use std::sync::Arc;
+
+/// Rows that are decoded together.
+pub(crate) const GROUP: usize = 64 << 10;
+
+/// The table as Parquet describes it.
+fn message(table: &Table) -> String {
+    let one = |column: &Column| {
+        let rule = if column.required { "REQUIRED" } else { "OPTIONAL" };
+        let name = column.name;
+        match column.kind {
+            Kind::Integer => format!("{rule} INT64 {name};"),
+            Kind::Time => format!("{rule} INT64 {name} (TIMESTAMP(MILLIS,true));"),
+            Kind::Text => format!("{rule} BYTE_ARRAY {name} (UTF8);"),
+        }
+    };
+    let columns: String = table.columns.iter().map(one).collect();
+    format!("message {} {{ {columns} }}", table.name)
+}
+
+/// Writes rows of one table; nothing is complete before [`Writer::close`].
+pub(crate) struct Writer {
+    table: &'static Table,
+    file: SerializedFileWriter<File>,
+    /// Of the row group that is gathered, column by column.
+    gathered: Vec<Vec<Value>>,
+}
+
+impl Writer {
+    pub fn new(table: &'static Table, file: File) -> Result<Writer, ParquetError> {
+        let schema = Arc::new(parse_message_type(&message(table))?);
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::SNAPPY)
+            .set_statistics_enabled(EnabledStatistics::Chunk)
+            .set_created_by("cellwright".into())
+            .build();
+        let file = SerializedFileWriter::new(file, schema, Arc::new(properties))?;
+        Ok(Writer { table, file, gathered: vec![Vec::new(); table.columns.len()] })
+    }
+
+    pub fn add(&mut self, row: impl Iterator<Item = Value>) -> Result<(), ParquetError> {
+        self.gathered.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
+        match self.gathered[0].len() {
+            GROUP => self.flush(),
+            _ => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), ParquetError> {
+        if self.gathered[0].is_empty() {
+            return Ok(());
+        }
+        let mut group = self.file.next_row_group()?;
+        for (column, values) in self.table.columns.iter().zip(&mut self.gathered) {
+            write_column(&mut group, column, std::mem::take(values))?;
+        }
+        group.close()?;
+        Ok(())
+    }
+
+    /// The file, for syncing.
+    pub fn close(mut self) -> Result<File, ParquetError> {
+        self.flush()?;
+        self.file.into_inner()
+    }
+}
+
+fn write_column(
+    group: &mut SerializedRowGroupWriter<'_, File>,
+    column: &Column,
+    values: Vec<Value>,
+) -> Result<(), ParquetError> {
+    let missing = || ParquetError::General(format!("no column {} in the file", column.name));
+    let mut writer = group.next_column()?.ok_or_else(missing)?;
+    let levels: Vec<i16> = values.iter().map(|value| i16::from(*value != Value::Null)).collect();
+    let levels = (!column.required).then_some(levels);
+    let levels = levels.as_deref();
+    let present = values.into_iter().filter(|value| !matches!(value, Value::Null));
+    match column.kind {
+        Kind::Text => {
+            let text = |value| match value {
+                Value::Text(text) => ByteArray::from(text.into_bytes()),
+                other => ByteArray::from(format!("{other:?}").into_bytes()),
+            };
+            let values: Vec<ByteArray> = present.map(text).collect();
+            writer.typed::<ByteArrayType>().write_batch(&values, levels, None)?;
+        }
+        Kind::Integer | Kind::Time => {
+            let number = |value| if let Value::Integer(number) = value { number } else { 0 };
+            let values: Vec<i64> = present.map(number).collect();
+            writer.typed::<Int64Type>().write_batch(&values, levels, None)?;
+        }
+    }
+    writer.close()
+}
+
+/// One column of one row group, in memory.
+pub(crate) enum Decoded {
+    Integers(Vec<Option<i64>>),
+    Texts(Vec<Option<ByteArray>>),
+}
+
+impl Decoded {
+    pub fn value(&self, row: usize) -> ToSqlOutput<'_> {
+        let value = match self {
+            Decoded::Integers(values) => match values.get(row) {
+                Some(Some(number)) => ValueRef::Integer(*number),
+                _ => ValueRef::Null,
+            },
+            Decoded::Texts(values) => match values.get(row) {
+                Some(Some(text)) => ValueRef::Text(text.data()),
+                _ => ValueRef::Null,
+            },
+        };
+        ToSqlOutput::Borrowed(value)
+    }
+}
+
+/// Reads a file of one table.
+pub(crate) struct Reader {
+    file: SerializedFileReader<File>,
+    /// Where the file has each column of the table; a file of an older build may lack some.
+    places: Vec<Option<usize>>,
+}
+
+impl Reader {
+    pub fn new(table: &Table, file: File) -> Result<Reader, ParquetError> {
+        let file = SerializedFileReader::new(file)?;
+        let schema = file.metadata().file_metadata().schema_descr();
+        let place =
+            |column: &Column| schema.columns().iter().position(|found| found.name() == column.name);
+        let places = table.columns.iter().map(place).collect();
+        Ok(Reader { file, places })
+    }
+
+    pub fn groups(&self) -> usize {
+        self.file.num_row_groups()
+    }
+
+    pub fn rows(&self, group: usize) -> usize {
+        let rows = self.file.metadata().row_group(group).num_rows();
+        usize::try_from(rows).unwrap_or(0)
+    }
+
+    /// The first and the last time in a group, if the file says.
+    pub fn times(&self, group: usize) -> Option<(i64, i64)> {
+        let place = self.places.first().copied().flatten()?;
+        let column = self.file.metadata().row_group(group).column(place);
+        match column.statistics()? {
+            Statistics::Int64(found) => Some((*found.min_opt()?, *found.max_opt()?)),
+            _ => None,
+        }
+    }
+
+    /// Nothing where the file has no such column.
+    pub fn column(&self, group: usize, at: usize) -> Result<Option<Decoded>, ParquetError> {
+        let Some(place) = self.places.get(at).copied().flatten() else { return Ok(None) };
+        let rows = self.rows(group);
+        let mut levels = Vec::new();
+        let found = match self.file.get_row_group(group)?.get_column_reader(place)? {
+            ColumnReader::Int64ColumnReader(mut reader) => {
+                let mut values = Vec::with_capacity(rows);
+                reader.read_records(rows, Some(&mut levels), None, &mut values)?;
+                Decoded::Integers(spread(values, &levels))
+            }
+            ColumnReader::ByteArrayColumnReader(mut reader) => {
+                let mut values = Vec::with_capacity(rows);
+                reader.read_records(rows, Some(&mut levels), None, &mut values)?;
+                Decoded::Texts(spread(values, &levels))
+            }
+            _ => return Err(ParquetError::General("a column of a kind nobody writes".into())),
+        };
+        Ok(Some(found))
+    }
+}
+
+/// Puts what is absent back among what is there.
+fn spread<T>(values: Vec<T>, levels: &[i16]) -> Vec<Option<T>> {
+    if levels.is_empty() {
+        return values.into_iter().map(Some).collect();
+    }
+    let mut values = values.into_iter();
+    levels.iter().map(|level| if *level > 0 { values.next() } else { None }).collect()
+}

@@ -1,0 +1,297 @@
+//! What one event of the feed becomes: a row, and the sums it adds to. A pure function of the event
+//! and the names known by then, so that history can be made again from the feed.
+
+use crate::day::day_of;
+use crate::tables::{JOB_EVENTS, MACHINE_EVENTS, OTHER_EVENTS, TASK_EVENTS, Table};
+use cellwright_cell::event::{CronChange, Event, JobChange, MachineChange, ResourceChange};
+use cellwright_cell::event::{TaskChange, UserChange, What};
+use cellwright_cell::id::MachineId;
+use cellwright_cell::reason::Reason;
+use cellwright_cell::task::ExitClass;
+use rusqlite::types::Value;
+use std::collections::BTreeMap;
+
+/// One event of the feed, with the name its row had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    pub index: u64,
+    pub position: u32,
+    /// `user/job/index`, `user/job`, or the name of what it is about.
+    pub object: String,
+    pub event: Event,
+}
+
+/// Names of machines: events say numbers, and a number is given to another machine in time.
+pub type Machines = BTreeMap<MachineId, String>;
+
+pub(crate) struct Row {
+    pub table: &'static Table,
+    pub values: Vec<Value>,
+}
+
+/// What the fold learns of a machine's name from this event.
+pub(crate) fn learn(fact: &Fact) -> Option<(MachineId, &str)> {
+    match fact.event.what {
+        What::Machine { machine, .. } => Some((machine, &fact.object)),
+        _ => None,
+    }
+}
+
+/// The machine an event mentions beside what it is about.
+pub(crate) fn mentions(event: &Event) -> Option<MachineId> {
+    match event.what {
+        What::Task { change, .. } => machine_of(change),
+        What::Resource { machine, .. } => machine,
+        _ => None,
+    }
+}
+
+pub(crate) fn row(fact: &Fact, machines: &Machines) -> Row {
+    let event = &fact.event;
+    let table = table_of(&event.what);
+    let named = mentions(event).map(|id| match machines.get(&id) {
+        Some(name) => name.clone(),
+        None => format!("machine#{}", id.0),
+    });
+    let mut parts = fact.object.splitn(3, '/').map(str::to_owned);
+    let (first, second) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let mut values = vec![
+        Value::Integer(whole(event.at.0)),
+        Value::Text(day_of(event.at.0)),
+        Value::Integer(whole(fact.index)),
+        Value::Integer(i64::from(fact.position)),
+    ];
+    let (word, detail) = words(&event.what);
+    let reason = Value::Text(event.reason.code().to_owned());
+    let detail = detail.or_else(|| because(&event.reason)).map_or(Value::Null, Value::Text);
+    let word = Value::Text(word.to_owned());
+    let rest = match &event.what {
+        What::Task { index, attempt, .. } => {
+            let (class, code) = exit(&event.reason);
+            vec![
+                Value::Text(first),
+                Value::Text(second),
+                Value::Integer(i64::from(*index)),
+                Value::Integer(i64::from(*attempt)),
+                word,
+                named.map_or(Value::Null, Value::Text),
+                reason,
+                class.map_or(Value::Null, |class| Value::Text(class.to_owned())),
+                code.map_or(Value::Null, |code| Value::Integer(i64::from(code))),
+                detail,
+            ]
+        }
+        What::Job { .. } | What::JobRejected { .. } => {
+            vec![Value::Text(first), Value::Text(second), word, reason, detail]
+        }
+        What::Machine { .. } => vec![Value::Text(fact.object.clone()), word, reason, detail],
+        other => vec![
+            Value::Text(kind(other).to_owned()),
+            Value::Text(fact.object.clone()),
+            word,
+            named.map_or(Value::Null, Value::Text),
+            reason,
+            detail,
+        ],
+    };
+    values.extend(rest);
+    Row { table, values }
+}
+
+/// SQLite's integers have a sign. Times and indices beyond it are beyond the end of time.
+pub(crate) fn whole(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn table_of(what: &What) -> &'static Table {
+    match what {
+        What::Task { .. } => &TASK_EVENTS,
+        What::Job { .. } | What::JobRejected { .. } => &JOB_EVENTS,
+        What::Machine { .. } => &MACHINE_EVENTS,
+        _ => &OTHER_EVENTS,
+    }
+}
+
+fn kind(what: &What) -> &'static str {
+    match what {
+        What::Task { .. } => "task",
+        What::Job { .. } | What::JobRejected { .. } => "job",
+        What::Machine { .. } => "machine",
+        What::User { .. } => "user",
+        What::Resource { .. } => "resource",
+        What::LevelRaised { .. } => "cell",
+        What::Cron { .. } => "cron",
+        What::Token { .. } => "token",
+        What::Blob { .. } => "blob",
+    }
+}
+
+fn machine_of(change: TaskChange) -> Option<MachineId> {
+    use TaskChange as T;
+    match change {
+        T::Scheduled { machine }
+        | T::Started { machine }
+        | T::Stopping { machine }
+        | T::Evicted { machine }
+        | T::Completed { machine }
+        | T::Failed { machine }
+        | T::Lost { machine }
+        | T::Restarted { machine } => Some(machine),
+        T::Submitted
+        | T::Released
+        | T::Updated
+        | T::UpdateSkipped
+        | T::ReservationChanged
+        | T::Finished
+        | T::FailedForGood
+        | T::Killed
+        | T::NeverRan
+        | T::Purged => None,
+    }
+}
+
+/// How a run ended, if that is the reason.
+fn exit(reason: &Reason) -> (Option<&'static str>, Option<i32>) {
+    let Reason::Exited(class) = reason else { return (None, None) };
+    match class {
+        ExitClass::Code(code) => (Some("code"), Some(*code)),
+        ExitClass::Signal(signal) => (Some("signal"), Some(*signal)),
+        ExitClass::OutOfMemory => (Some("out-of-memory"), None),
+        ExitClass::OutOfMemoryBystander => (Some("out-of-memory-bystander"), None),
+        ExitClass::OverDiskLimit => (Some("over-disk-limit"), None),
+        ExitClass::CouldNotStart => (Some("could-not-start"), None),
+        ExitClass::TimedOut => (Some("timed-out"), None),
+        ExitClass::Unhealthy => (Some("unhealthy"), None),
+    }
+}
+
+fn because(reason: &Reason) -> Option<String> {
+    match reason {
+        Reason::Preempted { by } => Some(format!("by task row {}", by.0)),
+        _ => None,
+    }
+}
+
+/// The event in a word, and the numbers it carries.
+fn words(what: &What) -> (&'static str, Option<String>) {
+    match what {
+        What::Task { change, .. } => (task_word(*change), None),
+        What::Job { change, .. } => job_words(*change),
+        What::JobRejected { refusal, .. } => ("rejected", Some(refusal.to_string())),
+        What::Machine { change, .. } => machine_words(*change),
+        What::User { change, .. } => user_words(*change),
+        What::Resource { change, .. } => match change {
+            ResourceChange::Created => ("created", None),
+            ResourceChange::CapacityChanged { capacity } => {
+                ("capacity-changed", Some(format!("capacity {capacity}")))
+            }
+            ResourceChange::Renewed => ("renewed", None),
+            ResourceChange::RemovedFromMachine => ("removed-from-machine", None),
+            ResourceChange::Deleted => ("deleted", None),
+        },
+        What::LevelRaised { level } => ("level-raised", Some(format!("level {level}"))),
+        What::Cron { change, .. } => match change {
+            CronChange::Added => ("added", None),
+            CronChange::Updated { version } => ("updated", Some(format!("version {version}"))),
+            CronChange::Removed => ("removed", None),
+            CronChange::Fired { slot, .. } => ("fired", Some(format!("slot {}", slot.0))),
+            CronChange::Skipped { slot } => ("skipped", Some(format!("slot {}", slot.0))),
+            CronChange::Rejected { slot } => ("rejected", Some(format!("slot {}", slot.0))),
+        },
+        What::Token { change, .. } => (token_word(*change), None),
+        What::Blob { change, .. } => (blob_word(*change), None),
+    }
+}
+
+fn token_word(change: cellwright_cell::event::TokenChange) -> &'static str {
+    use cellwright_cell::event::TokenChange as C;
+    match change {
+        C::Added => "added",
+        C::Used => "used",
+        C::Revoked => "revoked",
+        C::Expired => "expired",
+    }
+}
+
+fn blob_word(change: cellwright_cell::event::BlobChange) -> &'static str {
+    use cellwright_cell::event::BlobChange as C;
+    match change {
+        C::Added => "added",
+        C::Removed => "removed",
+    }
+}
+
+fn task_word(change: TaskChange) -> &'static str {
+    use TaskChange as T;
+    match change {
+        T::Submitted => "submitted",
+        T::Released => "released",
+        T::Scheduled { .. } => "scheduled",
+        T::Started { .. } => "started",
+        T::Stopping { .. } => "stopping",
+        T::Evicted { .. } => "evicted",
+        T::Completed { .. } => "completed",
+        T::Failed { .. } => "failed",
+        T::Lost { .. } => "lost",
+        T::Restarted { .. } => "restarted",
+        T::Updated => "updated",
+        T::UpdateSkipped => "update-skipped",
+        T::ReservationChanged => "reservation-changed",
+        T::Finished => "finished",
+        T::FailedForGood => "failed-for-good",
+        T::Killed => "killed",
+        T::NeverRan => "never-ran",
+        T::Purged => "purged",
+    }
+}
+
+fn job_words(change: JobChange) -> (&'static str, Option<String>) {
+    use JobChange as J;
+    let version = |version: u32| Some(format!("version {version}"));
+    match change {
+        J::Submitted => ("submitted", None),
+        J::Accepted => ("accepted", None),
+        J::Released => ("released", None),
+        J::UpdateOpened { version: v } => ("update-opened", version(v)),
+        J::UpdateUndone { version: v } => ("update-undone", version(v)),
+        J::UpdateClosed { version: v } => ("update-closed", version(v)),
+        J::Resized { count } => ("resized", Some(format!("count {count}"))),
+        J::Stopping => ("stopping", None),
+        J::Succeeded => ("succeeded", None),
+        J::Failed => ("failed", None),
+        J::Killed => ("killed", None),
+        J::NeverRan => ("never-ran", None),
+        J::Purged => ("purged", None),
+    }
+}
+
+fn machine_words(change: MachineChange) -> (&'static str, Option<String>) {
+    use MachineChange as M;
+    match change {
+        M::Added => ("added", None),
+        M::Updated => ("updated", None),
+        M::Removed => ("removed", None),
+        M::Up { incarnation } => ("up", Some(format!("incarnation {incarnation}"))),
+        M::Down => ("down", None),
+        M::DrainStarted => ("drain-started", None),
+        M::DrainStopped => ("drain-stopped", None),
+        M::PackagesChanged => ("packages-changed", None),
+        M::OverCommitted => ("over-committed", None),
+        M::Recovered => ("recovered", None),
+        M::DiskRetained { bytes } => ("disk-retained", Some(format!("{bytes} bytes"))),
+        M::DiskReleased { bytes } => ("disk-released", Some(format!("{bytes} bytes"))),
+    }
+}
+
+fn user_words(change: UserChange) -> (&'static str, Option<String>) {
+    use UserChange as U;
+    let band = |band: cellwright_cell::priority::Band| Some(format!("band {band}"));
+    match change {
+        U::Added => ("added", None),
+        U::Removed => ("removed", None),
+        U::CapabilitiesChanged => ("capabilities-changed", None),
+        U::QuotaChanged { band: b } => ("quota-changed", band(b)),
+        U::QuotaExceeded { band: b } => ("quota-exceeded", band(b)),
+        U::QuotaRecovered { band: b } => ("quota-recovered", band(b)),
+    }
+}

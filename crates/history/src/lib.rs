@@ -1,0 +1,32 @@
+//! History: what happened in the cell and what its tasks used, in tables that answer SQL.
+//!
+//! [`History`] is the one writer of a folder. It folds the event feed into SQLite, its cursor in
+//! the same transaction, and moves old days into Parquet files beside it. [`Reader`] answers
+//! queries over both while the writer goes on. The tables are described in [`tables`].
+//!
+//! Everything here follows from the feed: a folder that is lost is made again as far back as the
+//! feed reaches. Nothing in the cell waits for it.
+
+mod archive;
+mod columns;
+mod day;
+mod error;
+mod fold;
+mod parquet_table;
+mod query;
+mod store;
+pub mod tables;
+mod usage;
+
+pub use archive::{Tidied, is_here};
+pub use day::day_of;
+pub use error::HistoryError;
+pub use fold::Fact;
+pub use query::{Answer, Bounds, MAX_ARGS, MAX_SQL, QueryError, Reader, Value};
+pub use store::{History, Place, Settings, Stretch};
+pub use usage::{Measured, UsageRow, WINDOW, Whose, Windows};
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

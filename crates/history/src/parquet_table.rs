@@ -1,0 +1,304 @@
+//! Parquet files as a table of SQLite: the one module with the word `unsafe` in it.
+//!
+//! SQLite calls back through structs that begin with its own. `rusqlite` asks for the promise that
+//! they do as an `unsafe impl`; `#[repr(C)]` with SQLite's struct as the first field is all there
+//! is to keep, and no block here touches memory by hand. Everything else is ordinary code.
+//!
+//! Bounds on `time` and `day` decide which files and which row groups are opened, and only columns
+//! that the query names are decoded. SQLite checks every row again, so a bound that is not
+//! understood costs time and never rows.
+#![expect(unsafe_code, reason = "virtual tables are offered to SQLite by unsafe traits alone")]
+
+use crate::archive::Archive;
+use crate::columns::{Decoded, Reader};
+use crate::tables::Table;
+use rusqlite::ffi;
+use rusqlite::types::{Null, ValueRef};
+use rusqlite::vtab::{
+    Context, Filters, IndexConstraintOp, IndexInfo, Module, VTab, VTabConnection, VTabCursor,
+};
+use rusqlite::{Connection, Error, Result};
+use std::borrow::Cow;
+use std::ffi::{CStr, CString, c_int};
+use std::fs::File;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// Rows are in this order: time, log index, position.
+const ORDER: [c_int; 3] = [0, 2, 3];
+const TIME: c_int = 0;
+const DAY: c_int = 1;
+/// Begins what is said of files, to tell it from mistakes in a statement.
+pub(crate) const TROUBLE: &str = "an archive";
+/// A full read of an archive, in SQLite's unit of cost.
+const FULL: f64 = 1e7;
+
+/// What stands behind one virtual table.
+#[derive(Clone)]
+pub(crate) struct Behind {
+    pub table: &'static Table,
+    pub archives: Arc<Vec<Archive>>,
+}
+
+/// Makes the table `archived_…` over these files, for this connection.
+pub(crate) fn offer(db: &Connection, behind: Behind) -> Result<()> {
+    const MODULE: Module<ParquetTable> = Module::eponymous_only_module();
+    let name = CString::new(format!("archived_{}", behind.table.name))?;
+    db.create_module(name.as_c_str(), &MODULE, Some(behind))
+}
+
+#[repr(C)]
+struct ParquetTable {
+    /// Must be first.
+    base: ffi::sqlite3_vtab,
+    behind: Behind,
+}
+
+// SAFETY: `#[repr(C)]`, and SQLite's struct is the first field.
+unsafe impl<'vtab> VTab<'vtab> for ParquetTable {
+    type Aux = Behind;
+    type Cursor = ParquetCursor<'vtab>;
+
+    fn connect(
+        _db: &mut VTabConnection,
+        aux: Option<&Behind>,
+        _module_name: &[u8],
+        _database_name: &[u8],
+        _table_name: &[u8],
+        _args: &[&[u8]],
+    ) -> Result<(Cow<'static, CStr>, Self)> {
+        let missing = || Error::ModuleError("a table without files behind it".into());
+        let behind = aux.cloned().ok_or_else(missing)?;
+        let sql = CString::new(format!("CREATE TABLE x({})", behind.table.definitions()))?;
+        Ok((Cow::Owned(sql), ParquetTable { base: ffi::sqlite3_vtab::default(), behind }))
+    }
+
+    /// The plan is told to the cursor as text: the mask of columns, then a letter for each bound.
+    fn best_index(&self, info: &mut IndexInfo) -> Result<bool> {
+        let mut plan = format!("{:x}:", info.col_used());
+        let mut cost = FULL;
+        let mut wanted = Vec::new();
+        for (at, constraint) in info.constraints().enumerate() {
+            let letter = letter(constraint.column(), constraint.operator());
+            let Some(letter) = letter.filter(|_| constraint.is_usable()) else { continue };
+            plan.push(letter);
+            cost /= 4.0;
+            wanted.push(at);
+        }
+        for (nth, at) in wanted.into_iter().enumerate() {
+            let nth = c_int::try_from(nth + 1).unwrap_or(c_int::MAX);
+            info.constraint_usage(at).set_argv_index(nth);
+        }
+        let order: Vec<c_int> = info.order_bys().map(|by| by.column()).collect();
+        let ascending = info.order_bys().all(|by| !by.is_order_by_desc());
+        if ascending && !order.is_empty() && ORDER.starts_with(&order) && self.is_in_order() {
+            info.set_order_by_consumed(true);
+        }
+        info.set_idx_str(&plan);
+        info.set_estimated_cost(cost);
+        info.set_estimated_rows(cost as i64);
+        Ok(true)
+    }
+
+    fn open(&'vtab mut self) -> Result<ParquetCursor<'vtab>> {
+        Ok(ParquetCursor {
+            base: ffi::sqlite3_vtab_cursor::default(),
+            behind: self.behind.clone(),
+            wanted: Wanted::default(),
+            files: Vec::new(),
+            reader: None,
+            group: 0,
+            columns: Vec::new(),
+            row: 0,
+            rows: 0,
+            rowid: 0,
+            phantom: PhantomData,
+        })
+    }
+}
+
+impl ParquetTable {
+    /// Whether reading file after file goes forward in time; late rows of a day have a file of
+    /// their own. Usage has other columns after its time, and windows that begin together.
+    fn is_in_order(&self) -> bool {
+        let files = &self.behind.archives;
+        self.behind.table.position("log_index") == Some(2)
+            && files.windows(2).all(|pair| pair[0].last < pair[1].first)
+    }
+}
+
+/// How a bound is called in the plan: small letters for times, capitals for days.
+fn letter(column: c_int, operator: IndexConstraintOp) -> Option<char> {
+    use IndexConstraintOp as Op;
+    let letter = match operator {
+        Op::SQLITE_INDEX_CONSTRAINT_EQ => 'e',
+        Op::SQLITE_INDEX_CONSTRAINT_GE | Op::SQLITE_INDEX_CONSTRAINT_GT => 'g',
+        Op::SQLITE_INDEX_CONSTRAINT_LE | Op::SQLITE_INDEX_CONSTRAINT_LT => 'l',
+        _ => return None,
+    };
+    match column {
+        TIME => Some(letter),
+        DAY => Some(letter.to_ascii_uppercase()),
+        _ => None,
+    }
+}
+
+/// Which rows a query can want.
+#[derive(Default)]
+struct Wanted {
+    /// Bit of each column that is read; the last stands for all beyond.
+    columns: u64,
+    from: Option<i64>,
+    to: Option<i64>,
+    first_day: Option<String>,
+    last_day: Option<String>,
+}
+
+impl Wanted {
+    fn read(plan: &str, args: &Filters<'_>) -> Wanted {
+        let (mask, letters) = plan.split_once(':').unwrap_or(("", ""));
+        let mut wanted = Wanted {
+            columns: u64::from_str_radix(mask, 16).unwrap_or(u64::MAX),
+            ..Wanted::default()
+        };
+        for (letter, value) in letters.chars().zip(args.iter()) {
+            match (letter.to_ascii_lowercase(), value) {
+                (kind, ValueRef::Integer(bound)) if letter.is_ascii_lowercase() => {
+                    if kind != 'l' {
+                        wanted.from = wanted.from.max(Some(bound));
+                    }
+                    if kind != 'g' {
+                        wanted.to = Some(wanted.to.map_or(bound, |to| to.min(bound)));
+                    }
+                }
+                (kind, ValueRef::Text(day)) if letter.is_ascii_uppercase() => {
+                    let day = String::from_utf8_lossy(day).into_owned();
+                    if kind != 'l' {
+                        wanted.first_day = wanted.first_day.take().max(Some(day.clone()));
+                    }
+                    if kind != 'g' {
+                        let last = wanted.last_day.take();
+                        wanted.last_day = Some(last.map_or(day.clone(), |last| last.min(day)));
+                    }
+                }
+                // Compared with something of another kind: SQLite knows what that means.
+                _ => {}
+            }
+        }
+        wanted
+    }
+
+    fn times(&self, first: i64, last: i64) -> bool {
+        self.from.is_none_or(|from| from <= last) && self.to.is_none_or(|to| first <= to)
+    }
+
+    fn file(&self, archive: &Archive) -> bool {
+        self.times(archive.first, archive.last)
+            && self.first_day.as_ref().is_none_or(|day| *day <= archive.day)
+            && self.last_day.as_ref().is_none_or(|day| archive.day <= *day)
+    }
+
+    fn column(&self, at: usize) -> bool {
+        self.columns >> at.min(63) & 1 == 1
+    }
+}
+
+#[repr(C)]
+struct ParquetCursor<'vtab> {
+    /// Must be first.
+    base: ffi::sqlite3_vtab_cursor,
+    behind: Behind,
+    wanted: Wanted,
+    /// Still to be read, the next one last.
+    files: Vec<Archive>,
+    reader: Option<Reader>,
+    /// Next group of the open file.
+    group: usize,
+    columns: Vec<Option<Decoded>>,
+    row: usize,
+    rows: usize,
+    rowid: i64,
+    phantom: PhantomData<&'vtab ParquetTable>,
+}
+
+impl ParquetCursor<'_> {
+    /// Decodes groups until there is a row, or nothing is left.
+    fn advance(&mut self) -> Result<()> {
+        while self.row >= self.rows {
+            let Some(reader) = &self.reader else {
+                let Some(archive) = self.files.pop() else { return Ok(()) };
+                self.open_file(&archive)?;
+                continue;
+            };
+            if self.group >= reader.groups() {
+                self.reader = None;
+                continue;
+            }
+            let group = self.group;
+            self.group += 1;
+            if reader.times(group).is_some_and(|(first, last)| !self.wanted.times(first, last)) {
+                continue;
+            }
+            let width = self.behind.table.columns.len();
+            let mut columns = Vec::with_capacity(width);
+            for at in 0..width {
+                let column = match self.wanted.column(at) {
+                    true => reader.column(group, at).map_err(broken)?,
+                    false => None,
+                };
+                columns.push(column);
+            }
+            (self.row, self.rows) = (0, reader.rows(group));
+            self.columns = columns;
+        }
+        Ok(())
+    }
+
+    fn open_file(&mut self, archive: &Archive) -> Result<()> {
+        let path = &archive.path;
+        let file = File::open(path).map_err(|why| {
+            Error::ModuleError(format!("{TROUBLE} {}: {why}; ask again", path.display()))
+        })?;
+        self.reader = Some(Reader::new(self.behind.table, file).map_err(broken)?);
+        self.group = 0;
+        Ok(())
+    }
+}
+
+fn broken(why: parquet::errors::ParquetError) -> Error {
+    Error::ModuleError(format!("{TROUBLE} cannot be read: {why}"))
+}
+
+// SAFETY: `#[repr(C)]`, and SQLite's struct is the first field.
+unsafe impl VTabCursor for ParquetCursor<'_> {
+    fn filter(&mut self, _number: c_int, plan: Option<&str>, args: &Filters<'_>) -> Result<()> {
+        self.wanted = Wanted::read(plan.unwrap_or(""), args);
+        let files = self.behind.archives.iter().rev().filter(|file| self.wanted.file(file));
+        self.files = files.cloned().collect();
+        self.reader = None;
+        (self.row, self.rows, self.rowid) = (0, 0, 0);
+        self.advance()
+    }
+
+    fn next(&mut self) -> Result<()> {
+        self.row += 1;
+        self.rowid += 1;
+        self.advance()
+    }
+
+    fn eof(&self) -> bool {
+        self.row >= self.rows
+    }
+
+    fn column(&self, context: &mut Context, at: c_int) -> Result<()> {
+        let column = usize::try_from(at).ok().and_then(|at| self.columns.get(at));
+        match column.and_then(Option::as_ref) {
+            Some(column) => context.set_result(column.value(self.row)),
+            None => context.set_result(Null),
+        }
+    }
+
+    fn rowid(&self) -> Result<i64> {
+        Ok(self.rowid)
+    }
+}

@@ -1,0 +1,316 @@
+//! Reading: one SELECT over recent rows and archives, by somebody who is not trusted.
+//!
+//! Each query has a connection of its own, opened for reading only, in a transaction that shows one
+//! moment: a day that moves to its archive meanwhile is seen once. The authorizer lets nothing but
+//! SELECT through, and what a query may take of time, rows, bytes and depth is bounded.
+//!
+//! Rejected: a parser of our own in front. SQLite decides what a statement does as it prepares it,
+//! and is right by construction.
+
+use crate::archive::{Archive, archives};
+use crate::parquet_table::{Behind, TROUBLE, offer};
+use crate::store::{FILE, since};
+use crate::tables::{EVENTS, RAW, ROLLUPS, Table, events_select, recent};
+use cellwright_cell::time::Time;
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::limits::Limit;
+use rusqlite::types::{Value as SqlValue, ValueRef};
+use rusqlite::{Connection, Error, ErrorCode, OpenFlags, Statement, params_from_iter};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Steps of SQLite's machine between two looks at the clock.
+const STEPS: i32 = 4096;
+/// Longest statement, in bytes.
+pub const MAX_SQL: usize = 64 << 10;
+/// Most arguments of a statement.
+pub const MAX_ARGS: usize = 100;
+/// Memory for pages of one query, in KiB.
+const CACHE_KIB: i32 = 64 << 10;
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a query may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    pub time: Duration,
+    pub rows: usize,
+    /// Of the answer.
+    pub bytes: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { time: Duration::from_secs(30), rows: 1000, bytes: 16 << 20 }
+    }
+}
+
+/// One value of an answer or an argument.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Null,
+    Integer(i64),
+    Real(f64),
+    Text(String),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    pub columns: Vec<String>,
+    pub rows: Vec<Vec<Value>>,
+    /// There were more rows, or longer ones, than the bounds let through.
+    pub truncated: bool,
+    /// Every event since is in the tables; absent while there is none.
+    pub reaches_back_to: Option<Time>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// The statement is wrong; the text shows where.
+    #[error("{0}")]
+    Sql(String),
+    #[error("{0} is not allowed: a query reads, with one SELECT")]
+    NotAllowed(String),
+    #[error("the query took longer than {} ms", .0.as_millis())]
+    TooSlow(Duration),
+    /// Not the asker's fault.
+    #[error("{0}")]
+    Broken(String),
+}
+
+/// Answers queries over a folder of history; the writer may go on meanwhile.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    dir: PathBuf,
+}
+
+impl Reader {
+    #[must_use]
+    pub fn new(dir: &Path) -> Reader {
+        Reader { dir: dir.to_owned() }
+    }
+
+    /// # Errors
+    /// What is wrong with the statement, that it takes too long, or that files cannot be read.
+    pub fn query(&self, sql: &str, args: &[Value], bounds: Bounds) -> Result<Answer, QueryError> {
+        if sql.len() > MAX_SQL {
+            let length = sql.len();
+            let text = format!("the statement has {length} bytes; allowed: {MAX_SQL}");
+            return Err(QueryError::Sql(text));
+        }
+        let mut db = self.open().map_err(broken)?;
+        let reaches_back_to = since(&db, "events").map_err(broken)?;
+        let denied = guard(&mut db, bounds.time).map_err(broken)?;
+        let explain = |error| explained(error, sql, bounds, &denied);
+        let mut statement = db.prepare(sql).map_err(explain)?;
+        if !statement.readonly() || statement.column_count() == 0 {
+            return Err(QueryError::Sql("nothing is asked; say `select ...`".into()));
+        }
+        let wants = statement.parameter_count();
+        if wants != args.len() {
+            let text = format!("the statement has {wants} `?` and {} args", args.len());
+            return Err(QueryError::Sql(text));
+        }
+        let columns = statement.column_names().into_iter().map(str::to_owned).collect();
+        let (rows, truncated) = fetch(&mut statement, args, bounds).map_err(explain)?;
+        Ok(Answer { columns, rows, truncated, reaches_back_to })
+    }
+
+    /// A connection that shows one moment, with all tables in place.
+    fn open(&self) -> rusqlite::Result<Connection> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let db = Connection::open_with_flags(self.dir.join(FILE), flags)?;
+        db.busy_timeout(PATIENCE)?;
+        db.pragma_update(None, "cache_size", -CACHE_KIB)?;
+        db.execute_batch("BEGIN")?;
+        for table in RAW {
+            let files = archives(&db, &self.dir, table)?;
+            db.execute_batch(&view(&db, table, files)?)?;
+        }
+        for (table, _) in ROLLUPS {
+            let (name, from, columns) = (table.name, recent(table), table.names());
+            let sql = format!("CREATE TEMP VIEW {name} AS SELECT {columns} FROM main.{from}");
+            db.execute_batch(&sql)?;
+        }
+        let (name, columns) = (EVENTS.name, EVENTS.names());
+        db.execute_batch(&format!("CREATE TEMP VIEW {name} ({columns}) AS {}", events_select()))?;
+        for (limit, most) in [
+            (Limit::SQLITE_LIMIT_LENGTH, 16 << 20),
+            (Limit::SQLITE_LIMIT_EXPR_DEPTH, 200),
+            (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 50),
+            (Limit::SQLITE_LIMIT_ATTACHED, 0),
+            (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 1000),
+            (Limit::SQLITE_LIMIT_VARIABLE_NUMBER, MAX_ARGS as i32),
+        ] {
+            db.set_limit(limit, most)?;
+        }
+        Ok(db)
+    }
+}
+
+/// The whole of a table: its recent part, and its archives if there are any. Without archives the
+/// view is no union, and SQLite's indices serve it.
+fn view(db: &Connection, table: &'static Table, files: Vec<Archive>) -> rusqlite::Result<String> {
+    let (name, columns, from) = (table.name, table.names(), recent(table));
+    let mut sql = format!("CREATE TEMP VIEW {name} AS SELECT {columns} FROM main.{from}");
+    if !files.is_empty() {
+        offer(db, Behind { table, archives: Arc::new(files) })?;
+        sql.push_str(&format!(" UNION ALL SELECT {columns} FROM archived_{name}"));
+    }
+    Ok(sql)
+}
+
+type Denied = Arc<Mutex<Option<String>>>;
+
+/// From here on the connection is in the hands of whoever wrote the statement.
+fn guard(db: &mut Connection, time: Duration) -> rusqlite::Result<Denied> {
+    let denied: Denied = Arc::default();
+    let seen = denied.clone();
+    db.authorizer(Some(move |context: AuthContext<'_>| match refusal(&context.action) {
+        None => Authorization::Allow,
+        Some(what) => {
+            *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
+            Authorization::Deny
+        }
+    }))?;
+    let start = Instant::now();
+    db.progress_handler(STEPS, Some(move || start.elapsed() > time))?;
+    Ok(denied)
+}
+
+/// What of a statement is refused, in a person's words.
+fn refusal(action: &AuthAction<'_>) -> Option<String> {
+    match action {
+        AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => None,
+        AuthAction::Function { function_name } => {
+            let refused = ["load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"];
+            let is = refused.iter().any(|name| function_name.eq_ignore_ascii_case(name));
+            is.then(|| format!("the function {function_name}"))
+        }
+        AuthAction::Pragma { pragma_name, .. } => Some(format!("PRAGMA {pragma_name}")),
+        AuthAction::Attach { .. } | AuthAction::Detach { .. } => Some("ATTACH".into()),
+        AuthAction::Insert { .. } => Some("INSERT".into()),
+        AuthAction::Update { .. } => Some("UPDATE".into()),
+        AuthAction::Delete { .. } => Some("DELETE".into()),
+        AuthAction::Transaction { .. } | AuthAction::Savepoint { .. } => Some("BEGIN".into()),
+        AuthAction::Analyze { .. } => Some("ANALYZE".into()),
+        AuthAction::Reindex { .. } => Some("REINDEX".into()),
+        AuthAction::AlterTable { .. } => Some("ALTER".into()),
+        _ => Some("CREATE or DROP".into()),
+    }
+}
+
+fn fetch(
+    statement: &mut Statement<'_>,
+    args: &[Value],
+    bounds: Bounds,
+) -> rusqlite::Result<(Vec<Vec<Value>>, bool)> {
+    let width = statement.column_count();
+    let mut found = statement.query(params_from_iter(args.iter().map(argument)))?;
+    let (mut rows, mut bytes) = (Vec::new(), 0);
+    while let Some(row) = found.next()? {
+        let values: Vec<Value> =
+            (0..width).map(|at| row.get_ref(at).map(shown)).collect::<rusqlite::Result<_>>()?;
+        bytes += values.iter().map(size).sum::<usize>();
+        if rows.len() >= bounds.rows || bytes > bounds.bytes {
+            return Ok((rows, true));
+        }
+        rows.push(values);
+    }
+    Ok((rows, false))
+}
+
+fn argument(value: &Value) -> SqlValue {
+    match value {
+        Value::Null => SqlValue::Null,
+        Value::Integer(number) => SqlValue::Integer(*number),
+        Value::Real(number) => SqlValue::Real(*number),
+        Value::Text(text) => SqlValue::Text(text.clone()),
+    }
+}
+
+fn shown(value: ValueRef<'_>) -> Value {
+    match value {
+        ValueRef::Null => Value::Null,
+        ValueRef::Integer(number) => Value::Integer(number),
+        ValueRef::Real(number) => Value::Real(number),
+        ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
+        ValueRef::Blob(bytes) => Value::Text(bytes.iter().map(|b| format!("{b:02x}")).collect()),
+    }
+}
+
+fn size(value: &Value) -> usize {
+    match value {
+        Value::Text(text) => text.len() + 3,
+        Value::Null | Value::Integer(_) | Value::Real(_) => 9,
+    }
+}
+
+fn broken(error: Error) -> QueryError {
+    QueryError::Broken(format!("history cannot be read: {error}"))
+}
+
+fn explained(error: Error, sql: &str, bounds: Bounds, denied: &Denied) -> QueryError {
+    let refused = denied.lock().unwrap_or_else(PoisonError::into_inner).take();
+    match (&error, error.sqlite_error_code()) {
+        (_, Some(ErrorCode::OperationInterrupted)) => QueryError::TooSlow(bounds.time),
+        (_, Some(ErrorCode::AuthorizationForStatementDenied)) => {
+            QueryError::NotAllowed(refused.unwrap_or_else(|| "that".into()))
+        }
+        (Error::SqlInputError { msg, offset, .. }, _) => {
+            let offset = usize::try_from(*offset).unwrap_or(0);
+            QueryError::Sql(format!("{msg}\n{}", pointed(sql, offset)))
+        }
+        (Error::MultipleStatement, _) => {
+            QueryError::NotAllowed("more than one statement".to_owned())
+        }
+        (_, Some(code)) if is_ours(code) => broken(error),
+        (Error::SqliteFailure(_, Some(text)), _) if text.starts_with(TROUBLE) => broken(error),
+        (Error::SqliteFailure(_, Some(text)), _) => QueryError::Sql(unplaced(text, sql)),
+        (Error::SqliteFailure(code, None), _) => QueryError::Sql(code.to_string()),
+        _ => QueryError::Sql(error.to_string()),
+    }
+}
+
+/// Whether the disk or the file is to blame, and not the statement.
+fn is_ours(code: ErrorCode) -> bool {
+    use ErrorCode as C;
+    matches!(
+        code,
+        C::InternalMalfunction
+            | C::PermissionDenied
+            | C::DatabaseBusy
+            | C::DatabaseLocked
+            | C::SystemIoFailure
+            | C::DatabaseCorrupt
+            | C::DiskFull
+            | C::CannotOpen
+            | C::NotADatabase
+    )
+}
+
+/// The line with the mistake, and a caret under it.
+fn pointed(sql: &str, offset: usize) -> String {
+    let mut offset = offset.min(sql.len());
+    while !sql.is_char_boundary(offset) {
+        offset -= 1;
+    }
+    let begin = sql[..offset].rfind('\n').map_or(0, |at| at + 1);
+    let line = sql[begin..].lines().next().unwrap_or("");
+    // A statement may be one endless line.
+    let before: Vec<char> = sql[begin..offset].chars().collect();
+    let skipped = before.len().saturating_sub(80);
+    let shown: String = line.chars().skip(skipped).take(120).collect();
+    format!("  {shown}\n  {}^", " ".repeat(before.len() - skipped))
+}
+
+/// SQLite does not say where it read the name of a table that there is not; it is not hard to find.
+fn unplaced(message: &str, sql: &str) -> String {
+    let Some(name) = message.strip_prefix("no such table: ") else { return message.to_owned() };
+    let names = crate::tables::all().map(|table| table.name).join(", ");
+    let place = sql.find(name).map(|at| format!("\n{}", pointed(sql, at)));
+    format!("{message}{}\ntables: {names}", place.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,333 @@
+//! The writer: a fold of the event feed, and of what tasks used, into SQLite.
+//!
+//! Rows, sums and the cursor into the feed change in one transaction. However often the process is
+//! killed, the next one goes on after the last event that is in the tables; nothing is lost and
+//! nothing is there twice. The file is not synced at every turn: a power cut takes the newest
+//! transactions away whole, cursor included, and the feed tells them again.
+//!
+//! Rejected: writing rows on the way of every log entry. A query that holds the file's lock, or a
+//! slow disk, would hold up the cell.
+
+use crate::day::day_of;
+use crate::error::HistoryError;
+use crate::fold::{self, Fact, Machines, whole};
+use crate::tables::{RAW, ROLLUPS, TASK_EVENTS, USAGE, recent};
+use crate::usage::UsageRow;
+use cellwright_cell::id::MachineId;
+use cellwright_cell::time::{Span, Time};
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, Transaction, params_from_iter};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Version of the schema, in the file's `user_version`.
+const FORMAT: i64 = 1;
+pub(crate) const FILE: &str = "recent.sqlite";
+/// Readers never block the writer in WAL mode; this is for a second process that opens the file.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How much is kept, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Days older than this leave SQLite for Parquet files.
+    pub recent: Span,
+    /// Days older than this are forgotten ...
+    pub keep: Span,
+    /// ... and the oldest ones when all of it takes more than this.
+    pub bytes: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        let days = |days: u64| Span(days * crate::day::MILLIS);
+        Settings { recent: days(28), keep: days(400), bytes: 8 << 30 }
+    }
+}
+
+/// Everything up to this event of the feed is in the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub index: u64,
+    pub position: u32,
+}
+
+impl Place {
+    pub const START: Place = Place { index: 0, position: u32::MAX };
+}
+
+/// A stretch of the feed to be folded in.
+#[derive(Clone, Copy, Debug)]
+pub struct Stretch<'a> {
+    pub facts: &'a [Fact],
+    /// Events between the cursor and the first of these are lost.
+    pub gap: bool,
+}
+
+/// The one writer of a folder of history.
+pub struct History {
+    pub(crate) db: Connection,
+    pub(crate) dir: PathBuf,
+    pub(crate) settings: Settings,
+    place: Place,
+    era: u64,
+    machines: Machines,
+}
+
+impl History {
+    /// Opens the folder, making it if it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be read or written, or a newer build wrote it.
+    pub fn open(dir: &Path, settings: Settings) -> Result<History, HistoryError> {
+        std::fs::create_dir_all(dir).map_err(HistoryError::file(dir))?;
+        let file = dir.join(FILE);
+        let mut db = Connection::open(&file)?;
+        db.busy_timeout(PATIENCE)?;
+        // Before the first table: space of days that left is given back to the disk.
+        db.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+        db.pragma_update(None, "journal_mode", "WAL")?;
+        db.pragma_update(None, "synchronous", "NORMAL")?;
+        db.pragma_update(None, "journal_size_limit", 64 << 20)?;
+        let found: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        if found > FORMAT {
+            return Err(HistoryError::Newer { path: file, found, known: FORMAT });
+        }
+        let change = db.transaction()?;
+        change.execute_batch(&schema())?;
+        change.commit()?;
+        let (era, place) = saved_place(&db)?;
+        let machines = saved_machines(&db)?;
+        let mut history = History { db, dir: dir.to_owned(), settings, place, era, machines };
+        history.forget_strays()?;
+        Ok(history)
+    }
+
+    /// Where to go on reading the feed.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The log that the feed is of. A restored cell begins a new one, whose indices count from the
+    /// checkpoint: its feed is read from the beginning.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub fn enter(&mut self, era: u64) -> Result<(), HistoryError> {
+        if self.era == era {
+            return Ok(());
+        }
+        let change = self.db.transaction()?;
+        save(&change, era, Place::START)?;
+        change.commit()?;
+        (self.era, self.place) = (era, Place::START);
+        Ok(())
+    }
+
+    /// Folds a stretch of the feed in. Events up to the cursor are passed over. `name` is asked for
+    /// machines whose own events were before the beginning.
+    ///
+    /// # Errors
+    /// When the database refuses; then nothing of the stretch is in it.
+    pub fn take(
+        &mut self,
+        stretch: Stretch<'_>,
+        name: &dyn Fn(MachineId) -> Option<String>,
+    ) -> Result<(), HistoryError> {
+        let place = self.place;
+        let new = |fact: &&Fact| (fact.index, fact.position) > (place.index, place.position);
+        let facts: Vec<&Fact> = stretch.facts.iter().filter(new).collect();
+        let (Some(first), Some(last)) = (facts.first(), facts.last()) else { return Ok(()) };
+        let place = Place { index: last.index, position: last.position };
+        let change = self.db.transaction()?;
+        if stretch.gap || self.place == Place::START {
+            reach(&change, "events", first.event.at)?;
+        }
+        let learned = match write(&change, &facts, &mut self.machines, name) {
+            Ok(learned) => learned,
+            Err(error) => {
+                drop(change);
+                self.machines = saved_machines(&self.db)?;
+                return Err(error);
+            }
+        };
+        for (id, known) in learned {
+            let sql = "INSERT OR REPLACE INTO machine_names (id, name) VALUES (?1, ?2)";
+            change.execute(sql, (id.0, known))?;
+        }
+        save(&change, self.era, place)?;
+        change.commit()?;
+        self.place = place;
+        Ok(())
+    }
+
+    /// Adds what tasks used. A window that is here already is passed over.
+    ///
+    /// # Errors
+    /// When the database refuses; then none of the rows is in it.
+    pub fn take_usage(&mut self, rows: &[UsageRow]) -> Result<(), HistoryError> {
+        let Some(first) = rows.iter().map(|row| row.time).min() else { return Ok(()) };
+        let change = self.db.transaction()?;
+        let known = "SELECT 1 FROM reach WHERE what = 'usage'";
+        if change.query_row(known, [], |_| Ok(())).optional()?.is_none() {
+            reach(&change, "usage", first)?;
+        }
+        {
+            let mut insert = change.prepare(&USAGE.insert())?;
+            let mut sums: BTreeMap<(String, &str, &str), [i64; 7]> = BTreeMap::new();
+            for row in rows {
+                if insert.execute(params_from_iter(row.values()))? == 0 {
+                    continue;
+                }
+                let key = (day_of(row.time.0), row.user.as_str(), row.band.as_str());
+                let sum = sums.entry(key).or_default();
+                let more = row.sums();
+                sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
+            }
+            let mut add = change.prepare(&add_up(1))?;
+            for ((day, user, band), sum) in sums {
+                let key = [day, user.to_owned(), band.to_owned()].map(Value::Text);
+                add.execute(params_from_iter(key.into_iter().chain(sum.map(Value::Integer))))?;
+            }
+        }
+        change.commit()?;
+        Ok(())
+    }
+
+    /// Everything since is here: the time of events, and of usage.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub fn reaches_back_to(&self, what: &str) -> Result<Option<Time>, HistoryError> {
+        Ok(since(&self.db, what)?)
+    }
+}
+
+pub(crate) fn since(db: &Connection, what: &str) -> rusqlite::Result<Option<Time>> {
+    let sql = "SELECT since FROM reach WHERE what = ?1";
+    let found = db.query_row(sql, [what], |row| row.get::<_, i64>(0)).optional()?;
+    Ok(found.map(|millis| Time(u64::try_from(millis).unwrap_or(0))))
+}
+
+/// From now on history reaches back no further than this.
+pub(crate) fn reach(change: &Transaction<'_>, what: &str, at: Time) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO reach (what, since) VALUES (?1, ?2)
+               ON CONFLICT (what) DO UPDATE SET since = max(since, excluded.since)";
+    change.execute(sql, (what, whole(at.0)))?;
+    Ok(())
+}
+
+/// Rows, sums; returns the names of machines that were learned on the way.
+fn write(
+    change: &Transaction<'_>,
+    facts: &[&Fact],
+    machines: &mut Machines,
+    name: &dyn Fn(MachineId) -> Option<String>,
+) -> Result<BTreeMap<MachineId, String>, HistoryError> {
+    let mut inserts = BTreeMap::new();
+    for table in RAW {
+        inserts.insert(table.name, change.prepare(&table.insert())?);
+    }
+    let user = TASK_EVENTS.position("user").unwrap_or(0);
+    let event = TASK_EVENTS.position("event").unwrap_or(0);
+    let mut learned = BTreeMap::new();
+    let mut counts: BTreeMap<[String; 3], i64> = BTreeMap::new();
+    for fact in facts {
+        if let Some((id, known)) = fold::learn(fact)
+            && machines.get(&id).is_none_or(|name| name != known)
+        {
+            machines.insert(id, known.to_owned());
+            learned.insert(id, known.to_owned());
+        }
+        if let Some(id) = fold::mentions(&fact.event).filter(|id| !machines.contains_key(id))
+            && let Some(known) = name(id)
+        {
+            machines.insert(id, known.clone());
+            learned.insert(id, known);
+        }
+        let row = fold::row(fact, machines);
+        if row.table.name == TASK_EVENTS.name {
+            let key = [1, user, event].map(|at| text(&row.values[at]));
+            *counts.entry(key).or_default() += 1;
+        }
+        if let Some(insert) = inserts.get_mut(row.table.name) {
+            insert.execute(params_from_iter(row.values))?;
+        }
+    }
+    let mut add = change.prepare(&add_up(0))?;
+    for ([day, user, event], count) in counts {
+        add.execute((day, user, event, count))?;
+    }
+    Ok(learned)
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Text(text) => text.clone(),
+        _ => String::new(),
+    }
+}
+
+/// Adds to a row of a rollup, making it if need be.
+fn add_up(rollup: usize) -> String {
+    let (table, keys) = ROLLUPS[rollup];
+    let marks = vec!["?"; table.columns.len()].join(", ");
+    let key: Vec<&str> = table.columns[..keys].iter().map(|column| column.name).collect();
+    let sums = table.columns[keys..].iter().map(|column| column.name);
+    let sums: Vec<String> = sums.map(|name| format!("{name} = {name} + excluded.{name}")).collect();
+    format!(
+        "INSERT INTO {} ({}) VALUES ({marks}) ON CONFLICT ({}) DO UPDATE SET {}",
+        recent(table),
+        table.names(),
+        key.join(", "),
+        sums.join(", ")
+    )
+}
+
+fn schema() -> String {
+    let mut sql = RAW.map(crate::tables::Table::create).concat();
+    for (table, keys) in ROLLUPS {
+        let name = recent(table);
+        let key: Vec<&str> = table.columns[..keys].iter().map(|column| column.name).collect();
+        let columns = table.definitions();
+        sql.push_str(&format!(
+            "CREATE TABLE IF NOT EXISTS {name} ({columns}, PRIMARY KEY ({})) WITHOUT ROWID;\n",
+            key.join(", ")
+        ));
+    }
+    sql.push_str(
+        "CREATE TABLE IF NOT EXISTS place (
+             one INTEGER PRIMARY KEY CHECK (one = 1), era INTEGER NOT NULL,
+             log_index INTEGER NOT NULL, position INTEGER NOT NULL);
+         CREATE TABLE IF NOT EXISTS reach (what TEXT PRIMARY KEY, since INTEGER NOT NULL);
+         CREATE TABLE IF NOT EXISTS machine_names (id INTEGER PRIMARY KEY, name TEXT NOT NULL);
+         CREATE TABLE IF NOT EXISTS archives (
+             file TEXT PRIMARY KEY, what TEXT NOT NULL, day TEXT NOT NULL,
+             first INTEGER NOT NULL, last INTEGER NOT NULL,
+             rows INTEGER NOT NULL, bytes INTEGER NOT NULL);\n",
+    );
+    sql.push_str(&format!("PRAGMA user_version = {FORMAT};\n"));
+    sql
+}
+
+fn save(change: &Transaction<'_>, era: u64, place: Place) -> rusqlite::Result<()> {
+    let sql = "INSERT OR REPLACE INTO place (one, era, log_index, position) VALUES (1, ?1, ?2, ?3)";
+    change.execute(sql, (whole(era), whole(place.index), place.position))?;
+    Ok(())
+}
+
+fn saved_place(db: &Connection) -> rusqlite::Result<(u64, Place)> {
+    let number = |number: i64| u64::try_from(number).unwrap_or(0);
+    let found = db.query_row("SELECT era, log_index, position FROM place", [], |row| {
+        let place = Place { index: number(row.get(1)?), position: row.get(2)? };
+        Ok((number(row.get(0)?), place))
+    });
+    Ok(found.optional()?.unwrap_or((0, Place::START)))
+}
+
+fn saved_machines(db: &Connection) -> rusqlite::Result<Machines> {
+    let mut select = db.prepare("SELECT id, name FROM machine_names")?;
+    let rows = select.query_map([], |row| Ok((MachineId(row.get(0)?), row.get(1)?)))?;
+    rows.collect()
+}

@@ -1,0 +1,317 @@
+//! The tables, each described once. SQLite's schema, the schema of the Parquet files, what a query
+//! sees and what `cell sql --tables` prints are all made from this, so they cannot differ.
+//!
+//! Rows carry names, not row numbers: a number means nothing once the row is gone. `day` is stored
+//! beside `time` because whole days are what people group by and what archives are cut by.
+//! Rejected: a dictionary of names with numbers in the rows. It halves the space and makes every
+//! Parquet file unreadable without it.
+
+/// What a column holds. All of it may be absent except where `required` says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Integer,
+    /// Milliseconds since the Unix epoch, UTC.
+    Time,
+    Text,
+}
+
+impl Kind {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Integer | Kind::Time => "INTEGER",
+            Kind::Text => "TEXT",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub required: bool,
+    pub about: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Table {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub columns: &'static [Column],
+    /// Columns that are looked for together: each is an index of the recent part.
+    pub indices: &'static [&'static [&'static str]],
+    /// What no two rows share, time first; a row that comes again is passed over. Empty where rows
+    /// cannot come again.
+    pub unique: &'static [&'static str],
+}
+
+const fn must(name: &'static str, kind: Kind, about: &'static str) -> Column {
+    Column { name, kind, required: true, about }
+}
+
+const fn may(name: &'static str, kind: Kind, about: &'static str) -> Column {
+    Column { name, kind, required: false, about }
+}
+
+const TIME: Column = must("time", Kind::Time, "When, in milliseconds since 1970 UTC.");
+const DAY: Column = must("day", Kind::Text, "The day of `time`, UTC, as 2026-11-15.");
+const LOG_INDEX: Column = must("log_index", Kind::Integer, "Entry of the log that did it.");
+const POSITION: Column = must("position", Kind::Integer, "Place among the events of the entry.");
+const USER: Column = must("user", Kind::Text, "Owner of the job.");
+const JOB: Column = must("job", Kind::Text, "Name of the job.");
+const EVENT: Column = must("event", Kind::Text, "What happened, as one word.");
+const REASON: Column = must("reason", Kind::Text, "Code of the reason.");
+const DETAIL: Column = may("detail", Kind::Text, "What the words do not say: a version, a count.");
+const TASK_INDEX: Column = must("task_index", Kind::Integer, "Which task of the job.");
+const ATTEMPT: Column = must("attempt", Kind::Integer, "Which run of the task, from 1.");
+const BAND: Column = must("band", Kind::Text, "Priority band of the job.");
+
+pub const TASK_EVENTS: Table = Table {
+    name: "task_events",
+    about: "Every change of a task.",
+    columns: &[
+        TIME,
+        DAY,
+        LOG_INDEX,
+        POSITION,
+        USER,
+        JOB,
+        TASK_INDEX,
+        ATTEMPT,
+        EVENT,
+        may("machine", Kind::Text, "Machine it happened on."),
+        REASON,
+        may("exit_class", Kind::Text, "How the run ended: code, signal, out-of-memory ..."),
+        may("exit_code", Kind::Integer, "Exit code or number of the signal."),
+        DETAIL,
+    ],
+    indices: &[&["day", "user", "event"], &["user", "job"]],
+    unique: &[],
+};
+
+pub const JOB_EVENTS: Table = Table {
+    name: "job_events",
+    about: "Every change of a job, refused submissions included.",
+    columns: &[TIME, DAY, LOG_INDEX, POSITION, USER, JOB, EVENT, REASON, DETAIL],
+    indices: &[&["user", "job"]],
+    unique: &[],
+};
+
+pub const MACHINE_EVENTS: Table = Table {
+    name: "machine_events",
+    about: "Every change of a machine.",
+    columns: &[
+        TIME,
+        DAY,
+        LOG_INDEX,
+        POSITION,
+        must("machine", Kind::Text, "Name of the machine."),
+        EVENT,
+        REASON,
+        DETAIL,
+    ],
+    indices: &[&["machine"]],
+    unique: &[],
+};
+
+pub const OTHER_EVENTS: Table = Table {
+    name: "other_events",
+    about: "Changes of users, resources, periodic jobs, tokens, packages and the cell itself.",
+    columns: &[
+        TIME,
+        DAY,
+        LOG_INDEX,
+        POSITION,
+        must("kind", Kind::Text, "user, resource, cron, token, blob or cell."),
+        must("object", Kind::Text, "Name of what it happened to."),
+        EVENT,
+        may("machine", Kind::Text, "Machine a resource is on."),
+        REASON,
+        DETAIL,
+    ],
+    indices: &[],
+    unique: &[],
+};
+
+pub const USAGE: Table = Table {
+    name: "usage",
+    about: "What each task used, in windows of at most five minutes.",
+    columns: &[
+        TIME,
+        DAY,
+        must("millis", Kind::Integer, "Length of the window that was measured."),
+        USER,
+        JOB,
+        TASK_INDEX,
+        ATTEMPT,
+        must("machine", Kind::Text, "Machine it ran on."),
+        BAND,
+        must("samples", Kind::Integer, "Measurements in the window."),
+        must("cpu_avg", Kind::Integer, "Milli-cores used on average."),
+        must("cpu_max", Kind::Integer, "Milli-cores used at most in one measurement."),
+        must("ram_avg", Kind::Integer, "Bytes of memory on average."),
+        must("ram_max", Kind::Integer, "Bytes of memory at most."),
+        must("disk_max", Kind::Integer, "Bytes of disk at most."),
+        must("disk_rate_avg", Kind::Integer, "Bytes a second of disk access on average."),
+        must("cpu_reserved", Kind::Integer, "Milli-cores reserved at the end of the window."),
+        must("ram_reserved", Kind::Integer, "Bytes of memory reserved at the end of the window."),
+        must("cpu_limit", Kind::Integer, "Milli-cores the job asked for."),
+        must("ram_limit", Kind::Integer, "Bytes of memory the job asked for."),
+    ],
+    indices: &[&["user", "job"], &["day"]],
+    unique: &["time", "user", "job", "task_index", "attempt", "machine"],
+};
+
+/// Tables that grow, and whose old days become Parquet files.
+pub const RAW: [&Table; 5] = [&TASK_EVENTS, &JOB_EVENTS, &MACHINE_EVENTS, &OTHER_EVENTS, &USAGE];
+
+pub const TASK_EVENTS_DAILY: Table = Table {
+    name: "task_events_daily",
+    about: "How many events of each kind the tasks of a user had on a day.",
+    columns: &[DAY, USER, EVENT, must("count", Kind::Integer, "How many.")],
+    indices: &[],
+    unique: &[],
+};
+
+pub const USAGE_DAILY: Table = Table {
+    name: "usage_daily",
+    about: "What a user's tasks used, reserved and asked for on a day, per band.",
+    columns: &[
+        DAY,
+        USER,
+        BAND,
+        must("task_seconds", Kind::Integer, "Time measured, over all tasks."),
+        must("cpu_used", Kind::Integer, "Milli-core seconds used."),
+        must("cpu_reserved", Kind::Integer, "Milli-core seconds reserved."),
+        must("cpu_limit", Kind::Integer, "Milli-core seconds asked for."),
+        must("ram_used", Kind::Integer, "MiB seconds of memory used."),
+        must("ram_reserved", Kind::Integer, "MiB seconds of memory reserved."),
+        must("ram_limit", Kind::Integer, "MiB seconds of memory asked for."),
+    ],
+    indices: &[],
+    unique: &[],
+};
+
+/// Sums that are kept while rows are written, and how many of their first columns name a row.
+pub const ROLLUPS: [(&Table, usize); 2] = [(&TASK_EVENTS_DAILY, 3), (&USAGE_DAILY, 3)];
+
+pub const EVENTS: Table = Table {
+    name: "events",
+    about: "All events in one shape; in order: `order by time, log_index, position`.",
+    columns: &[
+        TIME,
+        DAY,
+        LOG_INDEX,
+        POSITION,
+        must("kind", Kind::Text, "task, job, machine, user, resource, cron, token, blob or cell."),
+        must("object", Kind::Text, "user/job/index, user/job, or a name."),
+        may("user", Kind::Text, "Owner of the job, for tasks and jobs."),
+        may("job", Kind::Text, "Name of the job, for tasks and jobs."),
+        EVENT,
+        may("machine", Kind::Text, "Machine it happened on or to."),
+        REASON,
+        may("exit_class", Kind::Text, "How the run ended."),
+        may("exit_code", Kind::Integer, "Exit code or number of the signal."),
+        DETAIL,
+    ],
+    indices: &[],
+    unique: &[],
+};
+
+/// Everything a query can name.
+#[must_use]
+pub fn all() -> [&'static Table; 8] {
+    let [tasks, jobs, machines, others, usage] = RAW;
+    [&EVENTS, tasks, jobs, machines, others, usage, ROLLUPS[0].0, ROLLUPS[1].0]
+}
+
+/// Where SQLite keeps the recent part of a table; queries name the table itself.
+#[must_use]
+pub fn recent(table: &Table) -> String {
+    format!("recent_{}", table.name)
+}
+
+impl Table {
+    /// `a, b, c`.
+    #[must_use]
+    pub fn names(&self) -> String {
+        self.columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ")
+    }
+
+    /// `a INTEGER NOT NULL, b TEXT`.
+    #[must_use]
+    pub fn definitions(&self) -> String {
+        let one = |column: &Column| {
+            let rule = if column.required { " NOT NULL" } else { "" };
+            format!("{} {}{rule}", column.name, column.kind.as_str())
+        };
+        self.columns.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Statements that make its recent part.
+    #[must_use]
+    pub fn create(&self) -> String {
+        let name = recent(self);
+        let mut sql = format!("CREATE TABLE IF NOT EXISTS {name} ({});\n", self.definitions());
+        for (at, columns) in self.indices.iter().enumerate() {
+            let columns = columns.join(", ");
+            let index = format!("CREATE INDEX IF NOT EXISTS {name}_{at} ON {name} ({columns});\n");
+            sql.push_str(&index);
+        }
+        let (kind, columns) = match self.unique {
+            [] => ("INDEX", "time, log_index, position".to_owned()),
+            unique => ("UNIQUE INDEX", unique.join(", ")),
+        };
+        sql.push_str(&format!("CREATE {kind} IF NOT EXISTS {name}_time ON {name} ({columns});\n"));
+        sql
+    }
+
+    #[must_use]
+    pub fn insert(&self) -> String {
+        let marks = vec!["?"; self.columns.len()].join(", ");
+        format!("INSERT OR IGNORE INTO {} ({}) VALUES ({marks})", recent(self), self.names())
+    }
+
+    #[must_use]
+    pub fn position(&self, column: &str) -> Option<usize> {
+        self.columns.iter().position(|known| known.name == column)
+    }
+}
+
+/// How `events` is made of the others.
+#[must_use]
+pub fn events_select() -> String {
+    let common = "time, day, log_index, position";
+    let task = "'task', user || '/' || job || '/' || task_index, user, job, event, machine";
+    let job = "'job', user || '/' || job, user, job, event, NULL";
+    let machine = "'machine', machine, NULL, NULL, event, machine";
+    let other = "kind, object, NULL, NULL, event, machine";
+    let rest = "reason, NULL, NULL, detail";
+    format!(
+        "SELECT {common}, {task}, reason, exit_class, exit_code, detail FROM task_events
+         UNION ALL SELECT {common}, {job}, {rest} FROM job_events
+         UNION ALL SELECT {common}, {machine}, {rest} FROM machine_events
+         UNION ALL SELECT {common}, {other}, {rest} FROM other_events"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_distinct_and_rows_have_a_time_and_a_day_first() {
+        let tables: BTreeSet<&str> = all().iter().map(|table| table.name).collect();
+        assert_eq!(tables.len(), all().len());
+        for table in all() {
+            let names: BTreeSet<&str> = table.columns.iter().map(|column| column.name).collect();
+            assert_eq!(names.len(), table.columns.len(), "{}", table.name);
+            assert!(table.columns.iter().all(|column| column.about.ends_with('.')));
+        }
+        for table in RAW {
+            assert_eq!((table.position("time"), table.position("day")), (Some(0), Some(1)));
+            assert!(table.columns.len() <= 31, "{}: a mask of columns has 31 bits", table.name);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What tests of this crate share: a folder that is gone afterwards, and a feed that could be one.
+
+use crate::fold::Fact;
+use crate::query::{Answer, Bounds, Reader, Value};
+use crate::store::{History, Settings, Stretch};
+use cellwright_cell::event::{Event, JobChange, MachineChange, TaskChange, What};
+use cellwright_cell::id::{JobId, MachineId, TaskId};
+use cellwright_cell::reason::Reason;
+use cellwright_cell::task::ExitClass;
+use cellwright_cell::time::{Span, Time};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub const DAY: u64 = crate::day::MILLIS;
+/// 2026-11-01, midnight.
+pub const BEGIN: u64 = 1_793_491_200_000;
+
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Folder {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("cellwright-history-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        // What an earlier process of the same number left.
+        drop(std::fs::remove_dir_all(&path));
+        Folder(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+pub fn settings() -> Settings {
+    Settings { recent: Span(3 * DAY), keep: Span(1000 * DAY), bytes: 1 << 40 }
+}
+
+pub fn fact(index: u64, position: u32, object: &str, at: u64, what: What, reason: Reason) -> Fact {
+    Fact { index, position, object: object.to_owned(), event: Event { at: Time(at), what, reason } }
+}
+
+fn task(nth: u64, change: TaskChange) -> What {
+    let job = JobId(u32::try_from(nth % 5).unwrap_or(0));
+    let (task, index) = (TaskId(u32::try_from(nth % 50).unwrap_or(0)), (nth % 10) as u32);
+    What::Task { task, job, index, attempt: 1 + (nth % 3) as u32, change }
+}
+
+/// `count` events, `per_day` a day, of all kinds.
+pub fn feed(count: u64, per_day: u64) -> Vec<Fact> {
+    let machine = |nth: u64| MachineId(u32::try_from(nth % 4).unwrap_or(0));
+    let one = |nth: u64| {
+        let at = BEGIN + nth * DAY / per_day;
+        let user = ["ann", "bob", "cid"][(nth / 7 % 3) as usize];
+        let of_task = format!("{user}/job-{}/{}", nth % 5, nth % 10);
+        let (index, position) = (10 + nth / 3 * 2, (nth % 3) as u32);
+        let id = machine(nth);
+        let (object, what, reason) = match nth % 8 {
+            0 => (
+                format!("m{}", nth % 4),
+                What::Machine { machine: id, change: MachineChange::Up { incarnation: nth } },
+                Reason::AgentReport,
+            ),
+            1 => {
+                let change = JobChange::Resized { count: nth as u32 };
+                let job = JobId(1);
+                (format!("{user}/job-1"), What::Job { job, change }, Reason::Requested)
+            }
+            2 => {
+                let failed = task(nth, TaskChange::Failed { machine: id });
+                (of_task, failed, Reason::Exited(ExitClass::Code((nth % 4) as i32)))
+            }
+            3 => ("cell".into(), What::LevelRaised { level: nth as u32 }, Reason::Requested),
+            4 => (of_task, task(nth, TaskChange::Finished), Reason::Succeeded),
+            _ => {
+                let started = task(nth, TaskChange::Started { machine: id });
+                (of_task, started, Reason::AgentReport)
+            }
+        };
+        fact(index, position, &object, at, what, reason)
+    };
+    (0..count).map(one).collect()
+}
+
+pub fn take(history: &mut History, facts: &[Fact]) {
+    history.take(Stretch { facts, gap: false }, &|_| None).unwrap();
+}
+
+pub fn ask(folder: &Folder, sql: &str) -> Answer {
+    Reader::new(folder.path()).query(sql, &[], Bounds::default()).unwrap()
+}
+
+/// Everything that queries can see, table by table, in the order it has.
+pub fn everything(folder: &Folder) -> Vec<(&'static str, Vec<Vec<Value>>)> {
+    let bounds = Bounds { rows: 1_000_000, ..Bounds::default() };
+    let read = |table: &'static crate::tables::Table| {
+        let order = match table.position("log_index") {
+            Some(_) => "log_index, position",
+            None => "1, 2, 3, 4",
+        };
+        let sql = format!("select * from {} order by {order}", table.name);
+        (table.name, Reader::new(folder.path()).query(&sql, &[], bounds).unwrap().rows)
+    };
+    crate::tables::all().map(read).to_vec()
+}
+
+/// The one number of an answer.
+pub fn number(answer: &Answer) -> i64 {
+    match answer.rows[..] {
+        [ref row] => match row[..] {
+            [Value::Integer(number)] => number,
+            _ => panic!("not one number: {row:?}"),
+        },
+        _ => panic!("not one row: {answer:?}"),
+    }
+}

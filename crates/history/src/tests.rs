@@ -1,0 +1,281 @@
+//! History is the fold of the feed, however it is cut.
+
+use crate::fold::Fact;
+use crate::query::Value;
+use crate::store::{History, Place, Settings, Stretch};
+use crate::testing::{BEGIN, DAY, Folder, ask, everything, fact, feed, number, settings, take};
+use crate::usage::UsageRow;
+use cellwright_cell::event::{TaskChange, What};
+use cellwright_cell::id::{JobId, MachineId, TaskId};
+use cellwright_cell::reason::Reason;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::time::{Span, Time};
+use proptest::prelude::*;
+
+/// What follows the writer's cursor, as the feed would give it.
+fn after(facts: &[Fact], place: Place, most: usize) -> &[Fact] {
+    let from =
+        facts.partition_point(|fact| (fact.index, fact.position) <= (place.index, place.position));
+    &facts[from..facts.len().min(from + most)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    /// Steps of any size; the process dies after some of them, days move to archives in between,
+    /// and the feed may tell again what was told.
+    #[test]
+    fn history_is_the_fold_of_the_feed_however_it_is_cut(
+        steps in prop::collection::vec((1_usize..60, any::<bool>(), any::<bool>(), 0_usize..9), 40)
+    ) {
+        let facts = feed(600, 60);
+        let (cut, whole) = (Folder::new(), Folder::new());
+        let mut expected = History::open(whole.path(), settings()).unwrap();
+        let mut history = History::open(cut.path(), settings()).unwrap();
+        for (most, dies, tidies, again) in steps {
+            let new = after(&facts, history.place(), most);
+            let Some(last) = new.last() else { break };
+            let end = facts.iter().position(|fact| fact == last).unwrap() + 1;
+            let told = &facts[(end - new.len()).saturating_sub(again)..end];
+            take(&mut history, told);
+            if tidies {
+                history.tidy(last.event.at).unwrap();
+            }
+            if dies {
+                drop(history);
+                history = History::open(cut.path(), settings()).unwrap();
+            }
+        }
+        let done = facts.iter().take_while(|fact| {
+            (fact.index, fact.position) <= (history.place().index, history.place().position)
+        });
+        let done: Vec<Fact> = done.cloned().collect();
+        take(&mut expected, &done);
+        prop_assert_eq!(everything(&cut), everything(&whole));
+    }
+}
+
+#[test]
+fn a_move_that_was_cut_short_is_made_again_once() {
+    let folder = Folder::new();
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    take(&mut history, &feed(500, 50));
+    let before = everything(&folder);
+    // As if the process had died after the file and before the list.
+    let stray = folder.path().join("archive/task_events/2026-11-01.parquet");
+    std::fs::create_dir_all(stray.parent().unwrap()).unwrap();
+    std::fs::write(&stray, b"PAR1 half of it").unwrap();
+    assert_eq!(everything(&folder), before);
+    drop(history);
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    assert!(!stray.exists());
+    let first = history.tidy(Time(BEGIN + 20 * DAY)).unwrap();
+    assert_eq!(first.archived_rows, 500);
+    assert_eq!(history.tidy(Time(BEGIN + 20 * DAY)).unwrap().archived_rows, 0);
+    assert_eq!(number(&ask(&folder, "select count(*) from main.recent_task_events")), 0);
+    assert_eq!(everything(&folder), before);
+}
+
+#[test]
+fn a_day_that_gets_late_rows_has_a_second_file() {
+    let folder = Folder::new();
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    let facts = feed(120, 60);
+    take(&mut history, &facts[..40]);
+    history.tidy(Time(BEGIN + 10 * DAY)).unwrap();
+    take(&mut history, &facts[40..]);
+    history.tidy(Time(BEGIN + 10 * DAY)).unwrap();
+    let days = folder.path().join("archive/task_events");
+    assert!(days.join("2026-11-01.2.parquet").exists());
+    assert_eq!(number(&ask(&folder, "select count(*) from events")), 120);
+}
+
+#[test]
+fn parquet_files_have_the_columns_and_the_magic_of_any_other() {
+    let folder = Folder::new();
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    take(&mut history, &feed(300, 100));
+    history.tidy(Time(BEGIN + 10 * DAY)).unwrap();
+    let path = folder.path().join("archive/task_events/2026-11-02.parquet");
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!((&bytes[..4], &bytes[bytes.len() - 4..]), (&b"PAR1"[..], &b"PAR1"[..]));
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    let reader = SerializedFileReader::try_from(path.as_path()).unwrap();
+    let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
+    let sql = "select count(*) from task_events where day = '2026-11-02'";
+    assert_eq!(rows.len() as i64, number(&ask(&folder, sql)));
+    let names: Vec<&String> = rows[0].get_column_iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len(), crate::tables::TASK_EVENTS.columns.len());
+    assert!(rows[0].to_string().contains("day: \"2026-11-02\""), "{}", rows[0]);
+}
+
+#[test]
+fn what_is_kept_is_bounded_by_age_and_by_size() {
+    let folder = Folder::new();
+    let keep = Settings { keep: Span(5 * DAY), ..settings() };
+    let mut history = History::open(folder.path(), keep).unwrap();
+    take(&mut history, &feed(1000, 100));
+    assert_eq!(history.reaches_back_to("events").unwrap(), Some(Time(BEGIN)));
+    let tidied = history.tidy(Time(BEGIN + 10 * DAY - 1)).unwrap();
+    assert_eq!(tidied.forgotten_days, 4);
+    assert_eq!(history.reaches_back_to("events").unwrap(), Some(Time(BEGIN + 4 * DAY)));
+    assert_eq!(number(&ask(&folder, "select count(*) from events")), 600);
+    let first = ask(&folder, "select min(day) from task_events_daily").rows;
+    assert_eq!(first, [[Value::Text("2026-11-05".into())]]);
+    drop(history);
+    let small = Settings { bytes: 1, ..keep };
+    let mut history = History::open(folder.path(), small).unwrap();
+    history.tidy(Time(BEGIN + 10 * DAY - 1)).unwrap();
+    let days = ask(&folder, "select distinct day from events").rows;
+    assert_eq!(days, [[Value::Text("2026-11-10".into())]], "today stays");
+    let left = std::fs::read_dir(folder.path().join("archive/task_events")).unwrap().count();
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn a_gap_in_the_feed_shortens_how_far_back_it_reaches() {
+    let folder = Folder::new();
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    let facts = feed(100, 50);
+    take(&mut history, &facts[..20]);
+    history.take(Stretch { facts: &facts[60..], gap: true }, &|_| None).unwrap();
+    assert_eq!(history.reaches_back_to("events").unwrap(), Some(facts[60].event.at));
+    let answer = ask(&folder, "select count(*) from events");
+    assert_eq!((number(&answer), answer.reaches_back_to), (60, Some(facts[60].event.at)));
+}
+
+#[test]
+fn the_feed_of_a_restored_cell_is_read_from_its_beginning() {
+    let folder = Folder::new();
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    let facts = feed(100, 50);
+    history.enter(0).unwrap();
+    take(&mut history, &facts);
+    drop(history);
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    history.enter(1).unwrap();
+    assert_eq!(history.place(), Place::START);
+    let again: Vec<Fact> = facts[..20]
+        .iter()
+        .map(|fact| {
+            let mut fact = fact.clone();
+            fact.event.at = Time(BEGIN + 5 * DAY);
+            fact
+        })
+        .collect();
+    take(&mut history, &again);
+    history.enter(1).unwrap();
+    take(&mut history, &again);
+    assert_eq!(number(&ask(&folder, "select count(*) from events")), 120);
+}
+
+#[test]
+fn machines_have_the_name_they_had_then() {
+    let folder = Folder::new();
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    let id = MachineId(7);
+    let started = |index| {
+        let change = TaskChange::Started { machine: id };
+        let what = What::Task { task: TaskId(1), job: JobId(1), index: 0, attempt: 1, change };
+        fact(index, 0, "ann/web/0", BEGIN + index, what, Reason::AgentReport)
+    };
+    let added = |index, name: &str| {
+        let change = cellwright_cell::event::MachineChange::Added;
+        let what = What::Machine { machine: id, change };
+        fact(index, 0, name, BEGIN + index, what, Reason::Requested)
+    };
+    let facts = [started(1), added(2, "new"), started(3), added(4, "newer")];
+    let name = |_| Some("from-the-state".to_owned());
+    history.take(Stretch { facts: &facts[..3], gap: false }, &name).unwrap();
+    drop(history);
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    let rest = [added(4, "newer"), started(5)];
+    history.take(Stretch { facts: &rest, gap: false }, &|_| None).unwrap();
+    let found = ask(&folder, "select machine from task_events order by log_index").rows;
+    let expected = ["from-the-state", "new", "newer"].map(|name| [Value::Text(name.into())]);
+    assert_eq!(found, expected);
+}
+
+fn usage(nth: u64, user: &str) -> UsageRow {
+    let amount = |cpu, ram| Resources { cpu, ram, ..Resources::ZERO };
+    UsageRow {
+        time: Time(BEGIN + nth * 300_000),
+        millis: 300_000,
+        user: user.into(),
+        job: "web".into(),
+        task_index: 0,
+        attempt: 1,
+        machine: "m1".into(),
+        band: "production".into(),
+        samples: 60,
+        average: amount(500, 1 << 30),
+        most: amount(900, 2 << 30),
+        reserved: amount(1000, 3 << 30),
+        limit: amount(2000, 4 << 30),
+    }
+}
+
+#[test]
+fn usage_that_comes_twice_counts_once_and_adds_up_to_days() {
+    let folder = Folder::new();
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    let rows: Vec<UsageRow> = (0..288 * 2).map(|nth| usage(nth, "ann")).collect();
+    history.take_usage(&rows[..300]).unwrap();
+    history.take_usage(&rows[200..]).unwrap();
+    history.tidy(Time(BEGIN + 10 * DAY)).unwrap();
+    assert_eq!(number(&ask(&folder, "select count(*) from usage")), 576);
+    let sql = "select task_seconds, cpu_used, cpu_limit, ram_used, ram_reserved from usage_daily";
+    let day = [86_400, 43_200_000, 172_800_000, 88_473_600, 265_420_800].map(Value::Integer);
+    assert_eq!(ask(&folder, sql).rows, [day.to_vec(), day.to_vec()]);
+    assert_eq!(history.reaches_back_to("usage").unwrap(), Some(Time(BEGIN)));
+}
+
+#[test]
+fn a_folder_of_a_newer_build_is_left_alone() {
+    let folder = Folder::new();
+    drop(History::open(folder.path(), settings()).unwrap());
+    let db = rusqlite::Connection::open(folder.path().join("recent.sqlite")).unwrap();
+    db.pragma_update(None, "user_version", 99).unwrap();
+    let error = History::open(folder.path(), settings()).err().unwrap().to_string();
+    assert!(error.contains("format 99"), "{error}");
+}
+
+/// Queries between ```sql and ``` in the guide.
+fn queries_of_the_guide() -> Vec<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/history.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let blocks = text.split("```sql\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap_or("").to_owned()).collect()
+}
+
+#[test]
+fn every_query_of_the_guide_answers() {
+    let folder = Folder::new();
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    take(&mut history, &feed(2000, 200));
+    let rows: Vec<UsageRow> = (0..288 * 9).map(|nth| usage(nth, "ann")).collect();
+    history.take_usage(&rows).unwrap();
+    history.tidy(Time(BEGIN + 10 * DAY - 1)).unwrap();
+    let queries = queries_of_the_guide();
+    assert!(queries.len() >= 7, "{}", queries.len());
+    for query in queries {
+        let rows = ask(&folder, &query).rows;
+        // Nobody is evicted, and nobody asks for too much, in the feed of this test.
+        let is_quiet = query.contains("evictions") || query.contains("having");
+        assert!(is_quiet || !rows.is_empty(), "{query}");
+    }
+}
+
+#[test]
+fn the_guide_names_every_table_and_column() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/history.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    for table in crate::tables::all() {
+        let begin = format!("| `{}` |", table.name);
+        let line = text.lines().find(|line| line.starts_with(&begin));
+        let line = line.unwrap_or_else(|| panic!("{} is not described", table.name));
+        for column in table.columns.iter().filter(|column| !["time", "day"].contains(&column.name))
+        {
+            assert!(line.contains(&format!("`{}`", column.name)), "{begin} {}", column.name);
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! The keeper of history: a thread of its own that folds this replica's event feed, and what the
+//! agents it polls say of usage, into tables (B19).
+//!
+//! Nothing waits for it. The feed is on the disk already, so the keeper may be behind, and says by
+//! how much on the metrics page; a query waits a moment for it to come to where the log was when
+//! the query came. A database that cannot be written is told about and tried again, and the master
+//! goes on without it.
+//!
+//! Usage is no part of the log: a replica has that of the agents it polls. Rejected: putting it
+//! into the log, where half a thousand rows a second would travel to every replica's disk twice.
+
+use crate::clock::Clock;
+use crate::events::EventLog;
+use crate::replicated::Replicated;
+use cellwright_api::error::{ApiError, Code};
+use cellwright_api::internal::TaskUsage;
+use cellwright_cell::id::MachineId;
+use cellwright_cell::state::State;
+use cellwright_cell::time::{Span, Time};
+use cellwright_history::{
+    Answer, Bounds, Fact, History, HistoryError, Measured, QueryError, Reader, Settings, Stretch,
+    UsageRow, Value, WINDOW, Whose, Windows,
+};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+
+const DIR: &str = "history";
+/// Events folded in one transaction.
+const TURN: usize = 8192;
+/// Old days are looked for this often.
+const TIDY_EVERY: Span = Span::seconds(600);
+/// A database that refused is tried again after this, or when something happens.
+const AGAIN: Duration = Duration::from_secs(5);
+/// A query waits this long for the keeper to catch up, and is then answered from what there is.
+const CATCH_UP: Duration = Duration::from_secs(2);
+/// Queries at once; each may keep a processor busy.
+const QUERIES: usize = 2;
+/// What one query may take.
+const LONGEST: Duration = Duration::from_secs(30);
+const MOST_BYTES: usize = 32 << 20;
+
+/// Where a master keeps its history.
+#[must_use]
+pub fn folder(data_dir: &Path) -> PathBuf {
+    data_dir.join(DIR)
+}
+
+/// What the keeper and its readers share.
+#[derive(Clone)]
+pub struct HistoryDesk(Arc<Desk>);
+
+struct Desk {
+    reader: Reader,
+    replicated: Arc<Replicated>,
+    /// Log index up to which everything is in the tables.
+    written: watch::Sender<u64>,
+    /// Why the last attempt to write failed.
+    trouble: Mutex<Option<String>>,
+    bytes: AtomicU64,
+    usage: Mutex<Usage>,
+    queries: Semaphore,
+}
+
+#[derive(Default)]
+struct Usage {
+    windows: Windows,
+    /// When each machine last told what its tasks use.
+    told: BTreeMap<MachineId, Time>,
+}
+
+/// The running keeper.
+pub struct Keeper {
+    thread: thread::JoinHandle<()>,
+    stop: watch::Sender<bool>,
+}
+
+impl Keeper {
+    /// Ends the thread; usage that is still gathered is written first.
+    pub async fn stop(self) {
+        self.stop.send_replace(true);
+        // That the thread panicked was reported by it.
+        drop(tokio::task::spawn_blocking(move || self.thread.join()).await);
+    }
+}
+
+impl HistoryDesk {
+    #[must_use]
+    pub fn new(data_dir: &Path, replicated: Arc<Replicated>) -> HistoryDesk {
+        HistoryDesk(Arc::new(Desk {
+            reader: Reader::new(&folder(data_dir)),
+            replicated,
+            written: watch::Sender::new(0),
+            trouble: Mutex::default(),
+            bytes: AtomicU64::new(0),
+            usage: Mutex::default(),
+            queries: Semaphore::new(QUERIES),
+        }))
+    }
+
+    /// Starts the thread that writes.
+    ///
+    /// # Errors
+    /// When there can be no thread.
+    pub fn keep(
+        &self,
+        data_dir: &Path,
+        settings: Settings,
+        clock: Arc<dyn Clock>,
+    ) -> std::io::Result<Keeper> {
+        let (stop, stopped) = watch::channel(false);
+        let work = Work {
+            desk: self.0.clone(),
+            dir: folder(data_dir),
+            settings,
+            clock,
+            events: self.0.replicated.records.events.clone(),
+            tidied: None,
+        };
+        let runtime = tokio::runtime::Handle::current();
+        let thread = thread::Builder::new()
+            .name("history".into())
+            .spawn(move || runtime.block_on(work.run(stopped)))?;
+        Ok(Keeper { thread, stop })
+    }
+
+    /// What an agent measured, on its way to history.
+    pub fn measured(&self, state: &State, machine: MachineId, usage: &[TaskUsage], at: Time) {
+        if usage.is_empty() {
+            return;
+        }
+        let mut gathered = lock(&self.0.usage);
+        let before = gathered.told.insert(machine, at);
+        // The first word of a machine covers a time that nobody knows.
+        let covers = before.map_or(Span::ZERO, |before| at.since(before));
+        for usage in usage {
+            let Some(row) = state.tasks().get(usage.task) else { continue };
+            let Some(spec) = state.spec_of(row).filter(|_| row.machine == Some(machine)) else {
+                continue;
+            };
+            let whose = || {
+                let key = state.job_key(row.job)?;
+                Some(Whose {
+                    user: key.user.to_string(),
+                    job: key.job.to_string(),
+                    task_index: row.index,
+                    machine: state.machines().get(machine)?.spec.name.to_string(),
+                    band: spec.priority.band().to_string(),
+                })
+            };
+            let measured = Measured {
+                task: usage.task,
+                attempt: usage.attempt,
+                at,
+                covers,
+                used: usage.used,
+                reserved: row.reservation,
+                limit: spec.limits_of(row.index),
+            };
+            gathered.windows.add(measured, whose);
+        }
+    }
+
+    /// One query. Everything that this replica had applied when it came is in the answer, unless
+    /// the keeper is far behind.
+    ///
+    /// # Errors
+    /// What is wrong with the query, or with history.
+    pub async fn query(
+        &self,
+        sql: String,
+        args: Vec<Value>,
+        rows: usize,
+    ) -> Result<(Answer, u64), ApiError> {
+        let shutting = |_| ApiError::new(Code::ShuttingDown, "this replica stops");
+        let _turn = self.0.queries.acquire().await.map_err(shutting)?;
+        let applied = self.0.replicated.with(|view| view.index);
+        let mut written = self.0.written.subscribe();
+        // Whoever asks a replica that is behind is told by the index of the answer.
+        drop(tokio::time::timeout(CATCH_UP, written.wait_for(|at| *at >= applied)).await);
+        let index = *written.borrow();
+        if index == 0
+            && let Some(why) = lock(&self.0.trouble).clone()
+        {
+            return Err(ApiError::new(Code::NotReady, format!("history is not kept here: {why}")));
+        }
+        let reader = self.0.reader.clone();
+        let bounds = Bounds { time: LONGEST, rows, bytes: MOST_BYTES };
+        let done = tokio::task::spawn_blocking(move || reader.query(&sql, &args, bounds)).await;
+        let lost = |_| QueryError::Broken("the query was not finished".into());
+        let answer = done.map_err(lost).and_then(|answer| answer).map_err(refused)?;
+        Ok((answer, index))
+    }
+
+    /// How history stands, in Prometheus text.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        let applied = self.0.replicated.with(|view| view.index);
+        let written = *self.0.written.borrow();
+        let troubled = u64::from(lock(&self.0.trouble).is_some());
+        let mut page = String::new();
+        for (name, help, value) in [
+            (
+                "cell_history_lag_entries",
+                "Log entries applied whose events are not in history yet.",
+                applied.saturating_sub(written),
+            ),
+            ("cell_history_failing", "1 while history cannot be written.", troubled),
+            (
+                "cell_history_bytes",
+                "Space that history takes.",
+                self.0.bytes.load(Ordering::Relaxed),
+            ),
+        ] {
+            // Writing to a string cannot fail.
+            let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}");
+        }
+        page
+    }
+}
+
+fn refused(error: QueryError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        QueryError::Sql(_) | QueryError::NotAllowed(_) => ApiError::new(Code::BadSql, message),
+        QueryError::TooSlow(_) => ApiError::new(Code::SlowSql, message),
+        QueryError::Broken(_) => ApiError::new(Code::Internal, message),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Work {
+    desk: Arc<Desk>,
+    dir: PathBuf,
+    settings: Settings,
+    clock: Arc<dyn Clock>,
+    events: Arc<EventLog>,
+    tidied: Option<Time>,
+}
+
+impl Work {
+    async fn run(mut self, mut stopped: watch::Receiver<bool>) {
+        let mut applied = self.desk.replicated.applied();
+        let mut open = None;
+        loop {
+            let turn = self.turn(&mut open, &mut applied);
+            let failed = turn.is_err();
+            *lock(&self.desk.trouble) = turn.err().map(|error| {
+                tracing::error!(%error, "history could not be written");
+                error.to_string()
+            });
+            if *stopped.borrow() {
+                break;
+            }
+            let wait = if failed { AGAIN } else { self.until_window() };
+            tokio::select! {
+                biased;
+                told = stopped.changed() => {
+                    if told.is_err() {
+                        break;
+                    }
+                }
+                () = tokio::time::sleep(wait) => {}
+                changed = applied.changed(), if !failed => {
+                    if changed.is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+        let rows = lock(&self.desk.usage).windows.take_all();
+        let written = open.as_mut().map(|history: &mut History| history.take_usage(&rows));
+        if let Some(Err(error)) = written {
+            tracing::error!(%error, "the last usage was not written");
+        }
+    }
+
+    /// Brings the tables to where the log is.
+    fn turn(
+        &mut self,
+        open: &mut Option<History>,
+        applied: &mut watch::Receiver<u64>,
+    ) -> Result<(), HistoryError> {
+        let history = match open {
+            Some(history) => history,
+            None => open.insert(History::open(&self.dir, self.settings)?),
+        };
+        history.enter(self.desk.replicated.with(|view| view.era))?;
+        // Events of an entry are taken down before its index is announced.
+        let upto = *applied.borrow_and_update();
+        self.fold(history)?;
+        let now = self.clock.wall();
+        let rows: Vec<UsageRow> = lock(&self.desk.usage).windows.take_done(now);
+        history.take_usage(&rows)?;
+        if self.tidied.is_none_or(|tidied| now.since(tidied) >= TIDY_EVERY) {
+            history.tidy(now)?;
+            self.tidied = Some(now);
+            self.desk.bytes.store(history.bytes()?, Ordering::Relaxed);
+        }
+        self.desk.written.send_replace(upto);
+        Ok(())
+    }
+
+    fn fold(&self, history: &mut History) -> Result<(), HistoryError> {
+        loop {
+            let place = history.place();
+            let read = self.events.read_after(place.index, place.position, TURN);
+            let feed = read.map_err(|why| HistoryError::File { path: "events".into(), why })?;
+            if feed.items.is_empty() {
+                return Ok(());
+            }
+            let fact = |item: crate::events::Happened| Fact {
+                index: item.index,
+                position: item.position,
+                object: item.object,
+                event: item.event,
+            };
+            let facts: Vec<Fact> = feed.items.into_iter().map(fact).collect();
+            let name = |machine: MachineId| {
+                let named = |state: &State| Some(state.machines().get(machine)?.spec.name.clone());
+                self.desk.replicated.with(|view| named(&view.state)).map(|name| name.to_string())
+            };
+            history.take(Stretch { facts: &facts, gap: feed.gap }, &name)?;
+        }
+    }
+
+    /// Until the next window of usage is over.
+    fn until_window(&self) -> Duration {
+        let now = self.clock.wall().0;
+        Duration::from_millis(WINDOW.0 - now % WINDOW.0 + 1)
+    }
+}

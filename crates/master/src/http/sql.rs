@@ -1,0 +1,56 @@
+//! SQL over history. Whoever may read the feed of events may ask: the tables hold the same.
+
+use super::call::Call;
+use super::{Answered, Api, reply};
+use cellwright_api::error::{ApiError, Code};
+use cellwright_api::types::{DEFAULT_SQL_ROWS, MAX_SQL_ROWS, SqlAnswer, SqlQuery, SqlValue};
+use cellwright_history::{MAX_ARGS, Value};
+
+impl Api {
+    pub(super) async fn sql(&self, mut call: Call) -> Answered {
+        let SqlQuery { query, args, limit } = call.json(self).await?;
+        let limit = limit.unwrap_or(DEFAULT_SQL_ROWS);
+        if limit == 0 || limit > MAX_SQL_ROWS {
+            let allowed = format!("1 to {MAX_SQL_ROWS}");
+            return Err(ApiError::field("limit", &limit.to_string(), &allowed));
+        }
+        if args.len() > MAX_ARGS {
+            let value = format!("{} values", args.len());
+            return Err(ApiError::field("args", &value, &format!("at most {MAX_ARGS}")));
+        }
+        let nowhere = || ApiError::new(Code::NotReady, "this replica keeps no history");
+        let desk = self.backstage.history().ok_or_else(nowhere)?;
+        let args = args.into_iter().map(taken).collect();
+        let rows = usize::try_from(limit).unwrap_or(usize::MAX);
+        let (answer, index) = desk.query(query, args, rows).await?;
+        let row = |row: Vec<Value>| row.into_iter().map(shown).collect();
+        let answer = SqlAnswer {
+            columns: answer.columns,
+            rows: answer.rows.into_iter().map(row).collect(),
+            truncated: answer.truncated,
+            reaches_back_to: answer.reaches_back_to,
+            index,
+        };
+        Ok(reply::json(&call, index, &answer))
+    }
+}
+
+fn taken(value: SqlValue) -> Value {
+    match value {
+        SqlValue::Null => Value::Null,
+        SqlValue::Integer(number) => Value::Integer(number),
+        SqlValue::Real(number) => Value::Real(number),
+        SqlValue::Text(text) => Value::Text(text),
+    }
+}
+
+/// JSON has no infinity.
+fn shown(value: Value) -> SqlValue {
+    match value {
+        Value::Null => SqlValue::Null,
+        Value::Integer(number) => SqlValue::Integer(number),
+        Value::Real(number) if number.is_finite() => SqlValue::Real(number),
+        Value::Real(_) => SqlValue::Null,
+        Value::Text(text) => SqlValue::Text(text),
+    }
+}

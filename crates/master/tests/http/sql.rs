@@ -1,0 +1,78 @@
+//! History in tables, asked over the API of a running master.
+
+use crate::support::{Cell, job, machine};
+use serde_json::{Value, json};
+
+async fn rows(cell: &Cell, query: &str) -> Value {
+    cell.must("POST /v1/sql", json!({ "query": query })).await.body["rows"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_just_done_is_in_the_answer() {
+    let cell = Cell::start().await;
+    cell.furnish(3).await;
+    let submitted = "select user, job, count(*) from task_events where event = 'submitted'
+                     group by user, job";
+    assert_eq!(rows(&cell, submitted).await, json!([["ubar", "jfoo", 3]]));
+    cell.must("POST /v1/machines", machine("m2")).await;
+    let added = "select machine from machine_events where event = 'added' order by log_index";
+    assert_eq!(rows(&cell, added).await, json!([["m1"], ["m2"]]));
+    let all = "select count(*) from events where kind in ('user', 'job', 'task', 'machine')";
+    let count = rows(&cell, all).await[0][0].as_i64().unwrap();
+    assert!(count >= 7, "{count}");
+    let page = cell.must("GET /v1/events?limit=1000", Value::Null).await.body;
+    let feed = page["items"].as_array().unwrap().len();
+    assert_eq!(rows(&cell, "select count(*) from events").await, json!([[feed]]));
+    let daily = "select sum(count) from task_events_daily";
+    let raw = "select count(*) from task_events";
+    assert_eq!(rows(&cell, daily).await, rows(&cell, raw).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_query_is_the_askers_fault_and_says_why() {
+    let cell = Cell::start().await;
+    for (body, status, code, part) in [
+        (json!({ "query": "select x from" }), 400, "bad-sql", "incomplete input"),
+        (json!({ "query": "select nope from events" }), 400, "bad-sql", "       ^"),
+        (json!({ "query": "drop table place" }), 400, "bad-sql", "CREATE or DROP"),
+        (json!({ "query": "pragma user_version" }), 400, "bad-sql", "PRAGMA user_version"),
+        (json!({ "query": "" }), 400, "bad-sql", "nothing is asked"),
+        (json!({ "query": "select \u{0}1" }), 400, "bad-sql", ""),
+        (json!({ "query": "select ?", "args": [] }), 400, "bad-sql", "1 `?` and 0 args"),
+        (json!({ "query": "select 1", "limit": 0 }), 400, "bad-field", "1 to 100000"),
+        (json!({ "query": "select 1", "more": 0 }), 400, "bad-body", "more"),
+        (json!({ "args": [] }), 400, "bad-body", "query"),
+    ] {
+        let got = cell.ask("POST /v1/sql", body.clone()).await;
+        assert_eq!((got.status, got.code()), (status, code), "{body}: {}", got.text);
+        assert!(got.body["message"].as_str().unwrap().contains(part), "{body}: {}", got.text);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn values_travel_as_what_they_are_and_answers_are_bounded() {
+    let cell = Cell::start().await;
+    let ask = json!({
+        "query": "select ?1, ?2, ?3, ?4, 9e999, x'00ff', typeof(?1)",
+        "args": [7, 0.5, "it's", null],
+    });
+    let got = cell.must("POST /v1/sql", ask).await.body;
+    assert_eq!(got["rows"], json!([[7, 0.5, "it's", null, null, "00ff", "integer"]]));
+    assert_eq!(got["truncated"], json!(false));
+    let many = "with recursive n(x) as (select 1 union all select x + 1 from n where x < 50)
+                select x from n";
+    let got = cell.must("POST /v1/sql", json!({ "query": many, "limit": 20 })).await.body;
+    assert_eq!((got["rows"].as_array().unwrap().len(), &got["truncated"]), (20, &json!(true)));
+    assert_eq!(got["columns"], json!(["x"]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_metrics_page_says_how_far_behind_history_is() {
+    let cell = Cell::start().await;
+    cell.must("POST /v1/users", json!({ "name": "ubar" })).await;
+    cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": job("jfoo", 1) })).await;
+    rows(&cell, "select 1").await;
+    let page = cell.must("GET /metrics", Value::Null).await.text;
+    assert!(page.contains("\ncell_history_lag_entries 0\n"), "{page}");
+    assert!(page.contains("\ncell_history_failing 0\n"), "{page}");
+}
