@@ -21,7 +21,7 @@ mod user;
 
 type Benchmark = fn() -> std::io::Result<()>;
 
-const BENCHMARKS: [(&str, Benchmark); 11] = [
+const BENCHMARKS: [(&str, Benchmark); 12] = [
     ("reclaim", reclaim::main),
     ("apply", apply::main),
     ("pack", pack::main),

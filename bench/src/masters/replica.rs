@@ -13,6 +13,7 @@ use cellwright_master::checkpoint::Checkpoints;
 use cellwright_master::clock::{Clock, SystemClock};
 use cellwright_master::config::Config;
 use cellwright_master::handle::Handle;
+use cellwright_master::history::HistoryDesk;
 use cellwright_master::http::blob_peers::HttpBlobPeers;
 use cellwright_master::http::files::Files;
 use cellwright_master::http::{Api, ApiSettings};
@@ -104,6 +105,7 @@ fn router(config: &Config, handle: &Handle, clock: Arc<dyn Clock>) -> io::Result
     let files = Arc::new(Files {
         events: replicated.records.events.clone(),
         audit: replicated.records.audit.clone(),
+        history: HistoryDesk::new(&config.data_dir, replicated.clone()),
         replicated,
         checkpoints: Checkpoints::in_data(&config.data_dir, 1),
         peers: Arc::new(HttpBlobPeers {

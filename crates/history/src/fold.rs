@@ -136,7 +136,10 @@ fn machine_of(change: TaskChange) -> Option<MachineId> {
         | T::Completed { machine }
         | T::Failed { machine }
         | T::Lost { machine }
-        | T::Restarted { machine } => Some(machine),
+        | T::Restarted { machine }
+        | T::SaverFailed { machine }
+        | T::Saved { machine }
+        | T::NotSaved { machine } => Some(machine),
         T::Submitted
         | T::Released
         | T::Updated
@@ -242,6 +245,9 @@ fn task_word(change: TaskChange) -> &'static str {
         T::Killed => "killed",
         T::NeverRan => "never-ran",
         T::Purged => "purged",
+        T::SaverFailed { .. } => "saver-failed",
+        T::Saved { .. } => "saved",
+        T::NotSaved { .. } => "not-saved",
     }
 }
 

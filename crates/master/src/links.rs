@@ -89,7 +89,7 @@ pub struct LinkShard {
     /// What tasks used, as their agents said last.
     pub usage: UsageBook,
     /// Where usage goes beside the estimates, if anywhere.
-    usage: OnceLock<UsageSink>,
+    told: OnceLock<UsageSink>,
     started: Instant,
 }
 
@@ -129,15 +129,14 @@ impl LinkShard {
             wake: Notify::new(),
             feed: Mutex::new(ReclaimFeed::new(settings.reclaim)),
             usage: UsageBook::default(),
-            feed: Mutex::default(),
-            usage: OnceLock::new(),
+            told: OnceLock::new(),
             started: Instant::now(),
         }
     }
 
     /// Has usage told to somebody beside the estimates, from now on. The first one stays.
     pub fn tell_usage(&self, sink: UsageSink) {
-        drop(self.usage.set(sink));
+        drop(self.told.set(sink));
     }
 
     pub fn stand(&self, standing: Standing) {
@@ -262,7 +261,7 @@ impl LinkShard {
             }
             let at = Span(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
             let changes = self.replicated.with(|view| {
-                if let Some(sink) = self.usage.get() {
+                if let Some(sink) = self.told.get() {
                     sink(&view.state, machine, &report.usage);
                 }
                 lock(&self.feed).take(&view.state, machine, &report.usage, at)

@@ -3,7 +3,6 @@
 use cellwright_cell::device::DeviceGrant;
 use cellwright_cell::job::{JobState, Update};
 use cellwright_cell::name::{JobKey, Name};
-use cellwright_cell::priority::Priority;
 use cellwright_cell::reason::Reason;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::JobSpec;
