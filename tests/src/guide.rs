@@ -2,7 +2,7 @@
 //! compared with what it prints. A page that promises something else than the program does fails a
 //! test, as code would.
 //!
-//! What a page may say, in comments that a reader does not see, on a line of its own before a block:
+//! What a page may say, in comments that a reader does not see, on the line before a block:
 //!
 //! * `<!-- file: NAME -->`: the block is what a reader is asked to put into the file NAME.
 //! * `<!-- not run: WHY -->`: it cannot be run here, for a reason that is printed.
@@ -11,8 +11,8 @@
 //! And on any line, `<!-- cell: ARGUMENTS -->`: the page's cell is `cell dev ARGUMENTS`.
 //!
 //! In a block `$ ` begins a command, which goes on behind a backslash at the end of the line; other
-//! lines are what it prints. There `...` stands for any lines and `…` for anything in a line; digits
-//! stand for digits (times, sizes and numbers in the log differ from run to run), words for
+//! lines are what it prints. There `...` stands for any lines and `…` for anything in a line;
+//! digits stand for digits (times, sizes and numbers in the log differ from run to run), words for
 //! themselves. A command whose output begins with `error:` must fail, any other must not. A command
 //! with `# ctrl-c` behind it runs until it has printed what is shown, and is interrupted then.
 

@@ -58,7 +58,7 @@ codes! {
     BadSql = ("bad-sql", 400, "see the tables: cell sql --tables");
     Unauthenticated = ("unauthenticated", 401, "send a user token or a client certificate");
     BadToken = ("bad-token", 401, "ask for a new token");
-    NotAllowed = ("not-allowed", 403, "ask a user with manage_users: cell user grant USER CAPABILITY");
+    NotAllowed = ("not-allowed", 403, "ask a user with manage_users: cell user grant");
     NotOwner = ("not-owner", 403, "ask the owner, or a user with administrate_jobs");
     SystemOnly = ("system-only", 403, "the cell does this by itself");
     ForeignNamespace = ("foreign-namespace", 403, "choose a namespace of your own");
@@ -75,7 +75,7 @@ codes! {
     NoSuchRow = ("no-such-row", 404, "it may have ended meanwhile; read again");
     MethodNotAllowed = ("method-not-allowed", 405, "see the methods of the path in details");
     Exists = ("exists", 409, "choose another name, or change what is there: cell run FILE");
-    QuotaExceeded = ("quota-exceeded", 409, "ask for less, or for more quota: cell quota set USER BAND");
+    QuotaExceeded = ("quota-exceeded", 409, "ask for less, or for more: cell quota set");
     QuotaOversold = ("quota-oversold", 409, "grant less, or add machines");
     WrongState = ("wrong-state", 409, "see how it stands: cell status");
     BudgetExhausted = ("budget-exhausted", 409, "wait until tasks of the job are up again");

@@ -13,8 +13,8 @@ const CANNOT: &str = "free memory or threads on this machine, then run it again"
 /// those of consensus: it warns at every vote it loses and every call that fails, which our parts
 /// say once (`master/src/announce.rs`, `http_peers.rs`); what it cannot recover from ends the
 /// process by another way.
-const LOGGED: &str = "warn,openraft=off,cellwright_agent=info,cellwright_master=info,cellwright_scheduler=info,\
-                      cellwright_store=info";
+const LOGGED: &str = "warn,openraft=off,cellwright_agent=info,cellwright_master=info,\
+                      cellwright_scheduler=info,cellwright_store=info";
 
 /// For a command that asks and prints.
 pub fn ask<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {

@@ -235,7 +235,8 @@ async fn churn(browser: &Browser, stand: &Stand, percent: u32, turn: &mut u32) -
         stand.push(&text);
         let shown = TASKS - *turn;
         let script = format!(
-            "return document.querySelectorAll('.tile b')[2].textContent === ({shown}).toLocaleString('en')"
+            "return document.querySelectorAll('.tile b')[2].textContent === \
+             ({shown}).toLocaleString('en')"
         );
         browser.holds(&script).await;
         let after = spent(browser);
@@ -285,8 +286,8 @@ fn report(openings: &[Opening], churned: &[Churned], console: &Path, loads: [Str
     let (paint, map) = (sorted(|o| o.first_paint), sorted(|o| o.map));
     let mut text = format!(
         "# console\n\nThe overview of a cell of 12,500 machines and 150,000 tasks in headless \
-         Chromium, fed by a stand-in that serves the console's files and pictures made with the API's \
-         own types. `cargo run --release -p cellwright-tests --bin console-figures` measures it \
+         Chromium, fed by a stand-in that serves the console's files and pictures made with the \
+         API's own types. `cargo run --release -p cellwright-tests --bin console-figures` measures it \
          again.\n\n| work | measured | target |\n|---|---|---|\n"
     );
     let mut row = |work: &str, measured: String, target: &str| {
@@ -305,9 +306,9 @@ fn report(openings: &[Opening], churned: &[Churned], console: &Path, loads: [Str
     row("bytes of script, all pages", format!("{}", scripts(console)), "≤ 204800");
     let _ = write!(
         text,
-        "\nPaint is the wall clock, from the start of the navigation; script and main thread are time \
-         of the page's main thread on the processor, the test's own questions to the page included. \
-         What limits it: reading the JSON of an update, and writing its columns.\n\n{}: {} ({} \
+        "\nPaint is the wall clock, from the start of the navigation; script and main thread are \
+         time of the page's main thread on the processor, the test's own questions to the page \
+         included. What limits it: reading the JSON of an update, and writing its columns.\n\n{}: {} ({} \
          cores), Linux {}, {}; load average of the whole machine {} before and {} after.\n",
         output("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
         output("sh", &["-c", "grep -m1 'model name' /proc/cpuinfo | cut -d: -f2"]),

@@ -135,8 +135,8 @@ mod tests {
 
     #[test]
     fn files_commands_and_what_is_only_read_are_told_apart() {
-        let text = "# Title\n<!-- cell: --machines 3 -->\n\n<!-- file: a.json -->\n```json\n{}\n```\n\
-                    ```console\n$ cell run a.json \\\n    --wait\ndone\n...\n$ cell logs -f # ctrl-c\n\
+        let text = "# Title\n<!-- cell: --machines 3 -->\n\n<!-- file: a.json -->\n```json\n{}\n\
+                    ```\n```console\n$ cell run a.json \\\n    --wait\ndone\n...\n$ cell logs -f # ctrl-c\n\
                     hello\n```\n<!-- not run: no second machine -->\n```console\n$ ssh n2\n```\n\
                     <!-- needs: root -->\n```console\n$ id\n```\n```json\n{}\n```\n";
         let page = Page::parse(text).unwrap();

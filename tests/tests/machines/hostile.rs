@@ -145,16 +145,16 @@ fn escapes(neighbour: u32, agent: u32) -> String {
     let tries = [
         "mount -t tmpfs none /tmp".to_owned(),
         "mount -t cgroup none /tmp".into(),
-        "mknod /work/disk b 8 0 && head -c 1 /work/disk".into(),
+        "mknod ./disk b 8 0 && head -c 1 ./disk".into(),
         "mknod /tmp/memory c 1 1".into(),
         "echo escaped > /proc/sys/kernel/hostname".into(),
-        "echo '|/work/core' > /proc/sys/kernel/core_pattern".into(),
+        "echo '|/core' > /proc/sys/kernel/core_pattern".into(),
         "echo h > /proc/sysrq-trigger".into(),
         "head -c 1 /dev/mem".into(),
         "ls /dev/sda /dev/vda /dev/kmsg 2> /dev/null | grep -q .".into(),
         "mkdir /sys/fs/cgroup/pids/escaped".into(),
         "mkdir /sys/fs/cgroup/escaped".into(),
-        "busybox insmod /work/module.ko".into(),
+        "busybox insmod ./module.ko".into(),
         "busybox unshare -Ur true".into(),
         "busybox nsenter -t 1 -m -p true && test -d /proc/self/root/var/lib".into(),
         format!("kill -0 {neighbour}"),
@@ -164,7 +164,7 @@ fn escapes(neighbour: u32, agent: u32) -> String {
         format!("echo x > /proc/{neighbour}/mem"),
         "chroot /proc/1/root /bin/true".into(),
         "cat /etc/shadow".into(),
-        "cp /bin/sh /work/shell && chmod 4755 /work/shell && chown 0 /work/shell && false".into(),
+        "cp /bin/sh ./shell && chmod 4755 ./shell && chown 0 ./shell && false".into(),
     ];
     let tried = |attempt: &String| {
         format!("if ({attempt}) > /dev/null 2>&1; then echo \"got: {attempt}\"; fi\n")

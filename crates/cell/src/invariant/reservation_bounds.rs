@@ -15,7 +15,8 @@ pub(super) fn check(state: &State) -> Check {
             return Err(violation(NAME, state.task_name(id), detail));
         }
         let floor = spec.retain_disk.as_ref().map_or(0, |retain| retain.bytes);
-        if task.state.holds_resources() && task.reservation.disk < floor {
+        // Also while it waits: nothing settles the reservation when it is placed.
+        if !task.state.is_dead() && task.reservation.disk < floor {
             let detail = format!("reserves {} of disk, must retain {floor}", task.reservation.disk);
             return Err(violation(NAME, state.task_name(id), detail));
         }

@@ -133,7 +133,8 @@ fn shown(status: &Status) -> String {
             };
             let skipped = format::counted(roll.skipped.len() as u64, "task");
             format!(
-                "{job}: {way} from version {from} to {to}, opened {}\n{} caused, {skipped} skipped\n",
+                "{job}: {way} from version {from} to {to}, opened {}\n\
+                 {} caused, {skipped} skipped\n",
                 format::utc(roll.opened_at),
                 format::counted(u64::from(roll.disruptions), "disruption"),
             )

@@ -98,7 +98,7 @@ impl AttendArgs {
                 _ = tokio::signal::ctrl_c() => {
                     let first = named.first().map_or("JOB", String::as_str);
                     eprintln!("\n{} goes on without you", named.join(", "));
-                    eprintln!("next: cell logs {first} -f, cell wait {first}, or cell stop {first}");
+                    eprintln!("next: cell logs -f {first}, cell wait or cell stop {first}");
                     Ok(Success::Ended(INTERRUPTED))
                 }
             }

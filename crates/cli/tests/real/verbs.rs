@@ -1,7 +1,7 @@
 //! The verbs people type, on a real cell: what they print is kept in files, so that a change of a
 //! sentence is seen in review. `UPDATE_TRANSCRIPTS=1` writes them anew; read the difference.
 //!
-//! What differs from run to run (addresses, times, lengths of time) is masked before it is compared.
+//! What differs from run to run (addresses, times, lengths of time) is masked before comparing.
 
 use crate::support::{Folder, cell, command, json, repo, said, text};
 use crate::{dev, wait_for};

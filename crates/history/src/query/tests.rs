@@ -1,3 +1,5 @@
+//! Queries over a folder of history: what is answered, what is refused, and where limits bite.
+
 use super::*;
 use crate::store::History;
 use crate::testing::{BEGIN, DAY, Folder, ask, feed, number, settings, take};

@@ -246,6 +246,13 @@ impl Api {
             O::RemoveMachine => self.remove_machine(call).await,
             O::StartDrain => self.drain(call, true).await,
             O::StopDrain => self.drain(call, false).await,
+            _ => self.dispatch_more(call).await,
+        }
+    }
+
+    /// What is about neither jobs nor machines. That no route is forgotten is tested by asking each.
+    async fn dispatch_more(&self, call: Call) -> Answered {
+        match call.route.operation {
             O::ListUsers => self.list_users(call).await,
             O::AddUser => self.add_user(call).await,
             O::GetUser => self.get_user(call).await,
@@ -288,6 +295,7 @@ impl Api {
             O::Metrics => self.metrics(call).await,
             O::Health => self.health(call).await,
             O::Ready => self.ready(call).await,
+            _ => Err(ApiError::new(Code::Internal, "nobody answers this route")),
         }
     }
 }

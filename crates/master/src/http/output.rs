@@ -68,7 +68,7 @@ impl Agent {
             _ => {
                 let message = format!("no agent of {} said where it can be reached", spec.name);
                 Err(ApiError::new(Code::WrongState, message)
-                    .hint("wait until its agent has reported; a virtual machine runs nothing and never does"))
+                    .hint("wait until its agent has reported; virtual machines never do"))
             }
         }
     }

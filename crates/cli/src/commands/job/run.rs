@@ -1,5 +1,5 @@
-//! `cell job run`: a job from a file, new or as an update of the one that lives when it is held to a
-//! plan.
+//! `cell job run`: a job from a file, new or as an update of the one that lives when it is held to
+//! a plan.
 
 use crate::args::OutputArgs;
 use crate::commands::Success;
