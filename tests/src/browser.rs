@@ -10,17 +10,24 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 /// Between two looks at a page that cannot be watched.
 const LOOK: Duration = Duration::from_millis(100);
+/// What a browser says when interfaces of the machine come or go.
+const INTERFERENCE: &str = "ERR_NETWORK_CHANGED";
+/// How often it may be sent to an address.
+const TRIES: usize = 20;
 /// How WebDriver marks an element in JSON.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
 pub struct Browser {
     session: String,
     port: u16,
+    /// Problems that were heard of and not asked for yet.
+    heard: Mutex<Vec<String>>,
     _driver: Process,
 }
 
@@ -49,7 +56,8 @@ impl Browser {
         let mut command = Command::new("chromedriver");
         command.arg(format!("--port={port}"));
         let driver = Process::start(command, log);
-        let mut browser = Browser { session: String::new(), port, _driver: driver };
+        let mut browser =
+            Browser { session: String::new(), port, heard: Mutex::default(), _driver: driver };
         browser.until("the driver listens", |b| b.call("GET", "/status", None).ok()).await;
         let options = json!({ "capabilities": { "alwaysMatch": {
             // A cell's certificates are of its own authority, which no browser knows.
@@ -113,9 +121,22 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", json!({ "features": features }));
     }
 
-    /// Goes to an address; the page has been loaded when this returns.
+    /// Goes to an address; the page has been loaded when this returns. A browser drops what it is
+    /// loading when a network interface comes or goes anywhere on the machine, as tests with hosts
+    /// of their own make them do: then it is sent there again.
     pub fn go(&self, url: &str) {
-        self.post("/url", json!({ "url": url }));
+        for _ in 0..TRIES {
+            let went = self.call("POST", "/url", Some(&json!({ "url": url })));
+            let loaded = "return document.readyState === 'complete' \
+                          && !document.URL.startsWith('chrome-error') \
+                          && !!document.querySelector('main')";
+            match went {
+                Ok(_) if !self.listen() && self.run(loaded) == true => return,
+                Ok(_) => {}
+                Err(why) => assert!(why.contains(INTERFERENCE), "{why}"),
+            }
+        }
+        panic!("{url}: not loaded\n{}", self.last_words());
     }
 
     /// What a piece of JavaScript returns.
@@ -185,11 +206,22 @@ impl Browser {
     /// What is wrong with the page, as the browser's console has it, since the last look.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
+        self.listen();
+        std::mem::take(&mut *self.heard.lock().expect("nobody panicked"))
+    }
+
+    /// Takes in what the browser's console got; says whether a change of the machine's network got
+    /// in the way.
+    fn listen(&self) -> bool {
         let entries = self.post("/se/log", json!({ "type": "browser" }));
         let entries = entries.as_array().cloned().unwrap_or_default();
         let bad =
             entries.iter().filter(|e| matches!(e["level"].as_str(), Some("SEVERE" | "WARNING")));
-        bad.map(|entry| entry["message"].as_str().unwrap_or_default().to_owned()).collect()
+        let bad = bad.map(|entry| entry["message"].as_str().unwrap_or_default().to_owned());
+        let (outside, own): (Vec<String>, Vec<String>) =
+            bad.partition(|message| message.contains(INTERFERENCE));
+        self.heard.lock().expect("nobody panicked").extend(own);
+        !outside.is_empty()
     }
 
     /// The page as a PNG file.

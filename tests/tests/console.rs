@@ -51,10 +51,15 @@ impl Desk {
 
     /// Runs a job of so many tasks.
     fn submit(&self, name: &str, count: u32, cpu: u64, command: &str) {
+        self.submit_at(120, name, count, cpu, command);
+    }
+
+    fn submit_at(&self, priority: u32, name: &str, count: u32, cpu: u64, command: &str) {
         let file = self.folder.path(&format!("{name}.json"));
+        let ram = cpu << 18;
         let spec = format!(
-            r#"{{"name": "{name}", "count": {count}, "priority": 120, "labels": {{"tier": "{name}"}},
-                "task": {{"limits": {{"cpu": {cpu}, "ram": 33554432}},
+            r#"{{"name": "{name}", "count": {count}, "priority": {priority}, "labels": {{"tier": "{name}"}},
+                "task": {{"limits": {{"cpu": {cpu}, "ram": {ram}}},
                          "command": ["sh", "-c", "{command}"]}}}}"#
         );
         fs::write(&file, spec).expect("a file");
@@ -271,17 +276,22 @@ async fn a_cell_with_identities_asks_who_is_there() {
 /// What the guide shows is what the console looks like: written on demand, not by every run.
 #[tokio::test]
 async fn the_map_shows_many_machines() {
-    let Some(desk) = Desk::with(&["--machines", "60"]).await else { return };
-    for (name, count, cpu) in [("frontend", 24, 1500), ("search", 40, 1000), ("crawler", 30, 2000)]
-    {
-        desk.submit(name, count, cpu, "run");
+    let Some(desk) = Desk::with(&["--machines", "150"]).await else { return };
+    desk.cli(&["quota", "set", "dev", "production", "--cpu", "200", "--ram", "1TiB"]);
+    for (name, count, cpu, priority) in [
+        ("frontend", 40, 1500, 220),
+        ("search", 60, 900, 210),
+        ("crawler", 50, 2200, 120),
+        ("mail", 30, 700, 140),
+    ] {
+        desk.submit_at(priority, name, count, cpu, "run");
     }
     desk.cli(&["machine", "drain", "dev-7"]);
     let browser = &desk.browser;
     browser.resize(1280, 900);
     desk.open("/");
-    browser.says("60\nmachines").await;
-    browser.says("94\ntasks running").await;
+    browser.says("150\nmachines").await;
+    browser.says("180\ntasks running").await;
     browser.says("1 draining").await;
     let painted = "const c = document.querySelector('.heat canvas');
         const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
@@ -293,7 +303,7 @@ async fn the_map_shows_many_machines() {
         .await;
     for measure in ["used", "limit", "band"] {
         desk.open(&format!("/console/?show={measure}"));
-        browser.says("94\ntasks running").await;
+        browser.says("180\ntasks running").await;
         browser.picture(&pictures().join(format!("map-{measure}.png")));
     }
     keep_for_the_guide(&desk).await;
@@ -309,7 +319,7 @@ async fn keep_for_the_guide(desk: &Desk) {
     for scheme in ["light", "dark"] {
         desk.browser.prefer(scheme);
         desk.open("/");
-        desk.browser.says("94\ntasks running").await;
+        desk.browser.says("180\ntasks running").await;
         desk.browser.picture(&guide.join(format!("console-overview-{scheme}.png")));
     }
     desk.browser.prefer("light");
