@@ -287,8 +287,8 @@ fn report(openings: &[Opening], churned: &[Churned], console: &Path, loads: [Str
     let mut text = format!(
         "# console\n\nThe overview of a cell of 12,500 machines and 150,000 tasks in headless \
          Chromium, fed by a stand-in that serves the console's files and pictures made with the \
-         API's own types. `cargo run --release -p cellwright-tests --bin console-figures` measures it \
-         again.\n\n| work | measured | target |\n|---|---|---|\n"
+         API's own types. `cargo run --release -p cellwright-tests --bin console-figures` \
+         measures it again.\n\n| work | measured | target |\n|---|---|---|\n"
     );
     let mut row = |work: &str, measured: String, target: &str| {
         let _ = writeln!(text, "| {work} | {measured} | {target} |");
@@ -308,8 +308,8 @@ fn report(openings: &[Opening], churned: &[Churned], console: &Path, loads: [Str
         text,
         "\nPaint is the wall clock, from the start of the navigation; script and main thread are \
          time of the page's main thread on the processor, the test's own questions to the page \
-         included. What limits it: reading the JSON of an update, and writing its columns.\n\n{}: {} ({} \
-         cores), Linux {}, {}; load average of the whole machine {} before and {} after.\n",
+         included. What limits it: reading the JSON of an update, and writing its \
+         columns.\n\n{}: {} ({} cores), Linux {}, {}; load average of the whole machine {} before and {} after.\n",
         output("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
         output("sh", &["-c", "grep -m1 'model name' /proc/cpuinfo | cut -d: -f2"]),
         output("nproc", &[]),

@@ -250,7 +250,7 @@ impl Api {
         }
     }
 
-    /// What is about neither jobs nor machines. That no route is forgotten is tested by asking each.
+    /// What is about neither jobs nor machines. A test asks each route, so none is forgotten.
     async fn dispatch_more(&self, call: Call) -> Answered {
         match call.route.operation {
             O::ListUsers => self.list_users(call).await,
