@@ -2,7 +2,7 @@
 //! polls hang at once, and an entry touches a few.
 
 use cellwright_cell::event::{Event, JobChange, TaskChange, What};
-use cellwright_cell::id::MachineId;
+use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::state::State;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -47,7 +47,7 @@ impl Wakers {
 /// The machine whose orders the event may change.
 fn touches(event: &Event, state: &State) -> Option<MachineId> {
     match &event.what {
-        What::Task { task, change, .. } => match change {
+        What::Task { task, job, attempt, change, .. } => match change {
             TaskChange::Scheduled { machine }
             | TaskChange::Stopping { machine }
             | TaskChange::Evicted { machine }
@@ -60,10 +60,25 @@ fn touches(event: &Event, state: &State) -> Option<MachineId> {
             TaskChange::SaverFailed { machine }
             | TaskChange::Saved { machine }
             | TaskChange::NotSaved { machine } => Some(*machine),
-            _ => state.tasks().get(*task).and_then(|row| row.machine),
+            _ => state
+                .tasks()
+                .get(*task)
+                .and_then(|row| row.machine)
+                .or_else(|| left_on(state, *job, (*task, *attempt))),
         },
         What::Machine { machine, .. } => Some(*machine),
         What::Job { change: JobChange::Purged, .. } => None,
         _ => None,
     }
+}
+
+/// The machine on which an attempt that is over left something: what saves it starts now. Looks at
+/// all machines, for the few jobs that leave anything.
+fn left_on(state: &State, job: JobId, left: (TaskId, u32)) -> Option<MachineId> {
+    state.jobs().get(job)?.spec().retain_disk.as_ref()?;
+    let mut machines = state.machines().iter();
+    let here = machines.find(|(_, machine)| {
+        machine.retained.iter().any(|entry| (entry.task, entry.attempt) == left)
+    });
+    here.map(|(machine, _)| machine)
 }
