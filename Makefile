@@ -7,6 +7,7 @@ BINARY = $(TARGET)/release/cell
 
 MACHINES ?=
 LISTEN ?= 127.0.0.1:7070
+DNS ?=
 
 .PHONY: help run pack-example dist test verify fix bench
 
@@ -17,7 +18,7 @@ run: ## build the release binary and start a cell on this machine in the foregro
 	@scripts/install-tools.sh build
 	@echo "building cell (release)" >&2
 	cargo build --release --locked -p cellwright-cli
-	$(BINARY) dev --data-dir $(TARGET)/cell-dev $(if $(MACHINES),--machines $(MACHINES)) --listen $(LISTEN)
+	$(BINARY) dev --data-dir $(TARGET)/cell-dev $(if $(MACHINES),--machines $(MACHINES)) $(if $(DNS),--dns $(DNS)) --listen $(LISTEN)
 
 pack-example: ## build the release binary and pack the bundled example cell
 	@scripts/install-tools.sh build

@@ -7,8 +7,14 @@
 //! * `<!-- file: NAME -->`: the block is what a reader is asked to put into the file NAME.
 //! * `<!-- not run: WHY -->`: it cannot be run here, for a reason that is printed.
 //! * `<!-- needs: root -->`: run only by root, elsewhere said to be skipped.
+//! * `<!-- terminal: NAME -->`: its one command goes on in a terminal of its own. The walk goes on
+//!   once it has printed what is shown, and it ends with the page, or at `<!-- ctrl-c: NAME -->` or
+//!   `<!-- kill: NAME -->`. The page's own cell is in the terminal `cell`, its data in the folder
+//!   of that name.
 //!
-//! And on any line, `<!-- cell: ARGUMENTS -->`: the page's cell is `cell dev ARGUMENTS`.
+//! And on any line, `<!-- cell: ARGUMENTS -->`: the page's cell is `cell dev ARGUMENTS`, or none
+//! with `<!-- cell: none -->`. A page may write ports: `127.0.0.1:7070` and `-p 5353` in commands and
+//! files become ports that are free, the same one each time, so that pages can be walked at once.
 //!
 //! In a block `$ ` begins a command, which goes on behind a backslash at the end of the line; other
 //! lines are what it prints. There `...` stands for any lines and `…` for anything in a line;
@@ -18,8 +24,9 @@
 
 mod matching;
 mod page;
+mod ports;
 mod run;
 
 pub use matching::matches;
-pub use page::{Block, Command, Page, Step};
+pub use page::{Block, Command, How, Page, Step};
 pub use run::walk;

@@ -7,8 +7,21 @@ pub enum Step {
     File { name: String, text: String },
     /// Types what the block says.
     Type(Block),
+    /// Types it in a terminal of its own, where it goes on.
+    Background { terminal: String, command: Command },
+    /// Ends what goes on in that terminal.
+    End { line: usize, terminal: String, how: How },
     /// Only reads it, for this reason.
     Read { line: usize, why: String },
+}
+
+/// How a reader ends what runs in another terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Ctrl-c, and it ends by itself.
+    Asked,
+    /// As a machine that loses power.
+    Killed,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +67,7 @@ impl Page {
             if let Some(arguments) = remark(line, "cell") {
                 page.cell = Some(arguments.to_owned());
             }
+            page.steps.extend(end(number, line));
             let Some(kind) = line.strip_prefix("```") else {
                 before = line;
                 continue;
@@ -71,6 +85,12 @@ impl Page {
         }
         Ok(page)
     }
+}
+
+fn end(line: usize, text: &str) -> Option<Step> {
+    let keys = [("ctrl-c", How::Asked), ("kill", How::Killed)];
+    let (terminal, how) = keys.iter().find_map(|(key, how)| Some((remark(text, key)?, *how)))?;
+    Some(Step::End { line, terminal: terminal.to_owned(), how })
 }
 
 fn step(
@@ -101,7 +121,15 @@ fn step(
         Some("root") => true,
         Some(other) => return Err(format!("line {line}: needs {other:?}; allowed: root")),
     };
-    let commands = commands(inside)?;
+    let mut commands = commands(inside)?;
+    if let Some(terminal) = remark(before, "terminal") {
+        return match (commands.pop(), commands.is_empty()) {
+            (Some(command), true) => {
+                Ok(Some(Step::Background { terminal: terminal.to_owned(), command }))
+            }
+            _ => Err(format!("line {line}: in another terminal goes one command")),
+        };
+    }
     Ok(Some(Step::Type(Block { line, needs_root, commands })))
 }
 
@@ -156,6 +184,21 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_on_in_another_terminal_is_ended_there() {
+        let text = "<!-- terminal: m1 -->\n```console\n$ cell dev\nserves\n```\nPress ctrl-c.\n\
+                    <!-- ctrl-c: m1 -->\n<!-- kill: m2 -->\n";
+        let page = Page::parse(text).unwrap();
+        let [Step::Background { terminal, command }, asked, killed] = &page.steps[..] else {
+            panic!("{:#?}", page.steps);
+        };
+        assert_eq!((terminal.as_str(), command.text.as_str()), ("m1", "cell dev"));
+        assert_eq!(command.printed, ["serves"]);
+        let end = |line, name: &str, how| Step::End { line, terminal: name.to_owned(), how };
+        assert_eq!(*asked, end(7, "m1", How::Asked));
+        assert_eq!(*killed, end(8, "m2", How::Killed));
+    }
+
+    #[test]
     fn what_a_page_must_not_say_is_refused() {
         for (text, why) in [
             ("```console\n$ true\n", "does not end"),
@@ -163,6 +206,7 @@ mod tests {
             ("<!-- needs: luck -->\n```console\n$ true\n```\n", "luck"),
             ("```console\noutput\n```\n", "no command"),
             ("```sh\n$ true\n```\n", "kind console"),
+            ("<!-- terminal: a -->\n```console\n$ true\n$ true\n```\n", "one command"),
         ] {
             let refused = Page::parse(text).unwrap_err();
             assert!(refused.contains(why), "{text}: {refused}");

@@ -2,12 +2,14 @@
 //! page's commands typed one after the other.
 
 use super::matching::matches;
-use super::page::{Block, Command, Page, Step};
+use super::page::{Block, Command, How, Page, Step};
+use super::ports::Ports;
 use crate::binary::{cell, text};
 use crate::folder::Folder;
 use crate::process::Process;
 use crate::{LOOK, PATIENCE};
 use rustix::process::Signal;
+use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Program, Output, Stdio};
@@ -27,21 +29,36 @@ const LOOKING: &[&str] = &[
     "cell machine ls",
     "cell machine show",
     "cell user ls",
-    "cell quota",
+    "cell user show",
+    "cell quota ls",
     "cell sql",
     "cell top",
-    "cell update status",
+    "cell update",
     "cell package ls",
-    "cell cron",
+    "cell cron ls",
+    "cell token ls",
+    "cell checkpoint ls",
     "cell master status",
     "curl",
     "dig",
 ];
+/// Words of commands that change something although they begin like those.
+const CHANGING: &[&str] = &[" undo", " close", "-X ", "--data", "--json"];
+
+fn is_looking(command: &str) -> bool {
+    LOOKING.iter().any(|looking| command.starts_with(looking))
+        && !CHANGING.iter().any(|changing| command.contains(changing))
+}
+
+/// The terminal of the page's own cell, and the folder that the cell is in.
+const CELL: &str = "cell";
 
 struct Reader {
     folder: Folder,
     address: Option<String>,
-    cell: Option<Process>,
+    ports: Ports,
+    /// What goes on in other terminals.
+    terminals: BTreeMap<String, Process>,
 }
 
 /// Walks through a page of the guide as a reader would.
@@ -52,7 +69,12 @@ pub fn walk(path: &Path) {
     let page = std::fs::read_to_string(path).unwrap_or_else(|why| panic!("{path:?}: {why}"));
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let page = Page::parse(&page).unwrap_or_else(|why| panic!("{name}: {why}"));
-    let mut reader = Reader { folder: Folder::new(), address: None, cell: None };
+    let mut reader = Reader {
+        folder: Folder::new(),
+        address: None,
+        ports: Ports::default(),
+        terminals: BTreeMap::new(),
+    };
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     std::os::unix::fs::symlink(root.join("examples"), reader.folder.path("examples"))
         .expect("the examples are at hand");
@@ -61,9 +83,20 @@ pub fn walk(path: &Path) {
         reader.start(page.cell.as_deref().unwrap_or_default());
     }
     for step in &page.steps {
+        reader.does(&name, step);
+    }
+    reader.leave();
+}
+
+impl Reader {
+    fn does(&mut self, name: &str, step: &Step) {
         match step {
             Step::File { name, text } => {
-                std::fs::write(reader.folder.path(name), text).expect("a file can be written");
+                let path = self.folder.path(name);
+                if let Some(folder) = Path::new(&path).parent() {
+                    std::fs::create_dir_all(folder).expect("a folder can be made");
+                }
+                std::fs::write(path, self.ports.real(text)).expect("a file can be written");
             }
             Step::Read { line, why } => println!("{name}:{line}: not run: {why}"),
             Step::Type(Block { line, needs_root: true, .. })
@@ -71,16 +104,41 @@ pub fn walk(path: &Path) {
             {
                 println!("{name}:{line}: skipped: needs root");
             }
-            Step::Type(block) => block.commands.iter().for_each(|typed| reader.types(&name, typed)),
+            Step::Type(block) => block.commands.iter().for_each(|typed| self.types(name, typed)),
+            Step::Background { terminal, command } => self.opens(name, terminal, command),
+            Step::End { line, terminal, how } => {
+                let process = self.terminals.remove(terminal);
+                let process = process.unwrap_or_else(|| panic!("{name}:{line}: no {terminal}"));
+                end(process, *how);
+            }
         }
     }
-    reader.leave();
-}
 
-impl Reader {
+    /// Types a command in a terminal of its own, and looks there until it has said what is shown.
+    fn opens(&mut self, page: &str, terminal: &str, typed: &Command) {
+        let Command { line, text: command, printed, .. } = typed;
+        println!("{page}:{line}: {terminal} $ {command}");
+        let log = self.folder.path(&format!("{terminal}.log"));
+        let _ = std::fs::remove_file(&log);
+        let command = self.ports.real(command);
+        let mut process = Process::start(self.program(&format!("exec {command}")), &log);
+        let begun = Instant::now();
+        while !printed.is_empty() && !begins_as(printed, &process.output()) {
+            assert!(
+                process.is_alive() && begun.elapsed() < PATIENCE,
+                "{page}:{line}: $ {command}\n--- said\n{}\n--- found\n{}",
+                printed.join("\n"),
+                process.output(),
+            );
+            std::thread::sleep(LOOK);
+        }
+        self.terminals.insert(terminal.to_owned(), process);
+    }
+
     fn start(&mut self, arguments: &str) {
         let mut command = Program::new(cell());
-        command.args(["dev", "--listen", "127.0.0.1:0", "--data"]).arg(self.folder.path("cell"));
+        command.args(["dev", "--listen", "127.0.0.1:0", "--data"]).arg(self.folder.path(CELL));
+        let arguments = self.ports.real(arguments);
         command.args(arguments.split_whitespace()).current_dir(&self.folder.0);
         let process = Process::start(command, &self.folder.path("cell.log"));
         let begun = Instant::now();
@@ -93,18 +151,16 @@ impl Reader {
             assert!(begun.elapsed() < PATIENCE, "the cell does not start:\n{said}");
             std::thread::sleep(LOOK);
         };
-        (self.address, self.cell) = (Some(address), Some(process));
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        self.ports.is(7070, port.expect("an address has a port"));
+        self.address = Some(address);
+        self.terminals.insert(CELL.to_owned(), process);
     }
 
-    /// As with ctrl-c: the cell ends its tasks first.
+    /// As with ctrl-c: cells end their tasks first.
     fn leave(&mut self) {
-        let Some(mut process) = self.cell.take() else { return };
-        process.signal(Signal::INT);
-        let begun = Instant::now();
-        while process.is_alive() {
-            assert!(begun.elapsed() < PATIENCE, "the cell does not end:\n{}", process.output());
-            std::thread::sleep(LOOK);
-        }
+        let terminals = std::mem::take(&mut self.terminals);
+        terminals.into_values().for_each(|one| end(one, How::Asked));
     }
 
     fn program(&self, line: &str) -> Program {
@@ -121,11 +177,11 @@ impl Reader {
         program
     }
 
-    fn types(&self, page: &str, typed: &Command) {
+    fn types(&mut self, page: &str, typed: &Command) {
         let Command { line, text: command, is_endless, printed } = typed;
         println!("{page}:{line}: $ {command}");
         let begun = Instant::now();
-        let is_looking = LOOKING.iter().any(|looking| command.starts_with(looking));
+        let (command, is_looking) = (&self.ports.real(command), is_looking(command));
         let must_fail = printed.first().is_some_and(|line| line.starts_with("error:"));
         loop {
             let Output { status, stdout, stderr } = match is_endless {
@@ -166,6 +222,42 @@ impl Reader {
         let stdout = process.output().into_bytes();
         process.kill();
         Output { status: Default::default(), stdout, stderr: Vec::new() }
+    }
+}
+
+/// A walk that failed leaves no tasks behind either: a cell that is only killed does not end them.
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let terminals = std::mem::take(&mut self.terminals);
+        for mut process in terminals.into_values() {
+            let begun = Instant::now();
+            if process.is_alive() {
+                process.signal(Signal::INT);
+            }
+            while process.is_alive() && begun.elapsed() < LONGEST {
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+}
+
+/// What goes on may have said more by now than is shown.
+fn begins_as(expected: &[String], printed: &str) -> bool {
+    let more = [expected, &["...".to_owned()]].concat();
+    matches(&more, printed)
+}
+
+fn end(mut process: Process, how: How) {
+    match how {
+        How::Killed => process.kill(),
+        How::Asked => {
+            process.signal(Signal::INT);
+            let begun = Instant::now();
+            while process.is_alive() {
+                assert!(begun.elapsed() < PATIENCE, "it does not end:\n{}", process.output());
+                std::thread::sleep(LOOK);
+            }
+        }
     }
 }
 

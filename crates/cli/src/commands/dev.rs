@@ -24,7 +24,7 @@ use cellwright_sim::fleet::Fleet;
 use cellwright_store::Role;
 use clap::{Args, ValueEnum};
 use hyper::Method;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -39,6 +39,10 @@ pub struct DevArgs {
     /// Where the master listens; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070")]
     listen: SocketAddr,
+
+    /// Where names of tasks are answered over DNS; tasks here are reached at 127.0.0.1
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    dns: Option<SocketAddr>,
 
     /// So many virtual machines, which run nothing, instead of this one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=20_000))]
@@ -99,7 +103,8 @@ impl DevArgs {
     /// A master and a scheduler without machines.
     pub fn bare(data_dir: PathBuf, listen: SocketAddr) -> DevArgs {
         let driver = Driver::Auto;
-        DevArgs { data_dir, listen, machines: Some(0), driver, cpu: 4000, ram: 16 << 30 }
+        let (dns, machines) = (None, Some(0));
+        DevArgs { data_dir, listen, dns, machines, driver, cpu: 4000, ram: 16 << 30 }
     }
 
     pub fn run(self) -> Result<Success, Failure> {
@@ -120,7 +125,7 @@ impl DevArgs {
             message: error.to_string(),
             next: "correct --data-dir or --listen".into(),
         })?;
-        Ok(Config { advertise: self.listen.to_string(), ..config })
+        Ok(Config { advertise: self.listen.to_string(), dns_listen: self.dns, ..config })
     }
 
     async fn cell(self, config: Config) -> Result<Success, Failure> {
@@ -209,6 +214,8 @@ impl DevArgs {
             .map_err(|source| Failure::Write { what: folder.display().to_string(), source })?;
         let mut config = AgentConfig::parse(AGENT).map_err(AgentError::from)?;
         config.data_dir = folder;
+        // The names of a machine's tasks lead to its address; who asks for none needs none.
+        config.address = self.dns.map(|_| Ipv4Addr::LOCALHOST.into());
         config.driver = match self.driver {
             Driver::Auto => DriverChoice::Auto,
             Driver::Container => DriverChoice::Container,
@@ -223,8 +230,9 @@ impl DevArgs {
             Some(number) => crate::format::counted(u64::from(number), "virtual machine"),
             None => "this machine".to_owned(),
         };
+        let names = self.dns.map_or(String::new(), |at| format!("names are answered at {at}\n"));
         format!(
-            "cell dev serves {} with {machines}; its data is in {}\n\
+            "cell dev serves {} with {machines}; its data is in {}\n{names}\
              everybody on this computer may do everything with it; stop it with ctrl-c\n\
              next, in another terminal:\n\
              \x20 {program} --master {address} run examples/hello.json\n\
