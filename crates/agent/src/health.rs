@@ -85,7 +85,7 @@ pub async fn watch(patient: Patient, tell: impl Fn(Health)) {
         let limit = Duration::from_millis(patient.check.timeout.0);
         let is_command = matches!(patient.check.probe, Probe::Command(_));
         // Nobody closes it, so it is always had in the end. Waiting for it is not the task's fault.
-        let _turn = match is_command {
+        let turn = match is_command {
             true => patient.turns.acquire().await.ok(),
             false => None,
         };
@@ -95,7 +95,7 @@ pub async fn watch(patient: Patient, tell: impl Fn(Health)) {
             last = health;
             tell(health);
         }
-        drop(_turn);
+        drop(turn);
         let starting = health == Health::Starting;
         sleep(if starting { interval.min(STARTING_INTERVAL) } else { interval }).await;
     }
