@@ -89,8 +89,10 @@ impl Api {
         question: impl FnOnce(&Api, &View, &mut Board) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let broken = |_| ApiError::new(Code::ShuttingDown, "questions are no longer answered");
-        let _one_at_a_time = self.explaining.clone().acquire_owned().await.map_err(broken)?;
+        let turn = self.explaining.clone().acquire_owned().await.map_err(broken)?;
         self.blocking(move |api| {
+            // Held until the work is done, not until the asker is gone.
+            let _one_at_a_time = turn;
             let cell = api.handle.replicated();
             api.mirror.ask(cell, |view, board| question(api, view, board))
         })

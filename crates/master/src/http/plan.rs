@@ -14,7 +14,7 @@ use cellwright_cell::command::{Command, Done};
 use cellwright_cell::job::ChangeClass;
 use cellwright_cell::name::Name;
 use cellwright_cell::render;
-use cellwright_cell::spec::JobSpec;
+use cellwright_cell::spec::{JobSpec, MAX_TASKS};
 use cellwright_cell::state::State;
 use cellwright_sched::Options;
 use cellwright_sched::executor::Sequential;
@@ -34,6 +34,11 @@ impl Api {
         if !(1..=MAX_PLANNED).contains(&jobs.len()) {
             let allowed = format!("1 to {MAX_PLANNED} jobs");
             return Err(ApiError::field("jobs", &jobs.len().to_string(), &allowed));
+        }
+        let tasks = jobs.iter().fold(0u32, |sum, job| sum.saturating_add(job.spec.count));
+        if tasks > MAX_TASKS {
+            let allowed = format!("at most {MAX_TASKS} tasks in all jobs of one plan");
+            return Err(ApiError::field("jobs", &format!("{tasks} tasks"), &allowed));
         }
         let caller = call.caller()?.clone();
         let mut asked: Vec<(Name, JobSpec)> = Vec::new();

@@ -106,6 +106,9 @@ async fn what_would_be_refused_or_wait_is_told_with_its_reasons() {
     assert_eq!(other.body["item"]["jobs"][0]["refused"]["code"], "not-owner");
     let none = cell.ask("POST /v1/plan", json!({ "jobs": [] })).await;
     assert_eq!((none.status, none.code()), (400, "bad-field"), "{}", none.text);
+    let many = json!({ "owner": "ubar", "spec": job("jnew", 150_000) });
+    let many = cell.ask("POST /v1/plan", json!({ "jobs": [many.clone(), many] })).await;
+    assert!(many.text.contains("at most 200000 tasks in all jobs"), "{}", many.text);
 }
 
 fn machines(reason: &Value) -> u64 {
