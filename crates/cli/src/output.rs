@@ -208,9 +208,9 @@ mod tests {
         check(
             &jobs,
             Form::Jsonl,
-            "{\"name\":\"web\",\"user\":\"ann\"}\n{\"name\":\"db\",\"user\":\"bob\"}\n",
+            "{\"user\":\"ann\",\"name\":\"web\"}\n{\"user\":\"bob\",\"name\":\"db\"}\n",
         );
-        check(&jobs, Form::Yaml, "- name: web\n  user: ann\n- name: db\n  user: bob\n");
+        check(&jobs, Form::Yaml, "- user: ann\n  name: web\n- user: bob\n  name: db\n");
         let one = json!({ "job": { "user": "ann", "name": "web" }, "tasks": [] });
         check(&one, Form::Name, "ann/web\n");
         check(&json!([]), Form::Json, "[]\n");

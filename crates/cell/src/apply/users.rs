@@ -42,10 +42,12 @@ impl Context<'_> {
         let counts = |job: &Job| job.user == user && (all || !job.is_dead());
         let live = self.state.jobs.iter().filter(|(_, job)| counts(job)).count();
         if live > 0 {
-            let jobs = if live == 1 { "job" } else { "jobs" };
-            return Err(Refusal::WrongState {
-                what: format!("user {name} has {live} live {jobs}"),
-            });
+            let what = match (all, live) {
+                (true, _) => format!("user {name} has {live} jobs"),
+                (false, 1) => format!("user {name} has 1 live job"),
+                (false, _) => format!("user {name} has {live} live jobs"),
+            };
+            return Err(Refusal::WrongState { what });
         }
         let owned = self.state.resources.iter().filter(|(_, r)| r.owner == Some(user)).count();
         if owned > 0 {

@@ -62,9 +62,12 @@ pub fn note(task: &TaskView, now: Time) -> String {
 }
 
 fn failing(task: &TaskView, now: Time) -> String {
-    let why = task.last_end.as_ref().map(|end| format!(", {}", ended(end)));
+    let why = task.last_end.as_ref().map(|end| match &end.why {
+        Reason::Exited(ExitClass::Code(code)) => format!(", exit {code}"),
+        _ => format!(", {}", ended(end)),
+    });
     format!(
-        "failed {}{}; {}",
+        "failed {}{}, {}",
         times(task.failures_in_row),
         why.unwrap_or_default(),
         next_try(task.not_before, now)
@@ -166,8 +169,8 @@ mod tests {
         });
         let failing = task(json!({"failures_in_row": 3, "not_before": 12_000, "last_end": end}));
         assert_eq!(state(&failing), "failing");
-        assert_eq!(note(&failing, Time(0)), "failed 3 times, exit code 5; next try in 12 s");
-        assert_eq!(note(&failing, Time(20_000)), "failed 3 times, exit code 5; next try now");
+        assert_eq!(note(&failing, Time(0)), "failed 3 times, exit 5, next try in 12 s");
+        assert_eq!(note(&failing, Time(20_000)), "failed 3 times, exit 5, next try now");
         let waiting = task(json!({}));
         assert_eq!((state(&waiting).as_str(), note(&waiting, Time(0)).as_str()), ("pending", ""));
         let ended = task(json!({"state": {"dead": {"failed": "out_of_memory"}}}));

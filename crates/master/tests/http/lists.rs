@@ -54,6 +54,7 @@ async fn selectors_users_and_states_choose() {
         ("?user=nobody", vec![]),
         ("?state=live", vec!["jfoo", "jbar"]),
         ("?state=dead", vec![]),
+        ("?state=waiting", vec!["jfoo", "jbar"]),
     ] {
         let got = cell.must(&format!("GET /v1/jobs{query}"), NONE).await;
         assert_eq!(names(&got.body), want, "{query}");
@@ -74,4 +75,24 @@ async fn replies_say_of_which_index_they_are() {
     assert_eq!(fresh.body["consistent"], true);
     assert!(fresh.body["index"].as_u64().unwrap() >= index);
     assert_eq!(fresh.header("cell-index"), fresh.body["index"].to_string());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_is_found_whole_or_by_its_beginning() {
+    let cell = Cell::start().await;
+    cell.furnish(1).await;
+    let found = async |name: &str| {
+        let page = cell.must(&format!("GET /v1/find?name={name}"), NONE).await.body;
+        let items = page["items"].as_array().unwrap().clone();
+        let told = |item: &Value| format!("{} {}", item["kind"], item["name"]).replace('"', "");
+        items.iter().map(told).collect::<Vec<String>>()
+    };
+    assert_eq!(found("jfoo").await, ["job ubar/jfoo"]);
+    assert_eq!(found("ubar/j").await, ["job ubar/jfoo"]);
+    assert_eq!(found("jfoo/0").await, ["task ubar/jfoo/0"]);
+    assert_eq!(found("ubar/jfoo/99").await, [""; 0]);
+    // What is called so is meant, whatever else begins so.
+    assert_eq!(found("ubar").await, ["user ubar"]);
+    assert_eq!(found("nosuch").await, [""; 0]);
+    assert_eq!(cell.ask("GET /v1/find?names=x", NONE).await.code(), "bad-parameter");
 }

@@ -135,7 +135,7 @@ fn driven(driver: &DriverView) -> String {
 
 fn next(standing: &Standing) -> String {
     let next = match &standing.waiting[..] {
-        [first, ..] => format!("why it waits: cell explain {}/0, or: cell status {0}", first.job),
+        [first, ..] => format!("cell status {}, or why it waits: cell explain {0}", first.job),
         [] if standing.status.machines == 0 => "cell token create --agent MACHINE".into(),
         [] if standing.status.jobs == 0 => "cell run examples/hello.json".into(),
         [] => "cell job status".into(),

@@ -146,10 +146,10 @@ pub fn rows_of_tasks(tasks: &[TaskView], now: Time) -> String {
     match is_wide() {
         true => {
             let header =
-                ["task", "state", "machine", "attempt", "since", "limits", "reserved", "ports", ""];
+                ["task", "state", "machine", "try", "since", "limits", "reserved", "ports", ""];
             table::render_told(&header, &rows)
         }
-        false => table::render_told(&["task", "state", "machine", "attempt", "since", ""], &rows),
+        false => table::render_told(&["task", "state", "machine", "try", "since", ""], &rows),
     }
 }
 
