@@ -18,7 +18,7 @@ use std::fmt;
 use crate::repo::Repo;
 
 /// Crates that decide and never act: their results depend on their arguments alone.
-const PURE_CRATES: &[&str] = &["cell", "sched", "policy", "negotiate", "stream", "lang"];
+const PURE_CRATES: &[&str] = &["cell", "sched", "policy", "negotiate", "stream"];
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {

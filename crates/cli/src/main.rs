@@ -54,7 +54,7 @@ struct Cli {
 /// The one place where exit codes are decided. Wrong usage (2) is clap's.
 fn main() -> ExitCode {
     // Before anything else: there is one shim for every task, and each is to be small.
-    if let Some(code) = part_of_agent() {
+    if let Some(code) = part_of_another() {
         return code;
     }
     match asked() {
@@ -105,9 +105,9 @@ fn is_watched(matches: &ArgMatches) -> bool {
     }
 }
 
-/// `cell shim FOLDER` and the processes of sessions, which only agents type, and `cell shim --enter
-/// …`, which only shims do.
-fn part_of_agent() -> Option<ExitCode> {
+/// `cell shim FOLDER` and the processes of sessions, which only agents type, `cell shim --enter …`,
+/// which only shims do, and the evaluator of job files, which only commands that read them start.
+fn part_of_another() -> Option<ExitCode> {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     match &words[..] {
         [verb, enter, program @ ..] if verb == "shim" && enter == ENTER => {
@@ -115,6 +115,7 @@ fn part_of_agent() -> Option<ExitCode> {
         }
         [verb, folder] if verb == "shim" => Some(cellwright_agent::shim::run(folder.as_ref())),
         [verb] if verb == session::HELPER => Some(session::helper::run()),
+        [verb] if verb == cellwright_lang::CHILD => Some(cellwright_lang::run_child()),
         [verb, words @ ..] if verb == session::LEADER => Some(session::leader::run(words)),
         _ => None,
     }

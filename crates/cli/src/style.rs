@@ -33,6 +33,10 @@ fn allowed() -> bool {
 }
 
 impl Style {
+    pub fn is_coloured(self) -> bool {
+        self.coloured
+    }
+
     pub fn strong(self, text: &str) -> String {
         self.with("1", text)
     }

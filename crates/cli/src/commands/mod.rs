@@ -15,8 +15,11 @@ mod enrol;
 mod events;
 mod exec;
 mod explain;
+mod file;
 mod fits;
 mod fleet;
+mod fmt;
+mod init;
 mod job;
 mod logs;
 mod machine;
@@ -30,7 +33,9 @@ mod planned;
 mod question;
 mod quota;
 mod resize;
+mod run;
 mod scheduler;
+mod schema;
 mod shown;
 mod silence;
 mod sql;
@@ -42,6 +47,7 @@ mod token;
 mod top;
 mod update;
 mod user;
+mod validate;
 mod wait;
 mod whatif;
 mod words;
@@ -84,6 +90,11 @@ pub enum Command {
     Update(update::UpdateArgs),
     Resize(resize::ResizeArgs),
     Drain(drain::DrainArgs),
+    Run(run::RunArgs),
+    Validate(validate::ValidateArgs),
+    Fmt(fmt::FmtArgs),
+    Init(init::InitArgs),
+    Schema(schema::SchemaArgs),
     #[command(subcommand)]
     Job(job::Job),
     #[command(subcommand)]
@@ -148,6 +159,11 @@ impl Command {
             Command::Update(args) => args.run(reach),
             Command::Resize(args) => args.run(reach),
             Command::Drain(args) => args.run(reach),
+            Command::Run(args) => args.run(reach),
+            Command::Validate(args) => args.run(),
+            Command::Fmt(args) => args.run(),
+            Command::Init(args) => args.run(),
+            Command::Schema(args) => args.run(),
             Command::Job(verb) => verb.run(reach),
             Command::Cron(verb) => verb.run(reach),
             Command::Machine(verb) => verb.run(reach),

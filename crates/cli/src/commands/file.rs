@@ -1,0 +1,72 @@
+//! Files of jobs, for every command that takes one: read, checked, and what is wrong with them said
+//! where it is wrong.
+
+use crate::failure::Failure;
+use crate::style;
+use cellwright_cell::name::Name;
+use cellwright_lang::diagnostic::{Diagnostic, Source};
+use cellwright_lang::{Diagnostics, Evaluator, Format, Limits, Loaded, Options};
+use std::io::{self, Read};
+use std::path::Path;
+
+/// Standard input instead of a file.
+pub const STDIN: &str = "-";
+
+/// What `file` asks for, or everything that is wrong with it. `owner`: whose jobs are that name
+/// none, as far as it is known.
+pub fn load(file: &str, owner: Option<Name>) -> Result<Result<Loaded, Diagnostics>, Failure> {
+    let options = options(owner)?;
+    if file != STDIN {
+        return Ok(cellwright_lang::load(Path::new(file), &options));
+    }
+    let source = Source { name: "standard input".into(), text: stdin(&options.limits)? };
+    // JSON is Jsonnet too, but needs no evaluator.
+    let is_json = serde_json::from_str::<serde::de::IgnoredAny>(&source.text).is_ok();
+    let format = if is_json { Format::Json } else { Format::Jsonnet };
+    Ok(cellwright_lang::load_text(&source, Path::new("."), format, &options))
+}
+
+/// The same for commands that go on only with a file that is right. Warnings are shown.
+pub fn loaded(file: &str, owner: Option<Name>) -> Result<Loaded, Failure> {
+    match load(file, owner)? {
+        Ok(loaded) => {
+            show(&loaded.warnings);
+            Ok(loaded)
+        }
+        Err(Diagnostics(wrong)) => {
+            show(&wrong);
+            let errors = wrong.iter().filter(|one| one.is_error()).count();
+            let counted = crate::format::counted(errors as u64, "error");
+            Err(Failure::Work {
+                message: format!("{file} has {counted}; nothing was done"),
+                next: format!("correct it, then look again: cell validate {file}"),
+            })
+        }
+    }
+}
+
+/// To standard error, with colours where a person sees them.
+pub fn show(diagnostics: &[Diagnostic]) {
+    let coloured = style::for_stderr().is_coloured();
+    for diagnostic in diagnostics {
+        eprintln!("{}", diagnostic.render(coloured));
+    }
+}
+
+fn options(owner: Option<Name>) -> Result<Options, Failure> {
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::work(&error, "see whether the program is still where it was started from")
+    })?;
+    Ok(Options { evaluator: Evaluator::Child(program), limits: Limits::default(), owner })
+}
+
+fn stdin(limits: &Limits) -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = io::stdin().lock().take(limits.file_bytes + 1).read_to_string(&mut text);
+    let usage = |message: String| Failure::Usage { message, next: "name a file instead".into() };
+    read.map_err(|error| usage(format!("cannot read standard input: {error}")))?;
+    match text.len() as u64 > limits.file_bytes {
+        true => Err(usage(format!("standard input has more than {} bytes", limits.file_bytes))),
+        false => Ok(text),
+    }
+}

@@ -1,0 +1,116 @@
+//! `cell fmt`: files of jobs written in one way.
+
+use super::{Success, file};
+use crate::failure::Failure;
+use crate::format;
+use crate::output::print;
+use cellwright_lang::Format;
+use cellwright_lang::diagnostic::{Diagnostic, Source};
+use clap::Args;
+use std::path::Path;
+
+const EXAMPLES: &str = "\
+Examples:
+  cell fmt *.jsonnet
+  cell fmt --check examples/service.jsonnet
+
+Jsonnet keeps its line breaks and comments; indentation, blanks, quotes and commas are put right.
+JSON is written anew. YAML is left as it is. What a file means never changes.";
+
+/// Write files of jobs in the usual way
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct FmtArgs {
+    /// Jsonnet or JSON files
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<String>,
+
+    /// Change nothing; say which files would change, and end with 1 if any would
+    #[arg(long)]
+    check: bool,
+}
+
+/// What became of a file.
+enum Looked {
+    Fine,
+    Changed,
+    /// A language that is not touched.
+    Left,
+}
+
+impl FmtArgs {
+    pub fn run(self) -> Result<Success, Failure> {
+        let (mut changed, mut wrong) = (0, 0);
+        for name in &self.files {
+            match self.one(name)? {
+                Ok(Looked::Fine) => {}
+                Ok(Looked::Changed) => {
+                    changed += 1;
+                    let verb = if self.check { "would change" } else { "changed" };
+                    print(&format!("{name}: {verb}\n"))?;
+                }
+                Ok(Looked::Left) => print(&format!("{name}: left as it is, being YAML\n"))?,
+                Err(error) => {
+                    wrong += 1;
+                    file::show(&[*error]);
+                }
+            }
+        }
+        if wrong > 0 {
+            let what = format::counted_as(wrong, "file", "files");
+            return Err(Failure::Work {
+                message: format!("{what} could not be formatted and stayed as before"),
+                next: "correct what is marked above, then run it again".into(),
+            });
+        }
+        if changed > 0 && self.check {
+            return Err(Failure::Work {
+                message: format!(
+                    "{} not written in the usual way",
+                    format::counted_as(changed, "file is", "files are")
+                ),
+                next: format!("cell fmt {}", self.files.join(" ")),
+            });
+        }
+        Ok(Success::Done)
+    }
+
+    fn one(&self, name: &str) -> Result<Result<Looked, Box<Diagnostic>>, Failure> {
+        let path = Path::new(name);
+        let usage = |message: String| Failure::Usage {
+            message,
+            next: "name .jsonnet, .libsonnet or .json files that can be read and written".into(),
+        };
+        let Some(language) = Format::of(path) else {
+            return Err(usage(format!("{name} is not Jsonnet, JSON or YAML by its name")));
+        };
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|error| usage(format!("cannot read {name}: {error}")))?;
+        let source = Source { name: name.to_owned(), text };
+        let formatted = match cellwright_lang::format::formatted(&source, language) {
+            Ok(Some(formatted)) => formatted,
+            Ok(None) => return Ok(Ok(Looked::Left)),
+            Err(error) => return Ok(Err(error)),
+        };
+        if formatted == source.text {
+            return Ok(Ok(Looked::Fine));
+        }
+        if !self.check {
+            replace(path, &formatted)
+                .map_err(|source| Failure::Write { what: name.to_owned(), source })?;
+        }
+        Ok(Ok(Looked::Changed))
+    }
+}
+
+/// Whole or not at all: a file is not lost to a full disk.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let real = path.canonicalize()?;
+    let beside = real.with_extension(format!("{}.cell-fmt", std::process::id()));
+    std::fs::write(&beside, text)?;
+    std::fs::set_permissions(&beside, std::fs::metadata(&real)?.permissions())?;
+    std::fs::rename(&beside, &real).inspect_err(|_| {
+        // Nobody knows of the file but us.
+        let _ = std::fs::remove_file(&beside);
+    })
+}

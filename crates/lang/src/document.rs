@@ -1,0 +1,402 @@
+//! From the value of a file to what it asks for: jobs, alloc sets and periodic jobs. Short forms
+//! are written out here, for all three languages alike: fields of the task in the job itself,
+//! `user/job` as a text, the name from the object the job stands in.
+
+use crate::path::{Path, Step};
+use crate::schema::Schema;
+use crate::shape::{Checker, guess};
+use cellwright_cell::admit;
+use cellwright_cell::cron::CronSpec;
+use cellwright_cell::name::{JobKey, Name};
+use cellwright_cell::reason::Refusal;
+use cellwright_cell::spec::JobSpec;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// Objects within objects of jobs.
+const MOST_NESTING: usize = 8;
+/// Thousandths of a core below which a bare number is most likely meant as cores.
+const FEW_THOUSANDTHS: u64 = 64;
+
+/// A job or an alloc set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct JobDocument {
+    /// Absent: whoever runs the file.
+    pub owner: Option<Name>,
+    pub spec: JobSpec,
+}
+
+/// A periodic job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CronDocument {
+    /// Absent: whoever runs the file.
+    pub owner: Option<Name>,
+    pub spec: CronSpec,
+}
+
+/// One thing that a file asks for, as the API takes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Document {
+    Job(JobDocument),
+    Cron(CronDocument),
+}
+
+impl Document {
+    #[must_use]
+    pub fn owner(&self) -> Option<&Name> {
+        match self {
+            Document::Job(job) => job.owner.as_ref(),
+            Document::Cron(cron) => cron.owner.as_ref(),
+        }
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &Name {
+        match self {
+            Document::Job(job) => &job.spec.name,
+            Document::Cron(cron) => &cron.spec.name,
+        }
+    }
+
+    /// What a run of it is.
+    #[must_use]
+    pub fn job(&self) -> &JobSpec {
+        match self {
+            Document::Job(job) => &job.spec,
+            Document::Cron(cron) => &cron.spec.job,
+        }
+    }
+}
+
+/// A document where it was found.
+pub(crate) struct Placed {
+    pub path: Path,
+    pub document: Document,
+    /// References by bare name, which are to be in the same file: field and name.
+    pub short: Vec<(Path, String)>,
+}
+
+/// Reads documents out of a value.
+#[derive(Default)]
+pub(crate) struct Reader {
+    pub checker: Checker,
+    pub warnings: Vec<(Path, String, String)>,
+    pub placed: Vec<Placed>,
+    /// Where a field really stands that was written in short: full path to written path.
+    pub written: BTreeMap<Path, Path>,
+    default_owner: Option<Name>,
+    short: Vec<(Path, String)>,
+}
+
+impl Reader {
+    pub(crate) fn new(default_owner: Option<Name>) -> Reader {
+        Reader { default_owner, ..Reader::default() }
+    }
+
+    /// Documents in lists and objects, however nested.
+    pub(crate) fn read(&mut self, value: Value, path: &Path, key: Option<&str>) {
+        const WANTED: &str = "a job (an object with `name`, `priority` and `task`), a list of \
+                              jobs, or an object of jobs by name";
+        let too_deep = path.0.len() > MOST_NESTING;
+        match value {
+            Value::Array(items) if !too_deep => {
+                for (position, item) in items.into_iter().enumerate() {
+                    self.read(item, &path.index(position), None);
+                }
+            }
+            Value::Object(map) if is_document(&map) => self.document(map, path, key),
+            Value::Object(map) if !too_deep => {
+                for (name, item) in map {
+                    self.read(item, &path.field(&name), Some(&name));
+                }
+            }
+            _ => {
+                let what = path.0.last().map_or("this", |_| "this field");
+                self.checker.add(path, format!("{what} is no job"), Some(WANTED.into()));
+            }
+        }
+    }
+
+    fn document(&mut self, mut map: Map<String, Value>, path: &Path, key: Option<&str>) {
+        let before = self.checker.wrong.len();
+        let owner = self.owner(&mut map, path);
+        if let (false, Some(key)) = (map.contains_key("name"), key) {
+            map.insert("name".into(), json!(key));
+            self.written.insert(path.field("name"), path.clone());
+        }
+        let is_cron = map.contains_key("schedule");
+        let inner = if is_cron { path.field("job") } else { path.clone() };
+        match (is_cron, map.contains_key("job")) {
+            (false, _) => self.lengthen(&mut map, &inner, owner.as_ref()),
+            (true, true) => {
+                let name = map.get("name").cloned();
+                if let Some(Value::Object(job)) = map.get_mut("job") {
+                    if let (false, Some(name)) = (job.contains_key("name"), name) {
+                        job.insert("name".into(), name);
+                    }
+                    self.lengthen(job, &inner, owner.as_ref());
+                }
+            }
+            (true, false) => {}
+        }
+        let mut value = Value::Object(map);
+        self.checker.check(&mut value, if is_cron { "CronSpec" } else { "JobSpec" }, path);
+        let short = std::mem::take(&mut self.short);
+        if self.checker.wrong.len() > before {
+            return;
+        }
+        let document = match is_cron {
+            true => self
+                .spec(value, path, CronSpec::check)
+                .map(|spec: CronSpec| Document::Cron(CronDocument { owner, spec })),
+            false => self
+                .spec(value, path, admit::check_job)
+                .map(|spec: JobSpec| Document::Job(JobDocument { owner, spec })),
+        };
+        self.placed.extend(document.map(|document| Placed { path: path.clone(), document, short }));
+    }
+
+    fn owner(&mut self, map: &mut Map<String, Value>, path: &Path) -> Option<Name> {
+        let mut given = map.remove("owner")?;
+        let before = self.checker.wrong.len();
+        self.checker.check(&mut given, "Name", &path.field("owner"));
+        if self.checker.wrong.len() > before {
+            return None;
+        }
+        given.as_str().and_then(|name| Name::new(name).ok())
+    }
+
+    /// The spec, admitted by the cell's own rules.
+    fn spec<T: DeserializeOwned>(
+        &mut self,
+        value: Value,
+        path: &Path,
+        admit: impl Fn(&T) -> Result<(), Refusal>,
+    ) -> Option<T> {
+        let spec: T = match serde_json::from_value(value) {
+            Ok(spec) => spec,
+            Err(error) => {
+                self.checker.add(path, format!("this is not understood: {error}"), None);
+                return None;
+            }
+        };
+        match admit(&spec) {
+            Ok(()) => Some(spec),
+            Err(Refusal::BadField { field, value, allowed }) => {
+                let path = below(path, &field);
+                self.checker.add(&path, format!("{field}: {value} is not valid"), Some(allowed));
+                None
+            }
+            Err(other) => {
+                self.checker.add(path, other.to_string(), None);
+                None
+            }
+        }
+    }
+
+    /// Writes out what may be written in short in a job.
+    fn lengthen(&mut self, job: &mut Map<String, Value>, path: &Path, owner: Option<&Name>) {
+        self.lift(job, path);
+        if job.get("kind") == Some(&json!("alloc_set"))
+            && let Some(Value::Object(task)) = job.get_mut("task")
+        {
+            task.entry("command").or_insert(json!([]));
+        }
+        let cpu = job.get("task").and_then(|task| task.get("limits")?.get("cpu"));
+        if let Some(few) = cpu.and_then(Value::as_u64).filter(|n| (1..=FEW_THOUSANDTHS).contains(n))
+        {
+            let message = format!("{few} is {few} thousandths of a core, which is very little");
+            let help = format!("for {few} cores write '{few}' in quotes");
+            self.warnings.push((path.below("task.limits.cpu"), message, help));
+        }
+        if let Some(set) = job.get_mut("alloc_set") {
+            self.reference(set, &path.field("alloc_set"), owner);
+        }
+        let after = path.field("after");
+        match job.get_mut("after") {
+            Some(Value::Object(fields)) => {
+                if let Some(job) = fields.get_mut("job") {
+                    self.reference(job, &after.field("job"), owner);
+                }
+            }
+            Some(short @ Value::String(_)) => {
+                self.written.insert(after.field("job"), after.clone());
+                self.reference(short, &after.field("job"), owner);
+                *short = json!({ "job": short.take() });
+            }
+            _ => {}
+        }
+    }
+
+    /// Fields of the task and of its limits that stand in the job itself.
+    fn lift(&mut self, job: &mut Map<String, Value>, path: &Path) {
+        let schema = Schema::get();
+        for (owner, way) in [("TaskSpec", &["task"][..]), ("Resources", &["task", "limits"][..])] {
+            for field in schema.fields(owner) {
+                let Some(value) = job.remove(field) else { continue };
+                let full = way.iter().fold(path.clone(), |path, step| path.field(step));
+                match inner(job, way) {
+                    Some(target) if !target.contains_key(field) => {
+                        target.insert(field.to_owned(), value);
+                        self.written.insert(full.field(field), path.field(field));
+                    }
+                    Some(_) => {
+                        let message = format!("`{field}` is written here and in {}", way.join("."));
+                        self.checker.add(&path.field(field), message, None);
+                    }
+                    // What stands in the way is reported when the whole is checked.
+                    None => {}
+                }
+            }
+        }
+    }
+
+    /// `user/job`, or a bare name of this file.
+    fn reference(&mut self, value: &mut Value, path: &Path, owner: Option<&Name>) {
+        let Value::String(text) = value else { return };
+        if let Some((user, job)) = text.split_once('/') {
+            *value = json!({ "user": user, "job": job });
+            return;
+        }
+        let Some(owner) = owner.or(self.default_owner.as_ref()) else {
+            let help = format!("USER/{text}, an `owner` in the file, or --owner USER");
+            self.checker.add(path, format!("whose is {text:?}?"), Some(help));
+            *value = json!({ "user": "somebody", "job": text });
+            return;
+        };
+        self.short.push((path.clone(), text.clone()));
+        *value = json!({ "user": owner.as_str(), "job": text });
+    }
+
+    /// What stands in the file where the full form has `path`.
+    pub(crate) fn as_written(&self, path: &Path) -> Path {
+        let steps: &[Step] = &path.0;
+        let found = (0..=steps.len()).rev().find_map(|length| {
+            let written = self.written.get(&Path(steps[..length].to_vec()))?;
+            Some(Path([&written.0[..], &steps[length..]].concat()))
+        });
+        found.unwrap_or_else(|| path.clone())
+    }
+
+    /// What only all documents together show: names, references, and the order to submit in.
+    pub(crate) fn finish(mut self) -> (Reader, Vec<Document>) {
+        self.distinct();
+        self.resolved();
+        let order = self.order();
+        let documents = order.into_iter().map(|at| self.placed[at].document.clone()).collect();
+        (self, documents)
+    }
+
+    fn key(&self, document: &Document) -> (Option<Name>, Name) {
+        let owner = document.owner().or(self.default_owner.as_ref()).cloned();
+        (owner, document.name().clone())
+    }
+
+    fn distinct(&mut self) {
+        let mut seen: BTreeMap<(Option<Name>, Name), Path> = BTreeMap::new();
+        for placed in &self.placed {
+            let key = self.key(&placed.document);
+            if let Some(first) = seen.get(&key) {
+                let message = format!("the name {} is taken by {first}", key.1);
+                self.checker.add(
+                    &placed.path.field("name"),
+                    message,
+                    Some("each name once".into()),
+                );
+            } else {
+                seen.insert(key, placed.path.clone());
+            }
+        }
+    }
+
+    /// Bare names are jobs of this file.
+    fn resolved(&mut self) {
+        let is_set =
+            |document: &Document| document.job().kind == cellwright_cell::spec::JobKind::AllocSet;
+        let names = |sets: bool| -> Vec<String> {
+            let jobs = self.placed.iter().filter(|p| matches!(p.document, Document::Job(_)));
+            let wanted = jobs.filter(|p| is_set(&p.document) == sets);
+            wanted.map(|p| p.document.name().to_string()).collect()
+        };
+        let (jobs, sets) = (names(false), names(true));
+        let short: Vec<(Path, String)> =
+            self.placed.iter().flat_map(|placed| placed.short.clone()).collect();
+        for (path, name) in short {
+            let of_sets = matches!(path.0.last(), Some(Step::Field(f)) if f == "alloc_set");
+            let (known, what) = if of_sets { (&sets, "alloc set") } else { (&jobs, "job") };
+            if known.contains(&name) {
+                continue;
+            }
+            let message = format!("there is no {what} {name:?} in this file");
+            let message = message + &guess(&name, known.iter().map(String::as_str));
+            let help = match known.is_empty() {
+                true => format!("USER/{name} for one that is in the cell already"),
+                false => format!("{}; USER/{name} for one in the cell already", known.join(", ")),
+            };
+            self.checker.add(&path, message, Some(help));
+        }
+    }
+
+    /// Alloc sets before what is inside them, jobs before those that start after them.
+    fn order(&mut self) -> Vec<usize> {
+        let at: BTreeMap<(Option<Name>, Name), usize> =
+            self.placed.iter().enumerate().map(|(i, p)| (self.key(&p.document), i)).collect();
+        let needs = |placed: &Placed| -> Vec<usize> {
+            let job = placed.document.job();
+            let after = job.after.as_ref().map(|after| &after.job);
+            let keys = after.into_iter().chain(&job.alloc_set);
+            keys.filter_map(|key: &JobKey| {
+                at.get(&(Some(key.user.clone()), key.job.clone())).copied()
+            })
+            .collect()
+        };
+        let mut waiting: Vec<(usize, Vec<usize>)> =
+            self.placed.iter().enumerate().map(|(i, placed)| (i, needs(placed))).collect();
+        let mut order: Vec<usize> = Vec::new();
+        while !waiting.is_empty() {
+            let (ready, rest): (Vec<_>, Vec<_>) = waiting
+                .into_iter()
+                .partition(|(_, needs)| needs.iter().all(|need| order.contains(need)));
+            if ready.is_empty() {
+                for (at, _) in &rest {
+                    let path = self.placed[*at].path.field("after");
+                    let help = "jobs that wait for each other would never start";
+                    self.checker.add(&path, "this job waits for itself", Some(help.into()));
+                }
+                break;
+            }
+            order.extend(ready.into_iter().map(|(at, _)| at));
+            waiting = rest;
+        }
+        order
+    }
+}
+
+/// Whether an object is a job rather than an object of jobs.
+fn is_document(map: &Map<String, Value>) -> bool {
+    const FIELDS: [&str; 8] =
+        ["name", "priority", "count", "schedule", "kind", "command", "cpu", "ram"];
+    let plain = |field: &str| map.get(field).is_some_and(|value| !value.is_object());
+    let task = map.get("task").and_then(Value::as_object);
+    let program =
+        |task: &Map<String, Value>| task.contains_key("command") || task.contains_key("limits");
+    FIELDS.iter().any(|field| plain(field)) || task.is_some_and(program)
+}
+
+/// The object that `way` leads to, made on the way.
+fn inner<'a>(map: &'a mut Map<String, Value>, way: &[&str]) -> Option<&'a mut Map<String, Value>> {
+    way.iter()
+        .try_fold(map, |map, step| map.entry(*step).or_insert_with(|| json!({})).as_object_mut())
+}
+
+/// The path of a field as admission names it.
+fn below(path: &Path, field: &str) -> Path {
+    let field = field
+        .strip_prefix("total of all tasks' ")
+        .map_or(field.to_owned(), |rest| format!("task.{rest}"));
+    let field = field.split(' ').next().unwrap_or_default();
+    path.below(&field.replace("disk-rate", "disk_rate"))
+}

@@ -1,0 +1,50 @@
+//! The child's side: limits on itself, then the file.
+
+use super::{Answer, Request, inside};
+use crate::diagnostic::Diagnostic;
+use crate::limits::Limits;
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// The whole life of an evaluating process: a request on standard input, an answer on standard
+/// output.
+#[must_use]
+pub fn run() -> ExitCode {
+    match answer() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Whoever asked sees the exit code at least.
+            let _ = writeln!(io::stderr(), "cell: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn answer() -> io::Result<()> {
+    let request: Request = serde_json::from_reader(io::stdin().lock())?;
+    let answer = match confine(&request.limits) {
+        Ok(()) => inside::evaluate(&request),
+        Err(error) => {
+            let message = format!("no limits can be set on the evaluator: {error}");
+            Answer::Wrong(vec![Diagnostic::error(&request.source.name, message)])
+        }
+    };
+    let mut out = io::stdout().lock();
+    out.write_all(&serde_json::to_vec(&answer)?)?;
+    out.flush()
+}
+
+fn confine(limits: &Limits) -> Result<(), Errno> {
+    let most = |amount: u64, above: u64| Rlimit {
+        current: Some(amount),
+        maximum: Some(amount.saturating_add(above)),
+    };
+    // A second between the signal that says why and the one that nobody survives.
+    setrlimit(Resource::Cpu, most(limits.cpu_seconds, 1))?;
+    setrlimit(Resource::As, most(limits.memory_bytes, 0))?;
+    setrlimit(Resource::Core, most(0, 0))?;
+    // It reads; it writes to a pipe alone.
+    setrlimit(Resource::Fsize, most(0, 0))
+}

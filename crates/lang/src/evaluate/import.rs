@@ -1,0 +1,46 @@
+//! What a file may import: files in its own folder and below, and `cell.libsonnet`, which comes
+//! with the program. Nothing else is ever opened, whatever links say.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+
+/// The name under which the library is imported, from any folder.
+pub const LIBRARY_NAME: &str = "cell.libsonnet";
+/// The library itself.
+pub const LIBRARY: &str = include_str!("../cell.libsonnet");
+
+/// The path of `wanted` as written in a file of `folder`, with every link followed.
+///
+/// # Errors
+/// A sentence when it does not exist or is not below `root`.
+pub fn resolve(root: &Path, folder: &Path, wanted: &str) -> Result<PathBuf, String> {
+    let path = Path::new(wanted);
+    let outside = || format!("{wanted:?} is outside {}, the folder of the file", root.display());
+    if path.components().any(|part| matches!(part, Component::RootDir | Component::Prefix(_))) {
+        return Err(outside());
+    }
+    let real = folder.join(path).canonicalize();
+    let real = real.map_err(|error| format!("{wanted:?} cannot be read: {error}"))?;
+    if real.starts_with(root) { Ok(real) } else { Err(outside()) }
+}
+
+/// The bytes of a plain file.
+///
+/// # Errors
+/// A sentence when it is no plain file, too large, or cannot be read.
+pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+    let cannot = |why: &dyn std::fmt::Display| format!("{} cannot be read: {why}", path.display());
+    // A pipe would be waited for at `open`.
+    let kind = std::fs::metadata(path).map_err(|error| cannot(&error))?;
+    if !kind.is_file() {
+        return Err(cannot(&"it is not a plain file"));
+    }
+    let file = File::open(path).map_err(|error| cannot(&error))?;
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes).map_err(|error| cannot(&error))?;
+    match bytes.len() as u64 > most {
+        true => Err(cannot(&format!("it is larger than the file limit of {most} bytes"))),
+        false => Ok(bytes),
+    }
+}

@@ -1,0 +1,166 @@
+//! Jsonnet in a process of its own. The evaluator has no limit on time or memory, so the program
+//! starts itself again with a word that only it types, and the child puts limits of the kernel on
+//! itself before it looks at the file. Whatever the file does, the caller gets a value or an error
+//! that names the limit.
+//!
+//! Rejected: a watchdog thread in this process. It could see the time but not end the work, and an
+//! allocation that fails ends the whole process.
+
+mod child;
+pub(crate) mod import;
+mod inside;
+pub(crate) mod words;
+
+pub use child::run as run_child;
+
+use crate::diagnostic::{Diagnostic, Source};
+use crate::limits::Limits;
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+
+/// The word that makes the program an evaluator: `cell evaluate-jobs`.
+pub const CHILD: &str = "evaluate-jobs";
+
+/// Of what a child that died said.
+const MOST_WORDS: u64 = 16 << 10;
+
+/// Who evaluates Jsonnet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Evaluator {
+    /// A child: this program with [`CHILD`] as its only argument ends in [`run_child`].
+    Child(PathBuf),
+    /// This process, without limits on time and memory: for files one wrote oneself, as in tests.
+    Inside,
+}
+
+/// What a child is asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Request {
+    source: Source,
+    /// Imports come from here and below.
+    root: PathBuf,
+    limits: Limits,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    /// JSON.
+    Value(String),
+    Wrong(Vec<Diagnostic>),
+}
+
+/// The JSON that the source stands for.
+pub(crate) fn evaluate(
+    source: &Source,
+    root: &Path,
+    evaluator: &Evaluator,
+    limits: &Limits,
+) -> Result<String, Vec<Diagnostic>> {
+    let request = Request { source: source.clone(), root: root.to_owned(), limits: *limits };
+    match evaluator {
+        Evaluator::Inside => match inside::evaluate(&request) {
+            Answer::Value(text) => Ok(text),
+            Answer::Wrong(wrong) => Err(wrong),
+        },
+        Evaluator::Child(program) => in_child(program, &request),
+    }
+}
+
+fn in_child(program: &Path, request: &Request) -> Result<String, Vec<Diagnostic>> {
+    let file = &request.source.name;
+    let cannot = |error: io::Error| {
+        vec![Diagnostic::error(file, format!("the evaluator does not start: {error}"))]
+    };
+    let asked = serde_json::to_vec(request).map_err(|error| cannot(error.into()))?;
+    let mut child = Command::new(program)
+        .arg(CHILD)
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(cannot)?;
+    // Text may take two bytes for each of its own when it is put into JSON.
+    let most = request.limits.output_bytes.saturating_mul(2).saturating_add(1 << 20);
+    let answer = reader(child.stdout.take(), most);
+    let words = reader(child.stderr.take(), MOST_WORDS);
+    if let Some(mut input) = child.stdin.take() {
+        // A child that died before it had read everything has an end that says why.
+        let _ = input.write_all(&asked);
+    }
+    let heard = answer.recv_timeout(request.limits.wall);
+    let end = end_of(&mut child, heard.is_err()).map_err(cannot)?;
+    let words = words.recv().unwrap_or_default();
+    let Ok(heard) = heard else { return Err(vec![out_of_time(request)]) };
+    match serde_json::from_slice(&heard) {
+        Ok(Answer::Value(text)) => Ok(text),
+        Ok(Answer::Wrong(wrong)) => Err(wrong),
+        Err(_) => Err(vec![died(request, end, &String::from_utf8_lossy(&words))]),
+    }
+}
+
+/// Reads to the end, or as far as is looked at; what comes after finds nobody reading.
+fn reader(pipe: Option<impl Read + Send + 'static>, most: u64) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(pipe) = pipe {
+            // What was read so far is what there is.
+            let _ = pipe.take(most).read_to_end(&mut bytes);
+        }
+        // The other side may have given up.
+        let _ = sender.send(bytes);
+    });
+    receiver
+}
+
+fn end_of(child: &mut Child, late: bool) -> io::Result<ExitStatus> {
+    if late {
+        child.kill()?;
+    }
+    child.wait()
+}
+
+fn out_of_time(request: &Request) -> Diagnostic {
+    let seconds = request.limits.wall.as_secs();
+    Diagnostic::error(&request.source.name, format!("evaluation took more than {seconds} s"))
+        .with_help(format!("time limit: {seconds} s by the clock"))
+}
+
+/// Why there was no answer.
+fn died(request: &Request, end: ExitStatus, words: &str) -> Diagnostic {
+    const KILLED: i32 = 9;
+    const ABORTED: i32 = 6;
+    const SEGMENT: i32 = 11;
+    const CPU_TIME: i32 = 24;
+    let Limits { cpu_seconds, memory_bytes, .. } = request.limits;
+    let wrong = |message: String| Diagnostic::error(&request.source.name, message);
+    let deep = words.contains("overflowed its stack");
+    match end.signal() {
+        Some(CPU_TIME | KILLED) => {
+            wrong(format!("evaluation used more than {cpu_seconds} s of processor time"))
+                .with_help(format!("time limit: {cpu_seconds} s; look for what never ends"))
+        }
+        Some(SEGMENT) => too_deep(wrong),
+        Some(ABORTED) if deep => too_deep(wrong),
+        Some(ABORTED) => {
+            let mib = memory_bytes >> 20;
+            wrong(format!("evaluation needs more than {mib} MiB of memory"))
+                .with_help(format!("memory limit: {mib} MiB; look for what grows without end"))
+        }
+        _ => {
+            let last = words.lines().next().unwrap_or("it said nothing");
+            wrong(format!("the evaluator ended ({end}) without an answer: {last}"))
+        }
+    }
+}
+
+fn too_deep(wrong: impl FnOnce(String) -> Diagnostic) -> Diagnostic {
+    wrong("the file is nested too deeply to be read".into())
+        .with_help("depth limit: what fits on a stack of 8 MiB, some thousand levels")
+}

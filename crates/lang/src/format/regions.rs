@@ -1,0 +1,264 @@
+//! How far in each line is indented. A region is a stretch of the file that belongs to something
+//! begun on an earlier line: the inside of brackets, the value of a field, the branches of an `if`.
+//! A line is indented once for each line on which a region around it was begun, so that `f({` on
+//! one line indents what follows once and not twice.
+
+use super::spacing::Piece;
+use rsjsonnet_lang::ast::{
+    Arg, Assert, Bind, CompSpecPart, Expr, ExprKind, Field, FieldName, Member, ObjInside, Param,
+};
+use rsjsonnet_lang::span::{SpanId, SpanManager};
+use std::collections::BTreeSet;
+
+/// Levels of syntax that are looked at; what is deeper keeps the indentation of its surroundings.
+const MOST_DEPTH: usize = 500;
+
+pub(super) struct Regions {
+    /// Where lines begin.
+    lines: Vec<usize>,
+    /// From, to, and the line of whatever it belongs to.
+    regions: Vec<(usize, usize, usize)>,
+    /// Stretches in which a colon belongs to an assertion.
+    assertions: Vec<(usize, usize)>,
+    /// Stretches in which `then` and `else` stand, and where their `if` is.
+    branches: Vec<(usize, usize, usize)>,
+    /// Stretches in which `=` gives an argument or a default.
+    arguments: Vec<(usize, usize)>,
+}
+
+impl Regions {
+    pub(super) fn new(text: &str) -> Regions {
+        let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        let lines = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect();
+        Regions {
+            lines,
+            regions: Vec::new(),
+            assertions: Vec::new(),
+            branches: Vec::new(),
+            arguments: Vec::new(),
+        }
+    }
+
+    /// Levels of what begins at `start`.
+    pub(super) fn level(&self, start: usize) -> usize {
+        let line = self.line(start);
+        let around = self.regions.iter().filter(|(from, to, _)| (*from..*to).contains(&start));
+        let begun: BTreeSet<usize> = around.map(|(_, _, owner)| *owner).collect();
+        begun.range(..line).count()
+    }
+
+    pub(super) fn is_of_assertion(&self, start: usize) -> bool {
+        self.assertions.iter().any(|(from, to)| (*from..*to).contains(&start))
+    }
+
+    pub(super) fn is_of_argument(&self, start: usize) -> bool {
+        self.arguments.iter().any(|(from, to)| (*from..*to).contains(&start))
+    }
+
+    /// Where the `if` is to which a `then` or `else` at `start` belongs.
+    pub(super) fn its_if(&self, start: usize) -> Option<usize> {
+        let mut around = self.branches.iter().filter(|(from, to, _)| (*from..*to).contains(&start));
+        around.next().map(|(_, _, owner)| *owner)
+    }
+
+    fn line(&self, start: usize) -> usize {
+        self.lines.partition_point(|first| *first <= start)
+    }
+
+    fn add(&mut self, from: usize, to: usize, owner: usize) {
+        let owner = self.line(owner);
+        self.regions.push((from, to, owner));
+    }
+
+    pub(super) fn brackets(&mut self, pieces: &[Piece]) {
+        for piece in pieces {
+            if let Some(closer) = piece.closer {
+                self.add(piece.start + 1, pieces[closer].start, piece.start);
+            }
+        }
+    }
+
+    /// Everything inside `expr`.
+    pub(super) fn expression(&mut self, expr: &Expr<'_, '_>, spans: &SpanManager, depth: usize) {
+        if depth > MOST_DEPTH {
+            return;
+        }
+        let (start, end) = range(spans, expr.span);
+        let again = depth + 1;
+        match expr.kind {
+            ExprKind::Paren(inner)
+            | ExprKind::Unary(_, inner)
+            | ExprKind::Import(inner)
+            | ExprKind::ImportStr(inner)
+            | ExprKind::ImportBin(inner)
+            | ExprKind::InSuper(inner, _)
+            | ExprKind::SuperIndex(_, inner) => self.expression(inner, spans, again),
+            ExprKind::Error(inner) => self.belonging(inner, start, spans, again),
+            ExprKind::Object(inside) => self.object(&inside, spans, again),
+            ExprKind::ObjExt(base, inside, _) => {
+                self.expression(base, spans, again);
+                self.object(&inside, spans, again);
+            }
+            ExprKind::Array(items) => {
+                items.iter().for_each(|item| self.expression(item, spans, again));
+            }
+            ExprKind::ArrayComp(item, parts) => {
+                self.expression(item, spans, again);
+                self.comprehension(parts, spans, again);
+            }
+            ExprKind::Field(base, _) => {
+                self.add(range(spans, base.span).1, end, start);
+                self.expression(base, spans, again);
+            }
+            ExprKind::Index(base, at) => {
+                self.expression(base, spans, again);
+                self.expression(at, spans, again);
+            }
+            ExprKind::Slice(base, from, to, step) => {
+                let parts = [Some(base), from, to, step];
+                parts.into_iter().flatten().for_each(|part| self.expression(part, spans, again));
+            }
+            ExprKind::Call(callee, args, _) => self.call(callee, args, spans, again),
+            ExprKind::Local(binds, body) => {
+                if let [_, .., last] = binds {
+                    let from = range(spans, binds[1].name.span).0;
+                    self.add(from, range(spans, last.value.span).1, start);
+                }
+                binds.iter().for_each(|bind| self.bind(bind, spans, again));
+                self.expression(body, spans, again);
+            }
+            ExprKind::If(..) => self.choice(expr, start, spans, again),
+            ExprKind::Binary(left, _, right) => {
+                self.add(range(spans, left.span).1, end, start);
+                self.expression(left, spans, again);
+                self.expression(right, spans, again);
+            }
+            ExprKind::Func(params, body) => {
+                params.iter().for_each(|param| self.param(param, spans, again));
+                self.belonging(body, start, spans, again);
+            }
+            ExprKind::Assert(assert, body) => {
+                self.assertion(assert, spans, again);
+                self.expression(body, spans, again);
+            }
+            _ => {}
+        }
+    }
+
+    /// `if`, `then`, `else`; an `else if` belongs to the first `if`.
+    fn choice(&mut self, expr: &Expr<'_, '_>, owner: usize, spans: &SpanManager, depth: usize) {
+        let ExprKind::If(condition, yes, no) = expr.kind else { return };
+        self.branches.push((range(spans, condition.span).1, range(spans, yes.span).0, owner));
+        self.belonging(condition, owner, spans, depth);
+        self.belonging(yes, owner, spans, depth);
+        let Some(no) = no else { return };
+        self.branches.push((range(spans, yes.span).1, range(spans, no.span).0, owner));
+        match no.kind {
+            ExprKind::If(..) if depth <= MOST_DEPTH => self.choice(no, owner, spans, depth + 1),
+            _ => self.belonging(no, owner, spans, depth),
+        }
+    }
+
+    /// `expr` is part of something that began at `owner`.
+    fn belonging(&mut self, expr: &Expr<'_, '_>, owner: usize, spans: &SpanManager, depth: usize) {
+        let (from, to) = range(spans, expr.span);
+        self.add(from, to, owner);
+        self.expression(expr, spans, depth + 1);
+    }
+
+    fn bind(&mut self, bind: &Bind<'_, '_>, spans: &SpanManager, depth: usize) {
+        let owner = range(spans, bind.name.span).0;
+        let params = bind.params.map_or(&[][..], |(params, _)| params);
+        params.iter().for_each(|param| self.param(param, spans, depth));
+        self.belonging(&bind.value, owner, spans, depth);
+    }
+
+    fn param(&mut self, param: &Param<'_, '_>, spans: &SpanManager, depth: usize) {
+        if let Some(value) = &param.default_value {
+            let (from, to) = (range(spans, param.name.span).1, range(spans, value.span).0);
+            self.arguments.push((from, to));
+            self.expression(value, spans, depth + 1);
+        }
+    }
+
+    fn call(
+        &mut self,
+        callee: &Expr<'_, '_>,
+        args: &[Arg<'_, '_>],
+        spans: &SpanManager,
+        depth: usize,
+    ) {
+        self.expression(callee, spans, depth);
+        for arg in args {
+            let value = match arg {
+                Arg::Positional(value) => value,
+                Arg::Named(name, value) => {
+                    let (from, to) = (range(spans, name.span).1, range(spans, value.span).0);
+                    self.arguments.push((from, to));
+                    value
+                }
+            };
+            self.expression(value, spans, depth);
+        }
+    }
+
+    fn assertion(&mut self, assert: &Assert<'_, '_>, spans: &SpanManager, depth: usize) {
+        let owner = range(spans, assert.span).0;
+        self.belonging(&assert.cond, owner, spans, depth);
+        if let Some(message) = &assert.msg {
+            let (from, to) = (range(spans, assert.cond.span).1, range(spans, message.span).0);
+            self.assertions.push((from, to));
+            self.belonging(message, owner, spans, depth);
+        }
+    }
+
+    fn comprehension(&mut self, parts: &[CompSpecPart<'_, '_>], spans: &SpanManager, depth: usize) {
+        for part in parts {
+            match part {
+                CompSpecPart::For(each) => self.expression(&each.inner, spans, depth),
+                CompSpecPart::If(only) => self.expression(&only.cond, spans, depth),
+            }
+        }
+    }
+
+    fn object(&mut self, inside: &ObjInside<'_, '_>, spans: &SpanManager, depth: usize) {
+        match inside {
+            ObjInside::Members(members) => {
+                members.iter().for_each(|member| self.member(member, spans, depth));
+            }
+            ObjInside::Comp { locals1, name, body, locals2, comp_spec, .. } => {
+                self.expression(name, spans, depth);
+                self.belonging(body, range(spans, name.span).0, spans, depth);
+                let locals = locals1.iter().chain(*locals2);
+                locals.for_each(|local| self.bind(&local.bind, spans, depth));
+                self.comprehension(comp_spec, spans, depth);
+            }
+        }
+    }
+
+    fn member(&mut self, member: &Member<'_, '_>, spans: &SpanManager, depth: usize) {
+        let (name, value) = match member {
+            Member::Local(local) => return self.bind(&local.bind, spans, depth),
+            Member::Assert(assert) => return self.assertion(assert, spans, depth),
+            Member::Field(Field::Value(name, _, _, value)) => (name, value),
+            Member::Field(Field::Func(name, params, _, _, value)) => {
+                params.iter().for_each(|param| self.param(param, spans, depth));
+                (name, value)
+            }
+        };
+        let span = match name {
+            FieldName::Ident(ident) => ident.span,
+            FieldName::String(_, span) => *span,
+            FieldName::Expr(inner, span) => {
+                self.expression(inner, spans, depth);
+                *span
+            }
+        };
+        self.belonging(value, range(spans, span).0, spans, depth);
+    }
+}
+
+fn range(spans: &SpanManager, span: SpanId) -> (usize, usize) {
+    let (_, start, end) = spans.get_span(span);
+    (start, end)
+}

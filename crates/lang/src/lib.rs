@@ -1,0 +1,221 @@
+//! The job language (B13): a file in Jsonnet, JSON or YAML becomes the job specs that the API
+//! takes, or diagnostics with file, line, caret and what is allowed.
+//!
+//! One way for all three: a value first, then documents, checked against the schema of the cell's
+//! own types ([`mod@schema`]) and by the cell's own admission rules. Evaluation is hermetic: no
+//! network, no clock, no environment, imports from the file's own folder alone, and limits on time,
+//! memory, depth and size ([`limits`]).
+//!
+//! Rejected: a language of our own. Jsonnet is known, small and pure, and its objects inherit,
+//! which is what configurations are made of.
+
+pub mod diagnostic;
+mod document;
+mod evaluate;
+pub mod format;
+mod json;
+pub mod limits;
+mod locate;
+mod near;
+mod path;
+pub mod schema;
+mod shape;
+pub mod units;
+mod yaml;
+
+pub use document::{CronDocument, Document, JobDocument};
+pub use evaluate::import::{LIBRARY, LIBRARY_NAME};
+pub use evaluate::{CHILD, Evaluator, run_child};
+pub use limits::Limits;
+
+use cellwright_cell::name::Name;
+use diagnostic::{Diagnostic, Place, Severity, Source};
+use document::Reader;
+use locate::Part;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use yaml::Places;
+
+/// Errors shown of one file; whoever has more has the same one everywhere.
+const MOST_ERRORS: usize = 20;
+
+/// How to read a file.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub evaluator: Evaluator,
+    pub limits: Limits,
+    /// Whose jobs are that name no owner, as far as it is known.
+    pub owner: Option<Name>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Jsonnet,
+    Json,
+    Yaml,
+}
+
+impl Format {
+    /// By the ending of the name.
+    #[must_use]
+    pub fn of(path: &Path) -> Option<Format> {
+        match path.extension()?.to_str()? {
+            "jsonnet" | "libsonnet" => Some(Format::Jsonnet),
+            "json" => Some(Format::Json),
+            "yaml" | "yml" => Some(Format::Yaml),
+            _ => None,
+        }
+    }
+}
+
+/// What a file asks for.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// In an order in which they can be submitted: none refers to a later one.
+    pub documents: Vec<Document>,
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// What is wrong with a file: one error at least.
+#[derive(Clone, Debug)]
+pub struct Diagnostics(pub Vec<Diagnostic>);
+
+/// Reads a file.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn load(path: &Path, options: &Options) -> Result<Loaded, Diagnostics> {
+    let name = path.display().to_string();
+    let wrong = |message: String| Diagnostics(vec![Diagnostic::error(&name, message)]);
+    let Some(format) = Format::of(path) else {
+        let error = Diagnostic::error(&name, "the name does not say what language it is");
+        return Err(Diagnostics(vec![error.with_help(".jsonnet, .json, .yaml or .yml")]));
+    };
+    let bytes = evaluate::import::read(path, options.limits.file_bytes).map_err(&wrong)?;
+    let text = String::from_utf8(bytes).map_err(|_| wrong(format!("{name} is not UTF-8")))?;
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    load_text(&Source { name, text }, folder, format, options)
+}
+
+/// Reads a text, as from standard input; imports come from `folder`.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn load_text(
+    source: &Source,
+    folder: &Path,
+    format: Format,
+    options: &Options,
+) -> Result<Loaded, Diagnostics> {
+    let root = folder.canonicalize().map_err(|error| {
+        let message = format!("{} cannot be read: {error}", folder.display());
+        Diagnostics(vec![Diagnostic::error(&source.name, message)])
+    })?;
+    let (value, places) = value_of(source, &root, format, options).map_err(Diagnostics)?;
+    let mut reader = Reader::new(options.owner.clone());
+    reader.read(value, &path::Path::default(), None);
+    let file = File { source, root, places, most_bytes: options.limits.file_bytes };
+    let (reader, documents) = reader.finish();
+    if documents.is_empty() && reader.checker.wrong.is_empty() {
+        let error = Diagnostic::error(&source.name, "there is no job in this file");
+        return Err(Diagnostics(vec![error]));
+    }
+    let most = options.limits.documents;
+    if documents.len() > most {
+        let message = format!("the file has {} jobs", documents.len());
+        let error = Diagnostic::error(&source.name, message);
+        return Err(Diagnostics(vec![error.with_help(format!("job limit: {most} in one file"))]));
+    }
+    let warnings = file.warnings(&reader);
+    match reader.checker.wrong.is_empty() {
+        true => Ok(Loaded { documents, warnings }),
+        false => Err(Diagnostics(file.errors(&reader))),
+    }
+}
+
+fn value_of(
+    source: &Source,
+    root: &Path,
+    format: Format,
+    options: &Options,
+) -> Result<(Value, Option<Places>), Vec<Diagnostic>> {
+    match format {
+        Format::Json => Ok((json::parse(source).map_err(|wrong| vec![*wrong])?, None)),
+        Format::Yaml => {
+            let (value, places) = yaml::parse(source).map_err(|wrong| vec![*wrong])?;
+            Ok((value, Some(places)))
+        }
+        Format::Jsonnet => {
+            let text = evaluate::evaluate(source, root, &options.evaluator, &options.limits)?;
+            let json = Source { name: source.name.clone(), text };
+            Ok((json::parse(&json).map_err(|wrong| vec![wrong.at(None)])?, None))
+        }
+    }
+}
+
+/// Finds the places of paths.
+struct File<'a> {
+    source: &'a Source,
+    root: PathBuf,
+    /// Of YAML; of the others they are looked for when something is wrong.
+    places: Option<Places>,
+    most_bytes: u64,
+}
+
+impl File<'_> {
+    fn places_of(&self, wanted: &[(path::Path, Part)]) -> Vec<Option<Place>> {
+        let Some(places) = &self.places else {
+            let found = locate::locate(self.source, &self.root, self.most_bytes, wanted);
+            return found.into_iter().map(|found| found.map(|(place, _)| place)).collect();
+        };
+        let find = |(path, part): &(path::Path, Part)| {
+            let exact = match part {
+                Part::Name => places.name(path),
+                Part::Value => places.value(path),
+            };
+            exact.or_else(|| yaml::shortened(path).find_map(|path| places.name(&path))).cloned()
+        };
+        wanted.iter().map(find).collect()
+    }
+
+    fn errors(&self, reader: &Reader) -> Vec<Diagnostic> {
+        let wrong = &reader.checker.wrong;
+        let shown = &wrong[..wrong.len().min(MOST_ERRORS)];
+        let wanted: Vec<(path::Path, Part)> =
+            shown.iter().map(|wrong| (reader.as_written(&wrong.path), wrong.part)).collect();
+        let places = self.places_of(&wanted);
+        let made =
+            shown.iter().zip(wanted.iter().zip(places)).map(|(wrong, ((path, _), place))| {
+                let error = Diagnostic::error(&self.source.name, wrong.message.clone()).at(place);
+                Diagnostic { field: named(path), help: wrong.help.clone(), ..error }
+            });
+        let mut errors: Vec<Diagnostic> = made.collect();
+        if wrong.len() > MOST_ERRORS {
+            let more = wrong.len() - MOST_ERRORS;
+            errors.push(Diagnostic::error(&self.source.name, format!("and {more} more errors")));
+        }
+        errors
+    }
+
+    fn warnings(&self, reader: &Reader) -> Vec<Diagnostic> {
+        let shown: Vec<_> = reader.warnings.iter().take(MOST_ERRORS).collect();
+        let wanted: Vec<(path::Path, Part)> =
+            shown.iter().map(|(path, ..)| (reader.as_written(path), Part::Value)).collect();
+        let places = if wanted.is_empty() { Vec::new() } else { self.places_of(&wanted) };
+        let made = shown.iter().zip(wanted.iter().zip(places));
+        made.map(|((_, message, help), ((path, _), place))| {
+            let warning = Diagnostic::error(&self.source.name, message.clone()).at(place);
+            let (field, help) = (named(path), Some(help.clone()));
+            Diagnostic { severity: Severity::Warning, field, help, ..warning }
+        })
+        .collect()
+    }
+}
+
+/// The top of the file has no path.
+fn named(path: &path::Path) -> Option<String> {
+    Some(path.to_string()).filter(|text| !text.is_empty())
+}

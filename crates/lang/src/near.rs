@@ -1,0 +1,51 @@
+//! The known word that is nearest to one nobody knows.
+
+/// `words` within a third of the length of `wrong`, nearest first; of equals the first.
+#[must_use]
+pub fn nearest<'a>(wrong: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let plain = |text: &str| text.to_ascii_lowercase().replace('-', "_");
+    let most = (wrong.chars().count() / 3).max(1);
+    let near = words.into_iter().map(|word| (distance(&plain(wrong), &plain(word)), word));
+    near.filter(|(far, _)| *far <= most).min_by_key(|(far, _)| *far).map(|(_, word)| word)
+}
+
+/// Letters to add, drop, replace or swap with their neighbour.
+fn distance(from: &str, to: &str) -> usize {
+    let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
+    // Nobody mistypes a whole sentence.
+    if from.len() > 64 || to.len() > 64 {
+        return usize::MAX;
+    }
+    let mut rows = vec![(0..=to.len()).collect::<Vec<usize>>()];
+    for i in 1..=from.len() {
+        let mut row = vec![i];
+        for j in 1..=to.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(from[i - 1] != to[j - 1]);
+            let mut best = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            let swapped = i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1];
+            if swapped {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    rows[from.len()][to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_is_recognised_and_a_stranger_is_not() {
+        let words = ["priority", "count", "constraints", "labels", "ram"];
+        let check = |wrong: &str, want: Option<&str>| assert_eq!(nearest(wrong, words), want);
+        check("prioirty", Some("priority"));
+        check("Count", Some("count"));
+        check("constraint", Some("constraints"));
+        check("rams", Some("ram"));
+        check("replicas", None);
+        check("", None);
+    }
+}

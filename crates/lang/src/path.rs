@@ -1,0 +1,56 @@
+//! Where in a value something is: the steps from the top of the file's value down to it.
+
+use std::fmt;
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    Field(String),
+    Index(usize),
+}
+
+/// From the top down.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Path(pub Vec<Step>);
+
+impl Path {
+    #[must_use]
+    pub fn field(&self, name: &str) -> Path {
+        self.then(Step::Field(name.to_owned()))
+    }
+
+    #[must_use]
+    pub fn index(&self, position: usize) -> Path {
+        self.then(Step::Index(position))
+    }
+
+    fn then(&self, step: Step) -> Path {
+        let mut steps = self.0.clone();
+        steps.push(step);
+        Path(steps)
+    }
+
+    /// `inner` below this one, as admission writes fields: `task.limits.ram`, `constraints.1`.
+    #[must_use]
+    pub fn below(&self, inner: &str) -> Path {
+        let step = |part: &str| match part.parse() {
+            Ok(position) => Step::Index(position),
+            Err(_) => Step::Field(part.to_owned()),
+        };
+        let mut steps = self.0.clone();
+        steps.extend(inner.split('.').filter(|part| !part.is_empty()).map(step));
+        Path(steps)
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, step) in self.0.iter().enumerate() {
+            match step {
+                Step::Field(name) if position == 0 => write!(f, "{name}")?,
+                Step::Field(name) => write!(f, ".{name}")?,
+                Step::Index(index) => write!(f, "[{index}]")?,
+            }
+        }
+        Ok(())
+    }
+}

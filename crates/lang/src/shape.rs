@@ -1,0 +1,380 @@
+//! A value against the schema of a type: units become whole numbers, and what does not fit is
+//! reported with its path, all of it in one go. What passes is what the type reads.
+//!
+//! Rejected: leaving it to the type's own reader. It stops at the first error, does not know where
+//! in the file it is, and cannot say what was most likely meant.
+
+use crate::locate::Part;
+use crate::near::nearest;
+use crate::path::Path;
+use crate::schema::{Schema, unit_of};
+use crate::units::Unit;
+use cellwright_cell::cron::schedule::Schedule;
+use cellwright_cell::name::{Name, Token};
+use serde_json::{Map, Value, json};
+
+/// What other systems call it.
+const OTHER_WORDS: [(&str, &str); 14] = [
+    ("replicas", "count"),
+    ("instances", "count"),
+    ("tasks", "count"),
+    ("memory", "ram"),
+    ("mem", "ram"),
+    ("storage", "disk"),
+    ("cores", "cpu"),
+    ("cmd", "command"),
+    ("args", "command"),
+    ("environment", "env"),
+    ("resources", "limits"),
+    ("timeout", "max_run"),
+    ("depends_on", "after"),
+    ("image", "packages"),
+];
+
+/// Bands as they may be written for their lowest priority.
+const BANDS: [(&str, u64); 4] =
+    [("best_effort", 0), ("batch", 100), ("production", 200), ("monitoring", 300)];
+
+/// Something that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wrong {
+    pub path: Path,
+    /// What of the field to point at.
+    pub part: Part,
+    pub message: String,
+    pub help: Option<String>,
+}
+
+/// Walks a value and collects what is wrong with it.
+#[derive(Default)]
+pub(crate) struct Checker {
+    pub wrong: Vec<Wrong>,
+}
+
+impl Checker {
+    pub(crate) fn add(&mut self, path: &Path, message: impl Into<String>, help: Option<String>) {
+        let (path, message) = (path.clone(), message.into());
+        self.wrong.push(Wrong { path, part: Part::Value, message, help });
+    }
+
+    fn named(&mut self, path: &Path, message: impl Into<String>, help: Option<String>) {
+        self.add(path, message, help);
+        if let Some(last) = self.wrong.last_mut() {
+            last.part = Part::Name;
+        }
+    }
+
+    /// `value` as the type `name` wants it.
+    pub(crate) fn check(&mut self, value: &mut Value, name: &str, path: &Path) {
+        let schema = Schema::get();
+        if let Some(definition) = schema.definition(name) {
+            self.typed(value, definition, name, path);
+        }
+    }
+
+    fn shaped(&mut self, value: &mut Value, shape: &Value, unit: Option<Unit>, path: &Path) {
+        let (shape, name) = Schema::get().resolve(shape);
+        if let Some(name) = name {
+            return self.typed(value, shape, name, path);
+        }
+        if let Some(any) = shape.get("anyOf").and_then(Value::as_array) {
+            let null = |shape: &&Value| shape.get("type") == Some(&json!("null"));
+            let other = any.iter().find(|shape| !null(shape));
+            return match other {
+                Some(_) if value.is_null() && any.iter().any(|shape| null(&shape)) => {}
+                Some(other) => self.shaped(value, other, unit, path),
+                None => {}
+            };
+        }
+        if shape.get("oneOf").is_some() {
+            return self.variant(value, shape, path);
+        }
+        self.plain(value, shape, unit, path);
+    }
+
+    /// Types with a rule of their own come first.
+    fn typed(&mut self, value: &mut Value, shape: &Value, name: &str, path: &Path) {
+        match (name, &*value) {
+            ("Span", _) => return self.plain(value, shape, Some(Unit::Milliseconds), path),
+            ("Priority", Value::String(word)) => return self.band(&word.clone(), value, path),
+            ("AttributeValue", Value::String(text)) => *value = json!({ "text": text }),
+            ("AttributeValue", Value::Number(number)) => *value = json!({ "integer": number }),
+            ("Name" | "Token" | "Schedule", Value::String(text)) => {
+                let refused = match name {
+                    "Name" => Name::new(text).err().map(|e| (e.value, e.allowed)),
+                    "Token" => Token::new(text).err().map(|e| (e.value, e.allowed)),
+                    _ => Schedule::new(text)
+                        .err()
+                        .map(|e| (format!("{}: {} {}", text, e.field, e.value), e.allowed)),
+                };
+                if let Some((value, allowed)) = refused {
+                    let message = format!("{value:?} is not valid here");
+                    self.add(path, message, Some(allowed));
+                }
+                return;
+            }
+            _ => {}
+        }
+        if shape.get("oneOf").is_some() || shape.get("enum").is_some() {
+            return self.variant(value, shape, path);
+        }
+        match (shape.get("properties").and_then(Value::as_object), value) {
+            (Some(fields), Value::Object(map)) => self.object(map, shape, fields, name, path),
+            (Some(_), value) => self.kind(value, "an object", path),
+            (None, value) => self.shaped_again(value, shape, path),
+        }
+    }
+
+    fn shaped_again(&mut self, value: &mut Value, shape: &Value, path: &Path) {
+        match shape.get("$ref").is_some() || shape.get("anyOf").is_some() {
+            true => self.shaped(value, shape, None, path),
+            false => self.plain(value, shape, None, path),
+        }
+    }
+
+    fn band(&mut self, word: &str, value: &mut Value, path: &Path) {
+        let plain = word.replace('-', "_");
+        match BANDS.iter().find(|(band, _)| *band == plain) {
+            Some((_, lowest)) => *value = json!(lowest),
+            None => {
+                let words: Vec<&str> = BANDS.iter().map(|(band, _)| *band).collect();
+                let message = format!("{word:?} is not a priority");
+                let help = format!("{}, or a number from 0 to 399", words.join(", "));
+                self.add(path, message + &guess(word, words), Some(help));
+            }
+        }
+    }
+
+    fn object(
+        &mut self,
+        map: &mut Map<String, Value>,
+        shape: &Value,
+        fields: &Map<String, Value>,
+        owner: &str,
+        path: &Path,
+    ) {
+        for (name, value) in map.iter_mut() {
+            let path = path.field(name);
+            match fields.get(name) {
+                Some(shape) => self.shaped(value, shape, unit_of(owner, name), &path),
+                None => self.unknown(name, fields.keys().map(String::as_str), &path),
+            }
+        }
+        let required = shape.get("required").and_then(Value::as_array);
+        for name in required.into_iter().flatten().filter_map(Value::as_str) {
+            if !map.contains_key(name) {
+                let about = fields.get(name).and_then(|f| f.get("description")?.as_str());
+                self.named(path, format!("`{name}` is missing"), about.map(str::to_owned));
+            }
+        }
+    }
+
+    pub(crate) fn unknown<'a>(
+        &mut self,
+        name: &str,
+        known: impl Iterator<Item = &'a str> + Clone,
+        path: &Path,
+    ) {
+        let message = format!("there is no field `{name}` here{}", guess(name, known.clone()));
+        let all: Vec<&str> = known.collect();
+        self.named(path, message, Some(all.join(", ")));
+    }
+
+    /// One of several words, or an object with one of several fields.
+    fn variant(&mut self, value: &mut Value, shape: &Value, path: &Path) {
+        let all = shape.get("oneOf").and_then(Value::as_array);
+        let alternatives: Vec<&Value> = all.map_or(vec![shape], |all| all.iter().collect());
+        let mut words: Vec<&str> = Vec::new();
+        let mut fields: Map<String, Value> = Map::new();
+        for alternative in alternatives {
+            words.extend(alternative.get("const").and_then(Value::as_str));
+            let list = alternative.get("enum").and_then(Value::as_array);
+            words.extend(list.into_iter().flatten().filter_map(Value::as_str));
+            let inner = alternative.get("properties").and_then(Value::as_object);
+            fields.extend(inner.into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
+        }
+        let named: Vec<String> = fields.keys().map(|field| format!("{{{field}: …}}")).collect();
+        let allowed = [&words[..], &named.iter().map(String::as_str).collect::<Vec<_>>()].concat();
+        let allowed = allowed.join(", ");
+        match value {
+            Value::String(word) if words.contains(&word.as_str()) => {}
+            Value::String(word) => {
+                let known = words.iter().copied().chain(fields.keys().map(String::as_str));
+                let message = format!("{word:?} is not known here{}", guess(word, known));
+                self.add(path, message, Some(allowed));
+            }
+            Value::Object(map) if map.len() == 1 => {
+                for (name, inner) in map.iter_mut() {
+                    let path = path.field(name);
+                    match fields.get(name) {
+                        Some(shape) => self.shaped_field(inner, shape, &path),
+                        None => self.unknown(name, fields.keys().map(String::as_str), &path),
+                    }
+                }
+            }
+            other => {
+                let message = format!("{} cannot stand here", shown(other));
+                self.add(path, message, Some(format!("one of: {allowed}")));
+            }
+        }
+    }
+
+    /// The inside of a variant is a type, or fields of its own.
+    fn shaped_field(&mut self, value: &mut Value, shape: &Value, path: &Path) {
+        let fields = shape.get("properties").and_then(Value::as_object);
+        match (fields, value) {
+            (Some(fields), Value::Object(map)) => self.object(map, shape, fields, "", path),
+            (Some(_), value) => self.kind(value, "an object", path),
+            (None, value) => self.shaped(value, shape, None, path),
+        }
+    }
+
+    fn kind(&mut self, value: &Value, wanted: &str, path: &Path) {
+        self.add(path, format!("{wanted} is wanted here, not {}", shown(value)), None);
+    }
+
+    fn plain(&mut self, value: &mut Value, shape: &Value, unit: Option<Unit>, path: &Path) {
+        let kinds: Vec<&str> = match shape.get("type") {
+            Some(Value::String(kind)) => vec![kind],
+            Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
+            _ => return,
+        };
+        if value.is_null() && kinds.contains(&"null") {
+            return;
+        }
+        let kind = kinds.iter().find(|kind| **kind != "null").copied().unwrap_or_default();
+        match (kind, &mut *value) {
+            ("integer", _) => self.integer(value, shape, unit, path),
+            ("boolean", Value::Bool(_)) | ("string", Value::String(_)) => {}
+            ("array", Value::Array(items)) => {
+                let inner = shape.get("items").unwrap_or(&Value::Null);
+                for (position, item) in items.iter_mut().enumerate() {
+                    self.shaped(item, inner, unit, &path.index(position));
+                }
+            }
+            ("object", Value::Object(map)) => self.map(map, shape, path),
+            ("boolean", other) => self.kind(&other.clone(), "true or false", path),
+            ("string", Value::Number(number)) => {
+                let help = format!("write it in quotes: '{number}'");
+                self.add(path, format!("a text is wanted here, not {number}"), Some(help));
+            }
+            ("string", other) => self.kind(&other.clone(), "a text", path),
+            ("array", Value::String(text)) => {
+                let help = format!("write it in brackets: [{}]", json!(text));
+                self.add(path, format!("a list is wanted here, not {}", json!(text)), Some(help));
+            }
+            ("array", other) => self.kind(&other.clone(), "a list", path),
+            (_, other) => self.kind(&other.clone(), "an object", path),
+        }
+    }
+
+    /// Free names: labels, variables, task indices.
+    fn map(&mut self, map: &mut Map<String, Value>, shape: &Value, path: &Path) {
+        let patterns = shape.get("patternProperties").and_then(Value::as_object);
+        let pattern = patterns.and_then(|patterns| patterns.iter().next());
+        let numbered = pattern.is_some_and(|(pattern, _)| pattern.contains("\\d"));
+        let inner = match pattern {
+            Some((_, inner)) => inner,
+            None => shape.get("additionalProperties").unwrap_or(&Value::Null),
+        };
+        for (name, value) in map.iter_mut() {
+            let path = path.field(name);
+            let refused = match (pattern.is_some(), numbered) {
+                (_, true) => name.parse::<u32>().is_err().then(|| "a whole number".to_owned()),
+                (true, false) => Token::new(name).err().map(|error| error.allowed),
+                _ => None,
+            };
+            match refused {
+                Some(allowed) => {
+                    self.named(&path, format!("{name:?} is not valid here"), Some(allowed));
+                }
+                None => self.shaped(value, inner, None, &path),
+            }
+        }
+    }
+
+    fn integer(&mut self, value: &mut Value, shape: &Value, unit: Option<Unit>, path: &Path) {
+        let help = unit.map(|unit| unit.allowed().to_owned());
+        let number = match (&*value, unit) {
+            (Value::String(text), Some(unit)) => match unit.parse(text) {
+                Some(number) => i128::from(number),
+                None => return self.add(path, format!("{text:?} is no amount here"), help),
+            },
+            (Value::String(text), None) if text.parse::<u64>().is_ok() => {
+                let help = format!("write it without quotes: {text}");
+                return self.add(
+                    path,
+                    format!("a number is wanted here, not {text:?}"),
+                    Some(help),
+                );
+            }
+            (Value::Number(number), _) => match whole(number) {
+                Some(number) => number,
+                None => {
+                    let help = help.unwrap_or("a whole number".into());
+                    return self.add(path, format!("{number} is no whole number"), Some(help));
+                }
+            },
+            (other, _) => {
+                return self.add(
+                    path,
+                    format!("a number is wanted here, not {}", shown(other)),
+                    help,
+                );
+            }
+        };
+        let (least, most) = range(shape);
+        if number < least || number > most {
+            let help = Some(format!("{least} to {most}"));
+            return self.add(path, format!("{number} is out of range"), help);
+        }
+        *value = match u64::try_from(number) {
+            Ok(number) => json!(number),
+            Err(_) => json!(i64::try_from(number).unwrap_or(i64::MIN)),
+        };
+    }
+}
+
+fn whole(number: &serde_json::Number) -> Option<i128> {
+    let exact = number.as_u64().map(i128::from).or_else(|| number.as_i64().map(i128::from));
+    exact.or_else(|| {
+        let float = number.as_f64()?;
+        (float.fract() == 0.0 && float.abs() < 1e15).then_some(float as i128)
+    })
+}
+
+fn range(shape: &Value) -> (i128, i128) {
+    let bound = |name: &str| shape.get(name).and_then(Value::as_i64).map(i128::from);
+    let format = shape.get("format").and_then(Value::as_str).unwrap_or_default();
+    let (least, most) = match format {
+        "uint8" => (0, i128::from(u8::MAX)),
+        "uint16" => (0, i128::from(u16::MAX)),
+        "uint32" => (0, i128::from(u32::MAX)),
+        "uint64" | "uint" => (0, i128::from(u64::MAX)),
+        _ => (i128::from(i64::MIN), i128::from(i64::MAX)),
+    };
+    (bound("minimum").unwrap_or(least), bound("maximum").unwrap_or(most))
+}
+
+/// `; did you mean ...?`, or nothing.
+pub(crate) fn guess<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.into_iter().collect();
+    let other = OTHER_WORDS.iter().find(|(word, _)| *word == wrong).map(|(_, ours)| *ours);
+    let other = other.filter(|ours| known.contains(ours));
+    match other.or_else(|| nearest(wrong, known)) {
+        Some(word) => format!("; did you mean `{word}`?"),
+        None => String::new(),
+    }
+}
+
+/// A value in an error: short.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "null".into(),
+        Value::Bool(value) => value.to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => json!(text.chars().take(60).collect::<String>()).to_string(),
+        Value::Array(_) => "a list".into(),
+        Value::Object(_) => "an object".into(),
+    }
+}

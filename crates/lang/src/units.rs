@@ -1,0 +1,145 @@
+//! Amounts as people write them, into the whole numbers of the API: `"500m"` and `"1.5"` cores,
+//! `"2GiB"`, `"90s"`. Exact or refused: nothing is rounded, so what is written is what is run.
+
+/// What a whole number in a spec counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Thousandths of a core.
+    Cpu,
+    Bytes,
+    BytesPerSecond,
+    Milliseconds,
+}
+
+impl Unit {
+    #[must_use]
+    pub fn allowed(self) -> &'static str {
+        match self {
+            Unit::Cpu => {
+                "a text such as \"500m\" or \"1.5\" (cores), or a whole number of thousandths of \
+                 a core"
+            }
+            Unit::Bytes => {
+                "a text such as \"512MiB\" or \"2GB\" (B, KiB, MiB, GiB, TiB, kB, MB, GB, TB), or \
+                 a whole number of bytes"
+            }
+            Unit::BytesPerSecond => {
+                "a text such as \"10MiB/s\", or a whole number of bytes a second"
+            }
+            Unit::Milliseconds => {
+                "a text such as \"500ms\", \"90s\", \"1h30m\" (ms, s, m, h, d), or a whole number \
+                 of milliseconds"
+            }
+        }
+    }
+
+    /// The whole number that `text` means.
+    #[must_use]
+    pub fn parse(self, text: &str) -> Option<u64> {
+        let text = text.trim();
+        match self {
+            Unit::Cpu => match text.strip_suffix('m') {
+                Some(thousandths) => scaled(thousandths, 1),
+                None => scaled(text, 1000),
+            },
+            Unit::Bytes => bytes(text),
+            Unit::BytesPerSecond => bytes(text.strip_suffix("/s").unwrap_or(text)),
+            Unit::Milliseconds => milliseconds(text),
+        }
+    }
+}
+
+fn bytes(text: &str) -> Option<u64> {
+    const UNITS: [(&str, u64); 10] = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+        ("PiB", 1 << 50),
+        ("kB", 1000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("B", 1),
+    ];
+    let (unit, size) = UNITS.iter().find(|(unit, _)| text.ends_with(unit))?;
+    scaled(text.strip_suffix(unit)?.trim_end(), *size)
+}
+
+/// `1h30m`: whole or decimal amounts, largest unit first, each unit once.
+fn milliseconds(text: &str) -> Option<u64> {
+    const UNITS: [(&str, u64); 5] =
+        [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+    let (mut rest, mut sum, mut below) = (text, 0_u64, u64::MAX);
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (amount, after) = rest.split_at(digits);
+        let letters = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(letters);
+        let (_, size) = UNITS.iter().find(|(known, _)| *known == unit)?;
+        if *size >= below {
+            return None;
+        }
+        sum = sum.checked_add(scaled(amount, *size)?)?;
+        (rest, below) = (after.trim_start(), *size);
+    }
+    (below != u64::MAX).then_some(sum)
+}
+
+/// A decimal number times `size`, when that is a whole number.
+fn scaled(text: &str, size: u64) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > 15 {
+        return None;
+    }
+    if text.contains('.') && fraction.is_empty() {
+        return None;
+    }
+    let whole = whole.parse::<u64>().ok()?.checked_mul(size)?;
+    let parts = match fraction {
+        "" => 0,
+        _ => fraction.parse::<u128>().ok()?.checked_mul(u128::from(size))?,
+    };
+    let ten = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
+    if parts % ten != 0 {
+        return None;
+    }
+    whole.checked_add(u64::try_from(parts / ten).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_exact_or_refused() {
+        let check = |unit: Unit, text: &str, want: Option<u64>| {
+            assert_eq!(unit.parse(text), want, "{text}");
+        };
+        check(Unit::Cpu, "500m", Some(500));
+        check(Unit::Cpu, "1.5", Some(1500));
+        check(Unit::Cpu, "2", Some(2000));
+        check(Unit::Cpu, "0.0001", None);
+        check(Unit::Cpu, "-1", None);
+        check(Unit::Cpu, "two", None);
+        check(Unit::Cpu, "", None);
+        check(Unit::Bytes, "2GiB", Some(2 << 30));
+        check(Unit::Bytes, "1.5 GiB", Some(3 << 29));
+        check(Unit::Bytes, "2GB", Some(2_000_000_000));
+        check(Unit::Bytes, "7", None);
+        check(Unit::Bytes, "2G", None);
+        check(Unit::Bytes, "0.3B", None);
+        check(Unit::Bytes, "99999999999999999999GiB", None);
+        check(Unit::BytesPerSecond, "10MiB/s", Some(10 << 20));
+        check(Unit::BytesPerSecond, "10MiB", Some(10 << 20));
+        check(Unit::Milliseconds, "500ms", Some(500));
+        check(Unit::Milliseconds, "1h30m", Some(5_400_000));
+        check(Unit::Milliseconds, "1.5s", Some(1500));
+        check(Unit::Milliseconds, "2d 1ms", Some(172_800_001));
+        check(Unit::Milliseconds, "30m1h", None);
+        check(Unit::Milliseconds, "1m1m", None);
+        check(Unit::Milliseconds, "90", None);
+        check(Unit::Milliseconds, "1.s", None);
+    }
+}

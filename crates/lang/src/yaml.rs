@@ -1,0 +1,269 @@
+//! YAML as a value with the place of each of its fields. Several documents in one file (`---`) are
+//! a list of what they say.
+//!
+//! The events come from the parser that the Jsonnet evaluator brings along anyway. The value is
+//! built here, so that a key that is there twice is refused, `no` stays a text (YAML 1.2), and an
+//! alias that unfolds without end meets a limit.
+
+use crate::diagnostic::{Diagnostic, Place, Source};
+use crate::path::{Path, Step};
+use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+use serde_json::{Map, Number, Value};
+use std::collections::BTreeMap;
+
+/// Values within values.
+const MOST_DEPTH: usize = 100;
+/// Values in all, those of aliases counted each time.
+const MOST_VALUES: usize = 1_000_000;
+
+/// Where names and values of fields are, by the path of the field.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Places(BTreeMap<Path, (Option<Place>, Place)>);
+
+impl Places {
+    pub(crate) fn name(&self, path: &Path) -> Option<&Place> {
+        let (name, value) = self.0.get(path)?;
+        Some(name.as_ref().unwrap_or(value))
+    }
+
+    pub(crate) fn value(&self, path: &Path) -> Option<&Place> {
+        self.0.get(path).map(|(_, value)| value)
+    }
+}
+
+struct Reader<'a> {
+    source: &'a Source,
+    events: std::vec::IntoIter<(Event<'a>, Span)>,
+    places: Places,
+    anchors: BTreeMap<usize, Value>,
+    values: usize,
+}
+
+pub(crate) fn parse(source: &Source) -> Result<(Value, Places), Box<Diagnostic>> {
+    let mut events = Vec::new();
+    for event in Parser::new_from_str(&source.text) {
+        let event = event.map_err(|error| {
+            let marker = error.marker();
+            let place = source.place_at(marker.line(), marker.col() + 1, 1);
+            Box::new(Diagnostic::error(&source.name, error.info().to_owned()).at(Some(place)))
+        })?;
+        events.push(event);
+    }
+    let mut reader = Reader {
+        source,
+        events: events.into_iter(),
+        places: Places::default(),
+        anchors: BTreeMap::new(),
+        values: 0,
+    };
+    let documents = reader.documents()?;
+    Ok((documents, reader.places))
+}
+
+impl<'a> Reader<'a> {
+    fn documents(&mut self) -> Result<Value, Box<Diagnostic>> {
+        let starts = |(event, _): &&(Event<'_>, Span)| matches!(event, Event::DocumentStart(_));
+        let count = self.events.as_slice().iter().filter(starts).count();
+        let mut documents = Vec::new();
+        while let Some((event, span)) = self.events.next() {
+            match event {
+                Event::DocumentStart(_)
+                | Event::DocumentEnd
+                | Event::StreamStart
+                | Event::StreamEnd
+                | Event::Nothing => {}
+                event => {
+                    let path = match count {
+                        0 | 1 => Path::default(),
+                        _ => Path::default().index(documents.len()),
+                    };
+                    let value = self.value(event, span, &path, None)?;
+                    documents.push(value);
+                }
+            }
+        }
+        Ok(match <[Value; 1]>::try_from(documents) {
+            Ok([only]) => only,
+            Err(documents) => Value::Array(documents),
+        })
+    }
+
+    fn wrong(&self, span: Span, message: impl Into<String>) -> Box<Diagnostic> {
+        Box::new(Diagnostic::error(&self.source.name, message).at(Some(self.place(span))))
+    }
+
+    fn place(&self, span: Span) -> Place {
+        let width = match span.start.line() == span.end.line() {
+            true => span.len(),
+            false => 1,
+        };
+        self.source.place_at(span.start.line(), span.start.col() + 1, width)
+    }
+
+    fn value(
+        &mut self,
+        event: Event<'a>,
+        span: Span,
+        path: &Path,
+        name: Option<Place>,
+    ) -> Result<Value, Box<Diagnostic>> {
+        self.values += 1;
+        if self.values > MOST_VALUES || path.0.len() > MOST_DEPTH {
+            let help = format!("limits: {MOST_VALUES} values, {MOST_DEPTH} within each other");
+            return Err(Box::new(self.wrong(span, "the file says too much").with_help(help)));
+        }
+        self.places.0.insert(path.clone(), (name, self.place(span)));
+        let (value, anchor) = match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let plain = style == ScalarStyle::Plain && tag.is_none();
+                (if plain { scalar(&text) } else { Value::String(text.into_owned()) }, anchor)
+            }
+            Event::SequenceStart(anchor, _) => (self.list(path)?, anchor),
+            Event::MappingStart(anchor, _) => (self.map(path)?, anchor),
+            Event::Alias(anchor) => {
+                let value = self.anchors.get(&anchor).cloned();
+                let value = value.ok_or_else(|| {
+                    self.wrong(span, "an alias cannot stand inside what it stands for")
+                })?;
+                self.values += size(&value);
+                (value, 0)
+            }
+            _ => return Err(self.wrong(span, "a value is missing")),
+        };
+        if anchor > 0 {
+            self.anchors.insert(anchor, value.clone());
+        }
+        Ok(value)
+    }
+
+    fn list(&mut self, path: &Path) -> Result<Value, Box<Diagnostic>> {
+        let mut items = Vec::new();
+        while let Some((event, span)) = self.events.next() {
+            if event == Event::SequenceEnd {
+                break;
+            }
+            let path = path.index(items.len());
+            items.push(self.value(event, span, &path, None)?);
+        }
+        Ok(Value::Array(items))
+    }
+
+    fn map(&mut self, path: &Path) -> Result<Value, Box<Diagnostic>> {
+        let mut fields = Map::new();
+        while let Some((event, span)) = self.events.next() {
+            let key = match event {
+                Event::MappingEnd => break,
+                Event::Scalar(text, ..) => text.into_owned(),
+                _ => return Err(self.wrong(span, "the name of a field is a text")),
+            };
+            let Some((event, at)) = self.events.next() else { break };
+            let name = self.place(span);
+            if key == "<<" {
+                let help =
+                    "merge keys are no part of YAML 1.2; write the fields out, or use Jsonnet";
+                return Err(Box::new(self.wrong(span, "`<<` is not a field").with_help(help)));
+            }
+            if fields.contains_key(&key) {
+                return Err(self.wrong(span, format!("the field `{key}` is there twice")));
+            }
+            let value = self.value(event, at, &path.field(&key), Some(name))?;
+            fields.insert(key, value);
+        }
+        Ok(Value::Object(fields))
+    }
+}
+
+fn size(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(size).sum::<usize>(),
+        Value::Object(fields) => 1 + fields.values().map(size).sum::<usize>(),
+        _ => 1,
+    }
+}
+
+/// A plain word by the core schema of YAML 1.2.
+fn scalar(text: &str) -> Value {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
+        "true" | "True" | "TRUE" => return Value::Bool(true),
+        "false" | "False" | "FALSE" => return Value::Bool(false),
+        _ => {}
+    }
+    let radix = |prefix: &str, radix: u32| {
+        text.strip_prefix(prefix).and_then(|digits| u64::from_str_radix(digits, radix).ok())
+    };
+    if let Some(number) = radix("0x", 16).or_else(|| radix("0o", 8)) {
+        return Value::from(number);
+    }
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let numeric = digits.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+        && digits.contains(|c: char| c.is_ascii_digit());
+    let whole = text.strip_prefix('+').unwrap_or(text);
+    if let Ok(number) = whole.parse::<u64>() {
+        return Value::from(number);
+    }
+    if let Ok(number) = whole.parse::<i64>() {
+        return Value::from(number);
+    }
+    let fraction = numeric.then(|| text.parse::<f64>().ok()).flatten();
+    match fraction.and_then(Number::from_f64) {
+        Some(number) => Value::Number(number),
+        None => Value::String(text.to_owned()),
+    }
+}
+
+/// Steps that lead to a field of the value at `path`, longest first.
+pub(crate) fn shortened(path: &Path) -> impl Iterator<Item = Path> + '_ {
+    let steps: &[Step] = &path.0;
+    (0..=steps.len()).rev().map(move |length| Path(steps[..length].to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn source(text: &str) -> Source {
+        Source { name: "f.yaml".into(), text: text.into() }
+    }
+
+    #[test]
+    fn values_are_those_of_yaml_1_2() {
+        let check = |text: &str, want: Value| {
+            assert_eq!(parse(&source(text)).unwrap().0, want, "{text}");
+        };
+        check("a: 1\nb: no\nc: 0x10\nd: 1.5\n", json!({"a": 1, "b": "no", "c": 16, "d": 1.5}));
+        check("[1, '2', ~, true, -3, e3, .5]", json!([1, "2", null, true, -3, "e3", 0.5]));
+        check("a: &x {b: 1}\nc: *x\n", json!({"a": {"b": 1}, "c": {"b": 1}}));
+        check("--- {a: 1}\n--- {b: 2}\n", json!([{"a": 1}, {"b": 2}]));
+        check("a: |\n  two\n  lines\n", json!({"a": "two\nlines\n"}));
+        check("v: 500m\nw: 2GiB\nx: 1:2\n", json!({"v": "500m", "w": "2GiB", "x": "1:2"}));
+    }
+
+    #[test]
+    fn places_are_those_of_the_file() {
+        let (_, places) = parse(&source("a:\n  - b: 5\n    c: 'x y'\n")).unwrap();
+        let path = Path::default().field("a").index(0).field("c");
+        let (name, value) = (places.name(&path).unwrap(), places.value(&path).unwrap());
+        assert_eq!((name.line, name.column, name.width), (3, 5, 1));
+        assert_eq!((value.line, value.column, value.width), (3, 8, 5));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_its_line() {
+        let check = |text: &str, line: u32, says: &str| {
+            let wrong = parse(&source(text)).unwrap_err();
+            assert!(wrong.message.contains(says), "{}", wrong.message);
+            assert_eq!(wrong.place.unwrap().line, line, "{text}");
+        };
+        check("a: 1\nb: 2\na: 3\n", 3, "`a` is there twice");
+        check("a: 1\n<<: {b: 1}\n", 2, "not a field");
+        check("a: [1\nb: 2\n", 2, "");
+        let bomb: String = (1..40).fold("a0: &a0 [x,x]\n".into(), |text, n| {
+            let m = n - 1;
+            format!("{text}a{n}: &a{n} [*a{m},*a{m},*a{m}]\n")
+        });
+        let wrong = parse(&source(&bomb)).unwrap_err();
+        assert!(wrong.help.unwrap().contains("1000000 values"));
+    }
+}

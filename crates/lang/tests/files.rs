@@ -1,0 +1,351 @@
+//! Files in all three languages: what they ask for, and what is said about those that are wrong.
+
+use cellwright_cell::name::Name;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::{JobKind, JobSpec};
+use cellwright_cell::time::Span;
+use cellwright_lang::diagnostic::{Diagnostic, Source};
+use cellwright_lang::{Diagnostics, Document, Evaluator, Format, Limits, Loaded, Options};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+fn options() -> Options {
+    let owner = Some(Name::new("dev").unwrap());
+    Options { evaluator: Evaluator::Inside, limits: Limits::default(), owner }
+}
+
+fn load(name: &str, text: &str) -> Result<Loaded, Diagnostics> {
+    let format = Format::of(Path::new(name)).unwrap();
+    let source = Source { name: name.into(), text: text.into() };
+    cellwright_lang::load_text(&source, Path::new("."), format, &options())
+}
+
+fn documents(name: &str, text: &str) -> Vec<Document> {
+    match load(name, text) {
+        Ok(loaded) => loaded.documents,
+        Err(Diagnostics(wrong)) => panic!("{}", shown(&wrong)),
+    }
+}
+
+fn jobs(name: &str, text: &str) -> Vec<JobSpec> {
+    documents(name, text).iter().map(|document| document.job().clone()).collect()
+}
+
+fn shown(wrong: &[Diagnostic]) -> String {
+    wrong.iter().map(|one| one.render(false)).collect::<Vec<_>>().join("\n")
+}
+
+/// The only thing wrong with the file is on `line`, at what reads `caret`, and says `says`.
+fn check(name: &str, text: &str, line: u32, caret: &str, says: &str) {
+    let Err(Diagnostics(wrong)) = load(name, text) else { panic!("nothing is wrong with {text}") };
+    let all = shown(&wrong);
+    assert_eq!(wrong.len(), 1, "{all}");
+    let place = wrong[0].place.as_ref().unwrap_or_else(|| panic!("no place: {all}"));
+    let letters = place.text.chars().skip(place.column as usize - 1).take(place.width as usize);
+    assert_eq!((place.line, letters.collect::<String>().as_str()), (line, caret), "{all}");
+    assert!(all.replace('\n', " ").contains(says), "{says:?} is not in {all}");
+}
+
+/// The same job four ways.
+const WEB: [(&str, &str); 4] = [
+    (
+        "web.json",
+        r#"{"name": "web", "count": 3, "priority": 200, "task": {"limits": {"cpu": 500,
+            "ram": 268435456}, "command": ["sleep", "9"], "notice": 90000}}"#,
+    ),
+    (
+        "web.yaml",
+        "name: web\ncount: 3\npriority: production\ncpu: 500m\nram: 256MiB\n\
+         command: [sleep, '9']\nnotice: 1m30s\n",
+    ),
+    (
+        "web.jsonnet",
+        "local cell = import 'cell.libsonnet';\ncell.job('web', { count: 3, priority: 200, \
+         cpu: '0.5', ram: cell.mib(256), command: ['sleep', '9'], notice: '90s' })",
+    ),
+    (
+        "short.jsonnet",
+        "{ web: { count: 3, priority: 'production', command: ['sleep', '9'], \
+         limits: { cpu: 500, ram: '0.25GiB' }, task: { notice: 90000 } } }",
+    ),
+];
+
+#[test]
+fn every_language_says_the_same_job() {
+    for (name, text) in WEB {
+        let [web] = &jobs(name, text)[..] else { panic!("{name} has one job") };
+        assert_eq!((web.name.as_str(), web.count, web.priority.0), ("web", 3, 200), "{name}");
+        assert_eq!(web.task.limits, Resources::new(500, 256 << 20, 0, 0), "{name}");
+        assert_eq!(web.task.notice, Span::seconds(90), "{name}");
+        assert_eq!(web.task.command, ["sleep", "9"], "{name}");
+    }
+}
+
+#[test]
+fn files_hold_lists_objects_and_several_documents() {
+    let job = "{priority: 0, cpu: '1', ram: '1GiB', command: [a]";
+    let three = format!("--- {job}, name: a}}\n--- [{job}, name: b}}]\n--- {{c: {job}}}}}\n");
+    let names: Vec<String> =
+        jobs("many.yaml", &three).iter().map(|job| job.name.to_string()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    let cron = "{name: tick, owner: ads, schedule: '*/5 * * * *', job: \
+                {priority: batch, cpu: 100m, ram: 64MiB, command: [date]}}";
+    let [Document::Cron(tick)] = &documents("tick.yaml", cron)[..] else { panic!("a cron") };
+    assert_eq!(
+        (tick.owner.as_ref().unwrap().as_str(), tick.spec.job.name.as_str()),
+        ("ads", "tick")
+    );
+}
+
+#[test]
+fn the_library_makes_services_batches_sets_crons_and_workflows() {
+    let text = "
+        local cell = import 'cell.libsonnet';
+        local size = { cpu: '1', ram: '1GiB' };
+        local pool = cell.allocSet('pool', size { count: 2 });
+        local run = { command: ['true'] } + size;
+        [
+          cell.workflow([cell.batch('get', run), cell.batch('sort', run),
+                         [cell.batch('left', run), cell.batch('right', run)]]),
+          cell.inside(pool, cell.service('web', run {
+            ports: 1,
+            health: cell.http('/ok', 0, { interval: '5s' }),
+          })),
+          pool,
+          cell.batch('shards', run + cell.each(3, function(i) { env: { SHARD: '%d' % i } })),
+          cell.service('picky', run {
+            constraints: [cell.where('os', '==', 'debian'), cell.where('gpu', 'exists'),
+                          cell.prefer(50, cell.where('cores', '>=', 8)),
+                          cell.where('rack', 'in', ['r1', 'r2'])],
+            spread: [cell.spread('machine')],
+          }),
+          cell.cron('nightly', '30 2 * * *', run, { overlap: 'skip' }),
+        ]";
+    let all = documents("all.jsonnet", text);
+    let names: Vec<&str> = all.iter().map(|document| document.name().as_str()).collect();
+    let at = |name: &str| names.iter().position(|known| *known == name).unwrap();
+    assert!(at("pool") < at("web"), "{names:?}");
+    assert!(at("get") < at("sort") && at("sort") < at("right"), "{names:?}");
+    let job = |name: &str| all[at(name)].job();
+    assert_eq!(job("pool").kind, JobKind::AllocSet);
+    assert_eq!(job("right").after.as_ref().unwrap().job.to_string(), "dev/sort");
+    assert_eq!(job("web").alloc_set.as_ref().unwrap().to_string(), "dev/pool");
+    assert_eq!(job("web").task.health.as_ref().unwrap().interval, Span::seconds(5));
+    assert_eq!(job("shards").env_of(2)["SHARD"], "2");
+    assert_eq!(job("picky").constraints[2].to_string(), "cores >= 8");
+    assert!(job("web").restart.restart_on_success && !job("get").restart.restart_on_success);
+    assert!(matches!(all[at("nightly")], Document::Cron(_)));
+}
+
+const HEAD: &str = "local cell = import 'cell.libsonnet';\n";
+
+/// `cell.service` with these further fields on line 3.
+fn service(line: &str) -> String {
+    format!(
+        "{HEAD}cell.service('web', {{ command: ['a'], cpu: '1', ram: '1GiB' }} + {{\n{line}\n}})"
+    )
+}
+
+#[test]
+fn what_is_wrong_is_shown_where_it_is_written() {
+    let check = |line: &str, caret: &str, says: &str| {
+        check("web.jsonnet", &service(line), 3, caret, says);
+    };
+    check(
+        "  prioirty: 200,",
+        "prioirty",
+        "there is no field `prioirty` here; did you mean `priority`?",
+    );
+    check("  replicas: 3,", "replicas", "did you mean `count`?");
+    check("  count: 'three',", "'three'", "a number is wanted here, not \"three\"");
+    check("  count: 0,", "0", "count: 0 is not valid");
+    check("  count: 2.5,", "2.5", "2.5 is no whole number");
+    check("  max_run: '2 hours',", "'2 hours'", "\"1h30m\" (ms, s, m, h, d)");
+    check("  disk: '2 gigs',", "'2 gigs'", "\"512MiB\"");
+    check("  priority: 'prodction',", "'prodction'", "did you mean `production`?");
+    check("  priority: 900,", "900", "at most 399");
+    check("  after: 'wbe',", "'wbe'", "there is no job \"wbe\" in this file; did you mean `web`?");
+    check("  alloc_set: 'pool',", "'pool'", "there is no alloc set \"pool\" in this file");
+    check("  static_ports: [80, 70000],", "70000", "70000 is out of range");
+    check("  spread: [{ domain: 'shelf', limit: 1 }],", "'shelf'", "machine, rack, power");
+    check("  health: cell.http('ok'), ports: 1,", "health", "a path from / on");
+    check("  env: { PORT: 80 },", "80", "write it in quotes: '80'");
+    check("  isolation: { netwrok: 'own' },", "netwrok", "did you mean `network`?");
+    check("  labels: { 'a b': 'c' },", "'a b'", "printable ASCII");
+    check(
+        "  constraints: [cell.where('os', '~', 'x')],",
+        "cell.where('os', '~', 'x')",
+        "operator ~",
+    );
+    check("  task: { limits: { rma: 5 } },", "rma", "did you mean `ram`?");
+    check("  kind: 'alloc-set',", "'alloc-set'", "did you mean `alloc_set`?");
+    check("  command: 'sleep 5',", "'sleep 5'", "write it in brackets");
+    check("  count: missing,", "missing", "`missing` is not defined");
+    check("  count: 3 +,", ",", "cannot stand here");
+}
+
+#[test]
+fn json_and_yaml_have_places_too() {
+    let json = "{\"name\": \"web\", \"priority\": 200,\n \"task\": {\"limits\": {\"cpu\": 1000,\n \
+                \"rams\": 5}, \"command\": []}}";
+    let Err(Diagnostics(wrong)) = load("web.json", json) else { panic!("it is wrong") };
+    assert!(shown(&wrong).contains("did you mean `ram`?"), "{}", shown(&wrong));
+    assert_eq!(wrong[0].place.as_ref().unwrap().line, 3);
+    let yaml = "- name: web\n  priority: 200\n  cpu: 500m\n  ram: lots\n  command: [a]\n";
+    check("web.yaml", yaml, 4, "lots", "512MiB");
+    check(
+        "w.yaml",
+        "web:\n  priority: 1\n  ram: 1GiB\n  command: [a]\n",
+        1,
+        "web",
+        "`cpu` is missing",
+    );
+    check("w.yaml", "web: 5\n", 1, "5", "is no job");
+    check(
+        "tick.yaml",
+        "name: a\nschedule: '* * * *'\njob: {cpu: '1', ram: 1MiB, command: [a], priority: 1}",
+        2,
+        "'* * * *'",
+        "* * * *",
+    );
+}
+
+#[test]
+fn paths_are_followed_through_the_file() {
+    let text = "local base = { cpu: '1', ram: '1GiB',\n  command: ['a'] };\n\
+                local job(name, extra) = base + { name: name, priority: 200 } + extra;\n\
+                { jobs: [job('a', {}), job('b', { gang: 'yes' })] }";
+    check("f.jsonnet", text, 4, "'yes'", "jobs[1].gang");
+    let text = "local base = { cpu: '1', ram: '1GB', command: 'a' };\n\
+                [base { name: n, priority: 1 } for n in ['a']]";
+    check("f.jsonnet", text, 1, "'a'", "a list is wanted here");
+}
+
+#[test]
+fn names_and_references_are_those_of_the_whole_file() {
+    let run = "priority: 0, cpu: '1', ram: '1GiB', command: [a]";
+    let twice = format!("- {{name: a, {run}}}\n- {{name: a, {run}}}\n");
+    check("f.yaml", &twice, 2, "a", "the name a is taken by [0]");
+    let other = format!("- {{name: a, {run}}}\n- {{name: a, owner: ads, {run}}}\n");
+    assert_eq!(documents("f.yaml", &other).len(), 2);
+    let circle = format!("a: {{after: b, {run}}}\nb: {{after: a, {run}}}\n");
+    let Err(Diagnostics(wrong)) = load("f.yaml", &circle) else { panic!("a circle") };
+    assert!(shown(&wrong).contains("waits for itself"), "{}", shown(&wrong));
+    let elsewhere = format!("{{name: a, after: ads/load, {run}}}");
+    assert_eq!(jobs("f.yaml", &elsewhere)[0].after.as_ref().unwrap().job.to_string(), "ads/load");
+}
+
+#[test]
+fn a_bare_number_of_cores_is_doubted() {
+    let loaded = load("w.yaml", "{name: w, priority: 0, cpu: 2, ram: 1GiB, command: [a]}").unwrap();
+    let [warning] = &loaded.warnings[..] else { panic!("one warning") };
+    assert!(!warning.is_error() && warning.help.as_ref().unwrap().contains("write '2' in quotes"));
+}
+
+#[test]
+fn a_file_without_jobs_is_told_so() {
+    for text in ["[]", "{}"] {
+        let Err(Diagnostics(wrong)) = load("f.jsonnet", text) else { panic!("no jobs") };
+        assert!(wrong[0].message.contains("no job"), "{}", wrong[0].message);
+    }
+    let Err(Diagnostics(wrong)) = load("f.jsonnet", "function(x) x") else { panic!("a function") };
+    assert!(wrong[0].message.contains("call it"), "{}", wrong[0].message);
+}
+
+/// A folder of its own, gone with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("lang-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left behind in the temporary folder does no harm.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn imports_stay_below_the_files_folder() {
+    let folder = Folder::new();
+    folder.write("secret.txt", "rosebud");
+    folder
+        .write("jobs/lib/base.libsonnet", "{ cpu: '1', ram: '1GiB', command: [importstr 'word'] }");
+    folder.write("jobs/lib/word", "hello");
+    let fine = folder
+        .write("jobs/web.jsonnet", "(import 'lib/base.libsonnet') { name: 'w', priority: 1 }");
+    let loaded = cellwright_lang::load(&fine, &options()).unwrap();
+    assert_eq!(loaded.documents[0].job().task.command, ["hello"]);
+    std::os::unix::fs::symlink(folder.0.join("secret.txt"), folder.0.join("jobs/link")).unwrap();
+    for import in [
+        "importstr '../secret.txt'",
+        "importstr 'link'",
+        "importbin 'link'",
+        "import '../secret.txt'",
+        "importstr '/etc/hostname'",
+        "importstr 'none'",
+        "importstr 'lib'",
+    ] {
+        let file = folder.write("jobs/bad.jsonnet", &format!("{{ name: 'w',\n  x: {import} }}"));
+        let Err(Diagnostics(wrong)) = cellwright_lang::load(&file, &options()) else {
+            panic!("{import} was read")
+        };
+        let all = shown(&wrong);
+        assert!(!all.contains("rosebud"), "{all}");
+        assert_eq!(wrong[0].place.as_ref().map(|place| place.line), Some(2), "{all}");
+        assert!(all.contains("folder of the file and below"), "{all}");
+    }
+    let file = folder.write("jobs/broken.jsonnet", "import 'lib/broken.libsonnet'");
+    folder.write("jobs/lib/broken.libsonnet", "{\n  a: 1\n  b: 2\n}");
+    let Err(Diagnostics(wrong)) = cellwright_lang::load(&file, &options()) else {
+        panic!("broken")
+    };
+    let place = wrong[0].place.as_ref().unwrap();
+    assert!(place.file.ends_with("jobs/lib/broken.libsonnet") && place.line == 3, "{place:?}");
+}
+
+#[test]
+fn nothing_outside_the_file_is_seen() {
+    let Err(Diagnostics(wrong)) = load("f.jsonnet", "{ name: std.extVar('HOME') }") else {
+        panic!("a variable")
+    };
+    assert!(wrong[0].message.contains("no external variable"), "{}", wrong[0].message);
+    let Err(Diagnostics(wrong)) = load("f.jsonnet", "{ name: std.native('clock')() }") else {
+        panic!("a native function")
+    };
+    assert!(wrong[0].is_error());
+}
+
+#[test]
+fn depth_and_output_are_limited_by_name() {
+    let check = |text: &str, limits: Limits, says: &str| {
+        let source = Source { name: "f.jsonnet".into(), text: text.into() };
+        let options = Options { limits, ..options() };
+        let here = Path::new(".");
+        let loaded = cellwright_lang::load_text(&source, here, Format::Jsonnet, &options);
+        let Err(Diagnostics(wrong)) = loaded else { panic!("{text}") };
+        assert!(shown(&wrong).contains(says), "{}", shown(&wrong));
+    };
+    let limits = Limits { depth: 100, ..Limits::default() };
+    check("local f(x) = 1 + f(x); f(1)", limits, "depth limit: 100 calls within calls");
+    let limits = Limits { output_bytes: 1 << 20, ..Limits::default() };
+    check("{ a: std.repeat('x', 2000000) }", limits, "output limit: 1 MiB");
+    let limits = Limits { documents: 2, ..Limits::default() };
+    let many = "[{ name: 'j%d' % i, priority: 0, cpu: '1', ram: '1MiB', command: [] }
+                 for i in std.range(1, 3)]";
+    check(many, limits, "job limit: 2 in one file");
+}

@@ -1,0 +1,175 @@
+//! The tables of fields in the guide are those of the schema: every field of every type, with what
+//! it takes and what it means. `UPDATE_GUIDE=1` writes them anew.
+
+use serde_json::{Map, Value};
+use std::fmt::Write as _;
+use std::path::Path;
+
+const BEGIN: &str = "<!-- fields: made from the schema -->\n";
+const END: &str = "<!-- end of fields -->\n";
+
+/// Types in the order of the guide, with their titles.
+const TYPES: [(&str, &str); 22] = [
+    ("JobSpec", "Job"),
+    ("TaskSpec", "Task"),
+    ("Resources", "Limits"),
+    ("HealthCheck", "Health check"),
+    ("Probe", "Probe"),
+    ("RestartPolicy", "Restart policy"),
+    ("Constraint", "Constraint"),
+    ("Operator", "Operator"),
+    ("Strength", "Strength"),
+    ("SpreadLimit", "Spread"),
+    ("After", "After"),
+    ("TaskOverride", "Override"),
+    ("Isolation", "Isolation"),
+    ("Volume", "Volume"),
+    ("LogLimits", "Log limits"),
+    ("RetainDisk", "Retained disk"),
+    ("DeviceRequest", "Device"),
+    ("NamedAmount", "Named amount"),
+    ("ResourceName", "Resource name"),
+    ("PackageRef", "Package"),
+    ("CronSpec", "Periodic job"),
+    ("MissedRuns", "Missed runs"),
+];
+
+/// Types that are one word in a table and have no table of their own.
+const WORDS: [(&str, &str); 12] = [
+    ("Name", "name"),
+    ("Token", "word"),
+    ("Span", "time"),
+    ("Priority", "priority"),
+    ("JobKey", "`job` or `user/job`"),
+    ("AttributeValue", "text or number"),
+    ("Secret", "text"),
+    ("Schedule", "schedule"),
+    ("JobKind", "`tasks` or `alloc_set`"),
+    ("AppClass", "`latency_sensitive` or `batch`"),
+    ("Network", "`host` or `own`"),
+    ("Domain", "`machine`, `rack` or `power`"),
+];
+
+#[test]
+fn every_field_is_in_the_guide() {
+    let schema = cellwright_lang::schema::file_schema();
+    let definitions = schema["$defs"].as_object().unwrap();
+    for name in definitions.keys() {
+        let known = TYPES.iter().chain(&WORDS).any(|(known, _)| known == name) || name == "Overlap";
+        assert!(known, "give the type {name} a title or a word in this test");
+    }
+    let made: String =
+        TYPES.iter().map(|(name, title)| section(definitions, name, title)).collect();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/job-language.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once(BEGIN).expect("the page has a place for the tables");
+    let (there, after) = rest.split_once(END).expect("the tables end");
+    if std::env::var_os("UPDATE_GUIDE").is_some() {
+        std::fs::write(&path, format!("{before}{BEGIN}{made}{END}{after}")).unwrap();
+        return;
+    }
+    assert_eq!(there, made, "the guide is behind; UPDATE_GUIDE=1 writes the tables anew");
+}
+
+fn section(definitions: &Map<String, Value>, name: &str, title: &str) -> String {
+    let definition = &definitions[name];
+    // A short form beside the full one.
+    let definition = definition["anyOf"].get(0).unwrap_or(definition);
+    let mut out = format!("\n### {title}\n\n");
+    let about = meaning(definition);
+    if !about.is_empty() {
+        let _ = writeln!(out, "{about}\n");
+    }
+    if let Some(variants) = definition["oneOf"].as_array() {
+        let _ = writeln!(out, "One of:\n\n| written | takes | meaning |\n|---|---|---|");
+        variants.iter().for_each(|variant| written_variant(&mut out, variant));
+        return out;
+    }
+    let _ = writeln!(out, "| field | takes | left out | meaning |\n|---|---|---|---|");
+    let required = definition["required"].as_array().cloned().unwrap_or_default();
+    for (field, shape) in definition["properties"].as_object().unwrap() {
+        if shape["description"].as_str().is_some_and(|text| text.starts_with("Short for")) {
+            continue;
+        }
+        let must = required.iter().any(|name| name == field);
+        let default = match (&shape["default"], must) {
+            (_, true) => "must be there".to_owned(),
+            (Value::Null, _) => "none".to_owned(),
+            (Value::Object(_) | Value::Array(_), _) => "as stated there".to_owned(),
+            (value, _) => format!("`{}`", value.to_string().trim_matches('"')),
+        };
+        let (takes, about) = (takes(shape), meaning(shape));
+        let _ = writeln!(out, "| `{field}` | {takes} | {default} | {about} |");
+    }
+    out
+}
+
+fn written_variant(out: &mut String, variant: &Value) {
+    let about = meaning(variant);
+    let words = variant["enum"].as_array().cloned().unwrap_or_default();
+    for word in words.iter().chain(variant.get("const")).filter_map(Value::as_str) {
+        let _ = writeln!(out, "| `{word}` | | {about} |");
+    }
+    for (field, shape) in variant["properties"].as_object().into_iter().flatten() {
+        let inner = shape["properties"].as_object().map(|fields| {
+            let parts = fields.iter().map(|(name, shape)| format!("`{name}`: {}", takes(shape)));
+            parts.collect::<Vec<_>>().join(", ")
+        });
+        let takes = inner.unwrap_or_else(|| takes(shape));
+        let _ = writeln!(out, "| `{{{field}: …}}` | {takes} | {about} |");
+    }
+}
+
+/// What may stand in a field, in a word or a link.
+fn takes(shape: &Value) -> String {
+    if let Some(name) = shape["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
+        if let Some((_, word)) = WORDS.iter().find(|(known, _)| *known == name) {
+            return (*word).to_owned();
+        }
+        let title = TYPES.iter().find(|(known, _)| *known == name).map(|(_, title)| *title);
+        return match title {
+            Some(title) => {
+                let anchor = title.to_lowercase().replace(' ', "-");
+                format!("[{}](#{anchor})", title.to_lowercase())
+            }
+            None => "`allow`, `skip` or `replace`".to_owned(),
+        };
+    }
+    if let Some(any) = shape["anyOf"].as_array() {
+        let full = any.iter().find(|shape| shape["type"] != "null").unwrap();
+        let amount = any.iter().any(|shape| shape["type"] == "string") && full["type"] == "integer";
+        return if amount { "amount".to_owned() } else { takes(full) };
+    }
+    let kind = match &shape["type"] {
+        Value::Array(kinds) => kinds.iter().find(|kind| *kind != "null").unwrap(),
+        kind => kind,
+    };
+    match kind.as_str().unwrap_or_default() {
+        "integer" => "number".to_owned(),
+        "boolean" => "true or false".to_owned(),
+        "string" => "text".to_owned(),
+        "array" => format!("list of {}", takes(&shape["items"])),
+        _ => {
+            let patterns = shape["patternProperties"].as_object();
+            let inner = patterns.and_then(|patterns| patterns.values().next());
+            format!("object of {}", takes(inner.unwrap_or(&shape["additionalProperties"])))
+        }
+    }
+}
+
+/// The sentence of the type, as users read it.
+fn meaning(shape: &Value) -> String {
+    let text = shape["description"].as_str().unwrap_or_default().replace('\n', " ");
+    let text = text.replace("`None`:", "Left out:").replace("`None` means", "Left out means");
+    let mut out = String::new();
+    let mut rest = text.as_str();
+    // Numbers of requirements are for the code.
+    while let Some(at) = rest.find(" (B") {
+        let end = rest[at..].find(')').map_or(rest.len(), |end| at + end + 1);
+        let digits = rest[at + 3..end - 1].bytes().all(|byte| byte.is_ascii_digit());
+        out.push_str(if digits { &rest[..at] } else { &rest[..end] });
+        rest = &rest[end..];
+    }
+    out.push_str(rest);
+    out
+}
