@@ -8,6 +8,7 @@ mod compact;
 mod flags;
 mod growth;
 mod history;
+mod lang;
 mod masters;
 mod online;
 mod openb;
@@ -21,7 +22,7 @@ mod user;
 
 type Benchmark = fn() -> std::io::Result<()>;
 
-const BENCHMARKS: [(&str, Benchmark); 12] = [
+const BENCHMARKS: [(&str, Benchmark); 13] = [
     ("reclaim", reclaim::main),
     ("apply", apply::main),
     ("pack", pack::main),
@@ -35,10 +36,16 @@ const BENCHMARKS: [(&str, Benchmark); 12] = [
     ("masters", masters::all),
     ("agent", agent::all),
     ("user", user::main),
+    ("lang", lang::main),
 ];
 
 fn main() -> std::io::Result<()> {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if wanted == [cellwright_lang::CHILD] {
+        // The child that evaluates a file; whoever started it looks at what it said.
+        cellwright_lang::run_child();
+        return Ok(());
+    }
     match wanted.split_first() {
         Some((first, rest)) if first == "masters" => return masters::run(rest),
         Some((first, rest)) if first == "agent" => return agent::run(rest),

@@ -6,6 +6,8 @@ mod agent;
 mod contain;
 #[path = "real/guard.rs"]
 mod guard;
+#[path = "real/language.rs"]
+mod language;
 #[path = "real/package.rs"]
 mod package;
 #[path = "real/plan.rs"]

@@ -125,9 +125,6 @@ fn flatten(spec: &mut Value, schema: &Schema) {
     add_owner(spec);
     for (owner, inner) in [("TaskSpec", "task"), ("Resources", "task.limits")] {
         for field in schema.fields(owner) {
-            if owner == "TaskSpec" && field == "limits" {
-                continue;
-            }
             let reference = format!("#/$defs/{owner}/properties/{field}");
             let about = format!("Short for {inner}.{field}.");
             spec["properties"][field] = json!({ "$ref": reference, "description": about });

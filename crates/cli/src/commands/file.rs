@@ -14,9 +14,10 @@ pub const STDIN: &str = "-";
 
 /// What `file` asks for, or everything that is wrong with it. `owner`: whose jobs are that name
 /// none, as far as it is known.
-pub fn load(file: &str, owner: Option<Name>) -> Result<Result<Loaded, Diagnostics>, Failure> {
-    let options = options(owner)?;
+pub fn load(file: &str, owner: Option<&Name>) -> Result<Result<Loaded, Diagnostics>, Failure> {
+    let options = options(owner.cloned())?;
     if file != STDIN {
+        readable(file)?;
         return Ok(cellwright_lang::load(Path::new(file), &options));
     }
     let source = Source { name: "standard input".into(), text: stdin(&options.limits)? };
@@ -27,7 +28,7 @@ pub fn load(file: &str, owner: Option<Name>) -> Result<Result<Loaded, Diagnostic
 }
 
 /// The same for commands that go on only with a file that is right. Warnings are shown.
-pub fn loaded(file: &str, owner: Option<Name>) -> Result<Loaded, Failure> {
+pub fn loaded(file: &str, owner: Option<&Name>) -> Result<Loaded, Failure> {
     match load(file, owner)? {
         Ok(loaded) => {
             show(&loaded.warnings);
@@ -43,6 +44,20 @@ pub fn loaded(file: &str, owner: Option<Name>) -> Result<Loaded, Failure> {
             })
         }
     }
+}
+
+/// A file that is not there, or is something else, was named by mistake.
+fn readable(file: &str) -> Result<(), Failure> {
+    let usage = |message: String| Failure::Usage {
+        message,
+        next: "name a file that can be read, or - for standard input; cell init writes one".into(),
+    };
+    if Format::of(Path::new(file)).is_none() {
+        let endings = "its name does not end in .jsonnet, .json, .yaml or .yml";
+        return Err(usage(format!("{file} is not a job: {endings}")));
+    }
+    let opened = std::fs::metadata(file);
+    opened.map(drop).map_err(|error| usage(format!("cannot read the jobs from {file}: {error}")))
 }
 
 /// To standard error, with colours where a person sees them.

@@ -85,6 +85,6 @@ impl PlanArgs {
             return "nothing to do: the cell has it already".into();
         }
         let owner = self.owner.as_ref().map_or(String::new(), |owner| format!(" --owner {owner}"));
-        format!("cell job run {}{owner} --plan {}", self.file, plan.token)
+        format!("cell run {}{owner} --plan {}", self.file, plan.token)
     }
 }

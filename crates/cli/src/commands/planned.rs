@@ -1,40 +1,33 @@
 //! Files of jobs on their way to the cell, and the token that holds a run to its plan.
 
+use super::file;
 use crate::failure::Failure;
 use crate::reach::Cell;
 use cellwright_api::types::{PlanJobs, PlanToken, PlanView, SubmitJob};
 use cellwright_cell::name::Name;
-use cellwright_cell::spec::JobSpec;
-use std::io::{self, Read};
+use cellwright_lang::Document;
 
-/// Largest file: a few times what the master takes.
-const MOST_BYTES: u64 = 64 << 20;
-
-/// The jobs of a file, or of standard input.
+/// The jobs of a file, or of standard input. Periodic jobs have no place before their time comes,
+/// and are said to be left out.
 pub fn load(file: &str, owner: Option<&Name>) -> Result<PlanJobs, Failure> {
-    let text = text(file).map_err(|error| Failure::Usage {
-        message: format!("cannot read the job from {file}: {error}"),
-        next: "name a file that can be read, or - for standard input".into(),
-    })?;
-    let spec: JobSpec = serde_json::from_str(&text).map_err(|error| Failure::Usage {
-        message: format!("{file} is not a job: {error}"),
-        next: "compare it with examples/hello.json, or with JobSpec in /v1/openapi.json".into(),
-    })?;
-    Ok(PlanJobs { jobs: vec![SubmitJob { owner: owner.cloned(), spec }] })
+    let documents = file::loaded(file, owner)?.documents;
+    for document in &documents {
+        if let Document::Cron(cron) = document {
+            eprintln!("{} is a periodic job, which only `cell run` takes", cron.spec.name);
+        }
+    }
+    Ok(PlanJobs { jobs: jobs(&documents, owner) })
 }
 
-fn text(file: &str) -> io::Result<String> {
-    let mut text = String::new();
-    let mut source: Box<dyn Read> = match file {
-        "-" => Box::new(io::stdin().lock()),
-        path => Box::new(std::fs::File::open(path)?),
+/// The jobs among `documents`, as the cell takes them.
+pub fn jobs(documents: &[Document], owner: Option<&Name>) -> Vec<SubmitJob> {
+    let job = |document: &Document| match document {
+        Document::Job(job) => {
+            Some(SubmitJob { owner: job.owner.as_ref().or(owner).cloned(), spec: job.spec.clone() })
+        }
+        Document::Cron(_) => None,
     };
-    source.as_mut().take(MOST_BYTES + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MOST_BYTES {
-        let why = format!("it has more than {MOST_BYTES} bytes");
-        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-    }
-    Ok(text)
+    documents.iter().filter_map(job).collect()
 }
 
 /// Plans again and compares: a run goes on only if neither the file nor the jobs it names have

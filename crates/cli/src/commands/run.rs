@@ -1,7 +1,8 @@
 //! `cell run`: make the cell have what a file says. What is not there is submitted, what is there
 //! and differs is updated, task by task, and what is there just like this is left alone.
 
-use super::{Success, file, parse};
+use super::wait::AttendArgs;
+use super::{Success, file, parse, planned};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
@@ -10,9 +11,10 @@ use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use cellwright_api::client::{Change, ClientError};
 use cellwright_api::error::Code;
-use cellwright_api::types::{Changed, CronView, One};
+use cellwright_api::types::{Changed, CronView, One, PlanJobs, PlanToken, PlanView, SubmitJob};
 use cellwright_cell::job::JobState;
 use cellwright_cell::name::{JobKey, Name};
+use cellwright_cell::spec::JobSpec;
 use cellwright_lang::{CronDocument, Document, JobDocument};
 use clap::Args;
 use serde::Serialize;
@@ -21,6 +23,7 @@ const EXAMPLES: &str = "\
 Examples:
   cell run examples/hello.json
   cell run examples/service.jsonnet
+  cell run examples/batch.jsonnet --wait
   cell run jobs.yaml --owner ads
 
 Files are Jsonnet, JSON or YAML: see the guide on the job language, or start with `cell init`.";
@@ -36,6 +39,13 @@ pub struct RunArgs {
     /// Whose jobs they are that name no owner [default: yours; on an open master dev's]
     #[arg(long, value_name = "USER", value_parser = parse::name)]
     owner: Option<Name>,
+
+    /// Do just what `cell plan` showed, or nothing if a job or the file has changed since
+    #[arg(long, value_name = "TOKEN")]
+    plan: Option<PlanToken>,
+
+    #[command(flatten)]
+    attend: AttendArgs,
 
     #[command(flatten)]
     output: OutputArgs,
@@ -55,8 +65,7 @@ pub enum Became {
 pub struct Ran {
     /// `job` or `cron`.
     pub kind: &'static str,
-    /// Absent when it is the caller's, whom only the cell knows.
-    pub owner: Option<Name>,
+    pub owner: Name,
     pub name: Name,
     pub became: Became,
     pub tasks: u32,
@@ -69,16 +78,18 @@ impl RunArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let cell = reach.cell()?;
         let owner = cell.owner(self.owner.clone());
-        let documents = file::loaded(&self.file, owner.clone())?.documents;
+        let documents = file::loaded(&self.file, owner.as_ref())?.documents;
+        let plan = ask(self.held(&cell, owner.as_ref(), &documents))?;
         let table = self.output.output == Output::Table;
         let mut done = Vec::new();
         for document in &documents {
-            match ask(run_document(&cell, owner.as_ref(), document)) {
-                Ok(ran) if table => {
-                    print(&ran.shown())?;
+            match ask(run_document(&cell, owner.as_ref(), document, plan.as_ref())) {
+                Ok(ran) => {
+                    if table {
+                        print(&ran.shown())?;
+                    }
                     done.push(ran);
                 }
-                Ok(ran) => done.push(ran),
                 Err(failure) => {
                     if !table {
                         print_json(&done)?;
@@ -91,17 +102,28 @@ impl RunArgs {
             true => print(&next(&done))?,
             false => print_json(&done)?,
         }
-        Ok(Success::Done)
+        match self.attend.is_asked() {
+            true => self.attend.attend(&cell, &jobs_of(&done)),
+            false => Ok(Success::Done),
+        }
+    }
+
+    /// The plan that the token stands for, if one was given and still holds.
+    async fn held(
+        &self,
+        cell: &Cell,
+        owner: Option<&Name>,
+        documents: &[Document],
+    ) -> Result<Option<PlanView>, Failure> {
+        let Some(token) = self.plan else { return Ok(None) };
+        let jobs = PlanJobs { jobs: planned::jobs(documents, owner) };
+        planned::hold(cell, &jobs, token, &self.file).await.map(Some)
     }
 }
 
 impl Ran {
-    /// `user/job`, or the name alone.
-    pub fn full_name(&self) -> String {
-        match &self.owner {
-            Some(owner) => format!("{owner}/{}", self.name),
-            None => self.name.to_string(),
-        }
+    fn key(&self) -> JobKey {
+        JobKey { user: self.owner.clone(), job: self.name.clone() }
     }
 
     fn shown(&self) -> String {
@@ -113,16 +135,20 @@ impl Ran {
         };
         let tasks = format::counted(u64::from(self.tasks), "task");
         let word = if self.kind == "cron" { "periodic job" } else { "job" };
-        format!("{word} {} of {tasks}: {what}\n", self.full_name())
+        format!("{word} {} of {tasks}: {what}\n", self.key())
     }
+}
+
+fn jobs_of(done: &[Ran]) -> Vec<JobKey> {
+    done.iter().filter(|ran| ran.kind == "job").map(Ran::key).collect()
 }
 
 /// What to type next, about what was run.
 fn next(done: &[Ran]) -> String {
-    let jobs: Vec<&Ran> = done.iter().filter(|ran| ran.kind == "job").collect();
-    match jobs[..] {
-        [one] if one.owner.is_some() => format!("next: cell job status {}\n", one.full_name()),
-        _ => "next: cell job status\n".to_owned(),
+    match (&jobs_of(done)[..], done) {
+        ([one], _) => format!("next: cell status {one}\n"),
+        ([], [cron]) => format!("next: cell status {}\n", cron.key()),
+        _ => "next: cell status\n".to_owned(),
     }
 }
 
@@ -131,42 +157,62 @@ pub async fn run_document(
     cell: &Cell,
     owner: Option<&Name>,
     document: &Document,
+    plan: Option<&PlanView>,
 ) -> Result<Ran, Failure> {
-    let owner = document.owner().or(owner);
+    let owner = match document.owner().or(owner) {
+        Some(owner) => owner.clone(),
+        None => caller(cell, document.job()).await?,
+    };
     match document {
-        Document::Job(job) => run_job(cell, owner, job).await,
+        Document::Job(job) => run_job(cell, owner, job, plan).await,
         Document::Cron(cron) => run_cron(cell, owner, cron).await,
     }
 }
 
-async fn run_job(cell: &Cell, owner: Option<&Name>, job: &JobDocument) -> Result<Ran, Failure> {
+/// Who the cell takes the caller for: whose a job would be that names no owner.
+async fn caller(cell: &Cell, spec: &JobSpec) -> Result<Name, Failure> {
+    let jobs = PlanJobs { jobs: vec![SubmitJob { owner: None, spec: spec.clone() }] };
+    let plan = cell.client.plan(&jobs).await?.value.item;
+    plan.jobs.into_iter().next().map(|job| job.user).ok_or_else(|| Failure::Work {
+        message: "the cell does not say whose the job would be".into(),
+        next: "the same command with --owner USER".into(),
+    })
+}
+
+async fn run_job(
+    cell: &Cell,
+    owner: Name,
+    job: &JobDocument,
+    plan: Option<&PlanView>,
+) -> Result<Ran, Failure> {
     let spec = &job.spec;
-    let ran = |became: Became, changed: &Changed| Ran {
-        kind: "job",
-        owner: owner.cloned(),
+    let planned = plan.and_then(|plan| {
+        plan.jobs.iter().find(|job| (&job.user, &job.name) == (&owner, &spec.name))
+    });
+    let version = match planned {
+        Some(job) => job.version,
+        None => live_version(cell, &owner, &spec.name).await?,
+    };
+    let (became, changed) = match version {
+        // Only what was seen is changed: whoever else changes it meanwhile is not overrun.
+        Some(_) => {
+            let change = Change { expect: version, ..Change::default() };
+            (Became::Updated, cell.client.update_job(&owner, spec, &change).await?.value)
+        }
+        None => (Became::Created, cell.client.submit_job(Some(&owner), spec).await?.value),
+    };
+    Ok(ran("job", owner, spec, became, &changed))
+}
+
+fn ran(kind: &'static str, owner: Name, spec: &JobSpec, became: Became, changed: &Changed) -> Ran {
+    Ran {
+        kind,
+        owner,
         name: spec.name.clone(),
         became: if changed.changed { became } else { Became::Unchanged },
         tasks: spec.count,
         index: changed.index,
         version: changed.version,
-    };
-    if let Some(owner) = owner
-        && let Some(version) = live_version(cell, owner, &spec.name).await?
-    {
-        // Only what was seen is changed: whoever else changes it meanwhile is not overrun.
-        let change = Change { expect: Some(version), ..Change::default() };
-        let changed = cell.client.update_job(owner, spec, &change).await?.value;
-        return Ok(ran(Became::Updated, &changed));
-    }
-    match cell.client.submit_job(owner, spec).await {
-        Ok(reply) => Ok(ran(Became::Created, &reply.value)),
-        Err(ClientError::Api(error)) if error.code == Code::Exists && owner.is_none() => {
-            Err(Failure::Work {
-                message: error.to_string(),
-                next: "say whose job is to be updated: the same command with --owner USER".into(),
-            })
-        }
-        Err(error) => Err(error.into()),
     }
 }
 
@@ -183,15 +229,8 @@ async fn live_version(cell: &Cell, owner: &Name, job: &Name) -> Result<Option<u3
     }
 }
 
-async fn run_cron(cell: &Cell, owner: Option<&Name>, cron: &CronDocument) -> Result<Ran, Failure> {
-    let spec = &cron.spec;
-    let Some(owner) = owner else {
-        return Err(Failure::Usage {
-            message: format!("whose is the periodic job {}?", spec.name),
-            next: "the same command with --owner USER, or an `owner` in the file".into(),
-        });
-    };
-    let path = format!("/v1/crons/{owner}/{}", spec.name);
+async fn run_cron(cell: &Cell, owner: Name, cron: &CronDocument) -> Result<Ran, Failure> {
+    let path = format!("/v1/crons/{owner}/{}", cron.spec.name);
     let there: Option<One<CronView>> = match cell.client.get(&path).await {
         Ok(reply) => Some(reply.value),
         Err(ClientError::Api(error)) if error.code == Code::NoSuchCron => None,
@@ -199,16 +238,9 @@ async fn run_cron(cell: &Cell, owner: Option<&Name>, cron: &CronDocument) -> Res
     };
     let expect = Some(there.as_ref().map_or(0, |cron| cron.item.version));
     let change = Change { expect, ..Change::default() };
+    let method = hyper::Method::PUT;
     let changed: Changed =
-        cell.client.change(hyper::Method::PUT, &path, Some(spec), &change).await?.value;
+        cell.client.change(method, &path, Some(&cron.spec), &change).await?.value;
     let became = if there.is_some() { Became::Updated } else { Became::Created };
-    Ok(Ran {
-        kind: "cron",
-        owner: Some(owner.clone()),
-        name: spec.name.clone(),
-        became: if changed.changed { became } else { Became::Unchanged },
-        tasks: spec.job.count,
-        index: changed.index,
-        version: changed.version,
-    })
+    Ok(ran("cron", owner, &cron.spec.job, became, &changed))
 }

@@ -47,8 +47,7 @@ impl ValidateArgs {
     pub fn run(self) -> Result<Success, Failure> {
         let mut all = Vec::new();
         for name in &self.files {
-            let (valid, documents, diagnostics) = match file::load(name, Some(self.owner.clone()))?
-            {
+            let (valid, documents, diagnostics) = match file::load(name, Some(&self.owner))? {
                 Ok(loaded) => (true, loaded.documents, loaded.warnings),
                 Err(Diagnostics(wrong)) => (false, Vec::new(), wrong),
             };

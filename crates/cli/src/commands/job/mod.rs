@@ -19,7 +19,7 @@ Examples:
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum Job {
-    /// Submit a job from a JSON file, or - for standard input
+    /// Submit the jobs of a file; `cell run` also updates those that are there
     Run(run::RunArgs),
     /// List jobs, or show one with its tasks
     Status(status::StatusArgs),

@@ -18,7 +18,7 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The job as JSON; its fields are those of JobSpec in /v1/openapi.json
+    /// Jobs in Jsonnet, JSON or YAML; - for standard input
     #[arg(value_name = "FILE|-")]
     file: String,
 

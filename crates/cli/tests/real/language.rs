@@ -1,0 +1,131 @@
+//! Files of jobs with the real binary: validated, formatted, begun, and run on a real cell.
+
+use super::dev;
+use super::support::{Folder, cell, json, repo, said, text};
+use std::path::Path;
+use std::process::Command;
+
+/// Every example that is a file of jobs.
+fn examples() -> Vec<String> {
+    let entries = std::fs::read_dir(repo().join("examples")).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let files = paths.filter(|path| path.is_file());
+    let mut names: Vec<String> =
+        files.map(|path| format!("examples/{}", path.file_name().unwrap().display())).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn every_example_is_right_and_in_the_usual_form() {
+    let names = examples();
+    assert!(names.len() >= 7, "{names:?}");
+    let files: Vec<&str> = names.iter().map(String::as_str).collect();
+    let valid = json(&[&["validate", "-o", "json"][..], &files].concat());
+    for checked in valid.as_array().unwrap() {
+        assert_eq!(checked["valid"], true, "{checked}");
+        assert_eq!(checked["diagnostics"], serde_json::json!([]), "{checked}");
+    }
+    let jsonnet: Vec<&str> = files.iter().copied().filter(|f| f.ends_with("sonnet")).collect();
+    said(&[&["fmt", "--check"][..], &jsonnet].concat());
+}
+
+/// `cell` in a folder of its own.
+fn there(folder: &Folder, args: &[&str]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_cell"))
+        .current_dir(Path::new(&folder.0))
+        .args(args)
+        .output()
+        .unwrap();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn what_is_wrong_is_said_at_its_line_with_exit_code_1() {
+    let folder = Folder::new();
+    let file = folder.path("web.jsonnet");
+    std::fs::write(&file, "{ name: 'web',\n  prioirty: 200 }\n").unwrap();
+    let output = cell(&["validate", &file]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("did you mean `priority`?") && said.contains(":2:3"), "{said}");
+    assert!(said.contains("error: 1 file is not right"), "{said}");
+    assert_eq!(cell(&["validate"]).status.code(), Some(2));
+    assert_eq!(cell(&["validate", "README.md"]).status.code(), Some(2));
+    let output = cell(&["validate", &file, "-o", "json"]);
+    let checked: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &checked[0]["valid"]), (Some(1), &serde_json::json!(false)));
+    assert_eq!(checked[0]["diagnostics"][0]["place"]["line"], 2);
+}
+
+#[test]
+fn a_first_file_is_written_once_and_is_right() {
+    let folder = Folder::new();
+    for (name, flag) in [("web", "--service"), ("sums", "--batch"), ("nightly", "--cron")] {
+        let (code, out, wrong) = there(&folder, &["init", name, flag]);
+        assert_eq!(code, 0, "{wrong}");
+        assert!(out.contains(&format!("wrote {name}.jsonnet")), "{out}");
+        let file = format!("{name}.jsonnet");
+        let (code, _, wrong) = there(&folder, &["validate", &file]);
+        assert_eq!((code, wrong.as_str()), (0, ""));
+        let (code, out, _) = there(&folder, &["fmt", "--check", &file]);
+        assert_eq!((code, out.as_str()), (0, ""));
+    }
+    let before = std::fs::read_to_string(folder.path("web.jsonnet")).unwrap();
+    let (code, _, wrong) = there(&folder, &["init", "web", "--batch"]);
+    assert_eq!(code, 2, "{wrong}");
+    assert_eq!(std::fs::read_to_string(folder.path("web.jsonnet")).unwrap(), before);
+}
+
+#[test]
+fn formatting_changes_the_file_or_says_that_it_would() {
+    let folder = Folder::new();
+    let file = folder.path("f.jsonnet");
+    std::fs::write(&file, "{a:1,\nb:2}").unwrap();
+    let (code, out, _) = there(&folder, &["fmt", "--check", "f.jsonnet"]);
+    assert_eq!((code, out.as_str()), (1, "f.jsonnet: would change\n"));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "{a:1,\nb:2}");
+    let (code, out, _) = there(&folder, &["fmt", "f.jsonnet"]);
+    assert_eq!((code, out.as_str()), (0, "f.jsonnet: changed\n"));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "{ a: 1,\n  b: 2 }\n");
+    std::fs::write(&file, "{a:").unwrap();
+    let (code, _, wrong) = there(&folder, &["fmt", "f.jsonnet"]);
+    assert!(code == 1 && wrong.contains("cannot stand here"), "{wrong}");
+    let schema = json(&["schema"]);
+    assert!(schema["$defs"]["JobSpec"]["properties"]["ram"].is_object());
+}
+
+#[test]
+fn running_a_file_again_updates_what_differs_and_leaves_the_rest() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder, "2");
+    let file = folder.path("web.jsonnet");
+    let write = |count: u32| {
+        let text = format!(
+            "local cell = import 'cell.libsonnet';\n\
+             local size = {{ cpu: '100m', ram: '64MiB', command: ['sim'] }};\n\
+             [cell.batch('second', size {{ after: 'first' }}), cell.batch('first', size),\n\
+              cell.service('web', size {{ count: {count} }}),\n\
+              cell.cron('tick', '0 0 1 1 *', size)]"
+        );
+        std::fs::write(&file, text).unwrap();
+    };
+    let run = || said(&["--master", &address, "run", &file]);
+    write(1);
+    let first = run();
+    for line in [
+        "job dev/first of 1 task: created",
+        "job dev/second of 1 task: created",
+        "job dev/web of 1 task: created",
+        "periodic job dev/tick of 1 task: created",
+    ] {
+        assert!(first.contains(line), "{first}");
+    }
+    let again = run();
+    assert_eq!(again.matches(": unchanged").count(), 4, "{again}");
+    write(2);
+    let changed = run();
+    assert!(changed.contains("job dev/web of 2 tasks: being updated to version 2"), "{changed}");
+    assert_eq!(changed.matches(": unchanged").count(), 3, "{changed}");
+    running.stop();
+}
