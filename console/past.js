@@ -4,13 +4,41 @@
 import { useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import { get, post } from "./api.js";
 import { events, useRead, useStore } from "./live.js";
+import { words } from "./units.js";
 
-/** Entries of the log that are looked through, and most events read of them. */
+export async function sql(query, args = []) {
+  return post("/v1/sql", args.length ? { query, args } : { query });
+}
+
+/** Whether the master answers SQL; asked once a tab, of its own description. */
+let asked = null;
+export function hasSql() {
+  asked = asked || get("/v1/openapi.json").then((document) => "/v1/sql" in document.paths);
+  return asked;
+}
+
+const EVENTS = `select time, log_index, position, kind, object, event, machine, reason, exit_class,
+  exit_code, detail from events where WHICH order by log_index desc, position desc limit 300`;
+
+/** A row of the history in the shape of the feed. */
+function event([at, index, position, kind, object, word, machine, reason, how, code, detail]) {
+  const where = machine && machine !== object ? ` on ${machine}` : "";
+  const end = how ? ` (${words(how)}${code === null ? "" : ` ${code}`})` : "";
+  const more = detail ? ` ${detail}` : "";
+  const text = `${object} ${words(word)}${where}: ${words(reason)}${end}${more}`;
+  return { cursor: `${index}-${position}`, at, object, text, what: { [kind]: { change: word } } };
+}
+
+async function fromHistory({ where, args }) {
+  const answer = await sql(EVENTS.replace("WHICH", where), args);
+  return { items: answer.rows.map(event), since: answer.reaches_back_to };
+}
+
+/** Entries of the log that are looked through where there is no history, and most pages of them. */
 const ENTRIES = 5000;
 const PAGES = 12;
 
-/** Past events that match, newest first, and the time they reach back to. */
-async function pastEvents(match, signal) {
+async function fromFeed(match, signal) {
   const head = await get("/v1/events?limit=1", signal);
   let after = Math.max(0, head.index - ENTRIES);
   if (head.oldest) after = Math.max(after, head.oldest - 1);
@@ -27,10 +55,26 @@ async function pastEvents(match, signal) {
   return { items: found.reverse(), since };
 }
 
-/** Events of an object, past and live, newest first. `turn` changes when something happened. */
-export function useEventsOf(match, deps) {
+/** Past events, newest first, and the time they reach back to. */
+async function pastEvents(match, rows, signal) {
+  if (await hasSql()) {
+    try {
+      return await fromHistory(rows);
+    } catch (error) {
+      // A replica that keeps no history still has the feed.
+      if (error.code !== "not-ready") throw error;
+    }
+  }
+  return fromFeed(match, signal);
+}
+
+/**
+ * Events of an object, past and live, newest first: `match` picks them from the feed, `rows` (a
+ * condition and its values) from the history. `turn` changes when something happened.
+ */
+export function useEventsOf(match, rows, deps) {
   const live = useStore(events);
-  const past = useRead((signal) => pastEvents(match, signal), deps);
+  const past = useRead((signal) => pastEvents(match, rows, signal), deps);
   const fresh = useMemo(() => live.items.filter(match), [live.version, ...deps]);
   const items = useMemo(() => {
     const seen = new Set(fresh.map((event) => event.cursor));
@@ -54,17 +98,6 @@ function useTurn(key) {
   }, [key]);
   useEffect(() => () => clearTimeout(timer.current), []);
   return held;
-}
-
-export async function sql(query, args = []) {
-  return post("/v1/sql", args.length ? { query, args } : { query });
-}
-
-/** Whether the master answers SQL; asked once a tab, of its own description. */
-let asked = null;
-export function hasSql() {
-  asked = asked || get("/v1/openapi.json").then((document) => "/v1/sql" in document.paths);
-  return asked;
 }
 
 const HISTORY = `select time,

@@ -25,7 +25,7 @@ const TONES = {
 function toneOf(event) {
   const change = Object.values(event.what)[0].change;
   const word = typeof change === "string" ? change : change && Object.keys(change)[0];
-  return TONES[word] || "calm";
+  return TONES[String(word).replaceAll("-", "_")] || "calm";
 }
 
 export function EventList({ items, empty, most = 200 }) {
@@ -141,7 +141,8 @@ export default function Job({ names: [user, name] }) {
   const key = `${user}/${name}`;
   const path = at("jobs", user, name);
   const mine = (event) => event.object === key || event.object.startsWith(`${key}/`);
-  const history = useEventsOf(mine, [key]);
+  const rows = { where: "user = ? and job = ?", args: [user, name] };
+  const history = useEventsOf(mine, rows, [key]);
   const job = useRead((signal) => get(path, signal), [key, history.turn]);
   // A job of thousands of tasks is not read again every few seconds for the sake of a chart.
   const many = useRef(0);
@@ -168,7 +169,7 @@ export default function Job({ names: [user, name] }) {
       act: () => del(`${path}?expect=${view.version}`),
       done: () => say(`${key} is stopping.`),
     });
-  const rows = list.filter((task) => !which || task.state === which || task.state[which]);
+  const shown = list.filter((task) => !which || task.state === which || task.state[which]);
   return html`<${Page} title=${name} crumbs=${crumbs}
     actions=${isLive(view) && view.state !== "stopping" && html`<button class="danger" onClick=${stop}>Stop…</button>`}>
     <p class="lead"><${Badge} tone=${tone}>${word}<//> <${Tally} tasks=${view.tasks} />
@@ -176,10 +177,10 @@ export default function Job({ names: [user, name] }) {
     ${job.error && html`<${Problem} error=${job.error} />`}
     ${view.update && html`<${Updating} job=${view} tasks=${list} path=${path} />`}
     <${Usage} points=${points} known="No task is on a machine." />
-    <${Card} title="Tasks" aside=${plural(rows.length, "task")}>
+    <${Card} title="Tasks" aside=${plural(shown.length, "task")}>
       <${Choice} label="Tasks" value=${which} options=${SHOWN} onPick=${pick} />
       <${Problem} error=${tasks.error} />
-      <${Table} label="Tasks" columns=${TASKS} rows=${rows} sort=${sort} onSort=${setSort}
+      <${Table} label="Tasks" columns=${TASKS} rows=${shown} sort=${sort} onSort=${setSort}
         keyOf=${(task) => task.index} hrefOf=${(task) => to("jobs", user, name, String(task.index))}
         empty=${tasks.wait ? "Loading…" : "No task is like that."} />
     <//>

@@ -61,7 +61,8 @@ export default function Machine({ names: [name] }) {
   const path = at("machines", name);
   const here = (event) =>
     event.object === name || (event.what.task && event.text.includes(` on ${name}`));
-  const history = useEventsOf(here, [name]);
+  const past = { where: "machine = ?", args: [name] };
+  const history = useEventsOf(here, past, [name]);
   const read = useRead((signal) => get(path, signal), [name, history.turn], 5000);
   const tasks = useRead((signal) => all(`${path}/tasks`, 5000, signal), [name, history.turn], 5000);
   const [sort, setSort] = useSort("name");

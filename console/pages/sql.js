@@ -7,9 +7,9 @@ import { moment, plural } from "../units.js";
 
 const EXAMPLES = [
   ["Events by kind today", "select event, sum(count) as events from task_events_daily\n  where day = date('now') group by event order by events desc"],
-  ["Failures by job", "select user, job, exit_class, exit_code, count(*) as times from task_events\n  where event in ('failed', 'failed_for_good') group by 1, 2, 3, 4 order by times desc limit 50"],
+  ["Failures by job", "select user, job, exit_class, exit_code, count(*) as times from task_events\n  where event in ('failed', 'failed-for-good') group by 1, 2, 3, 4 order by times desc limit 50"],
   ["Charging by user and band", "select user, band, sum(cpu_used) / 3600000 as core_hours,\n  sum(ram_used) / 3686400 as gib_hours from usage_daily group by user, band order by core_hours desc"],
-  ["Tables", "select name, sql from sqlite_schema where type in ('table', 'view')"],
+  ["Newest events", "select time, object, event, machine, reason from events\n  order by log_index desc, position desc limit 50"],
 ];
 
 const MISSING = {
@@ -22,7 +22,7 @@ function csv({ columns, rows }) {
     const text = value === null ? "" : String(value);
     return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
-  const lines = [columns.map((column) => column.name), ...rows];
+  const lines = [columns, ...rows];
   return `${lines.map((line) => line.map(cell).join(",")).join("\n")}\n`;
 }
 
@@ -41,13 +41,13 @@ function show(name, value) {
 
 function Answer({ answer }) {
   const { columns, rows } = answer;
-  const numeric = columns.map((column, i) => column.name !== "time" && rows.every((row) => row[i] === null || typeof row[i] === "number"));
+  const numeric = columns.map((name, i) => name !== "time" && rows.every((row) => row[i] === null || typeof row[i] === "number"));
   const back = answer.reaches_back_to ? `, history reaches back to ${moment(answer.reaches_back_to)}` : "";
   return html`<${Card} title="Answer" aside="${plural(rows.length, "row")}${answer.truncated ? ", cut off here" : ""}${back}">
     ${rows.length
       ? html`<div class="scroll"><table aria-label="Answer">
-          <thead><tr>${columns.map((c, i) => html`<th class=${numeric[i] ? "number" : ""}>${c.name}</th>`)}</tr></thead>
-          <tbody>${rows.slice(0, 1000).map((row) => html`<tr>${row.map((value, i) => html`<td class=${numeric[i] ? "number" : ""}>${show(columns[i].name, value)}</td>`)}</tr>`)}</tbody>
+          <thead><tr>${columns.map((c, i) => html`<th class=${numeric[i] ? "number" : ""}>${c}</th>`)}</tr></thead>
+          <tbody>${rows.slice(0, 1000).map((row) => html`<tr>${row.map((value, i) => html`<td class=${numeric[i] ? "number" : ""}>${show(columns[i], value)}</td>`)}</tr>`)}</tbody>
         </table></div>`
       : html`<${Empty}>No rows.<//>`}
     <p class="buttons"><button onClick=${() => save(answer)}>Save as CSV</button></p>

@@ -119,7 +119,8 @@ function Exec({ name, runs }) {
 export default function Task({ names: [user, job, index] }) {
   const name = `${user}/${job}/${index}`;
   const path = at("jobs", user, job, "tasks", index);
-  const history = useEventsOf((event) => event.object === name, [name]);
+  const rows = { where: "user = ? and job = ? and object = ?", args: [user, job, name] };
+  const history = useEventsOf((event) => event.object === name, rows, [name]);
   const read = useRead((signal) => get(path, signal), [name, history.turn], 5000);
   const task = read.value && read.value.item;
   const points = useSeries(name, { user, job, index: Number(index) }, read.value && [task]);
