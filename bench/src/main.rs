@@ -43,7 +43,7 @@ fn main() -> std::io::Result<()> {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     if wanted == [cellwright_lang::CHILD] {
         // The child that evaluates a file; whoever started it looks at what it said.
-        cellwright_lang::run_child();
+        let _ = cellwright_lang::run_child();
         return Ok(());
     }
     match wanted.split_first() {

@@ -13,8 +13,9 @@
 //!   of that name.
 //!
 //! And on any line, `<!-- cell: ARGUMENTS -->`: the page's cell is `cell dev ARGUMENTS`, or none
-//! with `<!-- cell: none -->`. A page may write ports: `127.0.0.1:7070` and `-p 5353` in commands and
-//! files become ports that are free, the same one each time, so that pages can be walked at once.
+//! with `<!-- cell: none -->`. A page may write ports: `127.0.0.1:7070` and `-p 5353` in commands
+//! and files become ports that are free, the same one each time, so that pages can be walked at
+//! once.
 //!
 //! In a block `$ ` begins a command, which goes on behind a backslash at the end of the line; other
 //! lines are what it prints. There `...` stands for any lines and `…` for anything in a line;

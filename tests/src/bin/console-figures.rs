@@ -309,7 +309,8 @@ fn report(openings: &[Opening], churned: &[Churned], console: &Path, loads: [Str
         "\nPaint is the wall clock, from the start of the navigation; script and main thread are \
          time of the page's main thread on the processor, the test's own questions to the page \
          included. What limits it: reading the JSON of an update, and writing its \
-         columns.\n\n{}: {} ({} cores), Linux {}, {}; load average of the whole machine {} before and {} after.\n",
+         columns.\n\n{}: {} ({} cores), Linux {}, {}; load average of the whole machine {} \
+         before and {} after.\n",
         output("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
         output("sh", &["-c", "grep -m1 'model name' /proc/cpuinfo | cut -d: -f2"]),
         output("nproc", &[]),

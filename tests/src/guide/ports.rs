@@ -67,13 +67,17 @@ mod tests {
     fn a_port_is_replaced_by_the_same_free_one_everywhere() {
         let mut ports = Ports::default();
         ports.is(7070, 4321);
-        let text = "curl 127.0.0.1:7070/v1; dig @127.0.0.1 -p 5353; kill -p x; 127.0.0.1:0 10.0.0.1:9";
+        let text =
+            "curl 127.0.0.1:7070/v1; dig @127.0.0.1 -p 5353; kill -p x; 127.0.0.1:0 10.0.0.1:9";
         let real = ports.real(text);
         let free = ports.0[&5353];
         let expected = format!(
             "curl 127.0.0.1:4321/v1; dig @127.0.0.1 -p {free}; kill -p x; 127.0.0.1:0 10.0.0.1:9"
         );
         assert_eq!(real, expected);
-        assert_eq!(ports.real("listen = \"127.0.0.1:5353\""), format!("listen = \"127.0.0.1:{free}\""));
+        assert_eq!(
+            ports.real("listen = \"127.0.0.1:5353\""),
+            format!("listen = \"127.0.0.1:{free}\"")
+        );
     }
 }
