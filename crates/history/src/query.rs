@@ -111,7 +111,7 @@ impl Reader {
             let text = format!("the statement has {wants} `?` and {} args", args.len());
             return Err(QueryError::Sql(text));
         }
-        let columns = statement.column_names().into_iter().map(str::to_owned).collect();
+        let columns = statement.column_names().map(str::to_owned).collect();
         let (rows, truncated) = fetch(&mut statement, args, bounds).map_err(explain)?;
         Ok(Answer { columns, rows, truncated, reaches_back_to })
     }
