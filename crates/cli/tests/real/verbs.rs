@@ -106,6 +106,7 @@ fn job(folder: &Folder, name: &str, command: &str, more: &str) -> String {
 fn a_session_with_jobs_reads_like_this() {
     let folder = Folder::new();
     let (running, address) = dev(&folder, "1");
+    crate::wait_machines(&address, 1);
     let mut session = Session { address: address.clone(), said: String::new() };
     session.run(&["status"]);
     session.run(&["job", "run", "examples/hello.json"]);
@@ -142,6 +143,7 @@ fn a_session_with_jobs_reads_like_this() {
 fn ends_of_tasks_read_like_this_and_wait_returns_their_code() {
     let folder = Folder::new();
     let (running, address) = dev(&folder, "1");
+    crate::wait_machines(&address, 1);
     let mut session = Session { address: address.clone(), said: String::new() };
     let once = r#""restart": {"max_failures": 0},"#;
     // Most of an hour has two digits of minutes for as long as the test lasts.
