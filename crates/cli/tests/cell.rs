@@ -242,7 +242,7 @@ fn a_cell_with_identities_takes_in_a_replica_a_user_and_a_machine() {
     assert_eq!(again.status.code(), Some(1), "a token is good once");
 
     let audit = said(&[&mine[..], &["audit", "--caller", "admin"]].concat());
-    assert!(audit.contains("admin: add user ann: done"), "{audit}");
+    assert!(audit.contains("user/admin: add user ann: done"), "{audit}");
     let refused = cell(&["--contexts", &anns, "audit"]);
     assert!(text(&refused.stderr).contains("not-allowed"), "{}", text(&refused.stderr));
     let tokens = said(&[&mine[..], &["token", "ls", "--user", "ann"]].concat());

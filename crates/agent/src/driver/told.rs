@@ -156,7 +156,8 @@ fn make_shared(folder: &Path) -> std::io::Result<()> {
     let found = fs::symlink_metadata(folder)?;
     let own = rustix::process::geteuid().as_raw();
     match found.is_dir() && found.uid() == own && found.mode() & 0o022 == 0 {
-        true => Ok(()),
+        // An earlier build may have made it narrower.
+        true => fs::set_permissions(folder, fs::Permissions::from_mode(0o711)),
         false => Err(std::io::Error::other("is somebody else's")),
     }
 }

@@ -60,7 +60,11 @@ impl AuditArgs {
     }
 
     fn wants(&self, line: &AuditView) -> bool {
-        self.caller.as_ref().is_none_or(|caller| line.caller == *caller)
+        // `user/ann`, or the name alone.
+        let is_by = |caller: &String| {
+            line.caller == *caller || line.caller.split_once('/').is_some_and(|(_, n)| n == caller)
+        };
+        self.caller.as_ref().is_none_or(is_by)
             && self.object.as_ref().is_none_or(|object| line.object.starts_with(object.as_str()))
     }
 }

@@ -5,6 +5,7 @@
 //! Stopped by hand, it stops its tasks: nobody wants them left behind after trying things out.
 //! Killed, it leaves them, and finds them again at the next start, as any agent does.
 
+use super::dev_ready::{grant_production, until_up};
 use super::fleet::{FleetArgs, Papers};
 use super::parse::{cores, size};
 use super::scheduler::{SchedulerArgs, run_scheduler};
@@ -140,6 +141,9 @@ impl DevArgs {
             tokio::spawn(run_scheduler(SchedulerArgs::in_process(name), client.clone()));
         self.reconcile(&client).await?;
         let machines = self.machines(&client, &address).await?;
+        let wanted = self.machines.map_or(1, |number| number as usize);
+        until_up(running.handle(), wanted).await;
+        grant_production(&client, running.handle()).await?;
         print(&self.welcome(&running, &address))?;
         told_to_stop().await?;
         machines.stop().await?;

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::output::print;
 use crate::reach::Reach;
 use crate::server::ask;
-use cellwright_api::client::Change;
+use cellwright_api::client::{Change, Client};
 use cellwright_api::types::Changed;
 use cellwright_cell::name::Name;
 use cellwright_cell::priority::Band;
@@ -59,19 +59,27 @@ impl Quota {
         let cell = reach.cell()?;
         let SetArgs { user, band, cpu, ram, disk, disk_rate } = args;
         let amount = Resources { cpu, ram, disk, disk_rate };
-        let quota = Granted { amount, from: Time(0), until: Time::NEVER };
-        let word = serde_json::to_value(band)
-            .ok()
-            .and_then(|value| value.as_str().map(str::to_owned))
-            .unwrap_or_default();
-        let path = format!("/v1/users/{user}/quota/{word}");
-        ask(async {
-            let change = Change::default();
-            let done: Changed =
-                cell.client.change(Method::PUT, &path, Some(&quota), &change).await?.value;
-            Ok(done)
-        })?;
-        print(&format!("user {user} has quota in {word}\nnext: cell user ls\n"))?;
+        ask(grant(&cell.client, &user, band, amount))?;
+        print(&format!("user {user} has quota in {}\nnext: cell user ls\n", word(band)))?;
         Ok(Success::Done)
     }
+}
+
+fn word(band: Band) -> String {
+    let word = serde_json::to_value(band).ok();
+    word.and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// From now on, without an end.
+pub async fn grant(
+    client: &Client,
+    user: &Name,
+    band: Band,
+    amount: Resources,
+) -> Result<(), Failure> {
+    let quota = Granted { amount, from: Time(0), until: Time::NEVER };
+    let path = format!("/v1/users/{user}/quota/{}", word(band));
+    let change = Change::default();
+    let _: Changed = client.change(Method::PUT, &path, Some(&quota), &change).await?.value;
+    Ok(())
 }

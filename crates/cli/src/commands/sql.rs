@@ -264,7 +264,7 @@ mod tests {
     fn rows_are_written_for_spreadsheets_and_for_programs() {
         assert_eq!(csv(&answer()), "user,n\nann,7\n\"a \"\"b\"\", c\",\n");
         let text = lines(&answer()).unwrap();
-        assert_eq!(text.lines().next(), Some(r#"{"n":7,"user":"ann"}"#));
+        assert_eq!(text.lines().next(), Some(r#"{"user":"ann","n":7}"#));
     }
 
     #[test]

@@ -134,7 +134,7 @@ fn a_program_runs_with_what_it_was_told_and_its_exit_code_is_known() {
     wait(&address, "three", |task| failed(task, 3));
     assert_eq!(fs::read_to_string(folder.path("told")).unwrap(), "dev three 0 1 local\n");
     let shown = said(&["--master", &address, "job", "status", "dev/three"]);
-    assert!(shown.contains("code (3)"), "{shown}");
+    assert!(shown.contains("exit code 3"), "{shown}");
     submit(
         &folder,
         &address,
