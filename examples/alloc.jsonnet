@@ -3,14 +3,17 @@
 //   cell run examples/alloc.jsonnet
 local cell = import 'cell.libsonnet';
 
-local room = cell.allocSet('frontend', {
+// `cell dev` has quota for batch alone.
+local band = { priority: 'batch' };
+
+local room = cell.allocSet('frontend', band {
   count: 2,
   cpu: '1',
   ram: '512MiB',
   disk: '1GiB',
 });
 
-local server = cell.service('server', {
+local server = cell.service('server', band {
   count: 2,
   cpu: '500m',
   ram: '256MiB',
@@ -18,7 +21,7 @@ local server = cell.service('server', {
   command: ['sh', '-c', 'while true; do date >> "$CELL_ALLOC_DIR/server.log"; sleep 1; done'],
 });
 
-local saver = cell.service('log-saver', {
+local saver = cell.service('log-saver', band {
   count: 2,
   cpu: '100m',
   ram: '64MiB',

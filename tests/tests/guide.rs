@@ -22,6 +22,7 @@ macro_rules! pages {
 
 pages! {
     a_first_cell: "first-cell.md",
+    the_job_language: "job-language.md",
 }
 
 #[test]

@@ -48,6 +48,8 @@ const SERVICE: &str = "\
 cell.service('NAME', {
   // How many copies run.
   count: 3,
+  // What there is quota for: `cell dev` has batch, a real service is 'production'.
+  priority: 'batch',
   // What each may use at most: 500m is half a core.
   cpu: '500m',
   ram: '128MiB',

@@ -105,7 +105,7 @@ fn running_a_file_again_updates_what_differs_and_leaves_the_rest() {
             "local cell = import 'cell.libsonnet';\n\
              local size = {{ cpu: '100m', ram: '64MiB', command: ['sim'] }};\n\
              [cell.batch('second', size {{ after: 'first' }}), cell.batch('first', size),\n\
-              cell.service('web', size {{ count: {count} }}),\n\
+              cell.service('web', size {{ count: {count}, priority: 'batch' }}),\n\
               cell.cron('tick', '0 0 1 1 *', size)]"
         );
         std::fs::write(&file, text).unwrap();
