@@ -22,6 +22,9 @@ macro_rules! pages {
 
 pages! {
     a_first_cell: "first-cell.md",
+    concepts: "concepts.md",
+    batch: "batch.md",
+    updates: "updates.md",
     the_job_language: "job-language.md",
 }
 
