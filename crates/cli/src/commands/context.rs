@@ -1,26 +1,42 @@
 //! `cell context`: the cells this person knows, and the one meant when none is named.
 
 use super::Success;
+use crate::args::OutputArgs;
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::{Output, print, print_json};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::table;
 use cellwright_api::context::{ContextError, Contexts};
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use std::path::PathBuf;
 
 /// Contexts: ls, use, add, refresh
 #[derive(Debug, Subcommand)]
 pub enum Context {
     /// List the contexts
-    Ls,
+    Ls(LsArgs),
     /// Make a context the one that is meant when none is named
     Use(UseArgs),
     /// Take over the contexts of a file, such as `cell user add` prints
     Add(AddArgs),
     /// Ask the cell for its masters and take them all into the context
     Refresh,
+}
+
+#[derive(Debug, Args)]
+pub struct LsArgs {
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// A context without what only its owner may see.
+#[derive(Serialize)]
+struct Listed<'a> {
+    name: &'a str,
+    current: bool,
+    masters: &'a [String],
 }
 
 #[derive(Debug, Args)]
@@ -46,17 +62,20 @@ impl Context {
         let failed = |error: ContextError| Failure::work(&error, "cell context ls");
         let (path, mut contexts) = reach.load_contexts()?;
         match self {
-            Context::Ls => {
-                let rows: Vec<Vec<String>> = contexts
+            Context::Ls(args) => {
+                let listed: Vec<Listed<'_>> = contexts
                     .contexts
                     .iter()
-                    .map(|(name, context)| {
-                        let current = contexts.current.as_ref() == Some(name);
-                        let mark = if current { "current" } else { "" };
-                        vec![name.clone(), mark.to_owned(), context.masters.join(" ")]
+                    .map(|(name, context)| Listed {
+                        name,
+                        current: contexts.current.as_ref() == Some(name),
+                        masters: &context.masters,
                     })
                     .collect();
-                print(&table::render(&["context", "", "masters"], &rows))?;
+                match args.output.output {
+                    Output::Json => print_json(&listed)?,
+                    Output::Table => print(&list(&listed))?,
+                }
             }
             Context::Use(args) => {
                 let name = contexts.pick(Some(&args.name)).map_err(failed)?.0.to_owned();
@@ -116,6 +135,15 @@ impl AddArgs {
         }
         Ok(names)
     }
+}
+
+fn list(contexts: &[Listed<'_>]) -> String {
+    let row = |context: &Listed<'_>| {
+        let mark = if context.current { "current" } else { "" };
+        vec![context.name.to_owned(), mark.to_owned(), context.masters.join(" ")]
+    };
+    let rows: Vec<Vec<String>> = contexts.iter().map(row).collect();
+    table::render(&["context", "", "masters"], &rows)
 }
 
 /// Where all masters of a cell are reached, the leader first: it need not be looked for.

@@ -119,7 +119,7 @@ pub fn shown(machine: &MachineView) -> String {
     let attributes = spec.attributes.iter();
     rows.extend(attributes.map(|(name, value)| (name.to_string(), value.to_string())));
     let rows: Vec<Vec<String>> = rows.into_iter().map(|(name, value)| vec![name, value]).collect();
-    table::render(&["machine", machine.name.as_str()], &rows)
+    table::render_told(&["machine", machine.name.as_str()], &rows)
 }
 
 fn remove(cell: &Cell, machine: &Name) -> Result<(), Failure> {
