@@ -193,6 +193,8 @@ impl File<'_> {
                 Diagnostic { field: named(path), help: wrong.help.clone(), ..error }
             });
         let mut errors: Vec<Diagnostic> = made.collect();
+        // As one reads the file.
+        errors.sort_by_key(|error| error.place.as_ref().map(|place| (place.line, place.column)));
         if wrong.len() > MOST_ERRORS {
             let more = wrong.len() - MOST_ERRORS;
             errors.push(Diagnostic::error(&self.source.name, format!("and {more} more errors")));

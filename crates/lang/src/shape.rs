@@ -157,7 +157,7 @@ impl Checker {
             let path = path.field(name);
             match fields.get(name) {
                 Some(shape) => self.shaped(value, shape, unit_of(owner, name), &path),
-                None => self.unknown(name, fields.keys().map(String::as_str), &path),
+                None => self.unknown(name, known(owner, fields).into_iter(), &path),
             }
         }
         let required = shape.get("required").and_then(Value::as_array);
@@ -333,6 +333,17 @@ impl Checker {
             Err(_) => json!(i64::try_from(number).unwrap_or(i64::MIN)),
         };
     }
+}
+
+/// Fields that may stand in an object of the type; in a job also those that are short for others.
+fn known<'a>(owner: &str, fields: &'a Map<String, Value>) -> Vec<&'a str> {
+    let mut known: Vec<&str> = fields.keys().map(String::as_str).collect();
+    if owner == "JobSpec" {
+        known.push("owner");
+        known.extend(Schema::get().fields("TaskSpec"));
+        known.extend(Schema::get().fields("Resources"));
+    }
+    known
 }
 
 fn whole(number: &serde_json::Number) -> Option<i128> {

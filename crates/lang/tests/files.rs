@@ -157,6 +157,8 @@ fn what_is_wrong_is_shown_where_it_is_written() {
         "there is no field `prioirty` here; did you mean `priority`?",
     );
     check("  replicas: 3,", "replicas", "did you mean `count`?");
+    check("  memory: '1GiB',", "memory", "did you mean `ram`?");
+    check("  comand: [],", "comand", "did you mean `command`?");
     check("  count: 'three',", "'three'", "a number is wanted here, not \"three\"");
     check("  count: 0,", "0", "count: 0 is not valid");
     check("  count: 2.5,", "2.5", "2.5 is no whole number");

@@ -150,10 +150,14 @@ fn layout(pieces: &[Piece], regions: &Regions) -> String {
         if starts {
             let branch =
                 (piece.kind == Kind::Keyword).then(|| regions.its_if(piece.start)).flatten();
-            let branch =
-                branch.and_then(|start| pieces.binary_search_by_key(&start, |p| p.start).ok());
-            let closes = piece.opener.or(branch).map(|begun| indents[begun]);
-            line_indent = closes.unwrap_or_else(|| regions.level(piece.start) * INDENT);
+            let begun = |start: usize| pieces.binary_search_by_key(&start, |p| p.start).ok();
+            let level_with = piece.opener.or(branch.and_then(begun));
+            let below = regions.owner(piece.start).and_then(begun);
+            line_indent = match (level_with, below) {
+                (Some(begun), _) => indents[begun],
+                (None, Some(owner)) => indents[owner] + INDENT,
+                (None, None) => 0,
+            };
             if let Some(before) = before {
                 let blank = piece.breaks > 1 && !before.is_opener() && piece.opener.is_none();
                 out.push_str(if blank { "\n\n" } else { "\n" });
@@ -230,6 +234,7 @@ local a =
 ";
         check(text, want);
         check("f({\na:1})", "f({\n  a: 1 })\n");
+        check("f({\na:1\n},{\nb:2\n})", "f({\n  a: 1,\n}, {\n  b: 2,\n})\n");
         check(
             "{a:if x then\n1\nelse if y then\n2\nelse\n3}",
             "{ a: if x then\n  1\nelse if y then\n  2\nelse\n  3 }\n",

@@ -1,14 +1,14 @@
 //! How far in each line is indented. A region is a stretch of the file that belongs to something
 //! begun on an earlier line: the inside of brackets, the value of a field, the branches of an `if`.
-//! A line is indented once for each line on which a region around it was begun, so that `f({` on
-//! one line indents what follows once and not twice.
+//! A line is indented once more than the line on which the innermost region around it was begun, so
+//! that `f({` on one line indents what follows once and not twice.
 
 use super::spacing::Piece;
 use rsjsonnet_lang::ast::{
     Arg, Assert, Bind, CompSpecPart, Expr, ExprKind, Field, FieldName, Member, ObjInside, Param,
 };
 use rsjsonnet_lang::span::{SpanId, SpanManager};
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
 
 /// Levels of syntax that are looked at; what is deeper keeps the indentation of its surroundings.
 const MOST_DEPTH: usize = 500;
@@ -16,7 +16,7 @@ const MOST_DEPTH: usize = 500;
 pub(super) struct Regions {
     /// Where lines begin.
     lines: Vec<usize>,
-    /// From, to, and the line of whatever it belongs to.
+    /// From, to, and the beginning of whatever it belongs to.
     regions: Vec<(usize, usize, usize)>,
     /// Stretches in which a colon belongs to an assertion.
     assertions: Vec<(usize, usize)>,
@@ -39,12 +39,13 @@ impl Regions {
         }
     }
 
-    /// Levels of what begins at `start`.
-    pub(super) fn level(&self, start: usize) -> usize {
+    /// Where that begins which a line belongs to whose first piece is at `start`: the innermost
+    /// there is, begun on an earlier line.
+    pub(super) fn owner(&self, start: usize) -> Option<usize> {
         let line = self.line(start);
         let around = self.regions.iter().filter(|(from, to, _)| (*from..*to).contains(&start));
-        let begun: BTreeSet<usize> = around.map(|(_, _, owner)| *owner).collect();
-        begun.range(..line).count()
+        let begun = around.filter(|(_, _, owner)| self.line(*owner) < line);
+        begun.max_by_key(|(from, to, _)| (*from, Reverse(*to))).map(|(_, _, owner)| *owner)
     }
 
     pub(super) fn is_of_assertion(&self, start: usize) -> bool {
@@ -66,7 +67,6 @@ impl Regions {
     }
 
     fn add(&mut self, from: usize, to: usize, owner: usize) {
-        let owner = self.line(owner);
         self.regions.push((from, to, owner));
     }
 
