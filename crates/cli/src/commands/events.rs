@@ -8,7 +8,7 @@ use super::sql::{PATIENCE, reach_back};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Output, print};
+use crate::output::{Output, print, print_item};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use cellwright_api::types::{EventView, SqlAnswer, SqlQuery, SqlValue};
@@ -167,11 +167,7 @@ impl EventsArgs {
     fn line(&self, text: &str, at: Time, event: &Map<String, Value>) -> Result<(), Failure> {
         match self.output.output {
             Output::Table => print(&format!("{}  {text}\n", format::utc(at))),
-            Output::Json => {
-                let text = serde_json::to_string(event)
-                    .map_err(|error| Failure::work(&error, "the same without -o json"))?;
-                print(&format!("{text}\n"))
-            }
+            Output::Json => print_item(event),
         }
     }
 }
