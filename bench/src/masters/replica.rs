@@ -13,7 +13,7 @@ use cellwright_master::checkpoint::Checkpoints;
 use cellwright_master::clock::{Clock, SystemClock};
 use cellwright_master::config::Config;
 use cellwright_master::handle::Handle;
-use cellwright_master::history::HistoryDesk;
+use cellwright_master::history::{HistoryDesk, Keeper};
 use cellwright_master::http::blob_peers::HttpBlobPeers;
 use cellwright_master::http::files::Files;
 use cellwright_master::http::{Api, ApiSettings};
@@ -45,7 +45,7 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     if config.id == 1 {
         begin(&handle, &members).await?;
     }
-    let router = router(&config, &handle, clock.clone())?;
+    let (router, _keeper) = router(&config, &handle, clock.clone())?;
     let gate = Arc::new(MasterGate {
         cell: config.cell.clone(),
         replicated: handle.replicated().clone(),
@@ -97,15 +97,18 @@ async fn begin(handle: &Handle, members: &[String]) -> io::Result<()> {
     }
 }
 
-fn router(config: &Config, handle: &Handle, clock: Arc<dyn Clock>) -> io::Result<Router> {
+/// What the replica answers, and the thread that writes its history.
+fn router(config: &Config, handle: &Handle, clock: Arc<dyn Clock>) -> io::Result<(Router, Keeper)> {
     let blobs = BlobStore::open(&config.data_dir, config.blob_limit).map_err(io::Error::other)?;
     let blobs = Arc::new(blobs);
     let client = Client::new(Settings::new(vec![config.advertise.clone()]));
     let replicated = handle.replicated().clone();
+    let history = HistoryDesk::new(&config.data_dir, replicated.clone());
+    let keeper = history.keep(&config.data_dir, config.history_kept(), clock.clone())?;
     let files = Arc::new(Files {
+        history,
         events: replicated.records.events.clone(),
         audit: replicated.records.audit.clone(),
-        history: HistoryDesk::new(&config.data_dir, replicated.clone()),
         replicated,
         checkpoints: Checkpoints::in_data(&config.data_dir, 1),
         peers: Arc::new(HttpBlobPeers {
@@ -117,5 +120,5 @@ fn router(config: &Config, handle: &Handle, clock: Arc<dyn Clock>) -> io::Result
     });
     let body_limit = usize::try_from(config.body_limit).unwrap_or(usize::MAX);
     let settings = ApiSettings { body_limit, ..ApiSettings::default() };
-    Ok(Api::new(handle.clone(), files, clock, settings).router())
+    Ok((Api::new(handle.clone(), files, clock, settings).router(), keeper))
 }
