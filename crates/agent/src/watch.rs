@@ -311,7 +311,7 @@ impl Watcher {
                     found.map_or_else(String::new, |found| found.name.clone())
                 };
                 let why = reason.describe(name);
-                let (task, class) = (of(attempt)?, class(&reason));
+                let (task, class) = (of(attempt)?, class(attempt, &reason));
                 tracing::warn!(task = task.name, why, "killed");
                 return Some((task.attempt, Finding::Condemned { class, why }));
             }
@@ -330,13 +330,18 @@ fn tell(task: &Watched, done: Result<(), Error>) {
     }
 }
 
-/// What the masters are told of a kill. Space that others lack is nobody's failure.
-fn class(reason: &KillReason) -> Option<ExitClass> {
+/// What the masters are told of a kill: also who had what it was killed for. Space that others lack
+/// is nobody's failure.
+fn class(killed: Attempt, reason: &KillReason) -> Option<ExitClass> {
+    let others = || reason.blamed.iter().map(|blame| blame.attempt);
+    let to = others().find(|other| *other != killed && !other.is_saver());
     match (reason.dimension, reason.cause) {
         (Dimension::Disk, KillCause::OverLimit { .. }) => Some(ExitClass::OverDiskLimit),
         (Dimension::Disk, KillCause::Shortage { .. }) | (_, KillCause::Files { .. }) => None,
         (_, KillCause::OverLimit { .. }) => Some(ExitClass::OutOfMemory),
-        (_, KillCause::Shortage { .. }) => Some(ExitClass::OutOfMemoryBystander),
+        (_, KillCause::Shortage { .. }) => {
+            Some(to.map_or(ExitClass::OutOfMemoryBystander, |to| ExitClass::GaveWayTo(to.task)))
+        }
     }
 }
 
@@ -346,6 +351,7 @@ mod tests {
     use super::*;
     use crate::folder::scratch::Scratch;
     use crate::groups::{Groups, base_name};
+    use cellwright_isolate::control::Blame;
     use std::fs;
 
     /// Two tasks with groups of their own; nothing where groups cannot be made.
@@ -487,5 +493,21 @@ mod tests {
         fs::remove_dir(data.join("trash/work.0")).unwrap();
         watcher.credit_what_is_removed();
         assert_eq!(watcher.control.not_emptied().count(), 0);
+    }
+
+    #[test]
+    fn who_is_killed_for_want_of_memory_is_told_for_whom() {
+        let attempt = |task| Attempt::new(TaskId(task), 1);
+        let blame = |task| Blame { attempt: attempt(task), used: 9, reservation: 4 };
+        let class_of = |cause, blamed| {
+            let reason = KillReason { dimension: Dimension::Ram, used: 5, cause, blamed };
+            class(attempt(1), &reason)
+        };
+        let short = KillCause::Shortage { short: 1, priority: Priority(100) };
+        let to = Some(ExitClass::GaveWayTo(TaskId(2)));
+        assert_eq!(class_of(short, vec![blame(1), blame(2), blame(3)]), to);
+        assert_eq!(class_of(short, vec![blame(1)]), Some(ExitClass::OutOfMemoryBystander));
+        let over = KillCause::OverLimit { limit: 4 };
+        assert_eq!(class_of(over, vec![blame(2)]), Some(ExitClass::OutOfMemory));
     }
 }

@@ -135,7 +135,7 @@ pub fn misfit(state: &State, misfit: &Misfit) -> String {
 pub fn reason(state: &State, reason: &Reason) -> String {
     let text = match reason {
         Reason::Preempted { by } => return format!("preempted by {}", state.task_name(*by)),
-        Reason::Exited(exit) => return exit_class(*exit),
+        Reason::Exited(exit) => return exit_class(state, *exit),
         Reason::Requested => "requested",
         Reason::Admitted => "well formed and within quota",
         Reason::FoundPlace => "found a place",
@@ -167,7 +167,7 @@ pub fn reason(state: &State, reason: &Reason) -> String {
     text.into()
 }
 
-fn exit_class(exit: ExitClass) -> String {
+fn exit_class(state: &State, exit: ExitClass) -> String {
     match exit {
         ExitClass::Code(code) => format!("exited with code {code}"),
         ExitClass::Signal(signal) => format!("killed by signal {signal}"),
@@ -177,6 +177,10 @@ fn exit_class(exit: ExitClass) -> String {
         ExitClass::CouldNotStart => "could not be started".into(),
         ExitClass::TimedOut => "ran out of time".into(),
         ExitClass::Unhealthy => "failed its health check".into(),
+        ExitClass::GaveWayTo(other) => {
+            let other = state.task_name(other);
+            format!("killed for memory, of which {other} used more than was expected")
+        }
     }
 }
 

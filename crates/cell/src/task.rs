@@ -93,6 +93,9 @@ pub enum ExitClass {
     TimedOut,
     /// Stopped because it failed its health check.
     Unhealthy,
+    /// Killed because the machine ran out of memory, of which this other task had most beyond what
+    /// was expected of it.
+    GaveWayTo(TaskId),
 }
 
 impl TaskState {

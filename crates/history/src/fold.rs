@@ -165,6 +165,7 @@ fn exit(reason: &Reason) -> (Option<&'static str>, Option<i32>) {
         ExitClass::CouldNotStart => (Some("could-not-start"), None),
         ExitClass::TimedOut => (Some("timed-out"), None),
         ExitClass::Unhealthy => (Some("unhealthy"), None),
+        ExitClass::GaveWayTo(_) => (Some("gave-way"), None),
     }
 }
 

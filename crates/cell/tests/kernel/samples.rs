@@ -87,6 +87,7 @@ fn pin_states(pins: &mut Pins) {
         ExitClass::CouldNotStart,
         ExitClass::TimedOut,
         ExitClass::Unhealthy,
+        ExitClass::GaveWayTo(TaskId(3)),
     ];
     every_variant(pins, "ExitClass", &exits);
     let fates =

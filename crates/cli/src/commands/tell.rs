@@ -19,6 +19,7 @@ pub fn exit(class: ExitClass) -> String {
         ExitClass::CouldNotStart => "could not start".into(),
         ExitClass::TimedOut => "ran longer than max_run".into(),
         ExitClass::Unhealthy => "failed its health check".into(),
+        ExitClass::GaveWayTo(_) => "killed for memory that another task used".into(),
     }
 }
 
