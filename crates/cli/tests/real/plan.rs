@@ -39,7 +39,7 @@ fn what_is_planned_is_run_and_a_plan_goes_stale_with_its_job() {
     assert!(told.contains("3 of 3 tasks, on"), "{told}");
     assert!(told.lines().all(|line| line.chars().count() <= 80), "{told}");
     let planned = json(&[&at[..], &["plan", &file, "-o", "json"]].concat());
-    // Which of equally good machines it is, the scheduler's own seed decides; how many, it does not.
+    // Which of equally good machines it is, the scheduler's own seed decides; not how many.
     let (placed, pending) = (&planned["jobs"][0]["placed"], &planned["jobs"][0]["pending"]);
     assert_eq!((placed, pending), (&3.into(), &0.into()));
     assert_eq!(plan(&["--detailed-exitcode"]).status.code(), Some(4));
