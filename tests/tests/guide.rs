@@ -26,6 +26,7 @@ pages! {
     batch: "batch.md",
     updates: "updates.md",
     the_job_language: "job-language.md",
+    what_running_would_do: "plan.md",
 }
 
 #[test]

@@ -86,6 +86,22 @@ pub fn wrapped(first: &str, indent: &str, text: &str) -> String {
     out
 }
 
+/// Text that was wrapped for another width, wrapped for ours: a line that is indented goes on with
+/// the one before.
+pub fn rewrapped(first: &str, indent: &str, text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.trim_end().lines() {
+        match lines.last_mut() {
+            Some(last) if line.starts_with("  ") => {
+                last.push(' ');
+                last.push_str(line.trim_start());
+            }
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    lines.iter().map(|line| wrapped(first, indent, line)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +113,15 @@ mod tests {
         assert!(out.lines().all(|line| line.chars().count() <= WIDTH));
         assert_eq!(out.split_whitespace().filter(|w| *w == "word").count(), 40);
         assert!(out.lines().skip(1).all(|line| line.starts_with("    word")));
+    }
+
+    #[test]
+    fn wrapped_text_is_wrapped_anew_without_a_broken_line() {
+        let text = format!("{}\n  end.\nnext", "word ".repeat(14).trim_end());
+        let out = rewrapped("    ", "      ", &text);
+        assert!(out.lines().all(|line| line.chars().count() <= WIDTH), "{out}");
+        assert!(out.contains("word end.") || out.contains("      end."), "{out}");
+        assert_eq!(out.lines().filter(|line| line.starts_with("    next")).count(), 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::format;
 use crate::output::{Output, print, print_json};
 use crate::reach::Reach;
 use crate::server::ask;
-use crate::table::wrapped;
+use crate::table::{rewrapped, wrapped};
 use cellwright_api::types::{ExplanationView, HappenedView};
 use cellwright_cell::name::JobKey;
 use cellwright_sim::experiment::pending::TaskName;
@@ -67,7 +67,7 @@ impl ExplainArgs {
 }
 
 fn lines(text: &str) -> String {
-    text.trim_end().lines().map(|line| wrapped("", "  ", line)).collect()
+    rewrapped("", "  ", text)
 }
 
 fn task(said: &ExplanationView) -> String {

@@ -1,11 +1,12 @@
 //! A plan in words, at 80 columns: what differs, what happens to whom, what it costs, what next.
 
 use crate::style::Style;
-use crate::table::{WIDTH, wrapped};
+use crate::table::{WIDTH, rewrapped, wrapped};
 use crate::{format, table};
 use cellwright_api::types::{
     FieldDiff, JobPlan, PlanAction, PlanView, PlannedPlace, PlannedVictim, QuotaChange,
 };
+use cellwright_cell::admit::MAX_TOTAL;
 use cellwright_cell::job::ChangeClass;
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_sim::experiment::load::Units;
@@ -55,9 +56,7 @@ fn one(job: &JobPlan, style: Style) -> String {
     if let Some(why) = &job.why_pending {
         let count = format::counted(u64::from(job.pending), "task");
         out.push_str(&format!("  {:<8}{count}\n", style.bad("waits")));
-        for line in why.text.lines() {
-            out.push_str(&wrapped("          ", "            ", line));
-        }
+        out.push_str(&rewrapped("          ", "            ", &why.text));
     }
     out
 }
@@ -188,7 +187,11 @@ fn quota(shift: &QuotaChange) -> String {
         .filter(some)
         .map(|d| {
             let (before, after) = (amount(d, shift.before), amount(d, shift.after));
-            format!("{d} {before} -> {after} of {}", amount(d, shift.granted))
+            match shift.granted.get(d) {
+                // Nobody counts up to there.
+                MAX_TOTAL.. => format!("{d} {before} -> {after}"),
+                _ => format!("{d} {before} -> {after} of {}", amount(d, shift.granted)),
+            }
         })
         .collect();
     format!("{}: {}", shift.band, parts.join(", "))
