@@ -3,27 +3,24 @@
 //   cell run examples/alloc.jsonnet
 local cell = import 'cell.libsonnet';
 
-// `cell dev` has quota for batch alone.
-local band = { priority: 'batch' };
-
-local room = cell.allocSet('frontend', band {
+local room = cell.allocSet('frontend', {
   count: 2,
-  cpu: '1',
+  cpu: '200m',
   ram: '512MiB',
   disk: '1GiB',
 });
 
-local server = cell.service('server', band {
+local server = cell.service('server', {
   count: 2,
-  cpu: '500m',
+  cpu: '100m',
   ram: '256MiB',
   disk: '512MiB',
   command: ['sh', '-c', 'while true; do date >> "$CELL_ALLOC_DIR/server.log"; sleep 1; done'],
 });
 
-local saver = cell.service('log-saver', band {
+local saver = cell.service('log-saver', {
   count: 2,
-  cpu: '100m',
+  cpu: '50m',
   ram: '64MiB',
   disk: '64MiB',
   command: ['sh', '-c', 'exec tail -F "$CELL_ALLOC_DIR/server.log"'],

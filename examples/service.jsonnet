@@ -4,9 +4,7 @@ local cell = import 'cell.libsonnet';
 
 cell.service('web', {
   count: 3,
-  // `cell dev` has quota for batch alone; a service is `production` where you have quota for that.
-  priority: 'batch',
-  cpu: '250m',
+  cpu: '100m',
   ram: '128MiB',
   // One port, chosen by the cell: the program finds it in CELL_PORT0.
   ports: 1,

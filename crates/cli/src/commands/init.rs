@@ -48,10 +48,8 @@ const SERVICE: &str = "\
 cell.service('NAME', {
   // How many copies run.
   count: 3,
-  // What there is quota for: `cell dev` has batch, a real service is 'production'.
-  priority: 'batch',
-  // What each may use at most: 500m is half a core.
-  cpu: '500m',
+  // What each may use at most: 100m is a tenth of a core.
+  cpu: '100m',
   ram: '128MiB',
   // The program and its arguments. For a shell line: ['sh', '-c', 'echo hello; sleep 60'].
   command: ['sleep', 'infinity'],
@@ -69,7 +67,7 @@ const BATCH: &str = "\
 cell.batch('NAME', {
   // How many tasks; each finds its number in CELL_INDEX.
   count: 4,
-  cpu: '500m',
+  cpu: '100m',
   ram: '128MiB',
   command: ['sh', '-c', 'echo task $CELL_INDEX; sleep 1'],
   // A task that runs longer is killed and counts as failed.
