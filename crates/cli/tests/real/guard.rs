@@ -182,7 +182,8 @@ fn asked_by(walled: &Walled, machine: &str, task: u32, attempt: u32) -> Result<S
 #[test]
 fn a_task_has_a_certificate_of_its_own_and_only_its_machine_gets_it() {
     let mut walled = Walled::new();
-    let script = r#"until cat "$CELL_IDENTITY/certificate.pem" > "$SHARED/shown.new"; do sleep 0.1; done
+    let script = r#"until cat "$CELL_IDENTITY/certificate.pem" > "$SHARED/shown.new"
+        do sleep 0.1; done
         test -s "$CELL_IDENTITY/key.pem" && test -s "$CELL_IDENTITY/authority.pem" || exit 3
         (echo x > "$CELL_IDENTITY/mine") 2> /dev/null && test "$(id -u)" = 65534 && exit 4
         mv "$SHARED/shown.new" "$SHARED/shown"; echo "$CELL_IDENTITY" > "$SHARED/place.new"
