@@ -14,7 +14,6 @@
 mod bundle;
 mod config;
 mod leftover;
-mod network;
 mod probe;
 mod runtime;
 mod seccomp;
@@ -23,7 +22,6 @@ mod spec;
 pub use bundle::{Bundle, write_private};
 pub use config::description;
 pub use leftover::{Swept, sweep};
-pub use network::raise_loopback;
 pub use probe::{Obstacle, Probe, probe};
 pub use runtime::{Exec, Runc, Runtime, Streams};
 pub use spec::{

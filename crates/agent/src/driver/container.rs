@@ -334,7 +334,6 @@ impl Driver for ContainerDriver {
             run: self.run.clone(),
             id: bundle.id().to_string(),
             owner,
-            own_network: spec.network == Network::Own,
         };
         Ok(Launch {
             name: start.name.to_owned(),

@@ -155,7 +155,6 @@ mod tests {
             run: "/run/containers".into(),
             id: "7-1".into(),
             owner: (1, 2),
-            own_network: false,
         };
         let found = entry(&launch(Some(container)), false);
         assert_eq!((found.identity, &found.group), (None, &None));

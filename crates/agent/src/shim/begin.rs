@@ -7,7 +7,7 @@ use super::protocol::Launch;
 use super::room::Room;
 use super::task::Pipes;
 use cellwright_isolate::cgroup::Group;
-use cellwright_isolate::container::{Bundle, Runc, Runtime, Streams, raise_loopback};
+use cellwright_isolate::container::{Bundle, Runc, Runtime, Streams};
 use rustix::fs::fchown;
 use rustix::process::{Gid, Pid, Resource, Rlimit, Signal, Uid, setrlimit};
 use std::io::{self, PipeWriter, Read, Write};
@@ -181,9 +181,6 @@ fn contained(launch: &Launch, runtime: &Runc, bundle: &Bundle) -> io::Result<(Pi
     let (pipes, stdout, stderr) = pipes(owner)?;
     let streams = Streams { stdin: Stdio::null(), stdout: stdout.into(), stderr: stderr.into() };
     let pid = runtime.create(bundle, streams).map_err(io::Error::other)?;
-    if launch.container.as_ref().is_some_and(|container| container.own_network) {
-        raise_loopback(pid).map_err(io::Error::other)?;
-    }
     runtime.start(bundle).map_err(io::Error::other)?;
     Ok((number(pid)?, pipes))
 }

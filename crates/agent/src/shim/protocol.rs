@@ -65,9 +65,6 @@ pub struct Container {
     pub id: String,
     /// User and group of the program as the machine numbers them.
     pub owner: (u32, u32),
-    /// Whether it has a network of its own, whose loopback is to be raised.
-    #[serde(default)]
-    pub own_network: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

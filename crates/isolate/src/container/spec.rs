@@ -190,8 +190,7 @@ pub enum RlimitKind {
 pub enum Network {
     /// That of the machine.
     Host,
-    /// A new one with nothing in it but a loopback, which is down until it is raised
-    /// ([`super::raise_loopback`]).
+    /// A new one with nothing in it but a loopback, which the runtime raises.
     Own,
     /// One that the agent has made, named by its file.
     Joined(PathBuf),
