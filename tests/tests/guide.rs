@@ -23,10 +23,22 @@ macro_rules! pages {
 pages! {
     a_first_cell: "first-cell.md",
     concepts: "concepts.md",
+    the_job_language: "job-language.md",
+    services: "services.md",
     batch: "batch.md",
     updates: "updates.md",
-    the_job_language: "job-language.md",
-    what_running_would_do: "plan.md",
+    plans: "plan.md",
+    priorities: "priorities.md",
+    packages: "packages.md",
+    health: "health.md",
+    names: "names.md",
+    the_agent: "agent.md",
+    reclamation: "reclamation.md",
+    the_command_line: "command-line.md",
+    troubleshooting: "troubleshooting.md",
+    operations: "operations.md",
+    the_api: "api.md",
+    the_simulator: "sim.md",
 }
 
 #[test]
