@@ -193,19 +193,28 @@ fn a_refusal_and_nothing_to_do_are_told_as_the_cell_would() {
 
 #[test]
 fn victims_are_named_with_where_they_go() {
-    let (world, _) = running();
+    let (mut world, _) = running();
     let mut strong = specs::plain("strong", 1, 150, amount(1000));
+    // The other machine is full: whoever is evicted waits.
     let told = rehearse(&world, &strong);
     assert_eq!((told.placed.len(), told.victims.len()), (1, 1), "{:?}", told.victims);
-    // The other machine has half of it free.
-    assert_ne!(told.victims[0].lands_on.as_ref(), Some(&told.placed[0].machine));
-    assert!(told.victims[0].lands_on.is_some());
+    assert!(told.victims[0].lands_on.is_none(), "{:?}", told.victims);
     assert_eq!(told.victims[0].task.name.rsplit_once('/').unwrap().0, "ada/web");
     strong.count = 2;
     let told = rehearse(&world, &strong);
     assert_eq!((told.placed.len(), told.victims.len()), (2, 3));
     let loss = &told.by_job[0];
     assert_eq!((loss.evicted, loss.placed_again, loss.pending), (3, 0, 3));
+    // A machine too small for the strong one has room for whom it evicts.
+    let mut small = specs::machine(&mut world.draw, "m3");
+    small.capacity = Resources::new(600, 600, 1 << 40, 1 << 40);
+    small.attributes.clear();
+    world.must(Command::AddMachine(small));
+    world.must(Command::MachineUp { machine: MachineId(2), incarnation: 1 });
+    strong.count = 1;
+    let told = rehearse(&world, &strong);
+    let landed = told.victims[0].lands_on.as_ref().map(|machine| machine.name.as_str());
+    assert_eq!(landed, Some("m3"), "{:?}", told.victims);
 }
 
 #[test]
