@@ -1,6 +1,8 @@
 //! A reader at a terminal: a folder with the project's examples in it, a cell of its own, and the
 //! page's commands typed one after the other.
 
+#![expect(clippy::disallowed_methods, reason = "a reader looks again after a moment, as people do")]
+
 use super::matching::matches;
 use super::page::{Block, Command, How, Page, Step};
 use super::ports::Ports;
