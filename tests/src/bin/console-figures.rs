@@ -284,11 +284,11 @@ fn report(openings: &[Opening], churned: &[Churned], console: &Path, loads: [Str
         all
     };
     let (paint, map) = (sorted(|o| o.first_paint), sorted(|o| o.map));
-    let mut text = format!(
+    let mut text = String::from(
         "# console\n\nThe overview of a cell of 12,500 machines and 150,000 tasks in headless \
          Chromium, fed by a stand-in that serves the console's files and pictures made with the \
          API's own types. `cargo run --release -p cellwright-tests --bin console-figures` \
-         measures it again.\n\n| work | measured | target |\n|---|---|---|\n"
+         measures it again.\n\n| work | measured | target |\n|---|---|---|\n",
     );
     let mut row = |work: &str, measured: String, target: &str| {
         let _ = writeln!(text, "| {work} | {measured} | {target} |");
