@@ -109,7 +109,7 @@ fn room(status: &ClusterStatus) -> String {
         |dimension: &str, amount: u64| format::amount(Units::CoresAndBytes, dimension, amount);
     let (free, all) = (status.available, status.capacity);
     let row = |name: &str, free: u64, all: u64| {
-        let share = if all == 0 { 0 } else { free.saturating_mul(100) / all };
+        let share = free.saturating_mul(100).checked_div(all).unwrap_or(0);
         vec![name.to_owned(), amount(name, free), amount(name, all), format!("{share} %")]
     };
     let rows = [

@@ -147,7 +147,7 @@ fn row<'a>(line: &Line) -> Row<'a> {
 
 /// Hundredths of the whole.
 fn share(part: u64, whole: u64) -> u64 {
-    if whole == 0 { 0 } else { part.saturating_mul(100) / whole }
+    part.saturating_mul(100).checked_div(whole).unwrap_or(0)
 }
 
 /// A bar, and what is used in hundredths of the whole; reserved, where use is not known.
