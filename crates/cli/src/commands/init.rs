@@ -22,7 +22,7 @@ pub struct InitArgs {
     #[arg(value_name = "NAME", default_value = "hello", value_parser = parse::name)]
     name: Name,
 
-    /// A service: runs for ever, several copies, health check [default]
+    /// A service: runs for ever, several copies, health check; taken when nothing is said
     #[arg(long, conflicts_with_all = ["batch", "cron"])]
     service: bool,
 
