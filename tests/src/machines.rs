@@ -328,7 +328,10 @@ impl Machines {
     pub async fn tasks(&self, job: &str) -> Vec<TaskView> {
         let page = PageAt { limit: Some(1000), ..PageAt::default() };
         let page = self.client.tasks(&key(job), &page).await;
-        page.map(|reply| reply.value.items).unwrap_or_default()
+        let mut tasks = page.map(|reply| reply.value.items).unwrap_or_default();
+        // What they use differs from look to look, and lists are compared.
+        tasks.iter_mut().for_each(|task| task.used = None);
+        tasks
     }
 
     /// Waits until the job has as many tasks as it wants and all of them are as wanted.
