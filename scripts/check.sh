@@ -11,11 +11,15 @@ tidy() { cargo run --quiet --locked --package xtask -- tidy; }
 fmt() { cargo fmt --all -- --check; }
 clippy() { cargo clippy --workspace --all-targets --locked -- -D warnings; }
 
+# The whole workspace is built first, and every test uses the `cell` of that build. A test that had to
+# ask cargo for it would name fewer targets, which can mean other features and so another build.
 tests() {
     if cargo nextest --version >/dev/null 2>&1; then
-        cargo nextest run --workspace --locked
+        cargo nextest run --workspace --locked --no-run
+        CELL_BINARY="$built" cargo nextest run --workspace --locked
     else
-        cargo test --workspace --all-targets --locked
+        cargo test --workspace --all-targets --locked --no-run
+        CELL_BINARY="$built" cargo test --workspace --all-targets --locked
     fi
 }
 
@@ -55,6 +59,9 @@ for stage in "$@"; do
     esac
 done
 
+mkdir -p "${CARGO_TARGET_DIR:-target}"
+built="$(realpath "${CARGO_TARGET_DIR:-target}")/debug/cell"
+
 summary=""
 began=$SECONDS
 for stage in "$@"; do
@@ -75,5 +82,7 @@ for stage in "$@"; do
     fi
     printf '== %s passed in %s s\n' "$stage" "$took"
     summary="$summary $stage ${took}s"
+    # The stages after the tests use what the tests used.
+    if [ "$stage" = tests ]; then export CELL_BINARY="$built"; fi
 done
 printf '\nall passed in %s s:%s\n' "$((SECONDS - began))" "$summary"
