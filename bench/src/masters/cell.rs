@@ -1,7 +1,7 @@
 //! A cell of replica processes on loopback, its files in a folder that goes away with it.
 
 use super::part::Part;
-use super::replica::SNAPSHOT;
+use super::replica::{self, SNAPSHOT};
 use super::work;
 use cellwright_api::client::{Client, Settings};
 use cellwright_api::types::MasterStatus;
@@ -94,7 +94,9 @@ impl Cell {
         let disk = Arc::new(RealDisk::open(&dir)?);
         let peer = Peer { name: "replica-1".to_owned(), address: cell.members[0].clone() };
         let view = View { state, index: 0, term: 0, era: 0 };
-        let settings = cellwright_store::Settings::default();
+        let (member, dir) = (&cell.members[0], dir.display().to_string());
+        let config = replica::config_of(1, member, &dir, cell.silence)?;
+        let settings = cellwright_master::serve::store_settings(&config, None);
         checkpoint::restore(view, disk, (1, peer), settings).await.map_err(io::Error::other)?;
         cell.start_replica(0)?;
         cell.ready().await?;

@@ -71,15 +71,20 @@ fn config(flags: &Flags, members: &[String]) -> io::Result<Config> {
     let id: usize = flags.number("id", 1)?;
     let missing = || io::Error::other(format!("--id {id}: there are {} members", members.len()));
     let address = id.checked_sub(1).and_then(|at| members.get(at)).ok_or_else(missing)?;
+    config_of(id, address, flags.text("dir")?, flags.number("silence", 3)?)
+}
+
+/// The configuration of one replica, for its process and for whoever writes its first files.
+pub fn config_of(id: usize, address: &str, dir: &str, silence: u32) -> io::Result<Config> {
     let given = [
         ("cell", "bench".to_owned()),
         ("name", format!("replica-{id}")),
         ("id", id.to_string()),
-        ("data_dir", flags.text("dir")?.to_owned()),
-        ("listen", address.clone()),
-        ("advertise", address.clone()),
+        ("data_dir", dir.to_owned()),
+        ("listen", address.to_owned()),
+        ("advertise", address.to_owned()),
         // A cell made from a checkpoint has machines that no agent speaks for.
-        ("silence_polls", flags.number::<u32>("silence", 3)?.to_string()),
+        ("silence_polls", silence.to_string()),
     ];
     let text = Config::default_file(&given).map_err(io::Error::other)?;
     Config::parse(&text).map_err(io::Error::other)
