@@ -7,6 +7,7 @@
 //!
 //! Everything here is for tests, so what goes wrong is a panic that says what.
 
+pub mod alone;
 pub mod binary;
 pub mod browser;
 pub mod dns;

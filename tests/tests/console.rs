@@ -2,19 +2,14 @@
 //! changes that ask first, a phone, light and dark. Nothing may appear in the browser's console.
 //! The pictures are kept below the target folder.
 
-use cellwright_tests::PATIENCE;
+use cellwright_tests::alone::{guarded_master, open_cell};
 use cellwright_tests::binary::{cell, said};
 use cellwright_tests::browser::{Browser, key};
 use cellwright_tests::folder::Folder;
 use cellwright_tests::process::Process;
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
-use tokio::time::sleep;
-
-const LOOK: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// A cell of this machine alone, its tasks plain processes, and a browser before it.
 struct Desk {
@@ -33,19 +28,7 @@ impl Desk {
     async fn with(options: &[&str]) -> Option<Desk> {
         let folder = Folder::new();
         let browser = Browser::open(&folder.path("driver.log")).await?;
-        let mut dev = Command::new(cell());
-        dev.args(["dev", "--listen", "127.0.0.1:0", "--data-dir"]).arg(folder.path("data"));
-        dev.args(options).current_dir(&folder.0);
-        let process = Process::start(dev, &folder.path("cell.log"));
-        let begin = Instant::now();
-        let address = loop {
-            let said = process.output();
-            if let Some((_, rest)) = said.split_once("serves http://") {
-                break rest.split_whitespace().next().unwrap_or_default().to_owned();
-            }
-            assert!(begin.elapsed() < PATIENCE, "the cell does not start:\n{said}");
-            sleep(LOOK).await;
-        };
+        let (process, address) = open_cell(&folder, options);
         Some(Desk { browser, cell: process, address, folder })
     }
 
@@ -230,32 +213,11 @@ async fn changes_ask_first_and_then_happen() {
     desk.nothing_is_wrong();
 }
 
-/// A master with identities; its folder, and its address.
-fn guarded(folder: &Folder) -> (Process, String) {
-    let taken = TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
-    let address = taken.local_addr().expect("it has an address").to_string();
-    drop(taken);
-    let config = folder.path("master.toml");
-    let mut init = Command::new(cell());
-    init.arg("--contexts").arg(folder.path("contexts.toml"));
-    init.args(["master", "init", "--cell", "aa", "--name", "m1", "--advertise", &address]);
-    init.args(["--listen", &address, "--data-dir"]).arg(folder.path("data"));
-    said(init.arg("--config").arg(&config)).expect("a cell is made");
-    let mut start = Command::new(cell());
-    start.args(["master", "start", "--config"]).arg(&config);
-    (Process::start(start, &folder.path("master.log")), address)
-}
-
 #[tokio::test]
 async fn a_cell_with_identities_asks_who_is_there() {
     let folder = Folder::new();
     let Some(browser) = Browser::open(&folder.path("driver.log")).await else { return };
-    let (mut master, address) = guarded(&folder);
-    let begin = Instant::now();
-    while std::net::TcpStream::connect(&address).is_err() {
-        assert!(master.is_alive() && begin.elapsed() < PATIENCE, "{}", master.output());
-        sleep(LOOK).await;
-    }
+    let (_master, address) = guarded_master(&folder);
     browser.go(&format!("https://{address}/"));
     browser.says("Who asks?").await;
     let refused = browser.problems();
