@@ -24,6 +24,9 @@ use std::time::Duration;
 /// Version of the schema, in the file's `user_version`.
 const FORMAT: i64 = 1;
 pub(crate) const FILE: &str = "recent.sqlite";
+/// Memory for pages: a batch of events touches as many pages of the indices as it has rows, and what
+/// does not stay in memory is written and read again within one transaction.
+const CACHE_KIB: i32 = 64 << 10;
 /// Readers never block the writer in WAL mode; this is for a second process that opens the file.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -89,6 +92,7 @@ impl History {
         db.pragma_update(None, "journal_mode", "WAL")?;
         db.pragma_update(None, "synchronous", "NORMAL")?;
         db.pragma_update(None, "journal_size_limit", 64 << 20)?;
+        db.pragma_update(None, "cache_size", -CACHE_KIB)?;
         let found: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
         if found > FORMAT {
             return Err(HistoryError::Newer { path: file, found, known: FORMAT });
