@@ -17,10 +17,16 @@ top=("$room"/*)
 [ ${#top[@]} -eq 1 ] || fail "one folder at the top, found ${#top[@]}"
 cd "${top[0]}"
 for file in bin/cell LICENSE README.md CHANGELOG.md master.toml.sample examples/hello.json \
-    guide/master.md guide/first-cell.md man/man1/cell.1 man/man1/cell-status.1 \
+    docs/guide/master.md docs/guide/first-cell.md examples/greeter/serve man/man1/cell.1 man/man1/cell-status.1 \
     completion/cell.bash completion/cell.zsh completion/cell.fish \
     systemd/cell-master.service systemd/cell-scheduler.service systemd/cell-agent.service; do
     [ -f "$file" ] || fail "$file is missing"
+done
+# What the guide links to is there.
+for page in docs/guide/*.md; do
+    while read -r link; do
+        [ -e "docs/guide/$link" ] || fail "$page links to $link"
+    done < <(grep -oE '\]\([^)# ]+' "$page" | cut -c 3- | grep -v ://)
 done
 [ -x bin/cell ] || fail "bin/cell cannot be run"
 version=$(bin/cell --version | cut -d' ' -f2)

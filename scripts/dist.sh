@@ -13,13 +13,18 @@ name="cellwright-$version-linux-$(uname -m)"
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 
-mkdir -p "$stage/$name/bin" "$stage/$name/systemd" "$stage/$name/examples" dist
+mkdir -p "$stage/$name/bin" "$stage/$name/systemd" dist
 install -m 755 "$binary" "$stage/$name/bin/cell"
 install -m 644 packaging/*.service "$stage/$name/systemd/"
-install -m 644 examples/hello.json "$stage/$name/examples/"
 install -m 644 README.md LICENSE CHANGELOG.md "$stage/$name/"
-mkdir -p "$stage/$name/guide"
-install -m 644 docs/guide/*.md "$stage/$name/guide/"
+# The guide with all that it shows and asks for, at the places where its links look.
+mkdir -p "$stage/$name/docs" "$stage/$name/bench/reports"
+cp -r examples "$stage/$name/"
+cp -r docs/guide docs/glossary.md docs/coverage.md "$stage/$name/docs/"
+install -m 644 bench/reports/*.md "$stage/$name/bench/reports/"
+mkdir -p "$stage/$name/clients"
+cp -r clients/python "$stage/$name/clients/"
+find "$stage/$name/clients" -name __pycache__ -prune -exec rm -r {} +
 
 # Manual pages and completion are made by the binary, so they know every command it knows.
 "$binary" man "$stage/$name/man/man1" >/dev/null
