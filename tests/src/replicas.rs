@@ -106,7 +106,7 @@ impl Replicas {
     fn place(&self, command: &mut Command, host: Host) -> Result<(), String> {
         let config = self.config(host);
         command.args(["--advertise", &master(host), "--listen", &format!("0.0.0.0:{PORT}")]);
-        command.arg("--data-dir").arg(self.folder.path(&format!("m{host}")));
+        command.arg("--data-dir").arg(self.data_dir(host));
         command.arg("--config").arg(&config);
         said(command)?;
         for (default, wanted) in &self.changes {
@@ -115,7 +115,14 @@ impl Replicas {
         Ok(())
     }
 
-    fn config(&self, host: Host) -> PathBuf {
+    /// Where a replica keeps its log.
+    #[must_use]
+    pub fn data_dir(&self, host: Host) -> PathBuf {
+        self.folder.path(&format!("m{host}"))
+    }
+
+    #[must_use]
+    pub fn config(&self, host: Host) -> PathBuf {
         self.folder.path(&format!("m{host}.toml"))
     }
 

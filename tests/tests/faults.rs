@@ -192,3 +192,38 @@ async fn without_a_quorum_writes_are_refused_clearly_and_stale_reads_go_on() {
     timeout(PATIENCE, write(&client, 0, 2)).await.expect("in time").expect("a quorum again");
     assert_eq!(read(&client, 0).await.expect("a read").value, 2);
 }
+
+/// A byte in the middle of the oldest segment of a replica's log, turned over.
+fn damage(cell: &Replicas, host: Host) {
+    let folder = cell.data_dir(host).join("log");
+    let entries = std::fs::read_dir(&folder).expect("a log");
+    let mut segments: Vec<_> = entries.map(|entry| entry.expect("a file").path()).collect();
+    segments.sort();
+    let mut bytes = std::fs::read(&segments[0]).expect("a segment");
+    // Behind the header, before the end: what is torn off the end is cut, and that is no damage.
+    bytes[300] ^= 0x10;
+    std::fs::write(&segments[0], bytes).expect("written");
+}
+
+#[tokio::test]
+async fn a_replica_with_a_damaged_log_is_rebuilt_from_its_peers() {
+    let Some(mut cell) = Replicas::lay(3).await else { return };
+    let client = cell.client();
+    add_register(&client, 0).await.expect("a user is added");
+    let before = write(&client, 0, 1).await.expect("a cell of three takes a change");
+    cell.healed(before).await;
+    let config = cell.config(3).display().to_string();
+    let refused = cell.cell(&["master", "repair", "--config", &config]);
+    assert!(refused.is_err_and(|why| why.contains("stop the replica")), "it runs");
+    cell.kill(3);
+    let whole = cell.cell(&["master", "repair", "--config", &config]).expect("it looks");
+    assert!(whole.contains("nothing is to be repaired"), "{whole}");
+    damage(&cell, 3);
+    let repaired = cell.cell(&["master", "repair", "--config", &config]).expect("repaired");
+    assert!(repaired.contains("is damaged at byte"), "{repaired}");
+    cell.start(3);
+    let after = write(&client, 0, 2).await.expect("a change");
+    cell.healed(after).await;
+    let status = cell.cell(&["master", "status"]).expect("a status");
+    assert!(status.contains("m3") && !status.contains("no  "), "{status}");
+}

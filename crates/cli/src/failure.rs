@@ -193,8 +193,7 @@ impl From<ServeError> for Failure {
                 "see whether data_dir is that of this replica; `cell master init` makes a new cell"
             }
             ServeError::Store(_) | ServeError::Disk(_) | ServeError::Blobs(_) => {
-                "see the guide on masters, under faults: a replica whose disk is damaged is \
-                 removed and joins anew"
+                "a replica whose log is damaged is rebuilt from its peers: cell master repair"
             }
             _ => "correct the configuration and start again",
         };

@@ -14,8 +14,7 @@ pub enum OpenError {
     Disk { path: String, source: io::Error },
     #[error(
         "{file} is damaged at byte {offset}: {what}. This copy cannot be trusted. If other \
-         replicas are alive, remove this one from the cell, wipe its data directory and let it \
-         join again under a new id; it is then rebuilt from its peers. A cell of one replica is \
+         replicas are alive, `cell master repair` rebuilds it from them. A cell of one replica is \
          restored from a checkpoint"
     )]
     Damaged { file: String, offset: u64, what: String },

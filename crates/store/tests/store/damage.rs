@@ -113,7 +113,7 @@ async fn a_refusal_says_what_to_do() {
     let bad = edit(&disk, SEGMENT, |bytes| bytes[100] ^= 1);
     let text = opened(&bad, 1).await.unwrap_err().to_string();
     assert!(text.starts_with("log/0000000000000001 is damaged at byte 64"), "{text}");
-    assert!(text.contains("wipe its data directory"), "{text}");
+    assert!(text.contains("cell master repair"), "{text}");
     wipe(&bad).unwrap();
     assert_eq!(opened(&bad, 2).await.unwrap(), (0, Recovery::default()));
 }

@@ -65,7 +65,8 @@ impl JoinArgs {
     }
 }
 
-fn number(token: &JoinToken) -> u64 {
+/// The number in the log that a token stands for.
+pub(super) fn number(token: &JoinToken) -> u64 {
     let digest = sha256(token.id.as_bytes());
     // The first replica of a cell is number one.
     2 + u64::from(u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]))

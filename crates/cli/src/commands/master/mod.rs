@@ -3,6 +3,7 @@
 mod init;
 mod join;
 mod remove;
+mod repair;
 mod start;
 mod status;
 
@@ -20,7 +21,7 @@ Examples:
   cell master join CELL-JOIN.... --master m1.example:7070 --advertise m2.example:7070
   cell master status";
 
-/// Replicas of the master: install, start, join, remove, look
+/// Replicas of the master: install, start, join, remove, repair, look
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum Master {
@@ -32,6 +33,8 @@ pub enum Master {
     Join(join::JoinArgs),
     /// Take a replica out of the cell
     Remove(remove::RemoveArgs),
+    /// Rebuild a replica whose log is damaged from its peers; it must not run
+    Repair(repair::RepairArgs),
     /// Show the replicas: who leads, who lags, what is alarming
     Status(status::StatusArgs),
 }
@@ -43,6 +46,7 @@ impl Master {
             Master::Start(args) => args.run(),
             Master::Join(args) => args.run(reach),
             Master::Remove(args) => args.run(reach),
+            Master::Repair(args) => args.run(reach),
             Master::Status(args) => args.run(reach),
         }
     }
