@@ -3,7 +3,8 @@
 #
 #   scripts/install-tools.sh build     a C linker and, as root, a container runtime, for `make run`
 #   scripts/install-tools.sh test      and rustfmt, clippy, a small root for containers, tools for
-#                                      trial networks and power cuts and a browser, for `make test`
+#                                      trial networks and power cuts, a registry of images and a
+#                                      browser, for `make test`
 #   scripts/install-tools.sh verify    and cargo-deny, for `make verify`
 #   scripts/install-tools.sh bench     a C linker and etcd, a peer of `make bench`
 set -euo pipefail
@@ -116,17 +117,31 @@ need_cargo_deny() {
 
 # Only the programs: the service that Debian would start takes ports and processor time of its own,
 # and a machine that has been told what to do with services keeps its own policy.
-need_etcd() {
-    has etcd && has etcdctl && return
+install_without_services() {
     local policy=/usr/sbin/policy-rc.d
     if [ -e "$policy" ]; then
-        install_packages etcd-server etcd-client
+        install_packages "$@"
         return
     fi
     printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
     trap 'as_root rm -f /usr/sbin/policy-rc.d' EXIT
     as_root chmod +x "$policy"
-    install_packages etcd-server etcd-client
+    install_packages "$@"
+}
+
+need_etcd() {
+    has etcd && has etcdctl && return
+    install_without_services etcd-server etcd-client
+}
+
+# Images are imported from a real registry. Without it those tests say that they are skipped.
+need_registry() {
+    has docker-registry && return
+    if [ "$(id -u)" = 0 ] && has apt-get; then
+        install_without_services docker-registry
+    else
+        say "missing: docker-registry; tests of registries will be skipped"
+    fi
 }
 
 what="${1:-test}"
@@ -149,6 +164,7 @@ fi
 if [ "$what" = test ]; then
     need_network_tools
     need_busybox
+    need_registry
     need_browser
 fi
 if [ "$what" = verify ]; then

@@ -14,6 +14,8 @@ mod package;
 mod plan;
 #[path = "real/reach.rs"]
 mod reach;
+#[path = "real/registry.rs"]
+mod registry;
 #[path = "real/session.rs"]
 mod session;
 mod support;

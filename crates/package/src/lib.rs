@@ -3,6 +3,7 @@
 //! ```text
 //!   folder ──build──► package file ──► masters (blobs) ──► cache of a machine ──► folder
 //!   OCI image ─import─┘                 other machines ──┘   verified, bounded, shared
+//!   (file, or registry)
 //! ```
 //!
 //! A name that is the content's SHA-256 can be fetched from anybody: whoever holds the bytes is as
@@ -21,6 +22,7 @@ mod kind;
 pub mod oci;
 pub mod path;
 mod place;
+pub mod registry;
 mod stream;
 #[cfg(test)]
 mod testing;

@@ -8,7 +8,7 @@
 //! for the owners and modes of some images, and every layer could plant a link for the next one to
 //! write through.
 
-mod image;
+pub(crate) mod image;
 mod tree;
 
 use crate::build::Built;

@@ -117,4 +117,13 @@ pub struct BlobView {
     /// Milliseconds since the Unix epoch.
     pub created: Time,
     pub by: Option<Name>,
+    /// Whether the replica that answers has the bytes. One without them gives them out all the same
+    /// as long as another has them.
+    #[serde(default = "held")]
+    pub held: bool,
+}
+
+/// Masters that do not say so yet have what they list.
+fn held() -> bool {
+    true
 }

@@ -37,7 +37,7 @@ fn a_folder_becomes_a_file_that_any_tar_lists() {
     std::os::unix::fs::symlink("/etc/passwd", folder.0.join("server/out")).unwrap();
     refused(&["package", "build", &from, "--to", &folder.path("bad")], 1, "\"out\"");
     refused(&["package", "show", "Makefile"], 1, "not a package");
-    refused(&["package", "import-oci", &to], 1, "index.json");
+    refused(&["package", "import", &to], 1, "index.json");
     refused(&["package", "show", "no such thing"], 2, "neither a file nor a digest");
 }
 
@@ -59,6 +59,17 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
     let listed = json(&with(&["package", "ls", "-o", "json"]));
     assert_eq!(listed[0]["digest"], digest);
     assert_eq!(listed[0]["bytes"], stored["bytes"]);
+    assert_eq!(listed[0]["held"], true);
+    assert!(again.contains("next: cell run FILE"), "{again}");
+    let bytes = folder.path(&format!("data/blobs/{digest}"));
+    std::fs::remove_file(&bytes).unwrap();
+    assert!(said(&with(&["package", "ls"])).contains("its bytes are lost: push it again"));
+    let mended = said(&push);
+    assert!(mended.contains("stored again: the masters had lost its bytes"), "{mended}");
+    assert!(said(&push).contains("was stored already"));
+    assert!(!said(&with(&["package", "ls"])).contains("lost"));
+    let named = [&with(&["package", "push"])[..], &[&from, "--name", "a/b"]].concat();
+    refused(&named, 2, "allowed: 1 to 128 letters, digits, -, _ and .");
     let short = &digest[..8];
     let shown = said(&[&with(&["package", "show"])[..], &[short]].concat());
     assert!(shown.contains(digest) && shown.contains("bin/run"), "{shown}");

@@ -14,6 +14,7 @@ use cellwright_cell::name::Token;
 use cellwright_cell::reason::Reason;
 use cellwright_cell::time::Time;
 use futures::future::BoxFuture;
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// A place in a feed: everything up to this item of this log entry has been seen.
@@ -116,6 +117,12 @@ pub trait Backstage: Send + Sync + 'static {
     /// # Errors
     /// When it is not here.
     fn blob_here(&self, digest: &Token) -> Result<Reading, ApiError>;
+
+    /// Digests of all content this replica has.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    fn blobs_here(&self) -> Result<BTreeSet<String>, ApiError>;
 
     /// Content this replica has, or gets from another.
     fn get_blob(&self, digest: Token) -> BoxFuture<'_, Result<Reading, ApiError>>;

@@ -8,6 +8,7 @@ use crate::identity::provenance;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use cellwright_api::error::ApiError;
+use cellwright_cell::blob::Blob;
 use cellwright_cell::command::Command;
 use cellwright_cell::reason::Refusal;
 use cellwright_store::Role;
@@ -32,7 +33,10 @@ impl Api {
     pub(super) async fn list_blobs(&self, call: Call) -> Answered {
         let (view, consistent) = call.view(self).await?;
         let rows = view.state.blobs().iter().map(|(id, row)| (u64::from(id.0), row));
-        let page = call.page('b', (view.index, consistent), rows, |row| Some(view::blob(row)))?;
+        let here = self.blocking(|api| api.backstage.blobs_here()).await?;
+        let is_here = |row: &Blob| here.contains(row.digest.as_str());
+        let shown = |row: &Blob| Some(view::blob(row, is_here(row)));
+        let page = call.page('b', (view.index, consistent), rows, shown)?;
         reply::page(&call, &page)
     }
 

@@ -18,6 +18,7 @@ use cellwright_cell::render;
 use cellwright_cell::state::State;
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub struct Files {
@@ -80,6 +81,11 @@ impl Backstage for Files {
 
     fn blob_here(&self, digest: &Token) -> Result<Reading, ApiError> {
         self.blobs.read(parsed(digest)?).map_err(blob_error)
+    }
+
+    fn blobs_here(&self) -> Result<BTreeSet<String>, ApiError> {
+        let listed = self.blobs.list().map_err(blob_error)?;
+        Ok(listed.into_iter().map(|(digest, _)| digest.to_string()).collect())
     }
 
     fn get_blob(&self, digest: Token) -> BoxFuture<'_, Result<Reading, ApiError>> {

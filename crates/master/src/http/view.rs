@@ -228,7 +228,7 @@ pub(super) fn resource(state: &State, row: &ResourceRow) -> Option<ResourceView>
     })
 }
 
-pub(super) fn blob(row: &Blob) -> BlobView {
+pub(super) fn blob(row: &Blob, held: bool) -> BlobView {
     BlobView {
         digest: row.digest.to_string(),
         bytes: row.bytes,
@@ -237,5 +237,6 @@ pub(super) fn blob(row: &Blob) -> BlobView {
             Actor::User(name) => Some(name.clone()),
             Actor::System => None,
         },
+        held,
     }
 }

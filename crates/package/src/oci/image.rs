@@ -1,5 +1,7 @@
 //! The parts of an image: index, manifest, configuration, layers. Everything but the index is named
 //! by its digest and checked against it when it is read.
+//!
+//! They are in the image layout, as members of one tar file or as files of a folder.
 
 use crate::digest::{Hasher, PackageDigest};
 use crate::error::{Limit, PackageError, at};
@@ -9,22 +11,24 @@ use crate::unpack::Limits;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// Longest index, manifest or configuration.
-const MAX_JSON: u64 = 4 << 20;
+pub(crate) const MAX_JSON: u64 = 4 << 20;
 /// An index may name an index; more than this is no image anybody made.
-const MAX_NESTING: u32 = 4;
+pub(crate) const MAX_NESTING: u32 = 4;
+/// Layers of one image; those that make images stop at 127. Each is an open file here.
+pub(crate) const MAX_LAYERS: usize = 256;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Descriptor {
+pub(crate) struct Descriptor {
     #[serde(default)]
-    media_type: String,
+    pub(crate) media_type: String,
     digest: String,
-    size: u64,
+    pub(crate) size: u64,
     platform: Option<Platform>,
 }
 
@@ -32,17 +36,18 @@ pub(super) struct Descriptor {
 struct Platform {
     os: String,
     architecture: String,
+    variant: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Index {
+pub(crate) struct Index {
     manifests: Vec<Descriptor>,
 }
 
 #[derive(Deserialize)]
-struct Manifest {
-    config: Descriptor,
-    layers: Vec<Descriptor>,
+pub(crate) struct Manifest {
+    pub(crate) config: Descriptor,
+    pub(crate) layers: Vec<Descriptor>,
 }
 
 #[derive(Deserialize)]
@@ -81,10 +86,16 @@ pub(super) struct Layer {
     pub(super) compression: Compression,
 }
 
+/// Where the bytes of a part are.
+struct Place {
+    file: PathBuf,
+    starts: u64,
+    bytes: u64,
+}
+
 pub(super) struct Image {
-    path: PathBuf,
-    /// Where in the archive each member's bytes are, and how many.
-    members: BTreeMap<String, (u64, u64)>,
+    /// By path in the layout.
+    parts: BTreeMap<String, Place>,
     pub(super) platform: String,
     pub(super) layers: Vec<Layer>,
     pub(super) command: Vec<String>,
@@ -99,19 +110,12 @@ impl Image {
         platform: Option<&str>,
         limits: Limits,
     ) -> Result<Image, PackageError> {
-        let file = File::open(path).map_err(at(path))?;
-        let mut found = BTreeMap::new();
-        members(BufReader::new(file), limits.entries, |member, _| {
-            let name = member.path.strip_prefix("./").unwrap_or(&member.path).to_owned();
-            if member.kind.is_file() && found.insert(name, (member.starts, member.bytes)).is_some()
-            {
-                return Err(PackageError::Twice { path: shortened(&member.path) });
-            }
-            Ok(())
-        })?;
+        let parts = match path.is_dir() {
+            true => in_folder(path, limits)?,
+            false => in_archive(path, limits)?,
+        };
         let mut image = Image {
-            path: path.to_owned(),
-            members: found,
+            parts,
             platform: String::new(),
             layers: Vec::new(),
             command: Vec::new(),
@@ -119,26 +123,32 @@ impl Image {
             working_folder: String::new(),
             user: String::new(),
         };
-        image.read_parts(platform)?;
+        image.read_parts(&wanted(platform))?;
         Ok(image)
     }
 
-    fn read_parts(&mut self, platform: Option<&str>) -> Result<(), PackageError> {
-        let (starts, bytes) = *self.members.get("index.json").ok_or_else(|| {
+    fn read_parts(&mut self, wanted: &str) -> Result<(), PackageError> {
+        let place = self.parts.get("index.json").ok_or_else(|| {
             image(
                 "it has no index.json; allowed: an OCI image layout, as from \
                    `skopeo copy docker://NAME oci-archive:FILE`",
             )
         })?;
-        let index: Index = parse("index.json", self.section(starts, bytes)?, bytes)?;
-        let descriptor = self.choose(index, platform, 0)?;
+        let index: Index = parse("index.json", section(place)?, place.bytes)?;
+        let descriptor = self.choose(&index, wanted, 0)?;
         let manifest: Manifest = self.json(&descriptor)?;
+        manifest.check()?;
         let configuration: Configuration = self.json(&manifest.config)?;
+        self.platform = format!("{}/{}", configuration.os, configuration.architecture);
+        if !self.platform.starts_with('/') && !is_for(&self.platform, wanted) {
+            let platform = shortened(&self.platform);
+            let why = format!("it is for {platform} and not for {wanted}; allowed: --platform");
+            return Err(image(&format!("{why} {platform}")));
+        }
         for blob in manifest.layers {
             let compression = compression(&blob.media_type)?;
             self.layers.push(Layer { blob, compression });
         }
-        self.platform = format!("{}/{}", configuration.os, configuration.architecture);
         let Run { entrypoint, cmd, env, working_dir, user } = configuration.config;
         self.command = [entrypoint.unwrap_or_default(), cmd.unwrap_or_default()].concat();
         self.env = env.unwrap_or_default();
@@ -146,37 +156,16 @@ impl Image {
         Ok(())
     }
 
-    /// The manifest for the platform; one that names none is for any.
-    fn choose(
-        &self,
-        index: Index,
-        platform: Option<&str>,
-        depth: u32,
-    ) -> Result<Descriptor, PackageError> {
-        let here = format!("linux/{}", architecture());
-        let wanted = platform.unwrap_or(&here);
-        let matches = |descriptor: &&Descriptor| match &descriptor.platform {
-            Some(p) => format!("{}/{}", p.os, p.architecture) == wanted,
-            None => true,
-        };
-        let Some(found) = index.manifests.iter().find(matches) else {
-            let has: Vec<String> = index
-                .manifests
-                .iter()
-                .filter_map(|d| d.platform.as_ref())
-                .map(|p| format!("{}/{}", p.os, p.architecture))
-                .collect();
-            let has = has.join(", ");
-            return Err(image(&format!("it has nothing for {wanted}; allowed: {has}")));
-        };
-        if !found.media_type.contains("index") && !found.media_type.contains("manifest.list") {
+    fn choose(&self, index: &Index, wanted: &str, depth: u32) -> Result<Descriptor, PackageError> {
+        let found = index.pick(wanted)?;
+        if !is_index(&found.media_type) {
             return Ok(found.clone());
         }
         if depth >= MAX_NESTING {
-            return Err(image("an index names an index, which names an index, and so on"));
+            return Err(nested());
         }
         let inner: Index = self.json(found)?;
-        self.choose(inner, platform, depth + 1)
+        self.choose(&inner, wanted, depth + 1)
     }
 
     fn json<T: DeserializeOwned>(&self, descriptor: &Descriptor) -> Result<T, PackageError> {
@@ -188,28 +177,129 @@ impl Image {
 
     /// A blob's bytes; its digest is checked by [`Blob::finish`].
     pub(super) fn blob(&self, descriptor: &Descriptor) -> Result<Blob, PackageError> {
-        let digits = descriptor.digest.strip_prefix("sha256:");
-        let expected = digits.and_then(PackageDigest::parse).ok_or_else(|| {
-            image(&format!(
-                "digest {:?} is not sha256: and 64 digits",
-                shortened(&descriptor.digest)
-            ))
-        })?;
+        let expected = descriptor.digest()?;
         let name = format!("blobs/sha256/{expected}");
-        let found = self.members.get(&name);
-        let (starts, bytes) = *found.ok_or_else(|| image(&format!("{name} is missing")))?;
-        if bytes != descriptor.size {
-            let size = descriptor.size;
+        let found = self.parts.get(&name);
+        let place = found.ok_or_else(|| image(&format!("{name} is missing")))?;
+        let (bytes, size) = (place.bytes, descriptor.size);
+        if bytes != size {
             return Err(image(&format!("{name} has {bytes} bytes and should have {size}")));
         }
-        Ok(Blob { inner: self.section(starts, bytes)?, hasher: Hasher::new(), expected })
+        Ok(Blob { inner: section(place)?, hasher: Hasher::new(), expected })
     }
+}
 
-    fn section(&self, starts: u64, bytes: u64) -> Result<io::Take<File>, PackageError> {
-        let mut file = File::open(&self.path).map_err(at(&self.path))?;
-        file.seek(SeekFrom::Start(starts)).map_err(at(&self.path))?;
-        Ok(file.take(bytes))
+impl Descriptor {
+    pub(crate) fn digest(&self) -> Result<PackageDigest, PackageError> {
+        let digits = self.digest.strip_prefix("sha256:");
+        digits.and_then(PackageDigest::parse).ok_or_else(|| {
+            image(&format!("digest {:?} is not sha256: and 64 digits", shortened(&self.digest)))
+        })
     }
+}
+
+impl Index {
+    /// The manifest for the platform; one that names none is for any.
+    pub(crate) fn pick(&self, wanted: &str) -> Result<&Descriptor, PackageError> {
+        let platform = |descriptor: &Descriptor| descriptor.platform.as_ref().map(Platform::spelt);
+        let fits = |d: &&Descriptor| platform(d).is_none_or(|found| is_for(&found, wanted));
+        self.manifests.iter().find(fits).ok_or_else(|| {
+            let mut has: Vec<String> = self.manifests.iter().filter_map(platform).collect();
+            // What vouches for an image is in the index as an image for nothing.
+            has.retain(|platform| !platform.starts_with("unknown/"));
+            has.dedup();
+            has.truncate(50);
+            let has = shortened(&has.join(", "));
+            image(&format!("it has nothing for {wanted}; allowed: --platform with one of {has}"))
+        })
+    }
+}
+
+impl Manifest {
+    /// # Errors
+    /// When there are too many layers, or ones that cannot be unpacked.
+    pub(crate) fn check(&self) -> Result<(), PackageError> {
+        let found = self.layers.len();
+        if found > MAX_LAYERS {
+            return Err(image(&format!("it has {found} layers; allowed: at most {MAX_LAYERS}")));
+        }
+        self.layers.iter().try_for_each(|layer| compression(&layer.media_type).map(drop))
+    }
+}
+
+impl Platform {
+    fn spelt(&self) -> String {
+        match self.variant.as_deref().filter(|variant| !variant.is_empty()) {
+            Some(variant) => format!("{}/{}/{variant}", self.os, self.architecture),
+            None => format!("{}/{}", self.os, self.architecture),
+        }
+    }
+}
+
+/// The platform to look for: `OS/ARCHITECTURE[/VARIANT]`.
+pub(crate) fn wanted(platform: Option<&str>) -> String {
+    platform.map_or_else(|| format!("linux/{}", architecture()), ToOwned::to_owned)
+}
+
+/// What is said of one of them without a variant holds for all of them.
+fn is_for(found: &str, wanted: &str) -> bool {
+    let (mut found, mut wanted) = (found.split('/'), wanted.split('/'));
+    (0..3).all(|part| match (found.next(), wanted.next()) {
+        (Some(found), Some(wanted)) => found == wanted,
+        (None, None) => true,
+        _ => part == 2,
+    })
+}
+
+pub(crate) fn is_index(media_type: &str) -> bool {
+    media_type.contains("index") || media_type.contains("manifest.list")
+}
+
+pub(crate) fn nested() -> PackageError {
+    image("an index names an index, which names an index, and so on")
+}
+
+fn in_archive(path: &Path, limits: Limits) -> Result<BTreeMap<String, Place>, PackageError> {
+    let file = File::open(path).map_err(at(path))?;
+    let mut found = BTreeMap::new();
+    members(BufReader::new(file), limits.entries, |member, _| {
+        let name = member.path.strip_prefix("./").unwrap_or(&member.path).to_owned();
+        let place = Place { file: path.to_owned(), starts: member.starts, bytes: member.bytes };
+        if member.kind.is_file() && found.insert(name, place).is_some() {
+            return Err(PackageError::Twice { path: shortened(&member.path) });
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+fn in_folder(path: &Path, limits: Limits) -> Result<BTreeMap<String, Place>, PackageError> {
+    let mut found = BTreeMap::new();
+    for below in ["", "blobs/sha256/"] {
+        let folder = path.join(below);
+        if !folder.is_dir() {
+            continue;
+        }
+        for entry in fs::read_dir(&folder).map_err(at(&folder))? {
+            let entry = entry.map_err(at(&folder))?;
+            let about = entry.metadata().map_err(at(&entry.path()))?;
+            if let (true, Some(name)) = (about.is_file(), entry.file_name().to_str()) {
+                let place = Place { file: entry.path(), starts: 0, bytes: about.len() };
+                found.insert(format!("{below}{name}"), place);
+            }
+            let (count, most) = (found.len() as u64, limits.entries);
+            if count > most {
+                return Err(PackageError::Beyond { limit: Limit::Entries, found: count, most });
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn section(place: &Place) -> Result<io::Take<File>, PackageError> {
+    let mut file = File::open(&place.file).map_err(at(&place.file))?;
+    file.seek(SeekFrom::Start(place.starts)).map_err(at(&place.file))?;
+    Ok(file.take(place.bytes))
 }
 
 /// A blob on its way through a hash.

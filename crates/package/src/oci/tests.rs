@@ -97,7 +97,7 @@ impl Layout {
         let archive = place.path("image.tar");
         self.write(&archive);
         let limits = Limits { entries: 100, bytes: 1 << 20, disk: 1 << 20 };
-        import(&archive, &place.path("package"), None, limits)
+        import(&archive, &place.path("package"), Some("linux/amd64"), limits)
     }
 }
 

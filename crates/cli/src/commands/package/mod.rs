@@ -1,6 +1,7 @@
 //! `cell package`: what tasks run, as immutable files named by their digest.
 
 mod build;
+mod import;
 mod push;
 mod show;
 
@@ -11,6 +12,7 @@ use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{format, table};
 use cellwright_api::client::{Change, encode_query};
+use cellwright_api::error::Code;
 use cellwright_api::types::{BlobView, Changed, Page};
 use cellwright_package::PackageError;
 use clap::{Args, Subcommand};
@@ -23,21 +25,23 @@ const EXAMPLES: &str = "\
 Examples:
   cell package build ./server
   cell package push ./server --name server
-  cell package import-oci alpine.tar
+  cell package import docker://alpine:3.20
+  cell package import alpine.tar
   cell package show server.package
   cell package ls";
 
 /// Digits of a digest in tables; enough to tell packages apart.
 const SHORT: usize = 12;
 
-/// Packages: build, push, ls, show, rm, import-oci
+/// Packages: build, push, ls, show, rm, import
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum Package {
     /// Make a package of a folder; the same folder gives the same digest everywhere
     Build(build::BuildArgs),
-    /// Make a package of an OCI image archive
-    ImportOci(build::ImportArgs),
+    /// Make a package of an OCI image, from a registry or from a file
+    #[command(alias = "import-oci")]
+    Import(import::ImportArgs),
     /// Store a package, or a folder as one, with the masters
     Push(push::PushArgs),
     /// List what the masters store
@@ -65,7 +69,7 @@ impl Package {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         match self {
             Package::Build(args) => args.run()?,
-            Package::ImportOci(args) => args.run()?,
+            Package::Import(args) => args.run()?,
             Package::Push(args) => args.run(reach)?,
             Package::Ls(args) => args.run(reach)?,
             Package::Show(args) => args.run(reach)?,
@@ -78,7 +82,14 @@ impl Package {
 impl LsArgs {
     fn run(self, reach: &Reach) -> Result<(), Failure> {
         let cell = reach.cell()?;
-        let blobs = ask(all(&cell))?;
+        let blobs = ask(async {
+            let mut blobs = all(&cell).await?;
+            // One that the answering master lacks may be with another, which is asked for it.
+            for blob in blobs.iter_mut().filter(|blob| !blob.held) {
+                blob.held = has_bytes(&cell, &format!("/v1/blobs/{}", blob.digest)).await?;
+            }
+            Ok(blobs)
+        })?;
         if self.output.output == Output::Json {
             return print_json(&blobs);
         }
@@ -89,7 +100,11 @@ impl LsArgs {
             .iter()
             .map(|blob| {
                 let by = blob.by.as_ref().map_or_else(|| "the cell".into(), ToString::to_string);
-                vec![short(&blob.digest), format::bytes(blob.bytes), by, format::utc(blob.created)]
+                let stored = match blob.held {
+                    true => format::utc(blob.created),
+                    false => "its bytes are lost: push it again".into(),
+                };
+                vec![short(&blob.digest), format::bytes(blob.bytes), by, stored]
             })
             .collect();
         print(&table::render(&["digest", "size", "by", "stored"], &rows))
@@ -125,6 +140,15 @@ async fn all(cell: &Cell) -> Result<Vec<BlobView>, Failure> {
     }
 }
 
+/// Whether any master can give the content; the one that is asked gets it from the others.
+async fn has_bytes(cell: &Cell, path: &str) -> Result<bool, Failure> {
+    match cell.client.download(path).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.code() == Some(Code::NoSuchBlob) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// The one package whose digest begins like this.
 async fn one(cell: &Cell, digits: &str) -> Result<BlobView, Failure> {
     let mut found = all(cell).await?;
@@ -157,7 +181,10 @@ fn failed(error: PackageError) -> Failure {
         PackageError::Io { .. } => "check the path, the permissions and the free space",
         PackageError::NotAPackage { .. } => "make one: cell package build DIR",
         PackageError::BadLink { .. } => "make the link relative, and lead inside the folder",
-        PackageError::Image(_) => "export it again: skopeo copy docker://NAME oci-archive:FILE",
+        PackageError::Image(_) => {
+            "another --platform, if that is what it lacks; else export it again: skopeo copy \
+             docker://NAME oci-archive:FILE"
+        }
         PackageError::DamagedChunk { .. } | PackageError::OtherContent { .. } => {
             "get the file again; this one is damaged"
         }

@@ -1,6 +1,6 @@
 //! `cell package push`: a package to the masters, and what to write into a job.
 
-use super::{Scratch, failed};
+use super::{Scratch, failed, has_bytes};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
@@ -30,8 +30,13 @@ pub struct PushArgs {
     output: OutputArgs,
 }
 
+/// A package's name becomes the name of a folder on the machines.
 fn package_name(text: &str) -> Result<Token, String> {
-    Token::new(text).map_err(|bad| format!("allowed: {}", bad.allowed))
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let token = Token::new(text).ok().filter(|_| text.bytes().all(plain));
+    token.filter(|_| !text.starts_with('.')).ok_or_else(|| {
+        "allowed: 1 to 128 letters, digits, -, _ and ., the first of them not a dot".into()
+    })
 }
 
 impl PushArgs {
@@ -47,19 +52,24 @@ impl PushArgs {
             false => self.source,
         };
         let (digest, bytes) = checked(&file)?;
-        let stored: Changed = ask(async {
-            let path = format!("/v1/blobs/{digest}");
-            Ok(cell.client.put_file(&path, &file).await?.value)
+        let path = format!("/v1/blobs/{digest}");
+        let (is_there, stored): (bool, Changed) = ask(async {
+            let is_there = has_bytes(&cell, &path).await?;
+            Ok((is_there, cell.client.put_file(&path, &file).await?.value))
         })?;
         let spelt = digest.token().map_err(|bad| Failure::work(&bad, "report this"))?;
         let reference = PackageRef { name: self.name, digest: spelt, bytes };
         if self.output.output == Output::Json {
             return print_json(&reference);
         }
-        let what = if stored.changed { "stored" } else { "was stored already" };
+        let what = match (stored.changed, is_there) {
+            (true, _) => "stored",
+            (false, true) => "was stored already",
+            (false, false) => "stored again: the masters had lost its bytes",
+        };
         print(&format!(
             "{} {what}, {}\nin a job: \"packages\": [{{\"name\": \"{}\", \"digest\": \"{digest}\", \
-             \"bytes\": {bytes}}}]\nnext: cell job run FILE\n",
+             \"bytes\": {bytes}}}]\nnext: cell run FILE\n",
             reference.name,
             format::bytes(bytes),
             reference.name,

@@ -1,0 +1,307 @@
+//! Images from a registry, over the OCI distribution protocol.
+//!
+//! ```text
+//!   reference ─► manifest or index ─► manifest of the platform ─► configuration
+//!                                                              └─► layers, four at a time
+//! ```
+//!
+//! What comes is laid out in a folder as an image layout, which [`crate::oci`] makes a package of:
+//! so an image from a registry meets the same suspicion as one from a file, and nothing is looked
+//! at before its digest is right.
+//!
+//! The protocol is a handful of GETs, written out here. Rejected: a client library. Those there are
+//! bring a second HTTP client and a second TLS, and settle by themselves where credentials go.
+
+mod blob;
+mod challenge;
+pub mod credentials;
+mod error;
+mod line;
+mod reference;
+mod roots;
+mod session;
+
+pub use blob::Progress;
+pub use credentials::Login;
+pub use error::{Credentials, RegistryError, Why};
+pub use line::Times;
+pub use reference::{BadReference, Reference, SCHEME};
+
+use crate::digest::PackageDigest;
+use crate::error::{Limit, PackageError, at};
+use crate::oci::image::{
+    Descriptor, Index, MAX_JSON, MAX_NESTING, Manifest, is_index, nested, wanted,
+};
+use crate::unpack::Limits;
+use blob::Wanted;
+use bytes::Bytes;
+use error::shown;
+use futures::{StreamExt, TryStreamExt, stream};
+use hyper::header::CONTENT_TYPE;
+use line::{Address, Line, is_loopback};
+use reference::split_host;
+use serde::Deserialize;
+use serde_json::json;
+use session::Session;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Layers on their way at a time.
+const PARALLEL: usize = 4;
+/// Kinds of manifests that are understood, in the spelling of OCI and of Docker.
+const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, \
+    application/vnd.oci.image.manifest.v1+json, \
+    application/vnd.docker.distribution.manifest.list.v2+json, \
+    application/vnd.docker.distribution.manifest.v2+json";
+
+/// How an image is fetched.
+#[derive(Clone, Default)]
+pub struct Settings {
+    /// `OS/ARCHITECTURE[/VARIANT]`; without one, this machine's.
+    pub platform: Option<String>,
+    pub login: Option<Login>,
+    /// Certificates of authorities that are trusted beside the machine's.
+    pub authority: Option<PathBuf>,
+    /// Whether the registry is spoken to in plain text. On loopback it is unless `authority` is
+    /// given.
+    pub insecure_http: bool,
+    pub limits: Limits,
+    pub times: Times,
+}
+
+/// An image that was fetched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetched {
+    /// The image by digest: the same bytes whenever it is asked for.
+    pub pinned: Reference,
+    pub layers: usize,
+    /// Of all layers, as they came.
+    pub bytes: u64,
+}
+
+/// A manifest or index as it came.
+struct Document {
+    media_type: String,
+    digest: PackageDigest,
+    content: Bytes,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Shape {
+    media_type: Option<String>,
+    #[serde(default)]
+    schema_version: u32,
+    manifests: Option<serde::de::IgnoredAny>,
+    layers: Option<serde::de::IgnoredAny>,
+}
+
+/// Fetches the image into the folder `into`, which is made, as an image layout.
+///
+/// # Errors
+/// When the registry cannot be reached, refuses, or gives anything but what it promised. The folder
+/// may be there then, with parts of the image.
+pub async fn fetch(
+    reference: &Reference,
+    into: &Path,
+    settings: &Settings,
+    progress: &dyn Progress,
+) -> Result<Fetched, RegistryError> {
+    let session = open(reference, settings)?;
+    let blobs = into.join("blobs/sha256");
+    let here = |why: PackageError| session.failed("the folder for it", Why::Package(why));
+    fs::create_dir_all(&blobs).map_err(at(&blobs)).map_err(here)?;
+    let top = manifest(&session, &reference.version(), reference.digest()).await?;
+    keep(&blobs, &top).map_err(here)?;
+    let index = json!({"schemaVersion": 2, "manifests": [{
+        "mediaType": top.media_type,
+        "digest": format!("sha256:{}", top.digest),
+        "size": top.content.len(),
+    }]});
+    let pinned = reference.pinned(top.digest);
+    let chosen = of_platform(&session, top, &blobs, &wanted(settings.platform.as_deref())).await?;
+    let (config, layers) = plan(&chosen, settings.limits)
+        .map_err(|why| session.failed(&manifest_asked(&chosen.digest), Why::Package(why)))?;
+    configuration(&session, config, &blobs).await?;
+    let bytes = layers.iter().map(|layer| layer.bytes).sum();
+    progress.begins(layers.len(), bytes);
+    let count = layers.len();
+    stream::iter(layers)
+        .map(|layer| blob::fetch(&session, layer, &blobs, progress))
+        .buffer_unordered(PARALLEL)
+        .try_collect::<()>()
+        .await?;
+    let path = into.join("index.json");
+    fs::write(&path, index.to_string()).map_err(at(&path)).map_err(here)?;
+    Ok(Fetched { pinned, layers: count, bytes })
+}
+
+fn open(reference: &Reference, settings: &Settings) -> Result<Session, RegistryError> {
+    let failed = |why| {
+        let (reference, asked) = (reference.to_string(), "the registry".into());
+        RegistryError { reference, asked, why }
+    };
+    let authority = reference.answers_at();
+    let is_local = split_host(authority).is_some_and(|(host, _)| is_loopback(host));
+    let tls = !settings.insecure_http && (!is_local || settings.authority.is_some());
+    let registry = Address::new(tls, authority, "/")
+        .ok_or_else(|| failed(Why::Unreachable(format!("{authority} is no host"))))?;
+    let line = Line {
+        tls: roots::config(settings.authority.as_deref()).map_err(failed)?,
+        insecure_http: settings.insecure_http,
+        is_local,
+        times: settings.times,
+    };
+    Ok(Session::new(reference.clone(), line, registry, settings.login.clone()))
+}
+
+fn manifest_asked(digest: &PackageDigest) -> String {
+    format!("manifest sha256:{digest}")
+}
+
+/// Asks for a manifest or index by tag or digest.
+async fn manifest(
+    session: &Session,
+    version: &str,
+    digest: Option<PackageDigest>,
+) -> Result<Document, RegistryError> {
+    let asked = format!("manifest {version}");
+    let path = format!("/v2/{}/manifests/{version}", session.reference.name());
+    let most = usize::try_from(MAX_JSON).unwrap_or(usize::MAX);
+    let (headers, content) = session.whole(&asked, &path, Some(MANIFESTS), most).await?;
+    let found = PackageDigest::of(&content);
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let stated = text("docker-content-digest").and_then(|text| text.strip_prefix("sha256:"));
+    let expected = digest.or_else(|| stated.and_then(PackageDigest::parse));
+    if let Some(expected) = expected.filter(|expected| *expected != found) {
+        let error = PackageError::OtherContent { expected, found };
+        return Err(session.failed(&asked, Why::Package(error)));
+    }
+    let stated = text(CONTENT_TYPE.as_str()).unwrap_or_default();
+    let media_type = shape(&content, stated).map_err(|why| session.failed(&asked, why))?;
+    Ok(Document { media_type, digest: found, content })
+}
+
+/// What kind of document it is. One that can be read as two kinds is none: whoever checked it may
+/// have read it as the other.
+fn shape(content: &[u8], stated: &str) -> Result<String, Why> {
+    let untrue = |why: String| Why::Untrue(why);
+    let shape: Shape = serde_json::from_slice(content)
+        .map_err(|why| untrue(format!("what comes is no manifest: {why}")))?;
+    let stated = stated.split(';').next().unwrap_or_default().trim();
+    let media_type = match &shape.media_type {
+        Some(own) if MANIFESTS.contains(stated) && !stated.is_empty() && own != stated => {
+            let (own, stated) = (shown(own), shown(stated));
+            return Err(untrue(format!("it calls itself {own} and is served as {stated}")));
+        }
+        Some(own) => own.clone(),
+        None => stated.to_owned(),
+    };
+    if shape.schema_version == 1 {
+        return Err(Why::Package(PackageError::Image(
+            "it is in Docker's first format, which nobody makes any more; push it anew".into(),
+        )));
+    }
+    let listed = MANIFESTS.split(", ").any(|known| known == media_type);
+    if !listed {
+        let why = format!("it is a {:?}; allowed: {MANIFESTS}", shown(&media_type));
+        return Err(untrue(why));
+    }
+    match (shape.manifests.is_some(), shape.layers.is_some(), is_index(&media_type)) {
+        (true, false, true) | (false, true, false) => Ok(media_type),
+        _ => Err(untrue(format!("its content is not that of a {}", shown(&media_type)))),
+    }
+}
+
+/// Follows indexes to the manifest of the platform.
+async fn of_platform(
+    session: &Session,
+    top: Document,
+    blobs: &Path,
+    wanted: &str,
+) -> Result<Document, RegistryError> {
+    let mut here = top;
+    for _ in 0..=MAX_NESTING {
+        if !is_index(&here.media_type) {
+            return Ok(here);
+        }
+        let asked = manifest_asked(&here.digest);
+        let failed = |why| session.failed(&asked, Why::Package(why));
+        let index: Index = read(&here).map_err(failed)?;
+        let found = index.pick(wanted).map_err(failed)?;
+        let (digest, size) = (found.digest().map_err(failed)?, found.size);
+        here = manifest(session, &format!("sha256:{digest}"), Some(digest)).await?;
+        if here.content.len() as u64 != size {
+            let why = format!("it has {} bytes, the index says {size}", here.content.len());
+            return Err(session.failed(&manifest_asked(&digest), Why::Untrue(why)));
+        }
+        keep(blobs, &here).map_err(failed)?;
+    }
+    Err(session.failed("manifest", Why::Package(nested())))
+}
+
+/// What has to be fetched: configuration and layers, each once. Everything that can be refused is
+/// refused here, before the bytes come.
+fn plan(manifest: &Document, limits: Limits) -> Result<(Wanted, BTreeSet<Wanted>), PackageError> {
+    let manifest: Manifest = read(manifest)?;
+    manifest.check()?;
+    let want = |blob: &Descriptor| Ok(Wanted { digest: blob.digest()?, bytes: blob.size });
+    let config = want(&manifest.config)?;
+    if config.bytes > MAX_JSON {
+        let (limit, found) = (Limit::Head, config.bytes);
+        return Err(PackageError::Beyond { limit, found, most: MAX_JSON });
+    }
+    let layers: BTreeSet<Wanted> =
+        manifest.layers.iter().map(want).collect::<Result<_, PackageError>>()?;
+    let digests: BTreeSet<PackageDigest> = layers.iter().map(|layer| layer.digest).collect();
+    if digests.len() < layers.len() || digests.contains(&config.digest) {
+        let why = "it names one blob twice, in two ways";
+        return Err(PackageError::Image(why.into()));
+    }
+    let total = layers.iter().try_fold(0u64, |sum, layer| sum.checked_add(layer.bytes));
+    match total.filter(|total| *total <= limits.bytes) {
+        Some(_) => Ok((config, layers)),
+        None => {
+            let found = total.unwrap_or(u64::MAX);
+            Err(PackageError::Beyond { limit: Limit::Bytes, found, most: limits.bytes })
+        }
+    }
+}
+
+/// What the image says of itself: small, and read like a manifest.
+async fn configuration(
+    session: &Session,
+    config: Wanted,
+    blobs: &Path,
+) -> Result<(), RegistryError> {
+    let Wanted { digest, bytes } = config;
+    let asked = format!("configuration sha256:{digest}");
+    let path = format!("/v2/{}/blobs/sha256:{digest}", session.reference.name());
+    let most = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let (_, content) = session.whole(&asked, &path, None, most).await?;
+    let found = PackageDigest::of(&content);
+    if found != digest {
+        let error = PackageError::OtherContent { expected: digest, found };
+        return Err(session.failed(&asked, Why::Package(error)));
+    }
+    write(blobs, digest, &content).map_err(|why| session.failed(&asked, Why::Package(why)))
+}
+
+fn read<T: serde::de::DeserializeOwned>(document: &Document) -> Result<T, PackageError> {
+    let digest = document.digest;
+    serde_json::from_slice(&document.content)
+        .map_err(|why| PackageError::Image(format!("sha256:{digest} cannot be read: {why}")))
+}
+
+fn keep(blobs: &Path, document: &Document) -> Result<(), PackageError> {
+    write(blobs, document.digest, &document.content)
+}
+
+fn write(blobs: &Path, digest: PackageDigest, content: &[u8]) -> Result<(), PackageError> {
+    let path = blobs.join(digest.to_string());
+    fs::write(&path, content).map_err(at(&path))
+}
+
+#[cfg(test)]
+mod tests;

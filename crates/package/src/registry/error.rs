@@ -1,0 +1,104 @@
+//! What went wrong with a registry: which image, what was asked, what came of it, and what to type.
+//!
+//! Texts of the other side are shown in part and with control characters written out, since they
+//! end up on a terminal.
+
+use crate::error::PackageError;
+use crate::path::shortened;
+
+/// Why an image did not come.
+#[derive(Debug, thiserror::Error)]
+#[error("{reference}: {asked}: {why}")]
+pub struct RegistryError {
+    pub reference: String,
+    /// The part of the image that was asked for.
+    pub asked: String,
+    pub why: Why,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Why {
+    #[error("{0}")]
+    Unreachable(String),
+    #[error("the connection is not to be trusted: {0}")]
+    Untrusted(String),
+    #[error("{host} would be spoken to in plain text; allowed: https, and http on loopback")]
+    PlainText { host: String },
+    #[error("{host} asks for credentials in plain text")]
+    PlainCredentials { host: String },
+    #[error("broke off {attempts} times, the last time: {last}")]
+    BrokeOff { attempts: u32, last: String },
+    #[error("access is denied: {detail}")]
+    Denied { detail: String, credentials: Credentials },
+    #[error("the registry has no such thing: {0}")]
+    Missing(String),
+    #[error("the registry has no time: {0}")]
+    Busy(String),
+    #[error("the registry answered {status}: {detail}")]
+    Answered { status: u16, detail: String },
+    /// Not what was promised: by digest, length, kind or protocol.
+    #[error("{0}")]
+    Untrue(String),
+    #[error(transparent)]
+    Package(#[from] PackageError),
+}
+
+/// Who one was when access was denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// No file was given, or it has nothing for this registry.
+    None,
+    Shown,
+    /// There are some, but who grants access is another than the registry.
+    Withheld,
+}
+
+impl RegistryError {
+    /// What to do about it.
+    #[must_use]
+    pub fn next(&self) -> &'static str {
+        match &self.why {
+            Why::Unreachable(_) => {
+                "check the host's name, its port and that the registry is reachable from here"
+            }
+            Why::Untrusted(_) => {
+                "give the certificate of the registry's authority with --ca FILE; only TLS 1.3 is \
+                 spoken"
+            }
+            Why::PlainText { .. } => {
+                "the same command with --insecure-http, if the network in between is your own"
+            }
+            Why::PlainCredentials { .. } => "have the registry speak https, or take no credentials",
+            Why::Denied { credentials: Credentials::None, .. } => {
+                "check the name; for a private image the same command with --credentials FILE, a \
+                 file as `docker login` or `podman login --authfile FILE` writes it"
+            }
+            Why::Denied { credentials: Credentials::Shown, .. } => {
+                "check the name, and that the credentials for this registry may read it"
+            }
+            Why::Denied { credentials: Credentials::Withheld, .. } => {
+                "credentials go only to the registry's own domain; fetch it with skopeo: \
+                 skopeo copy docker://NAME oci-archive:FILE, then cell package import FILE"
+            }
+            Why::Missing(_) => "check name and tag: `skopeo list-tags docker://NAME` lists them",
+            Why::Busy(_) => "try again later; some registries allow more with --credentials FILE",
+            Why::BrokeOff { .. } => "run it again; nothing was kept of it",
+            Why::Answered { .. } => "see the registry's log, then run it again",
+            Why::Untrue(_) => {
+                "nothing was kept; compare with what others get: skopeo inspect docker://NAME"
+            }
+            Why::Package(PackageError::Image(_)) => {
+                "see what the image has: skopeo inspect --raw docker://NAME"
+            }
+            Why::Package(PackageError::Io { .. }) => {
+                "check the path, the permissions and the free space"
+            }
+            Why::Package(_) => "see what the image has: skopeo inspect docker://NAME",
+        }
+    }
+}
+
+/// A text of the other side, fit for a terminal.
+pub(super) fn shown(text: &str) -> String {
+    shortened(text).chars().flat_map(char::escape_debug).collect()
+}

@@ -1,0 +1,333 @@
+//! One question to a web server, and where it leads.
+//!
+//! Every question has a connection of its own: an image takes a handful of them, most of which are
+//! long downloads. Redirects are followed a few times; what says who we are stays with the server
+//! it was meant for, since a registry sends its readers to storage of others.
+//!
+//! Plain text is for loopback, and for those who ask for it. A registry elsewhere cannot send us to
+//! our own loopback either: what listens there takes callers for local ones.
+
+use super::error::{Why, shown};
+use super::reference::split_host;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, HOST, HeaderMap, HeaderValue, LOCATION, USER_AGENT,
+};
+use hyper::{Request, Response, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// Real ones redirect once or twice.
+const MOST_REDIRECTS: usize = 5;
+const MAX_ADDRESS: usize = 16 << 10;
+
+/// How long things may take. None of them depends on the size of an image.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    pub connect: Duration,
+    /// Until an answer begins.
+    pub answer: Duration,
+    /// Between two pieces of an answer.
+    pub silence: Duration,
+    /// Before the second attempt; longer before each further one.
+    pub backoff: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Times {
+        Times {
+            connect: Duration::from_secs(10),
+            answer: Duration::from_secs(60),
+            silence: Duration::from_secs(30),
+            backoff: Duration::from_millis(500),
+        }
+    }
+}
+
+/// Where a question goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) tls: bool,
+    /// In lower case, without brackets.
+    pub(super) host: String,
+    port: u16,
+    path: String,
+}
+
+impl Address {
+    pub(super) fn new(tls: bool, authority: &str, path: &str) -> Option<Address> {
+        let (host, port) = split_host(authority)?;
+        let port = port.unwrap_or(if tls { 443 } else { 80 });
+        Some(Address { tls, host: host.to_ascii_lowercase(), port, path: path.to_owned() })
+    }
+
+    /// An `http` or `https` address as somebody else wrote it.
+    pub(super) fn parse(text: &str) -> Option<Address> {
+        let uri: Uri = text.parse().ok().filter(|_| text.len() <= MAX_ADDRESS)?;
+        let tls = match uri.scheme_str()? {
+            "https" => true,
+            "http" => false,
+            _ => return None,
+        };
+        let authority = uri.authority()?.as_str();
+        if authority.contains('@') {
+            return None;
+        }
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        Address::new(tls, authority, path)
+    }
+
+    /// Where a redirect from here leads.
+    fn redirect(&self, to: &str) -> Option<Address> {
+        let scheme = if self.tls { "https" } else { "http" };
+        match to {
+            _ if to.len() > MAX_ADDRESS => None,
+            _ if to.starts_with("//") => Address::parse(&format!("{scheme}:{to}")),
+            _ if to.starts_with('/') => {
+                let path: Uri = to.parse().ok()?;
+                Some(Address { path: path.path_and_query()?.as_str().to_owned(), ..self.clone() })
+            }
+            _ => Address::parse(to),
+        }
+    }
+
+    pub(super) fn with_path(&self, path: &str) -> Address {
+        Address { path: path.to_owned(), ..self.clone() }
+    }
+
+    /// With more in its query, which begins with a question mark.
+    pub(super) fn with_query(&self, query: &str) -> Address {
+        let path = match (self.path.contains('?'), query.strip_prefix('?')) {
+            (true, Some(more)) => format!("{}&{more}", self.path),
+            _ => format!("{}{query}", self.path),
+        };
+        Address { path, ..self.clone() }
+    }
+
+    pub(super) fn is_loopback(&self) -> bool {
+        is_loopback(&self.host)
+    }
+
+    fn same_server(&self, other: &Address) -> bool {
+        (self.tls, &self.host, self.port) == (other.tls, &other.host, other.port)
+    }
+
+    pub(super) fn authority(&self) -> String {
+        let usual = if self.tls { 443 } else { 80 };
+        let host = match self.host.contains(':') {
+            true => format!("[{}]", self.host),
+            false => self.host.clone(),
+        };
+        if self.port == usual { host } else { format!("{host}:{}", self.port) }
+    }
+}
+
+pub(super) fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The connection broke; another may not.
+    Broke(String),
+    /// The server is busy, or says so.
+    Later(String),
+    Final(Why),
+}
+
+/// An answer whose content is still coming.
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    /// Whether it comes from the server that was asked, and not from where that one sent us.
+    pub(super) is_own: bool,
+    body: Incoming,
+    silence: Duration,
+    server: String,
+}
+
+impl Answer {
+    /// The next piece; none at the end.
+    pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, Fault> {
+        loop {
+            let broke = |why: String| Fault::Broke(format!("{}: {why}", self.server));
+            let frame = match timeout(self.silence, self.body.frame()).await {
+                Ok(None) => return Ok(None),
+                Ok(Some(frame)) => frame.map_err(|why| broke(why.to_string()))?,
+                Err(_) => {
+                    let seconds = self.silence.as_secs();
+                    return Err(broke(format!("nothing came for {seconds} s")));
+                }
+            };
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
+            }
+        }
+    }
+
+    /// All of it, if it is no longer than `most` bytes.
+    pub(super) async fn whole(&mut self, most: usize) -> Result<Bytes, Fault> {
+        let mut all = Vec::new();
+        while let Some(piece) = self.piece().await? {
+            if all.len() + piece.len() > most {
+                let why = format!("{} answers with more than {most} bytes", self.server);
+                return Err(Fault::Final(Why::Untrue(why)));
+            }
+            all.extend_from_slice(&piece);
+        }
+        Ok(all.into())
+    }
+}
+
+/// How servers are reached.
+pub(super) struct Line {
+    pub(super) tls: Arc<rustls::ClientConfig>,
+    /// Whether hosts beyond loopback may be spoken to in plain text.
+    pub(super) insecure_http: bool,
+    /// Whether the registry itself is on this machine.
+    pub(super) is_local: bool,
+    pub(super) times: Times,
+}
+
+impl Line {
+    /// Asks, and follows redirects. `authorization` is shown to the server at `address` alone.
+    pub(super) async fn get(
+        &self,
+        address: &Address,
+        headers: &HeaderMap,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<Answer, Fault> {
+        let mut at = address.clone();
+        let mut authorization = authorization;
+        let mut is_own = true;
+        for _ in 0..=MOST_REDIRECTS {
+            self.check(&at).map_err(Fault::Final)?;
+            let response = self.once(&at, headers, authorization).await?;
+            if !is_redirect(response.status()) {
+                let (parts, body) = response.into_parts();
+                let (status, headers) = (parts.status, parts.headers);
+                let (silence, server) = (self.times.silence, at.authority());
+                return Ok(Answer { status, headers, is_own, body, silence, server });
+            }
+            let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
+            let to = to.unwrap_or_default();
+            let next = at.redirect(to).ok_or_else(|| {
+                let (from, to) = (at.authority(), shown(to));
+                Fault::Final(Why::Untrue(format!("{from} redirects to {to:?}, no web address")))
+            })?;
+            if !next.same_server(&at) {
+                (authorization, is_own) = (None, false);
+            }
+            at = next;
+        }
+        let why = format!("{} redirects more than {MOST_REDIRECTS} times", address.authority());
+        Err(Fault::Final(Why::Untrue(why)))
+    }
+
+    fn check(&self, address: &Address) -> Result<(), Why> {
+        let on_loopback = self.is_local && address.is_loopback();
+        match address.tls || on_loopback || self.insecure_http {
+            true => Ok(()),
+            false => Err(Why::PlainText { host: address.authority() }),
+        }
+    }
+
+    async fn once(
+        &self,
+        address: &Address,
+        headers: &HeaderMap,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<Response<Incoming>, Fault> {
+        let server = address.authority();
+        let slow = |what: &str, limit: Duration| format!("{server}: {what} {} s", limit.as_secs());
+        let dialled = match timeout(self.times.connect, self.dial(address)).await {
+            Ok(dialled) => dialled,
+            Err(_) => Err(Why::Unreachable(slow("no connection within", self.times.connect))),
+        };
+        let mut sender = dialled.map_err(Fault::Final)?;
+        let mut request = Request::get(&address.path)
+            .body(Empty::new())
+            .map_err(|why| Fault::Final(Why::Untrue(format!("{server}: {why}"))))?;
+        *request.headers_mut() = headers.clone();
+        let host = HeaderValue::from_str(&server)
+            .map_err(|why| Fault::Final(Why::Untrue(format!("{server}: {why}"))))?;
+        let own = request.headers_mut();
+        own.insert(HOST, host);
+        own.insert(USER_AGENT, HeaderValue::from_static("cellwright"));
+        // Digests are of the bytes as they are stored.
+        own.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if let Some(authorization) = authorization {
+            own.insert(AUTHORIZATION, authorization.clone());
+        }
+        match timeout(self.times.answer, sender.send_request(request)).await {
+            Ok(answered) => answered.map_err(|why| Fault::Broke(format!("{server}: {why}"))),
+            Err(_) => Err(Fault::Broke(slow("no answer within", self.times.answer))),
+        }
+    }
+
+    async fn dial(&self, address: &Address) -> Result<SendRequest<Empty<Bytes>>, Why> {
+        let server = address.authority();
+        let unreachable =
+            |why: &dyn std::fmt::Display| Why::Unreachable(format!("{server}: {why}"));
+        let stream = TcpStream::connect((address.host.as_str(), address.port)).await;
+        let stream = stream.map_err(|why| unreachable(&why))?;
+        stream.set_nodelay(true).map_err(|why| unreachable(&why))?;
+        if !address.tls {
+            return handshake(stream).await.map_err(|why| unreachable(&why));
+        }
+        let name = ServerName::try_from(address.host.clone()).map_err(|why| unreachable(&why))?;
+        let connector = TlsConnector::from(self.tls.clone());
+        let stream = connector.connect(name, stream).await;
+        let stream = stream.map_err(|why| Why::Untrusted(format!("{server}: {why}")))?;
+        handshake(stream).await.map_err(|why| unreachable(&why))
+    }
+}
+
+async fn handshake<S>(stream: S) -> hyper::Result<SendRequest<Empty<Bytes>>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // Ends when the sender and the answer are dropped; its errors reach whoever waits for one.
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+fn is_redirect(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_others_are_read_and_redirects_resolved() {
+        let at = Address::parse("https://Registry.example/v2/a?b=c").unwrap();
+        assert_eq!((at.tls, at.host.as_str(), at.port), (true, "registry.example", 443));
+        for (to, authority, path) in [
+            ("/x?y", "registry.example", "/x?y"),
+            ("//cdn.example/z", "cdn.example", "/z"),
+            ("https://[::1]:5000/q", "[::1]:5000", "/q"),
+        ] {
+            let to = at.redirect(to).unwrap();
+            assert_eq!((to.authority().as_str(), to.path.as_str()), (authority, path));
+        }
+        for bad in ["", "x", "ftp://a/b", "file:///etc/passwd", "https://u:p@a/b", "http://a:x/"] {
+            assert_eq!(at.redirect(bad), None, "{bad}");
+        }
+        let other_port = Address::parse("https://registry.example:444/").unwrap();
+        assert!(!at.same_server(&other_port), "another port is another server");
+    }
+}

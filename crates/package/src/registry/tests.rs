@@ -1,0 +1,267 @@
+//! Registries that are friendly, weak or hostile, on loopback.
+
+mod server;
+
+use super::*;
+use crate::oci;
+use crate::testing::{Folder, names, tree};
+use server::{Given, Server, Store};
+use std::sync::Mutex;
+use std::time::Duration;
+
+fn quick(server: &Server) -> (Reference, Settings) {
+    let reference = format!("docker://{}/team/app:v1", server.address).parse().unwrap();
+    let times = Times {
+        connect: Duration::from_secs(20),
+        answer: Duration::from_secs(20),
+        silence: Duration::from_secs(20),
+        backoff: Duration::from_millis(1),
+    };
+    let limits = Limits { entries: 1000, bytes: 8 << 20, disk: 16 << 20 };
+    let platform = Some("linux/amd64".into());
+    (reference, Settings { platform, times, limits, ..Settings::default() })
+}
+
+async fn fetched(server: &Server, settings: &Settings) -> (Folder, Result<Fetched, RegistryError>) {
+    let folder = Folder::new();
+    let (reference, _) = quick(server);
+    let fetched = fetch(&reference, &folder.path("layout"), settings, &()).await;
+    (folder, fetched)
+}
+
+/// The image cannot be had, and says so in these words.
+async fn refused(store: Store, parts: &[&str]) {
+    let server = Server::start(store).await;
+    let (_, settings) = quick(&server);
+    let (_folder, fetched) = fetched(&server, &settings).await;
+    let error = fetched.unwrap_err();
+    let text = format!("{error}; next: {}", error.next());
+    let reference = format!("docker://{}/team/app:v1: ", server.address);
+    assert!(text.starts_with(&reference), "{text}");
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_image_of_the_platform_is_fetched_and_becomes_a_package() {
+    for docker in [false, true] {
+        let server = Server::start(Store::image(docker)).await;
+        let (reference, settings) = quick(&server);
+        let (folder, fetched) = fetched(&server, &settings).await;
+        let fetched = fetched.unwrap();
+        assert_eq!(fetched.layers, 2);
+        let top = server.store().manifest_digest("v1");
+        assert_eq!(fetched.pinned.to_string(), reference.pinned(top).to_string());
+        let (layout, package) = (folder.path("layout"), folder.path("package"));
+        let platform = settings.platform.as_deref();
+        let imported = oci::import(&layout, &package, platform, settings.limits).unwrap();
+        assert_eq!((imported.layers, imported.command.as_slice()), (2, &["/run".to_owned()][..]));
+        assert_eq!(imported.built.entries, 2, "one file of each layer");
+        assert!(!server.asked().iter().any(|asked| asked.contains(&server.store().arm)));
+        // By digest it is the same, whatever the tag says meanwhile.
+        let by_digest = fetch(&fetched.pinned, &folder.path("again"), &settings, &()).await;
+        assert_eq!(by_digest.unwrap(), fetched);
+    }
+}
+
+#[tokio::test]
+async fn another_platform_is_asked_for_or_named() {
+    let server = Server::start(Store::image(false)).await;
+    let (_, settings) = quick(&server);
+    let arm = Settings { platform: Some("linux/arm64".into()), ..settings.clone() };
+    fetched(&server, &arm).await.1.unwrap();
+    let none = Settings { platform: Some("plan9/mips".into()), ..settings };
+    let error = fetched(&server, &none).await.1.unwrap_err().to_string();
+    assert!(error.contains("nothing for plan9/mips"), "{error}");
+    assert!(error.contains("one of linux/amd64, linux/arm64/v8"), "{error}");
+}
+
+#[tokio::test]
+async fn a_broken_download_goes_on_where_it_stopped() {
+    let mut store = Store::image(false);
+    let large = store.large.clone();
+    store.breaks.insert(large.clone(), vec![300_000, 700_000]);
+    let server = Server::start(store).await;
+    let (_, settings) = quick(&server);
+    let (folder, fetched) = fetched(&server, &settings).await;
+    fetched.unwrap();
+    let ranges: Vec<String> =
+        server.asked().into_iter().filter(|asked| asked.contains(&large)).collect();
+    let from = |asked: &String| asked.split_once("bytes=").map(|(_, range)| range.to_owned());
+    let from: Vec<Option<String>> = ranges.iter().map(from).collect();
+    // How much of a broken answer arrives is for the network to say.
+    assert!(from.len() == 3 && from[0].is_none(), "{from:?}");
+    assert!(from[1..].iter().all(Option::is_some), "{from:?}");
+    let blobs = names(&folder.path("layout/blobs/sha256"));
+    assert!(blobs.contains(&large), "{blobs:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_go_on_gives_it_once_more() {
+    #[derive(Default)]
+    struct Counted(Mutex<(u64, u64)>);
+    impl Progress for Counted {
+        fn begins(&self, _: usize, bytes: u64) {
+            self.0.lock().unwrap().0 = bytes;
+        }
+        fn came(&self, bytes: u64) {
+            self.0.lock().unwrap().1 += bytes;
+        }
+        fn lost(&self, bytes: u64) {
+            self.0.lock().unwrap().1 -= bytes;
+        }
+    }
+    let mut store = Store::image(false);
+    store.breaks.insert(store.large.clone(), vec![300_000]);
+    store.ignores_ranges = true;
+    let server = Server::start(store).await;
+    let (reference, settings) = quick(&server);
+    let (folder, counted) = (Folder::new(), Counted::default());
+    fetch(&reference, &folder.path("layout"), &settings, &counted).await.unwrap();
+    let (announced, came) = *counted.0.lock().unwrap();
+    assert_eq!(announced, came, "what came twice counts once");
+}
+
+#[tokio::test]
+async fn what_is_not_what_was_promised_is_refused() {
+    let with = |change: &dyn Fn(&mut Store)| {
+        let mut store = Store::image(false);
+        change(&mut store);
+        store
+    };
+    let large = Store::image(false).large;
+    let blob = |given: Given| with(&|store| drop(store.blobs.insert(large.clone(), given.clone())));
+    let good = Store::image(false).content(&large);
+    let mut other = good.clone();
+    other[5] ^= 1;
+    refused(blob(Given::Whole(other)), &["layer sha256:", "digest is", "next: "]).await;
+    let short = good[..good.len() - 1].to_vec();
+    refused(blob(Given::Whole(short.clone())), &["announces", "manifest leaves"]).await;
+    refused(blob(Given::Unannounced(short)), &["broke off", "it ended after"]).await;
+    refused(blob(Given::Endless), &["more comes than the"]).await;
+    refused(blob(Given::Refused(404)), &["no such thing", "404"]).await;
+    refused(blob(Given::Refused(503)), &["no time: 503"]).await;
+    refused(with(&|store| store.manifest_bytes(5 << 20)), &["manifest v1", "more than"]).await;
+    refused(with(&|store| store.lies_about_digest = true), &["manifest v1", "digest is"]).await;
+    refused(with(&|store| store.tags.clear()), &["manifest v1", "MANIFEST_UNKNOWN"]).await;
+}
+
+#[tokio::test]
+async fn manifests_that_can_be_read_two_ways_or_promise_too_much_are_refused() {
+    let check = async |change: &dyn Fn(&mut serde_json::Value), parts: &[&str]| {
+        let mut store = Store::image(false);
+        store.change_manifest(change);
+        refused(store, parts).await;
+    };
+    check(&|m| m["manifests"] = json!([]), &["content is not that of"]).await;
+    check(&|m| m["mediaType"] = "application/x".into(), &["calls itself application/x"]).await;
+    check(&|m| m["layers"][0]["size"] = (9u64 << 20).into(), &["bytes unpacked", "at most"]).await;
+    check(&|m| m["layers"][0]["size"] = u64::MAX.into(), &["bytes unpacked"]).await;
+    check(&|m| m["layers"][0]["digest"] = "sha512:12".into(), &["not sha256:"]).await;
+    check(&|m| m["layers"][0]["mediaType"] = "a.tar+zstd".into(), &["tar+zstd", "allowed"]).await;
+    check(&|m| m["config"]["size"] = (5 << 20).into(), &["bytes of head"]).await;
+    let layer = Store::image(false).manifest()["layers"][0].clone();
+    let many: Vec<_> = (0..300).map(|_| layer.clone()).collect();
+    check(&|m| m["layers"] = json!(many), &["300 layers; allowed: at most 256"]).await;
+    check(&|m| m["schemaVersion"] = 1.into(), &["first format"]).await;
+}
+
+#[tokio::test]
+async fn redirects_end_and_take_no_credentials_along() {
+    let mut store = Store::image(false);
+    store.blobs.insert(store.large.clone(), Given::RedirectLoop);
+    refused(store, &["redirects more than 5 times"]).await;
+    for (to, part) in [("ftp://x/y", "no web address"), ("http://203.0.113.1/", "plain text")] {
+        let mut store = Store::image(false);
+        store.blobs.insert(store.large.clone(), Given::Redirect(to.into()));
+        refused(store, &[part]).await;
+    }
+    // Storage of somebody else: another port is another server.
+    let storage = Server::start(Store::image(false)).await;
+    let mut store = Store::image(false);
+    let large = store.large.clone();
+    let elsewhere = format!("http://{}/v2/team/app/blobs/sha256:{large}", storage.address);
+    store.blobs.insert(large, Given::Redirect(elsewhere));
+    store.basic = Some("Basic dTpw".into());
+    let server = Server::start(store).await;
+    let (_, settings) = with_login(&server);
+    fetched(&server, &settings).await.1.unwrap();
+    assert!(server.shown().iter().any(|shown| shown == "Basic dTpw"), "the registry saw it");
+    assert_eq!(storage.shown(), [""], "the storage did not");
+}
+
+fn with_login(server: &Server) -> (Reference, Settings) {
+    let (reference, settings) = quick(server);
+    let folder = Folder::new();
+    let text = format!(r#"{{"auths": {{"{}": {{"auth": "dTpw"}}}}}}"#, server.address);
+    tree(folder.root(), &[("auth.json", &text)]);
+    let login = credentials::read(&folder.path("auth.json"), &reference).unwrap();
+    assert!(login.is_some());
+    (reference, Settings { login, ..settings })
+}
+
+#[tokio::test]
+async fn a_token_is_fetched_with_the_credentials_and_used() {
+    let mut store = Store::image(false);
+    store.token = Some(("secret-token".into(), None));
+    let server = Server::start(store).await;
+    let (_, settings) = with_login(&server);
+    fetched(&server, &settings).await.1.unwrap();
+    let asked = server.asked();
+    let token = asked.iter().find(|asked| asked.starts_with("/token?")).expect("asked for one");
+    assert!(token.contains("service=registry") && token.contains("scope=repository%3Ateam"));
+    assert!(server.shown().contains(&"Basic dTpw".to_owned()), "to the one who gives tokens");
+    assert_eq!(asked.iter().filter(|asked| asked.starts_with("/token")).count(), 1, "and kept");
+}
+
+#[tokio::test]
+async fn a_registry_cannot_have_our_credentials_sent_elsewhere() {
+    let other = Server::start(Store::default()).await;
+    let mut store = Store::image(false);
+    // The same machine by another name is somebody else.
+    let realm = format!("http://localhost:{}/token", other.address.port());
+    store.token = Some(("secret-token".into(), Some(realm)));
+    let server = Server::start(store).await;
+    let (_, settings) = with_login(&server);
+    let error = fetched(&server, &settings).await.1.unwrap_err();
+    assert_eq!(other.shown(), [""], "asked for a token, as nobody");
+    let withheld = matches!(error.why, Why::Denied { credentials: Credentials::Withheld, .. });
+    assert!(withheld, "{error}");
+}
+
+#[tokio::test]
+async fn who_is_denied_is_told_what_to_show() {
+    let mut store = Store::image(false);
+    store.basic = Some("Basic other".into());
+    refused(store, &["access is denied", "--credentials FILE"]).await;
+    let mut store = Store::image(false);
+    store.basic = Some("Basic other".into());
+    let server = Server::start(store).await;
+    let (_, settings) = with_login(&server);
+    let error = fetched(&server, &settings).await.1.unwrap_err();
+    let denied = Why::Denied { detail: String::new(), credentials: Credentials::Shown };
+    assert_eq!(std::mem::discriminant(&error.why), std::mem::discriminant(&denied), "{error}");
+    assert!(error.next().contains("may read it"), "{}", error.next());
+}
+
+#[tokio::test]
+async fn other_hosts_are_not_spoken_to_in_plain_text_and_tls_is_checked() {
+    // Nothing is sent: whoever speaks plain text on loopback has no certificate.
+    let server = Server::start(Store::image(false)).await;
+    let (_, settings) = quick(&server);
+    let folder = Folder::new();
+    let (authority, key) = server::authority();
+    tree(folder.root(), &[("ca.pem", &authority)]);
+    let tls = Settings { authority: Some(folder.path("ca.pem")), ..settings.clone() };
+    let error = fetched(&server, &tls).await.1.unwrap_err();
+    assert!(matches!(error.why, Why::Untrusted(_)), "{error}");
+    assert!(error.next().contains("--ca FILE"), "{}", error.next());
+    let secure = Server::start_tls(Store::image(false), &authority, &key).await;
+    fetched(&secure, &tls).await.1.unwrap();
+    let stranger = fetched(&secure, &Settings { authority: None, ..tls.clone() }).await.1;
+    assert!(stranger.is_err());
+    let missing = Settings { authority: Some(folder.path("none.pem")), ..tls };
+    let error = fetched(&secure, &missing).await.1.unwrap_err().to_string();
+    assert!(error.contains("none.pem"), "{error}");
+}
