@@ -21,6 +21,17 @@ pub fn span(text: &str) -> Result<Span, String> {
     config::duration(text).ok_or_else(|| "allowed: a whole number with ms, s, m, h or d".into())
 }
 
+/// A moment: a UTC time as lists print it, or how long from now.
+pub fn when(text: &str) -> Result<Time, String> {
+    if let Ok(span) = span(text) {
+        return Ok(crate::clock::now().plus(span));
+    }
+    let allowed = "allowed: a UTC time such as 2026-12-01T00:00:00Z, or a time from now, as 30d";
+    let Time(millis) = moment(text).ok_or(allowed)?;
+    // Without a fraction the second begins it, as people mean who write midnight.
+    Ok(Time(if text.contains('.') { millis } else { millis - millis % 1000 }))
+}
+
 /// `64GiB`.
 pub fn size(text: &str) -> Result<u64, String> {
     config::size(text)
@@ -107,6 +118,15 @@ mod tests {
         for text in wrong {
             assert!(place(text).is_err_and(|error| error.contains("allowed: ")), "{text}");
         }
+    }
+
+    #[test]
+    fn a_moment_is_a_time_or_so_long_from_now() {
+        assert_eq!(when("1970-01-02T00:00:00Z"), Ok(Time(86_400_000)));
+        assert_eq!(when("1970-01-02T00:00:00.5Z"), Ok(Time(86_400_500)));
+        let (before, soon) = (crate::clock::now(), when("30d").unwrap());
+        assert!(soon >= before.plus(Span::seconds(30 * 86_400)) && soon < Time::NEVER);
+        assert!(when("tomorrow").is_err_and(|error| error.contains("allowed: ")));
     }
 
     #[test]

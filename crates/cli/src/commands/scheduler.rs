@@ -3,6 +3,7 @@
 
 use super::Success;
 use super::enrol::enrol;
+use crate::args::Score;
 use crate::failure::Failure;
 use crate::output::print;
 use crate::reach::Reach;
@@ -18,6 +19,7 @@ use cellwright_master::clock::{Clock, SystemClock};
 use cellwright_master::config::Config;
 use cellwright_master::identity::authority::Authority;
 use cellwright_master::identity::files::IdentityFiles;
+use cellwright_sched::Options;
 use cellwright_scheduler::http_link::HttpLink;
 use cellwright_scheduler::{Lane, Scheduler};
 use clap::Args;
@@ -67,9 +69,52 @@ pub struct SchedulerArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
+    #[command(flatten)]
+    techniques: Techniques,
+
     /// Ends when whoever started it does
     #[arg(long, hide = true)]
     until_stdin_closes: bool,
+}
+
+/// How machines are found and compared, for those who try out what a technique is worth.
+#[derive(Clone, Copy, Debug, Args)]
+struct Techniques {
+    /// How machines are compared
+    #[arg(long, value_enum, default_value = "hybrid")]
+    score: Score,
+
+    /// Score machines anew every time instead of keeping scores until a machine changes
+    #[arg(long)]
+    no_score_cache: bool,
+
+    /// Look at every task by itself instead of once per class of equal tasks
+    #[arg(long)]
+    no_classes: bool,
+
+    /// Look at all machines for the best one instead of enough of them in a random order
+    #[arg(long)]
+    no_randomization: bool,
+}
+
+impl Techniques {
+    const USUAL: Techniques = Techniques {
+        score: Score::Hybrid,
+        no_score_cache: false,
+        no_classes: false,
+        no_randomization: false,
+    };
+
+    fn options(self) -> Options {
+        let usual = Options::default();
+        Options {
+            classes: !self.no_classes,
+            score_cache: !self.no_score_cache,
+            randomization: usual.randomization.filter(|_| !self.no_randomization),
+            model: self.score.model(),
+            ..usual
+        }
+    }
 }
 
 impl SchedulerArgs {
@@ -82,6 +127,7 @@ impl SchedulerArgs {
             lane: String::new(),
             name: Some(name),
             seed: 1,
+            techniques: Techniques::USUAL,
             until_stdin_closes: false,
         }
     }
@@ -188,7 +234,8 @@ pub async fn run_scheduler(args: SchedulerArgs, client: Client) -> Result<(), Fa
     };
     let lane = Lane::new(&args.lane).map_err(usage)?;
     let name = args.name()?;
-    let settings = cellwright_scheduler::Settings::new(name.as_str(), lane, args.seed);
+    let mut settings = cellwright_scheduler::Settings::new(name.as_str(), lane, args.seed);
+    settings.options = args.techniques.options();
     Scheduler::new(Arc::new(HttpLink::new(client)), settings).map_err(usage)?.run().await;
     Ok(())
 }
@@ -249,5 +296,32 @@ impl Papers {
                 .exchange(&made.certificate, &made.key)
                 .map_err(|error| Failure::work(&error, NEXT))?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellwright_sched::score::packing::Model;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Typed {
+        #[command(flatten)]
+        scheduler: SchedulerArgs,
+    }
+
+    fn options(words: &[&str]) -> Options {
+        let typed = Typed::try_parse_from([&["scheduler"], words].concat()).unwrap();
+        typed.scheduler.techniques.options()
+    }
+
+    #[test]
+    fn what_is_typed_is_how_it_schedules() {
+        assert_eq!(options(&[]), Options::default());
+        assert_eq!(options(&["--score", "worst-fit"]).model, Model::WorstFit);
+        let plain = options(&["--no-score-cache", "--no-classes", "--no-randomization"]);
+        assert!(!plain.score_cache && !plain.classes && plain.randomization.is_none());
+        assert!(Options::default().randomization.is_some(), "else the switch would do nothing");
     }
 }
