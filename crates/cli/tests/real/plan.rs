@@ -57,7 +57,8 @@ fn what_is_planned_is_run_and_a_plan_goes_stale_with_its_job() {
             std::iter::repeat_n(place["machine"].as_str().unwrap(), count)
         })
         .collect();
-    (on.sort_unstable(), previewed.sort_unstable());
+    on.sort_unstable();
+    previewed.sort_unstable();
     assert_eq!(on, previewed);
     assert_eq!(plan(&["--detailed-exitcode"]).status.code(), Some(0));
     // The job is there now, and was not when this was planned.

@@ -59,7 +59,7 @@ impl PushArgs {
         let what = if stored.changed { "stored" } else { "was stored already" };
         print(&format!(
             "{} {what}, {}\nin a job: \"packages\": [{{\"name\": \"{}\", \"digest\": \"{digest}\", \
-             \"bytes\": {bytes}}}]\nnext: cell job run FILE\n",
+             \"bytes\": {bytes}}}]\nnext: cell run FILE\n",
             reference.name,
             format::bytes(bytes),
             reference.name,
