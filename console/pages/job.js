@@ -85,7 +85,7 @@ export const TASKS = [
 
 function Updating({ job, tasks, path }) {
   const { update } = job;
-  const goal = update.undoing ? update.from : update.to;
+  const goal = update.to;
   const done = tasks.filter((task) => task.version === goal).length;
   const act = (verb, what, why, path2) =>
     confirm({ what, why, verb, act: () => post(path2), done: () => say(`${verb}: asked for.`) });

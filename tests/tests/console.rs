@@ -46,7 +46,7 @@ impl Desk {
                          "command": ["sh", "-c", "{command}"]}}}}"#
         );
         fs::write(&file, spec).expect("a file");
-        self.cli(&["job", "run", file.to_str().expect("a name")]);
+        self.cli(&["run", file.to_str().expect("a name")]);
     }
 
     fn cli(&self, words: &[&str]) -> String {

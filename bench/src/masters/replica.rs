@@ -116,6 +116,7 @@ fn router(config: &Config, handle: &Handle, clock: Arc<dyn Clock>) -> io::Result
         audit: replicated.records.audit.clone(),
         replicated,
         checkpoints: Checkpoints::in_data(&config.data_dir, 1),
+        replica: config.name.clone(),
         peers: Arc::new(HttpBlobPeers {
             client: client.map_err(io::Error::other)?,
             replica: handle.replica().clone(),

@@ -16,6 +16,7 @@ use crate::named::{NamedAmount, UNBOUNDED};
 use crate::priority::MAX_PRIORITY;
 use crate::reason::Refusal;
 use crate::resource::{Dimension, MAX_QUANTITY, Resources};
+use crate::retry::Retries;
 use crate::spec::{JobKind, JobSpec, LogLimits, MAX_LIST, MAX_TASKS, PackageRef, TaskSpec};
 use crate::time::Span;
 use std::collections::{BTreeMap, BTreeSet};
@@ -427,6 +428,11 @@ fn spread(spec: &JobSpec) -> Checked {
 }
 
 fn restart(spec: &JobSpec) -> Checked {
+    let exits = &spec.restart.retry.exit;
+    list_length("restart.retry.exit", exits.len(), MAX_LIST)?;
+    if let Some(code) = exits.keys().find(|code| !(1..=255).contains(*code)) {
+        return Err(bad("restart.retry.exit (code)", code, "1 to 255; 0 is success"));
+    }
     let (first, most) = (spec.restart.backoff, spec.restart.backoff_max);
     span("restart.backoff_max", most)?;
     ensure(first <= most, || {
@@ -457,6 +463,7 @@ fn alloc_set(spec: &JobSpec) -> Checked {
     if let Some(outer) = &spec.alloc_set {
         return Err(bad("alloc_set", outer, "none: alloc sets do not nest"));
     }
+    ensure(spec.restart.retry == Retries::default(), || bad("restart.retry", "given", nothing))?;
     let ports = spec.task.static_ports.len() + usize::from(spec.task.ports);
     ensure(ports == 0, || {
         bad("task.ports", ports, "none: the tasks inside get ports from the machine")

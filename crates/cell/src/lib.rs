@@ -42,6 +42,7 @@ pub mod reclaim;
 pub mod render;
 pub mod replay;
 pub mod resource;
+pub mod retry;
 pub mod saver;
 pub mod spec;
 pub mod state;

@@ -199,6 +199,11 @@ pub enum Reason {
     SlotDue,
     /// The last run of the periodic job still goes on.
     LastRunActive,
+    /// Its policy forgives this kind of end so often in a row, and no more.
+    NotRetried {
+        exit: ExitClass,
+        forgiven: u32,
+    },
 }
 
 impl Reason {
@@ -227,6 +232,7 @@ impl Reason {
             R::DependencyMet => "dependency-met",
             R::DependencyFailed => "dependency-failed",
             R::TooManyFailures => "too-many-failures",
+            R::NotRetried { .. } => "not-retried",
             R::AllTasksEnded => "all-tasks-ended",
             R::LeaseExpired => "lease-expired",
             R::Excess => "excess",
@@ -240,7 +246,7 @@ impl Reason {
     }
 
     /// Every code: tests hold that each is reached.
-    pub const CODES: [&'static str; 29] = [
+    pub const CODES: [&'static str; 30] = [
         "requested",
         "admitted",
         "found-place",
@@ -261,6 +267,7 @@ impl Reason {
         "dependency-met",
         "dependency-failed",
         "too-many-failures",
+        "not-retried",
         "all-tasks-ended",
         "lease-expired",
         "excess",

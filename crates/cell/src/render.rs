@@ -136,6 +136,7 @@ pub fn reason(state: &State, reason: &Reason) -> String {
     let text = match reason {
         Reason::Preempted { by } => return format!("preempted by {}", state.task_name(*by)),
         Reason::Exited(exit) => return exit_class(state, *exit),
+        Reason::NotRetried { exit, forgiven } => return not_retried(*exit, *forgiven),
         Reason::Requested => "requested",
         Reason::Admitted => "well formed and within quota",
         Reason::FoundPlace => "found a place",
@@ -181,6 +182,31 @@ fn exit_class(state: &State, exit: ExitClass) -> String {
             let other = state.task_name(other);
             format!("killed for memory, of which {other} used more than was expected")
         }
+        ExitClass::Lost => "lost with its machine".into(),
+        ExitClass::Evicted => "its place was taken".into(),
+    }
+}
+
+/// `not retried: exit 42 is final`.
+#[must_use]
+pub fn not_retried(exit: ExitClass, forgiven: u32) -> String {
+    let what = match exit {
+        ExitClass::Code(code) => format!("exit {code}"),
+        ExitClass::Signal(signal) => format!("signal {signal}"),
+        ExitClass::OutOfMemory => "its memory limit".into(),
+        ExitClass::OverDiskLimit => "its disk limit".into(),
+        ExitClass::CouldNotStart => "a failed start".into(),
+        ExitClass::TimedOut => "max_run".into(),
+        ExitClass::Unhealthy => "a failed health check".into(),
+        ExitClass::OutOfMemoryBystander | ExitClass::GaveWayTo(_) => "memory for others".into(),
+        ExitClass::Lost => "the loss of its machine".into(),
+        ExitClass::Evicted => "an eviction".into(),
+    };
+    match forgiven {
+        0 => format!("not retried: {what} is final"),
+        1 => format!("not retried: {what} is forgiven once"),
+        2 => format!("not retried: {what} is forgiven twice"),
+        many => format!("not retried: {what} is forgiven {many} times"),
     }
 }
 

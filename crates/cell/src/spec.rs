@@ -15,6 +15,7 @@ use crate::name::{JobKey, Name, Token};
 use crate::named::NamedAmount;
 use crate::priority::{AppClass, Priority};
 use crate::resource::Resources;
+use crate::retry::Retries;
 use crate::time::Span;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -154,12 +155,14 @@ pub struct After {
 
 /// What happens to a task that failed. Left out: restarted for ever, after a second at first and
 /// five minutes at most, and done once it succeeds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct RestartPolicy {
-    /// Failures in a row after which the task stays dead. `None`: restart for ever.
+    /// Failures in a row that are forgiven; the next is for good. `None`: restart for ever.
     pub max_failures: Option<u32>,
+    /// Kinds of ends that are forgiven more or less often than that. Left out: none.
+    pub retry: Retries,
     /// First wait, in milliseconds; doubles with each failure in a row, up to `backoff_max`.
     pub backoff: Span,
     pub backoff_max: Span,
@@ -171,6 +174,7 @@ impl Default for RestartPolicy {
     fn default() -> RestartPolicy {
         RestartPolicy {
             max_failures: None,
+            retry: Retries::default(),
             backoff: Span::seconds(1),
             backoff_max: Span::seconds(300),
             restart_on_success: false,

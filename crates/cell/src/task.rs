@@ -9,6 +9,7 @@ use crate::id::{JobId, MachineId, TaskId};
 use crate::plan::Victim;
 use crate::reason::Reason;
 use crate::resource::Resources;
+use crate::retry::CountedApart;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -69,7 +70,7 @@ impl StopCause {
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
     Finished,
-    /// Failed more often in a row than its policy allows.
+    /// Ended more often in a row like this, or failed more often, than its policy allows.
     Failed(ExitClass),
     Killed,
     /// The job it had to wait for failed, so it never ran.
@@ -96,6 +97,10 @@ pub enum ExitClass {
     /// Killed because the machine ran out of memory, of which this other task had most beyond what
     /// was expected of it.
     GaveWayTo(TaskId),
+    /// Gone with its machine, or from it: the end of a task only where its owner said so.
+    Lost,
+    /// Its place was taken: the end of a task only where its owner said so.
+    Evicted,
 }
 
 impl TaskState {
@@ -187,6 +192,9 @@ pub struct Task {
     /// known. Invariant: at most the limits, at least the disk it must retain.
     pub reservation: Resources,
     pub failures_in_row: u32,
+    /// Ends in a row that do not use up the job's `max_failures`. Invariant: in order, each kind
+    /// once; the failures among them are among `failures_in_row`.
+    pub apart: Vec<CountedApart>,
     /// Not placed before this time: back-off, or the lease of an `at_most_one` job.
     pub not_before: Time,
     pub changed_at: Time,

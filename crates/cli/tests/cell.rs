@@ -99,7 +99,7 @@ fn a_cell_in_one_process_runs_a_job_and_has_it_again_after_kill_9() {
     let folder = Folder::new();
     let (running, address) = dev(&folder, "3");
     let at = ["--master", &address];
-    let run = [&at[..], &["job", "run", "examples/hello.json"]].concat();
+    let run = [&at[..], &["run", "examples/hello.json"]].concat();
     let next = said(&run);
     assert!(next.contains("next: cell status dev/hello"), "{next}");
     let (user, job) = (Name::new("dev").unwrap(), Name::new("hello").unwrap());
@@ -131,9 +131,9 @@ fn what_does_not_fit_is_explained_and_what_is_wrong_is_refused_by_name() {
     let spec = r#"{"name": "huge", "priority": 100, "task":
         {"limits": {"cpu": 900000, "ram": 1048576}, "command": ["true"]}}"#;
     std::fs::write(&huge, spec).unwrap();
-    said(&[&at[..], &["job", "run", &huge]].concat());
-    let again = said(&[&at[..], &["job", "run", &huge]].concat());
-    assert!(again.contains("was there already"), "{again}");
+    said(&[&at[..], &["run", &huge]].concat());
+    let again = said(&[&at[..], &["run", &huge]].concat());
+    assert!(again.contains("job dev/huge of 1 task: unchanged"), "{again}");
     let why = said(&[&at[..], &["explain", "dev/huge/0"]].concat());
     assert!(why.contains("cpu"), "{why}");
     let check = |args: &[&str], code: i32, part: &str| {
@@ -143,9 +143,18 @@ fn what_does_not_fit_is_explained_and_what_is_wrong_is_refused_by_name() {
         assert!(error.contains(part) && error.contains("next: "), "{args:?}: {error}");
     };
     check(&["job", "status", "dev/absent"], 1, "dev/absent");
-    std::fs::write(&huge, spec.replace("900000", "800000")).unwrap();
-    check(&["job", "run", &huge], 1, "exists");
-    check(&["job", "run", "Makefile"], 2, "is not a job");
+    // Whoever waits for what no machine takes is told so, and it stays in the queue.
+    for verb in [&["run", &huge, "--wait"][..], &["wait", "huge"]] {
+        let output = cell(&[&at[..], verb, &["--place-timeout", "50ms"]].concat());
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{verb:?}: {error}");
+        assert!(error.contains("dev/huge is not placed and stays in the queue"), "{error}");
+        assert!(error.contains("cpu") && error.contains("next: cell explain dev/huge"), "{error}");
+    }
+    let there = json(&[&at[..], &["job", "status", "huge", "-o", "json"]].concat());
+    assert_eq!(there["job"]["tasks"]["pending"], 1);
+    check(&["exec", "huge", "--", "true"], 1, "dev/huge/0 does not run, it is pending");
+    check(&["run", "Makefile"], 2, "is not a job");
     check(&["machine", "drain", "absent"], 1, "absent");
     check(&["token", "create", "--agent", "n1"], 1, "--dev");
     let machines = json(&[&at[..], &["machine", "ls", "-o", "json"]].concat());
@@ -288,7 +297,7 @@ fn a_scheduler_apart_joins_with_a_token_and_is_started_again_without() {
     let spec = r#"{"name": "waits", "priority": 0, "task":
         {"limits": {"cpu": 1, "ram": 1}, "command": ["true"]}}"#;
     std::fs::write(&job, spec).unwrap();
-    said(&[&mine[..], &["job", "run", &job]].concat());
+    said(&[&mine[..], &["run", &job]].concat());
     assert_eq!(obstacles(&mine, "admin/waits/0"), ["lane-not-served"]);
     refused(&join(&token("--agent", "n1"), &identity), "not for a scheduler");
     let good = join(&token("--scheduler", "s1"), &identity);
@@ -335,6 +344,12 @@ fn a_checkpoint_makes_a_new_cell() {
     said(&[&mine[..], &["user", "add", "ann"]].concat());
     let saved = json(&[&mine[..], &["checkpoint", "save", "-o", "json"]].concat());
     let name = saved[0]["name"].as_str().unwrap();
+    let told = said(&[&mine[..], &["checkpoint", "save"]].concat());
+    let folder_of = std::path::Path::new(&place.data).join("checkpoints");
+    let whole = folder_of.display().to_string();
+    assert!(told.starts_with("saved on replica m1, ") && told.contains(&whole), "{told}");
+    let listed = said(&[&mine[..], &["checkpoint", "ls"]].concat());
+    assert!(listed.contains(&format!("on replica m1, in {whole}")), "{listed}");
     running.kill();
 
     let data = std::path::Path::new(&place.data);
@@ -363,7 +378,7 @@ fn the_past_of_a_running_cell_is_read_replayed_and_packed() {
     let folder = Folder::new();
     let (running, address) = dev(&folder, "3");
     let at = ["--master", &address];
-    said(&[&at[..], &["job", "run", "examples/hello.json"]].concat());
+    said(&[&at[..], &["run", "examples/hello.json"]].concat());
     let (user, job) = (Name::new("dev").unwrap(), Name::new("hello").unwrap());
     wait_running(&address, &JobKey { user, job }, 1);
     let data = folder.path("data");

@@ -155,7 +155,9 @@ fn machine_of(change: TaskChange) -> Option<MachineId> {
 
 /// How a run ended, if that is the reason.
 fn exit(reason: &Reason) -> (Option<&'static str>, Option<i32>) {
-    let Reason::Exited(class) = reason else { return (None, None) };
+    let (Reason::Exited(class) | Reason::NotRetried { exit: class, .. }) = reason else {
+        return (None, None);
+    };
     match class {
         ExitClass::Code(code) => (Some("code"), Some(*code)),
         ExitClass::Signal(signal) => (Some("signal"), Some(*signal)),
@@ -166,6 +168,8 @@ fn exit(reason: &Reason) -> (Option<&'static str>, Option<i32>) {
         ExitClass::TimedOut => (Some("timed-out"), None),
         ExitClass::Unhealthy => (Some("unhealthy"), None),
         ExitClass::GaveWayTo(_) => (Some("gave-way"), None),
+        ExitClass::Lost => (Some("lost"), None),
+        ExitClass::Evicted => (Some("evicted"), None),
     }
 }
 

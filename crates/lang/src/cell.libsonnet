@@ -14,7 +14,7 @@
       restart: { restart_on_success: true },
     } + fields,
 
-  // Runs to its end; tried three times.
+  // Runs to its end; three failures in a row are forgiven, the fourth is for good.
   batch(name, fields={})::
     { name: name, priority: 'batch', restart: { max_failures: 3 } } + fields,
 

@@ -190,11 +190,15 @@ impl File<'_> {
         let made =
             shown.iter().zip(wanted.iter().zip(places)).map(|(wrong, ((path, _), place))| {
                 let error = Diagnostic::error(&self.source.name, wrong.message.clone()).at(place);
-                Diagnostic { field: named(path), help: wrong.help.clone(), ..error }
+                let help = wrong.help.clone();
+                (wrong.missing, Diagnostic { field: named(path), help, ..error })
             });
-        let mut errors: Vec<Diagnostic> = made.collect();
-        // As one reads the file.
-        errors.sort_by_key(|error| error.place.as_ref().map(|place| (place.line, place.column)));
+        let mut errors: Vec<(bool, Diagnostic)> = made.collect();
+        // As one reads the file; what is not there has no place of its own and comes last.
+        errors.sort_by_key(|(missing, error)| {
+            (*missing, error.place.as_ref().map(|place| (place.line, place.column)))
+        });
+        let mut errors: Vec<Diagnostic> = errors.into_iter().map(|(_, error)| error).collect();
         if wrong.len() > MOST_ERRORS {
             let more = wrong.len() - MOST_ERRORS;
             errors.push(Diagnostic::error(&self.source.name, format!("and {more} more errors")));

@@ -41,6 +41,8 @@ pub(crate) struct Wrong {
     pub path: Path,
     /// What of the field to point at.
     pub part: Part,
+    /// Whether it is about something that is not there.
+    pub missing: bool,
     pub message: String,
     pub help: Option<String>,
 }
@@ -54,7 +56,7 @@ pub(crate) struct Checker {
 impl Checker {
     pub(crate) fn add(&mut self, path: &Path, message: impl Into<String>, help: Option<String>) {
         let (path, message) = (path.clone(), message.into());
-        self.wrong.push(Wrong { path, part: Part::Value, message, help });
+        self.wrong.push(Wrong { path, part: Part::Value, missing: false, message, help });
     }
 
     fn named(&mut self, path: &Path, message: impl Into<String>, help: Option<String>) {
@@ -161,10 +163,16 @@ impl Checker {
             }
         }
         let required = shape.get("required").and_then(Value::as_array);
+        let others = known(owner, fields);
+        let strange = map.keys().filter(|name| !fields.contains_key(*name));
+        // One mistake, one error: what is there under a misspelt name is not missing too.
+        let meant: Vec<&str> =
+            strange.filter_map(|name| guessed(name, others.iter().copied())).collect();
         for name in required.into_iter().flatten().filter_map(Value::as_str) {
-            if !map.contains_key(name) {
+            if !map.contains_key(name) && !meant.contains(&name) {
                 let about = fields.get(name).and_then(|f| f.get("description")?.as_str());
                 self.named(path, format!("`{name}` is missing"), about.map(str::to_owned));
+                self.wrong.last_mut().into_iter().for_each(|last| last.missing = true);
             }
         }
     }
@@ -369,13 +377,17 @@ fn range(shape: &Value) -> (i128, i128) {
 
 /// `; did you mean ...?`, or nothing.
 pub(crate) fn guess<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    let known: Vec<&str> = known.into_iter().collect();
-    let other = OTHER_WORDS.iter().find(|(word, _)| *word == wrong).map(|(_, ours)| *ours);
-    let other = other.filter(|ours| known.contains(ours));
-    match other.or_else(|| nearest(wrong, known)) {
+    match guessed(wrong, known) {
         Some(word) => format!("; did you mean `{word}`?"),
         None => String::new(),
     }
+}
+
+fn guessed<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let known: Vec<&str> = known.into_iter().collect();
+    let other = OTHER_WORDS.iter().find(|(word, _)| *word == wrong).map(|(_, ours)| *ours);
+    let other = other.filter(|ours| known.contains(ours));
+    other.or_else(|| nearest(wrong, known))
 }
 
 /// A value in an error: short.

@@ -9,13 +9,14 @@ const BEGIN: &str = "<!-- fields: made from the schema -->\n";
 const END: &str = "<!-- end of fields -->\n";
 
 /// Types in the order of the guide, with their titles.
-const TYPES: [(&str, &str); 22] = [
+const TYPES: [(&str, &str); 23] = [
     ("JobSpec", "Job"),
     ("TaskSpec", "Task"),
     ("Resources", "Limits"),
     ("HealthCheck", "Health check"),
     ("Probe", "Probe"),
     ("RestartPolicy", "Restart policy"),
+    ("Retries", "Retries"),
     ("Constraint", "Constraint"),
     ("Operator", "Operator"),
     ("Strength", "Strength"),

@@ -306,6 +306,7 @@ fn routes(
         history: HistoryDesk::new(&config.data_dir, replicated.clone()),
         replicated,
         checkpoints: Checkpoints::in_data(&config.data_dir, keep),
+        replica: config.name.clone(),
         peers: Arc::new(HttpBlobPeers {
             client,
             replica: handle.replica().clone(),

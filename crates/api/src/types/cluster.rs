@@ -99,6 +99,12 @@ fn first_level() -> u32 {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckpointView {
     pub name: String,
+    /// The replica that has it.
+    #[serde(default)]
+    pub replica: String,
+    /// Where it is on that replica's machine.
+    #[serde(default)]
+    pub path: String,
     pub index: u64,
     pub term: u64,
     /// Milliseconds since the Unix epoch.

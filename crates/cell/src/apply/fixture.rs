@@ -74,6 +74,7 @@ pub(crate) fn job(job: &str, count: u32, priority: u16) -> JobSpec {
         max_update_disruptions: None,
         restart: RestartPolicy {
             max_failures: Some(0),
+            retry: Default::default(),
             backoff: Span::seconds(1),
             backoff_max: Span::seconds(60),
             restart_on_success: false,
@@ -162,6 +163,12 @@ impl Cell {
 
     pub fn submit(&mut self, spec: &JobSpec) {
         self.ok(Command::SubmitJob { owner: name("ubar"), spec: spec.clone() });
+    }
+
+    /// What `ubar` is charged in a band.
+    pub fn charged(&self, band: Band) -> Resources {
+        let user = self.state.user_named(&name("ubar")).unwrap();
+        self.state.user_load(user).unwrap().charged.get(&band).copied().unwrap_or_default()
     }
 
     pub fn task_id(&self, job: &str, index: usize) -> TaskId {

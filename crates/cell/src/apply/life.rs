@@ -7,6 +7,7 @@ use crate::event::{TaskChange, What};
 use crate::id::{JobId, MachineId, TaskId};
 use crate::job::JobState;
 use crate::reason::Reason;
+use crate::retry;
 use crate::spec::{JobKind, JobSpec};
 use crate::state::LAST_ENDS;
 use crate::task::{
@@ -133,14 +134,32 @@ impl Context<'_> {
 
     /// A failure in a row like any other, except that it starts again where it is.
     fn unhealthy_stopped(&mut self, id: TaskId, task: &Task, machine: MachineId) {
-        let Some(policy) = self.state.spec_of(task).map(|s| s.restart) else { return };
-        let failures = task.failures_in_row.saturating_add(1);
-        self.set_task(id, |t| t.failures_in_row = failures);
-        if policy.max_failures.is_some_and(|max| failures > max) {
-            let fate = Fate::Failed(ExitClass::Unhealthy);
-            return self.die(id, fate, TaskChange::FailedForGood, Reason::TooManyFailures);
+        let exit = ExitClass::Unhealthy;
+        if let Some(end) = self.count_end(id, task, exit) {
+            self.note_if_final(id, machine, &end);
+            return self.die(id, Fate::Failed(exit), TaskChange::FailedForGood, end);
         }
         self.restart_in_place(id, machine, Reason::Unhealthy);
+    }
+
+    /// Counts one more end of a task; why it is not tried again, if it is not.
+    fn count_end(&mut self, id: TaskId, task: &Task, exit: ExitClass) -> Option<Reason> {
+        let spec = self.spec_of(task)?;
+        let judged = retry::judge(&spec.restart, task, exit);
+        if judged.failures_in_row != task.failures_in_row || judged.apart != task.apart {
+            self.set_task(id, |t| {
+                t.failures_in_row = judged.failures_in_row;
+                t.apart = judged.apart;
+            });
+        }
+        judged.end
+    }
+
+    /// Its own rule is what there is to say of an end that is final by it.
+    fn note_if_final(&mut self, id: TaskId, machine: MachineId, end: &Reason) {
+        if matches!(end, Reason::NotRetried { .. }) {
+            self.note_end(id, machine, end.clone());
+        }
     }
 
     fn restart_in_place(&mut self, id: TaskId, machine: MachineId, reason: Reason) {
@@ -168,6 +187,11 @@ impl Context<'_> {
         let unwanted = job.state != JobState::Active || task.index >= job.spec().count;
         if unwanted {
             return self.die(id, Fate::Killed, TaskChange::Killed, reason);
+        }
+        if let Some(exit) = loss(change, &reason)
+            && let Some(end) = self.count_end(id, &task, exit)
+        {
+            return self.die(id, Fate::Failed(exit), TaskChange::FailedForGood, end);
         }
         self.leave(id, &task);
         self.set_task(id, |t| {
@@ -231,23 +255,21 @@ impl Context<'_> {
     /// An attempt failed on `machine`: remember the pairing, back off, or give up.
     pub(super) fn attempt_failed(&mut self, id: TaskId, machine: MachineId, exit: ExitClass) {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
-        let Some(policy) = self.spec_of(&task).map(|s| s.restart) else { return };
-        let failures = task.failures_in_row.saturating_add(1);
+        let Some(spec) = self.spec_of(&task) else { return };
+        let end = self.count_end(id, &task, exit);
         let mut tried = task;
         remember_crash(&mut tried.crashed_on, machine, self.now);
         // What crashed wherever it may run is at fault itself: it goes on, with its back-off.
         let has_more = tried.crashed_on.is_empty() || self.has_untried(&tried);
         let crashed_on = if has_more { tried.crashed_on } else { Vec::new() };
-        self.set_task(id, |t| {
-            t.failures_in_row = failures;
-            t.crashed_on = crashed_on;
-        });
+        self.set_task(id, |t| t.crashed_on = crashed_on);
         self.note_end(id, machine, Reason::Exited(exit));
-        if policy.max_failures.is_some_and(|max| failures > max) {
-            let fate = Fate::Failed(exit);
-            return self.die(id, fate, TaskChange::FailedForGood, Reason::TooManyFailures);
+        if let Some(end) = end {
+            self.note_if_final(id, machine, &end);
+            return self.die(id, Fate::Failed(exit), TaskChange::FailedForGood, end);
         }
-        let wait = back_off(policy.backoff, policy.backoff_max, failures);
+        let failures = self.state.tasks.get(id).map_or(0, |row| row.failures_in_row);
+        let wait = back_off(spec.restart.backoff, spec.restart.backoff_max, failures);
         let not_before = self.now.plus(wait);
         self.requeue(id, TaskChange::Failed { machine }, Reason::Exited(exit), not_before);
     }
@@ -276,6 +298,16 @@ impl Context<'_> {
 fn overrides(old: StopCause, new: StopCause) -> bool {
     (new == StopCause::Killed && old != StopCause::Killed)
         || (old.keeps_place() && !new.keeps_place())
+}
+
+/// What happened to a task that goes back to the queue, if the cell did it. A move for a new spec
+/// is what its owner asked for.
+fn loss(change: TaskChange, reason: &Reason) -> Option<ExitClass> {
+    match change {
+        TaskChange::Lost { .. } => Some(ExitClass::Lost),
+        TaskChange::Evicted { .. } if *reason != Reason::UpdateMove => Some(ExitClass::Evicted),
+        _ => None,
+    }
 }
 
 fn remember_crash(pairs: &mut Vec<CrashPair>, machine: MachineId, now: Time) {

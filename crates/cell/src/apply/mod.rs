@@ -10,6 +10,7 @@ mod blobs;
 mod crons;
 mod dismiss;
 mod drain;
+mod ending;
 mod evict;
 mod expire;
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod machines;
 mod plan;
 mod reports;
 mod reservations;
+mod resize;
 mod resources;
 mod retained;
 mod settle;

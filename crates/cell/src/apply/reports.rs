@@ -119,18 +119,20 @@ impl Context<'_> {
             self.started(task, machine);
         }
         let Some(row) = self.state.tasks.get(task) else { return };
-        let restart = self.state.spec_of(row).map(|spec| spec.restart);
+        let again = self.state.spec_of(row).filter(|spec| spec.restart.restart_on_success);
+        let wait = again.map(|spec| spec.restart.backoff);
         self.note_end(task, machine, Reason::Succeeded);
-        match restart {
-            Some(policy) if policy.restart_on_success => {
+        match wait {
+            Some(wait) => {
                 self.set_task(task, |t| {
                     t.failures_in_row = 0;
+                    t.apart = Vec::new();
                     t.crashed_on = Vec::new();
                 });
                 let (change, reason) = (TaskChange::Completed { machine }, Reason::Succeeded);
-                self.requeue(task, change, reason, self.now.plus(policy.backoff));
+                self.requeue(task, change, reason, self.now.plus(wait));
             }
-            _ => self.die(task, Fate::Finished, TaskChange::Finished, Reason::Succeeded),
+            None => self.die(task, Fate::Finished, TaskChange::Finished, Reason::Succeeded),
         }
     }
 

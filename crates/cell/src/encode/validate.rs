@@ -11,7 +11,7 @@ use crate::named::UNBOUNDED;
 use crate::reason::Refusal;
 use crate::replay::{MAX_WINDOWS, WINDOW};
 use crate::resource::MAX_QUANTITY;
-use crate::spec::MAX_TASKS;
+use crate::spec::{MAX_LIST, MAX_TASKS};
 use crate::state::{LEVEL, State};
 use crate::task::{MAX_CRASH_PAIRS, Task};
 
@@ -105,6 +105,10 @@ fn check_task(row: &str, task: &Task) -> Checked {
         at_most(row, "attempt that ended last", u64::from(end.attempt), MAX_COUNTER)?;
     }
     at_most(row, "failures in a row", u64::from(task.failures_in_row), MAX_COUNTER)?;
+    at_most(row, "kinds counted apart", task.apart.len() as u64, (MAX_LIST + 10) as u64)?;
+    for entry in &task.apart {
+        at_most(row, "ends counted apart", u64::from(entry.count), MAX_COUNTER)?;
+    }
     at_most(row, "number of crash pairings", task.crashed_on.len() as u64, MAX_CRASH_PAIRS as u64)
 }
 

@@ -17,6 +17,7 @@
 //! | [`overcommit_flagged`] | state | excess is known, somebody must go: B40, §5.5 |
 //! | [`no_voluntary_overcommit`] | step | prod at limits, all at reservations: B40, E2, §5.5 |
 //! | [`reservation_bounds`] | state | a reservation is at most the limit: B40, §5.5 |
+//! | [`counted_apart`] | state | what is forgiven apart is counted once: X3 |
 //! | [`inner_not_above_set`] | state | a job is not worth more than its alloc: B9, §2.4 |
 //! | [`one_owner_per_namespace`] | state | ephemeral resources have an owner: E1 |
 //! | [`placed_where_allowed`] | step | hard constraints, drains, crash pairings: B4, B30, B41 |
@@ -37,6 +38,7 @@
 
 mod alloc_rules;
 mod budgets;
+mod counted_apart;
 mod deferred;
 mod events_cover_changes;
 mod gang_whole;
@@ -97,7 +99,7 @@ pub fn references(state: &State) -> Check {
 /// # Errors
 /// The first one found broken.
 pub fn check_state(state: &State) -> Check {
-    let checks: [fn(&State) -> Check; 13] = [
+    let checks: [fn(&State) -> Check; 14] = [
         references::check,
         sums_equal_parts::check,
         one_machine::check,
@@ -110,6 +112,7 @@ pub fn check_state(state: &State) -> Check {
         overcommit_flagged::check,
         quota::check,
         inner_not_above_set::check,
+        counted_apart::check,
         one_owner_per_namespace::check,
     ];
     checks.iter().try_for_each(|check| check(state))

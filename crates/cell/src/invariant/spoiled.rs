@@ -11,6 +11,7 @@ use crate::name::Token;
 use crate::plan::{Assignment, Group, Plan};
 use crate::priority::Priority;
 use crate::resource::Resources;
+use crate::retry::{CountedApart, EndKind};
 use crate::spec::{Domain, JobKind, JobSpec, SpreadLimit};
 use crate::state::State;
 use crate::time::Time;
@@ -164,6 +165,24 @@ fn a_namespace_of_two_owners_is_noticed() {
         }
     };
     assert_eq!(noticed_in_state(&mut cell, spoil), Some("one_owner_per_namespace"));
+}
+
+#[test]
+fn ends_counted_apart_that_do_not_add_up_are_noticed() {
+    let entry = |kind, count| CountedApart { kind, count };
+    for apart in [
+        vec![entry(EndKind::TimedOut, 1)],
+        vec![entry(EndKind::Lost, 0)],
+        vec![entry(EndKind::Evicted, 1), entry(EndKind::Lost, 1)],
+    ] {
+        let mut cell = Cell::with_machines(1);
+        cell.submit(&job("jfoo", 1, 100));
+        let task = cell.task_id("jfoo", 0);
+        let spoil = |state: &mut State| {
+            state.edit_task(task, |row| row.apart = apart.clone());
+        };
+        assert_eq!(noticed_in_state(&mut cell, spoil), Some("counted_apart"), "{apart:?}");
+    }
 }
 
 #[test]

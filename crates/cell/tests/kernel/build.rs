@@ -107,6 +107,7 @@ pub fn job(text: &str, priority: u16, count: u32, limits: Resources) -> JobSpec 
         max_update_disruptions: None,
         restart: RestartPolicy {
             max_failures: None,
+            retry: Default::default(),
             backoff: Span(0),
             backoff_max: Span::seconds(300),
             restart_on_success: false,

@@ -414,6 +414,12 @@ fn observed<'a>(verb: &str, options: Words<'a>) -> Result<Option<(Observed, Word
         ("failed", ["oom", rest @ ..]) => {
             return Ok(Some((Observed::Failed(ExitClass::OutOfMemory), rest)));
         }
+        ("failed", ["timeout", rest @ ..]) => {
+            return Ok(Some((Observed::Failed(ExitClass::TimedOut), rest)));
+        }
+        ("failed", ["crowded", rest @ ..]) => {
+            return Ok(Some((Observed::Failed(ExitClass::OutOfMemoryBystander), rest)));
+        }
         ("failed", [code, rest @ ..]) => {
             let code = code.parse().map_err(|_| format!("exit code {code}"))?;
             return Ok(Some((Observed::Failed(ExitClass::Code(code)), rest)));

@@ -8,6 +8,7 @@ use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::named::NamedAmount;
 use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::Resources;
+use cellwright_cell::retry::Retries;
 use cellwright_cell::spec::{
     After, Domain, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
 };
@@ -175,10 +176,33 @@ impl<'a> Options<'a> {
         Ok(())
     }
 
+    /// `retry:oom=1`, `retry:42=0`: kinds by their short names, or an exit code.
+    fn retries(&mut self, retry: &mut Retries) -> Result<(), String> {
+        for (kind, times) in self.with_prefix("retry:") {
+            let times = times.parse().map_err(|_| format!("retry:{kind}: {times:?}"))?;
+            let field = match kind {
+                "failed" => &mut retry.failed,
+                "oom" => &mut retry.out_of_memory,
+                "timeout" => &mut retry.timed_out,
+                "unhealthy" => &mut retry.unhealthy,
+                "lost" => &mut retry.lost,
+                "evicted" => &mut retry.evicted,
+                code => {
+                    let code = code.parse().map_err(|_| format!("retry:{code}"))?;
+                    retry.exit.insert(code, times);
+                    continue;
+                }
+            };
+            *field = Some(times);
+        }
+        Ok(())
+    }
+
     fn policies(&mut self, spec: &mut JobSpec) -> Result<(), String> {
         spec.max_down = self.bound("max-down", spec.max_down)?;
         spec.max_update_disruptions = self.bound("max-disruptions", spec.max_update_disruptions)?;
         spec.restart.max_failures = self.bound("max-failures", spec.restart.max_failures)?;
+        self.retries(&mut spec.restart.retry)?;
         spec.restart.restart_on_success |= self.text("service").is_some();
         spec.restart.backoff = self.span("backoff")?.unwrap_or(spec.restart.backoff);
         spec.task.notice = self.span("notice")?.unwrap_or(spec.task.notice);

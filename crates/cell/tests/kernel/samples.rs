@@ -28,6 +28,7 @@ use cellwright_cell::priority::{AppClass, Band, Priority};
 use cellwright_cell::quota::{Capability, Quota};
 use cellwright_cell::reason::{Misfit, Reason, Refusal};
 use cellwright_cell::resource::{Dimension, Resources, Shortfall};
+use cellwright_cell::retry::Retries;
 use cellwright_cell::spec::{Domain, JobKind, JobSpec, LogLimits, PackageRef};
 use cellwright_cell::state::State;
 use cellwright_cell::task::{ExitClass, Fate, StopCause, TaskState};
@@ -88,6 +89,8 @@ fn pin_states(pins: &mut Pins) {
         ExitClass::TimedOut,
         ExitClass::Unhealthy,
         ExitClass::GaveWayTo(TaskId(3)),
+        ExitClass::Lost,
+        ExitClass::Evicted,
     ];
     every_variant(pins, "ExitClass", &exits);
     let fates =
@@ -269,6 +272,18 @@ fn job_spec() -> JobSpec {
     spec.max_update_disruptions = Some(2);
     spec.restart.max_failures = Some(4);
     spec.restart.backoff = Span(1500);
+    spec.restart.retry = Retries {
+        exit: [(42, 0)].into(),
+        failed: Some(1),
+        out_of_memory: Some(2),
+        over_disk_limit: None,
+        timed_out: Some(3),
+        could_not_start: Some(4),
+        unhealthy: Some(5),
+        crowded_out: None,
+        lost: Some(6),
+        evicted: Some(7),
+    };
     spec.at_most_one = Some(Span(30_000));
     spec.retain_disk = Some(RetainDisk { bytes: 1 << 20, keep: Span(60_000), saver: None });
     spec
@@ -458,6 +473,7 @@ fn reasons() -> Vec<Reason> {
         Reason::DependencyMet,
         Reason::DependencyFailed,
         Reason::TooManyFailures,
+        Reason::NotRetried { exit: ExitClass::Code(42), forgiven: 1 },
         Reason::AllTasksEnded,
         Reason::LeaseExpired,
         Reason::Excess,

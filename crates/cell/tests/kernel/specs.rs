@@ -8,6 +8,7 @@ use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::named::UNBOUNDED;
 use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::Resources;
+use cellwright_cell::retry::Retries;
 use cellwright_cell::spec::{
     After, Domain, JobKind, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
 };
@@ -88,6 +89,7 @@ pub fn job(name: &str, draw: &mut Draw) -> JobSpec {
 
 fn alloc_set(spec: &mut JobSpec, draw: &mut Draw) {
     spec.kind = JobKind::AllocSet;
+    spec.restart.retry = Retries::default();
     if let Some(retain) = &mut spec.retain_disk {
         retain.saver = draw.one_in(2).then(|| build::name(&format!("j{}", draw.below(5))));
     }
@@ -101,6 +103,14 @@ fn policies(spec: &mut JobSpec, draw: &mut Draw) {
     spec.max_update_disruptions = draw.one_in(4).then(|| draw.below(2) as u32);
     spec.restart.max_failures = draw.one_in(2).then(|| draw.below(3) as u32);
     spec.restart.backoff = Span::seconds(draw.below(3));
+    // From draws that are made already, so that the others stay what they were.
+    let limits = spec.task.limits.to_array().into_iter();
+    let mut own = Draw::new(limits.fold(u64::from(spec.count), |sum, amount| {
+        sum.rotate_left(7) ^ amount ^ spec.restart.backoff.0
+    }));
+    if own.one_in(3) {
+        spec.restart.retry = retries(&mut own);
+    }
     spec.restart.restart_on_success = draw.one_in(3);
     spec.at_most_one = draw.one_in(8).then_some(Span::seconds(30));
     spec.after = draw.one_in(6).then(|| After {
@@ -110,6 +120,23 @@ fn policies(spec: &mut JobSpec, draw: &mut Draw) {
     let keep = Span::seconds(draw.below(600));
     let bytes = spec.task.limits.disk / 2;
     spec.retain_disk = draw.one_in(4).then_some(RetainDisk { bytes, keep, saver: None });
+}
+
+/// Half of the kinds with a small number of their own.
+fn retries(draw: &mut Draw) -> Retries {
+    let mut number = || draw.one_in(2).then(|| draw.below(3) as u32);
+    Retries {
+        exit: number().map(|times| (1, times)).into_iter().collect(),
+        failed: number(),
+        out_of_memory: number(),
+        over_disk_limit: number(),
+        timed_out: number(),
+        could_not_start: number(),
+        unhealthy: number(),
+        crowded_out: number(),
+        lost: number(),
+        evicted: number(),
+    }
 }
 
 fn needs(spec: &mut JobSpec, draw: &mut Draw) {

@@ -1,6 +1,6 @@
 //! `cell cron`: periodic jobs; how they stand, paused and taken away. They are set by `cell run`.
 
-use super::parse::job;
+use super::target::{Typed, typed};
 use super::{Success, pages};
 use crate::args::{OutputArgs, WatchArgs};
 use crate::failure::Failure;
@@ -39,8 +39,8 @@ pub struct LsArgs {
 
 #[derive(Debug, Args)]
 pub struct OneArgs {
-    #[arg(value_name = "USER/CRON", value_parser = job)]
-    cron: JobKey,
+    #[arg(value_name = "CRON", value_parser = typed)]
+    cron: Typed,
 }
 
 impl Cron {
@@ -55,15 +55,16 @@ impl Cron {
                     Output::Table => print(&list(&crons))?,
                 }
             }
-            Cron::Pause(args) => paused(&cell, &args.cron, true)?,
-            Cron::Resume(args) => paused(&cell, &args.cron, false)?,
+            Cron::Pause(args) => paused(&cell, &ask(args.cron.cron(&cell))?, true)?,
+            Cron::Resume(args) => paused(&cell, &ask(args.cron.cron(&cell))?, false)?,
             Cron::Rm(args) => {
-                let path = format!("/v1/crons/{}/{}", args.cron.user, args.cron.job);
+                let key = ask(args.cron.cron(&cell))?;
+                let path = format!("/v1/crons/{}/{}", key.user, key.job);
                 let (none, change) = (None::<&()>, Change::default());
                 let _: Changed = ask(async {
                     Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value)
                 })?;
-                print(&format!("cron {} is gone; its jobs stay\n", args.cron))?;
+                print(&format!("cron {key} is gone; its jobs stay\n"))?;
             }
         }
         Ok(Success::Done)

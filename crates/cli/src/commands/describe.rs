@@ -1,26 +1,27 @@
 //! `cell describe THING`: everything the cell knows of one thing, and at the end what happened to
-//! it lately.
+//! it lately, as far back as history reaches.
 
 use super::Success;
-use super::status::{Thing, find};
+use super::events::{Event, lately};
+use super::sql::{PATIENCE, reach_back};
+use super::status::{JobStatus, Thing, find};
 use super::words::word;
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::output::{Output, print, print_json};
-use crate::reach::{Cell, Reach};
+use crate::reach::Reach;
 use crate::server::ask;
 use crate::{format, style};
-use cellwright_api::types::{EventView, TaskView};
+use cellwright_api::types::{SqlValue, TaskView};
+use cellwright_cell::time::Time;
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Log entries that are looked through for what happened lately.
-const LOOKED_THROUGH: u64 = 20_000;
 /// Events at the end.
-const SHOWN: usize = 15;
-/// Events asked for at once.
-const PAGE: u32 = 1000;
+const SHOWN: u32 = 15;
+/// Tasks of a range whose events are asked for.
+const MOST_TASKS: usize = 50;
 
 /// Everything about one thing: a job, task, machine, user or cron; ends with recent events
 #[derive(Debug, Args)]
@@ -38,18 +39,19 @@ struct Described {
     #[serde(flatten)]
     thing: Thing,
     /// What happened to it lately, oldest first.
-    events: Vec<EventView>,
-    /// Log index from which on events were looked for.
-    events_from: u64,
+    events: Vec<Event>,
+    /// How far back history reaches.
+    events_since: Option<Time>,
 }
 
 impl DescribeArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
+        let cell = reach.within(PATIENCE)?;
         let described = ask(async {
             let thing = find(&cell, &self.what).await?;
-            let (events, events_from) = recent(&cell, &names(&thing)).await?;
-            Ok(Described { thing, events, events_from })
+            let (condition, args) = about(&thing);
+            let (events, events_since) = lately(&cell, &condition, args, SHOWN).await?;
+            Ok(Described { thing, events, events_since })
         })?;
         match self.output.output {
             Output::Json => print_json(&described)?,
@@ -59,47 +61,26 @@ impl DescribeArgs {
     }
 }
 
-/// What its events are about: the thing, and with a job its tasks.
-fn names(thing: &Thing) -> Vec<String> {
+/// What its events have in common, as history is asked for them.
+fn about(thing: &Thing) -> (String, Vec<SqlValue>) {
+    let text = |text: &dyn ToString| SqlValue::Text(text.to_string());
+    let of_kind = |kind: &str, name: &dyn ToString| {
+        ("kind = ? and object = ?".to_owned(), vec![text(&kind), text(name)])
+    };
     match thing {
-        Thing::Job(status) | Thing::AllocSet(status) => {
-            vec![format!("{}/{}", status.job.user, status.job.name)]
+        Thing::Job(JobStatus { job, .. }) | Thing::AllocSet(JobStatus { job, .. }) => {
+            ("user = ? and job = ?".to_owned(), vec![text(&job.user), text(&job.name)])
         }
-        Thing::Task(status) => status.tasks.iter().map(|task| task.name.clone()).collect(),
-        Thing::Machine { machine } => vec![machine.name.to_string()],
-        Thing::User { user } => vec![user.name.to_string()],
-        Thing::Cron { cron } => vec![format!("{}/{}", cron.user, cron.name)],
-    }
-}
-
-fn is_about(object: &str, name: &str) -> bool {
-    object.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-/// The newest events of these names, and how far back was looked.
-async fn recent(cell: &Cell, names: &[String]) -> Result<(Vec<EventView>, u64), Failure> {
-    let index = cell.client.cluster_summary().await?.value.index;
-    let from = index.saturating_sub(LOOKED_THROUGH);
-    let mut after = Some(from.to_string());
-    let mut found: Vec<EventView> = Vec::new();
-    loop {
-        let page = match cell.client.events(after.take(), PAGE).await {
-            Ok(page) => page.value,
-            // Less is kept than was asked for: from the oldest on.
-            Err(error) if error.code() == Some(cellwright_api::error::Code::Gone) => {
-                cell.client.events(None, PAGE).await?.value
-            }
-            Err(error) => return Err(error.into()),
-        };
-        if page.items.is_empty() {
-            let kept = page.oldest.unwrap_or(0).max(from);
-            return Ok((found, kept));
+        Thing::Task(JobStatus { job, tasks, .. }) => {
+            let places = vec!["?"; tasks.len().min(MOST_TASKS)].join(", ");
+            let own = [text(&job.user), text(&job.name)].into_iter();
+            let named = tasks.iter().take(MOST_TASKS).map(|task| text(&task.name));
+            let condition = format!("user = ? and job = ? and object in ({places})");
+            (condition, own.chain(named).collect())
         }
-        let about = |event: &EventView| names.iter().any(|name| is_about(&event.object, name));
-        found.extend(page.items.into_iter().filter(about));
-        let more = found.len().saturating_sub(SHOWN);
-        found.drain(..more);
-        after = Some(page.next);
+        Thing::Machine { machine } => of_kind("machine", &machine.name),
+        Thing::User { user } => of_kind("user", &user.name),
+        Thing::Cron { cron } => of_kind("cron", &format!("{}/{}", cron.user, cron.name)),
     }
 }
 
@@ -125,16 +106,13 @@ fn shown(described: &Described) -> String {
     out.push_str(&format!("\n{}\n", style.strong("recent events")));
     for event in &described.events {
         out.push_str(&crate::table::wrapped(
-            &format!("{}  ", format::utc(event.at)),
+            &format!("{}  ", format::utc(event.time())),
             "                      ",
-            &event.text,
+            &event.text(),
         ));
     }
-    let from = format::count(described.events_from);
-    out.push_str(&match described.events.is_empty() {
-        true => format!("none since log index {from}; more: cell events\n"),
-        false => format!("looked back to log index {from}; more: cell events\n"),
-    });
+    let none = if described.events.is_empty() { "none among the " } else { "" };
+    out.push_str(&format!("{none}{}\nmore: cell events\n", reach_back(described.events_since)));
     out
 }
 
@@ -182,16 +160,5 @@ fn lean(value: Value) -> Value {
             Value::Object(all.filter(|(_, value)| says(value)).collect())
         }
         other => other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn events_of_a_job_are_those_of_its_tasks_too() {
-        assert!(is_about("dev/hello", "dev/hello") && is_about("dev/hello/3", "dev/hello"));
-        assert!(!is_about("dev/hello2/3", "dev/hello") && !is_about("dev", "dev/hello"));
     }
 }

@@ -1,20 +1,24 @@
 //! `cell events`: what happened, oldest first, and with --follow what happens.
 //!
-//! The past comes from history, so that what is wanted is chosen by the master and reaches back as
-//! far as that; the present comes from the feed, from the last event shown on.
+//! All of it comes from history, so that what is wanted is chosen by the master and reaches back as
+//! far as that. The feed only says when there is more to ask for: an event of the feed names rows,
+//! and could not be held against the name of a machine here.
 
 use super::Success;
 use super::sql::{PATIENCE, reach_back};
+use super::target::{Typed, typed};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
 use crate::output::{Output, print, print_item};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
-use cellwright_api::types::{EventView, SqlAnswer, SqlQuery, SqlValue};
+use cellwright_api::types::{SqlAnswer, SqlQuery, SqlValue};
+use cellwright_cell::name::JobKey;
 use cellwright_cell::time::{Span, Time};
 use cellwright_master::config::duration;
 use clap::Args;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 /// Events asked for at once.
@@ -37,9 +41,9 @@ const COLUMNS: [&str; 12] = [
 /// What happened in the cell
 #[derive(Debug, Args)]
 pub struct EventsArgs {
-    /// Only of this job and its tasks, as USER/JOB
-    #[arg(long, value_name = "USER/JOB")]
-    job: Option<String>,
+    /// Only of this job and its tasks
+    #[arg(long, value_name = "JOB", value_parser = typed)]
+    job: Option<Typed>,
 
     /// Only of this user's jobs
     #[arg(long, value_name = "USER")]
@@ -57,8 +61,8 @@ pub struct EventsArgs {
     #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<Span>,
 
-    /// Go on with what happens from now on, all of it
-    #[arg(long, short, conflicts_with_all = ["job", "user", "machine", "kind"])]
+    /// Go on with what happens from now on
+    #[arg(long, short)]
     follow: bool,
 
     /// Only what came after this cursor, as printed with -o json
@@ -90,40 +94,74 @@ impl EventsArgs {
     }
 
     async fn show(&self, cell: &Cell) -> Result<(), Failure> {
-        let mut after = self.after;
-        let mut shown_last = None;
-        let mut first = true;
-        loop {
-            let answer = cell.client.sql(&self.query(shown_last)).await?.value;
-            if first && self.output.output == Output::Table {
-                eprintln!("{}", reach_back(answer.reaches_back_to));
-            }
-            first = false;
-            for row in &answer.rows {
-                let event = Event::of(&answer, row);
-                after = Some(event.place());
-                shown_last = Some((event.time(), event.place()));
-                self.line(&event.text(), event.time(), &event.0)?;
-            }
-            if answer.rows.is_empty() {
-                break;
-            }
-        }
+        let job = match &self.job {
+            Some(typed) => Some(typed.resolve(cell).await?.job),
+            None => None,
+        };
+        let wanted = Wanted { args: self, job };
+        let mut seen = wanted.past(cell, self.after, true).await?;
         if !self.follow {
             return Ok(());
         }
-        let after = after.map(|(index, position)| format!("{index}-{position}"));
-        let mut watch = cell.client.watch_events(after);
+        // The feed says that something happened; what of it is wanted, history says as before.
+        let mut watch = cell.client.watch_events(Some(format!("{seen}-{WHOLE}")));
         loop {
-            if let Some(event) = watch.next().await?.data {
-                let shown = shown(&event);
-                self.line(&event.text, event.at, &shown)?;
+            let Some(event) = watch.next().await?.data else { continue };
+            // History may be a moment behind; whoever asks it waits for it there.
+            while event.index > seen {
+                seen = wanted.past(cell, Some((seen, WHOLE)), false).await?.max(seen);
+            }
+        }
+    }
+
+    /// One line for each event; JSON too, so that a follower can read as they come.
+    fn line(&self, event: &Event) -> Result<(), Failure> {
+        match self.output.output {
+            Output::Table => print(&format!("{}  {}\n", format::utc(event.time()), event.text())),
+            Output::Json => print_item(&event.0),
+        }
+    }
+}
+
+/// Of an entry that was seen whole.
+const WHOLE: u64 = u32::MAX as u64;
+
+/// What is asked for, with names that mean one thing.
+struct Wanted<'a> {
+    args: &'a EventsArgs,
+    job: Option<JobKey>,
+}
+
+impl Wanted<'_> {
+    /// Shows all that came after a place, page by page; up to which log index that is.
+    async fn past(
+        &self,
+        cell: &Cell,
+        after: Option<(u64, u64)>,
+        first: bool,
+    ) -> Result<u64, Failure> {
+        let (mut last, mut reached) = (None, 0);
+        loop {
+            let answer = cell.client.sql(&self.query(after, last)).await?.value;
+            if first && last.is_none() && self.args.output.output == Output::Table {
+                eprintln!("{}", reach_back(answer.reaches_back_to));
+            }
+            // What came in while pages were read is on the next one, or in the feed.
+            reached = if reached == 0 { answer.index } else { reached };
+            for row in &answer.rows {
+                let event = Event::of(&answer, row);
+                last = Some((event.time(), event.place()));
+                reached = reached.max(event.place().0);
+                self.args.line(&event)?;
+            }
+            if answer.rows.is_empty() {
+                return Ok(reached);
             }
         }
     }
 
     /// The next page of what is wanted.
-    fn query(&self, last: Option<(Time, (u64, u64))>) -> SqlQuery {
+    fn query(&self, after: Option<(u64, u64)>, last: Option<(Time, (u64, u64))>) -> SqlQuery {
         let (mut terms, mut args) = (vec!["1".to_owned()], Vec::new());
         let mut term = |sql: &str, values: Vec<SqlValue>| {
             terms.push(sql.to_owned());
@@ -131,24 +169,25 @@ impl EventsArgs {
         };
         let text = |text: &str| SqlValue::Text(text.to_owned());
         let number = |number: u64| SqlValue::Integer(i64::try_from(number).unwrap_or(i64::MAX));
+        let EventsArgs { user, machine, kind, since, .. } = self.args;
         if let Some(job) = &self.job {
-            let (user, name) = job.split_once('/').unwrap_or((job, ""));
+            let (user, name) = (job.user.as_str(), job.job.as_str());
             term("user = ? and job = ?", vec![text(user), text(name)]);
         }
-        if let Some(user) = &self.user {
+        if let Some(user) = user {
             term("user = ?", vec![text(user)]);
         }
-        if let Some(machine) = &self.machine {
+        if let Some(machine) = machine {
             term("machine = ?", vec![text(machine)]);
         }
-        if let Some(kind) = &self.kind {
+        if let Some(kind) = kind {
             term("kind = ?", vec![text(kind)]);
         }
-        if let Some(since) = self.since {
+        if let Some(since) = since {
             let now = "cast(unixepoch('subsec') * 1000 as integer)";
             term(&format!("time >= {now} - ?"), vec![number(since.0)]);
         }
-        if let Some((index, position)) = self.after {
+        if let Some((index, position)) = after {
             term("(log_index, position) > (?, ?)", vec![number(index), number(position)]);
         }
         if let Some((time, (index, position))) = last {
@@ -162,18 +201,29 @@ impl EventsArgs {
         );
         SqlQuery { query, args, limit: Some(PAGE) }
     }
+}
 
-    /// One line for each event; JSON too, so that a follower can read as they come.
-    fn line(&self, text: &str, at: Time, event: &Map<String, Value>) -> Result<(), Failure> {
-        match self.output.output {
-            Output::Table => print(&format!("{}  {text}\n", format::utc(at))),
-            Output::Json => print_item(event),
-        }
-    }
+/// The newest events that a condition holds for, oldest first, and how far back history reaches.
+pub async fn lately(
+    cell: &Cell,
+    condition: &str,
+    args: Vec<SqlValue>,
+    most: u32,
+) -> Result<(Vec<Event>, Option<Time>), Failure> {
+    let query = format!(
+        "select {} from events where {condition} \
+         order by time desc, log_index desc, position desc limit {most}",
+        COLUMNS.join(", "),
+    );
+    let answer = cell.client.sql(&SqlQuery { query, args, limit: Some(most) }).await?.value;
+    let events = answer.rows.iter().rev().map(|row| Event::of(&answer, row)).collect();
+    Ok((events, answer.reaches_back_to))
 }
 
 /// A row of history, by column.
-struct Event(Map<String, Value>);
+#[derive(Clone, Debug, Serialize)]
+#[serde(transparent)]
+pub struct Event(Map<String, Value>);
 
 impl Event {
     fn of(answer: &SqlAnswer, row: &[SqlValue]) -> Event {
@@ -198,12 +248,12 @@ impl Event {
         (self.number("log_index"), self.number("position"))
     }
 
-    fn time(&self) -> Time {
+    pub fn time(&self) -> Time {
         Time(self.number("time"))
     }
 
     /// `ann/web/0 failed on m3: exited, code 1`.
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let plain = |column: &str| self.word(column).unwrap_or("").replace('-', " ");
         let object = self.word("object").unwrap_or("");
         let mut text = format!("{object} {}", plain("event"));
@@ -222,21 +272,6 @@ impl Event {
         }
         text
     }
-}
-
-/// An event of the feed, under the names history has for the same things.
-fn shown(event: &EventView) -> Map<String, Value> {
-    let position = event.cursor.split_once('-').and_then(|(_, at)| at.parse::<u64>().ok());
-    let pairs = [
-        ("cursor", json!(event.cursor)),
-        ("time", json!(event.at)),
-        ("log_index", json!(event.index)),
-        ("position", json!(position)),
-        ("object", json!(event.object)),
-        ("reason", json!(event.reason_code)),
-        ("text", json!(event.text)),
-    ];
-    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 #[cfg(test)]

@@ -2,14 +2,19 @@
 //! are terminals: this one is raw while the command runs, so that every key reaches the other, and
 //! tells it when it is resized.
 
-use super::{Success, parse};
+use super::target::{Typed, typed};
+use super::{Success, tell};
 use crate::failure::Failure;
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use bytes::Bytes;
-use cellwright_api::client::SessionStream;
+use cellwright_api::client::{ClientError, SessionStream};
+use cellwright_api::error::Code;
 use cellwright_api::exec::{Frame, SILENCE, TerminalSize};
+use cellwright_api::types::TaskView;
 use cellwright_cell::name::JobKey;
+use cellwright_cell::task::TaskState;
+use cellwright_cell::time::Time;
 use clap::Args;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use std::io::{self, IsTerminal, Read, Write};
@@ -20,7 +25,7 @@ use tokio::time::timeout;
 
 const EXAMPLES: &str = "\
 Examples:
-  cell exec dev/hello/0 -- ps
+  cell exec hello/0 -- ps
   cell exec -t dev/hello/0 -- sh
   cell exec dev/hello/0 -- tar c data > data.tar
 
@@ -41,23 +46,16 @@ pub struct ExecArgs {
     #[arg(short = 't', long = "terminal")]
     terminal: bool,
 
-    /// The task
-    #[arg(value_name = "USER/JOB/INDEX", value_parser = task)]
-    task: (JobKey, u32),
+    /// The task; the job alone where it has one task
+    #[arg(value_name = "TASK", value_parser = typed)]
+    task: Typed,
 
     /// The program and its arguments
     #[arg(value_name = "COMMAND", last = true, required = true)]
     command: Vec<String>,
 }
 
-fn task(text: &str) -> Result<(JobKey, u32), String> {
-    let allowed = || "allowed: USER/JOB/INDEX, as dev/hello/0".to_owned();
-    let (job, index) = text.rsplit_once('/').ok_or_else(allowed)?;
-    let index = index.parse().map_err(|_| allowed())?;
-    Ok((parse::job(job).map_err(|error| format!("{error}; {}", allowed()))?, index))
-}
-
-const LOOK: &str = "see whether the task still runs: cell job status USER/JOB";
+const LOOK: &str = "see whether the task still runs: cell status JOB";
 
 fn failed(error: &dyn std::error::Error) -> Failure {
     Failure::work(error, LOOK)
@@ -80,13 +78,39 @@ impl ExecArgs {
             let term = std::env::var("TERM").unwrap_or_default();
             (size(), term.chars().take(64).collect())
         });
-        let (job, index) = &self.task;
-        let stream = cell.client.exec(job, *index, &self.command, terminal).await?;
+        let (job, index) = self.task.one_task(cell, "cell exec").await?;
+        let stream = match cell.client.exec(&job, index, &self.command, terminal).await {
+            Ok(stream) => stream,
+            Err(error) if error.code() == Some(Code::WrongState) => {
+                return Err(not_running(cell, &job, index, error).await);
+            }
+            Err(error) => return Err(error.into()),
+        };
         let raw = self.terminal.then(Raw::enter).transpose().map_err(|error| failed(&error))?;
         let ended = converse(stream, self.terminal).await;
         drop(raw);
         ended
     }
+}
+
+/// What it does instead, and where to look for the reason.
+async fn not_running(cell: &Cell, job: &JobKey, index: u32, error: ClientError) -> Failure {
+    match cell.client.task(job, index).await {
+        Ok(task) => no_session(&task.value.item, crate::clock::now()),
+        Err(_) => error.into(),
+    }
+}
+
+fn no_session(task: &TaskView, now: Time) -> Failure {
+    let (name, state, note) = (&task.name, tell::state(task), tell::note(task, now));
+    let note = if note.is_empty() { note } else { format!(": {note}") };
+    let next = match task.state {
+        _ if tell::is_failing(task) => format!("why it fails: cell logs {name} --stderr"),
+        TaskState::Pending => format!("why it waits: cell explain {name}"),
+        TaskState::Dead(_) => format!("what it wrote: cell logs {name}"),
+        _ => format!("wait until it runs: cell status {name} --watch"),
+    };
+    Failure::Work { message: format!("{name} does not run, it is {state}{note}"), next }
 }
 
 /// Of the terminal here; what programs take for granted when it does not say.
@@ -241,4 +265,53 @@ fn show(out: &mut impl Write, bytes: &[u8]) -> Result<(), Failure> {
         io::ErrorKind::BrokenPipe => Failure::OutputClosed,
         _ => Failure::Write { what: "the output".into(), source },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(state: serde_json::Value, failures: u32, message: &str, next: &str) {
+        let task = serde_json::from_value(serde_json::json!({
+            "name": "dev/hog/0", "index": 0, "state": state, "healthy": true, "attempt": 3,
+            "version": 1, "machine": null, "alloc": null,
+            "limits": {"cpu": 1, "ram": 1}, "reservation": {"cpu": 1, "ram": 1},
+            "ports": [], "devices": [], "waits_for": [], "failures_in_row": failures,
+            "not_before": 4000, "changed_at": 0, "crashed_on": [],
+        }));
+        let Failure::Work { message: said, next: then } = no_session(&task.unwrap(), Time(0))
+        else {
+            panic!("another failure");
+        };
+        assert_eq!((said.as_str(), then.as_str()), (message, next));
+    }
+
+    #[test]
+    fn what_does_not_run_says_what_it_does_and_where_to_look() {
+        let is = |what: &str| format!("dev/hog/0 does not run, it is {what}");
+        check(
+            "pending".into(),
+            2,
+            &is("failing: failed twice, next try in 4 s"),
+            "why it fails: cell logs dev/hog/0 --stderr",
+        );
+        check(
+            "pending".into(),
+            0,
+            &is("pending: next try in 4 s"),
+            "why it waits: cell explain dev/hog/0",
+        );
+        check(
+            serde_json::json!({"dead": {"failed": {"code": 7}}}),
+            1,
+            &is("failed: exit code 7"),
+            "what it wrote: cell logs dev/hog/0",
+        );
+        check(
+            "deferred".into(),
+            0,
+            &is("deferred"),
+            "wait until it runs: cell status dev/hog/0 --watch",
+        );
+    }
 }

@@ -2,7 +2,7 @@
 //! or the same of a whole job, its tasks that are alike together.
 
 use super::Success;
-use super::parse::job;
+use super::target::{Target, Typed, typed};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
@@ -11,33 +11,17 @@ use crate::reach::Reach;
 use crate::server::ask;
 use crate::table::{rewrapped, wrapped};
 use cellwright_api::types::{ExplanationView, HappenedView};
-use cellwright_cell::name::JobKey;
-use cellwright_sim::experiment::pending::TaskName;
 use clap::Args;
-use std::str::FromStr;
 
 /// Events of the past shown in a table; JSON has more.
 const SHOWN: usize = 5;
 
-/// A task, or a whole job.
-#[derive(Clone, Debug)]
-enum Subject {
-    Task(TaskName),
-    Job(JobKey),
-}
-
-fn subject(text: &str) -> Result<Subject, String> {
-    match text.split('/').count() {
-        2 => job(text).map(Subject::Job).map_err(|error| error.to_string()),
-        _ => TaskName::from_str(text).map(Subject::Task).map_err(|error| error.to_string()),
-    }
-}
-
 /// Say why a task waits, why it is where it is, or how it ended
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    #[arg(value_name = "USER/JOB[/INDEX]", value_parser = subject)]
-    subject: Subject,
+    /// A job, or one of its tasks
+    #[arg(value_name = "JOB|TASK", value_parser = typed)]
+    subject: Typed,
 
     #[command(flatten)]
     output: OutputArgs,
@@ -46,21 +30,25 @@ pub struct ExplainArgs {
 impl ExplainArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let cell = reach.cell()?;
-        match &self.subject {
-            Subject::Task(TaskName { job, index }) => {
-                let said = ask(async { Ok(cell.client.explain(job, *index).await?.value.item) })?;
-                match self.output.output {
-                    Output::Json => print_json(&said)?,
-                    Output::Table => print(&task(&said))?,
-                }
+        let Target { job, tasks } = ask(self.subject.resolve(&cell))?;
+        let Some(indexes) = tasks else {
+            let said = ask(async { Ok(cell.client.explain_job(&job).await?.value.item) })?;
+            match self.output.output {
+                Output::Json => print_json(&said)?,
+                Output::Table => print(&format!("{}: {}", said.job, lines(&said.text)))?,
             }
-            Subject::Job(key) => {
-                let said = ask(async { Ok(cell.client.explain_job(key).await?.value.item) })?;
-                match self.output.output {
-                    Output::Json => print_json(&said)?,
-                    Output::Table => print(&format!("{}: {}", said.job, lines(&said.text)))?,
-                }
-            }
+            return Ok(Success::Done);
+        };
+        let [index] = indexes[..] else {
+            return Err(Failure::Usage {
+                message: format!("{} tasks of {job} at once; allowed: one, or all", indexes.len()),
+                next: format!("those that are alike together: cell explain {job}"),
+            });
+        };
+        let said = ask(async { Ok(cell.client.explain(&job, index).await?.value.item) })?;
+        match self.output.output {
+            Output::Json => print_json(&said)?,
+            Output::Table => print(&task(&said))?,
         }
         Ok(Success::Done)
     }

@@ -65,8 +65,9 @@ pub struct SchedulerArgs {
     #[arg(long, value_name = "NAME", value_parser = super::parse::name)]
     name: Option<Name>,
 
-    /// Seed of all random choices
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Seed of all random choices; with another than usual, `cell plan` may name other machines
+    /// of those that are equally good
+    #[arg(long, value_name = "N", default_value_t = cellwright_sched::SEED)]
     seed: u64,
 
     #[command(flatten)]
@@ -126,7 +127,7 @@ impl SchedulerArgs {
             identity: None,
             lane: String::new(),
             name: Some(name),
-            seed: 1,
+            seed: cellwright_sched::SEED,
             techniques: Techniques::USUAL,
             until_stdin_closes: false,
         }

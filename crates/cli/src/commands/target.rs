@@ -1,6 +1,8 @@
 //! What a person means by a job or some of its tasks: `ann/web`, `web`, `web/3`, `ann/web/[2-5]`.
-//! A name without its owner is looked up; what could mean several things is refused with the list.
+//! A name without its owner is looked up, one's own first; what could mean several things is
+//! refused with the list. Every verb reads names here, so that all of them take the same.
 
+use super::pages;
 use crate::failure::Failure;
 use crate::reach::Cell;
 use cellwright_api::types::{FoundKind, FoundView};
@@ -74,23 +76,60 @@ impl Typed {
             })?;
             return Ok(Target { job, tasks });
         }
-        let found = cell.client.find(&self.job).await?.value.items;
         let is_job = |kind| matches!(kind, FoundKind::Job | FoundKind::AllocSet);
-        let jobs: Vec<FoundView> = found.into_iter().filter(|found| is_job(found.kind)).collect();
-        match &jobs[..] {
-            [one] => {
-                let job = super::parse::job(&one.name).map_err(|message| Failure::Work {
-                    message,
-                    next: "compare `cell --version` with the master's".into(),
-                })?;
-                Ok(Target { job, tasks })
-            }
-            [] => Err(Failure::Work {
-                message: format!("no job is called {:?} or begins so", self.job),
-                next: "list the jobs: cell job status".into(),
+        let job = the_one(cell, &self.job, is_job, "job", "list the jobs: cell status").await?;
+        Ok(Target { job, tasks })
+    }
+
+    /// One task: the one that was named, or the only one of the job. `verb` is what is to be done.
+    pub async fn one_task(&self, cell: &Cell, verb: &str) -> Result<(JobKey, u32), Failure> {
+        let Target { job, tasks } = self.resolve(cell).await?;
+        let indexes = match tasks {
+            Some(indexes) => indexes,
+            None => pages::tasks(cell, &job).await?.iter().map(|task| task.index).collect(),
+        };
+        match indexes[..] {
+            [one] => Ok((job, one)),
+            _ => Err(Failure::Usage {
+                message: format!("{job} stands for {} tasks; allowed: one", indexes.len()),
+                next: format!("{verb} {job}/{}", indexes.first().copied().unwrap_or(0)),
             }),
-            several => Err(ambiguous(&self.job, several)),
         }
+    }
+
+    /// A periodic job.
+    pub async fn cron(&self, cell: &Cell) -> Result<JobKey, Failure> {
+        let next = "list the periodic jobs: cell cron ls";
+        if self.job.contains('/') || self.tasks.is_some() {
+            return super::parse::job(&self.job).map_err(|message| Failure::Usage {
+                message: format!("{:?}: {message}", self.job),
+                next: next.into(),
+            });
+        }
+        the_one(cell, &self.job, |kind| kind == FoundKind::Cron, "periodic job", next).await
+    }
+}
+
+/// What a name without its owner means among things of one kind.
+async fn the_one(
+    cell: &Cell,
+    text: &str,
+    wanted: impl Fn(FoundKind) -> bool,
+    noun: &str,
+    next: &str,
+) -> Result<JobKey, Failure> {
+    let found = cell.client.find(text).await?.value.items;
+    let found: Vec<FoundView> = found.into_iter().filter(|found| wanted(found.kind)).collect();
+    match &found[..] {
+        [one] => super::parse::job(&one.name).map_err(|message| Failure::Work {
+            message,
+            next: "compare `cell --version` with the version in `cell master status`".into(),
+        }),
+        [] => Err(Failure::Work {
+            message: format!("no {noun} is called {text:?} or begins so"),
+            next: next.into(),
+        }),
+        several => Err(ambiguous(text, several)),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::format;
 use cellwright_api::types::{EndView, JobView, TaskCounts, TaskView};
 use cellwright_cell::job::{JobOutcome, JobState};
 use cellwright_cell::reason::Reason;
+use cellwright_cell::render;
 use cellwright_cell::task::{ExitClass, Fate, StopCause, TaskState};
 use cellwright_cell::time::Time;
 
@@ -20,6 +21,8 @@ pub fn exit(class: ExitClass) -> String {
         ExitClass::TimedOut => "ran longer than max_run".into(),
         ExitClass::Unhealthy => "failed its health check".into(),
         ExitClass::GaveWayTo(_) => "killed for memory that another task used".into(),
+        ExitClass::Lost => "lost with its machine".into(),
+        ExitClass::Evicted => "lost its place".into(),
     }
 }
 
@@ -49,16 +52,26 @@ pub fn state(task: &TaskView) -> String {
 /// What there is to say beyond the word; empty for a task that does its work.
 pub fn note(task: &TaskView, now: Time) -> String {
     match task.state {
-        TaskState::Dead(Fate::Failed(class)) => exit(class),
+        TaskState::Dead(Fate::Failed(class)) => for_good(task, class),
         TaskState::Dead(Fate::DependencyFailed) => "the job it needed failed".into(),
         TaskState::Stopping(StopCause::Killed) => "by request".into(),
         TaskState::Stopping(cause) => super::words::word(&cause),
         TaskState::Pending if is_failing(task) => failing(task, now),
         TaskState::Assigned | TaskState::Running if is_failing(task) => {
-            format!("failed {} before", times(task.failures_in_row))
+            let why = task.last_end.as_ref().map(|end| format!(": {}", ended(end)));
+            format!("failed {} before{}", times(task.failures_in_row), why.unwrap_or_default())
         }
         TaskState::Pending => pending(task, now),
         _ => String::new(),
+    }
+}
+
+/// How it ended, or the rule by which that was for good.
+fn for_good(task: &TaskView, class: ExitClass) -> String {
+    match (class, task.last_end.as_ref().map(|end| &end.why)) {
+        (_, Some(Reason::NotRetried { exit, forgiven })) => render::not_retried(*exit, *forgiven),
+        (ExitClass::Lost | ExitClass::Evicted, _) => format!("{}; not retried", exit(class)),
+        _ => exit(class),
     }
 }
 
@@ -176,5 +189,28 @@ mod tests {
         assert_eq!((state(&waiting).as_str(), note(&waiting, Time(0)).as_str()), ("pending", ""));
         let ended = task(json!({"state": {"dead": {"failed": "out_of_memory"}}}));
         assert_eq!(note(&ended, Time(0)), "out of memory at its own limit");
+    }
+
+    #[test]
+    fn what_is_not_tried_again_says_by_which_rule() {
+        let end = json!({
+            "attempt": 1, "at": 0, "machine": "m1", "code": "not-retried",
+            "why": {"not_retried": {"exit": {"code": 42}, "forgiven": 0}}, "text": "",
+        });
+        let state = json!({"dead": {"failed": {"code": 42}}});
+        let broken = task(json!({"state": state, "last_end": end, "failures_in_row": 1}));
+        assert_eq!(note(&broken, Time(0)), "not retried: exit 42 is final");
+        let lost = task(json!({"state": {"dead": {"failed": "lost"}}}));
+        assert_eq!(note(&lost, Time(0)), "lost with its machine; not retried");
+    }
+
+    #[test]
+    fn one_that_runs_again_says_what_was_the_matter() {
+        let end = json!({
+            "attempt": 1, "at": 0, "machine": "m1", "code": "unhealthy",
+            "why": "unhealthy", "text": "failed its health check",
+        });
+        let again = task(json!({"state": "running", "last_end": end, "failures_in_row": 1}));
+        assert_eq!(note(&again, Time(0)), "failed once before: failed its health check");
     }
 }

@@ -127,10 +127,8 @@ fn shown(status: &Status) -> String {
     let mut out = match update {
         None => format!("{job}: no update is open, version {version}\n"),
         Some(roll) => {
-            let (way, from, to) = match roll.undoing {
-                false => ("update", roll.from, roll.to),
-                true => ("undoing", roll.to, roll.from),
-            };
+            let way = if roll.undoing { "undoing" } else { "update" };
+            let (from, to) = (roll.from, roll.to);
             let skipped = format::counted(roll.skipped.len() as u64, "task");
             format!(
                 "{job}: {way} from version {from} to {to}, opened {}\n\
@@ -150,4 +148,26 @@ fn shown(status: &Status) -> String {
         out.push_str(&format!("next: cell update {job} close, or: cell update {job} undo\n"));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellwright_cell::time::Time;
+
+    #[test]
+    fn an_update_that_is_undone_reads_from_where_it_got_to_where_it_goes() {
+        let roll = Roll {
+            from: 3,
+            to: 2,
+            opened_at: Time(0),
+            disruptions: 1,
+            skipped: [].into(),
+            undoing: true,
+        };
+        let tasks = vec![AtVersion { version: 2, tasks: 2, running: 2 }];
+        let status = Status { job: "dev/web".into(), version: 2, update: Some(roll), tasks };
+        let told = shown(&status);
+        assert!(told.starts_with("dev/web: undoing from version 3 to 2, opened "), "{told}");
+    }
 }

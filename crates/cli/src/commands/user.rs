@@ -21,11 +21,13 @@ use clap::{Args, Subcommand};
 use hyper::Method;
 use std::collections::BTreeSet;
 
-/// Users: add, ls, show, grant, revoke, rm
+/// Users: add, token, ls, show, grant, revoke, rm
 #[derive(Debug, Subcommand)]
 pub enum User {
     /// Add a user and print a context for them, token included: hand it over privately
     Add(AddArgs),
+    /// Print one more context for a user who is there, with a token of its own
+    Token(TokenArgs),
     /// List the users with their capabilities and quota
     Ls(LsArgs),
     /// One user with their quota and what is charged
@@ -80,6 +82,16 @@ pub struct AddArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct TokenArgs {
+    #[arg(value_name = "USER", value_parser = name)]
+    user: Name,
+
+    /// How long the token is good for
+    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = span)]
+    valid_for: Span,
+}
+
+#[derive(Debug, Args)]
 pub struct LsArgs {
     #[command(flatten)]
     output: OutputArgs,
@@ -96,6 +108,14 @@ impl User {
             User::Add(args) => {
                 let text = ask(args.add(&cell, reach))?;
                 print(&text)?;
+            }
+            User::Token(args) => {
+                let text = ask(async {
+                    // A name that nobody has is an error of its own.
+                    cell.client.user(&args.user).await?;
+                    handed_over(&cell, reach, &args.user, args.valid_for).await
+                })?;
+                print(&text.unwrap_or_else(|| "an open master asks for no token\n".into()))?;
             }
             User::Ls(args) => {
                 let all = pages::all(async |page| Ok(cell.client.users(page).await?.value));
@@ -175,11 +195,7 @@ impl AddArgs {
         let added: Changed =
             client.change(Method::POST, "/v1/users", Some(&body), &change).await?.value;
         if !added.changed {
-            eprintln!(
-                "note: user {} was there already; this is one more token, the others stay good \
-                 (cell token ls, cell token revoke)",
-                self.user
-            );
+            return Err(self.is_there());
         }
         if !self.capabilities.is_empty() {
             let capabilities: BTreeSet<Capability> = self.capabilities.iter().copied().collect();
@@ -187,14 +203,41 @@ impl AddArgs {
             let path = format!("/v1/users/{}/capabilities", self.user);
             let _: Changed = client.change(Method::PUT, &path, Some(&body), &change).await?.value;
         }
-        let Some(own) = cell.context.as_ref().filter(|_| !cell.open) else {
-            return Ok(format!("user {} is added; an open master asks for no token\n", self.user));
+        let text = handed_over(cell, reach, &self.user, self.valid_for).await?;
+        Ok(text.unwrap_or_else(|| {
+            format!("user {} is added; an open master asks for no token\n", self.user)
+        }))
+    }
+}
+
+/// The context of a user with a new token; nothing where no token is asked for.
+async fn handed_over(
+    cell: &Cell,
+    reach: &Reach,
+    user: &Name,
+    valid_for: Span,
+) -> Result<Option<String>, Failure> {
+    let Some(own) = cell.context.as_ref().filter(|_| !cell.open) else { return Ok(None) };
+    let body = AddUserToken { valid_for };
+    let path = format!("/v1/users/{user}/tokens");
+    let made: NewToken = cell.client.make(Method::POST, &path, Some(&body)).await?.value;
+    let masters = masters(cell).await?;
+    context_text(own, masters, &context_name(reach)?, made).map(Some)
+}
+
+impl AddArgs {
+    /// What was asked for in the same breath has verbs of its own.
+    fn is_there(&self) -> Failure {
+        let user = &self.user;
+        let next = match self.capabilities.is_empty() {
+            true => format!("cell user show {user}; one more token: cell user token {user}"),
+            false => {
+                let list: Vec<String> =
+                    self.capabilities.iter().map(|one| word(one).replace(' ', "_")).collect();
+                format!("cell user grant {user} {}", list.join(" "))
+            }
         };
-        let body = AddUserToken { valid_for: self.valid_for };
-        let path = format!("/v1/users/{}/tokens", self.user);
-        let made: NewToken = client.make(Method::POST, &path, Some(&body)).await?.value;
-        let masters = masters(cell).await?;
-        context_text(own, masters, &context_name(reach)?, made)
+        Failure::Work { message: format!("user {user} exists already"), next }
     }
 }
 

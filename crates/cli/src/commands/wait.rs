@@ -9,8 +9,9 @@ use crate::failure::Failure;
 use crate::output::print;
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
+use crate::table::rewrapped;
 use cellwright_api::client::{JobFilter, Watch};
-use cellwright_api::types::{JobView, TaskView};
+use cellwright_api::types::{ExplanationView, JobView, TaskView};
 use cellwright_cell::name::JobKey;
 use cellwright_cell::task::{ExitClass, Fate, TaskState};
 use cellwright_cell::time::Span;
@@ -20,7 +21,8 @@ use tokio::time::timeout;
 
 const AFTER_HELP: &str = "\
 Exit code: that of the first task that did not finish, 128 and the signal's number where a signal
-ended it, 1 for any other end; 0 when all finished.
+ended it, 1 for any other end; 0 when all finished; 3 when no machine takes it, which stays in the
+queue all the same.
 
 A service never ends by itself: wait for one only to see it stopped.";
 
@@ -35,6 +37,9 @@ pub struct WaitArgs {
     /// Give up after so long, with exit code 1
     #[arg(long, value_name = "TIME", value_parser = super::parse::span)]
     timeout: Option<Span>,
+
+    #[command(flatten)]
+    patience: Patience,
 }
 
 impl WaitArgs {
@@ -42,7 +47,7 @@ impl WaitArgs {
         let cell = reach.cell()?;
         ask(async {
             let target = self.target.resolve(&cell).await?;
-            let over = until_over(&cell, &target);
+            let over = self.patience.over(&cell, &target, until_over(&cell, &target));
             let Some(limit) = self.timeout else { return over.await };
             timeout(Duration::from_millis(limit.0), over).await.unwrap_or_else(|_| {
                 Err(Failure::Work {
@@ -68,6 +73,9 @@ pub struct AttendArgs {
     /// Tell how placement goes, then show what the tasks write, until all of it is over
     #[arg(short, long)]
     follow: bool,
+
+    #[command(flatten)]
+    patience: Patience,
 }
 
 impl AttendArgs {
@@ -83,10 +91,13 @@ impl AttendArgs {
                 let mut worst = Success::Done;
                 for job in jobs {
                     let target = Target { job: job.clone(), tasks: None };
-                    let ended = match self.follow {
-                        true => followed(cell, &target).await?,
-                        false => until_over(cell, &target).await?,
+                    let over = async {
+                        match self.follow {
+                            true => followed(cell, &target).await,
+                            false => until_over(cell, &target).await,
+                        }
                     };
+                    let ended = self.patience.over(cell, &target, over).await?;
                     if worst == Success::Done {
                         worst = ended;
                     }
@@ -200,6 +211,76 @@ async fn tasks_of(cell: &Cell, target: &Target) -> Result<Vec<TaskView>, Failure
         }
     }
     Ok(tasks)
+}
+
+/// How long a job may wait for its first machine.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Patience {
+    /// Give up with exit code 3 when nothing of it runs and no machine takes it for so long; 0s:
+    /// never [default: 10s if no machine would take it even when empty, otherwise never]
+    #[arg(long, value_name = "TIME", value_parser = super::parse::span)]
+    place_timeout: Option<Span>,
+}
+
+/// A machine may just be joining.
+const GRACE: Span = Span::seconds(10);
+
+impl Patience {
+    /// The end of it, or that it does not begin. It is left in the queue: only who asked goes.
+    async fn over(
+        self,
+        cell: &Cell,
+        target: &Target,
+        over: impl Future<Output = Result<Success, Failure>>,
+    ) -> Result<Success, Failure> {
+        tokio::select! {
+            ended = over => ended,
+            why = self.not_placed(cell, target) => {
+                eprintln!("{}", left_waiting(&target.job, &why));
+                Ok(Success::DoesNotFit)
+            }
+        }
+    }
+
+    async fn not_placed(self, cell: &Cell, target: &Target) -> ExplanationView {
+        let asked = self.place_timeout;
+        if asked == Some(Span::ZERO) {
+            return std::future::pending().await;
+        }
+        let between = Duration::from_millis(asked.unwrap_or(GRACE).0);
+        loop {
+            tokio::time::sleep(between).await;
+            // What cannot be asked now says nothing about machines.
+            let Ok(Some(why)) = unplaced(cell, target).await else { continue };
+            if asked.is_some() || why.when_empty == 0 || !why.obstacles.is_empty() {
+                return why;
+            }
+        }
+    }
+}
+
+/// Why its first task waits, when nothing of it runs and no machine would take it now.
+async fn unplaced(cell: &Cell, target: &Target) -> Result<Option<ExplanationView>, Failure> {
+    let (tasks, now) = (tasks_of(cell, target).await?, crate::clock::now());
+    let waits = |task: &&TaskView| {
+        task.state == TaskState::Pending && !tell::is_failing(task) && task.not_before <= now
+    };
+    let Some(task) = tasks.iter().find(waits) else { return Ok(None) };
+    if tasks.iter().any(|task| task.state.on_machine()) {
+        return Ok(None);
+    }
+    let why = cell.client.explain(&target.job, task.index).await?.value.item;
+    let fits = why.reasons.iter().any(|reason| reason.code == "fits" && reason.machines > 0);
+    Ok((!fits || !why.obstacles.is_empty()).then_some(why))
+}
+
+fn left_waiting(job: &JobKey, why: &ExplanationView) -> String {
+    let text = rewrapped("  ", "    ", &why.text);
+    format!(
+        "{job} is not placed and stays in the queue\n{}\n\
+         next: cell explain {job}, or take it back: cell stop {job}",
+        text.trim_end()
+    )
 }
 
 fn told(tasks: &[TaskView]) -> Result<Success, Failure> {

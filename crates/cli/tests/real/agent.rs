@@ -75,7 +75,7 @@ pub fn submit(folder: &Folder, address: &str, job: &str, count: u32, script: &st
     }
     let file = folder.path(&format!("{job}.json"));
     fs::write(&file, spec.to_string()).unwrap();
-    said(&["--master", address, "job", "run", &file]);
+    said(&["--master", address, "run", &file]);
 }
 
 fn pids(folder: &Folder, name: &str) -> Vec<u32> {

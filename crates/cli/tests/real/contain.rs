@@ -104,7 +104,7 @@ fn submit(folder: &Folder, address: &str, job: &str, script: &str, more: &Value)
     let spec = value!({ "name": job, "priority": 100, "restart": once, "task": task });
     let file = folder.path(&format!("{job}.json"));
     fs::write(&file, spec.to_string()).unwrap();
-    said(&["--master", address, "job", "run", &file]);
+    said(&["--master", address, "run", &file]);
 }
 
 fn ended(address: &str, job: &str) -> TaskState {
@@ -303,7 +303,7 @@ fn tasks_of_an_alloc_share_its_folder_and_a_port_that_was_not_given_is_seen() {
     });
     let file = lab.folder.path("room.json");
     fs::write(&file, set.to_string()).unwrap();
-    said(&["--master", &lab.address, "job", "run", &file]);
+    said(&["--master", &lab.address, "run", &file]);
     let inside = |job: &str, script: &str| {
         let task = value!({
             "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", script],
@@ -314,7 +314,7 @@ fn tasks_of_an_alloc_share_its_folder_and_a_port_that_was_not_given_is_seen() {
         });
         let file = lab.folder.path(&format!("{job}.json"));
         fs::write(&file, spec.to_string()).unwrap();
-        said(&["--master", &lab.address, "job", "run", &file]);
+        said(&["--master", &lab.address, "run", &file]);
     };
     inside("writes", "echo shared > $CELL_ALLOC_DIR/word");
     assert_eq!(lab.ends("writes"), TaskState::Dead(Fate::Finished));

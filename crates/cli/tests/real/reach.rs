@@ -114,7 +114,7 @@ impl Walled {
         }});
         let file = self.folder.path(&format!("{job}.json"));
         fs::write(&file, spec.to_string()).unwrap();
-        said(&[&self.args(who)[..], &["job", "run", &file]].concat());
+        said(&[&self.args(who)[..], &["run", &file]].concat());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let client = self.client(who);
         let runs = async {

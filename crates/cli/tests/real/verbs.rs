@@ -4,7 +4,7 @@
 //! What differs from run to run (addresses, times, lengths of time) is masked before comparing.
 
 use crate::support::{Folder, cell, command, json, repo, said, text};
-use crate::{dev, wait_for};
+use crate::{Running, dev, wait_for};
 use cellwright_api::types::TaskView;
 use cellwright_cell::task::TaskState;
 use std::fmt::Write;
@@ -109,7 +109,7 @@ fn a_session_with_jobs_reads_like_this() {
     crate::wait_machines(&address, 1);
     let mut session = Session { address: address.clone(), said: String::new() };
     session.run(&["status"]);
-    session.run(&["job", "run", "examples/hello.json"]);
+    session.run(&["run", "examples/hello.json"]);
     let all_run = |tasks: &[TaskView]| tasks.iter().all(|task| task.state == TaskState::Running);
     wait_for(&address, "hello", all_run);
     session.run(&["status", "hello"]);
@@ -148,16 +148,20 @@ fn ends_of_tasks_read_like_this_and_wait_returns_their_code() {
     let once = r#""restart": {"max_failures": 0},"#;
     // Most of an hour has two digits of minutes for as long as the test lasts.
     let slowly = r#""restart": {"backoff": 3000000, "backoff_max": 3000000},"#;
-    session.run(&["job", "run", &job(&folder, "good", r#"["sim", "finish", "1"]"#, "")]);
+    session.run(&["run", &job(&folder, "good", r#"["sim", "finish", "1"]"#, "")]);
     assert_eq!(session.run(&["wait", "good"]), 0);
-    session.run(&["job", "run", &job(&folder, "bad", r#"["sim", "fail", "1"]"#, once)]);
+    session.run(&["run", &job(&folder, "bad", r#"["sim", "fail", "1"]"#, once)]);
     assert_eq!(session.run(&["wait", "bad"]), 1);
     session.run(&["status", "bad"]);
-    session.run(&["job", "run", &job(&folder, "again", r#"["sim", "fail", "1"]"#, slowly)]);
+    let strict = r#""restart": {"retry": {"exit": {"1": 0}}},"#;
+    session.run(&["run", &job(&folder, "strict", r#"["sim", "fail", "1"]"#, strict)]);
+    assert_eq!(session.run(&["wait", "strict"]), 1);
+    session.run(&["status", "strict"]);
+    session.run(&["run", &job(&folder, "again", r#"["sim", "fail", "1"]"#, slowly)]);
     wait_for(&address, "again", |tasks| tasks[0].failures_in_row == 1);
     session.run(&["status", "again"]);
     let more = r#""after": {"job": {"user": "dev", "job": "again"}},"#;
-    session.run(&["job", "run", &job(&folder, "later", r#"["sim", "finish", "1"]"#, more)]);
+    session.run(&["run", &job(&folder, "later", r#"["sim", "finish", "1"]"#, more)]);
     session.run(&["status", "later"]);
     session.run(&["status"]);
     assert_eq!(session.run(&["wait", "again", "--timeout", "10ms"]), 1);
@@ -172,7 +176,7 @@ fn every_read_command_has_every_form() {
     let folder = Folder::new();
     let (running, address) = dev(&folder, "1");
     let at = ["--master", address.as_str()];
-    said(&[&at[..], &["job", "run", "examples/hello.json"]].concat());
+    said(&[&at[..], &["run", "examples/hello.json"]].concat());
     let reads: [&[&str]; 8] = [
         &["job", "status"],
         &["job", "status", "dev/hello"],
@@ -209,11 +213,50 @@ fn every_read_command_has_every_form() {
 }
 
 #[test]
+fn followers_of_events_see_what_they_asked_for_and_nothing_else() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder, "1");
+    crate::wait_machines(&address, 1);
+    let at = |words: &[&str]| said(&[&["--master", address.as_str()], words].concat());
+    at(&["run", &job(&folder, "other", r#"["sim", "finish", "1"]"#, "")]);
+    at(&[
+        "run",
+        &job(&folder, "mine", r#"["sim", "fail", "1"]"#, r#""restart": {"max_failures": 0},"#),
+    ]);
+    let follow = ["--master", address.as_str(), "events", "--follow"];
+    let of_job = ["--job", "mine", "--kind", "job"];
+    let job_alone = Running::start(&[&follow[..], &of_job].concat());
+    let of_machine = ["--machine", "dev-0", "--kind", "machine"];
+    let on_machine = Running::start(&[&follow[..], &of_machine].concat());
+    at(&["wait", "other"]);
+    assert!(job_alone.hear("dev/").contains("dev/mine submitted"));
+    assert!(job_alone.hear("dev/").contains("dev/mine accepted"));
+    assert!(job_alone.hear("dev/").contains("dev/mine failed"));
+    on_machine.hear("dev-0 added");
+    at(&["drain", "-m", "dev-0"]);
+    assert!(on_machine.hear("drain").contains("dev-0 drain started"));
+    job_alone.kill();
+    on_machine.kill();
+    running.stop();
+}
+
+#[test]
 fn users_tokens_and_the_audit_log_are_managed_by_commands() {
     let folder = Folder::new();
     let (running, address) = dev(&folder, "1");
     let at = |words: &[&str]| said(&[&["--master", address.as_str()], words].concat());
     at(&["user", "add", "ann"]);
+    let again = cell(&["--master", &address, "user", "add", "ann"]);
+    let said = text(&again.stderr);
+    assert_eq!(again.status.code(), Some(1), "{said}");
+    assert!(said.contains("user ann exists already"), "{said}");
+    assert!(
+        said.contains("next: cell user show ann; one more token: cell user token ann"),
+        "{said}"
+    );
+    assert_eq!(at(&["user", "token", "ann"]), "an open master asks for no token\n");
+    let unbounded = at(&["user", "show", "dev"]);
+    assert!(unbounded.contains("unbounded") && !unbounded.contains("TiB"), "{unbounded}");
     at(&["user", "grant", "ann", "read_output", "manage_users"]);
     let revoked = at(&["user", "revoke", "ann", "manage_users"]);
     assert_eq!(revoked, "user ann has now: read output\n");
@@ -221,7 +264,7 @@ fn users_tokens_and_the_audit_log_are_managed_by_commands() {
     let shown = at(&["user", "show", "ann"]);
     assert!(shown.contains("batch") && shown.contains("1 core"), "{shown}");
     let file = job(&folder, "work", r#"["sim", "finish", "1"]"#, "");
-    at(&["job", "run", &file, "--owner", "ann"]);
+    at(&["run", &file, "--owner", "ann"]);
     at(&["wait", "ann/work"]);
     // Dead jobs are not in the way of who leaves.
     at(&["user", "rm", "ann"]);

@@ -21,12 +21,10 @@ use cellwright_sched::explain::Explainer;
 use cellwright_sched::explain::here::why_here;
 use cellwright_sched::explain::standing::Standings;
 use cellwright_sched::queue::Order;
-use cellwright_sched::{Board, Options};
+use cellwright_sched::{Board, Options, SEED};
 use shown::{Past, blank};
 use std::collections::BTreeMap;
 
-/// The order of the queue is fair whatever the seed; positions need some seed.
-pub(super) const SEED: u64 = 0;
 /// Things that happened to a task, told with it.
 const HISTORY: usize = 10;
 /// Groups of a job that are explained, and indices named of each.

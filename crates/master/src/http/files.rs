@@ -13,7 +13,7 @@ use axum::body::{Body, HttpBody};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{AuditView, CheckpointView};
 use cellwright_cell::id::{MachineId, TaskId};
-use cellwright_cell::name::Token;
+use cellwright_cell::name::{Name, Token};
 use cellwright_cell::render;
 use cellwright_cell::state::State;
 use futures::future::BoxFuture;
@@ -26,6 +26,8 @@ pub struct Files {
     pub events: Arc<EventLog>,
     pub audit: Arc<AuditLog>,
     pub checkpoints: Checkpoints,
+    /// Which replica this is.
+    pub replica: Name,
     pub blobs: Arc<BlobStore>,
     pub peers: Arc<dyn Others>,
     pub history: HistoryDesk,
@@ -59,11 +61,11 @@ impl Backstage for Files {
 
     fn checkpoints(&self) -> Result<Vec<CheckpointView>, ApiError> {
         let list = self.checkpoints.list().map_err(broken)?;
-        Ok(list.into_iter().map(checkpoint).collect())
+        Ok(list.into_iter().map(|listed| self.checkpoint(listed)).collect())
     }
 
     fn save_checkpoint(&self, view: &View) -> Result<CheckpointView, ApiError> {
-        self.checkpoints.save(view).map(checkpoint).map_err(broken)
+        self.checkpoints.save(view).map(|listed| self.checkpoint(listed)).map_err(broken)
     }
 
     fn put_blob(&self, digest: Token, content: Body) -> BoxFuture<'_, Result<u64, ApiError>> {
@@ -204,13 +206,18 @@ fn audited(item: Audited) -> AuditView {
     }
 }
 
-fn checkpoint(listed: Listed) -> CheckpointView {
-    CheckpointView {
-        name: listed.name,
-        index: listed.header.index,
-        term: listed.header.term,
-        at: listed.header.at,
-        bytes: listed.bytes,
-        hash: format!("{:016x}", listed.header.hash),
+impl Files {
+    fn checkpoint(&self, listed: Listed) -> CheckpointView {
+        let path = self.checkpoints.path(&listed.name);
+        CheckpointView {
+            replica: self.replica.to_string(),
+            path: std::path::absolute(&path).unwrap_or(path).display().to_string(),
+            name: listed.name,
+            index: listed.header.index,
+            term: listed.header.term,
+            at: listed.header.at,
+            bytes: listed.bytes,
+            hash: format!("{:016x}", listed.header.hash),
+        }
     }
 }

@@ -1,14 +1,17 @@
 //! What a name can mean. People type what they remember: `web`, `ann/web`, `ann/web/3`, the first
 //! letters of a machine. Whatever has just that name is meant; only where nothing has, everything
-//! that begins like it is a candidate.
+//! that begins like it is a candidate. A name that several users have is the caller's own.
 //!
 //! Rejected: lists read by the client, which would carry a whole cell to find one word in it.
 
 use super::call::Call;
-use super::{Answered, Api, reply};
+use super::{Answered, Api, reply, user_of};
+use crate::handle::Caller;
+use crate::serve::OPEN_USER;
 use cellwright_api::types::{FoundKind, FoundView, Page};
 use cellwright_cell::id::JobId;
 use cellwright_cell::job::Job;
+use cellwright_cell::name::Name;
 use cellwright_cell::spec::JobKind;
 use cellwright_cell::state::State;
 
@@ -21,10 +24,28 @@ impl Api {
         let (view, consistent) = call.view(self).await?;
         let (exact, mut like) = search(&view.state, &text);
         let mut items = if exact.is_empty() { std::mem::take(&mut like) } else { exact };
+        let own = match call.caller()? {
+            // Whoever asks an open master works in this user's name.
+            Caller::Anonymous => OPEN_USER,
+            caller => user_of(caller).map_or("", Name::as_str),
+        };
+        own_first(&mut items, &text, own);
         items.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
         items.truncate(MOST);
         let page = Page { items, next: None, index: view.index, consistent };
         reply::page(&call, &page)
+    }
+}
+
+/// Of things that differ by their owner alone, the caller's is meant.
+fn own_first(items: &mut Vec<FoundView>, text: &str, own: &str) {
+    let is_own = |found: &FoundView| {
+        let rest = found.name.strip_prefix(own).and_then(|rest| rest.strip_prefix('/'));
+        rest == Some(text)
+    };
+    if !own.is_empty() && items.iter().any(is_own) {
+        let tail = format!("/{text}");
+        items.retain(|found| is_own(found) || !found.name.ends_with(&tail));
     }
 }
 
@@ -94,5 +115,31 @@ impl Search<'_> {
         if (of == full || of == key.job.as_str()) && index < job.tasks.len() {
             self.exact.push(FoundView { kind: FoundKind::Task, name: format!("{full}/{index}") });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(names: &[&str], text: &str, own: &str, want: &[&str]) {
+        let found = |name: &&str| FoundView { kind: FoundKind::Job, name: (*name).to_owned() };
+        let mut items: Vec<FoundView> = names.iter().map(found).collect();
+        own_first(&mut items, text, own);
+        let left: Vec<&str> = items.iter().map(|item| item.name.as_str()).collect();
+        assert_eq!(left, want, "{text} for {own:?}");
+    }
+
+    #[test]
+    fn a_name_that_several_have_is_ones_own() {
+        let both = ["ann/web", "bob/web"];
+        check(&both, "web", "ann", &["ann/web"]);
+        check(&both, "web", "cid", &both);
+        check(&both, "web", "", &both);
+        check(&["ann/web/0", "bob/web/0"], "web/0", "bob", &["bob/web/0"]);
+        // What only begins so is not meant more than the others.
+        check(&["ann/web1", "bob/web2"], "web", "ann", &["ann/web1", "bob/web2"]);
+        // A machine of that name is still another thing.
+        check(&["ann/web", "bob/web", "web"], "web", "ann", &["ann/web", "web"]);
     }
 }

@@ -2,7 +2,7 @@
 //! machine and the scheduler themselves, and told field by field, task by task.
 
 use super::call::Call;
-use super::explain::{SEED, shown};
+use super::explain::shown;
 use super::{Answered, Api, reply, user_of};
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{
@@ -16,10 +16,10 @@ use cellwright_cell::name::Name;
 use cellwright_cell::render;
 use cellwright_cell::spec::{JobSpec, MAX_TASKS};
 use cellwright_cell::state::State;
-use cellwright_sched::Options;
 use cellwright_sched::executor::Sequential;
 use cellwright_sched::rehearse::{Fate, Rehearsal, Rehearsed};
 use cellwright_sched::whatif::Evicted;
+use cellwright_sched::{Options, SEED};
 use serde_json::Value;
 
 /// Machines listed of a job, and indices of tasks named on each.

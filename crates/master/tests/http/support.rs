@@ -203,6 +203,7 @@ impl Cell {
             events: records.events.clone(),
             audit: records.audit.clone(),
             checkpoints: Checkpoints::in_data(&folder.0, 3),
+            replica: Name::new("m1").unwrap(),
             blobs: blobs.clone(),
             peers: others.clone(),
         };

@@ -193,6 +193,7 @@ pub fn plain(name: &str, count: u32, priority: u16, limits: Resources) -> JobSpe
         max_update_disruptions: None,
         restart: RestartPolicy {
             max_failures: None,
+            retry: Default::default(),
             backoff: Span(100),
             backoff_max: Span(4000),
             restart_on_success: false,
@@ -222,7 +223,7 @@ pub fn job(draw: &mut Draw, name: &str, owner: &Name, sets: &[JobKey]) -> JobSpe
         alloc_set: inside.then(|| draw.pick(&own).clone()),
         gang: draw.one_in(6),
         max_down: draw.one_in(3).then(|| draw.below(4) as u32),
-        restart: RestartPolicy { restart_on_success: draw.one_in(2), ..plain.restart },
+        restart: RestartPolicy { restart_on_success: draw.one_in(2), ..plain.restart.clone() },
         ..plain
     };
     if inside && draw.one_in(3) {

@@ -136,6 +136,7 @@ pub fn plain_job(name: Name, count: u32, priority: Priority, limits: Resources) 
         max_update_disruptions: None,
         restart: RestartPolicy {
             max_failures: None,
+            retry: Default::default(),
             backoff: Span::seconds(1),
             backoff_max: Span::seconds(300),
             restart_on_success: service,

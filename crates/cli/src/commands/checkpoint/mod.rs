@@ -16,6 +16,7 @@ use crate::{format, table};
 use cellwright_api::types::{CheckpointView, One, Page};
 use clap::{Args, Subcommand};
 use hyper::Method;
+use std::path::Path;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -71,6 +72,15 @@ impl SaveArgs {
         let saved: One<CheckpointView> = ask(async {
             Ok(cell.client.make(Method::POST, "/v1/checkpoints", none).await?.value)
         })?;
+        if self.output.output == Output::Table {
+            let CheckpointView { replica, path, index, bytes, .. } = &saved.item;
+            let (index, bytes) = (format::count(*index), format::bytes(*bytes));
+            print(&format!(
+                "saved on replica {replica}, index {index}, {bytes}:\n  {path}\n\
+                 next: cell checkpoint show FILE, there; copy it to another place\n"
+            ))?;
+            return Ok(Success::Done);
+        }
         self.print(&[saved.item])
     }
 
@@ -97,6 +107,10 @@ impl SaveArgs {
                     })
                     .collect();
                 print(&table::render(&["checkpoint", "index", "size", "time"], &rows))?;
+                if let Some(CheckpointView { replica, path, .. }) = checkpoints.last() {
+                    let folder = Path::new(path).parent().unwrap_or(Path::new(""));
+                    print(&format!("on replica {replica}, in {}\n", folder.display()))?;
+                }
             }
         }
         Ok(Success::Done)

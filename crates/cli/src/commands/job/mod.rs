@@ -1,6 +1,5 @@
-//! `cell job`: submit, look at, stop.
+//! `cell job`: look at jobs, stop them. They are set by `cell run`.
 
-mod run;
 mod status;
 
 use super::Success;
@@ -10,17 +9,14 @@ use clap::Subcommand;
 
 const EXAMPLES: &str = "\
 Examples:
-  cell job run examples/hello.json
   cell job status
   cell job status dev/hello
   cell job stop dev/hello";
 
-/// Jobs: run, status, stop
+/// Jobs: status, stop
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum Job {
-    /// Submit the jobs of a file; `cell run` also updates those that are there
-    Run(run::RunArgs),
     /// List jobs, or show one with its tasks
     Status(status::StatusArgs),
     /// Stop a job: its tasks get notice and are gone for good
@@ -30,7 +26,6 @@ pub enum Job {
 impl Job {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         match self {
-            Job::Run(args) => args.run(reach),
             Job::Status(args) => args.run(reach),
             Job::Stop(args) => args.run(reach),
         }

@@ -25,10 +25,20 @@ pub fn plan(plan: &PlanView, next: &str, style: Style) -> String {
         out.push('\n');
     }
     match next.starts_with("cell ") {
-        true => out.push_str(&format!("{} {next}\n", style.strong("next:"))),
+        true => out.push_str(&format!("{} {}\n", style.strong("next:"), folded(next))),
         false => out.push_str(&format!("{next}\n")),
     }
     out
+}
+
+/// A command that is too long for its line goes on in the next, as a shell takes it.
+fn folded(command: &str) -> String {
+    match command.rsplit_once(" --plan ") {
+        Some((run, token)) if "next: ".len() + command.chars().count() > WIDTH => {
+            format!("{run} \\\n      --plan {token}")
+        }
+        _ => command.to_owned(),
+    }
 }
 
 fn one(job: &JobPlan, style: Style) -> String {

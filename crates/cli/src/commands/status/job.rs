@@ -188,10 +188,8 @@ fn updating(key: &str, update: &Update) -> String {
         0 => String::new(),
         some => format!(", {} skipped", format::counted(some as u64, "task")),
     };
-    let (way, from, to) = match update.undoing {
-        false => ("update", update.from, update.to),
-        true => ("undoing", update.to, update.from),
-    };
+    let way = if update.undoing { "undoing" } else { "update" };
+    let (from, to) = (update.from, update.to);
     let disrupted = format::counted(u64::from(update.disruptions), "disruption");
     format!("{way} from version {from} to {to}: {disrupted}{skipped}; cell update {key} status\n")
 }
@@ -200,7 +198,14 @@ fn updating(key: &str, update: &Update) -> String {
 fn next(key: &str, tasks: &[TaskView]) -> String {
     if let Some(task) = tasks.iter().find(|task| tell::is_failing(task)) {
         let index = task.index;
-        return format!("\nwhy it fails: cell logs {key}/{index} --stderr\n");
+        // The log of one that runs again is that of the attempt that is well.
+        return match &task.last_end {
+            Some(end) if task.state.on_machine() => format!(
+                "\nwhy it failed: cell logs {key}/{index} --stderr --attempt {}\n",
+                end.attempt
+            ),
+            _ => format!("\nwhy it fails: cell logs {key}/{index} --stderr\n"),
+        };
     }
     let pending = |task: &&TaskView| task.state == TaskState::Pending;
     match tasks.iter().find(pending) {

@@ -3,6 +3,7 @@
 use crate::commands::words::word;
 use crate::{format, table};
 use cellwright_api::types::{CronView, UserView};
+use cellwright_cell::admit::MAX_TOTAL;
 use cellwright_cell::time::{Span, Time};
 use cellwright_sim::experiment::load::Units;
 
@@ -25,7 +26,11 @@ pub fn user(user: &UserView) -> String {
         ));
         return out;
     }
-    let amount = |dimension, amount| format::amount(Units::CoresAndBytes, dimension, amount);
+    let amount = |dimension, amount| match amount {
+        // Nobody counts up to there.
+        MAX_TOTAL.. => "unbounded".to_owned(),
+        _ => format::amount(Units::CoresAndBytes, dimension, amount),
+    };
     let rows: Vec<Vec<String>> = user
         .quota
         .iter()

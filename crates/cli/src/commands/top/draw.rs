@@ -83,19 +83,13 @@ pub fn draw(frame: &mut Frame<'_>, picture: &Picture, view: &View) {
     let text = format!("{}{held}\n{}", picture.head, picture.tasks);
     frame.render_widget(Paragraph::new(Text::raw(text)), head);
     frame.render_widget(table(picture, view), rows);
-    frame.render_widget(Paragraph::new(Text::raw(footer(picture, view))), foot);
+    frame.render_widget(Paragraph::new(Text::raw(footer(view))), foot);
 }
 
-fn footer(picture: &Picture, view: &View) -> String {
-    let left_off = match picture.left_off {
-        0 => String::new(),
-        more => format!("  {more} machines more"),
-    };
+fn footer(view: &View) -> String {
     let second = match &view.trouble {
         Some(why) => format!("not fresh: {why}"),
-        None => {
-            format!("tab machines/jobs  up/down scroll  s sort  p hold  q quit{left_off}")
-        }
+        None => "tab machines/jobs  up/down scroll  s sort  p hold  q quit".to_owned(),
     };
     format!("# used  = reserved beyond that  - within limits  . free\n{second}")
 }

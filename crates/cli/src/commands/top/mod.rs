@@ -159,7 +159,6 @@ mod tests {
             tasks: "6 running".into(),
             machines: vec![line("m1", 1000, Some(500)), line("m2", 2000, None)],
             jobs: vec![line("dev/hello", 300, Some(100))],
-            left_off: 0,
         }
     }
 

@@ -1,30 +1,29 @@
 //! What is on the screen, read from the cell.
 
-use crate::commands::tell;
+use crate::commands::{pages, tell};
 use crate::failure::Failure;
 use crate::format;
 use crate::reach::Cell;
-use cellwright_api::client::{JobFilter, PageAt};
+use cellwright_api::client::{ClientError, JobFilter, PageAt, encode_query};
 use cellwright_api::types::{JobView, Page};
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::resource::Resources;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
-/// Machines and jobs that are read; larger cells have the console and `cell sql`.
-const MOST: u32 = 1000;
+/// Machines, jobs or tasks that are read at once.
+const AT_ONCE: u32 = 1000;
 /// Jobs whose tasks are added up: as many as a screen shows, and some to scroll to.
 const ADDED_UP: usize = 40;
-/// Tasks of a job that are added up.
-const TASKS: u32 = 200;
+/// Tasks of a job that are added up. Of a larger one nothing is said rather than a part.
+const TASKS: u32 = 5000;
 
 pub struct Picture {
     pub head: String,
     pub tasks: String,
     pub machines: Vec<Line>,
     pub jobs: Vec<Line>,
-    /// Machines beyond those that were read.
-    pub left_off: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,19 +88,19 @@ impl Sums {
 pub async fn read(cell: &Cell) -> Result<Picture, Failure> {
     let client = &cell.client;
     let filter = JobFilter { state: Some("live".into()), ..JobFilter::default() };
-    let page = PageAt { limit: Some(MOST), ..PageAt::default() };
-    let machines = format!("/v1/machines?limit={MOST}");
     let (status, machines, jobs) = tokio::join!(
         client.cluster_summary(),
-        client.get::<Page<RawMachine>>(&machines),
-        client.jobs(&filter, &page),
+        whole::<RawMachine>(cell, "/v1/machines"),
+        pages::all(async |page| {
+            let page = PageAt { consistent: false, ..page.clone() };
+            Ok(client.jobs(&filter, &page).await?.value)
+        }),
     );
-    let (status, machines, jobs) = (status?.value, machines?.value.items, jobs?.value.items);
+    let (status, machines, jobs) = (status?.value, machines?, jobs?);
     let mut lines = Vec::with_capacity(jobs.len());
     for (position, job) in jobs.iter().enumerate() {
         lines.push(job_line(cell, job, position < ADDED_UP).await?);
     }
-    let shown = machines.len() as u32;
     Ok(Picture {
         head: format!(
             "cell at {}: {}, {} up; {}",
@@ -113,8 +112,22 @@ pub async fn read(cell: &Cell) -> Result<Picture, Failure> {
         tasks: tell::counts(&status.tasks),
         machines: machines.into_iter().map(machine_line).collect(),
         jobs: lines,
-        left_off: status.machines.saturating_sub(shown),
     })
+}
+
+/// A list in full, page by page.
+async fn whole<T: DeserializeOwned>(cell: &Cell, path: &str) -> Result<Vec<T>, ClientError> {
+    let (mut items, mut after) = (Vec::new(), None);
+    loop {
+        let pairs = [("limit", Some(AT_ONCE.to_string())), ("after", after)];
+        let page: Page<T> =
+            cell.client.get(&format!("{path}{}", encode_query(&pairs))).await?.value;
+        items.extend(page.items);
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(items),
+        }
+    }
 }
 
 fn machine_line(machine: RawMachine) -> Line {
@@ -148,14 +161,14 @@ async fn job_line(cell: &Cell, job: &JobView, add_up: bool) -> Result<Line, Fail
     if job.tasks.pending > 0 {
         line.state = format!("{} wait", format::count(u64::from(job.tasks.pending)));
     }
-    if !add_up {
+    if !add_up || job.spec.count > TASKS {
         return Ok(line);
     }
     let key = JobKey { user: job.user.clone(), job: job.name.clone() };
-    let path = format!("/v1/jobs/{}/{}/tasks?limit={TASKS}", key.user, key.job);
+    let path = format!("/v1/jobs/{}/{}/tasks", key.user, key.job);
     // A job may be gone by now; its line says what was known.
-    let Ok(tasks) = cell.client.get::<Page<RawTask>>(&path).await else { return Ok(line) };
-    for task in tasks.value.items.iter().filter(|task| task.machine.is_some()) {
+    let Ok(tasks) = whole::<RawTask>(cell, &path).await else { return Ok(line) };
+    for task in tasks.iter().filter(|task| task.machine.is_some()) {
         line.limits.add(task.limits);
         line.reserved.add(task.reservation);
         if let Some(used) = task.used {

@@ -6,9 +6,10 @@ use cellwright_api::types::{
 };
 use cellwright_cell::event::{Event, TaskChange, What};
 use cellwright_cell::id::{JobId, TaskId};
+use cellwright_cell::reason::Reason;
 use cellwright_cell::render;
 use cellwright_cell::state::State;
-use cellwright_cell::task::{Fate, StopCause, Task, TaskState};
+use cellwright_cell::task::{ExitClass, Fate, StopCause, Task, TaskState};
 use cellwright_cell::time::{Span, Time};
 use cellwright_sched::explain::here::{Candidate, WhyHere};
 use cellwright_sched::explain::units::{Natural, span};
@@ -315,19 +316,35 @@ pub(super) fn apart(told: &mut ExplanationView, state: &State, row: &Task) {
             told.text = format!("deferred: it starts when {job} has ended.");
             return;
         }
-        TaskState::Dead(Fate::Finished) => "finished: it ended with success.",
-        TaskState::Dead(Fate::Killed) => "killed: its owner stopped or shrank the job.",
+        TaskState::Dead(Fate::Finished) => "finished: it ended with success.".to_owned(),
+        TaskState::Dead(Fate::Killed) => "killed: its owner stopped or shrank the job.".to_owned(),
         TaskState::Dead(Fate::DependencyFailed) => {
-            "never ran: the job it had to wait for did not succeed."
+            "never ran: the job it had to wait for did not succeed.".to_owned()
         }
-        TaskState::Dead(Fate::Failed(_)) => "failed for good: its job allows no more failures.",
-        _ => "",
+        TaskState::Dead(Fate::Failed(exit)) => for_good(row, exit),
+        _ => String::new(),
     };
     let last = told.last_end.as_ref().map(|end| format!("\nLast: {}.", end.text));
     let ago = state.now().since(row.changed_at);
     let ago =
         if ago == Span::ZERO { String::new() } else { format!(" That was {} ago.", span(ago)) };
     told.text = format!("{ended}{ago}{}", last.unwrap_or_default());
+}
+
+/// By its own rule where its end has one, or because it failed too often.
+fn for_good(row: &Task, exit: ExitClass) -> String {
+    match (exit, row.last_end.as_ref().map(|end| &end.why)) {
+        (_, Some(Reason::NotRetried { exit, forgiven })) => {
+            let rule = render::not_retried(*exit, *forgiven);
+            format!("failed for good; {rule} (`restart.retry` of the job).")
+        }
+        (ExitClass::Lost | ExitClass::Evicted, _) => {
+            "failed for good: it lost its place, and `restart.retry` of its job says that this is \
+             not tried again."
+                .to_owned()
+        }
+        _ => "failed for good: its job allows no more failures.".to_owned(),
+    }
 }
 
 /// The explanations of a job, one below the other.

@@ -1,0 +1,235 @@
+//! Rows of tasks follow the count of their job (B2, B5).
+//!
+//! Rows live as long as their job. A resize that shrinks kills the highest indices and keeps their
+//! rows; one that grows wakes them before it makes new ones, so that a task keeps its identity and
+//! its count of attempts, and a late report of its former life is told apart.
+
+use super::Context;
+use super::jobs::next_version;
+use crate::command::{Done, Verdict};
+use crate::event::{JobChange, TaskChange};
+use crate::id::{JobId, TaskId};
+use crate::job::{Job, JobState};
+use crate::name::JobKey;
+use crate::reason::{Reason, Refusal};
+use crate::spec::{JobSpec, MAX_TASKS};
+use crate::task::{Fate, StopCause, Task, TaskState};
+use crate::time::Time;
+use std::sync::Arc;
+
+impl Context<'_> {
+    /// A new count is a new version that disturbs nobody who stays. What a shrink kills is the
+    /// owner's wish, so no budget stands in its way.
+    pub(super) fn resize_job(&mut self, key: &JobKey, count: u32, expect: Option<u32>) -> Verdict {
+        let (id, job) = self.job_to_change(key)?;
+        let old = job.spec().clone();
+        check_count(&old, count)?;
+        if count == old.count {
+            return Ok(Done::Unchanged);
+        }
+        self.expected_version(key, &job, expect)?;
+        if job.update.is_some() {
+            return Err(Refusal::WrongState { what: format!("an update of job {key} is open") });
+        }
+        self.room_for_tasks((count as usize).saturating_sub(job.tasks.len()))?;
+        let version = next_version(&job)?;
+        let mut resized = job.clone();
+        resized.version = version;
+        resized.last_version = version;
+        // Only the new count is charged: all tasks take the new version at once.
+        let spec = Arc::new(JobSpec { count, ..(*old).clone() });
+        resized.specs.insert(version, spec.clone());
+        let mut target = resized.clone();
+        target.specs.remove(&job.version);
+        self.within_quota(Some(&job), &target)?;
+        self.note_charges(id);
+        self.state.edit_job(id, |job| *job = resized);
+        self.note_charges(id);
+        self.job_event(id, JobChange::Resized { count }, Reason::Requested);
+        self.follow_count(id, old.count, Time::ZERO);
+        self.adopt_where_free(id);
+        self.forget_versions(id);
+        Ok(Done::Version(version))
+    }
+
+    /// Brings the rows of tasks to the job's count; `old` is the count they followed so far, and
+    /// new rows wait until `earliest`.
+    pub(super) fn follow_count(&mut self, id: JobId, old: u32, earliest: Time) {
+        let Some(job) = self.state.jobs.get(id) else { return };
+        let (count, rows) = (job.spec().count, job.tasks.clone());
+        for task in rows.iter().skip(count as usize) {
+            self.stop_task(*task, StopCause::Killed, Reason::Requested);
+        }
+        for task in rows.iter().take(count as usize).skip(old as usize) {
+            self.wake(*task);
+        }
+        if rows.len() >= count as usize {
+            return;
+        }
+        let earliest = earliest.max(self.leases_over(id));
+        let mut rows = (*rows).clone();
+        for index in rows.len() as u32..count {
+            rows.extend(self.new_task(id, index, earliest));
+        }
+        let rows = Arc::new(rows);
+        self.state.edit_job(id, |job| job.tasks = rows);
+    }
+
+    /// When the leases of all tasks of the job are over, as far as it has any.
+    pub(super) fn leases_over(&self, id: JobId) -> Time {
+        let Some(job) = self.state.jobs.get(id) else { return Time::ZERO };
+        if job.specs.values().all(|spec| spec.at_most_one.is_none()) {
+            return Time::ZERO;
+        }
+        let rows = job.tasks.iter().filter_map(|task| self.state.tasks.get(*task));
+        let latest = rows.map(|task| task.not_before).max().unwrap_or(Time::ZERO);
+        if latest > self.now { latest } else { Time::ZERO }
+    }
+
+    fn new_task(&mut self, id: JobId, index: u32, not_before: Time) -> Option<TaskId> {
+        let job = self.state.jobs.get(id)?;
+        let task = Task {
+            job: id,
+            index,
+            state: waiting_state(job),
+            healthy: true,
+            attempt: self.state.attempt_floor,
+            version: job.version,
+            machine: None,
+            alloc: None,
+            grant: None,
+            reservation: job.spec().limits_of(index),
+            failures_in_row: 0,
+            apart: Vec::new(),
+            not_before,
+            changed_at: self.now,
+            crashed_on: Vec::new(),
+            last_end: None,
+        };
+        let task = self.state.insert_task(task);
+        self.task_event(task, TaskChange::Submitted, Reason::Admitted);
+        Some(task)
+    }
+
+    /// A task that an earlier shrink cut off is wanted again. What ended on its own stays ended. It
+    /// still waits as long as it had to: its lease may not have run out where it was lost.
+    fn wake(&mut self, id: TaskId) {
+        let Some(task) = self.state.tasks.get(id).cloned() else { return };
+        let Some(job) = self.state.jobs.get(task.job) else { return };
+        let (state, version) = (waiting_state(job), job.version);
+        let limits = job.spec().limits_of(task.index);
+        match (task.state, task.machine) {
+            (TaskState::Dead(Fate::Killed), _) => {
+                self.set_task(id, |t| {
+                    t.state = state;
+                    t.version = version;
+                    t.reservation = limits;
+                    t.failures_in_row = 0;
+                    t.apart = Vec::new();
+                });
+                self.task_event(id, TaskChange::Submitted, Reason::Admitted);
+            }
+            // Not gone yet: once it is, it goes back to the queue instead of dying.
+            (TaskState::Stopping(StopCause::Killed), Some(machine)) => {
+                self.set_task(id, |t| t.state = TaskState::Stopping(StopCause::UpdateMoves));
+                self.task_event(id, TaskChange::Stopping { machine }, Reason::Requested);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Overrides describe tasks; a shrink that would leave some describing nobody is for an update.
+fn check_count(spec: &JobSpec, count: u32) -> Result<(), Refusal> {
+    let least = spec.overrides.last_key_value().map_or(1, |(index, _)| index + 1);
+    if (least..=MAX_TASKS).contains(&count) {
+        return Ok(());
+    }
+    let allowed = match least {
+        1 => format!("1 to {MAX_TASKS}"),
+        _ => format!("{least} to {MAX_TASKS}: task {} has overrides of its own", least - 1),
+    };
+    Err(Refusal::BadField { field: "count".into(), value: count.to_string(), allowed })
+}
+
+fn waiting_state(job: &Job) -> TaskState {
+    match job.state {
+        JobState::Deferred => TaskState::Deferred,
+        _ => TaskState::Pending,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::apply::fixture::{Cell, all, job, key};
+    use crate::command::{Command, Done, Observed};
+    use crate::job::{JobOutcome, JobState};
+    use crate::priority::Band;
+    use crate::spec::TaskOverride;
+    use crate::task::{ExitClass, Fate, StopCause, TaskState};
+    use TaskState::{Dead, Pending, Running, Stopping};
+
+    fn resize(count: u32) -> Command {
+        Command::ResizeJob { job: key("ubar/jfoo"), count, expect: None }
+    }
+
+    #[test]
+    fn a_shrink_kills_the_highest_and_a_growth_wakes_them() {
+        let mut cell = Cell::with_machines(1);
+        cell.submit(&job("jfoo", 4, 100));
+        cell.run("jfoo", 0, "m1");
+        cell.run("jfoo", 3, "m1");
+        assert_eq!(cell.ok(resize(2)), Done::Version(2));
+        let killed = Dead(Fate::Killed);
+        let leaving = Stopping(StopCause::Killed);
+        assert_eq!(cell.states("jfoo"), [Running, Pending, killed, leaving]);
+        assert_eq!(cell.charged(Band::Batch), all(20));
+        assert_eq!(cell.ok(resize(2)), Done::Unchanged);
+        assert_eq!(cell.ok(resize(5)), Done::Version(3));
+        let back = Stopping(StopCause::UpdateMoves);
+        assert_eq!(cell.states("jfoo"), [Running, Pending, Pending, back, Pending]);
+        cell.report("jfoo", 3, Observed::Stopped);
+        assert_eq!(cell.states("jfoo"), [Running, Pending, Pending, Pending, Pending]);
+        assert_eq!(cell.charged(Band::Batch), all(50));
+        let short = "quota of ubar in band batch does not suffice: \
+                     cpu: asked 110, available 100, short by 10";
+        assert_eq!(cell.refused(resize(11)), short);
+        let stale = Command::ResizeJob { job: key("ubar/jfoo"), count: 6, expect: Some(2) };
+        let said = "job ubar/jfoo is at version 3, not 2; read it again and retry";
+        assert_eq!(cell.refused(stale), said);
+        // One spec is left: nothing runs an older count.
+        let id = cell.state.job_named(&key("ubar/jfoo")).unwrap();
+        assert_eq!(cell.state.jobs().get(id).unwrap().specs.len(), 1);
+    }
+
+    #[test]
+    fn a_resize_keeps_overrides_and_what_ended_on_its_own() {
+        let mut cell = Cell::with_machines(1);
+        let mut spec = job("jfoo", 3, 100);
+        spec.overrides.insert(1, TaskOverride { limits: Some(all(5)), ..Default::default() });
+        cell.submit(&spec);
+        let why = "field count: value 1 is not valid; \
+                   allowed: 2 to 200000: task 1 has overrides of its own";
+        assert_eq!(cell.refused(resize(1)), why);
+        cell.run("jfoo", 2, "m1");
+        cell.report("jfoo", 2, Observed::Finished);
+        cell.ok(resize(2));
+        cell.ok(resize(3));
+        assert_eq!(cell.states("jfoo"), [Pending, Pending, Dead(Fate::Finished)]);
+    }
+
+    #[test]
+    fn a_failure_that_a_shrink_cut_off_does_not_fail_the_job() {
+        for (count, want) in [(2, JobOutcome::Failed), (1, JobOutcome::Succeeded)] {
+            let mut cell = Cell::with_machines(1);
+            cell.submit(&job("jfoo", 2, 100));
+            cell.run("jfoo", 1, "m1");
+            cell.report("jfoo", 1, Observed::Failed(ExitClass::Code(1)));
+            cell.ok(resize(count));
+            cell.run("jfoo", 0, "m1");
+            cell.report("jfoo", 0, Observed::Finished);
+            let id = cell.state.job_named(&key("ubar/jfoo")).unwrap();
+            assert_eq!(cell.state.jobs().get(id).unwrap().state, JobState::Dead(want));
+        }
+    }
+}

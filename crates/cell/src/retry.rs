@@ -1,0 +1,333 @@
+//! Which ends of a task are tried again, and how often (X3).
+//!
+//! `max_failures` is one number for all that can go wrong. But an exit code that says "this input
+//! is broken" is as true at the tenth attempt as at the first, a start that failed for want of a
+//! package may be well in a minute, and a job that must not run twice wants no second attempt even
+//! when its machine died. So a kind of end may have a number of its own; it is then counted apart
+//! and leaves `max_failures` to the others.
+//!
+//! What the cell does to a task (its place or its machine is taken away, memory goes to a
+//! neighbour) is no failure of its own: it never uses up `max_failures`, and has an end only where
+//! the owner gave it one.
+//!
+//! Rejected: a counter for each kind on every row. Nearly all jobs name no kind, so a row lists
+//! only what is counted apart.
+
+use crate::reason::Reason;
+use crate::spec::RestartPolicy;
+use crate::task::{ExitClass, Task};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How often in a row one kind of end is forgiven; the next one is for good. A kind with a number
+/// here is counted apart and does not use up `max_failures`; nought: never tried again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct Retries {
+    /// By exit code, from 1 to 255: stronger than `failed`. Left out: none.
+    pub exit: BTreeMap<u32, u32>,
+    /// Any other exit code, or a signal. Left out: counts for `max_failures`.
+    pub failed: Option<u32>,
+    /// Exceeded its own memory limit. Left out: counts for `max_failures`.
+    pub out_of_memory: Option<u32>,
+    /// Exceeded its disk limit. Left out: counts for `max_failures`.
+    pub over_disk_limit: Option<u32>,
+    /// Ran longer than `max_run`. Left out: counts for `max_failures`.
+    pub timed_out: Option<u32>,
+    /// Its packages or its machine could not start it. Left out: counts for `max_failures`.
+    pub could_not_start: Option<u32>,
+    /// Failed its health check. Left out: counts for `max_failures`.
+    pub unhealthy: Option<u32>,
+    /// Killed for memory that others used. Left out: always tried again.
+    pub crowded_out: Option<u32>,
+    /// Its machine died or lost it. Left out: always tried again.
+    pub lost: Option<u32>,
+    /// Preempted, drained or moved. Left out: always tried again.
+    pub evicted: Option<u32>,
+}
+
+/// A kind of end, as far as retries tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum EndKind {
+    /// An exit code that the policy names.
+    Exit(u32),
+    Failed,
+    OutOfMemory,
+    OverDiskLimit,
+    TimedOut,
+    CouldNotStart,
+    Unhealthy,
+    CrowdedOut,
+    Lost,
+    Evicted,
+}
+
+impl EndKind {
+    /// Whether the cell did it to the task.
+    fn is_done_to_it(self) -> bool {
+        matches!(self, EndKind::CrowdedOut | EndKind::Lost | EndKind::Evicted)
+    }
+
+    /// Whether the attempt was seen to fail: the next one waits for its back-off.
+    fn is_failure(self) -> bool {
+        !matches!(self, EndKind::Lost | EndKind::Evicted)
+    }
+}
+
+/// Ends of one kind since the task last succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CountedApart {
+    pub kind: EndKind,
+    pub count: u32,
+}
+
+impl Retries {
+    fn kind_of(&self, exit: ExitClass) -> EndKind {
+        match exit {
+            ExitClass::Code(code) => match u32::try_from(code) {
+                Ok(code) if self.exit.contains_key(&code) => EndKind::Exit(code),
+                _ => EndKind::Failed,
+            },
+            ExitClass::Signal(_) => EndKind::Failed,
+            ExitClass::OutOfMemory => EndKind::OutOfMemory,
+            ExitClass::OverDiskLimit => EndKind::OverDiskLimit,
+            ExitClass::CouldNotStart => EndKind::CouldNotStart,
+            ExitClass::TimedOut => EndKind::TimedOut,
+            ExitClass::Unhealthy => EndKind::Unhealthy,
+            ExitClass::OutOfMemoryBystander | ExitClass::GaveWayTo(_) => EndKind::CrowdedOut,
+            ExitClass::Lost => EndKind::Lost,
+            ExitClass::Evicted => EndKind::Evicted,
+        }
+    }
+
+    /// The number that the owner gave a kind.
+    fn own(&self, kind: EndKind) -> Option<u32> {
+        match kind {
+            EndKind::Exit(code) => self.exit.get(&code).copied(),
+            EndKind::Failed => self.failed,
+            EndKind::OutOfMemory => self.out_of_memory,
+            EndKind::OverDiskLimit => self.over_disk_limit,
+            EndKind::TimedOut => self.timed_out,
+            EndKind::CouldNotStart => self.could_not_start,
+            EndKind::Unhealthy => self.unhealthy,
+            EndKind::CrowdedOut => self.crowded_out,
+            EndKind::Lost => self.lost,
+            EndKind::Evicted => self.evicted,
+        }
+    }
+
+    fn is_apart(&self, kind: EndKind) -> bool {
+        self.own(kind).is_some() || kind.is_done_to_it()
+    }
+}
+
+/// What one more end makes of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Judged {
+    pub failures_in_row: u32,
+    pub apart: Vec<CountedApart>,
+    /// Why it is not tried again.
+    pub end: Option<Reason>,
+}
+
+/// Counts an end of `task` and decides whether it is tried again. The policy of today counts, also
+/// for what happened before it: a kind that lost its number counts with the others again.
+pub(crate) fn judge(policy: &RestartPolicy, task: &Task, exit: ExitClass) -> Judged {
+    let retries = &policy.retry;
+    let kind = retries.kind_of(exit);
+    let failures_in_row = task.failures_in_row.saturating_add(u32::from(kind.is_failure()));
+    let mut apart = task.apart.clone();
+    apart.retain(|entry| retries.is_apart(entry.kind));
+    let own = retries.own(kind);
+    // What is always tried again and never failed needs no count.
+    if own.is_some() || (kind.is_done_to_it() && kind.is_failure()) {
+        let count = counted(&mut apart, kind);
+        let end = own
+            .filter(|forgiven| count > *forgiven)
+            .map(|forgiven| Reason::NotRetried { exit, forgiven });
+        return Judged { failures_in_row, apart, end };
+    }
+    let others: u32 = failures(&apart);
+    let counting = failures_in_row.saturating_sub(others);
+    let over = |most: u32| !kind.is_done_to_it() && counting > most;
+    let end = policy.max_failures.is_some_and(over).then_some(Reason::TooManyFailures);
+    Judged { failures_in_row, apart, end }
+}
+
+/// Failures among what is counted apart.
+pub(crate) fn failures(apart: &[CountedApart]) -> u32 {
+    let failed = apart.iter().filter(|entry| entry.kind.is_failure());
+    failed.fold(0, |sum, entry| sum.saturating_add(entry.count))
+}
+
+/// One more of a kind; the list stays in order.
+fn counted(apart: &mut Vec<CountedApart>, kind: EndKind) -> u32 {
+    match apart.binary_search_by_key(&kind, |entry| entry.kind) {
+        Ok(at) => {
+            apart[at].count = apart[at].count.saturating_add(1);
+            apart[at].count
+        }
+        Err(at) => {
+            apart.insert(at, CountedApart { kind, count: 1 });
+            1
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::fixture::{Cell, job, key};
+    use crate::command::{Command, EvictCause, Observed};
+    use crate::id::TaskId;
+    use crate::spec::JobSpec;
+    use crate::task::{Fate, TaskState};
+
+    /// Ends of one task one after the other: how often it was tried again, and what was said at
+    /// the end; nothing while it is still tried.
+    fn check(policy: &RestartPolicy, ends: &[ExitClass], want: Option<Reason>) {
+        let mut cell = Cell::with_machines(1);
+        cell.submit(&job("jfoo", 1, 100));
+        let mut task = cell.task("jfoo", 0).clone();
+        let mut said = None;
+        for exit in ends {
+            assert_eq!(said, None, "{ends:?}: it was over before {exit:?}");
+            let judged = judge(policy, &task, *exit);
+            (task.failures_in_row, task.apart) = (judged.failures_in_row, judged.apart);
+            said = judged.end;
+        }
+        assert_eq!(said, want, "{ends:?} under {policy:?}");
+    }
+
+    fn policy(max_failures: Option<u32>, retry: Retries) -> RestartPolicy {
+        RestartPolicy { max_failures, retry, ..RestartPolicy::default() }
+    }
+
+    #[test]
+    fn a_kind_with_a_number_is_counted_apart() {
+        use ExitClass::{Code, CouldNotStart, OutOfMemory, TimedOut, Unhealthy};
+        let retry = Retries {
+            exit: BTreeMap::from([(42, 0), (75, 2)]),
+            out_of_memory: Some(1),
+            ..Retries::default()
+        };
+        let rules = policy(Some(1), retry);
+        let not = |exit, forgiven| Some(Reason::NotRetried { exit, forgiven });
+        check(&rules, &[Code(42)], not(Code(42), 0));
+        check(&rules, &[Code(1), Code(42)], not(Code(42), 0));
+        check(&rules, &[Code(75), Code(75)], None);
+        check(&rules, &[Code(75), Code(75), Code(75)], not(Code(75), 2));
+        check(&rules, &[OutOfMemory, OutOfMemory], not(OutOfMemory, 1));
+        // Neither uses up what the others may.
+        check(&rules, &[Code(75), OutOfMemory, Code(75), Code(1)], None);
+        check(&rules, &[OutOfMemory, TimedOut, Code(1)], Some(Reason::TooManyFailures));
+        check(&rules, &[CouldNotStart, Unhealthy], Some(Reason::TooManyFailures));
+        let any = policy(None, Retries { failed: Some(0), ..Retries::default() });
+        check(&any, &[TimedOut, TimedOut, TimedOut], None);
+        check(&any, &[TimedOut, ExitClass::Signal(9)], not(ExitClass::Signal(9), 0));
+    }
+
+    #[test]
+    fn what_the_cell_does_to_a_task_is_no_failure_of_its_own() {
+        use ExitClass::{Code, Evicted, GaveWayTo, Lost, OutOfMemoryBystander};
+        let outside = [Evicted, Lost, OutOfMemoryBystander, GaveWayTo(TaskId(7)), Lost];
+        let none = policy(Some(0), Retries::default());
+        check(&none, &outside, None);
+        check(&none, &[Evicted, OutOfMemoryBystander, Code(1)], Some(Reason::TooManyFailures));
+        let once = policy(Some(0), Retries { lost: Some(1), evicted: Some(0), ..none.retry });
+        check(&once, &[Lost, OutOfMemoryBystander], None);
+        let lost = Reason::NotRetried { exit: Lost, forgiven: 1 };
+        check(&once, &[Lost, Lost], Some(lost));
+        let evicted = Reason::NotRetried { exit: Evicted, forgiven: 0 };
+        check(&once, &[Lost, Evicted], Some(evicted));
+    }
+
+    #[test]
+    fn a_kind_that_lost_its_number_counts_with_the_others() {
+        let mut cell = Cell::with_machines(1);
+        cell.submit(&job("jfoo", 1, 100));
+        let mut task = cell.task("jfoo", 0).clone();
+        let exit = BTreeMap::from([(75, 9)]);
+        let with = policy(Some(1), Retries { exit, ..Retries::default() });
+        let judged = judge(&with, &task, ExitClass::Code(75));
+        (task.failures_in_row, task.apart) = (judged.failures_in_row, judged.apart);
+        assert_eq!(judge(&with, &task, ExitClass::Code(1)).end, None);
+        let without = policy(Some(1), Retries::default());
+        let judged = judge(&without, &task, ExitClass::Code(1));
+        assert_eq!((judged.end, judged.apart), (Some(Reason::TooManyFailures), vec![]));
+    }
+
+    /// `jfoo/0` runs on `m1` under this policy; then something happens to it.
+    fn check_life(retry: Retries, happens: fn(&mut Cell), want: TaskState, said: &str) {
+        let mut cell = Cell::with_machines(2);
+        let mut spec: JobSpec = job("jfoo", 1, 100);
+        spec.restart = policy(Some(3), retry);
+        cell.submit(&spec);
+        cell.run("jfoo", 0, "m1");
+        happens(&mut cell);
+        assert_eq!(cell.states("jfoo"), [want]);
+        assert!(cell.said.iter().any(|line| line.contains(said)), "{said}: {:?}", cell.said);
+    }
+
+    #[test]
+    fn the_rules_hold_whichever_way_a_task_ends() {
+        let dead = |exit| TaskState::Dead(Fate::Failed(exit));
+        let none = Retries::default();
+        check_life(
+            Retries { exit: BTreeMap::from([(42, 0)]), ..none.clone() },
+            |cell| cell.report("jfoo", 0, Observed::Failed(ExitClass::Code(42))),
+            dead(ExitClass::Code(42)),
+            "failed for good: not retried: exit 42 is final",
+        );
+        check_life(
+            Retries { unhealthy: Some(0), ..none.clone() },
+            |cell| {
+                cell.report("jfoo", 0, Observed::Unhealthy);
+                cell.report("jfoo", 0, Observed::Stopped);
+            },
+            dead(ExitClass::Unhealthy),
+            "not retried: a failed health check is final",
+        );
+        check_life(
+            Retries { lost: Some(0), ..none.clone() },
+            |cell| {
+                cell.ok(Command::MachineDown { machine: crate::id::MachineId(0) });
+            },
+            dead(ExitClass::Lost),
+            "not retried: the loss of its machine is final",
+        );
+        let rebalanced = |cell: &mut Cell| {
+            let (task, cause) = (cell.task_id("jfoo", 0), EvictCause::Rebalance);
+            cell.ok(Command::Evict { task, attempt: 1, cause });
+            cell.report("jfoo", 0, Observed::Stopped);
+        };
+        let evicted = Retries { evicted: Some(0), ..none.clone() };
+        let said = "not retried: an eviction is final";
+        check_life(evicted.clone(), rebalanced, dead(ExitClass::Evicted), said);
+        check_life(none, rebalanced, TaskState::Pending, "evicted from m1, pending again");
+        // What its owner asks for is no eviction.
+        let shrunk = |cell: &mut Cell| {
+            cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
+            cell.report("jfoo", 0, Observed::Stopped);
+        };
+        check_life(evicted, shrunk, TaskState::Dead(Fate::Killed), "killed: requested");
+    }
+
+    #[test]
+    fn a_row_keeps_why_it_is_not_tried_again() {
+        let mut cell = Cell::with_machines(1);
+        cell.state.level = crate::state::LEVEL;
+        let mut spec = job("jfoo", 1, 100);
+        spec.restart.retry.out_of_memory = Some(0);
+        cell.submit(&spec);
+        cell.run("jfoo", 0, "m1");
+        cell.report("jfoo", 0, Observed::Failed(ExitClass::OutOfMemory));
+        let why = cell.task("jfoo", 0).last_end.as_ref().map(|end| end.why.clone());
+        let exit = ExitClass::OutOfMemory;
+        assert_eq!(why, Some(Reason::NotRetried { exit, forgiven: 0 }));
+    }
+}
