@@ -58,8 +58,8 @@ need_component() {
     rustup component add "$1" >&2
 }
 
-# Hosts in tests are network namespaces. Without these the tests that need them say that they are
-# skipped, so a machine on which nothing can be installed still tests the rest.
+# Hosts in tests are network namespaces. For those who are not root the tests that need these say
+# that they are skipped; for root they fail, see CONTRIBUTING.md.
 need_network_tools() {
     local missing=()
     has ip || missing+=(iproute2)
@@ -71,7 +71,7 @@ need_network_tools() {
     if [ "$(id -u)" = 0 ] && has apt-get; then
         install_packages "${missing[@]}"
     else
-        say "missing: ${missing[*]}; some tests will be skipped"
+        say "missing: ${missing[*]}; some tests will be skipped, or fail for root"
     fi
 }
 

@@ -63,7 +63,7 @@ impl Replicas {
         let hosts = match Hosts::lay(plan.masters + plan.spare) {
             Ok(hosts) => hosts,
             Err(why) => {
-                println!("skipped: {why}");
+                crate::skip(&why);
                 return None;
             }
         };

@@ -1,7 +1,7 @@
 //! The identities of this machine's tasks (X9): the agent makes a key for each, has a master
-//! certify it, and puts both where the task alone can read them. Certificates live an hour and are
-//! renewed at half of it, for the same key: whoever reads key and certificate while they change has
-//! a pair that fits.
+//! certify it, and puts both where the task alone can read them. Certificates live as long as the
+//! masters say, usually an hour, and are renewed at half of it, for the same key: whoever reads key
+//! and certificate while they change has a pair that fits.
 //!
 //! | file in `$CELL_IDENTITY` | what |
 //! |---|---|
@@ -26,6 +26,7 @@ use cellwright_api::task_identity::{
     TASK_IDENTITY_PATH, TaskHolder, TaskIdentityAnswer, TaskIdentityRequest, new_key,
     signing_request,
 };
+use cellwright_cell::time::Time;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, chown};
@@ -41,10 +42,12 @@ const AUTHORITY: &str = "authority.pem";
 const MOST_BYTES: u64 = 64 << 10;
 /// How long a start waits for masters.
 const AT_START: Duration = Duration::from_secs(2);
-/// Between two tries, when no master certifies; at first, and later.
+/// Between two tries, when no master certifies; at first, and later, where it is no more than a part
+/// of the certificate's life.
 const RETRY: Duration = Duration::from_millis(200);
 const RETRY_LATER: Duration = Duration::from_secs(60);
-/// An hour's certificate is looked at this often: the timer under it stands still while the machine
+const RETRIES_IN_A_LIFE: u32 = 20;
+/// A certificate is looked at this often at least: the timer under it stands still while the machine
 /// sleeps, the certificate does not.
 const LOOK: Duration = Duration::from_secs(300);
 
@@ -112,17 +115,19 @@ impl Registrar {
         };
         let Some(client) = client else { return std::future::pending().await };
         loop {
-            let left = read(&place.join(CERTIFICATE)).ok().and_then(|pem| {
-                let holder = TaskHolder::of_pem(&pem).ok()?;
-                Some(Duration::from_millis(holder.renew_at().since(wall()).0))
-            });
+            let text = read(&place.join(CERTIFICATE)).ok();
+            let holder = text.and_then(|pem| TaskHolder::of_pem(&pem).ok());
+            let span = |from: Time, to: Time| Duration::from_millis(to.since(from).0);
+            let left = holder.as_ref().map(|holder| span(wall(), holder.renew_at()));
             if let Some(left) = left.filter(|left| !left.is_zero()) {
                 sleep(left.min(LOOK)).await;
                 continue;
             }
             if let Err(error) = renew(&client, attempt, &place, owner).await {
                 tracing::warn!(%attempt, %error, "the certificate of a task was not renewed");
-                sleep(RETRY_LATER).await;
+                let life = holder.map(|holder| span(holder.from, holder.until));
+                let part = life.map_or(RETRY_LATER, |life| life / RETRIES_IN_A_LIFE);
+                sleep(RETRY_LATER.min(part)).await;
             }
         }
     }

@@ -19,8 +19,6 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Where an agent asks for the certificate of a task.
 pub const TASK_IDENTITY_PATH: &str = "/internal/task-identity";
-/// Life of a task's certificate: short, for nobody can take one back.
-pub const TASK_CERTIFICATE_LIFE: Span = Span::seconds(3600);
 
 /// What an agent asks at [`TASK_IDENTITY_PATH`].
 #[derive(Clone, Debug, Serialize, Deserialize)]

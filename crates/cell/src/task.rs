@@ -6,6 +6,7 @@
 
 use crate::device::DeviceGrant;
 use crate::id::{JobId, MachineId, TaskId};
+use crate::name::Name;
 use crate::plan::Victim;
 use crate::reason::Reason;
 use crate::resource::Resources;
@@ -159,7 +160,8 @@ pub struct LastEnd {
     pub attempt: u32,
     /// When it was told to end, or was seen ended by itself.
     pub at: Time,
-    pub machine: MachineId,
+    /// By name: it may have left the cell since.
+    pub machine: Name,
     pub why: Reason,
 }
 

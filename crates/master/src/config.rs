@@ -70,6 +70,11 @@ const KEYS: &[Key] = &[
     ),
     key("reclaim_warm_up", "\"5m\"", "How long after its start a task reserves all of its limits."),
     key("reclaim_speed", "1", "How many times as fast as usual reservations follow usage down."),
+    key(
+        "task_certificate_life",
+        "\"1h\"",
+        "How long the certificate of a task is good; it is renewed at half of that.",
+    ),
     key("keep_dead_jobs", "\"24h\"", "How long jobs stay visible after their end."),
     key("keep_events", "\"30d\"", "How long the feed of events reaches back, at most ..."),
     key("events_size", "\"2GiB\"", "... and how much of the disk it may take."),
@@ -142,6 +147,7 @@ pub struct Config {
     pub silence_polls: u64,
     pub down_per_minute: u64,
     pub reclaim: ReclaimSettings,
+    pub task_certificate_life: Span,
     pub keep_dead_jobs: Span,
     pub keep_events: Span,
     pub events_size: u64,
@@ -199,6 +205,7 @@ impl Config {
             silence_polls: read.number("silence_polls", 2, "a number from 2")?,
             down_per_minute: read.number("down_per_minute", 1, "a number from 1")?,
             reclaim: read.reclaim()?,
+            task_certificate_life: read.task_certificate_life()?,
             keep_dead_jobs: read.span("keep_dead_jobs", Span::ZERO)?,
             keep_events: read.span("keep_events", Span::ZERO)?,
             events_size: read.size("events_size", 1 << 20)?,
@@ -428,6 +435,12 @@ impl Reader<'_> {
         self.parsed("heartbeat", "10ms to 500ms", |text| duration(text).filter(allowed))
     }
 
+    /// Nobody can take one back, so a day is the most; and seconds are what dates in it are made of.
+    fn task_certificate_life(&self) -> Result<Span, ConfigError> {
+        let allowed = |span: &Span| (Span::seconds(10)..=Span::seconds(86_400)).contains(span);
+        self.parsed("task_certificate_life", "10s to 24h", |text| duration(text).filter(allowed))
+    }
+
     fn size(&self, key: &'static str, least: u64) -> Result<u64, ConfigError> {
         self.parsed(key, SIZE, |text| size(text).filter(|size| *size >= least))
     }
@@ -544,6 +557,10 @@ mod tests {
         );
         check("body_limit = \"8MB\"", &format!("`body_limit` is \"8MB\"; allowed: {SIZE}"));
         check("heartbeat = \"1s\"", "`heartbeat` is \"1s\"; allowed: 10ms to 500ms");
+        check(
+            "task_certificate_life = \"9s\"",
+            "`task_certificate_life` is \"9s\"; allowed: 10s to 24h",
+        );
         check("tasks_per_job = 0", &format!("`tasks_per_job` is 0; allowed: {TASKS}"));
         check("tasks_per_job = 200001", &format!("`tasks_per_job` is 200001; allowed: {TASKS}"));
         assert!(TASKS.ends_with(&MAX_TASKS.to_string()));

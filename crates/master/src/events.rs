@@ -186,7 +186,8 @@ impl EventLog {
                 for event in body.events {
                     if let What::Task { task: of, attempt: nth, change, .. } = event.what
                         && (of, nth) == (task, attempt)
-                        && let TaskChange::Scheduled { machine } = change
+                        && let TaskChange::Scheduled { machine } | TaskChange::Restarted { machine } =
+                            change
                     {
                         found = Some(machine);
                     }

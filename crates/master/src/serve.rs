@@ -327,7 +327,8 @@ fn routes(
     let mut router = api.router().merge(membership.router());
     if let Some(own) = own {
         let (handle, authority) = (handle.clone(), own.authority().clone());
-        router = router.merge(Enrolling { handle, authority, clock }.router());
+        let task_life = config.task_certificate_life;
+        router = router.merge(Enrolling { handle, authority, clock, task_life }.router());
     }
     Ok((router, files))
 }

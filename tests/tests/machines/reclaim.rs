@@ -1,12 +1,17 @@
 //! Room that a production task reserves and does not use is lent to batch, and taken back when the
 //! production task wants it: batch pays, production never.
 
+use cellwright_agent::groups::base_name;
 use cellwright_cell::event::{TaskChange, What};
+use cellwright_cell::id::{Attempt, TaskId};
 use cellwright_cell::reason::Reason;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::task::TaskState;
+use cellwright_isolate::cgroup::{Controller, Group, GroupPath, Layout, Place, Tree};
 use cellwright_tests::machines::{CAPACITY, Machines, Wanted, on};
 use serde_json::{Value, json};
+use std::process::Command;
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 /// Of each machine: for the production task by its limits, or for both by what they use, but never
@@ -79,4 +84,103 @@ async fn batch_runs_in_what_production_does_not_use_and_leaves_when_it_does() {
     cell.all("batch", |task| task.state == TaskState::Pending).await;
     let production = cell.all_run("production").await;
     assert_eq!((production[0].attempt, production[0].failures_in_row), (1, 0));
+}
+
+/// Milli-cores of each machine, all of them for the production task by its limits.
+const CPU: u64 = 500;
+/// What makes a difference: CPU time of both tasks after which their parts are compared.
+const ENOUGH: Duration = Duration::from_millis(500);
+/// Uses no CPU at all until it is let go, and then all that it gets.
+const WORKS_WHEN_TOLD: &str = r#"read word < "$SHARED/go"; while :; do :; done"#;
+/// Uses all that it gets, goes on when it is told to leave, and leaves when the test says so.
+const STUBBORN: &str = r#"trap : TERM; until test -e "$SHARED/leave"; do :; done"#;
+
+/// The groups of the first machine's agent, together held to what the machine says it has: the
+/// computer has more, and tasks would never meet.
+fn small_machine(cell: &Machines) -> Tree {
+    let base = GroupPath::new(&base_name(&cell.data(1))).expect("a path of groups");
+    let tree = Tree::new(Layout::detect().expect("control groups"), base);
+    tree.base().set_cpu_cap(Some(CPU)).expect("a cap");
+    tree
+}
+
+/// Of the first attempt of the task of this number.
+fn group(tree: &Tree, task: u32) -> Group {
+    tree.group(&format!("task-{}", Attempt::new(TaskId(task), 1))).expect("a name")
+}
+
+/// Microseconds of CPU in a tenth of a second that the kernel lets a group have.
+fn cap(tree: &Tree, group: &Group) -> Option<u64> {
+    let (mount, file) = match tree.layout().place(Controller::Cpu).expect("the controller") {
+        Place::V1(mount) => (mount, "cpu.cfs_quota_us"),
+        Place::V2(mount) => (mount, "cpu.max"),
+    };
+    let path = mount.join(group.path().as_str()).join(file);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|why| panic!("{path:?}: {why}"));
+    text.split_whitespace().next()?.parse().ok()
+}
+
+/// How much of the CPU that both use the first one has from now on, in percent.
+async fn part(cell: &Machines, first: &Group, second: &Group) -> u128 {
+    let used = |group: &Group| group.usage().expect("it runs").cpu;
+    let before = (used(first), used(second));
+    let spent = cell.until("they use the CPU", async |_| {
+        let spent = (used(first) - before.0, used(second) - before.1);
+        (spent.0 + spent.1 >= ENOUGH).then_some(spent)
+    });
+    let (first, second) = spent.await;
+    first.as_micros() * 100 / (first + second).as_micros()
+}
+
+fn cpu_job(cell: &Machines, name: &str, priority: u32, cpu: u64, script: &str) -> Value {
+    let mut job = job(cell, name, priority, 8 * MIB, script);
+    job["task"]["limits"]["cpu"] = json!(cpu);
+    job["task"]["notice"] = json!(600_000);
+    job
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batch_in_idle_cpu_is_held_back_at_once_when_production_wants_it() {
+    let capacity = Some(Resources { cpu: CPU, ..CAPACITY });
+    let wanted = Wanted { changes: FAST, capacity, ..Wanted::default() };
+    let Some(cell) = Machines::lay_out(&wanted).await else { return };
+    let tree = small_machine(&cell);
+    let go = cell.shared("go");
+    assert!(Command::new("mkfifo").args(["-m", "666"]).arg(&go).status().unwrap().success());
+    let mut production = cpu_job(&cell, "production", 200, CPU, WORKS_WHEN_TOLD);
+    production["appclass"] = json!("latency_sensitive");
+    cell.submit(&production).await;
+    cell.all_run("production").await;
+    cell.submit(&cpu_job(&cell, "batch", 100, CPU / 2, STUBBORN)).await;
+    // It fits by what the other one is expected to use, and not before.
+    cell.all_run("batch").await;
+    let [production, batch] = [0, 1].map(|task| group(&tree, task));
+    cell.until("batch has the CPU", async |cell| {
+        let all = part(cell, &batch, &production).await > 95;
+        (all && cap(&tree, &batch).is_none()).then_some(())
+    })
+    .await;
+
+    std::fs::write(&go, "go\n").expect("somebody reads");
+    cell.until("batch is held back", async |_| cap(&tree, &batch)).await;
+    let share = part(&cell, &production, &batch).await;
+    assert!(share >= 85, "production has {share} % of what both use");
+    assert_eq!(cap(&tree, &production), None, "production is held back");
+    cell.until("batch is told to leave", async |cell| {
+        let mut events = cell.events("batch").await.into_iter();
+        let told = events.any(|event| match event.what {
+            What::Task { change: TaskChange::Stopping { .. }, .. } => {
+                event.reason == Reason::OverCommitted
+            }
+            _ => false,
+        });
+        told.then_some(())
+    })
+    .await;
+    std::fs::write(cell.shared("leave"), "").expect("a file");
+    // It may go nowhere else, and here everything is reserved for production again.
+    cell.all("batch", |task| task.state == TaskState::Pending).await;
+    let production = cell.all_run("production").await;
+    assert_eq!((production[0].attempt, production[0].failures_in_row), (1, 0));
+    assert_eq!(production[0].reservation.cpu, CPU);
 }

@@ -272,5 +272,8 @@ mod tests {
         cell.report("jfoo", 0, Observed::Failed(ExitClass::Code(7)));
         let end = cell.task("jfoo", 0).last_end.clone().unwrap();
         assert_eq!((end.attempt, end.why), (1, Reason::Exited(ExitClass::Code(7))));
+        // It is told when that machine is gone, too.
+        cell.ok(Command::RemoveMachine { name: name("m1"), expect: None });
+        assert_eq!(cell.task("jfoo", 0).last_end.clone().unwrap().machine, name("m1"));
     }
 }

@@ -73,7 +73,8 @@ impl Context<'_> {
         if self.state.level < LAST_ENDS {
             return;
         }
-        let at = self.now;
+        let Some(row) = self.state.machines.get(machine) else { return };
+        let (at, machine) = (self.now, row.spec.name.clone());
         self.set_task(id, |t| {
             t.last_end = Some(LastEnd { attempt: t.attempt, at, machine, why });
         });

@@ -5,6 +5,7 @@
 //! Stopped by hand, it stops its tasks: nobody wants them left behind after trying things out.
 //! Killed, it leaves them, and finds them again at the next start, as any agent does.
 
+use super::dev_ports::Block;
 use super::dev_ready::{grant_production, until_up};
 use super::fleet::{FleetArgs, Papers};
 use super::parse::{cores, size};
@@ -77,7 +78,7 @@ const AGENT: &str = "name = \"local\"";
 /// The machines of the cell.
 enum Machines {
     Virtual(Fleet),
-    Real { stop: oneshot::Sender<()>, done: JoinHandle<()> },
+    Real { stop: oneshot::Sender<()>, done: JoinHandle<()>, _ports: Block },
 }
 
 impl Machines {
@@ -88,7 +89,7 @@ impl Machines {
                 drop(fleet);
                 return Ok(());
             }
-            Machines::Real { stop, done } => (stop, done),
+            Machines::Real { stop, done, .. } => (stop, done),
         };
         drop(stop);
         eprintln!("stopping the tasks of this machine; once more leaves them running");
@@ -200,7 +201,7 @@ impl DevArgs {
             let fleet = FleetArgs::plain("dev", number, self.cpu, self.ram);
             return Ok(Machines::Virtual(fleet.start(masters, &Papers::None)?));
         }
-        let mut agent = self.agent()?;
+        let (mut agent, ports) = self.agent()?;
         agent.listen(Dialled::Open, &masters).await?;
         let (stop, stopped) = oneshot::channel();
         let farewell = async {
@@ -209,14 +210,17 @@ impl DevArgs {
             Farewell::StopTasks
         };
         let done = tokio::spawn(agent.run(client.clone(), masters, farewell));
-        Ok(Machines::Real { stop, done })
+        Ok(Machines::Real { stop, done, _ports: ports })
     }
 
-    fn agent(&self) -> Result<Agent, Failure> {
+    /// This machine's agent, and the ports that are its alone as long as they are held.
+    fn agent(&self) -> Result<(Agent, Block), Failure> {
         let folder = self.data_dir.join("agent");
         std::fs::create_dir_all(&folder)
             .map_err(|source| Failure::Write { what: folder.display().to_string(), source })?;
         let mut config = AgentConfig::parse(AGENT).map_err(AgentError::from)?;
+        let ports = Block::take(&folder.join("ports"))?;
+        config.ports = Some(ports.range);
         config.data_dir = folder;
         // The names of a machine's tasks lead to its address; who asks for none needs none.
         config.address = self.dns.map(|_| Ipv4Addr::LOCALHOST.into());
@@ -225,7 +229,7 @@ impl DevArgs {
             Driver::Container => DriverChoice::Container,
             Driver::Process => DriverChoice::Process,
         };
-        agent::open(config)
+        Ok((agent::open(config)?, ports))
     }
 
     fn welcome(&self, running: &Running, address: &str) -> String {

@@ -10,6 +10,7 @@ mod context;
 mod cron;
 mod describe;
 mod dev;
+mod dev_ports;
 mod dev_ready;
 mod drain;
 mod enrol;

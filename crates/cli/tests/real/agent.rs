@@ -460,3 +460,38 @@ fn a_shim_begins_once() {
     let exit = cellwright_agent::shim::exit_of(&folder.0).unwrap().unwrap();
     assert_eq!((exit.code, exit.signal), (Some(7), None));
 }
+
+/// A job whose task has a port, which it tells.
+fn given_port(folder: &Folder, address: &str, job: &str) -> u16 {
+    let spec = serde_json::json!({ "task": {
+        "limits": { "cpu": 10, "ram": 64 << 20 }, "ports": 1,
+        "command": ["sh", "-c", "exec sleep 1000"],
+    }});
+    submit(folder, address, job, 1, "", &spec.to_string());
+    wait(address, job, runs(1))[0].ports[0]
+}
+
+/// The ports that tasks of the cell's machine are given.
+fn range_of(address: &str) -> serde_json::Value {
+    let machines = support::json(&["--master", address, "machine", "ls", "-o", "json"]);
+    machines[0]["spec"]["ports"].clone()
+}
+
+#[test]
+fn two_cells_on_one_computer_give_different_ports_and_each_its_own_again() {
+    let (one, other) = (Folder::new(), Folder::new());
+    let ((first, address), (second, elsewhere)) = (dev(&one), dev(&other));
+    let ports = (given_port(&one, &address, "web"), given_port(&other, &elsewhere, "web"));
+    assert_ne!(ports.0, ports.1);
+    let ranges = (range_of(&address), range_of(&elsewhere));
+    assert_ne!(ranges.0, ranges.1);
+    first.stop();
+    second.stop();
+    // Whoever comes first takes its own, not the first that is free.
+    let (second, elsewhere) = dev(&other);
+    assert_eq!(range_of(&elsewhere), ranges.1);
+    let (first, address) = dev(&one);
+    assert_eq!(range_of(&address), ranges.0);
+    first.stop();
+    second.stop();
+}

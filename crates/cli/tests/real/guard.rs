@@ -10,19 +10,28 @@ use crate::support::{PATIENCE, Running, cell, said, text};
 use cellwright_agent::config::Config;
 use cellwright_agent::identity::Identity;
 use cellwright_api::client::ClientError;
+use cellwright_api::enroll::CERTIFICATE_LIFE;
 use cellwright_api::error::Code;
 use cellwright_api::internal::PROTOCOL;
+use cellwright_api::secret::Secret;
+use cellwright_api::spiffe::Part;
 use cellwright_api::task_identity::{
-    TASK_CERTIFICATE_LIFE, TASK_IDENTITY_PATH, TaskHolder, TaskIdentityAnswer, TaskIdentityRequest,
-    new_key, signing_request,
+    TASK_IDENTITY_PATH, TaskHolder, TaskIdentityAnswer, TaskIdentityRequest, new_key,
+    signing_request,
 };
+use cellwright_api::tls::{self, Shown, Trust};
 use cellwright_cell::id::TaskId;
+use cellwright_cell::name::Name;
 use cellwright_cell::task::{ExitClass, Fate, TaskState};
+use cellwright_cell::time::{Span, Time};
+use cellwright_master::clock::{Clock, SystemClock};
+use rustls::CertificateError;
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Looks until it is so; nothing takes nearly as long as is waited.
 fn until(what: &str, is_so: impl Fn() -> bool) {
@@ -193,7 +202,8 @@ fn a_task_has_a_certificate_of_its_own_and_only_its_machine_gets_it() {
     let holder = TaskHolder::of_pem(&shown).unwrap();
     assert_eq!(holder.uri, "spiffe://aa/ann/web/0");
     let life = holder.until.since(holder.from);
-    assert!(life.0 <= TASK_CERTIFICATE_LIFE.0 + 300_000, "{life:?}");
+    // An hour, and a little for clocks that differ.
+    assert!(life.0 <= 3_900_000, "{life:?}");
     let attempt = fs::read_dir(walled.folder.0.join("n1/tasks")).unwrap().flatten().next();
     let attempt = attempt.unwrap().file_name().into_string().unwrap();
     let task: u32 = attempt.split_once('-').unwrap().0.parse().unwrap();
@@ -213,5 +223,76 @@ fn a_task_has_a_certificate_of_its_own_and_only_its_machine_gets_it() {
     said(&[&walled.args("ann")[..], &["job", "stop", "ann/web"]].concat());
     until("it is gone with its task", || !Path::new(place.trim()).exists());
     other.stop();
+    walled.stop();
+}
+
+/// Where a task says its papers are.
+const SAYS_WHERE: &str = r#"echo "$CELL_IDENTITY" > "$SHARED/place.new"
+    mv "$SHARED/place.new" "$SHARED/place"; exec sleep 1000"#;
+
+/// Whether whoever trusts the cell's authority lets this certificate in: a whole handshake, with
+/// nothing but the network left out.
+fn greet(walled: &Walled, certificate: &str, key: &str) -> Result<(), rustls::Error> {
+    let (authority, now) = (walled.authority(), SystemClock.wall());
+    let part = Part::Master(Name::new("m1").unwrap());
+    let hosts = ["127.0.0.1".to_owned()];
+    let papers = authority.equip(&part, &hosts, now, CERTIFICATE_LIFE).unwrap();
+    let pem = authority.certificate_pem();
+    let server = Shown::new(&papers.certificate, &papers.key).unwrap();
+    let server = tls::server_for_parts(pem, server).unwrap();
+    let client = Shown::new(certificate, &Secret::new(key.to_owned())).unwrap();
+    let mut client = tls::client(&Trust::Authority(pem.into()), Some(client)).unwrap();
+    client.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let mut server = rustls::ServerConnection::new(Arc::new(server)).unwrap();
+    let name = "127.0.0.1".try_into().unwrap();
+    let mut client = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
+    // Each has something to say to the other in every round, or the greeting is over.
+    while server.is_handshaking() || client.is_handshaking() {
+        let mut bytes = Vec::new();
+        client.write_tls(&mut bytes).unwrap();
+        server.read_tls(&mut &bytes[..]).unwrap();
+        server.process_new_packets()?;
+        bytes.clear();
+        server.write_tls(&mut bytes).unwrap();
+        client.read_tls(&mut &bytes[..]).unwrap();
+        client.process_new_packets()?;
+    }
+    Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "the end of a certificate is a time of day")]
+fn sleep_until(time: Time) {
+    std::thread::sleep(Duration::from_millis(time.since(SystemClock.wall()).0));
+}
+
+#[test]
+fn a_certificate_is_renewed_before_it_ends_and_nobody_takes_the_old_one_after() {
+    let short = ("task_certificate_life = \"1h\"", "task_certificate_life = \"10s\"");
+    let walled = Walled::with(&[short]);
+    walled.run("ann", "web", SAYS_WHERE);
+    until("it has said where", || Path::new(&walled.folder.path("place")).exists());
+    let place = fs::read_to_string(walled.folder.path("place")).unwrap();
+    let read = |name: &str| fs::read_to_string(Path::new(place.trim()).join(name));
+    until("it has a certificate", || read("certificate.pem").is_ok());
+    let (old, key) = (read("certificate.pem").unwrap(), read("key.pem").unwrap());
+    let holder = TaskHolder::of_pem(&old).unwrap();
+    assert!(holder.until.since(holder.from).0 <= 11_000, "{holder:?}");
+    assert_eq!(greet(&walled, &old, &key), Ok(()));
+
+    sleep_until(holder.renew_at());
+    until("it is renewed", || read("certificate.pem").is_ok_and(|now| now != old));
+    assert!(SystemClock.wall() < holder.until, "renewed after its end");
+    sleep_until(holder.until.plus(Span::seconds(1)));
+    let refused = greet(&walled, &old, &key).unwrap_err();
+    let expired = matches!(
+        refused,
+        rustls::Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. }
+        )
+    );
+    assert!(expired, "{refused:?}");
+    // The key stays, and what lies beside it now is good for it.
+    assert_eq!(read("key.pem").unwrap(), key);
+    assert_eq!(greet(&walled, &read("certificate.pem").unwrap(), &key), Ok(()));
     walled.stop();
 }

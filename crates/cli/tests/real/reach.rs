@@ -33,6 +33,11 @@ pub struct Walled {
 
 impl Walled {
     pub fn new() -> Walled {
+        Walled::with(&[])
+    }
+
+    /// With lines of the master's configuration replaced by others.
+    pub fn with(changes: &[(&str, &str)]) -> Walled {
         let folder = Folder::new();
         let address = free_address();
         let mut walled = Walled { folder, address, master: None, agent: None };
@@ -41,6 +46,12 @@ impl Walled {
         let init = ["master", "init", "--cell", "aa", "--name", "m1", "--advertise", &at];
         let more = ["--listen", &at, "--config", &config, "--data-dir", &data];
         said(&[&walled.args("admin")[..], &init, &more].concat());
+        let mut text = fs::read_to_string(&config).unwrap();
+        for (usual, wanted) in changes {
+            assert!(text.contains(usual), "{usual}");
+            text = text.replace(usual, wanted);
+        }
+        fs::write(&config, text).unwrap();
         let master = Running::start(&["master", "start", "--config", &config]);
         master.address();
         walled.master = Some(master);
@@ -141,7 +152,7 @@ impl Walled {
         token.expose().split_once('.').unwrap().0.to_owned()
     }
 
-    fn authority(&self) -> Authority {
+    pub fn authority(&self) -> Authority {
         IdentityFiles::in_data(self.folder.0.join("m1").as_ref()).authority().unwrap()
     }
 
@@ -286,6 +297,26 @@ fn output_is_followed_from_one_attempt_to_the_next_to_the_end() {
     // What a dead task wrote is still there.
     let after = said(&[&at[..], &["logs", "dev/web", "--tail", "1"]].concat());
     assert_eq!(after, "dev/web/0 task 0:2\ndev/web/1 task 1:2\n");
+    running.stop();
+}
+
+#[test]
+fn output_stays_readable_after_a_restart_in_place_and_the_end() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder);
+    let at = ["--master", &address];
+    submit(&folder, &address, "web", 1, "echo one; exec sleep 1000", "{}");
+    wait(&address, "web", runs(1));
+    // Another command starts again where it is.
+    let file = folder.path("web.json");
+    let changed = fs::read_to_string(&file).unwrap().replace("echo one", "echo two");
+    fs::write(&file, changed).unwrap();
+    said(&[&at[..], &["run", &file]].concat());
+    wait(&address, "web", runs(2));
+    said(&[&at[..], &["job", "stop", "dev/web"]].concat());
+    wait(&address, "web", |task| task.state.is_dead());
+    assert_eq!(said(&[&at[..], &["logs", "dev/web"]].concat()), "two\n");
+    assert_eq!(said(&[&at[..], &["logs", "dev/web", "--previous"]].concat()), "one\n");
     running.stop();
 }
 

@@ -49,11 +49,11 @@ fn root_inside_can_do_nothing_to_the_machine() {
 #[test]
 fn dangerous_system_calls_are_refused_by_the_filter() {
     const PERL: &str = "/usr/bin/perl";
-    if !cfg!(target_arch = "x86_64") || !Path::new(PERL).exists() {
-        println!("skipped: needs perl on x86-64 to make system calls by number");
-        return;
+    if !cfg!(target_arch = "x86_64") {
+        return println!("skipped: numbers of system calls are those of x86-64");
     }
     let Some(lab) = Lab::open("calls") else { return };
+    assert!(Path::new(PERL).exists(), "perl is missing, which every Debian has");
     for name in ["lib", "lib64"] {
         symlink(format!("usr/{name}"), lab.layer.join(name)).unwrap();
     }

@@ -141,6 +141,32 @@ fn usage_tells_what_ran() {
 }
 
 #[test]
+fn a_group_inside_one_with_members_is_counted_with_it_and_goes_alone() {
+    let Some(tree) = tree("nest") else { return };
+    let group = tree.group("x").unwrap();
+    group.create().unwrap();
+    group.apply(&Limits { pids_max: Some(3), ..Limits::default() }).unwrap();
+    let mut task = Shell::start(group.clone(), "echo ready; exec sleep 1000");
+    assert_eq!(task.hear(), "ready\n");
+    let inner = group.nest("probe").unwrap();
+    let script = "setsid sleep 1000 & echo ready; read more; (exec sleep 1000); exit 7";
+    let mut probe = Shell::start(inner.clone(), script);
+    assert_eq!(probe.hear(), "ready\n");
+    assert_eq!(inner.processes().unwrap().len(), 2);
+    assert_eq!(group.processes().unwrap().len(), 3);
+    if tree.layout().place(Controller::Pids).is_some() {
+        // What is around it leaves no room for one more.
+        probe.child.stdin.as_mut().unwrap().write_all(b"more\n").unwrap();
+        assert_eq!(probe.child.wait().unwrap().code(), Some(2));
+        assert_eq!(group.usage().unwrap().threads, Some(2));
+    }
+    drop(probe);
+    assert_eq!(group.processes().unwrap(), [task.child.id()]);
+    drop(task);
+    tree.base().remove().unwrap();
+}
+
+#[test]
 fn a_frozen_group_stands_still_until_it_is_let_go() {
     let Some(tree) = tree("freeze") else { return };
     let group = tree.group("x").unwrap();

@@ -53,11 +53,6 @@ pub(super) struct Agent {
 
 impl Agent {
     pub fn of(state: &State, machine: MachineId) -> Result<Agent, ApiError> {
-        let gone = || {
-            let message = "the machine it was on is not part of the cell any more";
-            ApiError::new(Code::NoSuchMachine, message)
-                .hint("what it wrote went with the machine; events tell how it ended")
-        };
         let spec = state.machines().get(machine).map(|row| &row.spec).ok_or_else(gone)?;
         let name = Token::new(ADDRESS_ATTRIBUTE).map_err(|bad| silent(&bad.to_string()))?;
         match spec.attributes.get(&name) {
@@ -72,6 +67,11 @@ impl Agent {
             }
         }
     }
+}
+
+fn gone() -> ApiError {
+    ApiError::new(Code::NoSuchMachine, "the machine it was on is not part of the cell any more")
+        .hint("what it wrote went with the machine; events tell how it ended")
 }
 
 pub(super) fn silent(message: &str) -> ApiError {
@@ -109,6 +109,11 @@ impl Api {
         let row = state.tasks().get(attempt.task);
         let here = row.filter(|row| row.attempt == attempt.number).and_then(|row| row.machine);
         if let Some(machine) = here {
+            return Agent::of(&state, machine);
+        }
+        let last = row.and_then(|row| row.last_end.as_ref());
+        if let Some(end) = last.filter(|end| end.attempt == attempt.number) {
+            let machine = state.machine_named(&end.machine).ok_or_else(gone)?;
             return Agent::of(&state, machine);
         }
         let (task, number) = (attempt.task, attempt.number);

@@ -100,7 +100,7 @@ fn last_end(state: &State, end: &LastEnd) -> EndView {
     EndView {
         attempt: end.attempt,
         at: end.at,
-        machine: render::machine_name(state, end.machine),
+        machine: end.machine.to_string(),
         code: end.why.code().into(),
         text: match &end.why {
             Reason::Requested => "stopped by request".into(),

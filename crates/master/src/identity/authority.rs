@@ -9,7 +9,7 @@
 use cellwright_api::enroll::{EnrollError, Holder, alternative_names, subject};
 use cellwright_api::secret::Secret;
 use cellwright_api::spiffe::{Identity, Part};
-use cellwright_api::task_identity::{TASK_CERTIFICATE_LIFE, task_uri};
+use cellwright_api::task_identity::task_uri;
 use cellwright_api::tls::{self, TlsError, certificates};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
@@ -192,6 +192,7 @@ impl Authority {
         signing_request: &str,
         name: &str,
         now: Time,
+        life: Span,
     ) -> Result<String, AuthorityError> {
         let request = CertificateSigningRequestParams::from_pem(signing_request)?;
         let uri = task_uri(&self.cell, name);
@@ -206,7 +207,7 @@ impl Authority {
         params.is_ca = IsCa::ExplicitNoCa;
         params.serial_number = Some(serial()?);
         params.use_authority_key_identifier_extension = true;
-        (params.not_before, params.not_after) = validity(now, TASK_CERTIFICATE_LIFE)?;
+        (params.not_before, params.not_after) = validity(now, life)?;
         let leaf = params.signed_by(&request.public_key, &self.issuer)?;
         Ok(format!("{}{}", leaf.pem(), self.certificate_pem))
     }
@@ -259,7 +260,9 @@ fn validity(now: Time, life: Span) -> Result<(OffsetDateTime, OffsetDateTime), A
         let seconds = i64::try_from(at.0 / 1000).map_err(|_| AuthorityError::Time(at.0))?;
         OffsetDateTime::from_unix_timestamp(seconds).map_err(|_| AuthorityError::Time(at.0))
     };
-    Ok((date(Time(now.0.saturating_sub(CLOCK_SLACK.0)))?, date(now.plus(life))?))
+    // Whoever renews at half of the life counts from its beginning.
+    let slack = CLOCK_SLACK.0.min(life.0 / 12);
+    Ok((date(Time(now.0.saturating_sub(slack)))?, date(now.plus(life))?))
 }
 
 /// The cell stands in the authority's own subject.

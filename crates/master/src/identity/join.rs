@@ -23,7 +23,7 @@ use cellwright_cell::name::Name;
 use cellwright_cell::reason::Refusal;
 use cellwright_cell::state::State;
 use cellwright_cell::task::TaskState;
-use cellwright_cell::time::Time;
+use cellwright_cell::time::{Span, Time};
 
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
@@ -153,6 +153,7 @@ pub fn certify_task(
     authority: &Authority,
     state: &State,
     now: Time,
+    life: Span,
 ) -> Result<TaskIdentityAnswer, JoinError> {
     check_protocol(request.protocol)?;
     if shown.until <= now {
@@ -173,7 +174,7 @@ pub fn certify_task(
         return Err(JoinError::NotPlaced { task, attempt: request.attempt, machine });
     }
     let name = state.task_name(request.task);
-    let certificate = authority.sign_task(&request.signing_request, &name, now);
+    let certificate = authority.sign_task(&request.signing_request, &name, now, life);
     Ok(TaskIdentityAnswer {
         certificate: certificate.map_err(JoinError::Request)?,
         authority: authority.certificate_pem().to_owned(),

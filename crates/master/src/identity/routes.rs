@@ -35,6 +35,8 @@ pub struct Enrolling {
     pub handle: Handle,
     pub authority: Arc<Authority>,
     pub clock: Arc<dyn Clock>,
+    /// How long the certificate of a task is good.
+    pub task_life: Span,
 }
 
 impl Enrolling {
@@ -55,7 +57,9 @@ impl Enrolling {
         let shown = shown.ok_or_else(nobody)?;
         let asked: TaskIdentityRequest = read(request).await?;
         let (view, now) = (self.handle.read(), self.clock.wall());
-        certify_task(&asked, &shown, &self.authority, &view.state, now).map_err(refusal)
+        let signed =
+            certify_task(&asked, &shown, &self.authority, &view.state, now, self.task_life);
+        signed.map_err(refusal)
     }
 
     async fn join(

@@ -564,7 +564,8 @@ async fn an_agent_joins_a_running_cell_once_and_renews() {
         audit: audit.clone(),
         refusals: Refusals::default(),
     });
-    let router = Enrolling { handle, authority: authority.clone(), clock }.router();
+    let (authority_too, task_life) = (authority.clone(), Span::seconds(3600));
+    let router = Enrolling { handle, authority: authority_too, clock, task_life }.router();
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(door.serve(router, gate, Limits::default(), async {
         drop(stopped.await);

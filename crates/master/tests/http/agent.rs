@@ -112,6 +112,30 @@ async fn attempts_of_the_past_are_asked_of_the_machine_they_were_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attempts_that_began_where_the_one_before_ended_are_found_after_the_end() {
+    let cell = running(Some(&stub().await)).await;
+    run_first_task(&cell).await;
+    let (machine, task) = (MachineId(0), TaskId(0));
+    let seen = async |attempt: u32, what: Observed| {
+        let reports = vec![TaskReport { task, attempt, what }];
+        say(&cell, Command::TaskReports { machine, incarnation: 1, reports }).await;
+    };
+    for attempt in 1..3 {
+        seen(attempt, Observed::Unhealthy).await;
+        seen(attempt, Observed::Stopped).await;
+        seen(attempt + 1, Observed::Started).await;
+    }
+    cell.must("DELETE /v1/jobs/ubar/jfoo", json!(null)).await;
+    seen(3, Observed::Stopped).await;
+    let ubar = user("ubar");
+    for attempt in 1..=3 {
+        let target = format!("{OUTPUT}?attempt={attempt}");
+        let found = cell.ask_as(&ubar, &target, &[], json!(null)).await;
+        assert_eq!(found.body["text"], format!("line of attempt {attempt}\n"), "{}", found.text);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_cannot_be_dialled_is_said_to_be_so() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
     // Gone again, taken by nobody else yet; in the clear away from this machine; and not said.

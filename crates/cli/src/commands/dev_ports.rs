@@ -1,0 +1,103 @@
+//! Which ports of this computer a `cell dev` gives to its tasks. Several can run on one computer,
+//! as can tests; each takes a block of ports that no other has, and the same one again at its next
+//! start as long as it is free.
+//!
+//! A block is claimed by keeping its last port, of UDP on loopback, bound for as long as the cell
+//! runs: the kernel lets one process do that, whosever it is, and forgets it with the process.
+//! Rejected: lock files in a folder that all users share, which outlive what they stand for and can
+//! be made by anybody; trying the ports themselves, which are free until a task listens.
+
+use crate::failure::Failure;
+use cellwright_cell::machine::PortRange;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::Path;
+use std::{fs, io};
+
+/// Ports of a block, the last of which is the claim.
+const BLOCK: u16 = 240;
+/// Where blocks begin: in the usual range first, then below it.
+const AREAS: [PortRange; 2] =
+    [PortRange { first: 20_000, last: 31_999 }, PortRange { first: 10_000, last: 19_999 }];
+
+/// A block that is ours until it is dropped.
+#[derive(Debug)]
+pub struct Block {
+    pub range: PortRange,
+    _claim: UdpSocket,
+}
+
+impl Block {
+    /// Takes the block that is written down in `file`, or else any, and writes down which.
+    ///
+    /// # Errors
+    /// When all are taken or the file cannot be used.
+    pub fn take(file: &Path) -> Result<Block, Failure> {
+        let write = |source| Failure::Write { what: file.display().to_string(), source };
+        let before = match fs::read_to_string(file) {
+            Ok(text) => text.trim().parse().ok(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(write(error)),
+        };
+        let known = before.filter(|first| all().any(|other| other == *first));
+        let block = known.into_iter().chain(all()).find_map(claim).ok_or_else(|| {
+            let message = format!("all {} blocks of ports are taken", all().count());
+            Failure::Work { message, next: "stop another `cell dev` of this computer".into() }
+        })?;
+        if before != Some(block.range.first) {
+            fs::write(file, format!("{}\n", block.range.first)).map_err(write)?;
+        }
+        Ok(block)
+    }
+}
+
+/// First ports of all blocks.
+fn all() -> impl Iterator<Item = u16> {
+    let of_area = |area: PortRange| {
+        let blocks = area.count() / u32::from(BLOCK);
+        (area.first..).step_by(usize::from(BLOCK)).take(blocks as usize)
+    };
+    AREAS.into_iter().flat_map(of_area)
+}
+
+/// Nothing if another has it.
+fn claim(first: u16) -> Option<Block> {
+    let last = first + BLOCK - 1;
+    let claim = UdpSocket::bind((Ipv4Addr::LOCALHOST, last)).ok()?;
+    Some(Block { range: PortRange { first, last: last - 1 }, _claim: claim })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_lie_beside_each_other_and_within_their_areas() {
+        let firsts: Vec<u16> = all().collect();
+        assert_eq!((firsts.len(), firsts[0], firsts[49], firsts[50]), (91, 20_000, 31_760, 10_000));
+        let within = |first: &u16| AREAS.iter().any(|area| area.contains(first + BLOCK - 1));
+        assert!(firsts.iter().all(within), "{firsts:?}");
+    }
+
+    #[test]
+    fn a_block_is_one_cells_alone_and_its_own_again() {
+        let folder = std::env::temp_dir().join(format!("cell-dev-ports-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (one, other) = (folder.join("one"), folder.join("other"));
+        let first = Block::take(&one).unwrap();
+        let second = Block::take(&other).unwrap();
+        assert_ne!(first.range, second.range);
+        let range = second.range;
+        // The first of all may be free by now; one's own comes before it.
+        drop((first, second));
+        let again = Block::take(&other).unwrap();
+        assert_eq!(again.range, range);
+        // What somebody else has by now is not waited for.
+        fs::write(&one, format!("{}\n", range.first)).unwrap();
+        let elsewhere = Block::take(&one).unwrap();
+        assert_ne!(elsewhere.range, range);
+        assert_eq!(fs::read_to_string(&one).unwrap(), format!("{}\n", elsewhere.range.first));
+        fs::write(&one, "not a port").unwrap();
+        assert!(Block::take(&one).is_ok());
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
