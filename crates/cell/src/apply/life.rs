@@ -74,7 +74,7 @@ impl Context<'_> {
         }
         let at = self.now;
         self.set_task(id, |t| {
-            t.last_end = Some(LastEnd { attempt: t.attempt, at, machine, why });
+            t.last_end = Some(LastEnd { attempt: t.attempt, at, machine, why, notice: None });
         });
     }
 

@@ -50,7 +50,7 @@ pub fn state(task: &TaskView) -> String {
 pub fn note(task: &TaskView, now: Time) -> String {
     match task.state {
         TaskState::Dead(Fate::Failed(class)) => exit(class),
-        TaskState::Dead(Fate::DependencyFailed) => "the job it needed failed".into(),
+        TaskState::Dead(Fate::DependencyFailed) => "a job it needed failed".into(),
         TaskState::Stopping(StopCause::Killed) => "by request".into(),
         TaskState::Stopping(cause) => super::words::word(&cause),
         TaskState::Pending if is_failing(task) => failing(task, now),
