@@ -1,5 +1,5 @@
-// Jobs one after the other: each starts when the one before it has ended well. The last step is a
-// list, whose jobs start together.
+// Jobs one after the other: each starts when the step before it has ended well. A step that is a
+// list starts all its jobs together; the step behind it waits for every one of them.
 //   cell run examples/workflow.jsonnet
 local cell = import 'cell.libsonnet';
 
@@ -11,9 +11,9 @@ local step(name, words) = cell.batch(name, {
 
 cell.workflow([
   step('fetch', 'fetching'),
-  step('sort', 'sorting'),
   [
-    step('report', 'reporting'),
-    step('archive', 'archiving'),
+    step('sort', 'sorting'),
+    step('count', 'counting'),
   ],
+  step('report', 'reporting'),
 ])

@@ -116,7 +116,7 @@ function Spec({ job }) {
       ["Limits a task", `${amount("cpu", limits.cpu)}, ${amount("ram", limits.ram)}${limits.disk ? `, ${amount("disk", limits.disk)} disk` : ""}`],
       ["Command", (spec.task.command || []).length ? html`<code>${spec.task.command.join(" ")}</code>` : null],
       ["Labels", labels.join(", ")],
-      ["Starts after", job.waits_for],
+      ["Starts after", job.waits_for.map((key) => `${key.user}/${key.job}`).join(", ")],
       ["Kind", spec.kind === "tasks" ? null : words(JSON.stringify(spec.kind))],
       ["Submitted", html`<${When} at=${job.submitted_at} />`],
       ["Ended", job.ended_at ? html`<${When} at=${job.ended_at} />` : null],

@@ -404,7 +404,8 @@ pub fn end(folder: &Path, cause: Cause) -> Exit {
 fn lost(why: &str) -> Exit {
     let cause = Cause::Lost(why.to_owned());
     let memory = MemoryEnd::Nothing;
-    Exit { code: None, signal: None, cause, memory, started: None, ended: boot::now() }
+    let (code, signal, notice) = (None, None, None);
+    Exit { code, signal, cause, memory, notice, started: None, ended: boot::now() }
 }
 
 fn words(exit: &Exit) -> String {

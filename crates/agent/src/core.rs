@@ -17,7 +17,7 @@ use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::observed::{ObservedState, ObservedTask};
 use cellwright_cell::plan::Victim;
-use cellwright_cell::task::ExitClass;
+use cellwright_cell::task::{ExitClass, Notice};
 use cellwright_cell::time::Span;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -30,8 +30,10 @@ pub use cellwright_cell::id::Attempt;
 pub enum End {
     Finished,
     Failed(ExitClass),
-    /// Told to stop, or gone without an end that anybody saw.
+    /// Gone without an end that anybody saw, or without anybody to warn.
     Gone,
+    /// Told to stop, and what became of the warning.
+    Stopped(Notice),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,6 +241,7 @@ pub fn report(seen: &AllSeen) -> Vec<ObservedTask> {
             Phase::Ended(End::Finished) => ObservedState::Finished,
             Phase::Ended(End::Failed(exit)) => ObservedState::Failed(exit),
             Phase::Ended(End::Gone) => ObservedState::Stopped,
+            Phase::Ended(End::Stopped(notice)) => ObservedState::Left(notice),
         },
     };
     seen.iter().map(told).collect()

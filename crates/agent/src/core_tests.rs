@@ -176,6 +176,7 @@ fn what_is_seen_is_told() {
         (Phase::Ended(End::Finished), S::Finished),
         (Phase::Ended(End::Failed(failed)), S::Failed(failed)),
         (Phase::Ended(End::Gone), S::Stopped),
+        (Phase::Ended(End::Stopped(Notice::Overrun)), S::Left(Notice::Overrun)),
     ];
     for (phase, state) in phases {
         let seen = AllSeen::from([(attempt(1, 2), Seen { phase, ..LIVE })]);
@@ -335,6 +336,7 @@ impl Model {
                 End::Finished => ObservedState::Finished,
                 End::Failed(exit) => ObservedState::Failed(*exit),
                 End::Gone => ObservedState::Stopped,
+                End::Stopped(notice) => ObservedState::Left(*notice),
             };
             assert_eq!(told.get(attempt), Some(&want), "the end of {attempt} was lost");
         }

@@ -81,9 +81,13 @@ pub fn check_job(spec: &JobSpec) -> Checked {
     spread(spec)?;
     restart(spec)?;
     retained(spec)?;
+    after(spec)?;
     if let Some(lease) = spec.at_most_one {
         ensure(lease.0 > 0, || bad("at_most_one", 0, "1 ms or more"))?;
         span("at_most_one", lease)?;
+    }
+    if let Some(most) = spec.preemption_notice_max {
+        span("preemption_notice_max", most)?;
     }
     match spec.kind {
         JobKind::AllocSet => alloc_set(spec)?,
@@ -91,6 +95,15 @@ pub fn check_job(spec: &JobSpec) -> Checked {
         JobKind::Tasks => {}
     }
     total(spec)
+}
+
+fn after(spec: &JobSpec) -> Checked {
+    list_length("after", spec.after.len(), MAX_LIST)?;
+    let mut seen = BTreeSet::new();
+    match spec.after.iter().find(|after| !seen.insert(&after.job)) {
+        Some(twice) => Err(bad("after.job", &twice.job, "each job once")),
+        None => Ok(()),
+    }
 }
 
 /// # Errors
@@ -516,6 +529,7 @@ fn total(spec: &JobSpec) -> Checked {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::after::After;
     use crate::apply::fixture::{all, job, key, machine};
     use crate::constraint::Strength;
     use crate::device::Device;
@@ -590,6 +604,9 @@ mod tests {
         check(|s| s.count = 0, "count", "1 to 200000");
         check(|s| s.count = MAX_TASKS + 1, "count", "1 to 200000");
         check(|s| s.priority = Priority(400), "priority", "at most 399");
+        let long = |s: &mut JobSpec| s.preemption_notice_max = Some(Span(u64::MAX));
+        check(long, "preemption_notice_max", "at most");
+        check(|s| s.preemption_notice_max = Some(Span::ZERO), "", "");
         check(|s| s.task.limits.ram = MAX_QUANTITY, "", "");
         check(|s| s.task.limits.ram = MAX_QUANTITY + 1, "task.limits.ram", "at most");
         check(
@@ -601,6 +618,16 @@ mod tests {
         check(|s| drop(s.overrides.insert(3, limits(5))), "overrides (task index)", "0 to 2");
         let much = |s: &mut JobSpec| drop(s.overrides.insert(0, limits(MAX_QUANTITY + 1)));
         check(much, "overrides.0.limits.cpu", "at most");
+    }
+
+    #[test]
+    fn jobs_to_wait_for() {
+        let on = |job: &str| After { job: key(job), require_success: true };
+        let list = |jobs: &[&str]| -> Vec<After> { jobs.iter().map(|job| on(job)).collect() };
+        check(|s| s.after = list(&["ubar/a", "ubar/b", "uzed/a"]), "", "");
+        check(|s| s.after = list(&["ubar/a", "ubar/b", "ubar/a"]), "after.job", "each job once");
+        let many = (0..=MAX_LIST).map(|i| on(&format!("ubar/j{i}"))).collect();
+        check(|s| s.after = many, "after", "at most 64");
     }
 
     #[test]

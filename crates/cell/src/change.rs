@@ -104,6 +104,7 @@ fn shared_fields(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
         ("task.health", a.health != b.health),
         ("max_down", old.max_down != new.max_down),
         ("max_update_disruptions", old.max_update_disruptions != new.max_update_disruptions),
+        ("preemption_notice_max", old.preemption_notice_max != new.preemption_notice_max),
         ("restart", old.restart != new.restart),
         ("reclaimable", old.reclaimable != new.reclaimable),
         ("at_most_one", old.at_most_one != new.at_most_one),

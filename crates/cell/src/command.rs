@@ -13,7 +13,7 @@ use crate::quota::{Capability, Quota};
 use crate::reason::Refusal;
 use crate::resource::Resources;
 use crate::spec::{JobSpec, PackageRef};
-use crate::task::ExitClass;
+use crate::task::{ExitClass, Notice};
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -286,6 +286,8 @@ pub enum Observed {
     Healthy,
     /// Was here and is no longer, and nobody saw it end: no fault of the task's.
     Lost,
+    /// As `Stopped`, of one whose end was watched: what became of the warning.
+    Left(Notice),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -141,6 +141,7 @@ pub fn kept(state: &State, machine: MachineId) -> Vec<DesiredTask> {
 fn action(row: &Task, spec: &JobSpec) -> Action {
     let notice = spec.task.notice;
     if let TaskState::Stopping(cause) = row.state {
+        let notice = row.notice_max.map_or(notice, |most| notice.min(most));
         return Action::Stop { notice, cause };
     }
     let limits = spec.limits_of(row.index);
@@ -215,6 +216,60 @@ mod tests {
         cell.report("jfoo", 1, Observed::Stopped);
         assert_eq!(orders(&cell), []);
         assert_eq!(desired(&cell.state, MachineId(9)), []);
+    }
+
+    /// Notice of `low/0`, which asks for a day, and of what runs inside it if it is an alloc, when
+    /// `high/0` with this bound takes its place.
+    fn notices(kind: JobKind, most: Option<Span>) -> Vec<Span> {
+        let mut cell = Cell::with_machines(1);
+        let day = Span::seconds(86_400);
+        let mut low = job("low", 1, 100);
+        (low.kind, low.task.limits, low.task.notice) = (kind, all(90), day);
+        cell.submit(&low);
+        cell.run("low", 0, "m1");
+        if kind == JobKind::AllocSet {
+            let mut inner = job("inner", 1, 100);
+            (inner.alloc_set, inner.task.notice) = (Some(key("ubar/low")), day);
+            cell.submit(&inner);
+            let alloc = cell.task_id("low", 0);
+            cell.run_in("inner", 0, "m1", Some(alloc));
+        }
+        let mut high = job("high", 1, 200);
+        (high.task.limits, high.preemption_notice_max) = (all(50), most);
+        cell.submit(&high);
+        let victim = Victim { task: cell.task_id("low", 0), attempt: 1 };
+        let task = cell.task_id("high", 0);
+        let (ports, devices) = (Vec::new(), Vec::new());
+        let assignment = Assignment { task, attempt: 0, machine: M1, alloc: None, ports, devices };
+        let group = Group { victims: vec![victim], assignments: vec![assignment] };
+        cell.ok(Command::CommitPlan(Plan { made_at: 0, groups: vec![group] }));
+        let stops = desired(&cell.state, M1).into_iter().filter_map(|order| match order.action {
+            Action::Stop { notice, .. } => Some(notice),
+            _ => None,
+        });
+        stops.collect()
+    }
+
+    #[test]
+    fn who_takes_the_room_may_bound_the_notice() {
+        let (day, short) = (Span::seconds(86_400), Span::seconds(5));
+        assert_eq!(notices(JobKind::Tasks, None), [day]);
+        assert_eq!(notices(JobKind::Tasks, Some(short)), [short]);
+        assert_eq!(notices(JobKind::Tasks, Some(Span::seconds(86_405))), [day]);
+        assert_eq!(notices(JobKind::AllocSet, None), [day, day]);
+        assert_eq!(notices(JobKind::AllocSet, Some(short)), [short, short]);
+    }
+
+    #[test]
+    fn a_preempted_task_that_found_another_place_has_its_own_notice_again() {
+        let mut cell = Cell::with_machines(1);
+        cell.submit(&job("low", 1, 100));
+        cell.run("low", 0, "m1");
+        let low = cell.task_id("low", 0);
+        cell.state.edit_task(low, |row| row.notice_max = Some(Span::ZERO));
+        cell.report("low", 0, Observed::Lost);
+        cell.run("low", 0, "m1");
+        assert_eq!(cell.task("low", 0).notice_max, None);
     }
 
     #[test]

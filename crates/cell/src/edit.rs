@@ -297,7 +297,8 @@ impl State {
                 load.live_jobs = if add { jobs + 1 } else { jobs.saturating_sub(1) };
             }
         }
-        if let (Some(on), JobState::Deferred) = (job.waits_for, job.state) {
+        let waits_for = job.waits_for.iter().filter(|_| job.state == JobState::Deferred);
+        for on in waits_for.copied() {
             let mut set = self.dependents.get(&on).cloned().unwrap_or_default();
             match add {
                 true => set.insert(id),

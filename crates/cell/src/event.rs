@@ -5,6 +5,7 @@ use crate::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, U
 use crate::name::Name;
 use crate::priority::Band;
 use crate::reason::{Reason, Refusal};
+use crate::task::Notice;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
@@ -174,6 +175,11 @@ pub enum TaskChange {
     NotSaved {
         machine: MachineId,
     },
+    /// One that was told to stop is gone; what became of the warning.
+    Left {
+        machine: MachineId,
+        notice: Notice,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -183,16 +189,28 @@ pub enum JobChange {
     Submitted,
     Accepted,
     Released,
-    UpdateOpened { version: u32 },
-    UpdateUndone { version: u32 },
-    UpdateClosed { version: u32 },
-    Resized { count: u32 },
+    UpdateOpened {
+        version: u32,
+    },
+    UpdateUndone {
+        version: u32,
+    },
+    UpdateClosed {
+        version: u32,
+    },
+    Resized {
+        count: u32,
+    },
     Stopping,
     Succeeded,
     Failed,
     Killed,
     NeverRan,
     Purged,
+    /// One of those it waits for has ended, and so many have not.
+    StillWaits {
+        left: u32,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

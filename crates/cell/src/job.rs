@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
-    /// Accepted; starts when its predecessor has ended (B6).
+    /// Accepted; starts when its predecessors have ended (B6).
     Deferred,
     Active,
     /// Told to stop; tasks are still going down.
@@ -78,8 +78,8 @@ pub struct Job {
     pub update: Option<Update>,
     /// Rows by task index. Invariant: the row at position i has index i.
     pub tasks: Arc<Vec<TaskId>>,
-    /// The job it waits for. Invariant: `Some` exactly when deferred.
-    pub waits_for: Option<JobId>,
+    /// The jobs it still waits for. Invariant: some exactly when deferred.
+    pub waits_for: BTreeSet<JobId>,
     pub submitted_at: Time,
     pub ended_at: Option<Time>,
 }

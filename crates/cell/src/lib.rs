@@ -7,6 +7,7 @@
 //! or iterates in hash order. Time, choices and ids of choice arrive inside commands.
 
 pub mod admit;
+mod after;
 pub mod apply;
 pub mod blob;
 pub mod change;

@@ -11,7 +11,7 @@ use crate::id::{MachineId, TaskId};
 use crate::machine::MachineStatus;
 use crate::spec::JobKind;
 use crate::state::State;
-use crate::task::{ExitClass, Task, TaskState};
+use crate::task::{ExitClass, Notice, Task, TaskState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -40,6 +40,8 @@ pub enum ObservedState {
     Failed(ExitClass),
     /// Stopped as ordered, seen gone.
     Stopped,
+    /// The same of one whose end was watched: what became of the warning.
+    Left(Notice),
 }
 
 /// The reports that bring `state` up to what the agent of `machine` says in full, in the life
@@ -98,10 +100,11 @@ fn difference(task: &Task, is_alloc: bool, seen: Option<ObservedState>) -> Vec<O
         }
         (_, Some(S::Failed(exit))) => vec![Observed::Failed(exit)],
         (TaskState::Stopping(_), Some(S::Stopped)) => vec![Observed::Stopped],
+        (TaskState::Stopping(_), Some(S::Left(notice))) => vec![Observed::Left(notice)],
         (_, Some(S::Finished)) if !is_alloc => vec![Observed::Finished],
         (TaskState::Stopping(_), Some(S::Finished)) => vec![Observed::Stopped],
         // An end nobody asked for and no program had.
-        (_, Some(S::Finished | S::Stopped)) => vec![Observed::Lost],
+        (_, Some(S::Finished | S::Stopped | S::Left(_))) => vec![Observed::Lost],
     }
 }
 
@@ -151,7 +154,7 @@ mod tests {
 
     #[test]
     fn only_what_the_state_does_not_know_is_reported() {
-        use ObservedState::{Failed, Finished, Preparing, Running, Stopped};
+        use ObservedState::{Failed, Finished, Left, Preparing, Running, Stopped};
         use TaskState::{Dead, Pending, Stopping};
         let none = |_: &mut JobSpec| ();
         let (well, ill) = (Running { healthy: true }, Running { healthy: false });
@@ -168,6 +171,9 @@ mod tests {
         check(none, true, Some(ill), &[], killing);
         check(none, true, Some(Stopped), &[Observed::Stopped], Dead(Fate::Killed));
         check(none, true, None, &[Observed::Stopped], Dead(Fate::Killed));
+        let overrun = Notice::Overrun;
+        check(none, true, Some(Left(overrun)), &[Observed::Left(overrun)], Dead(Fate::Killed));
+        check(none, false, Some(Left(overrun)), &[Observed::Lost], Pending);
         let alloc = |spec: &mut JobSpec| spec.kind = JobKind::AllocSet;
         check(alloc, false, Some(ill), &[], TaskState::Running);
         check(alloc, false, Some(Finished), &[Observed::Lost], Pending);

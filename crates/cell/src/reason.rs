@@ -178,7 +178,7 @@ pub enum Reason {
     Succeeded,
     MachineDown,
     MachineRemoved,
-    /// The job it waited for has ended as required.
+    /// What it waited for has ended as required.
     DependencyMet,
     DependencyFailed,
     /// Failed more often in a row than its policy allows.

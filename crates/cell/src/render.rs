@@ -152,8 +152,8 @@ pub fn reason(state: &State, reason: &Reason) -> String {
         Reason::Succeeded => "succeeded",
         Reason::MachineDown => "the machine is down",
         Reason::MachineRemoved => "the machine was removed",
-        Reason::DependencyMet => "the job it waited for has ended",
-        Reason::DependencyFailed => "the job it needed did not succeed",
+        Reason::DependencyMet => "a job it waited for has ended",
+        Reason::DependencyFailed => "a job it needed did not succeed",
         Reason::TooManyFailures => "failed too often in a row",
         Reason::AllTasksEnded => "all tasks have ended",
         Reason::LeaseExpired => "the lease has run out",
@@ -237,6 +237,7 @@ fn task_change(state: &State, change: TaskChange) -> String {
             format!("what it left on {} is not saved yet, tried again", at(machine))
         }
         TaskChange::Saved { machine } => format!("what it left on {} is saved", at(machine)),
+        TaskChange::Left { machine, notice } => format!("left {}, {}", at(machine), notice.words()),
         TaskChange::NotSaved { machine } => {
             format!("what it left on {} was never saved and is gone", at(machine))
         }
@@ -257,6 +258,7 @@ fn job_change(change: JobChange) -> String {
         JobChange::Failed => "failed".into(),
         JobChange::Killed => "killed".into(),
         JobChange::NeverRan => "never ran".into(),
+        JobChange::StillWaits { left } => format!("still waits for {left} more"),
         JobChange::Purged => "forgotten".into(),
     }
 }

@@ -150,7 +150,7 @@ pub fn saver_ends(
             ObservedState::Preparing | ObservedState::Running { .. } => return None,
             ObservedState::Finished => Saving::Succeeded,
             ObservedState::Failed(exit) => Saving::Failed(Some(exit)),
-            ObservedState::Stopped => Saving::Failed(None),
+            ObservedState::Stopped | ObservedState::Left(_) => Saving::Failed(None),
         };
         let ObservedTask { task, attempt, saver: run, .. } = *seen;
         let due =

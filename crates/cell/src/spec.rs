@@ -6,6 +6,7 @@
 //! change without changing the past. Rejected: a second set of structs for requests, which would
 //! have to be kept in step with this one by hand.
 
+use crate::after;
 use crate::constraint::Constraint;
 use crate::device::DeviceRequest;
 use crate::health::HealthCheck;
@@ -17,6 +18,7 @@ use crate::priority::{AppClass, Priority};
 use crate::resource::Resources;
 use crate::retry::Retries;
 use crate::time::Span;
+pub use after::After;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -142,17 +144,6 @@ pub struct SpreadLimit {
     pub limit: u32,
 }
 
-/// Start only after another job has ended (B6).
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct After {
-    pub job: JobKey,
-    /// If the other job fails, this one never starts. Left out: true.
-    #[serde(default = "defaults::yes")]
-    pub require_success: bool,
-}
-
 /// What happens to a task that failed. Left out: restarted for ever, after a second at first and
 /// five minutes at most, and done once it succeeds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -241,7 +232,9 @@ pub struct JobSpec {
     pub spread: Vec<SpreadLimit>,
     /// The alloc set inside which the tasks run; they charge it and nothing else.
     pub alloc_set: Option<JobKey>,
-    pub after: Option<After>,
+    /// Jobs that have to end before this one starts: one, or a list of them. Left out: none.
+    #[serde(default, deserialize_with = "after::one_or_more")]
+    pub after: Vec<After>,
     /// All tasks are placed together or none is. Left out: false.
     #[serde(default)]
     pub gang: bool,
@@ -250,6 +243,9 @@ pub struct JobSpec {
     pub max_down: Option<u32>,
     /// Most task disruptions one update may cause; changes beyond are skipped and reported.
     pub max_update_disruptions: Option<u32>,
+    /// Most milliseconds of notice for those whom tasks of this job push out, however much they ask
+    /// for themselves. `None`: as they ask.
+    pub preemption_notice_max: Option<Span>,
     #[serde(default)]
     pub restart: RestartPolicy,
     /// Whether unused resources may be lent to non-prod work. Switching it off takes a capability.

@@ -152,6 +152,31 @@ pub struct CrashPair {
     pub until: Time,
 }
 
+/// What became of the warning that a task gets before it is killed (B8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Notice {
+    /// Warned, and gone by itself before its notice was over.
+    LeftInTime,
+    /// Warned, and still there when its notice was over: killed.
+    Overrun,
+    /// Killed without a warning: none was asked for, or it had no ears for one.
+    NotGiven,
+}
+
+impl Notice {
+    /// For people, of a task.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Notice::LeftInTime => "warned, left within its notice",
+            Notice::Overrun => "warned, killed when its notice was over",
+            Notice::NotGiven => "killed without notice",
+        }
+    }
+}
+
 /// How the attempt before ended, for whoever asks what is the matter with a task that waits. The
 /// event feed tells the whole story; this is its last line, kept where the row is read anyway.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -163,6 +188,8 @@ pub struct LastEnd {
     /// By name: it may have left the cell since.
     pub machine: Name,
     pub why: Reason,
+    /// Of one that was told to end and is gone: what became of the warning, where that was seen.
+    pub notice: Option<Notice>,
 }
 
 /// Crashes on one machine after which the pairing is avoided.
@@ -203,6 +230,8 @@ pub struct Task {
     pub crashed_on: Vec<CrashPair>,
     /// Of the attempt that ended last, or was told to.
     pub last_end: Option<LastEnd>,
+    /// Of one that was pushed out: the most notice it gets, if those who take its room say so.
+    pub notice_max: Option<Span>,
 }
 
 impl Task {

@@ -139,7 +139,8 @@ fn machine_of(change: TaskChange) -> Option<MachineId> {
         | T::Restarted { machine }
         | T::SaverFailed { machine }
         | T::Saved { machine }
-        | T::NotSaved { machine } => Some(machine),
+        | T::NotSaved { machine }
+        | T::Left { machine, .. } => Some(machine),
         T::Submitted
         | T::Released
         | T::Updated
@@ -183,7 +184,7 @@ fn because(reason: &Reason) -> Option<String> {
 /// The event in a word, and the numbers it carries.
 fn words(what: &What) -> (&'static str, Option<String>) {
     match what {
-        What::Task { change, .. } => (task_word(*change), None),
+        What::Task { change, .. } => (task_word(*change), task_detail(*change)),
         What::Job { change, .. } => job_words(*change),
         What::JobRejected { refusal, .. } => ("rejected", Some(refusal.to_string())),
         What::Machine { change, .. } => machine_words(*change),
@@ -229,6 +230,14 @@ fn blob_word(change: cellwright_cell::event::BlobChange) -> &'static str {
     }
 }
 
+/// What a task's event says beyond its word.
+fn task_detail(change: TaskChange) -> Option<String> {
+    match change {
+        TaskChange::Left { notice, .. } => Some(notice.words().to_owned()),
+        _ => None,
+    }
+}
+
 fn task_word(change: TaskChange) -> &'static str {
     use TaskChange as T;
     match change {
@@ -253,6 +262,7 @@ fn task_word(change: TaskChange) -> &'static str {
         T::SaverFailed { .. } => "saver-failed",
         T::Saved { .. } => "saved",
         T::NotSaved { .. } => "not-saved",
+        T::Left { .. } => "left",
     }
 }
 
@@ -263,6 +273,7 @@ fn job_words(change: JobChange) -> (&'static str, Option<String>) {
         J::Submitted => ("submitted", None),
         J::Accepted => ("accepted", None),
         J::Released => ("released", None),
+        J::StillWaits { left } => ("still-waits", Some(format!("{left} left"))),
         J::UpdateOpened { version: v } => ("update-opened", version(v)),
         J::UpdateUndone { version: v } => ("update-undone", version(v)),
         J::UpdateClosed { version: v } => ("update-closed", version(v)),

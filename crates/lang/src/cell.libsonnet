@@ -34,20 +34,21 @@
   // The tasks of `job` inside the allocs of `set`.
   inside(set, job):: job { alloc_set: nameOf(set) },
 
-  // `job` starts when `first` has ended well.
-  after(first, job):: job { after: nameOf(first) },
+  // `job` starts when `first`, a job or a list of jobs, has ended well.
+  after(first, job)::
+    job { after: if std.isArray(first) then [nameOf(one) for one in first] else nameOf(first) },
 
-  // Jobs one after the other. A step that is a list starts all its jobs at once; since a job
-  // starts after one other job, such a step is the last.
+  // Jobs one after the other. A step that is a list starts all its jobs at once, and the step
+  // behind it when all of them have ended well.
   workflow(steps)::
-    local last = std.length(steps) - 1;
-    local step(at) =
+    local jobsOf(at) =
       local jobs = if std.isArray(steps[at]) then steps[at] else [steps[at]];
-      assert at == last || std.length(jobs) == 1 :
-        'step %d of the workflow has %d jobs; allowed: one, and a list as the last step' %
-          [at, std.length(jobs)];
-      if at == 0 then jobs else [$.after(firstOf(steps[at - 1]), job) for job in jobs];
-    std.flattenArrays([step(at) for at in std.range(0, last)]),
+      assert std.length(jobs) > 0 :
+        'step %d of the workflow has no jobs; allowed: a job, or a list of one or more' % at;
+      jobs;
+    local step(at) =
+      if at == 0 then jobsOf(0) else [$.after(jobsOf(at - 1), job) for job in jobsOf(at)];
+    std.flattenArrays([step(at) for at in std.range(0, std.length(steps) - 1)]),
 
   // `count` tasks that differ in what `fields(index)` says: limits, command, env.
   each(count, fields)::
@@ -111,6 +112,4 @@
     number,
 
   local nameOf(job) = if std.isString(job) then job else job.name,
-
-  local firstOf(step) = if std.isArray(step) then step[0] else step,
 }

@@ -215,19 +215,37 @@ impl Reader {
         if let Some(set) = job.get_mut("alloc_set") {
             self.reference(set, &path.field("alloc_set"), owner);
         }
-        let after = path.field("after");
-        match job.get_mut("after") {
-            Some(Value::Object(fields)) => {
-                if let Some(job) = fields.get_mut("job") {
-                    self.reference(job, &after.field("job"), owner);
+        if let Some(after) = job.get_mut("after") {
+            self.lengthen_after(after, &path.field("after"), owner);
+        }
+    }
+
+    /// One job to wait for stands for a list of one, and its name for itself.
+    fn lengthen_after(&mut self, after: &mut Value, path: &Path, owner: Option<&Name>) {
+        let alone = matches!(after, Value::String(_) | Value::Object(_));
+        match alone {
+            true => *after = json!([after.take()]),
+            false if after.is_null() => *after = json!([]),
+            false => {}
+        }
+        let Value::Array(list) = after else { return };
+        for (position, one) in list.iter_mut().enumerate() {
+            let full = path.index(position);
+            let written = if alone { path.clone() } else { full.clone() };
+            self.written.insert(full.clone(), written.clone());
+            match one {
+                Value::Object(fields) => {
+                    if let Some(job) = fields.get_mut("job") {
+                        self.reference(job, &full.field("job"), owner);
+                    }
                 }
+                short @ Value::String(_) => {
+                    self.written.insert(full.field("job"), written);
+                    self.reference(short, &full.field("job"), owner);
+                    *short = json!({ "job": short.take() });
+                }
+                _ => {}
             }
-            Some(short @ Value::String(_)) => {
-                self.written.insert(after.field("job"), after.clone());
-                self.reference(short, &after.field("job"), owner);
-                *short = json!({ "job": short.take() });
-            }
-            _ => {}
         }
     }
 
@@ -346,8 +364,8 @@ impl Reader {
             self.placed.iter().enumerate().map(|(i, p)| (self.key(&p.document), i)).collect();
         let needs = |placed: &Placed| -> Vec<usize> {
             let job = placed.document.job();
-            let after = job.after.as_ref().map(|after| &after.job);
-            let keys = after.into_iter().chain(&job.alloc_set);
+            let after = job.after.iter().map(|after| &after.job);
+            let keys = after.chain(&job.alloc_set);
             keys.filter_map(|key: &JobKey| {
                 at.get(&(Some(key.user.clone()), key.job.clone())).copied()
             })

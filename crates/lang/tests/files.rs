@@ -106,7 +106,8 @@ fn the_library_makes_services_batches_sets_crons_and_workflows() {
         local run = { command: ['true'] } + size;
         [
           cell.workflow([cell.batch('get', run), cell.batch('sort', run),
-                         [cell.batch('left', run), cell.batch('right', run)]]),
+                         [cell.batch('left', run), cell.batch('right', run)],
+                         cell.batch('join', run), [cell.batch('last', run)]]),
           cell.inside(pool, cell.service('web', run {
             ports: 1,
             health: cell.http('/ok', 0, { interval: '5s' }),
@@ -128,7 +129,13 @@ fn the_library_makes_services_batches_sets_crons_and_workflows() {
     assert!(at("get") < at("sort") && at("sort") < at("right"), "{names:?}");
     let job = |name: &str| all[at(name)].job();
     assert_eq!(job("pool").kind, JobKind::AllocSet);
-    assert_eq!(job("right").after.as_ref().unwrap().job.to_string(), "dev/sort");
+    let after = |name: &str| -> Vec<String> {
+        job(name).after.iter().map(|after| after.job.to_string()).collect()
+    };
+    assert_eq!((after("get").len(), after("right")), (0, vec!["dev/sort".to_owned()]));
+    assert_eq!(after("join"), ["dev/left", "dev/right"]);
+    assert_eq!(after("last"), ["dev/join"]);
+    assert!(at("right") < at("join"), "{names:?}");
     assert_eq!(job("web").alloc_set.as_ref().unwrap().to_string(), "dev/pool");
     assert_eq!(job("web").task.health.as_ref().unwrap().interval, Span::seconds(5));
     assert_eq!(job("shards").env_of(2)["SHARD"], "2");
@@ -235,8 +242,13 @@ fn names_and_references_are_those_of_the_whole_file() {
     let circle = format!("a: {{after: b, {run}}}\nb: {{after: a, {run}}}\n");
     let Err(Diagnostics(wrong)) = load("f.yaml", &circle) else { panic!("a circle") };
     assert!(shown(&wrong).contains("waits for itself"), "{}", shown(&wrong));
+    let several = format!("a: {{{run}}}\nb: {{after: [a, {{job: c}}], {run}}}\n");
+    check("f.yaml", &several, 2, "c", "there is no job \"c\" in this file");
+    let several = several.replace("{job: c}", "a");
+    let Err(Diagnostics(wrong)) = load("f.yaml", &several) else { panic!("twice the same") };
+    assert!(shown(&wrong).contains("each job once"), "{}", shown(&wrong));
     let elsewhere = format!("{{name: a, after: ads/load, {run}}}");
-    assert_eq!(jobs("f.yaml", &elsewhere)[0].after.as_ref().unwrap().job.to_string(), "ads/load");
+    assert_eq!(jobs("f.yaml", &elsewhere)[0].after[0].job.to_string(), "ads/load");
 }
 
 #[test]

@@ -59,7 +59,8 @@ fn touches(event: &Event, state: &State) -> Option<MachineId> {
             TaskChange::Started { .. } | TaskChange::ReservationChanged => None,
             TaskChange::SaverFailed { machine }
             | TaskChange::Saved { machine }
-            | TaskChange::NotSaved { machine } => Some(*machine),
+            | TaskChange::NotSaved { machine }
+            | TaskChange::Left { machine, .. } => Some(*machine),
             _ => state
                 .tasks()
                 .get(*task)

@@ -114,6 +114,8 @@ async fn a_task_has_a_name_while_it_runs() {
     let client = Client::new(Settings::new(vec![master.address().to_string()])).unwrap();
     let found: One<NameView> = client.get("/v1/names/dev/web").await.unwrap().value;
     assert_eq!(found.item.name, "web.dev.main.cell.internal");
+    let size = |name: &NameView| (name.tasks, name.healthy, name.ill);
+    assert_eq!(size(&found.item), (1, 1, 0));
     let endpoint = &found.item.endpoints[0];
     assert_eq!(
         (endpoint.address.to_string().as_str(), &*endpoint.ports),
@@ -127,6 +129,7 @@ async fn a_task_has_a_name_while_it_runs() {
     say(&master, Command::StopJob { job, expect: None }).await;
     let told = watch.next().await.unwrap().data.expect("a name");
     assert_eq!(told.endpoints, [], "the watch says so too");
+    assert_eq!(size(&told), (1, 0, 0));
     assert_eq!(ask(dns).await, (3, 0, None), "gone with the order to stop");
     let found: One<NameView> = client.get("/v1/names/dev/web").await.unwrap().value;
     assert_eq!(found.item.endpoints, []);

@@ -131,6 +131,37 @@ pub fn endpoints_of(state: &State, job: &JobKey) -> BTreeMap<u32, Endpoint> {
     found.collect()
 }
 
+/// How large a job is and how well its tasks are: who balances load over 3 endpoints needs to know
+/// whether there should be 10.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Tasks the job shall have.
+    pub tasks: u32,
+    /// Running and healthy.
+    pub healthy: u32,
+    /// Failed their health check, and have not started again.
+    pub ill: u32,
+}
+
+/// Straight from a state; a job that does not exist, or is an alloc set, has no tasks.
+#[must_use]
+pub fn size_of(state: &State, job: &JobKey) -> Size {
+    let Some(row) = state.job_named(job).and_then(|id| state.jobs().get(id)) else {
+        return Size::default();
+    };
+    if row.spec().kind != JobKind::Tasks {
+        return Size::default();
+    }
+    let tasks = row.spec().count;
+    let rows = row.tasks.iter().take(tasks as usize).filter_map(|id| state.tasks().get(*id));
+    let mut size = Size { tasks, ..Size::default() };
+    for task in rows {
+        size.healthy += u32::from(task.state == TaskState::Running && task.healthy);
+        size.ill += u32::from(task.state.on_machine() && !task.healthy);
+    }
+    size
+}
+
 fn reachable(state: &State, id: TaskId, task: &Task) -> Option<Endpoint> {
     if task.state != TaskState::Running || !task.healthy {
         return None;

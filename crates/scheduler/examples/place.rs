@@ -232,7 +232,7 @@ fn job(number: u32, count: u32) -> Result<JobSpec, Box<dyn Error>> {
         constraints: Vec::new(),
         spread: Vec::new(),
         alloc_set: None,
-        after: None,
+        after: Vec::new(),
         gang: false,
         max_down: None,
         max_update_disruptions: None,
@@ -240,5 +240,6 @@ fn job(number: u32, count: u32) -> Result<JobSpec, Box<dyn Error>> {
         reclaimable: true,
         at_most_one: None,
         retain_disk: None,
+        preemption_notice_max: None,
     })
 }

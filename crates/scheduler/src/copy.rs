@@ -135,7 +135,9 @@ fn helps(state: &State, event: &Event) -> bool {
         What::Task { job, change, .. } => match change {
             TaskChange::Scheduled { .. }
             | TaskChange::UpdateSkipped
-            | TaskChange::SaverFailed { .. } => false,
+            | TaskChange::SaverFailed { .. }
+            // What follows from it has an event of its own.
+            | TaskChange::Left { .. } => false,
             // One more of the job runs, so one more of it may be evicted.
             TaskChange::Started { .. } => {
                 state.jobs().get(*job).is_some_and(|row| row.spec().max_down.is_some())

@@ -3,7 +3,7 @@
 //! versions: fields are added with defaults, never changed.
 
 use crate::core::End;
-use cellwright_cell::task::ExitClass;
+use cellwright_cell::task::{ExitClass, Notice};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -153,6 +153,9 @@ pub struct Exit {
     /// Whether the kernel killed some of it for memory, and whose limit was met.
     #[serde(default)]
     pub memory: MemoryEnd,
+    /// Of one that was told to stop: what became of the warning. Absent: nobody watched.
+    #[serde(default)]
+    pub notice: Option<Notice>,
     /// On the boot clock.
     pub started: Option<u64>,
     pub ended: u64,
@@ -181,7 +184,8 @@ impl Exit {
         };
         match (&self.cause, self.code, self.signal) {
             (Cause::Condemned { class, .. }, _, _) => class.map_or(End::Gone, End::Failed),
-            (Cause::Told | Cause::Lost(_), _, _) => End::Gone,
+            (Cause::Told, _, _) => self.notice.map_or(End::Gone, End::Stopped),
+            (Cause::Lost(_), _, _) => End::Gone,
             (Cause::LeaseOver | Cause::RanTooLong, _, _) => End::Failed(ExitClass::TimedOut),
             (Cause::CouldNotStart(_), _, _) => End::Failed(ExitClass::CouldNotStart),
             (Cause::Itself, Some(0), _) => End::Finished,
@@ -203,7 +207,8 @@ mod tests {
     #[test]
     fn an_end_is_told_by_its_cause_and_by_what_memory_had_to_do_with_it() {
         let exit = |cause, code, signal, memory| {
-            Exit { code, signal, cause, memory, started: None, ended: 0 }.end()
+            let notice = None;
+            Exit { code, signal, cause, memory, notice, started: None, ended: 0 }.end()
         };
         let kill = |memory| exit(Cause::Itself, None, Some(9), memory);
         assert_eq!(kill(MemoryEnd::Nothing), End::Failed(ExitClass::Signal(9)));

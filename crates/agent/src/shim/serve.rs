@@ -93,7 +93,8 @@ fn too_late() -> Exit {
 
 fn unstarted(cause: Cause) -> Exit {
     let memory = MemoryEnd::Nothing;
-    Exit { code: None, signal: None, cause, memory, started: None, ended: boot::now() }
+    let (code, signal, notice) = (None, None, None);
+    Exit { code, signal, cause, memory, notice, started: None, ended: boot::now() }
 }
 
 /// An end that the program itself could not say anything about is told in its log.

@@ -5,7 +5,7 @@ use super::protocol::{Cause, Exit, Launch, MemoryEnd, Status, VERSION};
 use super::room::Room;
 use crate::boot;
 use crate::proc::Process;
-use cellwright_cell::task::ExitClass;
+use cellwright_cell::task::{ExitClass, Notice};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,6 +35,10 @@ pub struct Task {
     memory: MemoryEnd,
     /// Why it is to die, from the first who said so.
     cause: Option<Cause>,
+    /// Whether it was warned, and could hear it.
+    warned: bool,
+    /// Whether it still ran when it was killed.
+    killed: bool,
     kill_at: Option<u64>,
     lease_until: Option<u64>,
     run_until: Option<u64>,
@@ -60,6 +64,8 @@ pub fn start(launch: &Launch, room: Room) -> Result<(Task, Pipes), Box<(io::Erro
         ended: None,
         memory: MemoryEnd::Nothing,
         cause: None,
+        warned: false,
+        killed: false,
         kill_at: None,
         lease_until: launch.lease_until,
         run_until: launch.max_run.map(|length| started.saturating_add(length)),
@@ -99,7 +105,8 @@ impl Task {
             self.cause = Some(Cause::Told);
             if grace > 0 {
                 self.signal(Signal::TERM);
-                if self.is_deaf_to(Signal::TERM) {
+                self.warned = !self.is_deaf_to(Signal::TERM);
+                if !self.warned {
                     self.kill_at = Some(boot::now());
                 }
             }
@@ -174,6 +181,7 @@ impl Task {
     /// Kills all there is below this process. What forks would escape a list that is already old,
     /// so everybody is stopped first, until a pass finds nobody who runs.
     fn sweep(&mut self) -> Left {
+        self.killed |= self.ended.is_none();
         // Without children nothing is below, and there is no need to look through all of `/proc`.
         if self.has_children {
             for _ in 0..STOP_PASSES {
@@ -216,6 +224,17 @@ impl Task {
         self.room
     }
 
+    /// What became of the warning; of one that nobody told to stop there is nothing to say. What it
+    /// leaves below it when it ends does not count against it.
+    fn notice(&self) -> Option<Notice> {
+        match (&self.cause, self.warned, self.killed) {
+            (Some(Cause::Told), true, false) => Some(Notice::LeftInTime),
+            (Some(Cause::Told), true, true) => Some(Notice::Overrun),
+            (Some(Cause::Told), false, _) => Some(Notice::NotGiven),
+            _ => None,
+        }
+    }
+
     /// The end, once nothing is left.
     pub fn exit(&self) -> Exit {
         let (code, signal) = self.ended.unwrap_or((None, None));
@@ -224,6 +243,7 @@ impl Task {
             signal,
             cause: self.cause.clone().unwrap_or(Cause::Itself),
             memory: self.memory,
+            notice: self.notice(),
             started: Some(self.started),
             ended: boot::now(),
         }

@@ -111,8 +111,8 @@ pub struct ExplanationView {
     pub not_before: Option<Time>,
     /// Milliseconds until then.
     pub next_try_in: Option<Span>,
-    /// The job it starts after, as `user/job`.
-    pub waits_for: Option<String>,
+    /// The jobs it starts after, as `user/job`, as far as they have not ended.
+    pub waits_for: Vec<String>,
     pub failing: Option<FailingView>,
     /// For a task on a machine.
     pub here: Option<HereView>,

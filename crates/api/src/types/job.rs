@@ -6,7 +6,7 @@ use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::reason::Reason;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::JobSpec;
-use cellwright_cell::task::TaskState;
+use cellwright_cell::task::{Notice, TaskState};
 use cellwright_cell::time::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -37,8 +37,8 @@ pub struct JobView {
     /// A roll from one version to another that is not closed yet.
     pub update: Option<Update>,
     pub tasks: TaskCounts,
-    /// The job it starts after.
-    pub waits_for: Option<JobKey>,
+    /// The jobs it starts after, as far as they have not ended.
+    pub waits_for: Vec<JobKey>,
     /// Milliseconds since the Unix epoch.
     pub submitted_at: Time,
     /// Milliseconds since the Unix epoch; absent while it lives.
@@ -100,6 +100,9 @@ pub struct EndView {
     pub why: Reason,
     /// In a few words: `exit code 1`, `preempted by ann/web/0`.
     pub text: String,
+    /// Of one that was told to end and is gone: what became of the warning, where that was seen.
+    #[serde(default)]
+    pub notice: Option<Notice>,
 }
 
 /// Where a task is reached.
@@ -122,4 +125,12 @@ pub struct NameView {
     pub name: String,
     /// Healthy tasks by index.
     pub endpoints: Vec<EndpointView>,
+    /// Tasks the job shall have.
+    pub tasks: u32,
+    /// Of these, tasks that run and are healthy. Those on a machine without an address are among
+    /// them, and no endpoints.
+    pub healthy: u32,
+    /// Of these, tasks that failed their health check and have not started again. The others wait,
+    /// start, leave, or have ended.
+    pub ill: u32,
 }

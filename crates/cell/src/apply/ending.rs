@@ -23,7 +23,7 @@ impl Context<'_> {
         self.expected_version(key, &job, expect)?;
         self.state.edit_job(id, |job| {
             job.state = JobState::Stopping;
-            job.waits_for = None;
+            job.waits_for.clear();
         });
         self.job_event(id, JobChange::Stopping, Reason::Requested);
         for task in job.tasks.iter() {

@@ -68,7 +68,7 @@ pub(crate) fn job(job: &str, count: u32, priority: u16) -> JobSpec {
         constraints: Vec::new(),
         spread: Vec::new(),
         alloc_set: None,
-        after: None,
+        after: Vec::new(),
         gang: false,
         max_down: None,
         max_update_disruptions: None,
@@ -82,6 +82,7 @@ pub(crate) fn job(job: &str, count: u32, priority: u16) -> JobSpec {
         reclaimable: true,
         at_most_one: None,
         retain_disk: None,
+        preemption_notice_max: None,
     }
 }
 

@@ -17,7 +17,7 @@ use crate::reason::{Reason, Refusal};
 use crate::resource::{Dimension, Shortfall};
 use crate::spec::{JobKind, JobSpec};
 use crate::time::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl Context<'_> {
@@ -38,12 +38,12 @@ impl Context<'_> {
         self.restricted_features(None, spec)?;
         self.alloc_set_is_open(user, spec)?;
         self.not_below_inner(&key, spec)?;
-        let predecessor = self.predecessor(&key, spec)?;
+        let predecessors = self.predecessors(&key, spec)?;
         if !self.state.jobs.has_room_for(1) {
             return Err(Refusal::Full("jobs".into()));
         }
         self.room_for_tasks(spec.count as usize)?;
-        let job = new_job(user, spec, predecessor.map(|(id, _)| id), self.now);
+        let job = new_job(user, spec, predecessors.keys().copied().collect(), self.now);
         self.within_quota(None, &job)?;
         // A lost task of the job that had this name may still run.
         let earliest = self.state.job_named(&key).map_or(Time::ZERO, |old| self.leases_over(old));
@@ -52,8 +52,10 @@ impl Context<'_> {
         self.job_event(id, JobChange::Accepted, Reason::Admitted);
         self.note_charges(id);
         self.follow_count(id, 0, earliest);
-        if let Some((_, Some(outcome))) = predecessor {
-            self.release(id, outcome);
+        for (predecessor, outcome) in predecessors {
+            if let Some(outcome) = outcome {
+                self.release(id, predecessor, outcome);
+            }
         }
         Ok(Done::Version(FIRST_VERSION))
     }
@@ -149,27 +151,32 @@ impl Context<'_> {
         }
     }
 
-    /// The job to wait for, and its outcome if it has one already.
-    fn predecessor(
+    /// The jobs to wait for, with the outcome of those that have one already. All of them exist
+    /// before the job does and none can be changed to wait for it, so nobody waits in a circle.
+    fn predecessors(
         &self,
         key: &JobKey,
         spec: &JobSpec,
-    ) -> Result<Option<(JobId, Option<JobOutcome>)>, Refusal> {
-        let Some(after) = &spec.after else { return Ok(None) };
-        if after.job == *key {
-            return Err(Refusal::BadField {
-                field: "after.job".into(),
-                value: key.to_string(),
-                allowed: "another job".into(),
-            });
+    ) -> Result<BTreeMap<JobId, Option<JobOutcome>>, Refusal> {
+        let mut found = BTreeMap::new();
+        for after in &spec.after {
+            if after.job == *key {
+                return Err(Refusal::BadField {
+                    field: "after.job".into(),
+                    value: key.to_string(),
+                    allowed: "another job".into(),
+                });
+            }
+            let id = self.state.job_named(&after.job);
+            let row = id.and_then(|id| Some((id, self.state.jobs.get(id)?)));
+            let Some((id, job)) = row else { return Err(Refusal::NoSuchJob(after.job.clone())) };
+            let outcome = match job.state {
+                JobState::Dead(outcome) => Some(outcome),
+                _ => None,
+            };
+            found.insert(id, outcome);
         }
-        let id = self.state.job_named(&after.job);
-        let found = id.and_then(|id| Some((id, self.state.jobs.get(id)?)));
-        let Some((id, job)) = found else { return Err(Refusal::NoSuchJob(after.job.clone())) };
-        match job.state {
-            JobState::Dead(outcome) => Ok(Some((id, Some(outcome)))),
-            _ => Ok(Some((id, None))),
-        }
+        Ok(found)
     }
 
     pub(super) fn room_for_tasks(&self, more: usize) -> Result<(), Refusal> {
@@ -263,11 +270,11 @@ pub(super) fn next_version(job: &Job) -> Result<u32, Refusal> {
     next.ok_or_else(|| Refusal::Full(format!("versions of job {}", job.name)))
 }
 
-fn new_job(user: UserId, spec: &JobSpec, waits_for: Option<JobId>, now: Time) -> Job {
+fn new_job(user: UserId, spec: &JobSpec, waits_for: BTreeSet<JobId>, now: Time) -> Job {
     Job {
         user,
         name: spec.name.clone(),
-        state: if waits_for.is_some() { JobState::Deferred } else { JobState::Active },
+        state: if waits_for.is_empty() { JobState::Active } else { JobState::Deferred },
         version: FIRST_VERSION,
         last_version: FIRST_VERSION,
         specs: BTreeMap::from([(FIRST_VERSION, Arc::new(spec.clone()))]),
@@ -281,13 +288,14 @@ fn new_job(user: UserId, spec: &JobSpec, waits_for: Option<JobId>, now: Time) ->
 
 #[cfg(test)]
 mod tests {
+    use crate::after::After;
     use crate::apply::fixture::{Cell, job, key, name};
     use crate::command::{Command, Done, Observed};
     use crate::priority::Band;
     use crate::quota::Capability;
     use crate::render;
     use crate::resource::Resources;
-    use crate::spec::{After, JobKind, JobSpec};
+    use crate::spec::{JobKind, JobSpec};
     use crate::task::{ExitClass, Fate, TaskState};
     use crate::time::Time;
     use TaskState::{Dead, Deferred, Pending};
@@ -351,7 +359,7 @@ mod tests {
             "refused: field alloc_set: value ubar/jfoo is not valid; \
              allowed: an alloc set; this is a job of tasks",
         );
-        let after = |other: &str| Some(After { job: key(other), require_success: true });
+        let after = |other: &str| vec![After { job: key(other), require_success: true }];
         check_submit(with(1, 100, |s| s.after = after("ubar/nowhere")), nowhere);
         check_submit(
             with(1, 100, |s| s.after = after("ubar/jnew")),
@@ -397,7 +405,7 @@ mod tests {
             true => Observed::Failed(ExitClass::Code(1)),
             false => Observed::Finished,
         };
-        let after = Some(After { job: key("ubar/jfoo"), require_success });
+        let after = vec![After { job: key("ubar/jfoo"), require_success }];
         let next = with(2, 100, |s| s.after = after);
         if before {
             cell.submit(&next);
@@ -422,6 +430,46 @@ mod tests {
             check_after(true, true, before, never);
             check_after(false, true, before, Pending);
         }
+    }
+
+    #[test]
+    fn a_job_that_waits_for_several_starts_after_the_last_of_them() {
+        let mut cell = Cell::with_machines(1);
+        for first in ["left", "right"] {
+            cell.submit(&job(first, 1, 100));
+            cell.run(first, 0, "m1");
+        }
+        let on = |job: &str, require_success| After { job: key(job), require_success };
+        let both = |strict| vec![on("ubar/left", false), on("ubar/right", strict)];
+        cell.submit(&with(1, 100, |s| s.after = both(false)));
+        let mut strict = with(1, 100, |s| s.after = both(true));
+        strict.name = name("strict");
+        cell.submit(&strict);
+        cell.report("left", 0, Observed::Failed(ExitClass::Code(1)));
+        assert_eq!((cell.states("jnew"), cell.states("strict")), (vec![Deferred], vec![Deferred]));
+        cell.report("right", 0, Observed::Failed(ExitClass::Code(1)));
+        assert_eq!(cell.states("jnew"), [Pending]);
+        assert_eq!(cell.states("strict"), [Dead(Fate::DependencyFailed)]);
+    }
+
+    #[test]
+    fn one_failed_predecessor_ends_the_wait_for_the_others() {
+        let mut cell = Cell::with_machines(1);
+        for first in ["left", "right"] {
+            cell.submit(&job(first, 1, 100));
+            cell.run(first, 0, "m1");
+        }
+        let on = |job: &str| After { job: key(job), require_success: true };
+        cell.submit(&with(1, 100, |s| s.after = vec![on("ubar/left"), on("ubar/right")]));
+        cell.report("left", 0, Observed::Failed(ExitClass::Code(1)));
+        assert_eq!(cell.states("jnew"), [Dead(Fate::DependencyFailed)]);
+        // Nothing stirs when the other ends, and whoever asks too late learns it at once.
+        let mut late = with(1, 100, |s| s.after = vec![on("ubar/right"), on("ubar/left")]);
+        late.name = name("late");
+        cell.submit(&late);
+        assert_eq!(cell.states("late"), [Dead(Fate::DependencyFailed)]);
+        cell.report("right", 0, Observed::Finished);
+        assert_eq!(cell.states("jnew"), [Dead(Fate::DependencyFailed)]);
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Context<'_> {
         let Some(row) = self.state.machines.get(machine) else { return };
         let (at, machine) = (self.now, row.spec.name.clone());
         self.set_task(id, |t| {
-            t.last_end = Some(LastEnd { attempt: t.attempt, at, machine, why });
+            t.last_end = Some(LastEnd { attempt: t.attempt, at, machine, why, notice: None });
         });
     }
 

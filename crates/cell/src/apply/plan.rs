@@ -23,6 +23,7 @@ use crate::resource::Resources;
 use crate::spec::JobSpec;
 use crate::state::State;
 use crate::task::{Grant, StopCause, Task, TaskState};
+use crate::time::Span;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -206,6 +207,7 @@ impl Context<'_> {
             row.machine = Some(*machine);
             row.alloc = *alloc;
             row.grant = grant;
+            row.notice_max = None;
         });
         self.task_event(*task, TaskChange::Scheduled { machine: *machine }, Reason::FoundPlace);
     }
@@ -267,8 +269,26 @@ impl Context<'_> {
         }
         self.within_budget(id)?;
         journal.keep_victim(self.state, id, machine);
+        let most = self.notice_granted(&gone, arriving);
         self.stop_task(id, StopCause::Preempted, Reason::Preempted { by: by.1 });
+        if most.is_some() {
+            self.bound_notice(id, most);
+        }
         Ok(gone)
+    }
+
+    /// The shortest notice that those who take the victim's room are ready to wait for (B8).
+    fn notice_granted(&self, victim: &Gone, arriving: &[&Assignment]) -> Option<Span> {
+        let takers = arriving.iter().filter(|a| victim.is_taken_by(a));
+        takers.filter_map(|a| Candidate::of(self.state, a.task)?.spec.preemption_notice_max).min()
+    }
+
+    /// An alloc is gone when all inside it are, so what bounds its notice bounds theirs.
+    fn bound_notice(&mut self, id: TaskId, most: Option<Span>) {
+        let inner = self.state.alloc_load(id).map_or_else(Vec::new, |load| load.tasks.clone());
+        for task in inner.into_iter().chain([id]) {
+            self.set_task(task, |row| row.notice_max = most);
+        }
     }
 
     /// Ports of a task, and of the tasks inside it when it is an alloc: they leave with it.
@@ -283,7 +303,7 @@ impl Context<'_> {
     /// Of those who take the victim's room or one of its ports, the one with the lowest priority:
     /// a strong task must not clear the way for a weak one of its group.
     fn weakest_taker(&self, victim: &Gone, arriving: &[&Assignment]) -> Option<(Priority, TaskId)> {
-        let takes = |a: &&&Assignment| a.alloc == victim.row.alloc || victim.shares_port(a);
+        let takes = |a: &&&Assignment| victim.is_taken_by(a);
         let priority = |a: &&Assignment| {
             let spec = Candidate::of(self.state, a.task)?.spec;
             Some((spec.priority, a.task))
@@ -367,6 +387,10 @@ struct Gone {
 }
 
 impl Gone {
+    fn is_taken_by(&self, assignment: &Assignment) -> bool {
+        assignment.alloc == self.row.alloc || self.shares_port(assignment)
+    }
+
     fn shares_port(&self, assignment: &Assignment) -> bool {
         any_port(&self.ports, &assignment.ports)
     }

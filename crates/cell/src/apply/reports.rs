@@ -18,7 +18,7 @@ use crate::event::TaskChange;
 use crate::id::{MachineId, TaskId};
 use crate::reason::{Reason, Refusal};
 use crate::spec::{JobKind, JobSpec};
-use crate::task::{ExitClass, Fate, Grant, StopCause, TaskState};
+use crate::task::{ExitClass, Fate, Grant, Notice, StopCause, TaskState};
 use std::sync::Arc;
 
 /// What a report means for a task in the state it is in.
@@ -29,7 +29,7 @@ enum Step {
     Finish,
     Fail(ExitClass),
     /// The stopping task's container is seen empty, however it ended.
-    Gone,
+    Gone(Option<Notice>),
     /// It was done before it could be stopped.
     DoneInTime,
     /// Gone without an end that anybody saw.
@@ -89,7 +89,7 @@ impl Context<'_> {
             }
             Step::Finish => self.finished(task, machine, state),
             Step::Fail(exit) => self.failed(task, machine, state, exit),
-            Step::Gone => self.stopped(task),
+            Step::Gone(notice) => self.gone(task, machine, notice),
             Step::DoneInTime => self.done_in_time(task),
             Step::Lost => self.lost(task, machine),
             Step::Unhealthy => self.unhealthy(task),
@@ -134,6 +134,19 @@ impl Context<'_> {
             }
             None => self.die(task, Fate::Finished, TaskChange::Finished, Reason::Succeeded),
         }
+    }
+
+    /// The row and the history say what became of its warning.
+    fn gone(&mut self, task: TaskId, machine: MachineId, notice: Option<Notice>) {
+        if let Some(notice) = notice {
+            self.set_task(task, |t| {
+                if let Some(end) = &mut t.last_end {
+                    end.notice = Some(notice);
+                }
+            });
+            self.task_event(task, TaskChange::Left { machine, notice }, Reason::AgentReport);
+        }
+        self.stopped(task);
     }
 
     /// What would start again after a success goes the way it was sent.
@@ -187,7 +200,8 @@ fn step(state: TaskState, what: Observed) -> Step {
     match (state, what) {
         (TaskState::Assigned | TaskState::Running | TaskState::Stopping(_), O::Lost) => Step::Lost,
         (TaskState::Stopping(cause), O::Finished) if cause != StopCause::Killed => Step::DoneInTime,
-        (TaskState::Stopping(_), O::Finished | O::Failed(_) | O::Stopped) => Step::Gone,
+        (TaskState::Stopping(_), O::Finished | O::Failed(_) | O::Stopped) => Step::Gone(None),
+        (TaskState::Stopping(_), O::Left(notice)) => Step::Gone(Some(notice)),
         // Sent before the order to stop arrived.
         (TaskState::Stopping(_), O::Started | O::Unhealthy | O::Healthy) => Step::Nothing,
         (TaskState::Assigned, O::Started) => Step::Start,
@@ -195,7 +209,7 @@ fn step(state: TaskState, what: Observed) -> Step {
         (TaskState::Assigned | TaskState::Running, O::Finished) => Step::Finish,
         (TaskState::Assigned | TaskState::Running, O::Failed(exit)) => Step::Fail(exit),
         (TaskState::Running, O::Unhealthy) => Step::Unhealthy,
-        (_, O::Stopped) => Step::Refuse("the end of a stop that nobody asked for"),
+        (_, O::Stopped | O::Left(_)) => Step::Refuse("the end of a stop that nobody asked for"),
         _ => Step::Refuse("a report on health before the start"),
     }
 }
@@ -203,11 +217,10 @@ fn step(state: TaskState, what: Observed) -> Step {
 /// A report about a task that is on no machine: the end of its last attempt is known, whatever it
 /// was; anything that says it runs is about a container that should not be there.
 fn late(state: TaskState, what: Observed) -> Step {
+    use Observed as O;
     let ended = matches!(state, TaskState::Pending | TaskState::Dead(_));
     match what {
-        Observed::Finished | Observed::Failed(_) | Observed::Stopped | Observed::Lost if ended => {
-            Step::Nothing
-        }
+        O::Finished | O::Failed(_) | O::Stopped | O::Left(_) | O::Lost if ended => Step::Nothing,
         _ => Step::Refuse("a report from a machine it is not on"),
     }
 }
@@ -223,7 +236,7 @@ mod tests {
     use crate::id::MachineId;
     use crate::render;
     use crate::spec::{JobKind, JobSpec};
-    use crate::task::{ExitClass, Fate, StopCause, TaskState};
+    use crate::task::{ExitClass, Fate, Notice, StopCause, TaskState};
     use crate::time::{Span, Time};
 
     const PENDING: TaskState = TaskState::Pending;
@@ -271,6 +284,38 @@ mod tests {
 
     fn check(reports: &[Observed], want: &str, state: TaskState) {
         check_as(|_| {}, reports, want, state);
+    }
+
+    /// The end of a stop, as the row and the history keep it.
+    fn check_notice(what: Observed, notice: Option<Notice>, said: &str) {
+        let mut cell = Cell::with_machines(1);
+        cell.state.level = crate::state::LEVEL;
+        cell.submit(&job("jfoo", 1, 100));
+        cell.run("jfoo", 0, "m1");
+        cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
+        cell.report("jfoo", 0, what);
+        let end = cell.task("jfoo", 0).last_end.clone().unwrap();
+        assert_eq!((end.attempt, end.notice), (1, notice));
+        let about = |line: &&String| line.contains(" left m1");
+        let found = cell.said.iter().find(about).map_or("", String::as_str);
+        assert_eq!(found, said);
+        assert_eq!(cell.states("jfoo"), [TaskState::Dead(Fate::Killed)]);
+        // Said again, it is known already.
+        assert!(report(&mut cell, 0, 1, what).contains("nothing to do"));
+    }
+
+    #[test]
+    fn the_end_of_a_stop_says_what_became_of_the_warning() {
+        let left = |notice| (Observed::Left(notice), Some(notice));
+        let check = |(what, notice): (Observed, Option<Notice>), said: &str| {
+            check_notice(what, notice, said);
+        };
+        check((Observed::Stopped, None), "");
+        let seen = "seen by the machine's agent";
+        let said = |words: &str| format!("ubar/jfoo/0 left m1, {words}: {seen}");
+        check(left(Notice::LeftInTime), &said("warned, left within its notice"));
+        check(left(Notice::Overrun), &said("warned, killed when its notice was over"));
+        check(left(Notice::NotGiven), &said("killed without notice"));
     }
 
     #[test]

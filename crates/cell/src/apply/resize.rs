@@ -105,6 +105,7 @@ impl Context<'_> {
             changed_at: self.now,
             crashed_on: Vec::new(),
             last_end: None,
+            notice_max: None,
         };
         let task = self.state.insert_task(task);
         self.task_event(task, TaskChange::Submitted, Reason::Admitted);

@@ -101,7 +101,7 @@ impl Context<'_> {
         self.state.edit_job(id, |job| {
             job.state = JobState::Dead(outcome);
             job.ended_at = Some(now);
-            job.waits_for = None;
+            job.waits_for.clear();
             job.update = None;
         });
         self.forget_versions(id);
@@ -118,7 +118,7 @@ impl Context<'_> {
         self.emit(What::Job { job: id, change }, reason);
         let waiting = self.state.dependents.get(&id).cloned().unwrap_or_default();
         for dependent in waiting {
-            self.release(dependent, outcome);
+            self.release(dependent, id, outcome);
         }
     }
 
@@ -147,21 +147,34 @@ impl Context<'_> {
         self.state.edit_job(id, |job| job.specs.retain(|version, _| keep.contains(version)));
     }
 
-    /// The job that `id` waited for has ended with `outcome` (B6).
-    pub(super) fn release(&mut self, id: JobId, outcome: JobOutcome) {
+    /// The job `on`, for which `id` waited, has ended with `outcome` (B6). The last one to end
+    /// releases it; one that had to succeed and did not ends the wait for all.
+    pub(super) fn release(&mut self, id: JobId, on: JobId, outcome: JobOutcome) {
         let Some(job) = self.state.jobs.get(id).cloned() else { return };
-        let strict = job.spec().after.as_ref().is_some_and(|after| after.require_success);
+        if !job.waits_for.contains(&on) {
+            return;
+        }
+        let key = self.state.job_key(on);
+        let mut asked = job.spec().after.iter().filter(|after| Some(&after.job) == key.as_ref());
+        let strict = asked.any(|after| after.require_success);
         if strict && outcome != JobOutcome::Succeeded {
+            self.state.edit_job(id, |job| job.waits_for.clear());
             for task in self.deferred_of(&job) {
                 let fate = Fate::DependencyFailed;
                 self.die(task, fate, TaskChange::NeverRan, Reason::DependencyFailed);
             }
             return;
         }
+        let left = job.waits_for.len() as u32 - 1;
         self.state.edit_job(id, |job| {
-            job.state = JobState::Active;
-            job.waits_for = None;
+            job.waits_for.remove(&on);
+            if left == 0 {
+                job.state = JobState::Active;
+            }
         });
+        if left > 0 {
+            return self.job_event(id, JobChange::StillWaits { left }, Reason::DependencyMet);
+        }
         self.emit(What::Job { job: id, change: JobChange::Released }, Reason::DependencyMet);
         for task in self.deferred_of(&job) {
             self.set_task(task, |t| t.state = TaskState::Pending);

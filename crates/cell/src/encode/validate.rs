@@ -104,6 +104,9 @@ fn check_task(row: &str, task: &Task) -> Checked {
     if let Some(end) = &task.last_end {
         at_most(row, "attempt that ended last", u64::from(end.attempt), MAX_COUNTER)?;
     }
+    if let Some(most) = task.notice_max {
+        at_most(row, "bound of its notice", most.0, admit::MAX_SPAN.0)?;
+    }
     at_most(row, "failures in a row", u64::from(task.failures_in_row), MAX_COUNTER)?;
     at_most(row, "kinds counted apart", task.apart.len() as u64, (MAX_LIST + 10) as u64)?;
     for entry in &task.apart {

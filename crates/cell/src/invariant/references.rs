@@ -75,9 +75,7 @@ fn check_job(state: &State, id: JobId, job: &Job) -> Check {
             }
         }
     }
-    if let Some(on) = job.waits_for
-        && state.jobs.get(on).is_none()
-    {
+    if let Some(on) = job.waits_for.iter().find(|on| state.jobs.get(**on).is_none()) {
         return fail(format!("waits for job row {}, which does not exist", on.0));
     }
     for (index, task) in job.tasks.iter().enumerate() {

@@ -63,8 +63,8 @@ fn add_users_and_jobs(state: &State, parts: &mut Parts) {
             let sum = load.charged.entry(band).or_default();
             *sum = sum.plus(charge);
         }
-        if let (JobState::Deferred, Some(on)) = (job.state, job.waits_for) {
-            parts.dependents.entry(on).or_default().insert(id);
+        for on in job.waits_for.iter().filter(|_| job.state == JobState::Deferred) {
+            parts.dependents.entry(*on).or_default().insert(id);
         }
     }
 }

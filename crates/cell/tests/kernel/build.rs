@@ -101,7 +101,7 @@ pub fn job(text: &str, priority: u16, count: u32, limits: Resources) -> JobSpec 
         constraints: Vec::new(),
         spread: Vec::new(),
         alloc_set: None,
-        after: None,
+        after: Vec::new(),
         gang: false,
         max_down: None,
         max_update_disruptions: None,
@@ -115,5 +115,6 @@ pub fn job(text: &str, priority: u16, count: u32, limits: Resources) -> JobSpec 
         reclaimable: true,
         at_most_one: None,
         retain_disk: None,
+        preemption_notice_max: None,
     }
 }

@@ -23,7 +23,7 @@ use cellwright_cell::quota::{Capability, Quota};
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::JobKind;
 use cellwright_cell::state::State;
-use cellwright_cell::task::{ExitClass, Task, TaskState};
+use cellwright_cell::task::{ExitClass, Notice, Task, TaskState};
 use cellwright_cell::time::{Span, Time};
 
 /// A cell in which work can begin: machines that are up, users with quota. Without it most of a
@@ -258,10 +258,10 @@ fn submit(state: &State, draw: &mut Draw) -> Command {
     {
         *set = known.clone();
     }
-    if let Some(after) = &mut spec.after
-        && let Some(known) = draw.pick(&live(|_| true))
-    {
-        after.job = known.clone();
+    for after in &mut spec.after {
+        if let Some(known) = draw.pick(&live(|_| true)) {
+            after.job = known.clone();
+        }
     }
     Command::SubmitJob { owner, spec }
 }
@@ -382,7 +382,7 @@ fn reports(state: &State, draw: &mut Draw) -> Command {
             Some(TaskState::Running) if !draw.one_in(3) => continue,
             Some(TaskState::Running) => any_observation(draw),
             Some(TaskState::Stopping(_)) if draw.one_in(4) => Observed::Finished,
-            _ => Observed::Stopped,
+            _ => notice(task).map_or(Observed::Stopped, Observed::Left),
         };
         reports.push(TaskReport { task, attempt, what });
     }
@@ -408,7 +408,7 @@ pub fn seen_by_agent(state: &State, machine: MachineId, draw: &mut Draw) -> Vec<
             0 => ObservedState::Preparing,
             1 => ObservedState::Finished,
             2 => ObservedState::Failed(exit(draw)),
-            3 => ObservedState::Stopped,
+            3 => notice(task).map_or(ObservedState::Stopped, ObservedState::Left),
             _ => ObservedState::Running { healthy: !draw.one_in(6) },
         };
         seen.push(ObservedTask { task, attempt, saver: 0, state });
@@ -420,6 +420,12 @@ pub fn seen_by_agent(state: &State, machine: MachineId, draw: &mut Draw) -> Vec<
         seen.extend((!known).then_some(ObservedTask { task, attempt: 9, saver: 0, state }));
     }
     seen
+}
+
+/// What became of the warning of this task; of some nobody knows.
+fn notice(task: TaskId) -> Option<Notice> {
+    let all = [None, Some(Notice::LeftInTime), Some(Notice::Overrun), Some(Notice::NotGiven)];
+    all[task.0 as usize % all.len()]
 }
 
 fn any_observation(draw: &mut Draw) -> Observed {

@@ -31,7 +31,7 @@ fn what_a_person_leaves_out_has_a_meaning() {
     assert_eq!((job.appclass, job.gang, job.reclaimable), (AppClass::Batch, false, true));
     assert_eq!((job.task.notice, job.task.ports), (Span::seconds(10), 0));
     assert_eq!((job.task.limits.disk, job.restart), (0, RestartPolicy::default()));
-    assert_eq!((job.max_down, job.at_most_one, job.after.is_none()), (None, None, true));
+    assert_eq!((job.max_down, job.at_most_one, job.after.is_empty()), (None, None, true));
     let machine: MachineSpec = read(r#"{"name": "m1", "capacity": {"cpu": 1, "ram": 2}}"#);
     assert_eq!(machine.ports, PortRange { first: 20_000, last: 31_999 });
     let quota: Quota = read(r#"{"amount": {"cpu": 1, "ram": 2}}"#);
@@ -57,10 +57,26 @@ fn what_was_written_reads_back_the_same() {
     let job: JobSpec = read(&full);
     assert_eq!(job.constraints[0].strength, Strength::Hard);
     assert_eq!(job.overrides[&1].command.as_deref(), Some(&["lead".to_owned()][..]));
-    assert!(job.after.as_ref().is_some_and(|after| after.require_success));
+    assert!(matches!(&job.after[..], [after] if after.require_success));
     assert_eq!(job.restart.backoff_max, Span::seconds(300));
     let text = serde_json::to_string(&job).expect("a spec is JSON");
     assert_eq!(read::<JobSpec>(&text), job);
+}
+
+#[test]
+fn a_job_waits_for_none_for_one_or_for_several() {
+    let with = |after: &str| JOB.replacen('{', &format!("{{\"after\": {after},"), 1);
+    let one = |job: &str| format!(r#"{{"job": {{"user": "ada", "job": "{job}"}}}}"#);
+    let jobs = |text: &str| -> Vec<String> {
+        let job: JobSpec = read(&with(text));
+        job.after.iter().map(|after| after.job.to_string()).collect()
+    };
+    assert_eq!(jobs("null"), [""; 0]);
+    assert_eq!(jobs("[]"), [""; 0]);
+    assert_eq!(jobs(&one("a")), ["ada/a"]);
+    assert_eq!(jobs(&format!("[{}, {}]", one("a"), one("b"))), ["ada/a", "ada/b"]);
+    refused::<JobSpec>(&with("3"), &["a job to start after, or a list of them"]);
+    refused::<JobSpec>(&with(r#"{"job": {"user": "ada"}}"#), &["missing field `job`"]);
 }
 
 #[test]

@@ -214,10 +214,13 @@ impl<'a> Options<'a> {
                 Some(RetainDisk { bytes: quantity(bytes, false)?, keep, saver: None });
         }
         let strict = self.text("on-success").is_some();
-        if let Some((user, job)) = self.text("after").and_then(|text| text.split_once('/')) {
-            let job = build::job_key(user, job);
-            spec.after = Some(After { job, require_success: strict });
-        }
+        let others = self.text("after").unwrap_or_default().split(',');
+        spec.after.extend(
+            others.filter_map(|text| text.split_once('/')).map(|(user, job)| After {
+                job: build::job_key(user, job),
+                require_success: strict,
+            }),
+        );
         Ok(())
     }
 }

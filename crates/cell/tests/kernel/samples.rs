@@ -31,7 +31,7 @@ use cellwright_cell::resource::{Dimension, Resources, Shortfall};
 use cellwright_cell::retry::Retries;
 use cellwright_cell::spec::{Domain, JobKind, JobSpec, LogLimits, PackageRef};
 use cellwright_cell::state::State;
-use cellwright_cell::task::{ExitClass, Fate, StopCause, TaskState};
+use cellwright_cell::task::{ExitClass, Fate, Notice, StopCause, TaskState};
 use cellwright_cell::time::{Span, Time};
 use std::collections::BTreeSet;
 
@@ -266,9 +266,12 @@ fn job_spec() -> JobSpec {
     }];
     spec.spread = vec![SpreadLimit { domain: Domain::Rack, limit: 1 }];
     spec.alloc_set = Some(job_key("ada", "box"));
-    spec.after = Some(After { job: job_key("ada", "first"), require_success: true });
+    spec.after = ["first", "second"]
+        .map(|job| After { job: job_key("ada", job), require_success: job == "first" })
+        .to_vec();
     spec.gang = true;
     spec.max_down = Some(1);
+    spec.preemption_notice_max = Some(Span(2500));
     spec.max_update_disruptions = Some(2);
     spec.restart.max_failures = Some(4);
     spec.restart.backoff = Span(1500);
@@ -388,6 +391,7 @@ fn pin_requests(pins: &mut Pins) {
         Observed::Unhealthy,
         Observed::Healthy,
         Observed::Lost,
+        Observed::Left(Notice::Overrun),
     ];
     every_variant(pins, "Observed", &observed);
 }
@@ -543,6 +547,7 @@ fn task_changes() -> Vec<TaskChange> {
         TaskChange::SaverFailed { machine },
         TaskChange::Saved { machine },
         TaskChange::NotSaved { machine },
+        TaskChange::Left { machine, notice: Notice::NotGiven },
     ]
 }
 
@@ -561,6 +566,7 @@ fn job_changes() -> Vec<JobChange> {
         JobChange::Killed,
         JobChange::NeverRan,
         JobChange::Purged,
+        JobChange::StillWaits { left: 6 },
     ]
 }
 

@@ -84,6 +84,10 @@ pub fn job(name: &str, draw: &mut Draw) -> JobSpec {
     if draw.one_in(30) {
         hostile(&mut spec, draw);
     }
+    while !spec.after.is_empty() && draw.one_in(2) {
+        spec.after.push(predecessor(draw));
+    }
+    spec.preemption_notice_max = draw.one_in(4).then(|| Span::seconds(draw.below(20)));
     spec
 }
 
@@ -113,10 +117,7 @@ fn policies(spec: &mut JobSpec, draw: &mut Draw) {
     }
     spec.restart.restart_on_success = draw.one_in(3);
     spec.at_most_one = draw.one_in(8).then_some(Span::seconds(30));
-    spec.after = draw.one_in(6).then(|| After {
-        job: build::job_key(&format!("u{}", draw.below(3)), &format!("j{}", draw.below(5))),
-        require_success: draw.one_in(2),
-    });
+    spec.after = draw.one_in(6).then(|| predecessor(draw)).into_iter().collect();
     let keep = Span::seconds(draw.below(600));
     let bytes = spec.task.limits.disk / 2;
     spec.retain_disk = draw.one_in(4).then_some(RetainDisk { bytes, keep, saver: None });
@@ -136,6 +137,14 @@ fn retries(draw: &mut Draw) -> Retries {
         crowded_out: number(),
         lost: number(),
         evicted: number(),
+    }
+}
+
+/// Twice the same now and then: admission says no.
+fn predecessor(draw: &mut Draw) -> After {
+    After {
+        job: build::job_key(&format!("u{}", draw.below(3)), &format!("j{}", draw.below(5))),
+        require_success: draw.one_in(2),
     }
 }
 

@@ -131,8 +131,9 @@ fn fields(task: &TaskView, names: &[&str]) -> String {
 
 fn last_end(task: &TaskView) -> String {
     let Some(end) = &task.last_end else { return String::new() };
+    let notice = end.notice.map(|notice| format!("  {}\n", notice.words())).unwrap_or_default();
     format!(
-        "attempt {} on {} ended {}: {} ({})\n",
+        "attempt {} on {} ended {}: {} ({})\n{notice}",
         end.attempt,
         end.machine,
         format::utc(end.at),

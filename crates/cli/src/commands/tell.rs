@@ -53,7 +53,7 @@ pub fn state(task: &TaskView) -> String {
 pub fn note(task: &TaskView, now: Time) -> String {
     match task.state {
         TaskState::Dead(Fate::Failed(class)) => for_good(task, class),
-        TaskState::Dead(Fate::DependencyFailed) => "the job it needed failed".into(),
+        TaskState::Dead(Fate::DependencyFailed) => "a job it needed failed".into(),
         TaskState::Stopping(StopCause::Killed) => "by request".into(),
         TaskState::Stopping(cause) => super::words::word(&cause),
         TaskState::Pending if is_failing(task) => failing(task, now),

@@ -174,6 +174,10 @@ fn a_killed_service_comes_back_and_a_stopped_one_is_warned_and_leaves_nobody() {
     said(&["--master", &address, "job", "stop", "dev/web"]);
     wait(&address, "web", |task| task.state == TaskState::Dead(Fate::Killed));
     assert_eq!(fs::read_to_string(folder.path("warned")).unwrap(), "warned\n");
+    let described = said(&["--master", &address, "describe", "dev/web/0"]);
+    assert!(described.contains("\n  warned, left within its notice\n"), "{described}");
+    let explained = said(&["--master", &address, "explain", "dev/web/0"]);
+    assert!(explained.contains("(warned, left within its notice)"), "{explained}");
     assert!(all("pid").into_iter().chain(all("strays")).all(|pid| !is_alive(pid)));
     running.stop();
 }
@@ -216,6 +220,8 @@ fn a_program_whose_name_is_no_text_and_that_hears_no_warning_is_killed_all_the_s
     for pid in pids(&folder, "pids") {
         assert!(fs::metadata(format!("/proc/{pid}")).is_err(), "{pid} is left");
     }
+    let described = said(&["--master", &address, "describe", "dev/odd/0"]);
+    assert!(described.contains("\n  warned, killed when its notice was over\n"), "{described}");
     running.stop();
 }
 

@@ -10,7 +10,7 @@ use cellwright_cell::label;
 use cellwright_cell::name::JobKey;
 use cellwright_cell::state::State;
 use cellwright_names::Directory;
-use cellwright_names::directory::endpoints_of;
+use cellwright_names::directory::{Size, endpoints_of, size_of};
 use cellwright_names::discovery::prometheus;
 use futures::stream;
 use std::time::Duration;
@@ -35,7 +35,8 @@ impl Api {
             let name = zone.task(key, task);
             Some(EndpointView { task, name, machine, address: found.address, ports: found.ports })
         });
-        NameView { name: zone.job(key), endpoints: endpoints.collect() }
+        let Size { tasks, healthy, ill } = size_of(state, key);
+        NameView { name: zone.job(key), endpoints: endpoints.collect(), tasks, healthy, ill }
     }
 
     /// Every frame is the whole answer, so there is nothing to resume.

@@ -57,7 +57,7 @@ pub(super) fn job(state: &State, id: JobId) -> Option<JobView> {
         spec: row.spec().shown(),
         update: row.update.clone(),
         tasks: state.job_load(id).map(counts).unwrap_or_default(),
-        waits_for: row.waits_for.and_then(|other| state.job_key(other)),
+        waits_for: row.waits_for.iter().filter_map(|other| state.job_key(*other)).collect(),
         submitted_at: row.submitted_at,
         ended_at: row.ended_at,
     })
@@ -109,6 +109,7 @@ fn last_end(state: &State, end: &LastEnd) -> EndView {
             why => render::reason(state, why),
         },
         why: end.why.clone(),
+        notice: end.notice,
     }
 }
 

@@ -27,11 +27,16 @@ fn a_record_comes_with_the_start_and_goes_with_the_order_to_stop() {
     let ports = &cell.directory.job(&key("web")).unwrap()[&0].ports;
     assert_eq!(ports, cell.state.tasks().get(cell.task("web", 0)).unwrap().ports());
     assert_eq!(ports.len(), 1);
+    let size = |healthy, ill| Size { tasks: 2, healthy, ill };
+    assert_eq!(size_of(&cell.state, &key("web")), size(2, 0));
     assert!(cell.report(cell.task("web", 0), Observed::Unhealthy));
     assert_eq!(known(&cell), [at(1, "10.0.0.2")]);
+    assert_eq!(size_of(&cell.state, &key("web")), size(1, 1));
     assert!(cell.report(cell.task("web", 1), Observed::Failed(ExitClass::Code(1))));
     assert_eq!(known(&cell), []);
     assert!(!cell.directory.has_user(&name("ada")));
+    assert_eq!(size_of(&cell.state, &key("web")), size(0, 1));
+    assert_eq!(size_of(&cell.state, &key("nowhere")), Size::default());
 }
 
 #[test]

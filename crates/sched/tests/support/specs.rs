@@ -187,7 +187,7 @@ pub fn plain(name: &str, count: u32, priority: u16, limits: Resources) -> JobSpe
         constraints: Vec::new(),
         spread: Vec::new(),
         alloc_set: None,
-        after: None,
+        after: Vec::new(),
         gang: false,
         max_down: None,
         max_update_disruptions: None,
@@ -201,6 +201,7 @@ pub fn plain(name: &str, count: u32, priority: u16, limits: Resources) -> JobSpe
         reclaimable: true,
         at_most_one: None,
         retain_disk: None,
+        preemption_notice_max: None,
     }
 }
 

@@ -95,7 +95,7 @@ pub fn job(text: &str, count: u32, size: u64) -> JobSpec {
         constraints: Vec::new(),
         spread: Vec::new(),
         alloc_set: None,
-        after: None,
+        after: Vec::new(),
         gang: false,
         max_down: None,
         max_update_disruptions: None,
@@ -103,6 +103,7 @@ pub fn job(text: &str, count: u32, size: u64) -> JobSpec {
         reclaimable: true,
         at_most_one: None,
         retain_disk: None,
+        preemption_notice_max: None,
     }
 }
 

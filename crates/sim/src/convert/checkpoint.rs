@@ -96,11 +96,11 @@ fn spec(state: &State, row: &Job, live: &[&Task]) -> JobSpec {
         Some((number, spec.overrides.get(&task.index)?.clone()))
     });
     spec.overrides = kept.collect::<BTreeMap<_, _>>();
-    // One that has started waits for nobody, whatever became of its predecessor since.
-    let before = row.waits_for.and_then(|before| state.jobs().get(before));
-    if !before.is_some_and(|before| is_taken(state, before)) {
-        spec.after = None;
-    }
+    // One that has started waits for nobody, whatever became of its predecessors since.
+    let rows = row.waits_for.iter().filter_map(|on| Some((on, state.jobs().get(*on)?)));
+    let before = rows.filter(|(_, before)| is_taken(state, before));
+    let awaited: Vec<_> = before.filter_map(|(on, _)| state.job_key(*on)).collect();
+    spec.after.retain(|after| awaited.contains(&after.job));
     spec
 }
 

@@ -130,7 +130,7 @@ pub fn plain_job(name: Name, count: u32, priority: Priority, limits: Resources) 
         constraints: Vec::new(),
         spread: Vec::new(),
         alloc_set: None,
-        after: None,
+        after: Vec::new(),
         gang: false,
         max_down: None,
         max_update_disruptions: None,
@@ -144,5 +144,6 @@ pub fn plain_job(name: Name, count: u32, priority: Priority, limits: Resources) 
         reclaimable: true,
         at_most_one: None,
         retain_disk: None,
+        preemption_notice_max: None,
     }
 }

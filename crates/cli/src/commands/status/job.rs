@@ -164,8 +164,9 @@ pub fn shown(status: &JobStatus, now: Time) -> String {
         tell::counts(&job.tasks),
     );
     out.push_str(&format!("submitted {} ago\n", format::since(job.submitted_at, now)));
-    if let Some(first) = &job.waits_for {
-        out.push_str(&format!("starts after {first}\n"));
+    if !job.waits_for.is_empty() {
+        let before: Vec<String> = job.waits_for.iter().map(ToString::to_string).collect();
+        out.push_str(&wrapped("starts after ", "  ", &before.join(", ")));
     }
     if let Some(update) = &job.update {
         out.push_str(&updating(&key, update));

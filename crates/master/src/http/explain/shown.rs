@@ -6,10 +6,11 @@ use cellwright_api::types::{
 };
 use cellwright_cell::event::{Event, TaskChange, What};
 use cellwright_cell::id::{JobId, TaskId};
+use cellwright_cell::job::Job;
 use cellwright_cell::reason::Reason;
 use cellwright_cell::render;
 use cellwright_cell::state::State;
-use cellwright_cell::task::{ExitClass, Fate, StopCause, Task, TaskState};
+use cellwright_cell::task::{ExitClass, Fate, Notice, StopCause, Task, TaskState};
 use cellwright_cell::time::{Span, Time};
 use cellwright_sched::explain::here::{Candidate, WhyHere};
 use cellwright_sched::explain::units::{Natural, span};
@@ -30,19 +31,32 @@ impl Past {
     pub fn new(state: &State, job: JobId, events: Vec<Event>, from: Option<u64>) -> Past {
         let since = state.jobs().get(job).map_or(Time::ZERO, |row| row.submitted_at);
         let mut past = Past { from, ..Past::default() };
+        let mut warned = None;
         for event in events.iter().filter(|event| event.at >= since) {
             let What::Task { attempt, change, .. } = &event.what else { continue };
             let text = render::event(state, event);
             let text = text.split_once(' ').map_or(text.as_str(), |(_, rest)| rest).to_owned();
             let reason = event.reason.code().to_owned();
             let told = HappenedView { at: event.at, attempt: *attempt, reason, text };
-            if is_end(*change) {
-                past.end = Some(told.clone());
+            match change {
+                TaskChange::Left { notice, .. } => warned = Some((*attempt, *notice)),
+                change if is_end(*change) => {
+                    let about = warned.filter(|(of, _)| of == attempt);
+                    past.end = Some(with_notice(told.clone(), about.map(|(_, notice)| notice)));
+                }
+                _ => {}
             }
             past.happened.push(told);
         }
         past
     }
+}
+
+fn with_notice(mut end: HappenedView, notice: Option<Notice>) -> HappenedView {
+    if let Some(notice) = notice {
+        end.text = format!("{} ({})", end.text, notice.words());
+    }
+    end
 }
 
 fn is_end(change: TaskChange) -> bool {
@@ -86,7 +100,7 @@ pub(super) fn blank(state: &State, id: TaskId, past: Past, now: Time) -> Option<
         higher_priority: 0,
         not_before: waits,
         next_try_in,
-        waits_for: job.waits_for.and_then(|job| state.job_key(job)).map(|key| key.to_string()),
+        waits_for: awaited(state, job),
         failing: failing.then(|| FailingView {
             failures_in_row: row.failures_in_row,
             last: past.end.as_ref().map(|end| end.text.clone()),
@@ -154,7 +168,7 @@ pub(in crate::http) fn imagined(name: String, made: &Explanation) -> Explanation
         higher_priority: 0,
         not_before: None,
         next_try_in: None,
-        waits_for: None,
+        waits_for: Vec::new(),
         failing: None,
         here: None,
         last_end: None,
@@ -308,18 +322,35 @@ fn candidate(candidate: &Candidate) -> CandidateView {
     }
 }
 
+/// The jobs that have to end before this one starts.
+fn awaited(state: &State, job: &Job) -> Vec<String> {
+    let keys = job.waits_for.iter().filter_map(|on| state.job_key(*on));
+    keys.map(|key| key.to_string()).collect()
+}
+
+/// `a, b and c`.
+fn listed(words: &[String]) -> String {
+    match words {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => words.concat(),
+    }
+}
+
 /// A task that is neither in the queue nor on a machine.
 pub(super) fn apart(told: &mut ExplanationView, state: &State, row: &Task) {
     let ended = match row.state {
         TaskState::Deferred => {
-            let job = told.waits_for.clone().unwrap_or_else(|| "another job".to_owned());
-            told.text = format!("deferred: it starts when {job} has ended.");
+            told.text = match &told.waits_for[..] {
+                [] => "deferred: it starts when another job has ended.".to_owned(),
+                [job] => format!("deferred: it starts when {job} has ended."),
+                several => format!("deferred: it starts when {} have ended.", listed(several)),
+            };
             return;
         }
         TaskState::Dead(Fate::Finished) => "finished: it ended with success.".to_owned(),
         TaskState::Dead(Fate::Killed) => "killed: its owner stopped or shrank the job.".to_owned(),
         TaskState::Dead(Fate::DependencyFailed) => {
-            "never ran: the job it had to wait for did not succeed.".to_owned()
+            "never ran: a job it had to wait for did not succeed.".to_owned()
         }
         TaskState::Dead(Fate::Failed(exit)) => for_good(row, exit),
         _ => String::new(),
