@@ -60,6 +60,12 @@ pub struct Config {
     /// Folders of the machine that jobs may have their tasks see. Left out: none.
     #[serde(default)]
     pub volumes: Vec<PathBuf>,
+    /// Whether devices are looked for. Left out: yes.
+    #[serde(default = "yes")]
+    pub find_devices: bool,
+    /// Devices of the machine that jobs may ask for, beside those that are found. Left out: none.
+    #[serde(default)]
+    pub devices: Vec<LentDevice>,
     /// Bytes that packages may take on disk. Left out: 10 GiB.
     #[serde(default = "default_package_bytes")]
     pub package_bytes: u64,
@@ -91,6 +97,21 @@ pub enum DriverChoice {
     Auto,
     Container,
     Process,
+}
+
+/// A device that the operator lends by hand.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LentDevice {
+    /// What kind of thing: `gpu`, `kvm`.
+    pub kind: Token,
+    /// Left out: `generic`.
+    pub model: Option<Token>,
+    /// What its users call it. Left out: how many of its kind come before it.
+    pub id: Option<Token>,
+    /// Paths of its nodes on the machine, its own first. Left out: none.
+    #[serde(default)]
+    pub nodes: Vec<PathBuf>,
 }
 
 /// Where an agent can be dialled.
@@ -143,6 +164,10 @@ impl Default for Ended {
     fn default() -> Ended {
         Ended { seconds: 24 * 3600, bytes: 1 << 30 }
     }
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn default_runtime() -> PathBuf {
@@ -251,6 +276,10 @@ impl Config {
              # Folders of this machine that jobs may have their tasks see.\n\
              # volumes = []\n\
              \n\
+             # Devices of this machine that jobs may ask for, beside GPUs, which are found.\n\
+             # find_devices = true\n\
+             # devices = [{{ kind = \"kvm\", nodes = [\"/dev/kvm\"] }}]\n\
+             \n\
              # Bytes that packages may take on disk.\n\
              # package_bytes = 10737418240\n\
              \n\
@@ -313,6 +342,7 @@ mod tests {
                 "runtime",
                 "users",
                 "volumes",
+                "find_devices",
                 "package_bytes",
             ];
             keys.iter().any(|key| line.starts_with(key))

@@ -10,6 +10,7 @@
 //! | [`driver`] | how a program is run: what it gets, and what cannot be kept from it |
 //! | [`groups`], [`packages`] | the control groups of tasks; what they run |
 //! | [`watch`], [`ports`] | looks at every task once a second, and has those give way who must |
+//! | [`devices`] | which devices there are, and how tasks get to them |
 //! | [`health`] | asks tasks whether they are well |
 //! | [`trash`] | removes what tasks left behind |
 //! | [`usage`] | what tasks use, for the report |
@@ -27,6 +28,7 @@ pub mod attempt;
 pub mod boot;
 pub mod config;
 pub mod core;
+pub mod devices;
 pub mod driver;
 pub mod folder;
 pub mod groups;

@@ -2,6 +2,7 @@
 //! for the system, plus what only its operator can know.
 
 use crate::config::{Config, ConfigError};
+use crate::devices::{self, Held};
 use cellwright_cell::admit::check_machine;
 use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::machine::MachineSpec;
@@ -32,6 +33,8 @@ pub struct Described {
     pub cores: Vec<CpuList>,
     /// What tasks may use in all; a disk rate of 0 if nobody knows it.
     pub usable: Resources,
+    /// Its devices, in the order in which the masters know them.
+    pub devices: Vec<Held>,
 }
 
 /// The machine's description.
@@ -60,6 +63,7 @@ pub fn describe(config: &Config) -> Result<Described, ConfigError> {
     for (name, value) in facts.attributes {
         attributes.entry(name).or_insert(value);
     }
+    let devices = devices::of_machine(config)?;
     let spec = MachineSpec {
         name: name(config)?,
         capacity: found.minus(reserve),
@@ -67,7 +71,7 @@ pub fn describe(config: &Config) -> Result<Described, ConfigError> {
         labels: config.labels.clone(),
         rack: config.rack.clone(),
         power: config.power.clone(),
-        devices: Vec::new(),
+        devices: devices.iter().map(|held| held.device.clone()).collect(),
         named: config.named.clone(),
         ports: config.ports.unwrap_or_default(),
         address: config.address,
@@ -75,7 +79,7 @@ pub fn describe(config: &Config) -> Result<Described, ConfigError> {
     check_machine(&spec).map_err(|refusal| ConfigError::Machine(refusal.to_string()))?;
     let known_rate = config.capacity.map_or(0, |_| spec.capacity.disk_rate);
     let usable = Resources { disk_rate: known_rate, ..spec.capacity };
-    Ok(Described { spec, cores: facts.cores, usable })
+    Ok(Described { spec, cores: facts.cores, usable, devices })
 }
 
 fn offered(facts: &Facts) -> Resources {

@@ -139,7 +139,8 @@ impl Agent {
         let lock = alone(&folders)?;
         let described = describe(&config)?;
         let mut machine = described.spec.clone();
-        let preparer = Arc::new(preparer(&config, &folders, &mut machine, shim)?);
+        let devices = described.devices.clone();
+        let preparer = Arc::new(preparer(&config, &folders, &mut machine, devices, shim)?);
         let (life, rebooted) = boot::begin(&folders.life())?;
         let orders = match record::read(&folders.orders()) {
             Ok(orders) => orders.unwrap_or_default(),

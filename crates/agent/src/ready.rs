@@ -7,6 +7,7 @@
 
 use crate::attempt::{Heard, ShimProgram, follow, give_up};
 use crate::core::{Attempt, End};
+use crate::devices::{self, Granted, Held};
 use crate::driver::{Driver, DriverError, Start};
 use crate::folder::Folders;
 use crate::groups::{Groups, make_task};
@@ -17,6 +18,7 @@ use crate::shim::protocol::{Cause, LAUNCH, LogSettings, Request};
 use crate::shim::room::Room;
 use crate::shim::serve::explain;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
+use cellwright_cell::device::DeviceGrant;
 use cellwright_cell::task::ExitClass;
 use cellwright_package::cache::ObtainError;
 use std::path::{Path, PathBuf};
@@ -34,6 +36,8 @@ pub struct Preparer {
     pub shim: ShimProgram,
     /// The machine's name.
     pub machine: String,
+    /// Devices of the machine, as the masters count them.
+    pub devices: Vec<Held>,
     pub logs: LogSettings,
 }
 
@@ -43,6 +47,8 @@ pub struct Beginning {
     pub lease_until: Option<u64>,
     /// The alloc that it is to run in.
     pub alloc: Option<Attempt>,
+    /// Its devices, or those of its alloc.
+    pub devices: Vec<DeviceGrant>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +67,7 @@ enum StartError {
 
 /// What was had for it elsewhere.
 struct Given {
+    devices: Vec<Granted>,
     packages: Vec<(String, PathBuf)>,
     papers: Option<Papers>,
 }
@@ -147,7 +154,8 @@ impl Preparer {
         let order = beginning.order.clone();
         let (lease_until, alloc) = (beginning.lease_until, beginning.alloc);
         let preparer = Arc::clone(self);
-        let given = Given { packages: packages.folders(), papers };
+        let devices = devices::granted(&self.devices, &beginning.devices)?;
+        let given = Given { devices, packages: packages.folders(), papers };
         let lay_out = move || preparer.lay_out(&order, lease_until, alloc, &given);
         tokio::task::spawn_blocking(lay_out).await.map_err(|_| StartError::CutShort)??;
         Ok(Readied::Ready(packages))
@@ -184,6 +192,7 @@ impl Preparer {
             alloc: left.or_else(|| alloc.map(|alloc| self.folders.work(alloc))),
             packages: &given.packages,
             papers: given.papers.as_ref(),
+            devices: &given.devices,
             group,
             lease_until,
             logs: self.logs,

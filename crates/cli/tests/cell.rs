@@ -4,6 +4,8 @@
 mod agent;
 #[path = "real/contain.rs"]
 mod contain;
+#[path = "real/devices.rs"]
+mod devices;
 #[path = "real/guard.rs"]
 mod guard;
 #[path = "real/language.rs"]

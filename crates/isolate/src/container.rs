@@ -13,6 +13,7 @@
 
 mod bundle;
 mod config;
+mod device;
 mod leftover;
 mod probe;
 mod runtime;
@@ -21,6 +22,7 @@ mod spec;
 
 pub use bundle::{Bundle, write_private};
 pub use config::description;
+pub use device::DeviceNode;
 pub use leftover::{Swept, sweep};
 pub use probe::{Obstacle, Probe, probe};
 pub use runtime::{Exec, Runc, Runtime, Streams};

@@ -11,6 +11,7 @@
 //! | `/packages/NAME` | its other packages, read-only |
 //! | `/alloc` | inside an alloc: the folder that its tasks share |
 //! | `/secrets`, `/identity`, `/ports` | its secrets; who it is; the ports it was given |
+//! | `/devices`, below `/dev` | the devices it was given |
 //! | `/tmp` | in memory, charged to it |
 //!
 //! Root inside is nobody outside: numbers of users are shifted, unless a task borrows folders of
@@ -18,7 +19,8 @@
 
 use super::told::{
     Ids, Places, check_package_name, environment, find_account, io, is_open_to_all, logs,
-    open_alloc, remove, sweep_secrets, write_files, write_papers, write_ports, write_secrets,
+    open_alloc, remove, sweep_secrets, write_devices, write_files, write_papers, write_ports,
+    write_secrets,
 };
 use super::who::{NOBODY, allowed};
 use super::{Driver, DriverError, Start};
@@ -27,8 +29,8 @@ use crate::folder::Folders;
 use crate::shim::protocol::{Container, Launch};
 use cellwright_cell::isolation::Network as Asked;
 use cellwright_isolate::container::{
-    Bind, Bundle, ContainerId, ContainerSpec, IdRange, Network, Probe, Runc, Scratch, User, probe,
-    sweep,
+    Bind, Bundle, ContainerId, ContainerSpec, DeviceNode, IdRange, Network, Probe, Runc, Scratch,
+    User, probe, sweep,
 };
 use cellwright_isolate::mounts;
 use std::collections::BTreeSet;
@@ -228,6 +230,23 @@ impl ContainerDriver {
     }
 }
 
+/// Lends what it was given; says where inside each device is.
+fn lend(start: &Start<'_>, spec: &mut ContainerSpec) -> Result<Vec<Vec<PathBuf>>, DriverError> {
+    let mut seen = Vec::new();
+    for granted in start.devices {
+        let nodes = granted.held.nodes.iter().map(|node| DeviceNode::of(node));
+        let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+        seen.push(nodes.iter().map(|node| node.target().to_owned()).collect());
+        // Devices of a kind may share a node.
+        for node in nodes {
+            if !spec.devices.contains(&node) {
+                spec.devices.push(node);
+            }
+        }
+    }
+    Ok(seen)
+}
+
 /// The machine's programs and what they look up.
 fn machines_programs() -> Vec<Bind> {
     let is_folder = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|about| about.is_dir());
@@ -301,6 +320,8 @@ impl Driver for ContainerDriver {
         open_alloc(start)?;
         let ports = write_ports(start)?;
         let mut spec = self.spec(start, root, ids)?;
+        let seen = lend(start, &mut spec)?;
+        let devices = write_devices(start, &seen)?;
         let secrets = write_secrets(start, Some(owner))?;
         let papers = write_papers(start, Some(owner))?;
         spec.user_namespace = user_namespace;
@@ -310,6 +331,7 @@ impl Driver for ContainerDriver {
             writable: false,
         };
         spec.binds.push(file(&ports, "/ports"));
+        spec.binds.extend(devices.as_ref().map(|devices| file(devices, "/devices")));
         spec.binds.extend(secrets.as_ref().map(|secrets| file(secrets, "/secrets")));
         spec.binds.extend(papers.as_ref().map(|papers| file(papers, "/identity")));
         let places = Places {
@@ -317,6 +339,7 @@ impl Driver for ContainerDriver {
             ports: "/ports".into(),
             packages: "/packages".into(),
             alloc: start.alloc.as_ref().map(|_| "/alloc".into()),
+            devices: devices.as_ref().map(|_| "/devices".into()),
             secrets: secrets.as_ref().map(|_| "/secrets".into()),
             papers: papers.as_ref().map(|_| "/identity".into()),
         };

@@ -10,6 +10,7 @@ pub mod who;
 
 use crate::config::{Config, ConfigError, DriverChoice};
 use crate::core::Attempt;
+use crate::devices::Granted;
 use crate::folder::Folders;
 use crate::groups::Groups;
 use crate::papers::Papers;
@@ -37,6 +38,8 @@ pub struct Start<'a> {
     pub alloc: Option<PathBuf>,
     /// Names and folders of its packages.
     pub packages: &'a [(String, PathBuf)],
+    /// Its devices, or those of its alloc.
+    pub devices: &'a [Granted],
     /// Its control group, made, with its limits.
     pub group: Option<Group>,
     pub lease_until: Option<u64>,

@@ -8,10 +8,11 @@
 
 use super::told::{
     Places, check_package_name, environment, io, logs, open_alloc, remove, sweep_secrets,
-    write_files, write_papers, write_ports, write_secrets,
+    write_devices, write_files, write_papers, write_ports, write_secrets,
 };
 use super::who::account;
 use super::{Driver, DriverError, Start};
+use crate::devices::Granted;
 use crate::shim::protocol::Launch;
 use cellwright_cell::isolation::Network;
 use std::collections::BTreeSet;
@@ -38,6 +39,7 @@ impl Driver for ProcessDriver {
         let mut gaps = vec![
             "files, network and processes of the machine are not hidden".to_owned(),
             "ports that were not given can be used".into(),
+            "devices are open to whoever may open their nodes".into(),
         ];
         if rustix::process::geteuid().is_root() {
             gaps.push("tasks whose jobs name no account are one and the same, nobody".into());
@@ -58,11 +60,15 @@ impl Driver for ProcessDriver {
         let account = account(user, &self.users)?;
         write_files(start, account)?;
         open_alloc(start)?;
+        // The nodes are the machine's, and so is who may open them.
+        let paths = |granted: &'_ Granted| granted.held.nodes.clone();
+        let seen: Vec<Vec<PathBuf>> = start.devices.iter().map(paths).collect();
         let places = Places {
             directory: start.directory.clone(),
             ports: write_ports(start)?,
             packages: link_packages(start)?,
             alloc: start.alloc.clone(),
+            devices: write_devices(start, &seen)?,
             secrets: write_secrets(start, account)?,
             papers: write_papers(start, account)?,
         };

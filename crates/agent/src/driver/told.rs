@@ -4,6 +4,7 @@
 use super::{DriverError, Start};
 use crate::papers;
 use crate::shim::protocol::LogSettings;
+use cellwright_cell::device::Device;
 use cellwright_cell::spec::LogLimits;
 use rustix::fs::statfs;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +32,7 @@ pub struct Places {
     pub ports: PathBuf,
     pub packages: PathBuf,
     pub alloc: Option<PathBuf>,
+    pub devices: Option<PathBuf>,
     pub secrets: Option<PathBuf>,
     pub papers: Option<PathBuf>,
 }
@@ -118,6 +120,29 @@ pub fn write_ports(start: &Start<'_>) -> Result<PathBuf, DriverError> {
     let text: String = start.work.ports.iter().map(|port| format!("{port}\n")).collect();
     fs::write(&path, text).map_err(io(&path))?;
     Ok(path)
+}
+
+/// One device a line, in a file beside the task's folder: kind, model, id, thousandths, and its
+/// nodes as the task sees them. Nothing when it has none.
+pub fn write_devices(
+    start: &Start<'_>,
+    nodes: &[Vec<PathBuf>],
+) -> Result<Option<PathBuf>, DriverError> {
+    if start.devices.is_empty() {
+        return Ok(None);
+    }
+    let path = start.folder.join("devices");
+    let mut text = String::new();
+    for (granted, nodes) in start.devices.iter().zip(nodes) {
+        let Device { kind, model } = &granted.held.device;
+        text.push_str(&format!("{kind} {model} {} {}", granted.held.id, granted.milli));
+        for node in nodes {
+            text.push_str(&format!(" {}", node.display()));
+        }
+        text.push('\n');
+    }
+    fs::write(&path, text).map_err(io(&path))?;
+    Ok(Some(path))
 }
 
 /// Secrets of the task in a folder of its own, for it alone to read; in memory where the machine
@@ -264,10 +289,15 @@ pub fn environment(start: &Start<'_>, places: &Places) -> BTreeMap<String, Strin
     for (number, port) in ports.iter().enumerate() {
         tell(&format!("CELL_PORT{number}"), port);
     }
+    if !start.devices.is_empty() {
+        let ids: Vec<&str> = start.devices.iter().map(|one| one.held.id.as_str()).collect();
+        tell("CELL_DEVICES", &ids.join(","));
+    }
     let packages = (!start.work.packages.is_empty()).then_some(&places.packages);
     let more = [
         ("CELL_ALLOC_DIR", places.alloc.as_ref()),
         ("CELL_PACKAGES", packages),
+        ("CELL_DEVICES_FILE", places.devices.as_ref()),
         ("CELL_SECRETS", places.secrets.as_ref()),
         ("CELL_IDENTITY", places.papers.as_ref()),
     ];

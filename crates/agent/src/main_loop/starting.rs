@@ -5,6 +5,7 @@ use super::{Agent, AgentError, Local};
 use crate::attempt::{Heard, ShimProgram, give_up};
 use crate::config::Config;
 use crate::core::{Attempt, End, Health, Phase};
+use crate::devices::Held;
 use crate::driver;
 use crate::folder::Folders;
 use crate::groups::{Groups, make_alloc};
@@ -54,17 +55,24 @@ impl Agent {
         order: &DesiredTask,
         lease_until: Option<u64>,
     ) -> mpsc::UnboundedSender<Request> {
-        let inside = match &order.action {
-            Order::Run(work) => work.alloc,
-            _ => None,
+        let (inside, mut devices) = match &order.action {
+            Order::Run(work) => (work.alloc, work.devices.clone()),
+            _ => (None, Vec::new()),
         };
         let alloc = inside.and_then(|alloc| {
             let here =
                 |(attempt, local): &(&Attempt, &Local)| attempt.task == alloc && local.seen.lives();
-            self.locals.iter().find(here).map(|(attempt, _)| *attempt)
+            self.locals.iter().find(here)
         });
+        // Its tasks share what the alloc has, and have no devices of their own.
+        if let Some((_, Local { order: DesiredTask { action, .. }, .. })) = alloc
+            && let Order::Hold { devices: shared, .. } = action
+        {
+            devices.clone_from(shared);
+        }
+        let alloc = alloc.map(|(attempt, _)| *attempt);
         let (requests, received) = mpsc::unbounded_channel();
-        let beginning = Beginning { order: order.clone(), lease_until, alloc };
+        let beginning = Beginning { order: order.clone(), lease_until, alloc, devices };
         let preparer = Arc::clone(&self.preparer);
         tokio::spawn(preparer.begin(beginning, received, self.told.clone()));
         requests
@@ -76,6 +84,7 @@ pub(super) fn preparer(
     config: &Config,
     folders: &Folders,
     machine: &mut MachineSpec,
+    devices: Vec<Held>,
     shim: ShimProgram,
 ) -> Result<Preparer, AgentError> {
     let groups = Groups::open(folders.root());
@@ -96,7 +105,8 @@ pub(super) fn preparer(
     let logs = config.log_settings();
     let (folders, driver) = (folders.clone(), chosen.driver);
     let registrar = Registrar::default();
-    Ok(Preparer { folders, groups, driver, packages, registrar, shim, machine: name, logs })
+    let machine = name;
+    Ok(Preparer { folders, groups, driver, packages, registrar, shim, machine, devices, logs })
 }
 
 pub(super) fn watcher(

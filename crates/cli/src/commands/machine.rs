@@ -12,6 +12,7 @@ use crate::server::ask;
 use crate::{format, table};
 use cellwright_api::client::Change;
 use cellwright_api::types::{Changed, MachineView};
+use cellwright_cell::device::WHOLE;
 use cellwright_cell::name::Name;
 use cellwright_sim::experiment::load::Units;
 use clap::{Args, Subcommand};
@@ -116,6 +117,12 @@ pub fn shown(machine: &MachineView) -> String {
         rows[0].1 = "draining".to_owned();
     }
     rows.extend(spec.address.map(|address| ("address".to_owned(), address.to_string())));
+    rows.extend(spec.devices.iter().enumerate().map(|(number, device)| {
+        let used = machine.devices_used.get(number).copied().unwrap_or_default();
+        let free = WHOLE.saturating_sub(used);
+        let told = format!("{} {}, {free} of {WHOLE} free", device.kind, device.model);
+        (format!("device {number}"), told)
+    }));
     let attributes = spec.attributes.iter();
     rows.extend(attributes.map(|(name, value)| (name.to_string(), value.to_string())));
     let rows: Vec<Vec<String>> = rows.into_iter().map(|(name, value)| vec![name, value]).collect();

@@ -5,6 +5,7 @@
 //! places to mount on, and must not make them in a package.
 
 use super::config::description;
+use super::device;
 use super::spec::{ContainerId, ContainerSpec, overlay_path};
 use crate::{Error, mounts};
 use oci_spec::OciSpecError;
@@ -61,12 +62,17 @@ impl Bundle {
         self.directory.join("rootfs")
     }
 
+    /// Where the nodes of devices lie that it is lent.
+    fn nodes(&self) -> PathBuf {
+        self.directory.join(PRIVATE).join("devices")
+    }
+
     /// Makes the root and writes the description. What an earlier try left is removed first.
     ///
     /// # Errors
     /// When the spec cannot be, or the root cannot be mounted. Nothing stays mounted then.
     pub fn prepare(&self, spec: &ContainerSpec) -> Result<(), Error> {
-        let description = description(spec, &self.root())?;
+        let description = description(spec, &self.root(), &self.nodes())?;
         self.remove()?;
         let made = self.lay_out(spec).and_then(|()| {
             // The environment in it is nobody else's business.
@@ -107,6 +113,8 @@ impl Bundle {
         let [root, skeleton, upper, work] = &self.make_parts()?;
         skeleton_for(spec, skeleton)?;
         let owner = spec.user_namespace.map_or(0, |range| range.first);
+        let user = (owner + spec.user.uid, owner + spec.user.gid);
+        device::make(&self.nodes(), &spec.devices, user)?;
         chown(upper, Some(owner), Some(owner)).map_err(Error::file("give away", upper))?;
         let lower = spec.layers.iter().map(PathBuf::as_path).chain([skeleton.as_path()]);
         let mut options = format!("lowerdir={}", joined(lower)?);

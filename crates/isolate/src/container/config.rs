@@ -1,6 +1,7 @@
 //! The description of a container in the OCI format. Limits are not in it: the group carries them
 //! already, and the runtime is only told which group that is.
 
+use super::device;
 use super::runtime::Exec;
 use super::seccomp;
 use super::spec::{ContainerSpec, IdRange, Network, RlimitKind};
@@ -8,10 +9,10 @@ use crate::Error;
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
     Capabilities, Linux, LinuxBuilder, LinuxCapabilities, LinuxCapabilitiesBuilder,
-    LinuxDeviceCgroupBuilder, LinuxIdMapping, LinuxIdMappingBuilder, LinuxNamespace,
-    LinuxNamespaceBuilder, LinuxNamespaceType, LinuxResourcesBuilder, Mount, MountBuilder,
-    PosixRlimit, PosixRlimitBuilder, PosixRlimitType, Process, ProcessBuilder, RootBuilder, Spec,
-    SpecBuilder, UserBuilder,
+    LinuxDeviceCgroup, LinuxDeviceCgroupBuilder, LinuxDeviceType, LinuxIdMapping,
+    LinuxIdMappingBuilder, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType,
+    LinuxResourcesBuilder, Mount, MountBuilder, PosixRlimit, PosixRlimitBuilder, PosixRlimitType,
+    Process, ProcessBuilder, RootBuilder, Spec, SpecBuilder, UserBuilder,
 };
 use std::path::{Path, PathBuf};
 
@@ -37,18 +38,18 @@ const READ_ONLY: &[&str] =
 /// Room for shared memory; it is charged to the task like any other.
 const SHARED_MEMORY: &str = "size=67108864";
 
-/// The description of `spec` with its root at `root`.
+/// The description of `spec` with its root at `root`, and the nodes of its devices in `nodes`.
 ///
 /// # Errors
 /// When the spec does not pass [`ContainerSpec::check`].
-pub fn description(spec: &ContainerSpec, root: &Path) -> Result<Spec, Error> {
+pub fn description(spec: &ContainerSpec, root: &Path, nodes: &Path) -> Result<Spec, Error> {
     spec.check()?;
     let built = SpecBuilder::default()
         .version("1.0.2")
         .hostname(spec.hostname.as_str())
         .root(RootBuilder::default().path(root).readonly(!spec.writable_root).build()?)
         .process(process(spec)?)
-        .mounts(mounts(spec)?)
+        .mounts(mounts(spec, nodes)?)
         .linux(linux(spec)?)
         .build()?;
     Ok(built)
@@ -138,7 +139,7 @@ fn mount(target: &Path, kind: &str, source: &Path, options: &[&str]) -> Result<M
     Ok(built)
 }
 
-fn mounts(spec: &ContainerSpec) -> Result<Vec<Mount>, Error> {
+fn mounts(spec: &ContainerSpec, nodes: &Path) -> Result<Vec<Mount>, Error> {
     let kernel = |target: &str, kind: &str, options: &[&str]| {
         mount(Path::new(target), kind, Path::new(kind), options)
     };
@@ -164,14 +165,18 @@ fn mounts(spec: &ContainerSpec) -> Result<Vec<Mount>, Error> {
         let options = ["bind", "rprivate", "nosuid", "nodev", access];
         list.push(mount(&bind.target, "bind", &bind.source, &options)?);
     }
+    for (number, node) in spec.devices.iter().enumerate() {
+        let source = device::place(nodes, number);
+        let options = ["bind", "rprivate", "nosuid", "noexec", "rw"];
+        list.push(mount(&node.target, "bind", &source, &options)?);
+    }
     // Outer targets first, or an outer mount would cover an inner one.
     list.sort_by_key(|mount| mount.destination().components().count());
     Ok(list)
 }
 
 fn linux(spec: &ContainerSpec) -> Result<Linux, Error> {
-    let no_devices = LinuxDeviceCgroupBuilder::default().allow(false).access("rwm").build()?;
-    let resources = LinuxResourcesBuilder::default().devices(vec![no_devices]).build()?;
+    let resources = LinuxResourcesBuilder::default().devices(openable(spec)?).build()?;
     let texts = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<String>>();
     let mut linux = LinuxBuilder::default()
         .cgroups_path(PathBuf::from(format!("/{}", spec.group)))
@@ -184,6 +189,22 @@ fn linux(spec: &ContainerSpec) -> Result<Linux, Error> {
         linux = linux.uid_mappings(mapping(range)?).gid_mappings(mapping(range)?);
     }
     Ok(linux.build()?)
+}
+
+/// No device but the plain ones, which the runtime adds, and those that are lent.
+fn openable(spec: &ContainerSpec) -> Result<Vec<LinuxDeviceCgroup>, OciSpecError> {
+    let none = LinuxDeviceCgroupBuilder::default().allow(false).access("rwm").build();
+    let lent = spec.devices.iter().map(|node| {
+        let kind = if node.is_block { LinuxDeviceType::B } else { LinuxDeviceType::C };
+        LinuxDeviceCgroupBuilder::default()
+            .allow(true)
+            .typ(kind)
+            .major(i64::from(node.major))
+            .minor(i64::from(node.minor))
+            .access("rw")
+            .build()
+    });
+    std::iter::once(none).chain(lent).collect()
 }
 
 fn mapping(range: IdRange) -> Result<Vec<LinuxIdMapping>, OciSpecError> {
@@ -218,7 +239,7 @@ fn namespaces(spec: &ContainerSpec) -> Result<Vec<LinuxNamespace>, OciSpecError>
 mod tests {
     use super::*;
     use crate::cgroup::GroupPath;
-    use crate::container::{Bind, Scratch};
+    use crate::container::{Bind, DeviceNode, Scratch};
     use serde_json::{Value, json};
 
     fn spec() -> ContainerSpec {
@@ -227,7 +248,10 @@ mod tests {
     }
 
     fn written(spec: &ContainerSpec) -> Value {
-        serde_json::to_value(description(spec, Path::new("/run/x/root")).unwrap()).unwrap()
+        serde_json::to_value(
+            description(spec, Path::new("/run/x/root"), Path::new("/run/x/nodes")).unwrap(),
+        )
+        .unwrap()
     }
 
     fn kinds(value: &Value) -> Vec<&str> {
@@ -257,6 +281,21 @@ mod tests {
         assert_eq!(linux["resources"], devices);
         assert!(linux["maskedPaths"].as_array().unwrap().contains(&json!("/proc/kcore")));
         assert!(linux["readonlyPaths"].as_array().unwrap().contains(&json!("/proc/sys")));
+    }
+
+    #[test]
+    fn a_device_that_is_lent_is_seen_and_may_be_opened_and_no_other() {
+        let mut asked = spec();
+        let target = "/dev/dri/card0".into();
+        asked.devices = vec![DeviceNode { target, is_block: false, major: 226, minor: 7 }];
+        let value = written(&asked);
+        let rules = &value["linux"]["resources"]["devices"];
+        let lent = json!({"allow": true, "type": "c", "major": 226, "minor": 7, "access": "rw"});
+        assert_eq!(rules, &json!([{"allow": false, "access": "rwm"}, lent]));
+        let mounts = value["mounts"].as_array().unwrap();
+        let seen = mounts.iter().find(|mount| mount["destination"] == "/dev/dri/card0").unwrap();
+        assert_eq!(seen["source"], "/run/x/nodes/0");
+        assert!(!seen["options"].as_array().unwrap().contains(&json!("nodev")));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a container is to be, checked before anything is made. What is not said here a task does
 //! not get: the defaults are those of a stranger's program.
 
+use super::device::DeviceNode;
 use crate::Error;
 use crate::cgroup::GroupPath;
 use std::collections::BTreeMap;
@@ -50,6 +51,8 @@ pub struct ContainerSpec {
     pub writable_root: bool,
     pub binds: Vec<Bind>,
     pub scratch: Vec<Scratch>,
+    /// Devices it is lent, beside the plain ones such as `/dev/null`.
+    pub devices: Vec<DeviceNode>,
     pub rlimits: Vec<Rlimit>,
     pub network: Network,
     /// Ids of the container are these on the machine; `None`: they are the same.
@@ -75,6 +78,7 @@ impl ContainerSpec {
             writable_root: false,
             binds: Vec::new(),
             scratch: Vec::new(),
+            devices: Vec::new(),
             rlimits: vec![Rlimit { kind: RlimitKind::CoreSize, soft: 0, hard: 0 }],
             network: Network::Own,
             user_namespace: None,
@@ -117,6 +121,13 @@ impl ContainerSpec {
             if target == Path::new("/") || kernels.iter().any(|dir| target.starts_with(dir)) {
                 let allowed = "a place in the container other than /, /proc, /sys and /dev";
                 return Err(Error::invalid("mount target", target.display(), allowed));
+            }
+        }
+        for (number, node) in self.devices.iter().enumerate() {
+            let same = |other: &DeviceNode| other.target == node.target;
+            if self.devices[..number].iter().any(same) {
+                let shown = node.target.display();
+                return Err(Error::invalid("devices", shown, "each place once"));
             }
         }
         if let Some(bind) = self.binds.iter().find(|bind| !bind.source.is_absolute()) {

@@ -1,0 +1,267 @@
+//! The machine's devices: those that its kernel shows without anybody's library, and those that its
+//! operator lends by hand.
+//!
+//! GPUs are found: NVIDIA's driver lists its own below `/proc`, every other driver shows a node to
+//! compute with below `/sys/class/drm`. What opens more of the machine than one card, `/dev/kvm`
+//! for one, is only ever lent by hand. A device's position in the list is its identity in the cell,
+//! so the list is sorted: found ones by where they sit on the bus, then the operator's in the order
+//! of the configuration.
+
+use crate::config::{Config, ConfigError, LentDevice};
+use crate::driver::DriverError;
+use cellwright_cell::device::{Device, DeviceGrant};
+use cellwright_cell::name::Token;
+use cellwright_isolate::container::DeviceNode;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Nodes that go with every NVIDIA GPU, as far as they are there.
+const OF_NVIDIA: [&str; 4] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
+/// AMD on the bus, and the node that its GPUs compute through.
+const AMD: (&str, &str) = ("0x1002", "kfd");
+
+/// A device, and how a task gets to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub device: Device,
+    /// What it is called by whoever uses it.
+    pub id: Token,
+    /// Its own node first, then those that go with it.
+    pub nodes: Vec<PathBuf>,
+}
+
+/// A device that a task was given, and how much of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    pub held: Held,
+    pub milli: u16,
+}
+
+/// Where the kernel shows what there is.
+struct Kernel<'a> {
+    nvidia: &'a Path,
+    drm: &'a Path,
+    dev: &'a Path,
+}
+
+/// All devices of this machine.
+///
+/// # Errors
+/// When the configuration lends what is not there.
+pub fn of_machine(config: &Config) -> Result<Vec<Held>, ConfigError> {
+    let kernel = Kernel {
+        nvidia: Path::new("/proc/driver/nvidia/gpus"),
+        drm: Path::new("/sys/class/drm"),
+        dev: Path::new("/dev"),
+    };
+    let found = if config.find_devices { found(&kernel) } else { Vec::new() };
+    with_lent(found, &config.devices)
+}
+
+/// Who lends a node that was found says more of that device.
+fn not_lent(mut found: Vec<Held>, lent: &[LentDevice]) -> Vec<Held> {
+    let is_lent = |own: &PathBuf| lent.iter().any(|entry| entry.nodes.contains(own));
+    found.retain(|found| !found.nodes.first().is_some_and(is_lent));
+    found
+}
+
+/// What was found, and what is lent.
+fn with_lent(found: Vec<Held>, lent: &[LentDevice]) -> Result<Vec<Held>, ConfigError> {
+    let mut all = not_lent(found, lent);
+    for (number, entry) in lent.iter().enumerate() {
+        let wrong = |field: &str, value: String, allowed: String| ConfigError::Field {
+            field: format!("devices[{number}].{field}"),
+            value,
+            allowed,
+        };
+        for node in &entry.nodes {
+            DeviceNode::of(node).map_err(|why| {
+                let allowed = format!("paths of devices of this machine: {why}");
+                wrong("nodes", node.display().to_string(), allowed)
+            })?;
+        }
+        let number = all.iter().filter(|held| held.device.kind == entry.kind).count();
+        let token = |field: &str, said: &Option<Token>, text: &str| match said {
+            Some(said) => Ok(said.clone()),
+            None => Token::new(text).map_err(|why| wrong(field, text.into(), why.to_string())),
+        };
+        let id = token("id", &entry.id, &number.to_string())?;
+        let model = token("model", &entry.model, "generic")?;
+        let same = |held: &&Held| held.device.kind == entry.kind && held.id == id;
+        if id.as_str().contains(',') || all.iter().any(|held| same(&held)) {
+            let allowed = "no comma, and each one once among devices of a kind".to_owned();
+            return Err(wrong("id", id.to_string(), allowed));
+        }
+        let device = Device { kind: entry.kind.clone(), model };
+        all.push(Held { device, id, nodes: entry.nodes.clone() });
+    }
+    Ok(all)
+}
+
+fn found(kernel: &Kernel<'_>) -> Vec<Held> {
+    let mut all = nvidia(kernel);
+    all.extend(rendering(kernel));
+    all.sort_by(|(one, _), (other, _)| one.cmp(other));
+    all.into_iter().map(|(_, held)| held).collect()
+}
+
+/// Names in a folder that may not be there.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// GPUs of NVIDIA's driver, by their place on the bus.
+fn nvidia(kernel: &Kernel<'_>) -> Vec<(String, Held)> {
+    let one = |bus: String| {
+        let text = fs::read_to_string(kernel.nvidia.join(&bus).join("information")).ok()?;
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            Some(line.trim_start_matches(':').trim().to_owned())
+        };
+        let number: u32 = field("Device Minor")?.parse().ok()?;
+        let shared = OF_NVIDIA.iter().map(|name| kernel.dev.join(name)).filter(|at| at.exists());
+        let nodes = [kernel.dev.join(format!("nvidia{number}"))].into_iter().chain(shared);
+        // A driver that does not know the card's own name puts question marks there.
+        let own = field("GPU UUID").filter(|id| !id.contains('?')).unwrap_or_else(|| bus.clone());
+        let model = field("Model").unwrap_or_default();
+        Some((bus, gpu(&model, &own, nodes.collect())?))
+    };
+    names(kernel.nvidia).into_iter().filter_map(one).collect()
+}
+
+/// GPUs of other drivers: those with a node for computing. NVIDIA's have one too, and are known.
+fn rendering(kernel: &Kernel<'_>) -> Vec<(String, Held)> {
+    let one = |name: String| {
+        let device = kernel.drm.join(&name).join("device");
+        let text = |file: &str| {
+            fs::read_to_string(device.join(file)).map(|text| text.trim().to_owned()).ok()
+        };
+        let (vendor, model) = (text("vendor")?, text("device")?);
+        let bus = device.canonicalize().ok()?.file_name()?.to_str()?.to_owned();
+        if kernel.nvidia.join(&bus).exists() {
+            return None;
+        }
+        let mut nodes = vec![kernel.dev.join("dri").join(&name)];
+        let computes = kernel.dev.join(AMD.1);
+        nodes.extend((vendor == AMD.0 && computes.exists()).then_some(computes));
+        let bare = |id: &str| id.trim_start_matches("0x").to_owned();
+        let held = gpu(&format!("{}:{}", bare(&vendor), bare(&model)), &bus, nodes)?;
+        Some((bus, held))
+    };
+    let nodes = names(kernel.drm).into_iter().filter(|name| name.starts_with("renderD"));
+    nodes.filter_map(one).collect()
+}
+
+/// `NVIDIA A100-SXM4-40GB` is the model `a100-sxm4-40gb`.
+fn gpu(model: &str, id: &str, nodes: Vec<PathBuf>) -> Option<Held> {
+    let model = model.to_ascii_lowercase();
+    let words: Vec<&str> = model.split_whitespace().filter(|word| *word != "nvidia").collect();
+    let model = Token::new(&words.join("-")).or_else(|_| Token::new("unknown")).ok()?;
+    let device = Device { kind: Token::new("gpu").ok()?, model };
+    Some(Held { device, id: Token::new(id).ok()?, nodes })
+}
+
+/// The devices that a task was given.
+///
+/// # Errors
+/// When the machine does not have one: it had, when the task was placed.
+pub fn granted(all: &[Held], grants: &[DeviceGrant]) -> Result<Vec<Granted>, DriverError> {
+    let one = |grant: &DeviceGrant| {
+        let held = all.get(usize::from(grant.device)).ok_or_else(|| DriverError::Cannot {
+            field: "task.devices",
+            value: format!("device {} of this machine", grant.device),
+            allowed: format!("those it has: {}", all.len()),
+        })?;
+        Ok(Granted { held: held.clone(), milli: grant.milli })
+    };
+    grants.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::scratch::Scratch;
+    use std::os::unix::fs::symlink;
+
+    fn write(path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn shown(all: &[Held], root: &Path) -> Vec<String> {
+        let one = |held: &Held| {
+            let near = |path: &PathBuf| path.strip_prefix(root).unwrap().display().to_string();
+            let nodes: Vec<String> = held.nodes.iter().map(near).collect();
+            format!("{} {} {}", held.device.model, held.id, nodes.join(" "))
+        };
+        all.iter().map(one).collect()
+    }
+
+    #[test]
+    fn gpus_are_found_by_what_their_drivers_show() {
+        let scratch = Scratch::new();
+        let root = scratch.path("");
+        let [nvidia, drm, dev] = ["nvidia", "drm", "dev"].map(|name| root.join(name));
+        for (bus, minor, id) in [("0000:41:00.0", 1, "GPU-b"), ("0000:0a:00.0", 0, "GPU-????????")]
+        {
+            let text = format!(
+                "Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t 77\nGPU UUID: \t {id}\n\
+                 Device Minor: \t {minor}\n"
+            );
+            write(&nvidia.join(bus).join("information"), &text);
+        }
+        write(&nvidia.join("0000:99:00.0/information"), "Model: unfinished");
+        for (name, bus, vendor) in [
+            ("renderD128", "0000:41:00.0", "0x10de"),
+            ("renderD129", "0000:21:00.0", "0x1002"),
+            ("card0", "0000:01:00.0", "0x1234"),
+        ] {
+            let place = root.join("bus").join(bus);
+            write(&place.join("vendor"), &format!("{vendor}\n"));
+            write(&place.join("device"), "0x74a1\n");
+            fs::create_dir_all(drm.join(name)).unwrap();
+            symlink(&place, drm.join(name).join("device")).unwrap();
+        }
+        for name in ["nvidia0", "nvidia1", "nvidiactl", "kfd"] {
+            write(&dev.join(name), "");
+        }
+        let all = found(&Kernel { nvidia: &nvidia, drm: &drm, dev: &dev });
+        let want = [
+            "a100-sxm4-40gb 0000:0a:00.0 dev/nvidia0 dev/nvidiactl",
+            "1002:74a1 0000:21:00.0 dev/dri/renderD129 dev/kfd",
+            "a100-sxm4-40gb GPU-b dev/nvidia1 dev/nvidiactl",
+        ];
+        assert_eq!(shown(&all, &root), want);
+        let nowhere = root.join("nowhere");
+        let none = Kernel { nvidia: &nowhere, drm: &nowhere, dev: &dev };
+        assert_eq!(found(&none), []);
+    }
+
+    #[test]
+    fn what_is_lent_comes_after_what_was_found_or_in_its_stead() {
+        let lent = |text: &str| Config::parse(text).unwrap().devices;
+        let card = |id: &str, node: &str| gpu("x", id, vec![node.into()]).unwrap();
+        // A node that no container would be given is refused before anything else.
+        let bad = lent("[[devices]]\nkind = \"kvm\"\nnodes = [\"/etc/passwd\"]");
+        let error = with_lent(vec![], &bad).unwrap_err().to_string();
+        assert!(error.contains("devices[0].nodes: /etc/passwd; allowed: paths of"), "{error}");
+        let two = lent("[[devices]]\nkind = \"gpu\"\n[[devices]]\nkind = \"gpu\"\nid = \"1\"");
+        let ids = |all: Vec<Held>| all.iter().map(|held| held.id.to_string()).collect::<Vec<_>>();
+        assert_eq!(ids(with_lent(vec![], &two).unwrap()), ["0", "1"]);
+        let error = with_lent(vec![card("1", "/dev/a")], &two).unwrap_err().to_string();
+        assert!(error.contains("devices[0].id: 1; allowed: no comma"), "{error}");
+        let instead = lent("[[devices]]\nkind = \"gpu\"\nnodes = [\"/dev/a\", \"/dev/ctl\"]");
+        let found = vec![card("a", "/dev/a"), card("b", "/dev/b")];
+        assert_eq!(ids(not_lent(found, &instead)), ["b"]);
+    }
+
+    #[test]
+    fn a_grant_of_what_is_gone_is_refused() {
+        let all = [gpu("x", "a", Vec::new()).unwrap()];
+        let grant = |device| DeviceGrant { device, milli: 500 };
+        assert_eq!(granted(&all, &[grant(0)]).unwrap()[0].milli, 500);
+        let error = granted(&all, &[grant(0), grant(1)]).unwrap_err().to_string();
+        assert_eq!(error, "task.devices: device 1 of this machine; allowed: those it has: 1");
+    }
+}

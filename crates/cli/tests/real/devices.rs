@@ -1,0 +1,155 @@
+//! Devices by the real binary: what a machine lends is asked for, told to the task and open to it in
+//! its container, and to nobody else there.
+
+use crate::agent::{runs, wait};
+use crate::contain::can;
+use crate::support::{Folder, Running, free_address, said};
+use cellwright_cell::task::{Fate, TaskState};
+use serde_json::{Value, json as value};
+use std::fs;
+use std::process::Command;
+
+/// A machine of containers that lends two devices, both of them bottomless sources of zero bytes
+/// that no container knows by these names.
+struct Lender {
+    folder: Folder,
+    address: String,
+    master: Option<Running>,
+    agent: Option<Running>,
+}
+
+impl Lender {
+    fn open() -> Lender {
+        let folder = Folder::new();
+        for name in ["left", "right"] {
+            let made =
+                Command::new("mknod").args([&folder.path(name), "c", "1", "5"]).status().unwrap();
+            assert!(made.success());
+        }
+        let (data, address) = (folder.path("agent"), free_address());
+        let config = format!(
+            "name = \"m1\"\ndata_dir = {data:?}\ndriver = \"container\"\nfind_devices = false\n\
+             [[devices]]\nkind = \"spring\"\nmodel = \"small\"\nid = \"S-1\"\nnodes = [{:?}]\n\
+             [[devices]]\nkind = \"spring\"\nmodel = \"large\"\nnodes = [{:?}]\n",
+            folder.path("left"),
+            folder.path("right")
+        );
+        fs::write(folder.path("agent.toml"), config).unwrap();
+        let masters = folder.path("masters");
+        let dev = ["master", "start", "--dev", "--data-dir", &masters, "--listen", &address];
+        let master = Running::start(&dev);
+        master.address();
+        let file = folder.path("agent.toml");
+        let agent = Running::start(&["--master", &address, "agent", "start", "--config", &file]);
+        agent.hear("cell agent of m1");
+        Lender { folder, address, master: Some(master), agent: Some(agent) }
+    }
+
+    fn submit(&self, spec: &Value) {
+        let file = self.folder.path("job.json");
+        fs::write(&file, spec.to_string()).unwrap();
+        said(&["--master", &self.address, "job", "run", &file]);
+    }
+
+    /// A job of one task that runs `script` once.
+    fn run(&self, job: &str, script: &str, devices: &Value) {
+        let task = value!({
+            "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", script],
+            "devices": devices,
+        });
+        let once = value!({ "max_failures": 0, "backoff": 1, "backoff_max": 1 });
+        self.submit(&value!({ "name": job, "priority": 100, "restart": once, "task": task }));
+    }
+
+    /// What the task said, once it has ended well.
+    fn heard(&self, job: &str) -> String {
+        let ended = wait(&self.address, job, |task| matches!(task.state, TaskState::Dead(_)));
+        let log = |stream: &[&str]| {
+            let name = format!("dev/{job}/0");
+            said(&[&["--master", &self.address, "logs", &name][..], stream].concat())
+        };
+        assert_eq!(ended[0].state, TaskState::Dead(Fate::Finished), "{}", log(&["--stderr"]));
+        log(&[])
+    }
+
+    fn stop(mut self) {
+        for running in [self.agent.take(), self.master.take()].into_iter().flatten() {
+            running.stop();
+        }
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        for running in [self.agent.take(), self.master.take()].into_iter().flatten() {
+            let _ = Command::new("kill").args(["-TERM", &running.pid().to_string()]).status();
+            running.ended();
+        }
+    }
+}
+
+/// Tells its devices, and tries every device there might be: by the names that are lent, and by
+/// nodes of its own making.
+const LOOKS: &str = "echo devices: $CELL_DEVICES
+    test -z \"$CELL_DEVICES_FILE\" || cat $CELL_DEVICES_FILE
+    for name in left right; do
+        head -c 3 /dev/$name 2> /dev/null | wc -c
+    done
+    stat -c '%a %u' /dev/left /dev/right 2> /dev/null
+    mknod /tmp/own c 1 5 2> /dev/null && echo made
+    exit 0";
+
+#[test]
+fn a_device_is_open_to_the_task_that_was_given_it_and_to_no_other() {
+    if !can("devices") {
+        return;
+    }
+    let lender = Lender::open();
+    let shown = said(&["--master", &lender.address, "machine", "show", "m1"]);
+    assert!(shown.contains("spring small, 1000 of 1000 free"), "{shown}");
+    lender.run("given", LOOKS, &value!([{ "kind": "spring", "models": ["small"] }]));
+    let want = "devices: S-1\nspring small S-1 1000 /dev/left\n3\n0\n600 65534\n";
+    assert_eq!(lender.heard("given"), want);
+    lender.run("other", LOOKS, &value!([]));
+    assert_eq!(lender.heard("other"), "devices:\n0\n0\n");
+    // A share of each of two: both are there, and the machine says what is left of them.
+    let halves = value!([
+        { "kind": "spring", "models": ["large"], "milli": 500 },
+        { "kind": "spring", "models": ["small"], "milli": 250 },
+    ]);
+    lender.run("both", "head -c 3 /dev/left /dev/right > /dev/null && exec sleep 1000", &halves);
+    wait(&lender.address, "both", runs(1));
+    let shown = said(&["--master", &lender.address, "machine", "show", "m1"]);
+    assert!(shown.contains("spring small, 750 of 1000 free"), "{shown}");
+    assert!(shown.contains("spring large, 500 of 1000 free"), "{shown}");
+    said(&["--master", &lender.address, "job", "stop", "dev/both"]);
+    lender.stop();
+}
+
+#[test]
+fn tasks_in_an_alloc_share_its_devices() {
+    if !can("devices of an alloc") {
+        return;
+    }
+    let lender = Lender::open();
+    let limits = value!({ "cpu": 300, "ram": 256 << 20 });
+    let devices = value!([{ "kind": "spring", "count": 2 }]);
+    let task = value!({ "limits": limits, "command": [], "devices": devices });
+    lender.submit(&value!({
+        "name": "room", "kind": "alloc_set", "priority": 100, "task": task,
+    }));
+    let task = value!({
+        "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", LOOKS],
+    });
+    lender.submit(&value!({
+        "name": "inside", "priority": 100, "task": task,
+        "alloc_set": { "user": "dev", "job": "room" },
+        "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 },
+    }));
+    let said_all = lender.heard("inside");
+    let told = "spring small S-1 1000 /dev/left\nspring large 1 1000 /dev/right\n";
+    assert!(said_all.contains(told), "{said_all}");
+    assert!(said_all.ends_with("3\n3\n600 65534\n600 65534\n"), "{said_all}");
+    said(&["--master", &lender.address, "job", "stop", "dev/room"]);
+    lender.stop();
+}
