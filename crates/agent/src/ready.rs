@@ -256,11 +256,13 @@ mod tests {
             registrar: Registrar::default(),
             shim: shim.clone(),
             machine: "m".into(),
+            devices: Vec::new(),
             logs: LogSettings { file_bytes: 1000, files: 1, rate: 1000 },
         };
         let order = order(1, 1, run());
         preparer.folders.make(&order).unwrap();
-        let beginning = Beginning { order, lease_until: None, alloc: None };
+        let devices = Vec::new();
+        let beginning = Beginning { order, lease_until: None, alloc: None, devices };
         let (_requests, received) = mpsc::unbounded_channel();
         let (told, mut heard) = mpsc::unbounded_channel();
         let other = shim.turn().await;
