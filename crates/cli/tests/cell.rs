@@ -17,6 +17,8 @@ mod reach;
 #[path = "real/session.rs"]
 mod session;
 mod support;
+#[path = "real/usage.rs"]
+mod usage;
 #[path = "real/verbs.rs"]
 mod verbs;
 
