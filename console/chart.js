@@ -4,7 +4,7 @@
 import { html, useEffect, useRef } from "./vendor/htm-preact.js";
 import { amount } from "./units.js";
 
-const PAD = { left: 62, right: 12, top: 10, bottom: 22 };
+const PAD = { left: 76, right: 12, top: 10, bottom: 22 };
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();

@@ -12,18 +12,21 @@ export class Store {
     this.stop = null;
     this.frame = 0;
     this.version = 0;
+    this.pace = 0;
     this.state = "wait";
     this.error = null;
   }
 
   changed() {
     this.version += 1;
-    if (!this.frame) {
-      this.frame = requestAnimationFrame(() => {
-        this.frame = 0;
-        for (const look of [...this.lookers]) look(this.version);
-      });
-    }
+    if (this.frame) return;
+    const draw = () => {
+      this.frame = 0;
+      for (const look of [...this.lookers]) look(this.version);
+    };
+    this.frame = this.pace
+      ? setTimeout(() => requestAnimationFrame(draw), this.pace)
+      : requestAnimationFrame(draw);
   }
 
   tell(state, error) {
@@ -151,17 +154,21 @@ export const overview = new Store((store) => {
 overview.machines = new Machines();
 overview.sums = null;
 
-/** All jobs, by `user/name`. */
+/** Of more jobs than this the list is sorted and drawn once a second, not at every change. */
+const MANY = 2000;
+
+/** All jobs in short, by `user/name`. */
 export const jobs = new Store((store) => {
   store.byKey = new Map();
   store.synced = false;
   return watch(
-    "/v1/watch/jobs",
+    "/v1/watch/job_rows",
     (kind, data) => {
       if (kind === "job") store.byKey.set(`${data.user}/${data.name}`, data);
       else if (kind === "gone") store.byKey.delete(`${data.user}/${data.job}`);
       else if (kind === "synced") store.synced = true;
       else if (kind === "reset") store.byKey.clear();
+      store.pace = store.synced && store.byKey.size > MANY ? 1000 : 0;
       store.changed();
     },
     (state, error) => store.tell(state, error),

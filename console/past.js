@@ -100,10 +100,16 @@ function useTurn(key) {
   return held;
 }
 
-const HISTORY = `select time,
-  sum(cpu_avg) as cpu, sum(ram_avg) as ram, sum(cpu_reserved) as cpu_reserved,
-  sum(ram_reserved) as ram_reserved, sum(cpu_limit) as cpu_limit, sum(ram_limit) as ram_limit
-  from usage where user = ? and job = ? WHICH and time > ? group by time order by time limit 500`;
+/*
+ * Windows of tasks begin when each was first measured: they are added up by the five minutes they
+ * lie in, each for as long as it lasted.
+ */
+const WINDOW = 300_000;
+const SUMS = ["cpu_avg", "ram_avg", "cpu_reserved", "ram_reserved", "cpu_limit", "ram_limit"]
+  .map((name) => `sum(${name} * millis) / max(1, max(time + millis) - min(time))`)
+  .join(", ");
+const HISTORY = `select (time + millis / 2) / ${WINDOW} * ${WINDOW} as slot, ${SUMS}
+  from usage where user = ? and job = ? WHICH and time > ? group by slot order by slot limit 500`;
 
 /** Usage of the last hours from the history, oldest first; nothing where there is none. */
 async function pastUsage({ user, job, index }) {
@@ -113,8 +119,8 @@ async function pastUsage({ user, job, index }) {
   try {
     if (!(await hasSql())) return [];
     const { rows } = await sql(query, [user, job, ...one, since]);
-    return rows.map(([at, cpu, ram, cr, rr, cl, rl]) => ({
-      at,
+    return rows.map(([slot, cpu, ram, cr, rr, cl, rl]) => ({
+      at: Math.min(slot + WINDOW / 2, Date.now()),
       used: { cpu, ram },
       reserved: { cpu: cr, ram: rr },
       limit: { cpu: cl, ram: rl },

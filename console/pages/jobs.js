@@ -23,7 +23,7 @@ export const COLUMNS = [
     title: "State",
     of: (job) => jobState(job)[0],
     show: (job) => html`<${Badge} tone=${jobState(job)[1]}>${jobState(job)[0]}<//>
-      ${job.update && html` <${Badge} tone="info">updating<//>`}`,
+      ${job.updating && html` <${Badge} tone="info">updating<//>`}`,
   },
   {
     key: "tasks",
@@ -35,22 +35,22 @@ export const COLUMNS = [
     key: "priority",
     title: "Priority",
     number: true,
-    of: (job) => job.spec.priority,
-    show: (job) => html`${job.spec.priority} <small>${words(bandOf(job.spec.priority))}</small>`,
+    of: (job) => job.priority,
+    show: (job) => html`${job.priority} <small>${words(bandOf(job.priority))}</small>`,
   },
   {
     key: "cpu",
     title: "CPU a task",
     number: true,
-    of: (job) => job.spec.task.limits.cpu,
-    show: (job) => amount("cpu", job.spec.task.limits.cpu),
+    of: (job) => job.limits.cpu,
+    show: (job) => amount("cpu", job.limits.cpu),
   },
   {
     key: "ram",
     title: "Memory a task",
     number: true,
-    of: (job) => job.spec.task.limits.ram,
-    show: (job) => amount("ram", job.spec.task.limits.ram),
+    of: (job) => job.limits.ram,
+    show: (job) => amount("ram", job.limits.ram),
   },
   {
     key: "submitted",
@@ -63,8 +63,9 @@ export const COLUMNS = [
 
 /** Every word must be in the job's name, owner, state, band or labels. */
 export function matches(job, text) {
-  const labels = Object.entries(job.spec.labels || {}).map(([key, value]) => `${key}=${value}`);
-  const hay = [`${job.user}/${job.name}`, jobState(job)[0], words(bandOf(job.spec.priority)), ...labels];
+  if (!text) return true;
+  const labels = Object.entries(job.labels).map(([key, value]) => `${key}=${value}`);
+  const hay = [`${job.user}/${job.name}`, jobState(job)[0], words(bandOf(job.priority)), ...labels];
   const whole = hay.join(" ").toLowerCase();
   return text.toLowerCase().split(/\s+/).every((word) => whole.includes(word));
 }

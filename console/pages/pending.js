@@ -23,7 +23,8 @@ const MEANING = {
 };
 
 function Reasons({ view }) {
-  const detail = (reason) => reason.detail || MEANING[reason.code] || words(reason.code);
+  // The master's own words; how many they are is in the column before.
+  const detail = (reason) => reason.text.replace(/^\d+ /, "") || MEANING[reason.code] || words(reason.code);
   const rows = [...view.reasons].sort((a, b) => b.machines - a.machines);
   return html`<table class="reasons" aria-label="Machines by reason">
     <tbody>
@@ -46,7 +47,7 @@ export function Explanation({ user, job, index }) {
     ${view.obstacles.map((o) => html`<div class="problem"><strong>${o.message}</strong><span>${o.hint}</span></div>`)}
     <${Reasons} view=${view} />
     <div>
-      <pre class="words">${view.text}</pre>
+      <pre class="words">${view.text.replace(/\n {2}(?=\S)/g, " ")}</pre>
       <p class="faint">
         ${view.not_before > Date.now() ? html` Tried again <${When} at=${view.not_before} />.` : ""}
         ${view.victims.length ? ` ${plural(view.victims.length, "task")} would have to make room${view.victims_allowed ? "" : ", and may not be made to"}.` : ""}</p>
@@ -63,7 +64,7 @@ function Waiting({ job, open }) {
   return html`<${Card} kind="waiting">
     <h2><button aria-expanded=${shown} onClick=${() => show(!shown)}>
         <i aria-hidden="true">${shown ? "▾" : "▸"}</i> ${job.user}/${job.name}</button>
-      <small>${plural(job.tasks.pending, "task")} pending, priority ${job.spec.priority} (${words(bandOf(job.spec.priority))})</small>
+      <small>${plural(job.tasks.pending, "task")} pending, priority ${job.priority} (${words(bandOf(job.priority))})</small>
       <${Link} to=${to("jobs", job.user, job.name)}>Open the job<//></h2>
     ${shown && first.error && html`<${Problem} error=${first.error} />`}
     ${shown && task && html`<${Explanation} user=${job.user} job=${job.name} index=${task.index} />`}
@@ -76,7 +77,7 @@ export default function Pending() {
   const [text, setText] = useQuery("q", "");
   const waiting = useMemo(() => {
     const found = [...store.byKey.values()].filter((job) => job.tasks.pending > 0 && matches(job, text));
-    return found.sort((a, b) => b.spec.priority - a.spec.priority || a.submitted_at - b.submitted_at);
+    return found.sort((a, b) => b.priority - a.priority || a.submitted_at - b.submitted_at);
   }, [store.version, text]);
   const tasks = waiting.reduce((sum, job) => sum + job.tasks.pending, 0);
   return html`<${Page} title="Pending" live=${store}>

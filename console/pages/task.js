@@ -5,6 +5,7 @@ import { at, get, watch } from "../api.js";
 import { useRead } from "../live.js";
 import { Badge, Card, Choice, Command, Facts, Link, Meter, MeterKey, Page, Problem, Wait, When, to, useQuery } from "../parts.js";
 import { useEventsOf, useSeries } from "../past.js";
+import { Exec } from "../terminal.js";
 import { DIMENSIONS, moment, taskWords } from "../units.js";
 import { EventList, Usage } from "./job.js";
 import { Explanation } from "./pending.js";
@@ -107,12 +108,10 @@ function Standing({ task }) {
   <//>`;
 }
 
-function Exec({ name, runs }) {
-  return html`<${Card} title="Get inside">
-    <p>A session in a task goes through a terminal, not through a page: no page that a browser has open
-      could be kept from opening one.</p>
-    <${Command} text=${`cell exec ${name} -- sh`} />
-    ${!runs && html`<p class="faint">It works once the task runs.</p>`}
+function Inside({ name, path, runs }) {
+  return html`<${Card} title="Get inside" kind="inside">
+    <${Exec} name=${name} path=${path} runs=${runs} />
+    <details><summary>From the command line</summary><${Command} text=${`cell exec -t ${name} -- sh`} /></details>
   <//>`;
 }
 
@@ -139,12 +138,10 @@ export default function Task({ names: [user, job, index] }) {
       <${Resources} task=${task} />
     </div>
     ${task.attempt > 0 && html`<${Logs} user=${user} job=${job} index=${index} />`}
+    ${task.attempt > 0 && html`<${Inside} name=${name} path=${`${path}/exec`} runs=${task.state === "running"} />`}
     <${Usage} points=${points} known="It is on no machine." />
-    <div class="columns">
-      <${Card} title="History" aside=${history.since ? `since ${moment(history.since)}` : ""}>
-        <${EventList} items=${history.items} empty="Nothing happened in what is kept." />
-      <//>
-      <${Exec} name=${name} runs=${task.state === "running"} />
-    </div>
+    <${Card} title="History" aside=${history.since ? `since ${moment(history.since)}` : ""}>
+      <${EventList} items=${history.items} empty="Nothing happened in what is kept." />
+    <//>
   <//>`;
 }

@@ -35,9 +35,12 @@ pub struct Browser {
 pub mod key {
     pub const TAB: &str = "\u{e004}";
     pub const ENTER: &str = "\u{e007}";
+    pub const BACKSPACE: &str = "\u{e003}";
     pub const ESCAPE: &str = "\u{e00c}";
     pub const DOWN: &str = "\u{e015}";
     pub const RIGHT: &str = "\u{e014}";
+    pub const SHIFT: &str = "\u{e008}";
+    pub const CONTROL: &str = "\u{e009}";
 }
 
 impl Browser {
@@ -200,6 +203,22 @@ impl Browser {
             .collect();
         let keyboard = json!({ "type": "key", "id": "keyboard", "actions": strokes });
         self.post("/actions", json!({ "actions": [keyboard] }));
+    }
+
+    /// Presses a key while another is held.
+    pub fn press_with(&self, held: &str, key: &str) {
+        let stroke = |kind: &str, value: &str| json!({ "type": kind, "value": value });
+        let strokes = [("keyDown", held), ("keyDown", key), ("keyUp", key), ("keyUp", held)];
+        let strokes: Vec<Value> = strokes.map(|(kind, value)| stroke(kind, value)).into();
+        let keyboard = json!({ "type": "key", "id": "keyboard", "actions": strokes });
+        self.post("/actions", json!({ "actions": [keyboard] }));
+    }
+
+    /// Types a text, wherever the focus is.
+    pub fn types(&self, text: &str) {
+        let letters: Vec<String> = text.chars().map(String::from).collect();
+        let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
+        self.press(&letters);
     }
 
     /// What is wrong with the page, as the browser's console has it, since the last look.

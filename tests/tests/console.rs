@@ -8,6 +8,8 @@ use cellwright_tests::browser::{Browser, key};
 use cellwright_tests::folder::Folder;
 use cellwright_tests::process::Process;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -213,6 +215,118 @@ async fn changes_ask_first_and_then_happen() {
     desk.nothing_is_wrong();
 }
 
+const SCREEN: &str = "return document.querySelector('.screen').innerText";
+
+/// Waits until the terminal shows this.
+async fn shows(browser: &Browser, words: &str) {
+    let has = |b: &Browser| b.run(SCREEN).as_str().is_some_and(|text| text.contains(words));
+    browser.until(words, |b| has(b).then_some(())).await;
+}
+
+fn enter(browser: &Browser, line: &str) {
+    browser.types(line);
+    browser.press(&[key::ENTER]);
+}
+
+#[tokio::test]
+async fn a_terminal_in_a_task_takes_keys_and_shows_what_comes() {
+    let Some(desk) = Desk::set().await else { return };
+    desk.submit("web", 1, 100, TALK);
+    let browser = &desk.browser;
+    browser.resize(1280, 900);
+    desk.open("/console/jobs/dev/web/0");
+    browser.says("the time is").await;
+    browser.holds("return !document.querySelector('.exec button').disabled").await;
+    // The keyboard is enough.
+    assert_eq!(browser.run("document.querySelector('.exec input').focus(); return true"), true);
+    browser.press(&[key::ENTER]);
+    browser.holds("return document.activeElement.matches('.terminal textarea')").await;
+    browser.says("Keys go to the command").await;
+    browser.holds("return document.querySelector('.screen').innerText.trim() !== ''").await;
+    enter(browser, "echo \"<$((6 * 7)) $CELL_JOB $TERM>\"");
+    shows(browser, "<42 web xterm-256color>").await;
+    enter(browser, "printf '\\033[31mred\\033[0m \\033[1;44mbold\\033[0m\\n'");
+    browser.holds("return document.querySelector('.screen .f-1')?.textContent === 'red'").await;
+    browser.holds("return document.querySelector('.screen .b-4.bold')?.innerText === 'bold'").await;
+    // Ctrl+C is for the command, and what is typed wrong can be taken back.
+    enter(browser, "echo begin $((2 + 1)); sleep 1000");
+    shows(browser, "begin 3").await;
+    browser.press_with(key::CONTROL, "c");
+    browser.types("echo \"<code $?");
+    browser.press(&["x", key::BACKSPACE]);
+    enter(browser, ">\"");
+    shows(browser, "<code 130>").await;
+    let above = "document.querySelector('.inside').scrollIntoView(); return true";
+    assert_eq!(browser.run(above), true);
+    browser.picture(&pictures().join("terminal.png"));
+    for_the_guide(browser, "console-terminal.png");
+    // The other end hears of a new size.
+    enter(browser, "old=$(stty size); echo sizes $old.");
+    shows(browser, "sizes ").await;
+    enter(browser, "until test \"$(stty size)\" != \"$old\"; do sleep 0.1; done; echo re''sized");
+    browser.resize(800, 900);
+    shows(browser, "resized").await;
+    // Tab is the command's, so there is another way out, and one back.
+    browser.press(&[key::TAB]);
+    assert_eq!(browser.run("return document.activeElement.tagName"), "TEXTAREA");
+    browser.press_with(key::SHIFT, key::TAB);
+    browser.holds("return document.activeElement.textContent === 'End the session'").await;
+    browser.press(&[key::TAB]);
+    browser.holds("return document.activeElement.matches('.terminal textarea')").await;
+    browser.press_with(key::CONTROL, "u");
+    enter(browser, "printf '\\033[H\\033[2Jclean\\n'; exit 3");
+    browser.says("Ended with exit code 3.").await;
+    browser.holds("return document.querySelector('.screen').innerText.trim() === 'clean'").await;
+    desk.nothing_is_wrong();
+    let audit = desk.cli(&["audit", "--output", "json"]);
+    assert!(audit.contains("exec [\\\"sh\\\"]"), "{audit}");
+}
+
+/// A page of somebody else, and where it is.
+fn foreign_page() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
+    let address = listener.local_addr().expect("it has an address").to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().take(8) {
+            let mut stream = stream.expect("a browser");
+            let page = "<!doctype html><link rel=icon href=data:,><main>elsewhere</main>";
+            let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/html";
+            let mut asked = [0; 4096];
+            // What it asks for, it gets the one page.
+            let _ = stream.read(&mut asked);
+            let answer = format!("{head}\r\nContent-Length: {}\r\n\r\n{page}", page.len());
+            stream.write_all(answer.as_bytes()).expect("the browser reads");
+        }
+    });
+    format!("http://{address}/")
+}
+
+#[tokio::test]
+async fn no_page_of_somebody_else_gets_into_a_task() {
+    let Some(desk) = Desk::set().await else { return };
+    desk.submit("web", 1, 100, TALK);
+    let browser = &desk.browser;
+    desk.open("/console/jobs/dev/web/0");
+    browser.says("the time is").await;
+    let script = |address: &str| {
+        format!(
+            "const s = new WebSocket('ws://{address}/v1/jobs/dev/web/tasks/0/exec?command=[%22sh%22]',
+                 ['cell-exec']);
+             s.onopen = () => {{ window.came = 'in'; }};
+             s.onclose = () => {{ window.came ||= 'out'; }};"
+        )
+    };
+    // The very script that works on a page of the master.
+    let _ = browser.run(&script(&desk.address));
+    browser.holds("return window.came === 'in'").await;
+    desk.nothing_is_wrong();
+    browser.go(&foreign_page());
+    let _ = browser.run(&script(&desk.address));
+    browser.holds("return window.came === 'out'").await;
+    let problems = browser.problems();
+    assert!(problems.iter().all(|problem| problem.contains("403")), "{problems:#?}");
+}
+
 #[tokio::test]
 async fn a_cell_with_identities_asks_who_is_there() {
     let folder = Folder::new();
@@ -224,10 +338,8 @@ async fn a_cell_with_identities_asks_who_is_there() {
     assert!(refused.iter().all(|problem| problem.contains("401")), "{refused:#?}");
     let contexts = fs::read_to_string(folder.path("contexts.toml")).expect("contexts");
     let token = contexts.split("token = \"").nth(1).and_then(|rest| rest.split('"').next());
-    let typed: Vec<String> = token.expect("a token").chars().map(String::from).collect();
-    let typed: Vec<&str> = typed.iter().map(String::as_str).collect();
     browser.holds("return document.activeElement.type === 'password'").await;
-    browser.press(&typed);
+    browser.types(token.expect("a token"));
     browser.press(&[key::ENTER]);
     browser.says("No machine has joined yet").await;
     // What was refused before the token may be logged late; with it, nothing is.
@@ -239,6 +351,39 @@ async fn a_cell_with_identities_asks_who_is_there() {
     let problems = browser.problems();
     assert!(problems.is_empty(), "{problems:#?}");
     assert_eq!(browser.run("return localStorage.length"), 0, "a token is kept for the tab alone");
+}
+
+#[tokio::test]
+async fn ten_thousand_jobs_are_a_list_like_any_other() {
+    const JOBS: u32 = 10_000;
+    let Some(desk) = Desk::set().await else { return };
+    let browser = &desk.browser;
+    desk.open("/console/jobs");
+    browser.says("No jobs yet").await;
+    // None of them fits, so none runs.
+    let submit = format!(
+        "const items = Array.from({{ length: {JOBS} }}, (_, n) => ({{ submit_job: {{ owner: 'dev', spec: {{
+             name: `job-${{n}}`, count: 1, priority: 50,
+             labels: {{ shard: String(n % 10) }},
+             task: {{ limits: {{ cpu: 900000, ram: 1 << 20 }}, command: ['true'] }} }} }} }}));
+         fetch('/v1/batch', {{ method: 'POST', body: JSON.stringify({{ items }}),
+             headers: {{ 'content-type': 'application/json' }} }})
+             .then((answer) => answer.json()).then((said) => {{ window.said = said; }});"
+    );
+    let _ = browser.run(&submit);
+    browser.says("10,000 jobs").await;
+    let rows = "return document.querySelectorAll('tbody tr').length";
+    assert!(browser.run(rows).as_u64() <= Some(100), "rows are shown as they are asked for");
+    browser.says("Show more").await;
+    browser.press(&["/"]);
+    browser.types("job-9999");
+    browser.says("1 job").await;
+    browser.holds("return document.querySelectorAll('tbody tr').length === 1").await;
+    // Loaded anew, it comes in short.
+    desk.open("/console/jobs?q=shard%3D7&sort=-name");
+    browser.says("1,000 jobs").await;
+    browser.says("job-9997").await;
+    desk.nothing_is_wrong();
 }
 
 /// What the guide shows is what the console looks like: written on demand, not by every run.
@@ -278,21 +423,23 @@ async fn the_map_shows_many_machines() {
     desk.nothing_is_wrong();
 }
 
-async fn keep_for_the_guide(desk: &Desk) {
-    if std::env::var_os("UPDATE_PICTURES").is_none() {
-        return;
+fn for_the_guide(browser: &Browser, name: &str) {
+    if std::env::var_os("UPDATE_PICTURES").is_some() {
+        let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/images");
+        browser.picture(&guide.join(name));
     }
-    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/images");
-    fs::create_dir_all(&guide).expect("a folder");
+}
+
+async fn keep_for_the_guide(desk: &Desk) {
     for scheme in ["light", "dark"] {
         desk.browser.prefer(scheme);
         desk.open("/");
         desk.browser.says("180\ntasks running").await;
-        desk.browser.picture(&guide.join(format!("console-overview-{scheme}.png")));
+        for_the_guide(&desk.browser, &format!("console-overview-{scheme}.png"));
     }
     desk.browser.prefer("light");
     desk.browser.resize(390, 700);
     desk.open("/console/jobs");
     desk.browser.says("frontend").await;
-    desk.browser.picture(&guide.join("console-jobs-phone.png"));
+    for_the_guide(&desk.browser, "console-jobs-phone.png");
 }

@@ -86,6 +86,10 @@ class Operations:
         """Jobs as they change. Events: `job` (a job), `gone` (purged; data has its key), `synced` (what was there has been sent), `reset` (events were missed; all jobs follow)."""
         return self._watch("/v1/watch/jobs", {"selector": selector, "user": user, "after": after}, last_event_id)
 
+    def watch_job_rows(self, *, selector: Any = None, user: Any = None, after: Any = None, last_event_id: str | None = None) -> Iterator[Event]:
+        """The same in short, for those who show many: what a list has of a job, and not its spec."""
+        return self._watch("/v1/watch/job_rows", {"selector": selector, "user": user, "after": after}, last_event_id)
+
     def look_up_job(self, user: str | int, job: str | int, *, consistent: Any = None) -> Any:
         """Where the healthy tasks of a job are reached."""
         return self._call("GET", f"/v1/names/{at(user)}/{at(job)}", {"consistent": consistent})

@@ -3,8 +3,9 @@
 //! over (`Upgrade: cell-exec`); master and agent on the way pass bytes on and read none of them, so
 //! a slow end slows the other and nothing is piled up in between.
 //!
-//! Rejected: WebSocket. A page in any browser can open one to an open master on loopback, and would
-//! run commands; no page can ask for an upgrade to `cell-exec`.
+//! Rejected: WebSocket for everybody. A page in any browser can open one to an open master on
+//! loopback; no page can ask for an upgrade to `cell-exec`. The master's own pages have one all the
+//! same, which takes their origin: `ExecTaskInPage` of the routes.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

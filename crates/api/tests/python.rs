@@ -7,8 +7,8 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// Needs a connection that is no HTTP after its first answer; it is for the command line.
-const LEFT_OUT: [&str; 1] = ["execTask"];
+/// Need a connection that is no HTTP after its first answer: for the command line, and the console.
+const LEFT_OUT: [&str; 2] = ["execTask", "execTaskInPage"];
 
 const HEAD: &str = "\
 \"\"\"What a cell can be asked, one method each. Made from the OpenAPI document: do not edit.\"\"\"

@@ -21,6 +21,8 @@ mod registry;
 #[path = "real/session.rs"]
 mod session;
 mod support;
+#[path = "real/usage.rs"]
+mod usage;
 #[path = "real/verbs.rs"]
 mod verbs;
 

@@ -4,8 +4,9 @@
 //! the same transaction, and moves old days into Parquet files beside it. [`Reader`] answers
 //! queries over both while the writer goes on. The tables are described in [`tables`].
 //!
-//! Everything here follows from the feed: a folder that is lost is made again as far back as the
-//! feed reaches. Nothing in the cell waits for it.
+//! Events follow from the feed: a folder that is lost is made again as far back as the feed
+//! reaches. Usage is in no feed; replicas fetch from each other what each has written
+//! (`crate::share`). Nothing in the cell waits for any of it.
 
 mod archive;
 mod columns;
@@ -14,6 +15,7 @@ mod error;
 mod fold;
 mod parquet_table;
 mod query;
+mod share;
 mod store;
 pub mod tables;
 mod usage;
@@ -23,6 +25,7 @@ pub use day::day_of;
 pub use error::HistoryError;
 pub use fold::Fact;
 pub use query::{Answer, Bounds, MAX_ARGS, MAX_SQL, QueryError, Reader, Value};
+pub use share::{Mark, Told};
 pub use store::{History, Place, Settings, Stretch};
 pub use usage::{Measured, UsageRow, WINDOW, Whose, Windows};
 

@@ -10,7 +10,8 @@
 use crate::archive::{Archive, archives};
 use crate::parquet_table::{Behind, TROUBLE, offer};
 use crate::store::{FILE, since};
-use crate::tables::{EVENTS, RAW, ROLLUPS, Table, events_select, recent};
+use crate::tables::{EVENTS, RAW, ROLLUPS, Table, USAGE, events_select, recent};
+use crate::usage::UsageRow;
 use cellwright_cell::time::Time;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
@@ -26,12 +27,14 @@ const STEPS: i32 = 4096;
 pub const MAX_SQL: usize = 64 << 10;
 /// Most arguments of a statement.
 pub const MAX_ARGS: usize = 100;
-/// Memory for pages of one query, and for what each sorter sorts at a time, in KiB. Smaller is faster
-/// here: pages are in the system's cache too, and what is sorted stays in the processor's.
+/// Memory for pages of one query, and for what each sorter sorts at a time, in KiB. Smaller is
+/// faster here: pages are in the system's cache too, and what is sorted stays in the processor's.
 const CACHE_KIB: i32 = 8 << 10;
 /// Threads beside the query's own that sort for it: an archive has no index, so grouping sorts.
 const SORTERS: i32 = 2;
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Where usage is that is not written yet.
+const PRESENT: &str = "usage_present";
 
 /// What a query may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,12 +99,26 @@ impl Reader {
     /// # Errors
     /// What is wrong with the statement, that it takes too long, or that files cannot be read.
     pub fn query(&self, sql: &str, args: &[Value], bounds: Bounds) -> Result<Answer, QueryError> {
+        self.query_with(&[], sql, args, bounds)
+    }
+
+    /// The same, with usage that is not in the tables yet.
+    ///
+    /// # Errors
+    /// As those of [`Reader::query`].
+    pub fn query_with(
+        &self,
+        present: &[UsageRow],
+        sql: &str,
+        args: &[Value],
+        bounds: Bounds,
+    ) -> Result<Answer, QueryError> {
         if sql.len() > MAX_SQL {
             let length = sql.len();
             let text = format!("the statement has {length} bytes; allowed: {MAX_SQL}");
             return Err(QueryError::Sql(text));
         }
-        let mut db = self.open().map_err(broken)?;
+        let mut db = self.open(present).map_err(broken)?;
         let reaches_back_to = since(&db, "events").map_err(broken)?;
         let denied = guard(&mut db, bounds.time).map_err(broken)?;
         let explain = |error| explained(error, sql, bounds, &denied);
@@ -119,16 +136,29 @@ impl Reader {
         Ok(Answer { columns, rows, truncated, reaches_back_to })
     }
 
-    /// A connection that shows one moment, with all tables in place.
-    fn open(&self) -> rusqlite::Result<Connection> {
+    /// A connection for reading alone that shows one moment.
+    pub(crate) fn connect(&self) -> rusqlite::Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let db = Connection::open_with_flags(self.dir.join(FILE), flags)?;
         db.busy_timeout(PATIENCE)?;
         db.pragma_update(None, "cache_size", -CACHE_KIB)?;
         db.execute_batch("BEGIN")?;
+        Ok(db)
+    }
+
+    /// One with all tables in place.
+    fn open(&self, present: &[UsageRow]) -> rusqlite::Result<Connection> {
+        let db = self.connect()?;
+        if !present.is_empty() {
+            add_present(&db, present)?;
+        }
         for table in RAW {
             let files = archives(&db, &self.dir, table)?;
-            db.execute_batch(&view(&db, table, files)?)?;
+            let mut sql = view(&db, table, files)?;
+            if table.name == USAGE.name && !present.is_empty() {
+                sql.push_str(&format!(" UNION ALL SELECT {} FROM temp.{PRESENT}", table.names()));
+            }
+            db.execute_batch(&sql)?;
         }
         for (table, _) in ROLLUPS {
             let (name, from, columns) = (table.name, recent(table), table.names());
@@ -150,6 +180,23 @@ impl Reader {
         }
         Ok(db)
     }
+}
+
+/// Usage that is not written yet, less what has been written meanwhile.
+fn add_present(db: &Connection, rows: &[UsageRow]) -> rusqlite::Result<()> {
+    let (table, columns) = (recent(&USAGE), USAGE.definitions());
+    let key = USAGE.unique.join(", ");
+    db.execute_batch(&format!("CREATE TEMP TABLE {PRESENT} ({columns}, UNIQUE ({key}))"))?;
+    let marks = vec!["?"; USAGE.columns.len()].join(", ");
+    let sql = format!("INSERT OR IGNORE INTO temp.{PRESENT} ({}) VALUES ({marks})", USAGE.names());
+    let mut insert = db.prepare(&sql)?;
+    for row in rows {
+        insert.execute(params_from_iter(row.values()))?;
+    }
+    let same: Vec<String> =
+        USAGE.unique.iter().map(|name| format!("w.{name} = {PRESENT}.{name}")).collect();
+    let written = format!("SELECT 1 FROM main.{table} w WHERE {}", same.join(" AND "));
+    db.execute_batch(&format!("DELETE FROM temp.{PRESENT} WHERE EXISTS ({written})"))
 }
 
 /// The whole of a table: its recent part, and its archives if there are any. Without archives the
@@ -250,7 +297,7 @@ fn size(value: &Value) -> usize {
     }
 }
 
-fn broken(error: Error) -> QueryError {
+pub(crate) fn broken(error: Error) -> QueryError {
     QueryError::Broken(format!("history cannot be read: {error}"))
 }
 

@@ -11,6 +11,7 @@
 use crate::day::day_of;
 use crate::error::HistoryError;
 use crate::fold::{self, Fact, Machines, whole};
+use crate::share;
 use crate::tables::{RAW, ROLLUPS, TASK_EVENTS, USAGE, recent};
 use crate::usage::UsageRow;
 use cellwright_cell::id::MachineId;
@@ -24,8 +25,8 @@ use std::time::Duration;
 /// Version of the schema, in the file's `user_version`.
 const FORMAT: i64 = 1;
 pub(crate) const FILE: &str = "recent.sqlite";
-/// Memory for pages: a batch of events touches as many pages of the indices as it has rows, and what
-/// does not stay in memory is written and read again within one transaction.
+/// Memory for pages: a batch of events touches as many pages of the indices as it has rows, and
+/// what does not stay in memory is written and read again within one transaction.
 const CACHE_KIB: i32 = 64 << 10;
 /// Readers never block the writer in WAL mode; this is for a second process that opens the file.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -166,35 +167,18 @@ impl History {
         Ok(())
     }
 
-    /// Adds what tasks used. A window that is here already is passed over.
+    /// Adds what tasks used, as agents told this replica. A window that is here is passed over.
     ///
     /// # Errors
     /// When the database refuses; then none of the rows is in it.
     pub fn take_usage(&mut self, rows: &[UsageRow]) -> Result<(), HistoryError> {
-        let Some(first) = rows.iter().map(|row| row.time).min() else { return Ok(()) };
+        let Some(more) = i64::try_from(rows.len()).ok().filter(|count| *count > 0) else {
+            return Ok(());
+        };
         let change = self.db.transaction()?;
-        let known = "SELECT 1 FROM reach WHERE what = 'usage'";
-        if change.query_row(known, [], |_| Ok(())).optional()?.is_none() {
-            reach(&change, "usage", first)?;
-        }
-        {
-            let mut insert = change.prepare(&USAGE.insert())?;
-            let mut sums: BTreeMap<(String, &str, &str), [i64; 7]> = BTreeMap::new();
-            for row in rows {
-                if insert.execute(params_from_iter(row.values()))? == 0 {
-                    continue;
-                }
-                let key = (day_of(row.time.0), row.user.as_str(), row.band.as_str());
-                let sum = sums.entry(key).or_default();
-                let more = row.sums();
-                sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
-            }
-            let mut add = change.prepare(&add_up(1))?;
-            for ((day, user, band), sum) in sums {
-                let key = [day, user.to_owned(), band.to_owned()].map(Value::Text);
-                add.execute(params_from_iter(key.into_iter().chain(sum.map(Value::Integer))))?;
-            }
-        }
+        let first = share::next_own(&change)?;
+        add_usage(&change, rows, Some(first))?;
+        share::note_own(&change, first, first + more - 1)?;
         change.commit()?;
         Ok(())
     }
@@ -206,6 +190,40 @@ impl History {
     pub fn reaches_back_to(&self, what: &str) -> Result<Option<Time>, HistoryError> {
         Ok(since(&self.db, what)?)
     }
+}
+
+/// Rows of usage and their sums; `first` is the number of the first row where that matters.
+pub(crate) fn add_usage(
+    change: &Transaction<'_>,
+    rows: &[UsageRow],
+    first: Option<i64>,
+) -> Result<(), HistoryError> {
+    let Some(oldest) = rows.iter().map(|row| row.time).min() else { return Ok(()) };
+    let known = "SELECT 1 FROM reach WHERE what = 'usage'";
+    if change.query_row(known, [], |_| Ok(())).optional()?.is_none() {
+        reach(change, "usage", oldest)?;
+    }
+    let marks = vec!["?"; USAGE.columns.len() + 1].join(", ");
+    let (table, names) = (recent(&USAGE), USAGE.names());
+    let sql = format!("INSERT OR IGNORE INTO {table} (rowid, {names}) VALUES ({marks})");
+    let mut insert = change.prepare(&sql)?;
+    let mut sums: BTreeMap<(String, &str, &str), [i64; 7]> = BTreeMap::new();
+    for (nth, row) in (0..).zip(rows) {
+        let number = first.map_or(Value::Null, |first| Value::Integer(first + nth));
+        if insert.execute(params_from_iter(std::iter::once(number).chain(row.values())))? == 0 {
+            continue;
+        }
+        let key = (day_of(row.time.0), row.user.as_str(), row.band.as_str());
+        let sum = sums.entry(key).or_default();
+        let more = row.sums();
+        sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
+    }
+    let mut add = change.prepare(&add_up(1))?;
+    for ((day, user, band), sum) in sums {
+        let key = [day, user.to_owned(), band.to_owned()].map(Value::Text);
+        add.execute(params_from_iter(key.into_iter().chain(sum.map(Value::Integer))))?;
+    }
+    Ok(())
 }
 
 pub(crate) fn since(db: &Connection, what: &str) -> rusqlite::Result<Option<Time>> {
@@ -311,6 +329,7 @@ fn schema() -> String {
              first INTEGER NOT NULL, last INTEGER NOT NULL,
              rows INTEGER NOT NULL, bytes INTEGER NOT NULL);\n",
     );
+    sql.push_str(share::SCHEMA);
     sql.push_str(&format!("PRAGMA user_version = {FORMAT};\n"));
     sql
 }

@@ -260,7 +260,8 @@ fn every_query_of_the_guide_answers() {
     for query in queries {
         let rows = ask(&folder, &query).rows;
         // Nobody is evicted, and nobody asks for too much, in the feed of this test.
-        let is_quiet = query.contains("evictions") || query.contains("having");
+        // What is about the guide's own cell is answered there, where its pages are typed.
+        let is_quiet = ["evictions", "having", "'dev'"].iter().any(|part| query.contains(part));
         assert!(is_quiet || !rows.is_empty(), "{query}");
     }
 }

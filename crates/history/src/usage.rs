@@ -10,6 +10,7 @@ use cellwright_cell::id::TaskId;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::time::{Span, Time};
 use rusqlite::types::Value;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Length of a window.
@@ -42,7 +43,7 @@ pub struct Measured {
 }
 
 /// What one task used in one window.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageRow {
     pub time: Time,
     pub millis: u64,
@@ -138,7 +139,7 @@ impl Windows {
         let window = |at: Time| at.0 / WINDOW.0;
         let over = self.open.get(&key).is_some_and(|open| window(open.last) != window(measured.at));
         if over && let Some(open) = self.open.remove(&key) {
-            self.done.push(closed(key, open));
+            self.done.push(closed(key, &open));
         }
         let open = match self.open.entry(key) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
@@ -184,17 +185,24 @@ impl Windows {
         self.close(keys)
     }
 
+    /// What was measured and not taken yet, windows that are still open included.
+    #[must_use]
+    pub fn present(&self) -> Vec<UsageRow> {
+        let open = self.open.iter().map(|(key, open)| closed(*key, open));
+        self.done.iter().cloned().chain(open).collect()
+    }
+
     fn close(&mut self, keys: Vec<(TaskId, u32)>) -> Vec<UsageRow> {
         for key in keys {
             if let Some(open) = self.open.remove(&key) {
-                self.done.push(closed(key, open));
+                self.done.push(closed(key, &open));
             }
         }
         std::mem::take(&mut self.done)
     }
 }
 
-fn closed((_, attempt): (TaskId, u32), open: Open) -> UsageRow {
+fn closed((_, attempt): (TaskId, u32), open: &Open) -> UsageRow {
     // A measurement that covers no time counts as one of a millisecond.
     let millis = u128::from(open.millis.max(1));
     let [cpu, ram, disk, disk_rate] =
@@ -202,12 +210,12 @@ fn closed((_, attempt): (TaskId, u32), open: Open) -> UsageRow {
     UsageRow {
         time: open.begin,
         millis: open.millis,
-        user: open.whose.user,
-        job: open.whose.job,
+        user: open.whose.user.clone(),
+        job: open.whose.job.clone(),
         task_index: open.whose.task_index,
         attempt,
-        machine: open.whose.machine,
-        band: open.whose.band,
+        machine: open.whose.machine.clone(),
+        band: open.whose.band.clone(),
         samples: open.samples,
         average: Resources { cpu, ram, disk, disk_rate },
         most: open.most,
@@ -240,8 +248,10 @@ mod tests {
             windows.add(measured(at, cpu), whose);
         }
         assert_eq!(windows.take_done(Time(200_000)), [], "the window is not over");
+        let present = windows.present();
         let rows = windows.take_done(Time(WINDOW.0));
         assert_eq!(rows.len(), 1);
+        assert_eq!(present, rows, "and was seen before");
         let row = &rows[0];
         assert_eq!((row.time, row.millis, row.samples), (Time(0), 30_000, 3));
         assert_eq!((row.average.cpu, row.most.cpu), (200, 300));

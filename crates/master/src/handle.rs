@@ -5,7 +5,7 @@ use crate::input::{Alarm, Committed, Origin, Unavailable};
 use crate::lease::LaneName;
 use crate::links::{LinkError, LinkShard, Standing, UsageSink};
 use crate::main_loop::{Message, lost, unavailable};
-use crate::peers::{PeerAnswer, PeerCall, Peers, refusal};
+use crate::peers::{PastUsage, PeerAnswer, PeerCall, Peers, refusal};
 use crate::replicated::{After, Replicated, View};
 use crate::usage::Usage;
 use cellwright_api::internal::{
@@ -15,9 +15,11 @@ use cellwright_api::internal::{
 use cellwright_cell::command::{Actor, Command, Request, RequestId, Verdict};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
+use cellwright_history::Mark;
 use cellwright_store::{Replica, Status};
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -81,9 +83,19 @@ pub(crate) struct Parts {
     pub sender: mpsc::UnboundedSender<Message>,
     pub alarms: watch::Receiver<Vec<Alarm>>,
     pub passes: watch::Receiver<BTreeMap<String, PassStatistics>>,
+    /// Who tells other replicas what was used.
+    pub past: OnceLock<UsageTeller>,
 }
 
+/// Tells what was used after a mark, as far as agents said so to this replica.
+pub type UsageTeller = Box<dyn Fn(Mark) -> BoxFuture<'static, PastUsage> + Send + Sync>;
+
 impl Handle {
+    /// Has other replicas told what was used. The first one stays.
+    pub fn tell_past_usage(&self, teller: UsageTeller) {
+        drop(self.0.past.set(teller));
+    }
+
     /// Has what agents say of usage told to somebody beside the estimates.
     pub fn tell_usage(&self, sink: UsageSink) {
         self.0.links.tell_usage(sink);
@@ -224,6 +236,10 @@ impl Handle {
                 }
             }
             PeerCall::Usage => PeerAnswer::Usage(self.0.links.usage.own()),
+            PeerCall::PastUsage(mark) => PeerAnswer::PastUsage(match self.0.past.get() {
+                Some(tell) => tell(mark).await,
+                None => PastUsage::default(),
+            }),
             PeerCall::Forward(forward) => PeerAnswer::Forwarded(self.take_forward(forward)),
         }
     }

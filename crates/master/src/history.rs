@@ -6,11 +6,15 @@
 //! the query came. A database that cannot be written is told about and tried again, and the master
 //! goes on without it.
 //!
-//! Usage is no part of the log: a replica has that of the agents it polls. Rejected: putting it
-//! into the log, where half a thousand rows a second would travel to every replica's disk twice.
+//! Usage is no part of the log: a replica has that of the agents it polls, and of the others what
+//! they tell it (`share`). Rejected: putting it into the log, where half a thousand rows a second
+//! would travel to every replica's disk twice.
+
+mod share;
 
 use crate::clock::Clock;
 use crate::events::EventLog;
+use crate::handle::Parts;
 use crate::replicated::Replicated;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::internal::TaskUsage;
@@ -18,14 +22,15 @@ use cellwright_cell::id::MachineId;
 use cellwright_cell::state::State;
 use cellwright_cell::time::{Span, Time};
 use cellwright_history::{
-    Answer, Bounds, Fact, History, HistoryError, Measured, QueryError, Reader, Settings, Stretch,
-    UsageRow, Value, WINDOW, Whose, Windows,
+    Answer, Bounds, Fact, History, HistoryError, Mark, Measured, QueryError, Reader, Settings,
+    Stretch, UsageRow, Value, WINDOW, Whose, Windows,
 };
+use cellwright_store::NodeId;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
@@ -65,6 +70,10 @@ struct Desk {
     bytes: AtomicU64,
     usage: Mutex<Usage>,
     queries: Semaphore,
+    /// The replica, once there is one to ask for the others.
+    cell: OnceLock<Weak<Parts>>,
+    /// How far this replica has come in the books of the others.
+    heard: Mutex<BTreeMap<NodeId, Mark>>,
 }
 
 #[derive(Default)]
@@ -100,6 +109,8 @@ impl HistoryDesk {
             bytes: AtomicU64::new(0),
             usage: Mutex::default(),
             queries: Semaphore::new(QUERIES),
+            cell: OnceLock::new(),
+            heard: Mutex::default(),
         }))
     }
 
@@ -121,6 +132,7 @@ impl HistoryDesk {
             clock,
             events: self.0.replicated.records.events.clone(),
             tidied: None,
+            fetched: None,
         };
         let runtime = tokio::runtime::Handle::current();
         let thread = thread::Builder::new()
@@ -191,7 +203,10 @@ impl HistoryDesk {
         }
         let reader = self.0.reader.clone();
         let bounds = Bounds { time: LONGEST, rows, bytes: MOST_BYTES };
-        let done = tokio::task::spawn_blocking(move || reader.query(&sql, &args, bounds)).await;
+        let about_usage = sql.to_ascii_lowercase().contains("usage");
+        let present = if about_usage { self.present().await } else { Vec::new() };
+        let query = move || reader.query_with(&present, &sql, &args, bounds);
+        let done = tokio::task::spawn_blocking(query).await;
         let lost = |_| QueryError::Broken("the query was not finished".into());
         let answer = done.map_err(lost).and_then(|answer| answer).map_err(refused)?;
         Ok((answer, index))
@@ -244,6 +259,8 @@ struct Work {
     clock: Arc<dyn Clock>,
     events: Arc<EventLog>,
     tidied: Option<Time>,
+    /// When others were last asked for what they wrote.
+    fetched: Option<Time>,
 }
 
 impl Work {
@@ -251,7 +268,10 @@ impl Work {
         let mut applied = self.desk.replicated.applied();
         let mut open = None;
         loop {
-            let turn = self.turn(&mut open, &mut applied);
+            let mut turn = self.turn(&mut open, &mut applied);
+            if let (Ok(()), Some(history)) = (&turn, &mut open) {
+                turn = self.fetch(history).await;
+            }
             let failed = turn.is_err();
             *lock(&self.desk.trouble) = turn.err().map(|error| {
                 tracing::error!(%error, "history could not be written");
@@ -260,7 +280,8 @@ impl Work {
             if *stopped.borrow() {
                 break;
             }
-            let wait = if failed { AGAIN } else { self.until_window() };
+            let soon = Duration::from_millis(share::FETCH_EVERY.0);
+            let wait = if failed { AGAIN } else { self.until_window().min(soon) };
             tokio::select! {
                 biased;
                 told = stopped.changed() => {

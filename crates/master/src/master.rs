@@ -11,7 +11,7 @@ use crate::replicated::{CellMachine, Replicated};
 use crate::settings::Settings;
 use cellwright_store::{Disk, NodeId, OpenError, Replica};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -76,6 +76,7 @@ impl Master {
             sender: sender.clone(),
             alarms: alarms_seen,
             passes: passes_seen,
+            past: OnceLock::new(),
         }));
         let around = Loop {
             core: Core::new(settings),

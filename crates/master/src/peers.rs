@@ -4,6 +4,7 @@
 use crate::replicated::Replicated;
 use crate::usage::MachineUsage;
 use cellwright_api::internal::LinkForward;
+use cellwright_history::{Mark, Told, UsageRow};
 use cellwright_store::{CallError, CallFuture, NodeId, Peer, RaftAnswer, RaftCall, Transport};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,17 @@ pub enum PeerCall {
     Forward(LinkForward),
     /// What do the tasks of your share of the machines use?
     Usage,
+    /// What did they use, after this mark in your book and up to now?
+    PastUsage(Mark),
+}
+
+/// What a replica knows of usage from agents that it polls.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PastUsage {
+    /// From its book.
+    pub told: Told,
+    /// Not written yet.
+    pub present: Vec<UsageRow>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,6 +41,7 @@ pub enum PeerAnswer {
     /// `false`: not the leader of that term; the shard looks for the leader again.
     Forwarded(bool),
     Usage(Vec<MachineUsage>),
+    PastUsage(PastUsage),
 }
 
 pub trait Peers: Send + Sync + 'static {
@@ -79,7 +92,7 @@ impl Transport for RaftOver {
                 PeerAnswer::Foreign(why) => {
                     Err(CallError::Unreachable(format!("{address}: refused: {why}")))
                 }
-                PeerAnswer::Forwarded(_) | PeerAnswer::Usage(_) => {
+                PeerAnswer::Forwarded(_) | PeerAnswer::Usage(_) | PeerAnswer::PastUsage(_) => {
                     Err(CallError::Failed("the peer answered another question".into()))
                 }
             }

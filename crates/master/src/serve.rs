@@ -215,10 +215,7 @@ fn keep_history(
     desk: &HistoryDesk,
     clock: Arc<dyn Clock>,
 ) -> Result<Keeper, ServeError> {
-    let (told, time) = (desk.clone(), clock.clone());
-    handle.tell_usage(Box::new(move |state, machine, usage| {
-        told.measured(state, machine, usage, time.wall());
-    }));
+    desk.attach(handle, clock.clone());
     desk.keep(&config.data_dir, config.history_kept(), clock).map_err(ServeError::Disk)
 }
 

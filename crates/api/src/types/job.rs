@@ -2,7 +2,9 @@
 
 use cellwright_cell::device::DeviceGrant;
 use cellwright_cell::job::{JobState, Update};
+use cellwright_cell::label::Labels;
 use cellwright_cell::name::{JobKey, Name};
+use cellwright_cell::priority::Priority;
 use cellwright_cell::reason::Reason;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::JobSpec;
@@ -43,6 +45,23 @@ pub struct JobView {
     pub submitted_at: Time,
     /// Milliseconds since the Unix epoch; absent while it lives.
     pub ended_at: Option<Time>,
+}
+
+/// A job in short, for lists of many.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct JobRow {
+    pub user: Name,
+    pub name: Name,
+    pub state: JobState,
+    /// A roll from one version to another is not closed yet.
+    pub updating: bool,
+    pub priority: Priority,
+    pub labels: Labels,
+    /// Of one task; tasks with limits of their own apart.
+    pub limits: Resources,
+    pub tasks: TaskCounts,
+    /// Milliseconds since the Unix epoch.
+    pub submitted_at: Time,
 }
 
 /// A machine on which a task crashed.

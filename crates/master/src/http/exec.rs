@@ -9,40 +9,36 @@
 use super::call::Call;
 use super::output::{Agent, of_agent};
 use super::shares::Seat;
-use super::{Answered, Api};
+use super::{Answered, Api, socket};
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use cellwright_api::client::{SessionStream, encode_query};
 use cellwright_api::error::{ApiError, Code};
-use cellwright_api::exec::{EXEC_PATH, EXEC_PROTOCOL, ExecQuery, TerminalSize, carry_bytes, words};
+use cellwright_api::exec::{
+    EXEC_PATH, EXEC_PROTOCOL, ExecQuery, Frame, TerminalSize, carry_bytes, words,
+};
 use cellwright_cell::task::TaskState;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use std::pin::pin;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 /// How long an agent may take to begin a session.
 const BEGIN: Duration = Duration::from_secs(20);
 /// How long saying so may take.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a page may take to hear the end of a session.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// A token's own end is no change of the cell: it is looked for this often.
 const LOOK: Duration = Duration::from_secs(5);
 
 impl Api {
     pub(super) async fn exec_task(&self, mut call: Call) -> Answered {
-        let command = format!("exec {}", call.query("command").unwrap_or_default());
-        let object = format!("{}/{}/{}", call.text("user"), call.text("job"), call.text("index"));
-        // Before anything runs: what nobody could take down is not done.
-        if !self.take_down(&call, &command, &object, "asked") {
-            let message = "the audit log cannot be written, so nothing is run";
-            return Err(ApiError::new(Code::Internal, message));
-        }
-        let opened = self.open_session(&mut call).await;
-        let verdict = opened.as_ref().map_or_else(|error| error.code.as_str(), |_| "done");
-        self.take_down(&call, &command, &object, verdict);
-        let Opened { near, far, seat } = opened?;
-        tokio::spawn(self.clone().carry(call, near, far, seat));
+        let near = handed_over(&mut call)?;
+        let session = self.begin(&call).await?;
+        tokio::spawn(self.clone().carry(call, near, session));
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let headers = response.headers_mut();
@@ -51,8 +47,31 @@ impl Api {
         Ok(response)
     }
 
-    async fn open_session(&self, call: &mut Call) -> Result<Opened, ApiError> {
-        let near = handed_over(call)?;
+    /// The same for a page. Browsers keep from pages why a connection was refused, so whoever may
+    /// have sessions at all gets one, in which the refusal is the first and last word.
+    pub(super) async fn exec_task_in_page(&self, mut call: Call) -> Answered {
+        let (near, response) = socket::agreed(&mut call)?;
+        let session = self.begin(&call).await;
+        tokio::spawn(self.clone().carry_to_page(call, near, session));
+        Ok(response)
+    }
+
+    /// Takes a session down, and opens it.
+    async fn begin(&self, call: &Call) -> Result<Session, ApiError> {
+        let command = format!("exec {}", call.query("command").unwrap_or_default());
+        let object = format!("{}/{}/{}", call.text("user"), call.text("job"), call.text("index"));
+        // Before anything runs: what nobody could take down is not done.
+        if !self.take_down(call, &command, &object, "asked") {
+            let message = "the audit log cannot be written, so nothing is run";
+            return Err(ApiError::new(Code::Internal, message));
+        }
+        let opened = self.open_session(call).await;
+        let verdict = opened.as_ref().map_or_else(|error| error.code.as_str(), |_| "done");
+        self.take_down(call, &command, &object, verdict);
+        opened
+    }
+
+    async fn open_session(&self, call: &Call) -> Result<Session, ApiError> {
         let command = call.query("command").unwrap_or_default().to_owned();
         words(&command).map_err(|allowed| ApiError::parameter("command", &command, allowed))?;
         let terminal = call.query("terminal").map(str::to_owned);
@@ -80,20 +99,49 @@ impl Api {
         let Agent { machine, address } = Agent::of(&state, machine)?;
         let line = self.settings.agents.dial(&machine, &address).await.map_err(of_agent)?;
         let far = line.session(&path, BEGIN).await.map_err(of_agent)?;
-        Ok(Opened { near, far, seat })
+        Ok(Session { far, _seat: seat })
     }
 
     /// Until one side has closed, or the caller may no longer.
-    async fn carry(self, call: Call, near: OnUpgrade, far: SessionStream, _seat: Seat) {
+    async fn carry(self, call: Call, near: OnUpgrade, session: Session) {
         // Whoever asked and went away has nothing to be told.
         let Ok(near) = near.await else { return };
-        let mut near = TokioIo::new(near);
+        self.carry_on(&call, TokioIo::new(near), session).await;
+    }
+
+    async fn carry_on(
+        &self,
+        call: &Call,
+        mut near: impl AsyncRead + AsyncWrite + Unpin,
+        session: Session,
+    ) {
         tokio::select! {
-            () = carry_bytes(&mut near, far) => {}
-            () = self.right_is_lost(&call) => {
+            () = carry_bytes(&mut near, session.far) => {}
+            () = self.right_is_lost(call) => {
                 // A caller that is there is told so by the end; one that is not need not be.
                 let _ = timeout(FAREWELL, near.shutdown()).await;
             }
+        }
+    }
+
+    async fn carry_to_page(self, call: Call, near: OnUpgrade, session: Result<Session, ApiError>) {
+        let Ok(near) = near.await else { return };
+        let (mut near, moving) = socket::stream(TokioIo::new(near));
+        let told = async {
+            match session {
+                Ok(session) => self.carry_on(&call, near, session).await,
+                Err(error) => {
+                    let text = format!("{}; {}", error.message, error.hint);
+                    // A page that is gone need not be told.
+                    let _ = Frame::Failed(text).write(&mut near).await;
+                }
+            }
+        };
+        let mut moving = pin!(moving);
+        tokio::select! {
+            () = &mut moving => {}
+            // What was said last is still on its way.
+            () = told => drop(timeout(LAST_WORDS, moving).await),
         }
     }
 
@@ -113,11 +161,10 @@ impl Api {
     }
 }
 
-/// Both ends of a session, and its place among those of this replica.
-struct Opened {
-    near: OnUpgrade,
+/// The far end of a session, and its place among those of this replica.
+struct Session {
     far: SessionStream,
-    seat: Seat,
+    _seat: Seat,
 }
 
 /// The connection of the caller, if it asked to have it handed over.

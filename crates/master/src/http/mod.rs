@@ -37,6 +37,7 @@ mod records;
 mod reply;
 mod resources;
 mod shares;
+mod socket;
 mod sql;
 mod tokens;
 mod users;
@@ -73,6 +74,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
+use watch::Picture;
 
 /// Readers of output that one replica serves at once, and sessions in tasks.
 const MOST_FOLLOWERS: usize = 1024;
@@ -234,7 +236,9 @@ impl Api {
             O::ReadOutput => self.read_output(call).await,
             O::WatchOutput => self.watch_output(call).await,
             O::ExecTask => self.exec_task(call).await,
-            O::WatchJobs => self.watch_jobs(call).await,
+            O::ExecTaskInPage => self.exec_task_in_page(call).await,
+            O::WatchJobs => self.watch_jobs(call, Picture::Whole).await,
+            O::WatchJobRows => self.watch_jobs(call, Picture::Short).await,
             O::LookUpJob => self.look_up_job(call).await,
             O::WatchNames => self.watch_names(call).await,
             O::PrometheusTargets => self.prometheus_targets(call).await,

@@ -2,7 +2,7 @@
 
 use crate::usage::Usage;
 use cellwright_api::types::{
-    BlobView, CrashView, CronView, EndView, JobView, MachineView, NamedView, QuotaView,
+    BlobView, CrashView, CronView, EndView, JobRow, JobView, MachineView, NamedView, QuotaView,
     ResourceOnMachine, ResourceView, TaskCounts, TaskView, TokenView, UserView,
 };
 use cellwright_cell::blob::Blob;
@@ -60,6 +60,23 @@ pub(super) fn job(state: &State, id: JobId) -> Option<JobView> {
         waits_for: row.waits_for.iter().filter_map(|other| state.job_key(*other)).collect(),
         submitted_at: row.submitted_at,
         ended_at: row.ended_at,
+    })
+}
+
+/// The same in short.
+pub(super) fn job_row(state: &State, id: JobId) -> Option<JobRow> {
+    let row: &Job = state.jobs().get(id)?;
+    let spec = row.spec();
+    Some(JobRow {
+        user: user_name(state, row.user)?,
+        name: row.name.clone(),
+        state: row.state,
+        updating: row.update.is_some(),
+        priority: spec.priority,
+        labels: spec.labels.clone(),
+        limits: spec.task.limits,
+        tasks: state.job_load(id).map(counts).unwrap_or_default(),
+        submitted_at: row.submitted_at,
     })
 }
 

@@ -13,7 +13,7 @@ use axum::http::{HeaderValue, Response, header};
 use bytes::Bytes;
 use cellwright_api::error::ApiError;
 use cellwright_api::routes::LAST_EVENT_ID;
-use cellwright_api::types::JobView;
+use cellwright_api::types::{JobRow, JobView};
 use cellwright_cell::event::What;
 use cellwright_cell::id::JobId;
 use cellwright_cell::label::{self, LabelTerm};
@@ -177,8 +177,9 @@ impl Api {
         Ok(streaming(chunks))
     }
 
-    pub(super) async fn watch_jobs(&self, call: Call) -> Answered {
+    pub(super) async fn watch_jobs(&self, call: Call, picture: Picture) -> Answered {
         let filter = JobsWanted {
+            picture,
             terms: call.selector()?,
             user: call.query("user").map(Name::new).transpose().ok().flatten(),
         };
@@ -195,15 +196,40 @@ impl Api {
     }
 }
 
+/// How much of a job a watch sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Picture {
+    Whole,
+    Short,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Shown {
+    Whole(Box<JobView>),
+    Short(JobRow),
+}
+
 struct JobsWanted {
+    picture: Picture,
     terms: Vec<LabelTerm>,
     user: Option<Name>,
 }
 
 impl JobsWanted {
-    fn wants(&self, job: &JobView) -> bool {
-        self.user.as_ref().is_none_or(|user| *user == job.user)
-            && label::selects(&self.terms, &job.spec.labels)
+    fn show(&self, state: &State, id: JobId) -> Option<Shown> {
+        match self.picture {
+            Picture::Whole => view::job(state, id).map(Box::new).map(Shown::Whole),
+            Picture::Short => view::job_row(state, id).map(Shown::Short),
+        }
+    }
+
+    fn wants(&self, job: &Shown) -> bool {
+        let (owner, labels) = match job {
+            Shown::Whole(job) => (&job.user, &job.spec.labels),
+            Shown::Short(job) => (&job.user, &job.labels),
+        };
+        self.user.as_ref().is_none_or(|user| user == owner) && label::selects(&self.terms, labels)
     }
 }
 
@@ -232,7 +258,7 @@ impl JobWatch {
             let end = listing.state.jobs().slots() as u32;
             let stop = end.min(listing.next.saturating_add(JOBS as u32));
             let ids = (listing.next..stop).map(JobId);
-            let jobs = ids.filter_map(|id| view::job(&listing.state, id));
+            let jobs = ids.filter_map(|id| self.filter.show(&listing.state, id));
             jobs.filter(|job| self.filter.wants(job)).for_each(|job| {
                 frame(&mut out, "job", None::<Cursor>, &job);
             });
@@ -273,7 +299,7 @@ impl JobWatch {
         let view = self.follower.api.handle.read();
         let mut frames: Vec<(&str, serde_json::Value)> = Vec::new();
         for (job, record) in touched {
-            match view::job(&view.state, job) {
+            match self.filter.show(&view.state, job) {
                 Some(job) if self.filter.wants(&job) => {
                     frames.push(("job", serde_json::to_value(job).unwrap_or_default()));
                 }

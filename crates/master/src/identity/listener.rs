@@ -12,13 +12,13 @@
 //! TLS nor a limit.
 
 use super::caller::Unauthenticated;
-use super::provenance;
+use super::{provenance, shown};
 use crate::clock::{Clock, SystemClock};
 use crate::handle::Caller;
 use crate::http::{error_response, is_of_console};
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderValue, Request, Response, header};
+use axum::http::{HeaderValue, Request, Response};
 use cellwright_api::enroll::{Holder, JOIN_PATH};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::seats::{Counts, Guest, Seat, Stranger, Strangers};
@@ -418,7 +418,7 @@ async fn answer(
         seen.nobody();
         return Ok(error_response(&error));
     }
-    let authorization = request.headers().get(header::AUTHORIZATION).cloned();
+    let authorization = shown::take(request.headers_mut());
     match gate.caller(&info, authorization.as_ref().map(HeaderValue::as_bytes)) {
         Ok(caller) => {
             seen.somebody();
@@ -434,8 +434,6 @@ async fn answer(
             return Ok(turned_away(&why));
         }
     }
-    // Handlers never see the secret.
-    request.headers_mut().remove(header::AUTHORIZATION);
     request.extensions_mut().insert(ConnInfo::clone(&info));
     router.oneshot(request.map(Body::new)).await
 }

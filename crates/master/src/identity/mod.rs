@@ -5,6 +5,7 @@
 //! | `authority` | the cell's own certificate authority |
 //! | `files` | its key and this replica's certificate on disk |
 //! | `caller` | from evidence (certificate, token, nothing) to a caller; pure |
+//! | `shown` | what a request shows of who asks, taken out of it |
 //! | `provenance` | whether a web page sent it |
 //! | `join` | a join token and a signing request against a certificate; renewal |
 //! | `refusals` | how much of those who are turned away is taken down |
@@ -30,5 +31,6 @@ pub mod provenance;
 pub mod refusals;
 pub mod renewal;
 pub mod routes;
+pub mod shown;
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,8 @@ use cellwright_cell::plan::{Assignment, Group, Plan};
 use cellwright_cell::spec::PackageRef;
 use cellwright_master::handle::Caller;
 use serde_json::json;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 const TASK: &str = "{user}/{job}/{index}";
 
@@ -85,6 +86,7 @@ async fn running(address: Option<&str>) -> Cell {
 
 const OUTPUT: &str = "GET /v1/jobs/ubar/jfoo/tasks/0/output";
 const EXEC: &str = "POST /v1/jobs/ubar/jfoo/tasks/0/exec?command=%5B%22true%22%5D";
+const PAGE: &str = "GET /v1/jobs/ubar/jfoo/tasks/0/exec?command=%5B%22true%22%5D";
 const HANDED_OVER: [(&str, &str); 2] = [("connection", "upgrade"), ("upgrade", EXEC_PROTOCOL)];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -180,6 +182,82 @@ async fn a_session_takes_a_command_and_a_connection() {
         assert_eq!(got.code(), "bad-parameter", "{query}: {}", got.text);
         assert_eq!(got.body["details"]["parameter"], parameter, "{}", got.text);
     }
+}
+
+/// What a browser sends for a page of that origin.
+pub fn socket(origin: &str) -> [(&str, &str); 6] {
+    [
+        ("connection", "Upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+        ("sec-websocket-protocol", "cell-exec"),
+        ("origin", origin),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_of_the_master_itself_have_sessions_and_no_others() {
+    let cell = running(Some(&stub().await)).await;
+    let origin = format!("http://{}", cell.address);
+    let own = socket(&origin);
+    let ubar = user("ubar");
+    let ask = async |who: &Caller, headers: &[(&str, &str)]| {
+        within(cell.ask_as(who, PAGE, headers, json!(null))).await
+    };
+    run_first_task(&cell).await;
+    let got = ask(&ubar, &own).await;
+    assert_eq!(got.status, 101, "{}", got.text);
+    assert_eq!(got.header("sec-websocket-accept"), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    assert_eq!(got.header("sec-websocket-protocol"), "cell-exec");
+    for foreign in ["http://evil.example", "null", "http://127.0.0.1:1"] {
+        let got = ask(&ubar, &socket(foreign)).await;
+        assert_eq!((got.status, got.code()), (403, "not-allowed"), "{foreign}: {}", got.text);
+    }
+    let got = ask(&ubar, &own[..5]).await;
+    assert_eq!((got.status, got.code()), (403, "not-allowed"), "no origin: {}", got.text);
+    for missing in 1..5 {
+        let mut headers = own.to_vec();
+        headers.remove(missing);
+        let got = ask(&ubar, &headers).await;
+        assert_eq!((got.status, got.code()), (426, "upgrade-required"), "{missing}: {}", got.text);
+    }
+    cell.must("POST /v1/users", json!({ "name": "other" })).await;
+    let got = ask(&user("other"), &own).await;
+    assert_eq!((got.status, got.code()), (403, "not-allowed"), "{}", got.text);
+    let lines = cell.must("GET /v1/audit?limit=1000", json!(null)).await.body;
+    let taken: Vec<&str> = lines["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|line| line["caller"] == "user/ubar" && line["object"] == "ubar/jfoo/0")
+        .filter_map(|line| line["verdict"].as_str())
+        .collect();
+    assert_eq!(taken, ["asked", "done"], "{lines:#}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_is_told_in_its_session_why_there_is_none() {
+    let cell = running(Some(&stub().await)).await;
+    let origin = format!("http://{}", cell.address);
+    let mut stream = TcpStream::connect(&cell.address).await.unwrap();
+    let target = PAGE.strip_prefix("GET ").unwrap();
+    let mut head = format!("GET {target} HTTP/1.1\r\nhost: {}\r\n", cell.address);
+    for (name, value) in socket(&origin) {
+        // The token travels as browsers let pages send it.
+        let more = if name == "sec-websocket-protocol" { ", cell-token.user/ubar" } else { "" };
+        head.push_str(&format!("{name}: {value}{more}\r\n"));
+    }
+    head.push_str("\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut heard = Vec::new();
+    within(stream.read_to_end(&mut heard)).await.unwrap();
+    let text = String::from_utf8_lossy(&heard);
+    assert!(text.starts_with("HTTP/1.1 101 "), "{text}");
+    assert!(text.contains("ubar/jfoo/0 does not run; wait until it runs"), "{text}");
+    assert_eq!(heard[heard.len() - 4..], [0x88, 2, 3, 232], "closed, as agreed");
+    let lines = cell.must("GET /v1/audit?limit=1000", json!(null)).await.body.to_string();
+    assert!(lines.contains("user/ubar") && lines.contains("wrong-state"), "{lines}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

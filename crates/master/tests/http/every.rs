@@ -68,7 +68,9 @@ fn jobs() -> Vec<Step> {
         step("GET /v1/jobs/root/jrun/tasks/0/output", NONE),
         step("GET /v1/watch/output/root/jrun/0", NONE),
         step("POST /v1/jobs/root/jrun/tasks/0/exec?command=%5B%22true%22%5D", NONE),
+        step("GET /v1/jobs/root/jrun/tasks/0/exec?command=%5B%22true%22%5D", NONE),
         step("GET /v1/watch/jobs", NONE),
+        step("GET /v1/watch/job_rows", NONE),
         step("GET /v1/names/root/jfoo", NONE),
         step("GET /v1/watch/names/root/jfoo", NONE),
         step("GET /v1/prometheus", NONE),
@@ -263,8 +265,11 @@ impl Walk {
         let key = format!("walk-{}", self.keys);
         let keyed = [("idempotency-key", key.as_str())];
         let handed_over = [("connection", "upgrade"), ("upgrade", EXEC_PROTOCOL)];
+        let origin = format!("http://{}", self.cell.address);
+        let socket = crate::agent::socket(&origin);
         let headers = match route.kind {
             Kind::Change => &keyed[..],
+            _ if route.operation == Operation::ExecTaskInPage => &socket,
             _ if route.status == 101 => &handed_over,
             _ => &[],
         };

@@ -1,7 +1,19 @@
 //! History in tables, asked over the API of a running master.
 
-use crate::support::{Cell, machine};
+use crate::agent::run_first_task;
+use crate::support::{Cell, Folder, Plan, machine, within};
+use cellwright_api::internal::{AgentReport, Epoch, PROTOCOL, TaskUsage};
+use cellwright_cell::id::TaskId;
+use cellwright_cell::name::Name;
+use cellwright_cell::observed::{ObservedState, ObservedTask};
+use cellwright_cell::resource::Resources;
+use cellwright_cell::time::Span;
+use cellwright_history::Value as SqlValue;
+use cellwright_master::clock::SystemClock;
+use cellwright_master::handle::Caller;
+use cellwright_master::history::HistoryDesk;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 async fn rows(cell: &Cell, query: &str) -> Value {
     cell.must("POST /v1/sql", json!({ "query": query })).await.body["rows"].clone()
@@ -74,4 +86,80 @@ async fn the_metrics_page_says_how_far_behind_history_is() {
     let page = cell.must("GET /metrics", Value::Null).await.text;
     assert!(page.contains("\ncell_history_lag_entries 0\n"), "{page}");
     assert!(page.contains("\ncell_history_failing 0\n"), "{page}");
+}
+
+/// A poll of the agent of `m1`, on which the first task ran a while, at this replica.
+async fn used(cell: &Cell, number: u64, cpu: u64) {
+    let (task, attempt) = (TaskId(0), 1);
+    let used = Resources { cpu, ram: 1 << 20, ..Resources::ZERO };
+    let running = ObservedState::Running { healthy: true };
+    let report = AgentReport {
+        protocol: PROTOCOL,
+        machine: Name::new("m1").unwrap(),
+        incarnation: 1,
+        number,
+        taken: Epoch::default(),
+        hang: false,
+        orders_digest: 7,
+        spec: None,
+        tasks: vec![ObservedTask { task, attempt, saver: 0, state: running }],
+        packages: None,
+        usage: vec![TaskUsage { task, attempt, used }],
+    };
+    let agent = cell.client(Some(&Caller::Agent(Name::new("m1").unwrap())));
+    within(agent.poll(&cell.address, &report, Span(0))).await.unwrap();
+}
+
+/// Two replicas, and a task that runs.
+async fn two() -> (Cell, Cell) {
+    let first = Cell::start().await;
+    first.furnish(1).await;
+    run_first_task(&first).await;
+    let second = Cell::planned(Plan { id: 2, first: false, ..Plan::default() }).await;
+    let member = json!({ "id": 2, "name": "m2", "address": second.address });
+    first.must("POST /v1/masters", member).await;
+    let index = first.handle().read().index;
+    let mut applied = second.handle().changed();
+    within(applied.wait_for(|at| *at >= index)).await.unwrap();
+    (first, second)
+}
+
+const USAGE: &str = "select user, job, machine, cpu_max, samples from usage";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn usage_told_to_one_replica_is_in_the_answers_of_all() {
+    let (first, mut second) = two().await;
+    used(&second, 1, 700).await;
+    used(&second, 2, 300).await;
+    let expected = json!([["ubar", "jfoo", "m1", 700, 2]]);
+    for cell in [&second, &first] {
+        assert_eq!(rows(cell, USAGE).await, expected, "measured, and written nowhere yet");
+    }
+    // Written by the one; the other asks for it.
+    second.keeper.take().unwrap().stop().await;
+    for cell in [&second, &first] {
+        assert_eq!(rows(cell, USAGE).await, expected, "once, and not twice");
+    }
+    // A keeper that begins fetches it, and has it when the other is gone.
+    let folder = Folder::new();
+    let desk = HistoryDesk::new(&folder.0, first.handle().replicated().clone());
+    let clock = Arc::new(SystemClock);
+    desk.attach(first.handle(), clock.clone());
+    let keeper = desk.keep(&folder.0, cellwright_history::Settings::default(), clock).unwrap();
+    let fetched = async {
+        let sum = "select count(*) from usage_daily".to_owned();
+        loop {
+            let (answer, _) = desk.query(sum.clone(), vec![], 1).await.unwrap();
+            if answer.rows == [[SqlValue::Integer(1)]] {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    within(fetched).await;
+    drop(second);
+    let (answer, _) = desk.query(USAGE.to_owned(), vec![], 9).await.unwrap();
+    assert_eq!(answer.rows.len(), 1, "{answer:?}");
+    assert_eq!(answer.rows[0][3], SqlValue::Integer(700));
+    keeper.stop().await;
 }

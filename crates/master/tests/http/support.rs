@@ -131,7 +131,8 @@ pub struct Cell {
     /// The other replicas.
     pub others: Arc<HttpBlobPeers>,
     door: JoinHandle<()>,
-    _keeper: Keeper,
+    /// Who writes history.
+    pub keeper: Option<Keeper>,
     _folder: Folder,
 }
 
@@ -195,6 +196,7 @@ impl Cell {
         });
         let records = &handle.replicated().records;
         let history = HistoryDesk::new(&folder.0, handle.replicated().clone());
+        history.attach(&handle, Arc::new(SystemClock));
         let kept = cellwright_history::Settings::default();
         let keeper = history.keep(&folder.0, kept, Arc::new(SystemClock)).unwrap();
         let files = Files {
@@ -220,7 +222,7 @@ impl Cell {
             barred,
             others,
             door,
-            _keeper: keeper,
+            keeper: Some(keeper),
             _folder: folder,
         }
     }

@@ -89,3 +89,39 @@ async fn a_watch_that_makes_no_sense_is_refused() {
     let error = refused.unwrap_err();
     assert_eq!(error.code().map(|code| code.as_str()), Some("bad-parameter"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_in_short_are_the_same_jobs_without_their_specs() {
+    let cell = Cell::start().await;
+    cell.furnish(3).await;
+    let target = "GET /v1/watch/job_rows?selector=tier%3Dweb";
+    let anyone = cellwright_master::handle::Caller::Anonymous;
+    let mut watch = cell.open(Some(&anyone), target, &[], Body::empty()).await;
+    let mut seen = String::new();
+    let mut until = async |part: &str| {
+        while !seen.contains(part) {
+            let frame = within(watch.frame()).await.unwrap().unwrap();
+            seen.push_str(&String::from_utf8_lossy(frame.data_ref().unwrap()));
+        }
+        std::mem::take(&mut seen)
+    };
+    let first = until("event: synced").await;
+    let line = first.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
+    let row: Value = serde_json::from_str(line).unwrap();
+    let whole = cell.must("GET /v1/jobs/ubar/jfoo", NONE).await.body["item"].clone();
+    assert_eq!((&row["user"], &row["name"]), (&json!("ubar"), &json!("jfoo")));
+    for field in ["state", "tasks", "submitted_at"] {
+        assert_eq!(row[field], whole[field], "{field}");
+    }
+    for field in ["priority", "labels"] {
+        assert_eq!(row[field], whole["spec"][field], "{field}");
+    }
+    assert_eq!(row["limits"], whole["spec"]["task"]["limits"]);
+    assert_eq!(row["spec"], NONE);
+    let mut other = job("other", 1);
+    other["labels"] = json!({});
+    cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": other })).await;
+    cell.must("DELETE /v1/jobs/ubar/jfoo", NONE).await;
+    let later = until("\"dead\"").await;
+    assert!(later.contains("jfoo") && !later.contains("other"), "{later}");
+}

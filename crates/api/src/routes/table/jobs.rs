@@ -188,6 +188,33 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         ENTERED,
     ),
+    fails(
+        with(
+            only(
+                answers(
+                    of_kind(
+                        read(
+                            O::ExecTaskInPage,
+                            EXEC,
+                            "tasks",
+                            "The same for pages of the master itself: takes a WebSocket of the \
+                             protocol `cell-exec`, whose binary messages are the same bytes, cut \
+                             anywhere. A token is offered as one more protocol, \
+                             `cell-token.ID.SECRET`. What is refused after the caller is known \
+                             comes as a frame of kind 6.",
+                            Content::Bytes,
+                        ),
+                        Kind::Local,
+                    ),
+                    101,
+                    Content::Bytes,
+                ),
+                Access::SelfOrHolder(P::EnterTasks),
+            ),
+            &[COMMAND, TERMINAL, TERM],
+        ),
+        ENTERED,
+    ),
     with(
         of_kind(
             read(
@@ -198,6 +225,20 @@ pub(super) const ROUTES: &[Route] = &[
                  `synced` (what was there has been sent), `reset` (events were missed; all jobs \
                  follow).",
                 Content::Events(schema::<JobView>),
+            ),
+            Kind::Local,
+        ),
+        &[SELECTOR, USER, WATCH_JOBS_AFTER],
+    ),
+    with(
+        of_kind(
+            read(
+                O::WatchJobRows,
+                "/v1/watch/job_rows",
+                "jobs",
+                "The same in short, for those who show many: what a list has of a job, and not its \
+                 spec.",
+                Content::Events(schema::<JobRow>),
             ),
             Kind::Local,
         ),

@@ -1,0 +1,266 @@
+//! Usage of the whole cell on every replica: each writes down what the agents it polls have said,
+//! and fetches from the others what they wrote.
+//!
+//! A replica gives its own rows in the order in which it wrote them, and whoever fetches remembers
+//! how far it came in the transaction that adds the rows: killed anywhere, it goes on from there.
+//! Which rows are a replica's own is kept as ranges of row numbers, one for each turn of the
+//! writer, so nothing is stored twice. A book that was lost and begun anew has another number, and
+//! is read from its beginning; rows that are there already are passed over.
+//!
+//! Rejected: sending rows out. Whoever is away would be owed them, and the debt kept somewhere.
+
+use crate::error::HistoryError;
+use crate::fold::whole;
+use crate::query::{QueryError, Reader, broken};
+use crate::store::{History, add_usage};
+use crate::tables::{USAGE, recent};
+use crate::usage::UsageRow;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::time::Time;
+use rusqlite::{Connection, OptionalExtension, Row, Transaction};
+use serde::{Deserialize, Serialize};
+
+pub(crate) const SCHEMA: &str = "
+    CREATE TABLE IF NOT EXISTS book (one INTEGER PRIMARY KEY CHECK (one = 1), id INTEGER NOT NULL);
+    INSERT OR IGNORE INTO book (one, id) VALUES (1, abs(random() % 9007199254740991));
+    CREATE TABLE IF NOT EXISTS own_usage (first INTEGER PRIMARY KEY, last INTEGER NOT NULL);
+    CREATE TABLE IF NOT EXISTS heard (
+        replica INTEGER PRIMARY KEY, book INTEGER NOT NULL, upto INTEGER NOT NULL);\n";
+
+/// How far one has come in somebody's book.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    pub book: u64,
+    pub upto: u64,
+}
+
+/// Rows that a replica wrote of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// Where these end; to be asked from there the next time.
+    pub mark: Mark,
+    pub rows: Vec<UsageRow>,
+    /// There is more already.
+    pub more: bool,
+}
+
+/// The numbers that rows get which are one's own; later ones are larger, whatever was forgotten.
+pub(crate) fn next_own(db: &Connection) -> rusqlite::Result<i64> {
+    let sql = format!(
+        "SELECT max(coalesce((SELECT max(last) FROM own_usage), 0),
+                    coalesce((SELECT max(rowid) FROM {}), 0)) + 1",
+        recent(&USAGE)
+    );
+    db.query_row(&sql, [], |row| row.get(0))
+}
+
+/// Takes down that rows from `first` on are one's own. Ranges whose rows were forgotten go, but for
+/// the newest, which says where to go on.
+pub(crate) fn note_own(change: &Transaction<'_>, first: i64, last: i64) -> rusqlite::Result<()> {
+    change
+        .execute("INSERT OR REPLACE INTO own_usage (first, last) VALUES (?1, ?2)", [first, last])?;
+    let sql = format!(
+        "DELETE FROM own_usage WHERE last < coalesce((SELECT min(rowid) FROM {}), 0)
+         AND first < (SELECT max(first) FROM own_usage)",
+        recent(&USAGE)
+    );
+    change.execute(&sql, []).map(drop)
+}
+
+impl History {
+    /// How far this book has come in the one of another replica.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub fn heard(&self, replica: u64) -> Result<Mark, HistoryError> {
+        let sql = "SELECT book, upto FROM heard WHERE replica = ?1";
+        let number = |number: i64| u64::try_from(number).unwrap_or(0);
+        let read =
+            |row: &Row<'_>| Ok(Mark { book: number(row.get(0)?), upto: number(row.get(1)?) });
+        Ok(self.db.query_row(sql, [whole(replica)], read).optional()?.unwrap_or_default())
+    }
+
+    /// Adds what another replica told, and how far that was.
+    ///
+    /// # Errors
+    /// When the database refuses; then nothing of it is there.
+    pub fn take_told(&mut self, replica: u64, told: &Told) -> Result<(), HistoryError> {
+        let change = self.db.transaction()?;
+        add_usage(&change, &told.rows, None)?;
+        let sql = "INSERT OR REPLACE INTO heard (replica, book, upto) VALUES (?1, ?2, ?3)";
+        change.execute(sql, [replica, told.mark.book, told.mark.upto].map(whole))?;
+        change.commit()?;
+        Ok(())
+    }
+}
+
+impl Reader {
+    /// What this replica wrote of its own after `mark`, `most` rows of it; everything there is for
+    /// a mark of another book.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn tell(&self, mark: Mark, most: usize) -> Result<Told, QueryError> {
+        self.own_rows(mark, most).map_err(broken)
+    }
+
+    fn own_rows(&self, mark: Mark, most: usize) -> rusqlite::Result<Told> {
+        let db = self.connect()?;
+        let book = db.query_row("SELECT id FROM book", [], |row| row.get::<_, i64>(0))?;
+        let book = u64::try_from(book).unwrap_or(0);
+        let after = if book == mark.book { mark.upto } else { 0 };
+        let sql = format!(
+            "SELECT u.rowid, {} FROM own_usage o
+             JOIN {} u ON u.rowid BETWEEN max(o.first, ?1 + 1) AND o.last
+             WHERE o.last > ?1 ORDER BY o.first, u.rowid LIMIT ?2",
+            USAGE.names(),
+            recent(&USAGE)
+        );
+        let mut select = db.prepare(&sql)?;
+        let mut found = select.query((whole(after), whole(most as u64 + 1)))?;
+        let mut told = Told { mark: Mark { book, upto: after }, ..Told::default() };
+        while let Some(row) = found.next()? {
+            if told.rows.len() == most {
+                told.more = true;
+                return Ok(told);
+            }
+            told.mark.upto = row.get::<_, i64>(0).map(|at| u64::try_from(at).unwrap_or(0))?;
+            told.rows.push(read(row)?);
+        }
+        Ok(told)
+    }
+}
+
+/// A row as [`UsageRow::values`] wrote it, after its number.
+fn read(row: &Row<'_>) -> rusqlite::Result<UsageRow> {
+    let number = |at: usize| row.get::<_, i64>(at).map(|n| u64::try_from(n).unwrap_or(0));
+    let small = |at: usize| number(at).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+    let none = Resources::ZERO;
+    Ok(UsageRow {
+        time: Time(number(1)?),
+        millis: number(3)?,
+        user: row.get(4)?,
+        job: row.get(5)?,
+        task_index: small(6)?,
+        attempt: small(7)?,
+        machine: row.get(8)?,
+        band: row.get(9)?,
+        samples: number(10)?,
+        average: Resources { cpu: number(11)?, ram: number(13)?, disk: 0, disk_rate: number(16)? },
+        most: Resources { cpu: number(12)?, ram: number(14)?, disk: number(15)?, disk_rate: 0 },
+        reserved: Resources { cpu: number(17)?, ram: number(18)?, ..none },
+        limit: Resources { cpu: number(19)?, ram: number(20)?, ..none },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Settings;
+    use crate::testing::{BEGIN, Folder, ask, number};
+
+    /// What the row of a task has in a turn; every figure is another one.
+    fn used(turn: u64, task: u64) -> UsageRow {
+        let two = |cpu, ram| Resources { cpu, ram, ..Resources::ZERO };
+        UsageRow {
+            time: Time(BEGIN + turn * 300_000 + task),
+            millis: 60_000,
+            user: "ann".into(),
+            job: format!("job-{task}"),
+            task_index: 3,
+            attempt: 2,
+            machine: "m1".into(),
+            band: "batch".into(),
+            samples: 7,
+            average: Resources { disk_rate: 11, ..two(500, 1 << 30) },
+            most: Resources { disk: 12, ..two(900, 2 << 30) },
+            reserved: two(1000, 3 << 30),
+            limit: two(2000, 4 << 30),
+        }
+    }
+
+    fn open(folder: &Folder) -> History {
+        History::open(folder.path(), Settings::default()).unwrap()
+    }
+
+    /// Fetches until there is nothing more, a few rows at a time.
+    fn fetch(into: &mut History, replica: u64, from: &Folder) -> usize {
+        let mut rounds = 0;
+        loop {
+            let mark = into.heard(replica).unwrap();
+            let told = Reader::new(from.path()).tell(mark, 3).unwrap();
+            into.take_told(replica, &told).unwrap();
+            rounds += 1;
+            if !told.more {
+                return rounds;
+            }
+        }
+    }
+
+    const COUNT: &str = "select count(*) from usage";
+    const SECONDS: &str = "select coalesce(sum(task_seconds), 0) from usage_daily";
+
+    #[test]
+    fn every_replica_comes_to_have_the_usage_of_all() {
+        let folders = [Folder::new(), Folder::new(), Folder::new()];
+        let mut all = folders.each_ref().map(open);
+        for turn in 0..4_u64 {
+            for (nth, history) in (0_u64..).zip(&mut all) {
+                let rows: Vec<UsageRow> = (0..5).map(|task| used(turn, nth * 10 + task)).collect();
+                history.take_usage(&rows).unwrap();
+            }
+            for (nth, history) in all.iter_mut().enumerate() {
+                for (other, folder) in folders.iter().enumerate().filter(|(at, _)| *at != nth) {
+                    let rounds = fetch(history, other as u64, folder);
+                    assert_eq!(rounds, 2, "its own five, and none that it fetched itself");
+                }
+            }
+        }
+        let sums = folders.each_ref().map(|folder| number(&ask(folder, SECONDS)));
+        assert_eq!(folders.each_ref().map(|folder| number(&ask(folder, COUNT))), [60; 3]);
+        assert_eq!(sums, [sums[0]; 3]);
+    }
+
+    #[test]
+    fn a_reader_that_was_killed_goes_on_where_it_was_and_counts_nothing_twice() {
+        let (own, other) = (Folder::new(), Folder::new());
+        let mut told = open(&own);
+        told.take_usage(&(0..7).map(|task| used(0, task)).collect::<Vec<_>>()).unwrap();
+        let mut history = open(&other);
+        let piece = Reader::new(own.path()).tell(Mark::default(), 3).unwrap();
+        assert_eq!((piece.rows.len(), piece.more), (3, true));
+        assert_eq!(piece.rows[0], used(0, 0));
+        history.take_told(1, &piece).unwrap();
+        drop(history);
+        let mut history = open(&other);
+        assert_eq!(history.heard(1).unwrap(), piece.mark);
+        history.take_told(1, &piece).unwrap();
+        assert_eq!(number(&ask(&other, COUNT)), 3, "told again, and passed over");
+        fetch(&mut history, 1, &own);
+        assert_eq!(number(&ask(&other, COUNT)), 7);
+        assert_eq!(number(&ask(&other, SECONDS)), number(&ask(&own, SECONDS)));
+    }
+
+    #[test]
+    fn a_book_that_was_begun_anew_is_read_from_its_beginning() {
+        let (first, second, other) = (Folder::new(), Folder::new(), Folder::new());
+        let mut history = open(&other);
+        open(&first).take_usage(&[used(0, 1), used(0, 2), used(0, 3)]).unwrap();
+        fetch(&mut history, 1, &first);
+        open(&second).take_usage(&[used(9, 4)]).unwrap();
+        fetch(&mut history, 1, &second);
+        assert_eq!(number(&ask(&other, COUNT)), 4);
+    }
+
+    #[test]
+    fn numbers_of_rows_grow_whatever_is_forgotten() {
+        let folder = Folder::new();
+        let mut history = open(&folder);
+        history.take_usage(&[used(0, 1), used(0, 2)]).unwrap();
+        let mark = Reader::new(folder.path()).tell(Mark::default(), 9).unwrap().mark;
+        history.db.execute_batch("DELETE FROM recent_usage").unwrap();
+        history.take_usage(&[used(1, 1)]).unwrap();
+        let told = Reader::new(folder.path()).tell(mark, 9).unwrap();
+        assert_eq!(told.rows, [used(1, 1)]);
+    }
+}
