@@ -18,7 +18,7 @@ use crate::record::{self, Keep, RecordError};
 use crate::shim::protocol::{
     Begun, Cause, EXIT, Exit, LAUNCH, LOGS, Launch, MemoryEnd, Request, SOCKET, Status,
 };
-use crate::shim::room::Room;
+use crate::shim::room::{Inside, Room};
 use crate::shim::{self, begun_in, exit_of, is_alive};
 use crate::watch::Finding;
 use rustix::fs::{Mode, OFlags};
@@ -33,7 +33,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::Command;
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 
 /// Between two looks at a shim that is there and does not answer yet.
@@ -62,14 +62,16 @@ pub enum Heard {
     Ended(End, String),
 }
 
+/// Held while a task is laid out and its program starts.
+pub type Turn = OwnedSemaphorePermit;
+
 /// How a shim is started.
 #[derive(Clone, Debug)]
 pub struct ShimProgram {
     pub program: PathBuf,
     /// Come before the folder.
     pub arguments: Vec<String>,
-    /// Taken while a program starts. A thousand that start at once would all be late, and take the
-    /// memory of a thousand runtimes.
+    /// A thousand that start at once would all be late, and take the memory of a thousand runtimes.
     turns: Arc<Semaphore>,
 }
 
@@ -79,6 +81,18 @@ impl ShimProgram {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         ShimProgram { program, arguments, turns: Arc::new(Semaphore::new(TURNS * cores)) }
     }
+
+    /// A program that is not there, so few at a time.
+    #[cfg(test)]
+    pub(crate) fn absent(turns: usize) -> ShimProgram {
+        let program = PathBuf::from("/no/such/program");
+        ShimProgram { program, arguments: Vec::new(), turns: Arc::new(Semaphore::new(turns)) }
+    }
+
+    /// A turn to start. Nobody closes the line for it, so it is always had in the end.
+    pub async fn turn(&self) -> Option<Turn> {
+        self.turns.clone().acquire_owned().await.ok()
+    }
 }
 
 impl Default for ShimProgram {
@@ -87,11 +101,13 @@ impl Default for ShimProgram {
     }
 }
 
-/// Follows the attempt in `folder` to its end; starts a shim when none ever began.
+/// Follows the attempt in `folder` to its end; starts a shim when none ever began, in the turn that
+/// was `given`, if one was.
 pub async fn follow(
     attempt: Attempt,
     folder: PathBuf,
     program: ShimProgram,
+    mut given: Option<Turn>,
     mut requests: mpsc::UnboundedReceiver<Request>,
     heard: mpsc::UnboundedSender<(Attempt, Heard)>,
 ) {
@@ -102,9 +118,12 @@ pub async fn follow(
         while let Ok(request) = requests.try_recv() {
             unsaid.push(request);
         }
+        // For one look: whoever cannot start now must not keep others from it.
+        let given = given.take();
         match standing(&folder) {
             // The disk, or the table of descriptors: that passes, and the attempt is as it is.
             Err(RecordError::Io { path, why }) => {
+                drop(given);
                 tracing::warn!(%attempt, path = %path.display(), %why, "cannot be looked at");
                 sleep(LOOK_AGAIN_LATER).await;
             }
@@ -112,6 +131,7 @@ pub async fn follow(
             Ok(Standing::Ended(exit)) => break exit,
             Ok(Standing::Alive) => match connect(&folder).await {
                 Ok(stream) => {
+                    drop(given);
                     deaf = 0;
                     talk(stream, attempt, &mut requests, &mut unsaid, &heard).await;
                 }
@@ -130,7 +150,10 @@ pub async fn follow(
                 break end(&folder, Cause::Lost("its shim died".into()));
             }
             Ok(Standing::Unbegun) => {
-                let turn = turn(&program, &mut requests, &mut unsaid).await;
+                let turn = match given {
+                    None => turn(&program, &mut requests, &mut unsaid).await,
+                    given => given,
+                };
                 let over = match tries {
                     _ if unsaid.iter().any(ends) => Some(Cause::Told),
                     TRIES.. => Some(not_started("its shim does not begin; see shim.log")),
@@ -162,18 +185,17 @@ fn call(folder: &Path) {
 
 /// A turn to start, waited for with open ears: hundreds may be before it, and meanwhile leases are
 /// renewed and tasks told to end. Nothing when it need not start any more.
-async fn turn<'a>(
-    program: &'a ShimProgram,
+async fn turn(
+    program: &ShimProgram,
     requests: &mut mpsc::UnboundedReceiver<Request>,
     unsaid: &mut Vec<Request>,
-) -> Option<SemaphorePermit<'a>> {
-    let turn = program.turns.acquire();
+) -> Option<Turn> {
+    let turn = program.turn();
     tokio::pin!(turn);
     while !unsaid.iter().any(ends) {
         tokio::select! {
             biased;
-            // Nobody closes it, so it is always had in the end.
-            turn = &mut turn => return turn.ok(),
+            turn = &mut turn => return turn,
             Some(request) = requests.recv() => unsaid.push(request),
         }
     }
@@ -336,7 +358,7 @@ pub async fn take_down(folder: &Path) {
         sleep(LOOK_AGAIN).await;
     }
     // What does not go is found at the agent's next start.
-    if let Ok(stuck) = tokio::task::spawn_blocking(move || room.clear()).await {
+    if let Ok(stuck) = tokio::task::spawn_blocking(move || room.clear(Inside::Nobody)).await {
         for stuck in stuck {
             tracing::warn!(stuck, "what stood around a task stays");
         }

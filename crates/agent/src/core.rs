@@ -76,6 +76,15 @@ impl Seen {
     pub fn lives(&self) -> bool {
         !matches!(self.phase, Phase::Ended(_))
     }
+
+    /// Whether [`decide`] may say something else of a machine on which this became `after`. That a
+    /// program runs, and how it is, concerns the masters alone; that an alloc is held does not.
+    #[must_use]
+    pub fn decides_otherwise(&self, after: &Seen) -> bool {
+        let phase = |seen: &Seen| (!seen.lives(), seen.is_alloc.then_some(seen.phase));
+        let rest = |seen: &Seen| (seen.told, seen.lease_until, seen.is_alloc, seen.alloc);
+        phase(self) != phase(after) || rest(self) != rest(after)
+    }
 }
 
 pub type AllSeen = BTreeMap<Attempt, Seen>;
@@ -246,4 +255,4 @@ pub fn report(seen: &AllSeen) -> Vec<ObservedTask> {
 
 #[cfg(test)]
 #[path = "core_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -7,7 +7,7 @@ use cellwright_cell::task::StopCause;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-fn order(task: u32, attempt: u32, action: Order) -> DesiredTask {
+pub(crate) fn order(task: u32, attempt: u32, action: Order) -> DesiredTask {
     let name = format!("u/j/{task}");
     DesiredTask { task: TaskId(task), attempt, saver: 0, name, action, lease: None }
 }
@@ -37,7 +37,7 @@ fn work() -> Work {
     }
 }
 
-fn run() -> Order {
+pub(crate) fn run() -> Order {
     Order::Run(Box::new(work()))
 }
 
@@ -165,6 +165,19 @@ fn a_lease_is_renewed_while_somebody_heard_and_nothing_starts_without_one() {
 }
 
 #[test]
+fn only_ends_leases_and_allocs_decide_anything() {
+    let preparing = Seen { phase: Phase::Preparing, ..LIVE };
+    let ill = Seen { phase: Phase::Running(Health::Ill), ..LIVE };
+    let ended = Seen { phase: Phase::Ended(End::Gone), ..LIVE };
+    assert!(!preparing.decides_otherwise(&LIVE) && !LIVE.decides_otherwise(&ill));
+    assert!(LIVE.decides_otherwise(&ended));
+    assert!(LIVE.decides_otherwise(&Seen { lease_until: Some(1), ..LIVE }));
+    assert!(LIVE.decides_otherwise(&Seen { told: Told::Stop, ..LIVE }));
+    let alloc = |seen| Seen { is_alloc: true, ..seen };
+    assert!(alloc(preparing).decides_otherwise(&alloc(LIVE)));
+}
+
+#[test]
 fn what_is_seen_is_told() {
     use ObservedState as S;
     let failed = ExitClass::Code(3);
@@ -228,12 +241,15 @@ impl Model {
         self.orders.iter().flatten().find(|order| Attempt::of(order) == attempt)
     }
 
+    fn decided(&self) -> Vec<Action> {
+        let orders = self.orders.as_deref();
+        decide(&View { orders, seen: &self.seen, heard: None, now: 0 })
+    }
+
     fn settle(&mut self) {
         // Bounded: each round starts, tells or forgets something for good.
         for _ in 0..8 {
-            let orders = self.orders.as_deref();
-            let view = View { orders, seen: &self.seen, heard: None, now: 0 };
-            let said = decide(&view);
+            let said = self.decided();
             if said.is_empty() {
                 return;
             }
@@ -343,12 +359,20 @@ impl Model {
 
 proptest! {
     /// Never two processes for one attempt or one task; nothing killed that is desired; no end lost
-    /// while it is listed; what was said and done is not said again.
+    /// while it is listed; what was said and done is not said again; and nothing is to be done when
+    /// what happened decides nothing.
     #[test]
     fn whatever_happens(steps in steps()) {
         let mut model = Model::default();
         for step in &steps {
+            let before = model.seen.clone();
             model.step(step);
+            let decides = |(attempt, seen): (&Attempt, &Seen)| {
+                seen.decides_otherwise(&model.seen[attempt])
+            };
+            if !matches!(step, Step::Orders(_)) && !before.iter().any(decides) {
+                prop_assert_eq!(model.decided(), []);
+            }
             model.settle();
             model.check();
         }

@@ -31,6 +31,11 @@ impl Groups {
         Groups(open(data_dir).map_err(|error| error.to_string()))
     }
 
+    #[cfg(test)]
+    pub(crate) fn none() -> Groups {
+        Groups(Err("a test".into()))
+    }
+
     #[must_use]
     pub fn off(&self) -> Option<&str> {
         self.0.as_ref().err().map(String::as_str)
@@ -44,6 +49,12 @@ impl Groups {
             None => self.0.as_ref().ok()?.group(&format!("task-{attempt}")),
         };
         outer.ok()
+    }
+
+    /// The group of this path, which a launch names.
+    #[must_use]
+    pub fn at(&self, path: &str) -> Option<Group> {
+        Some(self.0.as_ref().ok()?.at(GroupPath::new(path).ok()?))
     }
 
     #[must_use]

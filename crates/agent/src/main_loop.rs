@@ -278,7 +278,7 @@ impl Agent {
         tokio::spawn(async move {
             let shim = preparer.shim.clone();
             tokio::select! {
-                () = follow(attempt, folder.clone(), shim, received, told) => {}
+                () = follow(attempt, folder.clone(), shim, None, received, told) => {}
                 () = preparer.registrar.keep_fresh(attempt, &folder) => {}
             }
             drop(packages);

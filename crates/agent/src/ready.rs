@@ -2,10 +2,13 @@
 //! is around the program, and writes down what the shim is to launch. Takes as long as it takes,
 //! away from the agent's loop; a task that is no longer wanted meanwhile is given up.
 //!
+//! Fetching is done for all at once, laying out in turns: every mount and every group that stands
+//! and waits makes each program that starts meanwhile look through one more.
+//!
 //! Nothing here is needed again after `launch` is written. An agent that dies before finds a folder
 //! without it, in which nothing ever ran, and begins anew.
 
-use crate::attempt::{Heard, ShimProgram, follow, give_up};
+use crate::attempt::{Heard, ShimProgram, Turn, follow, give_up};
 use crate::core::{Attempt, End};
 use crate::driver::{Driver, DriverError, Start};
 use crate::folder::Folders;
@@ -14,7 +17,7 @@ use crate::packages::{Packages, Unpacked};
 use crate::papers::{Papers, Registrar};
 use crate::record::{self, Keep, RecordError};
 use crate::shim::protocol::{Cause, LAUNCH, LogSettings, Request};
-use crate::shim::room::Room;
+use crate::shim::room::{Inside, Room};
 use crate::shim::serve::explain;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::task::ExitClass;
@@ -67,7 +70,7 @@ struct Given {
 
 /// How far it came.
 enum Readied {
-    Ready(Unpacked),
+    Ready(Unpacked, Option<Turn>),
     /// Told to end before it began.
     Unwanted,
 }
@@ -87,11 +90,11 @@ impl Preparer {
         let attempt = Attempt::of(&beginning.order);
         let folder = self.folders.attempt(attempt);
         let (end, cause, words) = match self.make_ready(&mut beginning, &mut requests).await {
-            Ok(Readied::Ready(_packages)) => {
+            Ok(Readied::Ready(_packages, turn)) => {
                 // The packages stay as long as the attempt does.
                 let shim = self.shim.clone();
                 tokio::select! {
-                    () = follow(attempt, folder.clone(), shim, requests, heard) => {}
+                    () = follow(attempt, folder.clone(), shim, turn, requests, heard) => {}
                     () = self.registrar.keep_fresh(attempt, &folder) => {}
                 }
                 return;
@@ -128,10 +131,12 @@ impl Preparer {
         let fetch = async move {
             tokio::time::sleep(delay).await;
             let packages = self.packages.obtain(&work.packages, attempt.task);
-            tokio::join!(packages, self.registrar.papers(attempt))
+            let (packages, papers) = tokio::join!(packages, self.registrar.papers(attempt));
+            // Last: who waits for the network keeps nobody from starting.
+            Ok::<_, StartError>((packages?, papers, self.shim.turn().await))
         };
         tokio::pin!(fetch);
-        let (packages, papers) = loop {
+        let (packages, papers, turn) = loop {
             tokio::select! {
                 biased;
                 request = requests.recv() => match request {
@@ -141,7 +146,7 @@ impl Preparer {
                         return Ok(Readied::Unwanted);
                     }
                 },
-                (fetched, papers) = &mut fetch => break (fetched?, papers),
+                fetched = &mut fetch => break fetched?,
             }
         };
         let order = beginning.order.clone();
@@ -150,7 +155,7 @@ impl Preparer {
         let given = Given { packages: packages.folders(), papers };
         let lay_out = move || preparer.lay_out(&order, lease_until, alloc, &given);
         tokio::task::spawn_blocking(lay_out).await.map_err(|_| StartError::CutShort)??;
-        Ok(Readied::Ready(packages))
+        Ok(Readied::Ready(packages, turn))
     }
 
     fn lay_out(
@@ -190,9 +195,74 @@ impl Preparer {
         })?;
         record::write(&folder.join(LAUNCH), &launch, Keep::Process).map_err(|error| {
             // Nobody else will know of mounts and secrets that no launch tells of.
-            let stuck = Room::of(&launch).map(|room| room.clear()).unwrap_or_default();
+            let stuck =
+                Room::of(&launch).map(|room| room.clear(Inside::Unknown)).unwrap_or_default();
             stuck.iter().for_each(|stuck| tracing::warn!(stuck, "what was laid out stays"));
             error.into()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::tests::{order, run};
+    use crate::folder::scratch::Scratch;
+    use std::collections::BTreeSet;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::time::timeout;
+
+    /// Lays out nothing, and counts how often it was asked to.
+    #[derive(Default)]
+    struct Asked(AtomicUsize);
+
+    impl Driver for Asked {
+        fn name(&self) -> &'static str {
+            "none"
+        }
+
+        fn gaps(&self) -> Vec<String> {
+            Vec::new()
+        }
+
+        fn prepare(&self, _: &Start<'_>) -> Result<crate::shim::protocol::Launch, DriverError> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            let (value, allowed) = ("x".to_owned(), "none".to_owned());
+            Err(DriverError::Cannot { field: "command", value, allowed })
+        }
+
+        fn sweep(&self, _: &Path, _: &BTreeSet<String>) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_laid_out_before_its_turn() {
+        let scratch = Scratch::new();
+        let folders = Folders::open(&scratch.path("agent")).unwrap();
+        let (asked, shim) = (Arc::new(Asked::default()), ShimProgram::absent(1));
+        let preparer = Preparer {
+            packages: Packages::open(&folders.packages(), 1 << 20, "m").unwrap(),
+            folders,
+            groups: Groups::none(),
+            driver: asked.clone(),
+            registrar: Registrar::default(),
+            shim: shim.clone(),
+            machine: "m".into(),
+            logs: LogSettings { file_bytes: 1000, files: 1, rate: 1000 },
+        };
+        let order = order(1, 1, run());
+        preparer.folders.make(&order).unwrap();
+        let beginning = Beginning { order, lease_until: None, alloc: None };
+        let (_requests, received) = mpsc::unbounded_channel();
+        let (told, mut heard) = mpsc::unbounded_channel();
+        let other = shim.turn().await;
+        tokio::spawn(Arc::new(preparer).begin(beginning, received, told));
+        // The clock moves on when nobody has anything left to do.
+        assert!(timeout(Duration::from_secs(3600), heard.recv()).await.is_err());
+        assert_eq!(asked.0.load(Ordering::Relaxed), 0);
+        drop(other);
+        let (_, ended) = heard.recv().await.unwrap();
+        let failed = End::Failed(ExitClass::CouldNotStart);
+        assert!(matches!(ended, Heard::Ended(end, _) if end == failed), "{ended:?}");
+        assert_eq!(asked.0.load(Ordering::Relaxed), 1);
     }
 }

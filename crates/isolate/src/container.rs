@@ -7,9 +7,9 @@
 //! from; a library runtime in our process, because a fork of a threaded process is fragile.
 //!
 //! How a shim uses it, so that it is the parent that learns the exit status: be the subreaper, make
-//! the group, prepare the bundle, [`Runtime::create`] (which returns the process, stopped before
-//! its first instruction and already in the group), [`Runtime::start`], wait for the process,
-//! read the group's usage, kill the group, [`Runtime::delete`], [`Bundle::remove`].
+//! the group, prepare the bundle, [`Runtime::run`] (which returns the process, in its group since
+//! before its first instruction), wait for the process, read the group's usage, kill the group,
+//! [`Runtime::forget`], [`Bundle::remove`].
 
 mod bundle;
 mod config;

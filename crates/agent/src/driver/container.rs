@@ -1,5 +1,5 @@
 //! The `container` driver: a program in a container of its own, by an OCI runtime. It lays out the
-//! container; the shim has the runtime create and start it, and so is the parent that learns how
+//! container; the shim has the runtime make and start it, and so is the parent that learns how
 //! it ended.
 //!
 //! What a task sees:

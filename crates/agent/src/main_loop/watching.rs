@@ -9,7 +9,6 @@ use crate::health::{Patient, watch};
 use crate::machine;
 use crate::record;
 use crate::shim::protocol::{LAUNCH, Launch, Request};
-use crate::shim::room;
 use crate::usage::Measured;
 use crate::watch::{Finding, Watched};
 use cellwright_cell::desired::Action as Order;
@@ -17,7 +16,7 @@ use cellwright_cell::desired::Action as Order;
 impl Agent {
     /// From here on the task is asked; one without a check is well because it runs.
     pub(super) fn watch_health(&mut self, attempt: Attempt) {
-        let launch = self.launch(attempt);
+        let path = self.folders.attempt(attempt).join(LAUNCH);
         let Some(local) = self.locals.get_mut(&attempt) else { return };
         local.dismiss();
         let Phase::Running(health) = &mut local.seen.phase else { return };
@@ -26,7 +25,7 @@ impl Agent {
             *health = Health::Well;
             return;
         };
-        let Some(launch) = launch else { return };
+        let Some(launch) = record::read::<Launch>(&path).ok().flatten() else { return };
         let patient = Patient {
             check,
             started: local.status.as_ref().map_or(0, |status| status.started),
@@ -42,13 +41,10 @@ impl Agent {
         })));
     }
 
-    pub(super) fn launch(&self, attempt: Attempt) -> Option<Launch> {
-        record::read(&self.folders.attempt(attempt).join(LAUNCH)).ok().flatten()
-    }
-
     pub(super) fn find_group(&mut self, attempt: Attempt) {
-        let path = self.launch(attempt).and_then(|launch| launch.group);
-        let group = path.and_then(|path| room::group(&path).ok());
+        let path = self.folders.attempt(attempt).join(LAUNCH);
+        let launch = record::read::<Launch>(&path).ok().flatten();
+        let group = launch.and_then(|launch| self.preparer.groups.at(&launch.group?));
         if let Some(local) = self.locals.get_mut(&attempt) {
             local.group = group;
         }

@@ -1,5 +1,5 @@
 //! Starting the program, by way of what stands around it: a plain child, a child that waits until
-//! it is in its control group, or a container that the runtime creates and starts. In each case
+//! it is in its control group, or a container that the runtime makes and starts. In each case
 //! this process is the parent that hears of the end, and the output comes through its pipes.
 
 use super::enter::{ENTER, GO, SAME};
@@ -175,12 +175,10 @@ fn number(id: u32) -> io::Result<Pid> {
     pid.ok_or_else(|| io::Error::other("the program has no number"))
 }
 
-/// Between the two calls the first process is in its group and stands still.
 fn contained(launch: &Launch, runtime: &Runc, bundle: &Bundle) -> io::Result<(Pid, Pipes)> {
     let owner = launch.container.as_ref().map(|container| container.owner);
     let (pipes, stdout, stderr) = pipes(owner)?;
     let streams = Streams { stdin: Stdio::null(), stdout: stdout.into(), stderr: stderr.into() };
-    let pid = runtime.create(bundle, streams).map_err(io::Error::other)?;
-    runtime.start(bundle).map_err(io::Error::other)?;
+    let pid = runtime.run(bundle, streams).map_err(io::Error::other)?;
     Ok((number(pid)?, pipes))
 }

@@ -54,7 +54,7 @@ pub struct Launch {
     pub papers: Option<PathBuf>,
 }
 
-/// A container that is laid out on disk, for the runtime to create and start.
+/// A container that is laid out on disk, for the runtime to make and start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
     pub runtime: PathBuf,

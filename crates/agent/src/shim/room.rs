@@ -17,6 +17,15 @@ pub struct Room {
     confided: Vec<PathBuf>,
 }
 
+/// Who is still within the walls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inside {
+    /// [`Room::kill`] saw it empty.
+    Nobody,
+    /// Nobody looked: a start may have been cut short.
+    Unknown,
+}
+
 impl Room {
     /// What `launch` says is around its program, whether it is there or not.
     ///
@@ -46,20 +55,24 @@ impl Room {
 
     /// What memory had to do with what happened to the group so far.
     pub fn memory(&self) -> MemoryEnd {
-        let usage = self.group.as_ref().and_then(|group| group.usage().ok());
-        match usage.map(|usage| usage.oom.since(OomCounts::default())) {
+        let counts = self.group.as_ref().and_then(|group| group.oom_counts().ok());
+        match counts.map(|counts| counts.since(OomCounts::default())) {
             Some(OomVerdict::OwnLimit) => MemoryEnd::OwnLimit,
             Some(OomVerdict::Bystander) => MemoryEnd::Bystander,
             Some(OomVerdict::None) | None => MemoryEnd::Nothing,
         }
     }
 
-    /// Takes the walls down, once nobody is inside. What does not go is said and left to the next
-    /// start of the agent.
-    pub fn clear(&self) -> Vec<String> {
+    /// Takes the walls down, once nobody is inside; whoever was not seen gone goes with them. What
+    /// does not go is said and left to the next start of the agent.
+    pub fn clear(&self, inside: Inside) -> Vec<String> {
         let mut stuck = Vec::new();
         if let Some((runtime, bundle)) = &self.container {
-            stuck.extend(runtime.delete(bundle.id()).err().map(|error| error.to_string()));
+            let gone = match inside {
+                Inside::Nobody => runtime.forget(bundle.id()),
+                Inside::Unknown => runtime.delete(bundle.id()),
+            };
+            stuck.extend(gone.err().map(|error| error.to_string()));
             stuck.extend(bundle.remove().err().map(|error| error.to_string()));
         }
         if let Some(group) = &self.group {

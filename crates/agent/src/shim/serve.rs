@@ -4,7 +4,7 @@ use super::log::RotatedLog;
 use super::protocol::{
     Cause, EXIT, Exit, LOGS, Launch, LogSettings, MemoryEnd, READY, Request, SOCKET,
 };
-use super::room::Room;
+use super::room::{Inside, Room};
 use super::task::{Left, Pipes, Task, start};
 use super::{Held, ShimError, io};
 use crate::boot;
@@ -52,11 +52,13 @@ async fn whole(held: Held) -> Result<(), ShimError> {
     let mut calls = signal(SignalKind::hangup()).map_err(io("hear that it is sought"))?;
     let listener = UnixListener::from_std(listener).map_err(io("listen"))?;
     let late = launch.lease_until.is_some_and(|until| until <= boot::now());
-    let (exit, room) = match Room::of(&launch) {
-        Err(why) => (could_not_start(&launch, &why.to_string()), Room::default()),
-        Ok(room) if late => (too_late(), room),
+    let (exit, room, inside) = match Room::of(&launch) {
+        Err(why) => (could_not_start(&launch, &why.to_string()), Room::default(), Inside::Unknown),
+        Ok(room) if late => (too_late(), room, Inside::Unknown),
         Ok(room) => match start(&launch, room) {
-            Err(failed) => (could_not_start(&launch, &failed.0.to_string()), failed.1),
+            Err(failed) => {
+                (could_not_start(&launch, &failed.0.to_string()), failed.1, Inside::Unknown)
+            }
             Ok((task, pipes)) => {
                 let output = keep_output(pipes, &launch)?;
                 say_ready();
@@ -65,12 +67,12 @@ async fn whole(held: Held) -> Result<(), ShimError> {
                     // Whoever still holds the other end is not of this task.
                     let _ = timeout(DRAIN, pump).await;
                 }
-                (exit, room)
+                (exit, room, Inside::Nobody)
             }
         },
     };
     explain(Path::new(""), launch.logs, &exit);
-    for stuck in room.clear() {
+    for stuck in room.clear(inside) {
         say(&stuck);
     }
     while let Err(error) = record::write(Path::new(EXIT), &exit, Keep::PowerCut) {

@@ -92,6 +92,11 @@ fn signal_through(
 
 pub fn kill(group: &Group, patience: Duration) -> Result<(), Error> {
     let deadline = Instant::now() + patience;
+    let directories = group.directories();
+    // As most are whose program has ended.
+    if is_empty(group, &processes(&directories)?)? {
+        return Ok(());
+    }
     if let Some(unified) = group.unified() {
         let switch = unified.join("cgroup.kill");
         if switch.exists() {
@@ -100,7 +105,6 @@ pub fn kill(group: &Group, patience: Duration) -> Result<(), Error> {
         }
     }
     // Whatever the unified hierarchy did not know of, or could not kill.
-    let directories = group.directories();
     loop {
         let dying = signal(&directories, Signal::KILL)?;
         // In v1 a frozen process dies when it is let go; a task can freeze what it forks.
@@ -108,7 +112,7 @@ pub fn kill(group: &Group, patience: Duration) -> Result<(), Error> {
             thaw(&freezer);
         }
         let left = processes(&directories)?;
-        if left.is_empty() && group.populated()? != Some(true) {
+        if is_empty(group, &left)? {
             return Ok(());
         }
         if Instant::now() >= deadline {
@@ -116,6 +120,11 @@ pub fn kill(group: &Group, patience: Duration) -> Result<(), Error> {
         }
         wait_for_exits(&dying, deadline)?;
     }
+}
+
+/// Whether nobody is there, where `listed` are those who were.
+fn is_empty(group: &Group, listed: &[u32]) -> Result<bool, Error> {
+    Ok(listed.is_empty() && group.populated()? != Some(true))
 }
 
 /// What cannot be thawed shows as what does not die.

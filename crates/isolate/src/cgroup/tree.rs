@@ -4,12 +4,13 @@ use super::emptied;
 use super::layout::{Controller, Layout, Place};
 use super::name::GroupPath;
 use super::settings::{BlockDevice, CpuList, Limits};
-use super::{GroupUsage, v1, v2};
+use super::{GroupUsage, OomCounts, v1, v2};
 use crate::Error;
 use crate::kernel_file::{number, read, write};
 use rustix::process::Signal;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +51,9 @@ impl Tree {
         self.at(self.base.clone())
     }
 
-    fn at(&self, path: GroupPath) -> Group {
+    /// The group of this path, which may be outside of the base.
+    #[must_use]
+    pub fn at(&self, path: GroupPath) -> Group {
         Group { layout: self.layout.clone(), path }
     }
 
@@ -322,6 +325,14 @@ impl Group {
         Ok(usage)
     }
 
+    /// How often memory ran out, which is one file of the many that [`Group::usage`] reads.
+    ///
+    /// # Errors
+    /// When a file is missing or does not read.
+    pub fn oom_counts(&self) -> Result<OomCounts, Error> {
+        self.each(Controller::Memory, v1::oom_counts, v2::oom_counts)
+    }
+
     /// As [`Group::usage`], where a group that has had no CPU since `before` is taken to be as it
     /// was: whoever does nothing neither takes memory nor writes. One file is read then instead of
     /// many.
@@ -420,6 +431,10 @@ fn make(directory: &Path) -> Result<(), Error> {
 }
 
 fn remove(directory: &Path) -> Result<(), Error> {
+    // Hardly one has others inside.
+    if fs::remove_dir(directory).is_ok() {
+        return Ok(());
+    }
     for child in children(directory)? {
         remove(&child)?;
     }
@@ -430,8 +445,16 @@ fn remove(directory: &Path) -> Result<(), Error> {
     }
 }
 
+/// Links of a directory without directories in it: its name, and its own entry for itself. File
+/// systems that do not count say 1.
+const LINKS_OF_A_LEAF: u64 = 2;
+
 /// Groups directly inside; none when the directory is not there.
 pub(super) fn children(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    // A group has dozens of files, and hardly one has others inside.
+    if fs::symlink_metadata(directory).is_ok_and(|about| about.nlink() == LINKS_OF_A_LEAF) {
+        return Ok(Vec::new());
+    }
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -99,24 +99,29 @@ pub fn read_cpu_account(group: &Path, usage: &mut GroupUsage) -> Result<(), Erro
 }
 
 pub fn read_memory(group: &Path, usage: &mut GroupUsage) -> Result<(), Error> {
-    let value = |name: &str| {
-        let path = group.join(name);
-        number(&path, &read(&path)?)
-    };
-    usage.memory = value("memory.usage_in_bytes")?;
-    let peak = value("memory.max_usage_in_bytes")?;
-    usage.memory_peak = Some(peak);
+    usage.memory = value(group, "memory.usage_in_bytes")?;
+    usage.memory_peak = Some(value(group, "memory.max_usage_in_bytes")?);
     let path = group.join("memory.stat");
     let inactive = keyed(&path, &read(&path)?, "total_inactive_file")?.unwrap_or(0);
     usage.working_set = usage.memory.saturating_sub(inactive);
+    usage.oom = oom_counts(group)?;
+    Ok(())
+}
+
+fn value(group: &Path, name: &str) -> Result<u64, Error> {
+    let path = group.join(name);
+    number(&path, &read(&path)?)
+}
+
+/// v1 does not say whose limit it was, and newer kernels no longer count how often it was met. A
+/// group that stood at its limit is taken to have been killed for it; one whose file cache alone
+/// filled it, when the machine ran short, is blamed wrongly.
+pub fn oom_counts(group: &Path) -> Result<OomCounts, Error> {
     let path = group.join("memory.oom_control");
     let kills = keyed(&path, &read(&path)?, "oom_kill")?.unwrap_or(0);
-    // v1 does not say whose limit it was, and newer kernels no longer count how often it was met.
-    // A group that stood at its limit is taken to have been killed for it; one whose file cache
-    // alone filled it, when the machine ran short, is blamed wrongly.
-    let met = peak >= value("memory.limit_in_bytes")?;
-    usage.oom = OomCounts { own_limit: if met { kills } else { 0 }, kills };
-    Ok(())
+    let met = kills > 0
+        && value(group, "memory.max_usage_in_bytes")? >= value(group, "memory.limit_in_bytes")?;
+    Ok(OomCounts { own_limit: if met { kills } else { 0 }, kills })
 }
 
 pub fn read_io(group: &Path, usage: &mut GroupUsage) -> Result<(), Error> {

@@ -109,11 +109,15 @@ pub fn read_memory(group: &Path, usage: &mut GroupUsage) -> Result<(), Error> {
     let path = group.join("memory.peak");
     let peak = read_if_there(&path)?;
     usage.memory_peak = peak.map(|text| number(&path, &text)).transpose()?;
+    usage.oom = oom_counts(group)?;
+    Ok(())
+}
+
+pub fn oom_counts(group: &Path) -> Result<OomCounts, Error> {
     let path = group.join("memory.events");
     let text = read(&path)?;
     let count = |key| keyed(&path, &text, key).map(|found| found.unwrap_or(0));
-    usage.oom = OomCounts { own_limit: count("oom")?, kills: count("oom_kill")? };
-    Ok(())
+    Ok(OomCounts { own_limit: count("oom")?, kills: count("oom_kill")? })
 }
 
 pub fn read_io(group: &Path, usage: &mut GroupUsage) -> Result<(), Error> {

@@ -1,4 +1,8 @@
 //! The OCI runtime as a program, behind a trait so that another one, or none, can stand in.
+//!
+//! Starting that program costs more than anything else in a short task's life, so a container's
+//! whole life takes one start of it. Rejected: `create`, `start` and `delete`, which are three; the
+//! pause between the first two is for those who have something to do in it.
 
 use super::bundle::Bundle;
 use super::spec::ContainerId;
@@ -6,6 +10,7 @@ use crate::Error;
 use crate::kernel_file;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -43,16 +48,19 @@ pub trait Runtime {
     /// When it cannot be started.
     fn version(&self) -> Result<String, Error>;
 
-    /// Makes the container and returns its first process, which waits for [`Runtime::start`]. When
-    /// the runtime itself has ended, that process is a child of the nearest subreaper.
+    /// Makes the container, starts its program and returns its first process, which may have ended
+    /// by then. The runtime itself has: the process is a child of the nearest subreaper.
     ///
     /// # Errors
-    /// With what the runtime said.
-    fn create(&self, bundle: &Bundle, streams: Streams) -> Result<u32, Error>;
+    /// With what the runtime said: that the program is not there, mostly. Nothing is left then.
+    fn run(&self, bundle: &Bundle, streams: Streams) -> Result<u32, Error>;
 
+    /// Forgets a container of which nothing lives: its group was seen empty. One that is not there
+    /// is fine.
+    ///
     /// # Errors
-    /// With what the runtime said: that the program is not there, mostly.
-    fn start(&self, bundle: &Bundle) -> Result<(), Error>;
+    /// With what the runtime said, or when its record cannot be removed.
+    fn forget(&self, id: &ContainerId) -> Result<(), Error>;
 
     /// Kills what is left of the container and forgets it, its group included: read usage before.
     /// One that is not there is fine.
@@ -104,19 +112,23 @@ impl Runc {
         Error::Runtime { program: self.program.clone(), verb, id: id.to_string(), message }
     }
 
-    fn no_program(&self) -> impl FnOnce(std::io::Error) -> Error {
+    fn no_program(&self) -> impl FnOnce(io::Error) -> Error {
         let program = self.program.clone();
         move |source| Error::Spawn { program, source }
     }
 
-    fn run(&self, verb: &'static str, bundle: &Bundle, mut command: Command) -> Result<(), Error> {
-        let status = command.status().map_err(self.no_program())?;
-        if status.success() {
-            return Ok(());
+    /// Removes the record of a container, as long as it is what it should be: plain files in one
+    /// directory. Nothing is walked through, so nobody else's files can be met.
+    fn remove_record(&self, id: &ContainerId) -> io::Result<()> {
+        let record = self.state.join(id.as_str());
+        let entries = match fs::read_dir(&record) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries?,
+        };
+        for entry in entries {
+            fs::remove_file(entry?.path())?;
         }
-        let log = fs::read_to_string(bundle.runtime_log()).unwrap_or_default();
-        let message = last_error(&log).unwrap_or_else(|| status.to_string());
-        Err(self.failed(verb, bundle.id(), message))
+        fs::remove_dir(&record)
     }
 }
 
@@ -134,26 +146,31 @@ impl Runtime for Runc {
         }
     }
 
-    fn create(&self, bundle: &Bundle, streams: Streams) -> Result<u32, Error> {
+    fn run(&self, bundle: &Bundle, streams: Streams) -> Result<u32, Error> {
         let pid_file = bundle.pid_file();
-        let mut command = self.logged(&bundle.runtime_log(), "create");
-        command.arg("--bundle").arg(bundle.directory()).arg("--pid-file").arg(&pid_file);
+        let mut command = self.logged(&bundle.runtime_log(), "run");
+        command.arg("--detach").arg("--bundle").arg(bundle.directory());
+        command.arg("--pid-file").arg(&pid_file);
         command.arg(bundle.id().as_str());
         // The agent's variables are no business of the container's first process, but a runtime
         // given by name alone is found through one of them.
         command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command.stdin(streams.stdin).stdout(streams.stdout).stderr(streams.stderr);
-        self.run("create", bundle, command)?;
+        let status = command.status().map_err(self.no_program())?;
+        if !status.success() {
+            let log = fs::read_to_string(bundle.runtime_log()).unwrap_or_default();
+            let message = last_error(&log).unwrap_or_else(|| status.to_string());
+            return Err(self.failed("run", bundle.id(), message));
+        }
         let text = kernel_file::read(&pid_file)?;
         let pid = kernel_file::parse(&pid_file, "process", text.trim())?;
-        u32::try_from(pid).map_err(|_| self.failed("create", bundle.id(), format!("process {pid}")))
+        u32::try_from(pid).map_err(|_| self.failed("run", bundle.id(), format!("process {pid}")))
     }
 
-    fn start(&self, bundle: &Bundle) -> Result<(), Error> {
-        let mut command = self.logged(&bundle.runtime_log(), "start");
-        command.arg(bundle.id().as_str());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.run("start", bundle, command)
+    /// What its record is made of is the runtime's business: one that is unlike what we know is
+    /// left to the runtime itself.
+    fn forget(&self, id: &ContainerId) -> Result<(), Error> {
+        self.remove_record(id).or_else(|_| self.delete(id))
     }
 
     fn delete(&self, id: &ContainerId) -> Result<(), Error> {
@@ -171,7 +188,7 @@ impl Runtime for Runc {
         // fails as a whole when one container's record is damaged.
         let entries = match fs::read_dir(&self.state) {
             Ok(entries) => entries,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(e) => return Err(Error::file("list", &self.state)(e)),
         };
         let mut ids: Vec<ContainerId> = entries
@@ -212,6 +229,26 @@ mod tests {
                    not json\n{\"level\":\"error\",\"msg\":\"exec: no such file\"}\n";
         assert_eq!(last_error(log).as_deref(), Some("exec: no such file"));
         assert_eq!(last_error(""), None);
+    }
+
+    #[test]
+    fn a_record_of_plain_files_is_removed_without_the_runtime_and_no_other_is() {
+        let state = std::env::temp_dir().join(format!("cellwright-state-{}", std::process::id()));
+        // Not there, so whatever takes the runtime fails.
+        let runc = Runc::new("/no/such/runtime", &state);
+        let (plain, odd) = (ContainerId::new("1-1").unwrap(), ContainerId::new("2-1").unwrap());
+        for id in [&plain, &odd] {
+            fs::create_dir_all(state.join(id.as_str())).unwrap();
+            fs::write(state.join(id.as_str()).join("state.json"), "{}").unwrap();
+        }
+        fs::create_dir(state.join("2-1/inner")).unwrap();
+        fs::write(state.join("2-1/inner/file"), "somebody's").unwrap();
+        runc.forget(&plain).unwrap();
+        runc.forget(&plain).unwrap();
+        assert!(runc.forget(&odd).is_err());
+        assert_eq!(runc.list().unwrap(), [odd]);
+        assert!(state.join("2-1/inner/file").exists());
+        fs::remove_dir_all(state).unwrap();
     }
 
     #[test]

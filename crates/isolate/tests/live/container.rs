@@ -163,13 +163,9 @@ fn what_cannot_start_says_why_and_leaves_nothing() {
     let mut spec = lab.spec("bad", "true");
     spec.command = vec!["/bin/no-such-program".into()];
     bundle.prepare(&spec).unwrap();
-    let created = lab.runc.create(&bundle, Streams::null());
-    let wrong = created.map(|_| lab.runc.start(&bundle));
-    let message = match wrong {
-        Err(e) | Ok(Err(e)) => e.to_string(),
-        Ok(Ok(())) => panic!("it started"),
-    };
+    let message = lab.runc.run(&bundle, Streams::null()).unwrap_err().to_string();
     assert!(message.contains("no-such-program"), "{message}");
+    assert_eq!(lab.runc.list().unwrap(), []);
     spec.layers = vec![lab.run.join("no-such-layer")];
     let message = bundle.prepare(&spec).unwrap_err().to_string();
     assert!(message.contains("no-such-layer"), "{message}");
@@ -179,11 +175,10 @@ fn what_cannot_start_says_why_and_leaves_nothing() {
 #[test]
 fn a_sweep_takes_what_nobody_wants_and_nothing_else() {
     let Some(lab) = Lab::open("sweep") else { return };
-    for name in ["kept", "lost"] {
+    let running = ["kept", "lost"].map(|name| {
         let spec = lab.spec(name, "exec sleep 1000");
-        let running = lab.start(name, &spec, &Limits::default());
-        drop(running.output);
-    }
+        lab.start(name, &spec, &Limits::default()).pid
+    });
     let kept = ContainerId::new("kept").unwrap();
     let lost = ContainerId::new("lost").unwrap();
     let below = |id: &ContainerId| {
@@ -196,7 +191,7 @@ fn a_sweep_takes_what_nobody_wants_and_nothing_else() {
     assert_eq!(swept.stuck, Vec::<String>::new());
     assert_eq!((below(&kept), below(&lost)), (1, 0));
     assert!(!Bundle::at(&lab.run, &lost).directory().exists());
-    assert_eq!(lab.tree.group("kept").unwrap().processes().unwrap().len(), 1);
+    assert_eq!(lab.tree.group("kept").unwrap().processes().unwrap(), [running[0]]);
     assert!(lab.tree.group("lost").unwrap().processes().unwrap().is_empty());
     let again = sweep(&lab.runc, &lab.run, &BTreeSet::from([kept])).unwrap();
     assert_eq!(again, Default::default());

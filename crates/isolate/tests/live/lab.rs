@@ -122,9 +122,7 @@ impl Lab {
         let (output, write) = pipe().unwrap();
         let (stdout, stderr) = (write.try_clone().unwrap().into(), write.into());
         let streams = Streams { stdin: Stdio::null(), stdout, stderr };
-        let pid = self.runc.create(&bundle, streams).unwrap();
-        assert_eq!(group.processes().unwrap(), [pid], "in its group before its first instruction");
-        self.runc.start(&bundle).unwrap();
+        let pid = self.runc.run(&bundle, streams).unwrap();
         Running { lab: self, group, bundle, pid, output }
     }
 
@@ -162,7 +160,8 @@ impl Running<'_> {
 
     fn clear_up(&self) {
         self.group.kill(PATIENCE).unwrap();
-        self.lab.runc.delete(self.bundle.id()).unwrap();
+        self.lab.runc.forget(self.bundle.id()).unwrap();
+        assert!(!self.lab.runc.list().unwrap().contains(self.bundle.id()));
         self.bundle.remove().unwrap();
         self.group.remove().unwrap();
         assert!(!self.group.exists() && !self.bundle.directory().exists());
