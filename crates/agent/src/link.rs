@@ -1,11 +1,16 @@
 //! The line to the masters: one hanging poll at a time, news sent apart from it, and another master
 //! when one does not answer or says so. Whatever fails here touches no task.
+//!
+//! Reports and orders are whole, so each costs what the machine holds, at both ends. Where tasks
+//! are many and short, one message for each of their changes would be most of the work; so the more
+//! there is to tell, the more changes are told at once. Rejected: differences instead of whole
+//! states, which save bytes and lose that no message depends on another.
 
 use crate::boot;
 use cellwright_api::client::{Client, ClientError};
 use cellwright_api::internal::{AgentOrders, AgentReport};
 use cellwright_cell::time::Span;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -17,6 +22,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// News that come together travel together.
 const GATHER: Duration = Duration::from_millis(2);
+/// Of rest after a report, for each task it told of: several times what telling it costs.
+const REST: Duration = Duration::from_micros(40);
+/// Nobody waits longer for it, however many there are: naming has two seconds to hear of an end.
+const MOST_REST: Duration = Duration::from_millis(200);
 
 /// What the link asks of the loop and tells it.
 pub enum Line {
@@ -33,6 +42,45 @@ pub struct Link {
     pub line: mpsc::UnboundedSender<Line>,
     /// Rung when there is something to tell.
     pub news: Arc<Notify>,
+    pub pace: Pace,
+}
+
+/// Rests that grow with what is told: when the last report left, and of how many tasks it told.
+#[derive(Default)]
+pub struct Pace(Mutex<Option<(Instant, usize)>>);
+
+impl Pace {
+    fn last(&self) -> MutexGuard<'_, Option<(Instant, usize)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When the rest after the last report is over.
+    fn rested(&self) -> Option<Instant> {
+        self.last().map(|(left, tasks)| left + rest(tasks))
+    }
+
+    /// Waits for that, also if another report leaves meanwhile.
+    async fn rest(&self) {
+        while let Some(rested) = self.rested().filter(|rested| *rested > Instant::now()) {
+            sleep_until(rested).await;
+        }
+    }
+
+    /// A report is about to leave; nothing says that it tells of more or fewer than the last.
+    fn leaves(&self) {
+        let mut last = self.last();
+        *last = Some((Instant::now(), last.map_or(0, |(_, tasks)| tasks)));
+    }
+
+    fn told(&self, tasks: usize) {
+        if let Some(last) = self.last().as_mut() {
+            last.1 = tasks;
+        }
+    }
+}
+
+fn rest(tasks: usize) -> Duration {
+    REST.saturating_mul(u32::try_from(tasks).unwrap_or(u32::MAX)).min(MOST_REST)
 }
 
 impl Link {
@@ -72,16 +120,24 @@ impl Link {
 
     /// One hanging poll, and news in between. Nothing when the loop has ended.
     async fn poll(&self, master: &str, hang: Span) -> Result<Option<Answered>, ClientError> {
-        let hanging = self.ask(master, Some(hang));
+        let hanging = async {
+            self.pace.rest().await;
+            self.ask(master, Some(hang)).await
+        };
         tokio::pin!(hanging);
         let mut next = Instant::now();
         loop {
+            let news = async {
+                self.news.notified().await;
+                // The first word goes at once; more that come soon after gather.
+                sleep_until(next).await;
+                self.pace.rest().await;
+            };
             tokio::select! {
                 biased;
+                // News that were waiting are in the next poll.
                 answered = &mut hanging => return answered,
-                () = self.news.notified() => {
-                    // The first word goes at once; more that come soon after gather.
-                    sleep_until(next).await;
+                () = news => {
                     next = Instant::now() + GATHER;
                     // A lost message costs nothing: the next poll says it again.
                     let _ = self.ask(master, None).await;
@@ -91,12 +147,14 @@ impl Link {
     }
 
     async fn ask(&self, master: &str, hang: Option<Span>) -> Result<Option<Answered>, ClientError> {
+        self.pace.leaves();
         let (to, report) = oneshot::channel();
         if self.line.send(Line::Report { hang: hang.is_some(), to }).is_err() {
             return Ok(None);
         }
         let Ok(report) = report.await else { return Ok(None) };
         let sent = boot::now();
+        self.pace.told(report.tasks.len());
         let orders = self.client.poll(master, &report, hang.unwrap_or(Span::ZERO)).await?;
         let (hang, redial) = (orders.poll, orders.redial.clone());
         let answered = Answered { hang, redial, is_dismissed: orders.is_dismissed };
@@ -124,5 +182,19 @@ fn say_dismissed(is_dismissed: bool) {
              again"
         ),
         false => tracing::info!("this machine is part of the cell again"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_is_told_the_longer_is_the_rest_and_never_too_long() {
+        assert_eq!(rest(0), Duration::ZERO);
+        // A task's first words are not held up.
+        assert!(rest(10) < GATHER);
+        assert_eq!(rest(1000), Duration::from_millis(40));
+        assert_eq!(rest(usize::MAX), MOST_REST);
     }
 }

@@ -12,7 +12,7 @@ use crate::boot::{self, Life};
 use crate::config::{Config, ConfigError};
 use crate::core::{self, Action, AllSeen, Attempt, End, Health, Phase, Seen, Told, View};
 use crate::folder::{Folders, Ordered};
-use crate::link::{Line, Link};
+use crate::link::{Line, Link, Pace};
 use crate::listen::{self, Access, Desk, Door};
 use crate::machine::describe;
 use crate::orders::{Orders, Taken};
@@ -299,7 +299,7 @@ impl Agent {
         if self.has_identity {
             self.preparer.registrar.reach(&client);
         }
-        let link = Link { client, masters, line, news: self.news.clone() };
+        let link = Link { client, masters, line, news: self.news.clone(), pace: Pace::default() };
         self.settle();
         let mut helpers = JoinSet::new();
         helpers.spawn(link.run());
@@ -332,11 +332,11 @@ impl Agent {
                 // The link may have given up waiting.
                 let _ = to.send(self.report(hang));
             }
-            Line::Answer { orders, sent } => self.on_answer(&orders, sent),
+            Line::Answer { orders, sent } => self.on_answer(*orders, sent),
         }
     }
 
-    fn on_answer(&mut self, answer: &AgentOrders, sent: u64) {
+    fn on_answer(&mut self, answer: AgentOrders, sent: u64) {
         if let Some(ago) = answer.heard_ago {
             // Never later than when the leader heard: the poll arrived after it was sent.
             let heard = sent.saturating_sub(ago.0);
@@ -363,9 +363,16 @@ impl Agent {
         }
     }
 
+    /// Decides anew only when that can come out differently: with many tasks it takes its time.
     fn on_heard(&mut self, attempt: Attempt, heard: Heard) {
+        let seen = |agent: &Agent| agent.locals.get(&attempt).map(|local| local.seen);
+        let before = seen(self);
         self.take(attempt, heard);
-        self.settle();
+        if let (Some(before), Some(after)) = (before, seen(self))
+            && before.decides_otherwise(&after)
+        {
+            self.settle();
+        }
     }
 
     fn take(&mut self, attempt: Attempt, heard: Heard) {
@@ -410,19 +417,22 @@ impl Agent {
 
     /// What may change while a task runs reaches it here.
     fn refresh(&mut self) {
-        let listed: Vec<DesiredTask> = self.orders.list().to_vec();
-        for order in listed {
-            let attempt = Attempt::of(&order);
+        let mut other_checks = Vec::new();
+        for order in self.orders.list() {
+            let attempt = Attempt::of(order);
             let Some(local) = self.locals.get_mut(&attempt) else { continue };
             let (Order::Run(new), Order::Run(old)) = (&order.action, &local.order.action) else {
                 continue;
             };
-            let other_check = new.health != old.health;
-            local.order = order;
-            if other_check {
-                self.watch_health(attempt);
+            if *order == local.order {
+                continue;
             }
+            if new.health != old.health {
+                other_checks.push(attempt);
+            }
+            local.order = order.clone();
         }
+        other_checks.into_iter().for_each(|attempt| self.watch_health(attempt));
     }
 
     /// Does what the core says until it has nothing more to say.

@@ -35,14 +35,14 @@ pub enum Taken {
 }
 
 impl Orders {
-    pub fn take(&mut self, answer: &AgentOrders) -> Taken {
+    pub fn take(&mut self, answer: AgentOrders) -> Taken {
         if answer.epoch < self.epoch {
             return Taken::Refused;
         }
         self.epoch = answer.epoch;
-        let Some(tasks) = &answer.tasks else { return Taken::Same };
+        let Some(tasks) = answer.tasks else { return Taken::Same };
         self.digest = answer.orders_digest;
-        self.tasks = Some(tasks.clone());
+        self.tasks = Some(tasks);
         Taken::New
     }
 
@@ -72,13 +72,13 @@ mod tests {
     #[test]
     fn only_newer_orders_are_taken() {
         let mut orders = Orders::default();
-        assert_eq!(orders.take(&answer(0, 0, None)), Taken::Same);
+        assert_eq!(orders.take(answer(0, 0, None)), Taken::Same);
         assert_eq!((orders.tasks.as_ref(), orders.digest), (None, NONE_HELD));
-        assert_eq!(orders.take(&answer(2, 7, Some(Vec::new()))), Taken::New);
+        assert_eq!(orders.take(answer(2, 7, Some(Vec::new()))), Taken::New);
         assert_eq!((orders.tasks.as_ref(), orders.digest), (Some(&Vec::new()), 7));
-        assert_eq!(orders.take(&answer(1, 99, Some(Vec::new()))), Taken::Refused);
-        assert_eq!(orders.take(&answer(2, 6, None)), Taken::Refused);
-        assert_eq!(orders.take(&answer(2, 9, None)), Taken::Same);
+        assert_eq!(orders.take(answer(1, 99, Some(Vec::new()))), Taken::Refused);
+        assert_eq!(orders.take(answer(2, 6, None)), Taken::Refused);
+        assert_eq!(orders.take(answer(2, 9, None)), Taken::Same);
         assert_eq!((orders.epoch, orders.digest), (Epoch { era: 2, index: 9 }, 7));
     }
 }
