@@ -1,5 +1,5 @@
-//! Devices by the real binary: what a machine lends is asked for, told to the task and open to it in
-//! its container, and to nobody else there.
+//! Devices by the real binary: what a machine lends is asked for, told to the task and open to it
+//! in its container, and to nobody else there.
 
 use crate::agent::{runs, wait};
 use crate::contain::can;

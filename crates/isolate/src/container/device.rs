@@ -1,7 +1,8 @@
 //! Devices of the machine that a container is lent, beside the plain ones that every container has.
 //!
-//! A container gets nodes of its own, which are its user's alone, whoever the machine's nodes belong
-//! to: they are made in the bundle, go with it, and are all that the container's group may open.
+//! A container gets nodes of its own, which are its user's alone, whoever the machine's nodes
+//! belong to: they are made in the bundle, go with it, and are all that the container's group may
+//! open.
 //! Rejected: to have the runtime make them, which cannot where users are shifted, and then binds
 //! the machine's own node with an owner that means nothing inside.
 
