@@ -6,12 +6,11 @@ use crate::process::Process;
 use crate::{LOOK, PATIENCE};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
-use std::thread::sleep;
 use std::time::Instant;
+use tokio::time::sleep;
 
 /// An open cell of this machine, its tasks plain processes; its process and its address.
-#[must_use]
-pub fn open_cell(folder: &Folder, options: &[&str]) -> (Process, String) {
+pub async fn open_cell(folder: &Folder, options: &[&str]) -> (Process, String) {
     let mut dev = Command::new(cell());
     dev.args(["dev", "--listen", "127.0.0.1:0", "--data-dir"]).arg(folder.path("data"));
     dev.args(options).current_dir(&folder.0);
@@ -24,13 +23,12 @@ pub fn open_cell(folder: &Folder, options: &[&str]) -> (Process, String) {
             return (process, address);
         }
         assert!(begin.elapsed() < PATIENCE, "the cell does not start:\n{said}");
-        sleep(LOOK);
+        sleep(LOOK).await;
     }
 }
 
 /// A master with identities; the context of its first user is in `contexts.toml` of the folder.
-#[must_use]
-pub fn guarded_master(folder: &Folder) -> (Process, String) {
+pub async fn guarded_master(folder: &Folder) -> (Process, String) {
     let taken = TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
     let address = taken.local_addr().expect("it has an address").to_string();
     drop(taken);
@@ -46,7 +44,7 @@ pub fn guarded_master(folder: &Folder) -> (Process, String) {
     let begin = Instant::now();
     while TcpStream::connect(&address).is_err() {
         assert!(master.is_alive() && begin.elapsed() < PATIENCE, "{}", master.output());
-        sleep(LOOK);
+        sleep(LOOK).await;
     }
     (master, address)
 }

@@ -30,7 +30,7 @@ impl Desk {
     async fn with(options: &[&str]) -> Option<Desk> {
         let folder = Folder::new();
         let browser = Browser::open(&folder.path("driver.log")).await?;
-        let (process, address) = open_cell(&folder, options);
+        let (process, address) = open_cell(&folder, options).await;
         Some(Desk { browser, cell: process, address, folder })
     }
 
@@ -331,7 +331,7 @@ async fn no_page_of_somebody_else_gets_into_a_task() {
 async fn a_cell_with_identities_asks_who_is_there() {
     let folder = Folder::new();
     let Some(browser) = Browser::open(&folder.path("driver.log")).await else { return };
-    let (_master, address) = guarded_master(&folder);
+    let (_master, address) = guarded_master(&folder).await;
     browser.go(&format!("https://{address}/"));
     browser.says("Who asks?").await;
     let refused = browser.problems();

@@ -6,11 +6,11 @@ use cellwright_tests::folder::Folder;
 use std::path::Path;
 use std::process::Command;
 
-#[test]
-fn the_python_client_reaches_open_and_guarded_cells() {
+#[tokio::test]
+async fn the_python_client_reaches_open_and_guarded_cells() {
     let folder = Folder::new();
-    let (_cell, address) = open_cell(&folder, &["--driver", "process"]);
-    let (_master, _) = guarded_master(&folder);
+    let (_cell, address) = open_cell(&folder, &["--driver", "process"]).await;
+    let (_master, _) = guarded_master(&folder).await;
     let mut tests = Command::new("python3");
     tests.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../clients/python"));
     tests.args(["-m", "unittest", "discover", "--start-directory", "tests"]);

@@ -1,9 +1,10 @@
 //! `cell master repair`: a replica whose log is damaged is rebuilt from its peers.
 //!
-//! It comes back under a new number with an empty log, and its peers send it all. Rejected: fetching
-//! the damaged stretch alone. A replica that lost bytes it had promised to keep must not vote as if
-//! it had them, and only a member that begins at nothing has promised nothing. What was there is set
-//! aside, never removed; blobs and history are taken along, since both are checked by themselves.
+//! It comes back under a new number with an empty log, and its peers send it all. Rejected:
+//! fetching the damaged stretch alone. A replica that lost bytes it had promised to keep must not
+//! vote as if it had them, and only a member that begins at nothing has promised nothing. What was
+//! there is set aside, never removed; blobs and history are taken along, since both are checked by
+//! themselves.
 
 use super::join::number;
 use crate::clock;
