@@ -69,7 +69,10 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
     assert!(said(&push).contains("was stored already"));
     assert!(!said(&with(&["package", "ls"])).contains("lost"));
     let named = [&with(&["package", "push"])[..], &[&from, "--name", "a/b"]].concat();
-    refused(&named, 2, "allowed: 1 to 128 letters, digits, -, _ and .");
+    let misnamed = cell(&named);
+    assert_eq!(misnamed.status.code(), Some(2));
+    let told = text(&misnamed.stderr);
+    assert!(told.contains("allowed: 1 to 128 letters, digits, -, _ and ."), "{told}");
     let short = &digest[..8];
     let shown = said(&[&with(&["package", "show"])[..], &[short]].concat());
     assert!(shown.contains(digest) && shown.contains("bin/run"), "{shown}");

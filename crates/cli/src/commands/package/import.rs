@@ -1,5 +1,5 @@
-//! `cell package import`: a package of an OCI image, from a file or from a registry. The cell is not
-//! spoken to.
+//! `cell package import`: a package of an OCI image, from a file or a registry. Nothing goes to the
+//! cell.
 
 use super::build::{facts, told};
 use super::{default_target, failed};
