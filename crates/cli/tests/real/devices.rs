@@ -105,11 +105,11 @@ fn a_device_is_open_to_the_task_that_was_given_it_and_to_no_other() {
         return;
     }
     let lender = Lender::open();
-    let shown = said(&["--master", &lender.address, "machine", "show", "m1"]);
-    assert!(shown.contains("spring small, 1000 of 1000 free"), "{shown}");
     lender.run("given", LOOKS, &value!([{ "kind": "spring", "models": ["small"] }]));
     let want = "devices: S-1\nspring small S-1 1000 /dev/left\n3\n0\n600 65534\n";
     assert_eq!(lender.heard("given"), want);
+    let shown = said(&["--master", &lender.address, "machine", "show", "m1"]);
+    assert!(shown.contains("spring small, 1000 of 1000 free"), "{shown}");
     lender.run("other", LOOKS, &value!([]));
     assert_eq!(lender.heard("other"), "devices:\n0\n0\n");
     // A share of each of two: both are there, and the machine says what is left of them.
