@@ -92,7 +92,7 @@ impl Replica {
             }
         };
         let error = match changed {
-            Ok(_) => return Ok(()),
+            Ok(done) => return self.shown(done.log_id.index).await,
             Err(RaftError::Fatal(fatal)) => MemberError::Fatal { why: fatal.to_string() },
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
                 MemberError::NotLeader { leader: forward.leader_id.zip(forward.leader_node) }
@@ -106,6 +106,14 @@ impl Replica {
             },
         };
         Err(error)
+    }
+
+    /// Waits until the status tells of a change that stands at `index`: whoever asks next, as
+    /// promoting asks whether somebody is a learner, must find it there.
+    async fn shown(&self, index: u64) -> Result<(), MemberError> {
+        let mut watch = self.watch();
+        let seen = watch.wait_for(|status| status.last_log >= Some(index)).await;
+        seen.map(drop).map_err(|_| MemberError::Fatal { why: "it was shut down".to_owned() })
     }
 }
 

@@ -101,7 +101,9 @@ fn a_terminal_in_a_task_has_its_size_its_keys_and_its_exit_code() {
     kill("-WINCH", screen.child.id());
     screen.types("until test \"$(stty size)\" = '40 120'; do :; done; echo size $((1 + 1))\r");
     screen.shows("size 2");
-    screen.types("echo begin $((2 + 1)); sleep 1000; echo \"<code $?>\"\r");
+    // What says that it begins is what the key is for: before, the key would be the shell's.
+    let begin = "sh -c 'echo begin $((2 + 1)); exec sleep 1000'; echo \"<code $?>\"\r";
+    screen.types(begin);
     screen.shows("begin 3");
     screen.types("\u{3}");
     screen.types("echo \"<then $?>\"\r");
