@@ -7,6 +7,8 @@
 //! - The same while a machine's own shard is silent: it is the messenger that is missing.
 //! - More than half silent is our network, not their power: nothing moves, an alarm is raised.
 //!   Machines declared down lately count as silent, so that a cut that spreads slowly is the same.
+//!   So do those that are one poll short of it, once anybody is due: polls come one after another,
+//!   and of many that were cut off at once the first would be taken for the only ones.
 //! - At most so many machines a minute: what looks dead may still come back.
 //!
 //! Whom this leaves up though nobody hears it is said by name and since when: in a cell of one
@@ -68,6 +70,15 @@ impl Default for Settings {
 impl Settings {
     fn patience(&self) -> Span {
         Span(self.poll.0.saturating_mul(self.missed_polls))
+    }
+
+    /// Whoever fell silent together with one whose patience is over has been silent for longer.
+    fn suspicion(&self) -> Span {
+        Span(self.poll.0.saturating_mul(self.missed_polls.saturating_sub(1)))
+    }
+
+    fn is_most(&self, silent: usize, up: usize) -> bool {
+        silent * 1000 > up * self.hold_above_permille
     }
 }
 
@@ -156,8 +167,10 @@ impl Liveness {
         let up = self.follow(state, at);
         let mut silent: Vec<(Span, MachineId)> = Vec::new();
         let mut overdue: Vec<(Span, MachineId)> = Vec::new();
+        let mut suspected = 0;
         for (machine, heard) in &self.heard {
             let silence = passed(heard.at, at);
+            suspected += usize::from(silence > self.settings.suspicion());
             if silence <= self.settings.patience() {
                 continue;
             }
@@ -168,8 +181,10 @@ impl Liveness {
         }
         let named = longest(&silent, at);
         let gone = self.declared.keys().filter(|id| !self.heard.contains_key(id)).count();
-        let (silent, were_up) = (silent.len() + gone, up + gone);
-        if silent * 1000 > were_up * self.settings.hold_above_permille {
+        let due = !overdue.is_empty();
+        let silent = if due { suspected } else { silent.len() } + gone;
+        let were_up = up + gone;
+        if self.settings.is_most(silent, were_up) {
             let (silent, up) = (count(silent), count(were_up));
             let alarms = vec![Alarm::MostMachinesSilent { silent, up }];
             return Judgement { down: Vec::new(), alarms, silent: named };

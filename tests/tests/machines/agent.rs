@@ -94,9 +94,11 @@ async fn an_agent_killed_fifty_times_loses_none_of_twenty_tasks() {
 }
 
 /// Everything the masters time by their polls is over several times when they come back: a machine
-/// counts as down after four polls.
+/// counts as down after three polls. What counts is polls: a minute has twelve with a poll every
+/// five seconds, as by default, and they are away for fifteen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_run_and_end_while_all_masters_are_away() {
+    /// In seconds, and so in polls.
     const AWAY: Duration = Duration::from_secs(15);
     let changes = [("poll_interval = \"5s\"", "poll_interval = \"1s\"")];
     let wanted = Wanted { masters: 3, changes: &changes, ..Wanted::default() };

@@ -3,15 +3,21 @@
 use crate::ledger::lines;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::task::TaskState;
-use cellwright_tests::machines::{Machines, STAY, gone, is_alive, name, on};
+use cellwright_tests::machines::{Machines, STAY, Wanted, gone, is_alive, name, on, spread};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// Within this time a task of a lost machine runs elsewhere.
 const REPLACED: Duration = Duration::from_secs(20);
+/// Seconds, and so polls, for which a cell holds still that hears too few.
+const HELD: Duration = Duration::from_secs(8);
 /// A silence of this length moves nothing.
 const BLIP: Duration = Duration::from_secs(5);
+
+/// A poll a second.
+const QUICK: [(&str, &str); 1] = [("poll_interval = \"5s\"", "poll_interval = \"1s\"")];
 
 /// Says that it lives, again and again.
 const BEATS: &str = r#"
@@ -82,6 +88,39 @@ async fn a_lost_machine_is_replaced_in_time_and_ends_what_is_elsewhere_when_it_i
     assert_eq!(status, Some(MachineStatus::Up));
     assert_eq!((cell.tasks("single").await, cell.tasks("moves").await), (single, moved));
     check_beats(&cell);
+}
+
+/// Two of three machines are more than half of the cell: it is the network that is broken. Stopped
+/// agents are the same as a cut to the masters, and all of them stop at one moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_moves_and_an_alarm_stands_while_most_machines_are_silent() {
+    let wanted = Wanted { changes: &QUICK, ..Wanted::default() };
+    let Some(mut cell) = Machines::lay_out(&wanted).await else { return };
+    let mut job = cell.job("stays", 6, STAY);
+    job["spread"] = spread(2);
+    cell.submit(&job).await;
+    let before = cell.all_run("stays").await;
+    let pids = cell.pids(&before).await;
+    for machine in [2, 3] {
+        cell.agent(machine).signal(Signal::STOP);
+    }
+    // The leader says so when a machine is due to be declared down, and then and ever after it
+    // holds: twice the time in which it would have declared both.
+    let alarm = "cell_alarms{alarm=\"most_machines_silent\"} 2";
+    let stands = async |cell: &Machines| cell.client().text("/metrics").await.ok();
+    cell.until("the alarm", async |cell| stands(cell).await?.contains(alarm).then_some(())).await;
+    sleep(HELD).await;
+    assert!(stands(&cell).await.is_some_and(|page| page.contains(alarm)));
+    for machine in [2, 3] {
+        let status = cell.machine(machine).await.map(|machine| machine.status);
+        assert_eq!(status, Some(MachineStatus::Up));
+        cell.agent(machine).signal(Signal::CONT);
+    }
+    let quiet = async |cell: &Machines| (!stands(cell).await?.contains(alarm)).then_some(());
+    cell.until("no alarm any more", quiet).await;
+    answers(&cell, 2, "after-the-silence").await;
+    assert_eq!(cell.tasks("stays").await, before);
+    assert!(pids.iter().all(|pid| is_alive(*pid)));
 }
 
 /// The attempts of the one that may be there once never beat in turns.

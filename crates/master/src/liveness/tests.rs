@@ -113,6 +113,27 @@ fn nothing_moves_when_more_than_half_are_silent() {
     assert_eq!(world.second(|_| true, true), Judgement::default());
 }
 
+/// Polls come one after another, so those who are cut off at once fall silent one after another.
+#[test]
+fn nothing_moves_when_more_than_half_are_cut_off_between_their_polls() {
+    let mut world = World::new(10);
+    world.run(10, |_| true);
+    for second in 1..=5 {
+        assert_eq!(world.second(|machine| machine >= 6.min(second), true).down, []);
+    }
+    let mut alarms = Vec::new();
+    for _ in 0..600 {
+        let judgement = world.second(|machine| machine >= 6, true);
+        assert_eq!(judgement.down, [], "after {} ms", world.at);
+        alarms.extend(judgement.alarms);
+    }
+    assert_eq!(alarms.last(), Some(&Alarm::MostMachinesSilent { silent: 6, up: 10 }));
+    // One poll short of silence is no reason to hold others who are as silent as can be.
+    let mut world = World::new(10);
+    world.run(10, |_| true);
+    assert_eq!(world.run(22, |machine| machine > 0), [(21, 0)]);
+}
+
 #[test]
 fn the_only_machine_is_never_declared_down_and_said_to_be_silent() {
     let mut world = World::new(1);
