@@ -46,6 +46,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 const CATCH_UP: Duration = Duration::from_secs(2);
 /// Queries at once; each may keep a processor busy.
 const QUERIES: usize = 2;
+/// How far the writer stands back, of 19.
+const NICE: i32 = 10;
 /// What one query may take.
 const LONGEST: Duration = Duration::from_secs(30);
 const MOST_BYTES: usize = 32 << 20;
@@ -81,6 +83,16 @@ struct Usage {
     windows: Windows,
     /// When each machine last told what its tasks use.
     told: BTreeMap<MachineId, Time>,
+}
+
+/// Lets everything else of the machine go first: events wait on disk until they are folded in, and
+/// a change that somebody waits for does not. Not the last of all, since whoever asks for the past
+/// waits too.
+fn step_back() {
+    // Of this thread alone, as Linux has it.
+    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+        tracing::debug!(%error, "history is written at full priority");
+    }
 }
 
 /// The running keeper.
@@ -135,9 +147,10 @@ impl HistoryDesk {
             fetched: None,
         };
         let runtime = tokio::runtime::Handle::current();
-        let thread = thread::Builder::new()
-            .name("history".into())
-            .spawn(move || runtime.block_on(work.run(stopped)))?;
+        let thread = thread::Builder::new().name("history".into()).spawn(move || {
+            step_back();
+            runtime.block_on(work.run(stopped));
+        })?;
         Ok(Keeper { thread, stop })
     }
 
