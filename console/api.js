@@ -94,7 +94,7 @@ export async function all(path, most = 5000, signal) {
 }
 
 /** Splits a stream of bytes into server-sent events. */
-export class EventReader {
+class EventReader {
   constructor(take) {
     this.take = take;
     this.rest = "";

@@ -11,7 +11,7 @@ function colour(name) {
 }
 
 /** A round number at or above `n`, for the top of the axis; bytes are round in powers of two. */
-export function roundUp(n, binary = false) {
+function roundUp(n, binary = false) {
   if (n <= 0) return 1;
   const base = binary ? 2 : 10;
   const power = base ** Math.floor(Math.log(n) / Math.log(base));

@@ -65,7 +65,7 @@ export function bandColours(theme) {
 }
 
 /** Rows and columns of squares that fill the width and keep to the height. */
-export function layout(machines, width, height) {
+function layout(machines, width, height) {
   const fit = Math.sqrt((width * height) / Math.max(1, machines));
   const step = Math.max(3, Math.min(26, Math.floor(fit)));
   const columns = Math.max(1, Math.floor(width / step));

@@ -5,7 +5,7 @@ import { useEffect, useState } from "./vendor/htm-preact.js";
 import { watch } from "./api.js";
 
 /** A value, who looks at it, and what keeps it fresh meanwhile. */
-export class Store {
+class Store {
   constructor(start) {
     this.start = start;
     this.lookers = new Set();
@@ -178,7 +178,7 @@ jobs.byKey = new Map();
 jobs.synced = false;
 
 /** The newest events, newest first, and how far back they reach. */
-export const MOST_EVENTS = 2000;
+const MOST_EVENTS = 2000;
 export const events = new Store((store) => {
   store.items = [];
   return watch(

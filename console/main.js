@@ -45,7 +45,7 @@ const PAGES = {
 };
 
 /** The page of an address and the names in it. */
-export function route(path) {
+function route(path) {
   const parts = path.slice(BASE.length).split("/").filter(Boolean).map(decodeURIComponent);
   const [first = "", ...names] = parts;
   const found = (PAGES[first] || []).find(([n]) => n === names.length);

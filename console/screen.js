@@ -59,7 +59,7 @@ function width(code, char) {
   return WIDE.some(([first, last]) => code >= first && code <= last) ? 2 : 1;
 }
 
-export class Line {
+class Line {
   constructor(columns, drawn = PLAIN) {
     this.cells = new Array(columns).fill(" ");
     this.styles = new Array(columns).fill(drawn);
@@ -135,16 +135,20 @@ export class Screen {
     }
     // The line with the cursor stays in sight, on the first screen too while the second is shown.
     const first = this.other ? this.other.saved : this;
-    while (first.row >= rows) {
-      this.keep((this.other || this).lines.shift());
+    const { lines } = this.other || this;
+    while (first.row >= rows && lines.length > rows) {
+      this.keep(lines.shift());
       first.row -= 1;
     }
-    this.row = Math.min(this.row, rows - 1);
     this.lines.length = rows;
-    if (this.other) this.other.lines.length = rows;
+    lines.length = rows;
+    // What was saved may be of a larger screen.
+    for (const place of [this, this.saved, first]) {
+      place.row = Math.min(place.row, rows - 1);
+      place.column = Math.min(place.column, columns - 1);
+    }
     this.rows = rows;
     this.columns = columns;
-    this.column = Math.min(this.column, columns - 1);
     this.waits = false;
     this.top = 0;
     this.bottom = rows - 1;
@@ -332,9 +336,7 @@ export class Screen {
       "@": () => this.squeeze(n),
       S: () => this.scroll(n),
       T: () => this.scroll(-n),
-      b: () => {
-        for (let i = 0; i < n; i += 1) this.put(this.last, this.last.codePointAt(0));
-      },
+      b: () => this.repeat(n),
       r: () => this.region(numbers),
       s: () => this.save(),
       u: () => this.restore(),
@@ -345,6 +347,12 @@ export class Screen {
       c: () => this.reply("\x1b[?1;2c"),
     };
     if (acts[final]) acts[final]();
+  }
+
+  /** Once more, within a line's length: what takes long may not be asked for in a few bytes. */
+  repeat(times) {
+    const code = this.last.codePointAt(0);
+    for (let i = Math.min(times, this.columns); i > 0; i -= 1) this.put(this.last, code);
   }
 
   go(row, column) {
@@ -401,15 +409,13 @@ export class Screen {
   /** Opens room for characters at the cursor, or closes some. */
   squeeze(by) {
     const line = this.lines[this.row];
-    const times = Math.min(Math.abs(by), this.columns - this.column);
-    for (let i = 0; i < times; i += 1) {
-      const [from, to] = by > 0 ? [this.columns - 1, this.column] : [this.column, this.columns - 1];
-      line.cells.splice(from, 1);
-      line.styles.splice(from, 1);
-      line.cells.splice(to, 0, " ");
-      line.styles.splice(to, 0, this.ground0());
-    }
-    line.dirty = true;
+    const { column, columns } = this;
+    const times = Math.min(Math.abs(by), columns - column);
+    const [to, from] = by > 0 ? [column + times, column] : [column, column + times];
+    line.cells.copyWithin(to, from, columns);
+    line.styles.copyWithin(to, from, columns);
+    const opened = by > 0 ? column : columns - times;
+    line.erase(opened, opened + times, this.ground0());
     this.waits = false;
   }
 

@@ -30,14 +30,17 @@ export class FrameReader {
       all.set(this.rest);
       all.set(bytes, this.rest.length);
     }
-    let at = 0;
-    while (all.length - at >= 5) {
-      const length = new DataView(all.buffer, all.byteOffset + at + 1, 4).getUint32(0);
-      if (all.length - at - 5 < length) break;
-      this.take(all[at], all.subarray(at + 5, at + 5 + length));
-      at += 5 + length;
+    this.rest = all;
+    while (all.length >= 5) {
+      const end = 5 + new DataView(all.buffer, all.byteOffset + 1, 4).getUint32(0);
+      if (all.length < end) break;
+      const [kind, body] = [all[0], all.subarray(5, end)];
+      all = all.subarray(end);
+      // Before it is taken: whatever becomes of it, the next begins here.
+      this.rest = all;
+      this.take(kind, body);
     }
-    this.rest = all.slice(at);
+    this.rest = all.slice();
   }
 }
 
@@ -49,11 +52,20 @@ function frame(kind, body) {
   return bytes;
 }
 
-/** Words of a command as a shell would split them, quotes and backslashes heeded. */
+const WORD = /(?:[^\s"'\\]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')+/g;
+
+/** Words of a command as a shell would split them, quotes and backslashes heeded; or what is amiss. */
 export function words(text) {
+  // What is in no word opens something that nothing closes; left out, it would be another command.
+  const [open] = text.replace(WORD, "").trim();
+  if (open) {
+    const message = open === "\\"
+      ? "The command ends with a backslash, and nothing follows that it could be for."
+      : `The command has a quote (${open}) that is not closed.`;
+    throw new ApiError(0, { message, hint: "Nothing was run." });
+  }
   const found = [];
-  const pieces = text.matchAll(/(?:[^\s"'\\]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')+/g);
-  for (const [piece] of pieces) {
+  for (const [piece] of text.matchAll(WORD)) {
     found.push(
       piece.replace(/'([^']*)'|"((?:[^"\\]|\\.)*)"|\\(.)/g, (_, raw, quoted, one) =>
         raw ?? (quoted === undefined ? one : quoted.replace(/\\(["\\$`])/g, "$1"))),
@@ -147,7 +159,7 @@ const FIRST = { F1: "P", F2: "Q", F3: "R", F4: "S" };
 const SIMPLE = { Enter: "\r", Backspace: "\x7f", Tab: "\t", Escape: "\x1b" };
 
 /** What a key says to a program; nothing for what the browser or the field makes of it. */
-export function spoken(event, appKeys) {
+function spoken(event, appKeys) {
   const { key, ctrlKey, altKey, shiftKey, metaKey } = event;
   if (metaKey || event.isComposing) return null;
   const held = 1 + (shiftKey ? 1 : 0) + (altKey ? 2 : 0) + (ctrlKey ? 4 : 0);
@@ -261,7 +273,7 @@ function measure(box, probe) {
 }
 
 /** A terminal with one command on it. */
-export function Terminal({ path, command, label, onOpen, onEnd }) {
+function Terminal({ path, command, label, onOpen, onEnd }) {
   const [box, past, present, probe, field] = [useRef(), useRef(), useRef(), useRef(), useRef()];
   const held = useRef(null);
   useEffect(() => {
@@ -361,10 +373,14 @@ export function Exec({ name, path, runs }) {
   const button = useRef(null);
   const begin = (event) => {
     event.preventDefault();
-    const command = words(text);
-    if (!command.length) return;
-    tell("wait");
-    open({ command, turn: (session ? session.turn : 0) + 1 });
+    try {
+      const command = words(text);
+      if (!command.length) return;
+      tell("wait");
+      open({ command, turn: (session ? session.turn : 0) + 1 });
+    } catch (error) {
+      tell({ error });
+    }
   };
   const end = (how) => {
     tell(how);

@@ -14,7 +14,7 @@ export function bytes(n) {
 }
 
 /** Milli-cores as cores. */
-export function cores(milli) {
+function cores(milli) {
   if (milli === null || milli === undefined) return "–";
   return trim(milli / 1000);
 }
@@ -81,7 +81,7 @@ export function words(code) {
 }
 
 /** `{stopping: "drained"}` and its like as [word, detail, tone]. */
-export function taskState(state) {
+function taskState(state) {
   if (typeof state === "string") {
     const tones = { running: "good", pending: "warn", assigned: "info", deferred: "calm" };
     return [state, "", tones[state] || "calm"];

@@ -6,7 +6,7 @@ import { overview, useStore } from "../live.js";
 import { Badge, Choice, Filter, Link, Page, Problem, Table, Wait, to, useQuery, useSort } from "../parts.js";
 import { plural } from "../units.js";
 
-export function standing(bits) {
+function standing(bits) {
   if (bits & DOWN) return ["down", "bad"];
   if (bits & OVER) return ["over-committed", "bad"];
   if (bits & DRAINING) return ["draining", "warn"];

@@ -7,24 +7,9 @@ import { Card, Command, Empty, Filter, Link, Page, Problem, Wait, When, to, useQ
 import { bandOf, count, plural, words } from "../units.js";
 import { matches } from "./jobs.js";
 
-const MEANING = {
-  fits: "would take it",
-  resource: "lack what it asks for",
-  constraint: "are not what it insists on",
-  "machine-down": "are down",
-  "machine-draining": "are draining",
-  "crashed-here": "saw it crash too often",
-  "no-alloc-here": "have no alloc of its set",
-  spread: "have enough tasks of the job near",
-  "static-port": "have the port taken",
-  "dynamic-ports": "have too few ports left",
-  device: "lack the devices",
-  "named-resource": "lack a named resource",
-};
-
 function Reasons({ view }) {
   // The master's own words; how many they are is in the column before.
-  const detail = (reason) => reason.text.replace(/^\d+ /, "") || MEANING[reason.code] || words(reason.code);
+  const detail = (reason) => reason.text.replace(/^[\d,]+ /, "");
   const rows = [...view.reasons].sort((a, b) => b.machines - a.machines);
   return html`<table class="reasons" aria-label="Machines by reason">
     <tbody>

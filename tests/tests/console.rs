@@ -282,6 +282,88 @@ async fn a_terminal_in_a_task_takes_keys_and_shows_what_comes() {
     assert!(audit.contains("exec [\\\"sh\\\"]"), "{audit}");
 }
 
+/// Run in the page: what does not hold of the parts of a terminal is left in `window.said`.
+const PARTS: &str = r#"(async () => {
+    const { Screen } = await import("/console/screen.js");
+    const { FrameReader, words } = await import("/console/terminal.js");
+    const said = [];
+    const check = (what, holds) => holds || said.push(what);
+    const row = (screen, n) => screen.lines[n].cells.join("").trimEnd();
+    const whole = ({ lines, past, rows, columns }) => lines.length === rows
+        && [...lines].every((line) => line && line.cells.length === columns) && past.every(Boolean);
+    const begin = (rows, columns) => {
+        const screen = new Screen(rows, columns);
+        return { screen, write: (text) => screen.feed(new TextEncoder().encode(text)) };
+    };
+
+    let { screen, write } = begin(4, 20);
+    write("x\x1b[5b\r\n");
+    check("a character is repeated", row(screen, 0) === "xxxxxx");
+    let puts = 0;
+    screen.put = (...all) => { puts += 1; Screen.prototype.put.apply(screen, all); };
+    write("y\x1b[9999b");
+    check(`a few bytes ask for ${puts} characters`, puts <= 21);
+    for (const final of "@PLMSTXABCDEFGIZdaeHf`") write(`\x1b[2;3H\x1b[9999${final}`);
+    check("large counts leave a whole screen", whole(screen));
+    write("\x1bcabcdef\x1b[1;2H\x1b[2@");
+    check("room for characters", row(screen, 0) === "a  bcdef");
+    write("\x1b[3P");
+    check("characters taken out", row(screen, 0) === "acdef");
+
+    // Saved on a large screen, looked at from the second one when it has become small.
+    ({ screen, write } = begin(50, 20));
+    write("first\x1b[50;20H\x1b7\x1b[H");
+    screen.resize(10, 20);
+    write("\x1b[?47h");
+    screen.resize(5, 10);
+    check("the second screen is whole", whole(screen));
+    check("saved places are on it", screen.saved.row < 5 && screen.saved.column < 10);
+    write("\x1b[?47l\x1b8");
+    check("the first screen is whole", whole(screen) && screen.row < 5 && screen.column < 10);
+
+    const heard = [];
+    const reader = new FrameReader((kind, body) => {
+        heard.push(`${kind}:${body.join()}`);
+        if (kind === 1) throw new Error("not taken");
+    });
+    try {
+        reader.feed(new Uint8Array([1, 0, 0, 0, 1, 7, 2, 0, 0, 0, 2, 8]));
+        check("the taker's error is told", false);
+    } catch { /* as it must */ }
+    reader.feed(new Uint8Array([9, 3, 0, 0, 0, 0]));
+    check(`frames stay in step: ${heard}`, heard.join(" ") === "1:7 2:8,9 3:");
+
+    const split = words(`sh -c "echo \\"it's\\"" a\\ b 'c "d'`);
+    check(`words: ${split}`, split.join("|") === `sh|-c|echo "it's"|a b|c "d`);
+    for (const text of ["sh -c 'echo", 'sh -c "echo \\"', "it's", "echo \\"]) {
+        try {
+            check(`${text} is no command: ${words(text)}`, false);
+        } catch (error) {
+            check(error.message, error.message.startsWith("The command "));
+        }
+    }
+    window.said = said;
+})().catch((error) => { window.said = [String(error)]; });"#;
+
+#[tokio::test]
+async fn what_a_terminal_is_made_of_stands_what_comes() {
+    let Some(desk) = Desk::set().await else { return };
+    desk.submit("web", 1, 100, TALK);
+    let browser = &desk.browser;
+    desk.open("/console/jobs/dev/web/0");
+    browser.says("the time is").await;
+    let _ = browser.run(PARTS);
+    browser.holds("return window.said !== undefined").await;
+    assert_eq!(browser.run("return window.said.join('; ')"), "");
+    // A command that was not written to its end is not run, and not another in its place.
+    browser.holds("return !document.querySelector('.exec button').disabled").await;
+    assert_eq!(browser.run("document.querySelector('.exec input').focus(); return true"), true);
+    enter(browser, " -c 'echo");
+    browser.says("a quote (') that is not closed").await;
+    assert_eq!(browser.run("return document.querySelector('.terminal') === null"), true);
+    desk.nothing_is_wrong();
+}
+
 /// A page of somebody else, and where it is.
 fn foreign_page() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
