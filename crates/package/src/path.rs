@@ -143,6 +143,11 @@ pub(crate) fn shortened(text: &str) -> String {
     text.chars().take(200).collect()
 }
 
+/// The same, fit for a terminal.
+pub(crate) fn shown(text: &str) -> String {
+    shortened(text).chars().flat_map(char::escape_debug).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -148,6 +148,7 @@ fn open(reference: &Reference, settings: &Settings) -> Result<Session, RegistryE
     let registry = Address::new(tls, authority, "/")
         .ok_or_else(|| failed(Why::Unreachable(format!("{authority} is no host"))))?;
     let line = Line {
+        host: registry.host.clone(),
         tls: roots::config(settings.authority.as_deref()).map_err(failed)?,
         insecure_http: settings.insecure_http,
         is_local,

@@ -5,7 +5,7 @@
 
 use crate::digest::{Hasher, PackageDigest};
 use crate::error::{Limit, PackageError, at};
-use crate::path::shortened;
+use crate::path::{shortened, shown};
 use crate::stream::members;
 use crate::unpack::Limits;
 use serde::Deserialize;
@@ -139,9 +139,10 @@ impl Image {
         let manifest: Manifest = self.json(&descriptor)?;
         manifest.check()?;
         let configuration: Configuration = self.json(&manifest.config)?;
-        self.platform = format!("{}/{}", configuration.os, configuration.architecture);
-        if !self.platform.starts_with('/') && !is_for(&self.platform, wanted) {
-            let platform = shortened(&self.platform);
+        let stated = format!("{}/{}", configuration.os, configuration.architecture);
+        self.platform = shown(&stated);
+        if !stated.starts_with('/') && !is_for(&stated, wanted) {
+            let platform = &self.platform;
             let why = format!("it is for {platform} and not for {wanted}; allowed: --platform");
             return Err(image(&format!("{why} {platform}")));
         }
@@ -209,7 +210,7 @@ impl Index {
             has.retain(|platform| !platform.starts_with("unknown/"));
             has.dedup();
             has.truncate(50);
-            let has = shortened(&has.join(", "));
+            let has = shown(&has.join(", "));
             image(&format!("it has nothing for {wanted}; allowed: --platform with one of {has}"))
         })
     }

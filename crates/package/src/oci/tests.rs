@@ -237,6 +237,7 @@ fn hostile_and_damaged_images_are_refused_and_leave_nothing() {
     refused(&missing, "is missing");
     refused(&Layout::default(), "no index.json");
     let other = json!({"manifests": [{"digest": "sha256:0", "size": 1,
-        "platform": {"os": "plan9", "architecture": "mips"}}]});
-    refused(&Layout(vec![("index.json".into(), other.to_string().into())]), "plan9/mips");
+        "platform": {"os": "plan9", "architecture": "mips\u{1b}[2J"}}]});
+    let other = Layout(vec![("index.json".into(), other.to_string().into())]);
+    refused(&other, r"plan9/mips\u{1b}[2J");
 }

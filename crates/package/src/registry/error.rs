@@ -4,7 +4,7 @@
 //! end up on a terminal.
 
 use crate::error::PackageError;
-use crate::path::shortened;
+pub(super) use crate::path::shown;
 
 /// Why an image did not come.
 #[derive(Debug, thiserror::Error)]
@@ -96,9 +96,4 @@ impl RegistryError {
             Why::Package(_) => "see what the image has: skopeo inspect docker://NAME",
         }
     }
-}
-
-/// A text of the other side, fit for a terminal.
-pub(super) fn shown(text: &str) -> String {
-    shortened(text).chars().flat_map(char::escape_debug).collect()
 }

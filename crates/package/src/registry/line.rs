@@ -133,7 +133,20 @@ impl Address {
 }
 
 pub(super) fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    host.trim_end_matches('.').eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(leads_inward)
+}
+
+/// Who calls no address in particular calls itself.
+fn leads_inward(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    address.is_loopback() || address.is_unspecified()
+}
+
+/// Whoever sends us there.
+fn inward(address: &Address) -> Why {
+    let server = address.authority();
+    Why::Untrue(format!("it leads to {server}, which is this machine and not the registry's"))
 }
 
 /// Why there is no answer.
@@ -195,6 +208,8 @@ pub(super) struct Line {
     pub(super) tls: Arc<rustls::ClientConfig>,
     /// Whether hosts beyond loopback may be spoken to in plain text.
     pub(super) insecure_http: bool,
+    /// The registry's, in lower case: where it is may be this machine, under a name of its own.
+    pub(super) host: String,
     /// Whether the registry itself is on this machine.
     pub(super) is_local: bool,
     pub(super) times: Times,
@@ -236,8 +251,11 @@ impl Line {
     }
 
     fn check(&self, address: &Address) -> Result<(), Why> {
-        let on_loopback = self.is_local && address.is_loopback();
-        match address.tls || on_loopback || self.insecure_http {
+        let is_loopback = address.is_loopback();
+        if is_loopback && !self.is_local {
+            return Err(inward(address));
+        }
+        match address.tls || is_loopback || self.insecure_http {
             true => Ok(()),
             false => Err(Why::PlainText { host: address.authority() }),
         }
@@ -283,6 +301,11 @@ impl Line {
         let stream = TcpStream::connect((address.host.as_str(), address.port)).await;
         let stream = stream.map_err(|why| unreachable(&why))?;
         stream.set_nodelay(true).map_err(|why| unreachable(&why))?;
+        // A name can mean any address.
+        let peer = stream.peer_addr().map_err(|why| unreachable(&why))?;
+        if leads_inward(peer.ip()) && !self.is_local && address.host != self.host {
+            return Err(inward(address));
+        }
         if !address.tls {
             return handshake(stream).await.map_err(|why| unreachable(&why));
         }
@@ -329,5 +352,36 @@ mod tests {
         }
         let other_port = Address::parse("https://registry.example:444/").unwrap();
         assert!(!at.same_server(&other_port), "another port is another server");
+    }
+
+    #[tokio::test]
+    async fn a_registry_elsewhere_cannot_send_us_to_ourselves() {
+        let line = |host: &str, is_local| Line {
+            tls: crate::registry::roots::config(None).unwrap(),
+            insecure_http: true,
+            host: host.to_owned(),
+            is_local,
+            times: Times::default(),
+        };
+        let (far, near) = (line("registry.example", false), line("localhost", true));
+        for host in
+            ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "LOCALHOST", "localhost."]
+        {
+            for scheme in ["http", "https"] {
+                let to = Address::parse(&format!("{scheme}://{host}:5000/v2/")).unwrap();
+                assert!(matches!(far.check(&to), Err(Why::Untrue(_))), "{to:?}");
+                assert!(near.check(&to).is_ok(), "{to:?}");
+            }
+        }
+        let elsewhere = Address::parse("https://storage.example/a").unwrap();
+        assert!(far.check(&elsewhere).is_ok());
+        // What is only known to be this machine once it is called; nothing is said to it.
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let named = Address::new(false, &format!("127.1:{port}"), "/").unwrap();
+        assert!(far.check(&named).is_ok());
+        assert!(matches!(far.dial(&named).await, Err(Why::Untrue(_))));
+        assert!(near.dial(&named).await.is_ok());
+        assert!(line("127.1", false).dial(&named).await.is_ok(), "the registry that was asked for");
     }
 }

@@ -6,6 +6,8 @@
 
 use super::error::Why;
 use cellwright_api::tls::{certificates, provider};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,10 +27,7 @@ const LISTS: [&str; 4] = [
 pub(super) fn config(also: Option<&Path>) -> Result<Arc<ClientConfig>, Why> {
     let mut roots = RootCertStore::empty();
     let named = std::env::var_os(VARIABLE).map(PathBuf::from);
-    let lists = named.map_or_else(|| LISTS.map(PathBuf::from).to_vec(), |list| vec![list]);
-    let list = lists.iter().find_map(|list| fs::read_to_string(list).ok()).unwrap_or_default();
-    // The machine's list may hold what this library cannot read; the others in it still count.
-    roots.add_parsable_certificates(certificates("authorities", &list).unwrap_or_default());
+    roots.add_parsable_certificates(of_machine(named.as_deref())?);
     if let Some(path) = also {
         let bad = |why: String| Why::Untrusted(format!("--ca {}: {why}", path.display()));
         let text = fs::read_to_string(path).map_err(|why| bad(why.to_string()))?;
@@ -42,4 +41,34 @@ pub(super) fn config(also: Option<&Path>) -> Result<Arc<ClientConfig>, Why> {
     let mut config = config.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
+}
+
+/// The certificates of the list that was named, or else of the machine's. It may hold what this
+/// library cannot read; the others in it still count.
+fn of_machine(named: Option<&Path>) -> Result<Vec<CertificateDer<'static>>, Why> {
+    let list = match named {
+        Some(path) => fs::read(path)
+            .map_err(|why| Why::Untrusted(format!("{VARIABLE} {}: {why}", path.display())))?,
+        None => LISTS.iter().find_map(|list| fs::read(list).ok()).unwrap_or_default(),
+    };
+    Ok(CertificateDer::pem_slice_iter(&list).flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Folder;
+
+    #[test]
+    fn each_good_certificate_of_a_list_counts_and_a_missing_list_is_named() {
+        let folder = Folder::new();
+        let one = || rcgen::generate_simple_self_signed(vec!["a.example".to_owned()]).unwrap();
+        let (first, second) = (one().cert.pem(), one().cert.pem());
+        let bad = "-----BEGIN CERTIFICATE-----\n*\n-----END CERTIFICATE-----\n";
+        let list = [first.as_bytes(), b"# Autorit\xe9\n", bad.as_bytes(), second.as_bytes()];
+        fs::write(folder.path("list.pem"), list.concat()).unwrap();
+        assert_eq!(of_machine(Some(&folder.path("list.pem"))).unwrap().len(), 2);
+        let error = of_machine(Some(&folder.path("none.pem"))).unwrap_err().to_string();
+        assert!(error.contains("SSL_CERT_FILE") && error.contains("none.pem"), "{error}");
+    }
 }
