@@ -32,8 +32,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
-use tokio::sync::{Semaphore, watch};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, Semaphore, watch};
 
 const DIR: &str = "history";
 /// Events folded in one transaction.
@@ -48,6 +48,13 @@ const CATCH_UP: Duration = Duration::from_secs(2);
 const QUERIES: usize = 2;
 /// How far the writer stands back, of 19.
 const NICE: i32 = 10;
+/// After a turn the writer rests so many times as long as it worked, unless somebody waits: three
+/// replicas that fold in what two processors can hardly do would take half of both.
+const RESTS: u32 = 4;
+/// At least this long, so that small changes are written together ...
+const GATHER: Duration = Duration::from_millis(200);
+/// ... and at most this long.
+const LONGEST_REST: Duration = Duration::from_secs(2);
 /// What one query may take.
 const LONGEST: Duration = Duration::from_secs(30);
 const MOST_BYTES: usize = 32 << 20;
@@ -72,6 +79,8 @@ struct Desk {
     bytes: AtomicU64,
     usage: Mutex<Usage>,
     queries: Semaphore,
+    /// Somebody waits for what is not in the tables yet.
+    hurry: Notify,
     /// The replica, once there is one to ask for the others.
     cell: OnceLock<Weak<Parts>>,
     /// How far this replica has come in the books of the others.
@@ -93,6 +102,13 @@ fn step_back() {
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
         tracing::debug!(%error, "history is written at full priority");
     }
+}
+
+/// Whether there may be more to fold in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum More {
+    Left,
+    Done,
 }
 
 /// The running keeper.
@@ -121,6 +137,7 @@ impl HistoryDesk {
             bytes: AtomicU64::new(0),
             usage: Mutex::default(),
             queries: Semaphore::new(QUERIES),
+            hurry: Notify::new(),
             cell: OnceLock::new(),
             heard: Mutex::default(),
         }))
@@ -206,6 +223,9 @@ impl HistoryDesk {
         let _turn = self.0.queries.acquire().await.map_err(shutting)?;
         let applied = self.0.replicated.with(|view| view.index);
         let mut written = self.0.written.subscribe();
+        if *written.borrow() < applied {
+            self.0.hurry.notify_one();
+        }
         // Whoever asks a replica that is behind is told by the index of the answer.
         drop(tokio::time::timeout(CATCH_UP, written.wait_for(|at| *at >= applied)).await);
         let index = *written.borrow();
@@ -281,9 +301,11 @@ impl Work {
         let mut applied = self.desk.replicated.applied();
         let mut open = None;
         loop {
+            let began = Instant::now();
             let mut turn = self.turn(&mut open, &mut applied);
-            if let (Ok(()), Some(history)) = (&turn, &mut open) {
-                turn = self.fetch(history).await;
+            let more = matches!(turn, Ok(More::Left));
+            if let (Ok(_), Some(history)) = (&turn, &mut open) {
+                turn = self.fetch(history).await.map(|()| More::Done);
             }
             let failed = turn.is_err();
             *lock(&self.desk.trouble) = turn.err().map(|error| {
@@ -292,6 +314,25 @@ impl Work {
             });
             if *stopped.borrow() {
                 break;
+            }
+            // Others go first, and what happens meanwhile is folded in together.
+            let asked = more && self.desk.queries.available_permits() < QUERIES;
+            let rest = match asked {
+                true => Duration::ZERO,
+                false => (began.elapsed() * RESTS).clamp(GATHER, LONGEST_REST),
+            };
+            tokio::select! {
+                biased;
+                told = stopped.changed() => {
+                    if told.is_err() {
+                        break;
+                    }
+                }
+                () = self.desk.hurry.notified() => continue,
+                () = tokio::time::sleep(rest) => {}
+            }
+            if more && !failed {
+                continue;
             }
             let soon = Duration::from_millis(share::FETCH_EVERY.0);
             let wait = if failed { AGAIN } else { self.until_window().min(soon) };
@@ -303,6 +344,7 @@ impl Work {
                     }
                 }
                 () = tokio::time::sleep(wait) => {}
+                () = self.desk.hurry.notified() => {}
                 changed = applied.changed(), if !failed => {
                     if changed.is_err() {
                         break;
@@ -317,12 +359,12 @@ impl Work {
         }
     }
 
-    /// Brings the tables to where the log is.
+    /// Brings the tables closer to where the log is.
     fn turn(
         &mut self,
         open: &mut Option<History>,
         applied: &mut watch::Receiver<u64>,
-    ) -> Result<(), HistoryError> {
+    ) -> Result<More, HistoryError> {
         let history = match open {
             Some(history) => history,
             None => open.insert(History::open(&self.dir, self.settings)?),
@@ -330,7 +372,7 @@ impl Work {
         history.enter(self.desk.replicated.with(|view| view.era))?;
         // Events of an entry are taken down before its index is announced.
         let upto = *applied.borrow_and_update();
-        self.fold(history)?;
+        let more = self.fold(history)?;
         let now = self.clock.wall();
         let rows: Vec<UsageRow> = lock(&self.desk.usage).windows.take_done(now);
         history.take_usage(&rows)?;
@@ -339,31 +381,34 @@ impl Work {
             self.tidied = Some(now);
             self.desk.bytes.store(history.bytes()?, Ordering::Relaxed);
         }
-        self.desk.written.send_replace(upto);
-        Ok(())
+        if more == More::Done {
+            self.desk.written.send_replace(upto);
+        }
+        Ok(more)
     }
 
-    fn fold(&self, history: &mut History) -> Result<(), HistoryError> {
-        loop {
-            let place = history.place();
-            let read = self.events.read_after(place.index, place.position, TURN);
-            let feed = read.map_err(|why| HistoryError::File { path: "events".into(), why })?;
-            if feed.items.is_empty() {
-                return Ok(());
-            }
-            let fact = |item: crate::events::Happened| Fact {
-                index: item.index,
-                position: item.position,
-                object: item.object,
-                event: item.event,
-            };
-            let facts: Vec<Fact> = feed.items.into_iter().map(fact).collect();
-            let name = |machine: MachineId| {
-                let named = |state: &State| Some(state.machines().get(machine)?.spec.name.clone());
-                self.desk.replicated.with(|view| named(&view.state)).map(|name| name.to_string())
-            };
-            history.take(Stretch { facts: &facts, gap: feed.gap }, &name)?;
+    /// Folds in one stretch of events.
+    fn fold(&self, history: &mut History) -> Result<More, HistoryError> {
+        let place = history.place();
+        let read = self.events.read_after(place.index, place.position, TURN);
+        let feed = read.map_err(|why| HistoryError::File { path: "events".into(), why })?;
+        if feed.items.is_empty() {
+            return Ok(More::Done);
         }
+        let fact = |item: crate::events::Happened| Fact {
+            index: item.index,
+            position: item.position,
+            object: item.object,
+            event: item.event,
+        };
+        let facts: Vec<Fact> = feed.items.into_iter().map(fact).collect();
+        let name = |machine: MachineId| {
+            let named = |state: &State| Some(state.machines().get(machine)?.spec.name.clone());
+            self.desk.replicated.with(|view| named(&view.state)).map(|name| name.to_string())
+        };
+        history.take(Stretch { facts: &facts, gap: feed.gap }, &name)?;
+        // A stretch may be shorter than it could be: what an empty one says is sure.
+        Ok(More::Left)
     }
 
     /// Until the next window of usage is over.
