@@ -15,7 +15,7 @@ use cellwright_isolate::container::DeviceNode;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Nodes that go with every NVIDIA GPU, as far as they are there.
+/// Nodes that go with every NVIDIA GPU, as far as they are there: some come with their first use.
 const OF_NVIDIA: [&str; 4] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
 /// AMD on the bus, and the node that its GPUs compute through.
 const AMD: (&str, &str) = ("0x1002", "kfd");
@@ -28,6 +28,8 @@ pub struct Held {
     pub id: Token,
     /// Its own node first, then those that go with it.
     pub nodes: Vec<PathBuf>,
+    /// More that go with it, of those that are there when it is lent.
+    pub if_there: Vec<PathBuf>,
 }
 
 /// A device that a task was given, and how much of it.
@@ -93,7 +95,7 @@ fn with_lent(found: Vec<Held>, lent: &[LentDevice]) -> Result<Vec<Held>, ConfigE
             return Err(wrong("id", id.to_string(), allowed));
         }
         let device = Device { kind: entry.kind.clone(), model };
-        all.push(Held { device, id, nodes: entry.nodes.clone() });
+        all.push(Held { device, id, nodes: entry.nodes.clone(), if_there: Vec::new() });
     }
     Ok(all)
 }
@@ -102,6 +104,14 @@ fn found(kernel: &Kernel<'_>) -> Vec<Held> {
     let mut all = nvidia(kernel);
     all.extend(rendering(kernel));
     all.sort_by(|(one, _), (other, _)| one.cmp(other));
+    all.retain(|(bus, held)| {
+        let missing = held.nodes.iter().find(|node| !node.exists());
+        if let Some(node) = missing {
+            let node = node.display();
+            tracing::warn!(%bus, %node, "a GPU is not offered: its node is missing");
+        }
+        missing.is_none()
+    });
     all.into_iter().map(|(_, held)| held).collect()
 }
 
@@ -120,12 +130,12 @@ fn nvidia(kernel: &Kernel<'_>) -> Vec<(String, Held)> {
             Some(line.trim_start_matches(':').trim().to_owned())
         };
         let number: u32 = field("Device Minor")?.parse().ok()?;
-        let shared = OF_NVIDIA.iter().map(|name| kernel.dev.join(name)).filter(|at| at.exists());
-        let nodes = [kernel.dev.join(format!("nvidia{number}"))].into_iter().chain(shared);
+        let node = kernel.dev.join(format!("nvidia{number}"));
+        let shared = OF_NVIDIA.iter().map(|name| kernel.dev.join(name)).collect();
         // A driver that does not know the card's own name puts question marks there.
         let own = field("GPU UUID").filter(|id| !id.contains('?')).unwrap_or_else(|| bus.clone());
         let model = field("Model").unwrap_or_default();
-        Some((bus, gpu(&model, &own, nodes.collect())?))
+        Some((bus, gpu(&model, &own, node, shared)?))
     };
     names(kernel.nvidia).into_iter().filter_map(one).collect()
 }
@@ -142,11 +152,11 @@ fn rendering(kernel: &Kernel<'_>) -> Vec<(String, Held)> {
         if kernel.nvidia.join(&bus).exists() {
             return None;
         }
-        let mut nodes = vec![kernel.dev.join("dri").join(&name)];
-        let computes = kernel.dev.join(AMD.1);
-        nodes.extend((vendor == AMD.0 && computes.exists()).then_some(computes));
+        let node = kernel.dev.join("dri").join(&name);
+        let computes = (vendor == AMD.0).then(|| kernel.dev.join(AMD.1)).into_iter().collect();
         let bare = |id: &str| id.trim_start_matches("0x").to_owned();
-        let held = gpu(&format!("{}:{}", bare(&vendor), bare(&model)), &bus, nodes)?;
+        let model = format!("{}:{}", bare(&vendor), bare(&model));
+        let held = gpu(&model, &bus, node, computes)?;
         Some((bus, held))
     };
     let nodes = names(kernel.drm).into_iter().filter(|name| name.starts_with("renderD"));
@@ -154,15 +164,15 @@ fn rendering(kernel: &Kernel<'_>) -> Vec<(String, Held)> {
 }
 
 /// `NVIDIA A100-SXM4-40GB` is the model `a100-sxm4-40gb`.
-fn gpu(model: &str, id: &str, nodes: Vec<PathBuf>) -> Option<Held> {
+fn gpu(model: &str, id: &str, node: PathBuf, if_there: Vec<PathBuf>) -> Option<Held> {
     let model = model.to_ascii_lowercase();
     let words: Vec<&str> = model.split_whitespace().filter(|word| *word != "nvidia").collect();
     let model = Token::new(&words.join("-")).or_else(|_| Token::new("unknown")).ok()?;
     let device = Device { kind: Token::new("gpu").ok()?, model };
-    Some(Held { device, id: Token::new(id).ok()?, nodes })
+    Some(Held { device, id: Token::new(id).ok()?, nodes: vec![node], if_there })
 }
 
-/// The devices that a task was given.
+/// The devices that a task was given, with the nodes that are there by now.
 ///
 /// # Errors
 /// When the machine does not have one: it had, when the task was placed.
@@ -173,7 +183,9 @@ pub fn granted(all: &[Held], grants: &[DeviceGrant]) -> Result<Vec<Granted>, Dri
             value: format!("device {} of this machine", grant.device),
             allowed: format!("those it has: {}", all.len()),
         })?;
-        Ok(Granted { held: held.clone(), milli: grant.milli })
+        let mut held = held.clone();
+        held.nodes.extend(held.if_there.drain(..).filter(|node| node.exists()));
+        Ok(Granted { held, milli: grant.milli })
     };
     grants.iter().map(one).collect()
 }
@@ -189,8 +201,9 @@ mod tests {
         fs::write(path, text).unwrap();
     }
 
-    fn shown(all: &[Held], root: &Path) -> Vec<String> {
-        let one = |held: &Held| {
+    fn shown(all: &[Granted], root: &Path) -> Vec<String> {
+        let one = |granted: &Granted| {
+            let held = &granted.held;
             let near = |path: &PathBuf| path.strip_prefix(root).unwrap().display().to_string();
             let nodes: Vec<String> = held.nodes.iter().map(near).collect();
             format!("{} {} {}", held.device.model, held.id, nodes.join(" "))
@@ -223,16 +236,22 @@ mod tests {
             fs::create_dir_all(drm.join(name)).unwrap();
             symlink(&place, drm.join(name).join("device")).unwrap();
         }
-        for name in ["nvidia0", "nvidia1", "nvidiactl", "kfd"] {
+        let kernel = Kernel { nvidia: &nvidia, drm: &drm, dev: &dev };
+        for name in ["nvidia1", "nvidiactl", "kfd", "dri/renderD129"] {
             write(&dev.join(name), "");
         }
-        let all = found(&Kernel { nvidia: &nvidia, drm: &drm, dev: &dev });
+        assert_eq!(found(&kernel).len(), 2, "one has no node of its own");
+        write(&dev.join("nvidia0"), "");
+        let all = found(&kernel);
+        // Comes with the first use of a card.
+        write(&dev.join("nvidia-uvm"), "");
         let want = [
-            "a100-sxm4-40gb 0000:0a:00.0 dev/nvidia0 dev/nvidiactl",
+            "a100-sxm4-40gb 0000:0a:00.0 dev/nvidia0 dev/nvidiactl dev/nvidia-uvm",
             "1002:74a1 0000:21:00.0 dev/dri/renderD129 dev/kfd",
-            "a100-sxm4-40gb GPU-b dev/nvidia1 dev/nvidiactl",
+            "a100-sxm4-40gb GPU-b dev/nvidia1 dev/nvidiactl dev/nvidia-uvm",
         ];
-        assert_eq!(shown(&all, &root), want);
+        let grants = [0, 1, 2].map(|device| DeviceGrant { device, milli: 1000 });
+        assert_eq!(shown(&granted(&all, &grants).unwrap(), &root), want);
         let nowhere = root.join("nowhere");
         let none = Kernel { nvidia: &nowhere, drm: &nowhere, dev: &dev };
         assert_eq!(found(&none), []);
@@ -241,7 +260,7 @@ mod tests {
     #[test]
     fn what_is_lent_comes_after_what_was_found_or_in_its_stead() {
         let lent = |text: &str| Config::parse(text).unwrap().devices;
-        let card = |id: &str, node: &str| gpu("x", id, vec![node.into()]).unwrap();
+        let card = |id: &str, node: &str| gpu("x", id, node.into(), Vec::new()).unwrap();
         // A node that no container would be given is refused before anything else.
         let bad = lent("[[devices]]\nkind = \"kvm\"\nnodes = [\"/etc/passwd\"]");
         let error = with_lent(vec![], &bad).unwrap_err().to_string();
@@ -258,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_grant_of_what_is_gone_is_refused() {
-        let all = [gpu("x", "a", Vec::new()).unwrap()];
+        let all = [gpu("x", "a", "/dev/a".into(), Vec::new()).unwrap()];
         let grant = |device| DeviceGrant { device, milli: 500 };
         assert_eq!(granted(&all, &[grant(0)]).unwrap()[0].milli, 500);
         let error = granted(&all, &[grant(0), grant(1)]).unwrap_err().to_string();

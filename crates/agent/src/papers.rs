@@ -42,8 +42,8 @@ const AUTHORITY: &str = "authority.pem";
 const MOST_BYTES: u64 = 64 << 10;
 /// How long a start waits for masters.
 const AT_START: Duration = Duration::from_secs(2);
-/// Between two tries, when no master certifies; at first, and later, where it is no more than a part
-/// of the certificate's life.
+/// Between two tries: at first, when no master certifies; and later, whatever became of the one
+/// before, where it is no more than a part of the certificate's life.
 const RETRY: Duration = Duration::from_millis(200);
 const RETRY_LATER: Duration = Duration::from_secs(60);
 const RETRIES_IN_A_LIFE: u32 = 20;
@@ -115,22 +115,33 @@ impl Registrar {
         };
         let Some(client) = client else { return std::future::pending().await };
         loop {
-            let text = read(&place.join(CERTIFICATE)).ok();
-            let holder = text.and_then(|pem| TaskHolder::of_pem(&pem).ok());
-            let span = |from: Time, to: Time| Duration::from_millis(to.since(from).0);
-            let left = holder.as_ref().map(|holder| span(wall(), holder.renew_at()));
+            let left = holder(&place).map(|holder| span(wall(), holder.renew_at()));
             if let Some(left) = left.filter(|left| !left.is_zero()) {
                 sleep(left.min(LOOK)).await;
                 continue;
             }
             if let Err(error) = renew(&client, attempt, &place, owner).await {
                 tracing::warn!(%attempt, %error, "the certificate of a task was not renewed");
-                let life = holder.map(|holder| span(holder.from, holder.until));
-                let part = life.map_or(RETRY_LATER, |life| life / RETRIES_IN_A_LIFE);
-                sleep(RETRY_LATER.min(part)).await;
             }
+            // A new one can be due as well, when clocks differ: masters are not asked without end.
+            sleep(pause(holder(&place).as_ref())).await;
         }
     }
+}
+
+fn span(from: Time, to: Time) -> Duration {
+    Duration::from_millis(to.since(from).0)
+}
+
+/// Whom the certificate in a folder is of; none where there is none that can be read.
+fn holder(place: &Path) -> Option<TaskHolder> {
+    TaskHolder::of_pem(&read(&place.join(CERTIFICATE)).ok()?).ok()
+}
+
+/// Between two renewals, whatever became of the first.
+fn pause(holder: Option<&TaskHolder>) -> Duration {
+    let life = holder.map(|holder| span(holder.from, holder.until));
+    life.map_or(RETRY_LATER, |life| (life / RETRIES_IN_A_LIFE).clamp(RETRY, RETRY_LATER))
 }
 
 async fn certify(
@@ -210,6 +221,19 @@ mod tests {
     use super::*;
     use crate::folder::scratch::Scratch;
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn renewals_are_as_far_apart_as_the_life_of_a_certificate_allows() {
+        let of = |seconds: u64| TaskHolder {
+            uri: "spiffe://a/b".into(),
+            from: Time(1_000_000),
+            until: Time(1_000_000 + 1000 * seconds),
+        };
+        assert_eq!(pause(None), RETRY_LATER);
+        assert_eq!(pause(Some(&of(3600))), RETRY_LATER);
+        assert_eq!(pause(Some(&of(10))), Duration::from_millis(500));
+        assert_eq!(pause(Some(&of(0))), RETRY);
+    }
 
     #[test]
     fn files_are_replaced_whole_and_traps_are_not_followed() {
