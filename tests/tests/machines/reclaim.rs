@@ -165,9 +165,13 @@ async fn batch_in_idle_cpu_is_held_back_at_once_when_production_wants_it() {
 
     std::fs::write(&go, "go\n").expect("somebody reads");
     cell.until("batch is held back", async |_| cap(&tree, &batch)).await;
-    let share = part(&cell, &production, &batch).await;
-    assert!(share >= 85, "production has {share} % of what both use");
-    assert_eq!(cap(&tree, &production), None, "production is held back");
+    // On a busy computer production may have to wait for others before it gets what is its due.
+    cell.until("production has most of what both use", async |cell| {
+        let share = part(cell, &production, &batch).await;
+        assert_eq!(cap(&tree, &production), None, "production is held back");
+        (share >= 85).then_some(())
+    })
+    .await;
     cell.until("batch is told to leave", async |cell| {
         let mut events = cell.events("batch").await.into_iter();
         let told = events.any(|event| match event.what {

@@ -32,6 +32,11 @@ impl Block {
     /// # Errors
     /// When all are taken or the file cannot be used.
     pub fn take(file: &Path) -> Result<Block, Failure> {
+        Block::take_at(Ipv4Addr::LOCALHOST, file)
+    }
+
+    /// The same among those who keep their claims at one address of loopback.
+    fn take_at(host: Ipv4Addr, file: &Path) -> Result<Block, Failure> {
         let write = |source| Failure::Write { what: file.display().to_string(), source };
         let before = match fs::read_to_string(file) {
             Ok(text) => text.trim().parse().ok(),
@@ -39,7 +44,8 @@ impl Block {
             Err(error) => return Err(write(error)),
         };
         let known = before.filter(|first| all().any(|other| other == *first));
-        let block = known.into_iter().chain(all()).find_map(claim).ok_or_else(|| {
+        let mut firsts = known.into_iter().chain(all());
+        let block = firsts.find_map(|first| claim(host, first)).ok_or_else(|| {
             let message = format!("all {} blocks of ports are taken", all().count());
             Failure::Work { message, next: "stop another `cell dev` of this computer".into() }
         })?;
@@ -60,9 +66,9 @@ fn all() -> impl Iterator<Item = u16> {
 }
 
 /// Nothing if another has it.
-fn claim(first: u16) -> Option<Block> {
+fn claim(host: Ipv4Addr, first: u16) -> Option<Block> {
     let last = first + BLOCK - 1;
-    let claim = UdpSocket::bind((Ipv4Addr::LOCALHOST, last)).ok()?;
+    let claim = UdpSocket::bind((host, last)).ok()?;
     Some(Block { range: PortRange { first, last: last - 1 }, _claim: claim })
 }
 
@@ -83,21 +89,24 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("cell-dev-ports-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let (one, other) = (folder.join("one"), folder.join("other"));
-        let first = Block::take(&one).unwrap();
-        let second = Block::take(&other).unwrap();
+        // Nobody else of this computer takes what is let go here: the address is this process's.
+        let host = Ipv4Addr::from(0x7f80_0000 | (std::process::id() & 0x007f_ffff));
+        let take = |file: &Path| Block::take_at(host, file);
+        let first = take(&one).unwrap();
+        let second = take(&other).unwrap();
         assert_ne!(first.range, second.range);
         let range = second.range;
         // The first of all may be free by now; one's own comes before it.
         drop((first, second));
-        let again = Block::take(&other).unwrap();
+        let again = take(&other).unwrap();
         assert_eq!(again.range, range);
         // What somebody else has by now is not waited for.
         fs::write(&one, format!("{}\n", range.first)).unwrap();
-        let elsewhere = Block::take(&one).unwrap();
+        let elsewhere = take(&one).unwrap();
         assert_ne!(elsewhere.range, range);
         assert_eq!(fs::read_to_string(&one).unwrap(), format!("{}\n", elsewhere.range.first));
         fs::write(&one, "not a port").unwrap();
-        assert!(Block::take(&one).is_ok());
+        assert!(take(&one).is_ok());
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -484,20 +484,13 @@ fn range_of(address: &str) -> serde_json::Value {
 }
 
 #[test]
-fn two_cells_on_one_computer_give_different_ports_and_each_its_own_again() {
+fn two_cells_on_one_computer_give_different_ports() {
     let (one, other) = (Folder::new(), Folder::new());
     let ((first, address), (second, elsewhere)) = (dev(&one), dev(&other));
     let ports = (given_port(&one, &address, "web"), given_port(&other, &elsewhere, "web"));
     assert_ne!(ports.0, ports.1);
     let ranges = (range_of(&address), range_of(&elsewhere));
     assert_ne!(ranges.0, ranges.1);
-    first.stop();
-    second.stop();
-    // Whoever comes first takes its own, not the first that is free.
-    let (second, elsewhere) = dev(&other);
-    assert_eq!(range_of(&elsewhere), ranges.1);
-    let (first, address) = dev(&one);
-    assert_eq!(range_of(&address), ranges.0);
     first.stop();
     second.stop();
 }
