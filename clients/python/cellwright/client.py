@@ -57,11 +57,11 @@ class ApiError(CellError):
 
 
 class Unreachable(CellError):
-    """No master answered in time. Nothing was changed."""
+    """No master answered in time. If it was a change, it never reached one: nothing was changed."""
 
 
 class Unknown(CellError):
-    """A change was sent, the connection was lost, and it must not be sent again without a look."""
+    """A change was sent and may have happened: look before you repeat it."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,8 @@ class Cell(Operations):
     """A cell, by the addresses of its masters.
 
     `Cell()` is the cell that the `cell` command would speak to: `CELL_ADDR`, or else the current
-    context. All times are in seconds. One object serves many threads.
+    context; credentials that are given are used instead of those found there. All times are in
+    seconds. One object serves many threads.
     """
 
     def __init__(
@@ -107,8 +108,12 @@ class Cell(Operations):
         if not masters:
             settings = _found()
             masters = tuple(settings.pop("masters"))
-            token, authority = settings.get("token"), settings.get("authority")
-            certificate, key = settings.get("certificate"), settings.get("key")
+            if authority is None:
+                authority = settings.get("authority")
+            # One identity, whole: a token of the caller's beside a found certificate would be two.
+            if token is None and certificate is None and key is None:
+                token = settings.get("token")
+                certificate, key = settings.get("certificate"), settings.get("key")
         if authority is None and (token or certificate):
             raise CellError("a token or certificate without authority would be told to anyone")
         self._masters = [_address(master) for master in masters]
@@ -230,14 +235,17 @@ class Cell(Operations):
         until = time.monotonic() + self._deadline
         address, pause, tried = self._leader, FIRST_PAUSE_S, 0
         last: Exception | None = None
+        # Whether an attempt may have changed something: the later ones cannot take that back.
+        doubt = False
         while tried == 0 or time.monotonic() < until:
             tried += 1
             wait = pause
             try:
-                answer = self._once(address, method, target, headers, body, until)
+                answer = self._once(address, method, target, headers, body, until, repeatable)
             except _Lost as lost:
                 if lost.sent and not repeatable:
                     raise Unknown(f"{method} {target}: {lost}") from lost
+                doubt |= lost.sent
                 last, address = lost, self._other(address)
             else:
                 if answer.status < 300:
@@ -247,13 +255,16 @@ class Cell(Operations):
                 again = error.code in PASSING or (repeatable and error.code in DOUBTFUL)
                 if not again:
                     raise error
+                doubt |= error.code in DOUBTFUL
                 last, address = error, self._next_address(address, error)
                 wait = _retry_after(answer, error) or pause
             time.sleep(max(0.0, min(wait, until - time.monotonic())))
             pause = min(pause * 2, LONGEST_PAUSE_S)
+        if doubt and method != "GET":
+            raise Unknown(f"{method} {target}: {last} (tried {tried} times)") from last
         if isinstance(last, ApiError):
             raise last
-        raise Unreachable(f"no master answers: {last} (tried {tried} times)")
+        raise Unreachable(f"no master answers: {last} (tried {tried} times)") from last
 
     def _once(
         self,
@@ -263,9 +274,13 @@ class Cell(Operations):
         headers: dict[str, str],
         body: bytes | None,
         until: float,
+        repeatable: bool,
     ) -> _Answer:
         patience = max(0.01, min(self._attempt_timeout, until - time.monotonic()))
-        connection, kept = self._borrow(address, patience)
+        # A kept connection may be one that the server is closing: of a request on it nobody can say
+        # whether it was read. So what may be sent only once gets a connection of its own.
+        borrow = self._borrow if repeatable else self._connect
+        connection = borrow(address, patience)
         sent = False
         try:
             connection.request(method, target, body=body, headers=headers)
@@ -274,9 +289,7 @@ class Cell(Operations):
             answer = _Answer(response.status, response.headers, response.read())
         except (OSError, http.client.HTTPException) as why:
             connection.close()
-            # A kept connection that the server closed before it answered a byte is no news.
-            closed = kept and isinstance(why, http.client.RemoteDisconnected)
-            raise _Lost(f"{address}: {why or type(why).__name__}", sent and not closed) from why
+            raise _Lost(f"{address}: {why or type(why).__name__}", sent) from why
         if response.will_close:
             connection.close()
         else:
@@ -284,15 +297,15 @@ class Cell(Operations):
                 self._idle.setdefault(address, []).append(connection)
         return answer
 
-    def _borrow(self, address: str, patience: float) -> tuple[http.client.HTTPConnection, bool]:
+    def _borrow(self, address: str, patience: float) -> http.client.HTTPConnection:
         with self._lock:
             idle = self._idle.get(address)
             connection = idle.pop() if idle else None
         if connection is None:
-            return self._connect(address, patience), False
+            return self._connect(address, patience)
         if connection.sock is not None:
             connection.sock.settimeout(patience)
-        return connection, True
+        return connection
 
     def _connect(self, address: str, patience: float) -> http.client.HTTPConnection:
         host, port = _split(address)

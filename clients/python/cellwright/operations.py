@@ -243,7 +243,7 @@ class Operations:
         return self._call("GET", "/v1/events", {"after": after, "limit": limit})
 
     def sql(self, body: dict[str, Any]) -> Any:
-        """One SELECT over this replica's history of events and usage."""
+        """One SELECT over the cell's history of events and usage."""
         return self._call("POST", "/v1/sql", {}, body)
 
     def watch_events(self, *, after: Any = None, last_event_id: str | None = None) -> Iterator[Event]:

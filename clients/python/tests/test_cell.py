@@ -1,10 +1,18 @@
-"""The client against a running cell: CELL_ADDR names an open one, CELL_CONTEXTS a file of contexts."""
+"""The client against a running cell: CELL_ADDR names an open one, CELL_CONTEXTS a file of contexts.
 
+What a cell does not do when asked, such as hanging up on a request, a stub does in its place.
+"""
+
+import json
 import os
+import socketserver
+import tempfile
 import threading
 import unittest
+from pathlib import Path
+from unittest import mock
 
-from cellwright import ApiError, Cell, CellError, Unreachable
+from cellwright import ApiError, Cell, CellError, Unknown, Unreachable
 
 SPEC = {
     "name": "three",
@@ -99,6 +107,125 @@ class Reaching(unittest.TestCase):
             Cell("127.0.0.1:1", token="a.b")
         with self.assertRaisesRegex(CellError, "HOST:PORT"):
             Cell("127.0.0.1")
+
+
+class Stub(socketserver.ThreadingTCPServer):
+    """Answers as told: a status and a body, or `None`, which hangs up on what it has read."""
+
+    daemon_threads = True
+
+    def __init__(self, *answers):
+        super().__init__(("127.0.0.1", 0), Requests)
+        self.answers = list(answers)
+        # The connection each request came on, and the request.
+        self.asked = []
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}).start()
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.server_address[1]}"
+
+    def end(self):
+        self.shutdown()
+        self.server_close()
+
+
+class Requests(socketserver.StreamRequestHandler):
+    def handle(self):
+        while line := self.rfile.readline().decode().strip():
+            length = 0
+            while header := self.rfile.readline().decode().strip().lower():
+                if header.startswith("content-length:"):
+                    length = int(header.partition(":")[2])
+            self.rfile.read(length)
+            self.server.asked.append((self.client_address, line.rpartition(" ")[0]))
+            # The last answer is given again and again.
+            answers = self.server.answers
+            answer = answers.pop(0) if len(answers) > 1 else answers[0]
+            if answer is None:
+                return
+            status, body = answer
+            content = json.dumps(body)
+            self.wfile.write(
+                f"HTTP/1.1 {status} -\r\ncontent-type: application/json\r\n"
+                f"content-length: {len(content)}\r\n\r\n{content}".encode()
+            )
+
+
+class Sent(unittest.TestCase):
+    def stub(self, *answers):
+        stub = Stub(*answers)
+        self.addCleanup(stub.end)
+        return stub
+
+    def test_a_change_that_was_sent_is_not_called_undone(self):
+        stub = self.stub(None)
+        with Cell(stub.address, deadline=0.3) as cell, self.assertRaises(Unknown):
+            cell.submit_job(job("lost"))
+        self.assertGreater(len(stub.asked), 1)
+
+    def test_what_followed_does_not_take_the_doubt_back(self):
+        refusal = 503, {"code": "no-leader", "message": "nobody leads"}
+        for first in (None, (503, {"code": "no-quorum", "message": "too few"})):
+            stub = self.stub(first, refusal)
+            with Cell(stub.address, deadline=0.3) as cell, self.assertRaises(Unknown):
+                cell.submit_job(job("lost"))
+        stub = self.stub(refusal)
+        with Cell(stub.address, deadline=0.3) as cell, self.assertRaises(ApiError):
+            cell.submit_job(job("refused"))
+
+    def test_neither_a_read_nor_a_change_never_sent_is_in_doubt(self):
+        stub = self.stub(None)
+        with Cell(stub.address, deadline=0.3) as cell, self.assertRaises(Unreachable):
+            cell.master_status()
+        with Cell("127.0.0.1:1", deadline=0.3) as cell, self.assertRaises(Unreachable):
+            cell.submit_job(job("unsent"))
+
+    def test_what_has_no_key_is_sent_once_on_a_connection_of_its_own(self):
+        stub = self.stub((200, {}), None)
+        with Cell(stub.address, deadline=5) as cell:
+            cell.master_status()
+            with self.assertRaises(Unknown):
+                cell.save_checkpoint()
+        (first, _), (second, request) = stub.asked
+        self.assertEqual(request, "POST /v1/checkpoints")
+        self.assertNotEqual(first, second)
+
+
+class Given(unittest.TestCase):
+    """Whose credentials are used when the masters are found and not named."""
+
+    def settings(self, **variables):
+        patch = mock.patch.dict(os.environ, variables)
+        patch.start()
+        self.addCleanup(patch.stop)
+        tls = mock.patch("cellwright.client._tls")
+        self.addCleanup(tls.stop)
+        return tls.start()
+
+    def test_arguments_are_kept_beside_an_address_that_is_found(self):
+        tls = self.settings(CELL_ADDR="127.0.0.1:1")
+        with self.assertRaisesRegex(CellError, "authority"):
+            Cell(token="mine")
+        cell = Cell(token="mine", authority="my authority")
+        tls.assert_called_once_with("my authority", None, None)
+        self.assertEqual(cell._headers(), {"authorization": "Bearer mine"})
+
+    def test_an_identity_that_is_given_replaces_the_one_of_the_context(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        file = Path(folder.name, "cellwright", "contexts.toml")
+        file.parent.mkdir()
+        file.touch(mode=0o600)
+        file.write_text(
+            'current = "aa"\n[contexts.aa]\nmasters = ["127.0.0.1:1"]\nauthority = "theirs"\n'
+            'token = "found"\ncertificate = "found"\nkey = "found"\n'
+        )
+        tls = self.settings(CELL_ADDR="", XDG_CONFIG_HOME=folder.name)
+        self.assertEqual(Cell(token="mine")._headers(), {"authorization": "Bearer mine"})
+        tls.assert_called_once_with("theirs", None, None)
+        self.assertEqual(Cell()._headers(), {"authorization": "Bearer found"})
+        tls.assert_called_with("theirs", "found", "found")
 
 
 @unittest.skipUnless("CELL_CONTEXTS" in os.environ, "CELL_CONTEXTS names no cell with identities")

@@ -28,7 +28,7 @@ pub(super) const ROUTES: &[Route] = &[
                         O::Sql,
                         "/v1/sql",
                         "records",
-                        "One SELECT over this replica's history of events and usage.",
+                        "One SELECT over the cell's history of events and usage.",
                         json!(SqlAnswer),
                     )
                 },
