@@ -97,6 +97,21 @@ pub fn check_job(spec: &JobSpec) -> Checked {
     total(spec)
 }
 
+/// A rule for what is asked anew, apart from [`check_job`]: jobs from before it stay what they
+/// are, and their bound counts for nothing.
+///
+/// # Errors
+/// [`Refusal::BadField`] for a job that may not shorten the notice of others.
+pub fn may_bound_notice(spec: &JobSpec) -> Checked {
+    match spec.preemption_notice_max.filter(|_| !spec.priority.is_prod()) {
+        None => Ok(()),
+        Some(most) => {
+            let allowed = "none below the production band (priority 200 or more)";
+            Err(bad("preemption_notice_max", most.0, allowed))
+        }
+    }
+}
+
 fn after(spec: &JobSpec) -> Checked {
     list_length("after", spec.after.len(), MAX_LIST)?;
     let mut seen = BTreeSet::new();
@@ -607,6 +622,14 @@ mod tests {
         let long = |s: &mut JobSpec| s.preemption_notice_max = Some(Span(u64::MAX));
         check(long, "preemption_notice_max", "at most");
         check(|s| s.preemption_notice_max = Some(Span::ZERO), "", "");
+        let bound = |priority, field, allowed| {
+            let mut spec = job("jfoo", 1, priority);
+            spec.preemption_notice_max = Some(Span::ZERO);
+            judge(may_bound_notice(&spec), (field, allowed));
+        };
+        bound(199, "preemption_notice_max", "priority 200 or more");
+        bound(200, "", "");
+        bound(300, "", "");
         check(|s| s.task.limits.ram = MAX_QUANTITY, "", "");
         check(|s| s.task.limits.ram = MAX_QUANTITY + 1, "task.limits.ram", "at most");
         check(

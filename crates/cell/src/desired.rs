@@ -180,6 +180,7 @@ mod tests {
     use crate::apply::fixture::{Cell, all, job, key};
     use crate::command::{Command, Observed};
     use crate::plan::{Assignment, Group, Plan};
+    use crate::priority::Band;
     use crate::spec::TaskOverride;
 
     const M1: MachineId = MachineId(0);
@@ -221,6 +222,10 @@ mod tests {
     /// Notice of `low/0`, which asks for a day, and of what runs inside it if it is an alloc, when
     /// `high/0` with this bound takes its place.
     fn notices(kind: JobKind, most: Option<Span>) -> Vec<Span> {
+        notices_for(200, kind, most)
+    }
+
+    fn notices_for(priority: u16, kind: JobKind, most: Option<Span>) -> Vec<Span> {
         let mut cell = Cell::with_machines(1);
         let day = Span::seconds(86_400);
         let mut low = job("low", 1, 100);
@@ -234,9 +239,11 @@ mod tests {
             let alloc = cell.task_id("low", 0);
             cell.run_in("inner", 0, "m1", Some(alloc));
         }
-        let mut high = job("high", 1, 200);
+        let mut high = job("high", 1, priority);
         (high.task.limits, high.preemption_notice_max) = (all(50), most);
+        cell.grant("ubar", Band::Batch, 200);
         cell.submit(&high);
+        cell.state.level = crate::state::LEVEL;
         let victim = Victim { task: cell.task_id("low", 0), attempt: 1 };
         let task = cell.task_id("high", 0);
         let (ports, devices) = (Vec::new(), Vec::new());
@@ -256,6 +263,8 @@ mod tests {
         assert_eq!(notices(JobKind::Tasks, None), [day]);
         assert_eq!(notices(JobKind::Tasks, Some(short)), [short]);
         assert_eq!(notices(JobKind::Tasks, Some(Span::seconds(86_405))), [day]);
+        // Batch work can wait: a bound from before that was a rule counts for nothing.
+        assert_eq!(notices_for(150, JobKind::Tasks, Some(short)), [day]);
         assert_eq!(notices(JobKind::AllocSet, None), [day, day]);
         assert_eq!(notices(JobKind::AllocSet, Some(short)), [short, short]);
     }

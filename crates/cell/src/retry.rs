@@ -185,7 +185,7 @@ mod tests {
     use crate::command::{Command, EvictCause, Observed};
     use crate::id::TaskId;
     use crate::spec::JobSpec;
-    use crate::task::{Fate, TaskState};
+    use crate::task::{Fate, Notice, TaskState};
 
     /// Ends of one task one after the other: how often it was tried again, and what was said at
     /// the end; nothing while it is still tried.
@@ -329,5 +329,31 @@ mod tests {
         let why = cell.task("jfoo", 0).last_end.as_ref().map(|end| end.why.clone());
         let exit = ExitClass::OutOfMemory;
         assert_eq!(why, Some(Reason::NotRetried { exit, forgiven: 0 }));
+    }
+
+    #[test]
+    fn a_final_end_keeps_when_it_was_told_and_what_became_of_the_warning() {
+        let retry = Retries { unhealthy: Some(0), lost: Some(0), ..Retries::default() };
+        let running = || {
+            let mut cell = Cell::with_machines(1);
+            cell.state.level = crate::state::LEVEL;
+            let mut spec = job("jfoo", 1, 100);
+            spec.restart.retry = retry.clone();
+            cell.submit(&spec);
+            cell.run("jfoo", 0, "m1");
+            cell
+        };
+        let mut cell = running();
+        cell.report("jfoo", 0, Observed::Unhealthy);
+        let told = cell.task("jfoo", 0).last_end.clone().unwrap();
+        cell.report("jfoo", 0, Observed::Left(Notice::Overrun));
+        let end = cell.task("jfoo", 0).last_end.clone().unwrap();
+        assert_eq!((end.at, end.notice), (told.at, Some(Notice::Overrun)));
+        let not = |exit| Reason::NotRetried { exit, forgiven: 0 };
+        assert_eq!(end.why, not(ExitClass::Unhealthy));
+        let mut cell = running();
+        cell.report("jfoo", 0, Observed::Lost);
+        let why = cell.task("jfoo", 0).last_end.as_ref().map(|end| end.why.clone());
+        assert_eq!(why, Some(not(ExitClass::Lost)));
     }
 }

@@ -31,8 +31,9 @@ pub const LEVEL: u32 = 3;
 
 /// From this level on, parts that were sent away are remembered.
 pub const DISMISSALS: u32 = 2;
-/// From this level on rows say how their last attempt ended, one task of a job can be stopped, and
-/// dead jobs go with their owner.
+/// From this level on rows say how their last attempt ended, one task of a job can be stopped,
+/// dead jobs go with their owner, another program starts without the back-off of the one before,
+/// and prod jobs alone bound the notice of others.
 pub const LAST_ENDS: u32 = 3;
 
 #[derive(Clone, Debug)]

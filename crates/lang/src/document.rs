@@ -150,10 +150,14 @@ impl Reader {
         }
         let document = match is_cron {
             true => self
-                .spec(value, path, CronSpec::check)
+                .spec(value, path, |spec: &CronSpec| {
+                    spec.check().and_then(|()| admit::may_bound_notice(&spec.job))
+                })
                 .map(|spec: CronSpec| Document::Cron(CronDocument { owner, spec })),
             false => self
-                .spec(value, path, admit::check_job)
+                .spec(value, path, |spec| {
+                    admit::check_job(spec).and_then(|()| admit::may_bound_notice(spec))
+                })
                 .map(|spec: JobSpec| Document::Job(JobDocument { owner, spec })),
         };
         self.placed.extend(document.map(|document| Placed { path: path.clone(), document, short }));

@@ -16,6 +16,7 @@ use crate::quota::Capability;
 use crate::reason::{Reason, Refusal};
 use crate::resource::{Dimension, Shortfall};
 use crate::spec::{JobKind, JobSpec};
+use crate::state::LAST_ENDS;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -98,7 +99,15 @@ impl Context<'_> {
         if !spec.reclaimable && old.is_none_or(|old| old.reclaimable) {
             self.require(Capability::DisableReclamation)?;
         }
-        Ok(())
+        self.notice_left_to_others(spec)
+    }
+
+    /// Batch work of any user would otherwise take everybody's notice away.
+    pub(super) fn notice_left_to_others(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        match self.state.level < LAST_ENDS {
+            true => Ok(()),
+            false => admit::may_bound_notice(spec),
+        }
     }
 
     /// Tasks in an alloc set spend what its owner pays for.
@@ -291,13 +300,13 @@ mod tests {
     use crate::after::After;
     use crate::apply::fixture::{Cell, job, key, name};
     use crate::command::{Command, Done, Observed};
-    use crate::priority::Band;
+    use crate::priority::{Band, Priority};
     use crate::quota::Capability;
     use crate::render;
     use crate::resource::Resources;
     use crate::spec::{JobKind, JobSpec};
     use crate::task::{ExitClass, Fate, TaskState};
-    use crate::time::Time;
+    use crate::time::{Span, Time};
     use TaskState::{Dead, Deferred, Pending};
 
     fn submit(spec: JobSpec) -> Command {
@@ -306,6 +315,24 @@ mod tests {
 
     fn stop(job: &str) -> Command {
         Command::StopJob { job: key(job), expect: None }
+    }
+
+    #[test]
+    fn only_prod_jobs_bound_the_notice_of_others() {
+        let mut cell = Cell::with_machines(1);
+        cell.state.level = crate::state::LEVEL;
+        let mut spec = job("jfoo", 1, 100);
+        cell.submit(&spec);
+        spec.preemption_notice_max = Some(Span::ZERO);
+        let update = |spec| Command::UpdateJob { owner: name("ubar"), spec, expect: None };
+        let mut other = spec.clone();
+        other.name = name("jbar");
+        for command in [submit(other.clone()), update(spec)] {
+            let said = cell.refused(command);
+            assert!(said.contains("preemption_notice_max"), "{said}");
+        }
+        other.priority = Priority(200);
+        cell.submit(&other);
     }
 
     /// Submits into a cell with a quota of 100 in which `jfoo` (3 tasks of 10, batch) lives.

@@ -137,7 +137,7 @@ impl Context<'_> {
     fn unhealthy_stopped(&mut self, id: TaskId, task: &Task, machine: MachineId) {
         let exit = ExitClass::Unhealthy;
         if let Some(end) = self.count_end(id, task, exit) {
-            self.note_if_final(id, machine, &end);
+            self.note_if_final(id, &end);
             return self.die(id, Fate::Failed(exit), TaskChange::FailedForGood, end);
         }
         self.restart_in_place(id, machine, Reason::Unhealthy);
@@ -156,10 +156,18 @@ impl Context<'_> {
         judged.end
     }
 
-    /// Its own rule is what there is to say of an end that is final by it.
-    fn note_if_final(&mut self, id: TaskId, machine: MachineId, end: &Reason) {
-        if matches!(end, Reason::NotRetried { .. }) {
-            self.note_end(id, machine, end.clone());
+    /// Its own rule is what there is to say of an end that is final by it. When it was told to end,
+    /// and what became of the warning, stay as they were seen.
+    fn note_if_final(&mut self, id: TaskId, end: &Reason) {
+        let row = self.state.tasks.get(id);
+        let noted =
+            row.is_some_and(|t| t.last_end.as_ref().is_some_and(|last| last.attempt == t.attempt));
+        if noted && matches!(end, Reason::NotRetried { .. }) {
+            self.set_task(id, |t| {
+                if let Some(last) = &mut t.last_end {
+                    last.why = end.clone();
+                }
+            });
         }
     }
 
@@ -185,6 +193,9 @@ impl Context<'_> {
         let Some(job) = self.state.jobs.get(task.job) else { return };
         let (version, limits) = (job.version, job.spec().limits_of(task.index));
         let new_program = change::starts_afresh(job, &task);
+        let forgiven = new_program && self.state.level >= LAST_ENDS;
+        // What failed has surely ended, so no lease is waited for.
+        let backs_off = matches!(change, TaskChange::Failed { .. });
         let unwanted = job.state != JobState::Active || task.index >= job.spec().count;
         if unwanted {
             return self.die(id, Fate::Killed, TaskChange::Killed, reason);
@@ -192,6 +203,7 @@ impl Context<'_> {
         if let Some(exit) = loss(change, &reason)
             && let Some(end) = self.count_end(id, &task, exit)
         {
+            self.note_if_final(id, &end);
             return self.die(id, Fate::Failed(exit), TaskChange::FailedForGood, end);
         }
         self.leave(id, &task);
@@ -206,6 +218,12 @@ impl Context<'_> {
             t.not_before = not_before;
             if new_program {
                 t.crashed_on = Vec::new();
+            }
+            if forgiven {
+                (t.failures_in_row, t.apart) = (0, Vec::new());
+            }
+            if forgiven && backs_off {
+                t.not_before = Time::ZERO;
             }
         });
         self.task_event(id, change, reason);
@@ -266,7 +284,7 @@ impl Context<'_> {
         self.set_task(id, |t| t.crashed_on = crashed_on);
         self.note_end(id, machine, Reason::Exited(exit));
         if let Some(end) = end {
-            self.note_if_final(id, machine, &end);
+            self.note_if_final(id, &end);
             return self.die(id, Fate::Failed(exit), TaskChange::FailedForGood, end);
         }
         let failures = self.state.tasks.get(id).map_or(0, |row| row.failures_in_row);
@@ -292,6 +310,20 @@ impl Context<'_> {
         let allocs = set.map_or(&[][..], |set| &set.tasks);
         let place = |alloc: &TaskId| self.state.tasks.get(*alloc).and_then(|row| row.machine);
         allocs.iter().filter_map(place).any(may_go)
+    }
+}
+
+/// A waiting task that is to become another program has failed at nothing yet: it starts without
+/// the back-off of the one before. Only what its last attempt brought on itself is a back-off; any
+/// other wait may be for a lease, as every wait of a job that has leases (`leased`).
+pub(super) fn forgive(task: &mut Task, leased: bool) {
+    (task.failures_in_row, task.apart) = (0, Vec::new());
+    let failed = task
+        .last_end
+        .as_ref()
+        .is_some_and(|last| last.attempt == task.attempt && matches!(last.why, Reason::Exited(_)));
+    if failed && !leased {
+        task.not_before = Time::ZERO;
     }
 }
 

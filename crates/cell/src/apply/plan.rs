@@ -21,7 +21,7 @@ use crate::priority::Priority;
 use crate::reason::{Misfit, Reason, Refusal};
 use crate::resource::Resources;
 use crate::spec::JobSpec;
-use crate::state::State;
+use crate::state::{LAST_ENDS, State};
 use crate::task::{Grant, StopCause, Task, TaskState};
 use crate::time::Span;
 use std::collections::BTreeMap;
@@ -277,10 +277,16 @@ impl Context<'_> {
         Ok(gone)
     }
 
-    /// The shortest notice that those who take the victim's room are ready to wait for (B8).
+    /// The shortest notice that those who take the victim's room are ready to wait for (B8). Work
+    /// that is not prod can wait: it shortens nobody's.
     fn notice_granted(&self, victim: &Gone, arriving: &[&Assignment]) -> Option<Span> {
         let takers = arriving.iter().filter(|a| victim.is_taken_by(a));
-        takers.filter_map(|a| Candidate::of(self.state, a.task)?.spec.preemption_notice_max).min()
+        let may_bound = |spec: &JobSpec| self.state.level < LAST_ENDS || spec.priority.is_prod();
+        let bounds = takers.filter_map(|a| {
+            let taker = Candidate::of(self.state, a.task)?;
+            taker.spec.preemption_notice_max.filter(|_| may_bound(taker.spec))
+        });
+        bounds.min()
     }
 
     /// An alloc is gone when all inside it are, so what bounds its notice bounds theirs.

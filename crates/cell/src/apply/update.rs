@@ -233,7 +233,8 @@ mod tests {
     use crate::priority::{Band, Priority};
     use crate::resource::Resources;
     use crate::spec::{JobKind, JobSpec};
-    use crate::task::{StopCause, TaskState};
+    use crate::task::{ExitClass, StopCause, Task, TaskState};
+    use crate::time::{Span, Time};
     use TaskState::{Pending, Running, Stopping};
 
     fn update(spec: &JobSpec, expect: Option<u32>) -> Command {
@@ -329,6 +330,49 @@ mod tests {
         assert_eq!(kept(&cell), [1]);
         assert_eq!(charged(&cell, Band::Batch), all(30));
         assert_eq!(cell.ok(update(&new_program(&spec), None)), Done::Version(3));
+    }
+
+    /// The only task failed, waits for its next try, and then the update is undone.
+    fn undone_while_waiting(shape: impl Fn(&mut JobSpec), ends: Observed) -> Task {
+        let mut cell = Cell::with_machines(1);
+        cell.state.level = crate::state::LEVEL;
+        let spec = changed(&job("jfoo", 1, 100), |s| {
+            (s.restart.max_failures, s.restart.backoff) = (Some(9), Span::seconds(50));
+            shape(s);
+        });
+        cell.submit(&spec);
+        cell.ok(update(&new_program(&spec), None));
+        cell.run("jfoo", 0, "m1");
+        cell.report("jfoo", 0, ends);
+        assert!(cell.task("jfoo", 0).not_before > Time(cell.now));
+        cell.ok(undo());
+        cell.task("jfoo", 0).clone()
+    }
+
+    #[test]
+    fn another_program_starts_without_the_back_off_of_the_one_before() {
+        let failed = Observed::Failed(ExitClass::CouldNotStart);
+        let task = undone_while_waiting(|_| (), failed);
+        assert_eq!((task.version, task.state), (1, Pending));
+        assert_eq!((task.failures_in_row, task.not_before), (0, Time::ZERO));
+        let once = |s: &mut JobSpec| s.restart.retry.could_not_start = Some(1);
+        assert!(undone_while_waiting(once, failed).apart.is_empty());
+        // A lost task of a job with leases may still run somewhere.
+        let leased = |s: &mut JobSpec| s.at_most_one = Some(Span::seconds(30));
+        let task = undone_while_waiting(leased, Observed::Lost);
+        assert!(task.version == 1 && task.not_before >= Time(30_000), "{task:?}");
+    }
+
+    #[test]
+    fn a_failure_under_the_old_program_does_not_hold_up_the_new_one() {
+        let spec = changed(&job("jfoo", 3, 100), |s| s.restart.max_failures = Some(9));
+        let mut cell = rolling(&spec);
+        cell.state.level = crate::state::LEVEL;
+        cell.ok(update(&new_program(&spec), None));
+        cell.report("jfoo", 0, Observed::Failed(ExitClass::Code(1)));
+        let task = cell.task("jfoo", 0);
+        assert_eq!((task.version, task.state), (2, Pending));
+        assert_eq!((task.failures_in_row, task.not_before), (0, Time::ZERO));
     }
 
     #[test]

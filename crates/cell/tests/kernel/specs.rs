@@ -87,7 +87,8 @@ pub fn job(name: &str, draw: &mut Draw) -> JobSpec {
     while !spec.after.is_empty() && draw.one_in(2) {
         spec.after.push(predecessor(draw));
     }
-    spec.preemption_notice_max = draw.one_in(4).then(|| Span::seconds(draw.below(20)));
+    let bound = draw.one_in(4).then(|| Span::seconds(draw.below(20)));
+    spec.preemption_notice_max = bound.filter(|_| spec.priority.is_prod());
     spec
 }
 

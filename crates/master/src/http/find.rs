@@ -37,16 +37,20 @@ impl Api {
     }
 }
 
-/// Of things that differ by their owner alone, the caller's is meant.
+/// Of things of one kind that differ by their owner alone, the caller's is meant.
 fn own_first(items: &mut Vec<FoundView>, text: &str, own: &str) {
     let is_own = |found: &FoundView| {
         let rest = found.name.strip_prefix(own).and_then(|rest| rest.strip_prefix('/'));
         rest == Some(text)
     };
-    if !own.is_empty() && items.iter().any(is_own) {
-        let tail = format!("/{text}");
-        items.retain(|found| is_own(found) || !found.name.ends_with(&tail));
+    if own.is_empty() {
+        return;
     }
+    let kinds: Vec<FoundKind> = items.iter().filter(|i| is_own(i)).map(|i| i.kind).collect();
+    let tail = format!("/{text}");
+    items.retain(|found| {
+        is_own(found) || !kinds.contains(&found.kind) || !found.name.ends_with(&tail)
+    });
 }
 
 /// What is called so, and what begins so.
@@ -141,5 +145,10 @@ mod tests {
         check(&["ann/web1", "bob/web2"], "web", "ann", &["ann/web1", "bob/web2"]);
         // A machine of that name is still another thing.
         check(&["ann/web", "bob/web", "web"], "web", "ann", &["ann/web", "web"]);
+        // And so is a periodic job of another user.
+        let item = |kind, name: &str| FoundView { kind, name: name.to_owned() };
+        let mut items = vec![item(FoundKind::Job, "ann/web"), item(FoundKind::Cron, "bob/web")];
+        own_first(&mut items, "web", "ann");
+        assert_eq!(items.len(), 2, "{items:?}");
     }
 }

@@ -5,6 +5,7 @@ use super::call::Call;
 use super::{Answered, Api, reply};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{AuditView, EventPage, EventView, Page};
+use cellwright_cell::quota::Capability;
 
 /// An event as readers get it.
 pub(super) fn shown(record: EventRecord) -> EventView {
@@ -70,7 +71,11 @@ impl Api {
     }
 
     pub(super) async fn list_checkpoints(&self, call: Call) -> Answered {
-        let items = self.blocking(|api| api.backstage.checkpoints()).await?;
+        let mut items = self.blocking(|api| api.backstage.checkpoints()).await?;
+        // The folders of a master are the business of those who run it.
+        if self.holds(call.caller()?, Capability::ManageMachines).is_err() {
+            items.iter_mut().for_each(|item| item.path.clear());
+        }
         let index = self.handle.replicated().with(|view| view.index);
         Ok(reply::json(&call, index, &Page { items, next: None, index, consistent: false }))
     }

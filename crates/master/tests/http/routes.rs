@@ -131,6 +131,9 @@ async fn records(cell: &Cell) {
     cell.must("POST /v1/checkpoints", NONE).await;
     let saved = cell.must("GET /v1/checkpoints", NONE).await;
     assert_eq!(saved.body["items"].as_array().unwrap().len(), 1);
+    assert_ne!(saved.body["items"][0]["path"], "");
+    let seen = cell.ask_as(&caller, "GET /v1/checkpoints", &[], NONE).await;
+    assert_eq!(seen.body["items"][0]["path"], "", "{}", seen.text);
     let masters = cell.must("GET /v1/masters", NONE).await;
     assert_eq!(masters.body["role"], "leader");
     assert_eq!(masters.body["members"][0]["address"], cell.address);

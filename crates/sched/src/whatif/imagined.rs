@@ -44,6 +44,7 @@ impl Stage {
     ) -> Result<Stage, Refusal> {
         if let Whose::New { spec, .. } = whose {
             admit::check_job(spec)?;
+            admit::may_bound_notice(spec)?;
         }
         let mut board = board.clone();
         // Who waits already found no place, and must not be what this pass is spent on.

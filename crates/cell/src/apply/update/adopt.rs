@@ -5,7 +5,7 @@
 //! Working out the difference beforehand was rejected: it would be a second definition of what a
 //! task weighs.
 
-use super::super::Context;
+use super::super::{Context, life};
 use crate::change::{self, Effect};
 use crate::event::TaskChange;
 use crate::id::{JobId, MachineId, TaskId};
@@ -14,7 +14,7 @@ use crate::named::ResourceName;
 use crate::reason::Reason;
 use crate::resource::{Dimension, Resources};
 use crate::spec::{Domain, JobKind, JobSpec};
-use crate::state::State;
+use crate::state::{LAST_ENDS, State};
 use crate::task::{Grant, Task};
 use std::sync::Arc;
 
@@ -74,11 +74,16 @@ impl Context<'_> {
         let old = job.spec_of(task.version).clone();
         let reservation = reservation_under(&task, &old, &new);
         let new_program = change::starts_afresh(job, &task);
+        let forgiven = new_program && !task.state.is_dead() && self.state.level >= LAST_ENDS;
+        let leased = old.at_most_one.is_some() || new.at_most_one.is_some();
         let take = |t: &mut Task| {
             t.version = version;
             t.reservation = reservation;
             if new_program {
                 t.crashed_on = Vec::new();
+            }
+            if forgiven {
+                life::forgive(t, leased);
             }
         };
         let (true, Some(machine)) = (task.state.holds_resources(), task.machine) else {

@@ -108,8 +108,10 @@ impl SaveArgs {
                     .collect();
                 print(&table::render(&["checkpoint", "index", "size", "time"], &rows))?;
                 if let Some(CheckpointView { replica, path, .. }) = checkpoints.last() {
-                    let folder = Path::new(path).parent().unwrap_or(Path::new(""));
-                    print(&format!("on replica {replica}, in {}\n", folder.display()))?;
+                    // The place is told to those who may manage machines.
+                    let folder = Path::new(path).parent();
+                    let place = folder.map(|folder| format!(", in {}", folder.display()));
+                    print(&format!("on replica {replica}{}\n", place.unwrap_or_default()))?;
                 }
             }
         }
