@@ -254,6 +254,18 @@ impl Client {
         json_reply(self.exchange(call).await?)
     }
 
+    /// As [`Client::inquire`], where an answer may take up to `limit`, whatever the settings say.
+    pub(crate) async fn inquire_within<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+        limit: Duration,
+    ) -> Result<Reply<T>, ClientError> {
+        let mut call = self.json_call(Method::POST, path, Some(body), true)?;
+        (call.attempt_timeout, call.deadline) = (limit, limit);
+        json_reply(self.exchange(call).await?)
+    }
+
     /// Asks for something that is new each time it is asked for; sent once.
     ///
     /// # Errors

@@ -76,7 +76,7 @@ impl Reach {
     }
 
     /// A cell whose answers may take this long.
-    pub fn within(&self, patience: Duration) -> Result<Cell, Failure> {
+    fn within(&self, patience: Duration) -> Result<Cell, Failure> {
         if !self.masters.is_empty() {
             if self.context.is_some() {
                 return Err(Failure::Usage {

@@ -15,6 +15,10 @@ use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::spec::JobSpec;
 use hyper::Method;
+use std::time::Duration;
+
+/// Masters end a query after half a minute; the rest is for the way.
+const SLOWEST_SQL: Duration = Duration::from_secs(40);
 
 /// Which part of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -289,7 +293,7 @@ impl Client {
     }
 
     pub async fn sql(&self, query: &SqlQuery) -> Result<Reply<SqlAnswer>, ClientError> {
-        self.make(Method::POST, "/v1/sql", Some(query)).await
+        self.inquire_within("/v1/sql", query, SLOWEST_SQL).await
     }
 
     pub async fn events(

@@ -3,7 +3,7 @@
 
 use super::Success;
 use super::events::{Event, lately};
-use super::sql::{PATIENCE, reach_back};
+use super::sql::reach_back;
 use super::status::{JobStatus, Thing, find};
 use super::words::word;
 use crate::args::OutputArgs;
@@ -42,22 +42,61 @@ struct Described {
     events: Vec<Event>,
     /// How far back history reaches.
     events_since: Option<Time>,
+    /// Why history says nothing; the thing itself is known without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    events_missing: Option<String>,
+    /// Of a long range of tasks the events of so many alone, the first, were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    events_of_first: Option<usize>,
 }
 
 impl DescribeArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.within(PATIENCE)?;
+        let cell = reach.cell()?;
         let described = ask(async {
             let thing = find(&cell, &self.what).await?;
             let (condition, args) = about(&thing);
-            let (events, events_since) = lately(&cell, &condition, args, SHOWN).await?;
-            Ok(Described { thing, events, events_since })
+            Ok(Described::new(thing, lately(&cell, &condition, args, SHOWN).await))
         })?;
         match self.output.output {
             Output::Json => print_json(&described)?,
             Output::Table => print(&shown(&described))?,
         }
         Ok(Success::Done)
+    }
+}
+
+impl Described {
+    fn new(thing: Thing, heard: Result<(Vec<Event>, Option<Time>), Failure>) -> Described {
+        let events_of_first = match &thing {
+            Thing::Task(status) if status.tasks.len() > MOST_TASKS => Some(MOST_TASKS),
+            _ => None,
+        };
+        let ((events, events_since), events_missing) = match heard {
+            Ok(heard) => (heard, None),
+            Err(failure) => ((Vec::new(), None), Some(failure.to_string())),
+        };
+        Described { thing, events, events_since, events_missing, events_of_first }
+    }
+
+    /// What happened to it, or why nobody says.
+    fn past(&self) -> String {
+        if let Some(why) = &self.events_missing {
+            return format!("\nevents: {why}\n");
+        }
+        let mut out = format!("\n{}\n", style::for_stdout().strong("recent events"));
+        for event in &self.events {
+            out.push_str(&crate::table::wrapped(
+                &format!("{}  ", format::utc(event.time())),
+                "                      ",
+                &event.text(),
+            ));
+        }
+        let none = if self.events.is_empty() { "none among the " } else { "" };
+        let some = self.events_of_first.map(|n| format!(", of the first {n} of these tasks"));
+        let since = reach_back(self.events_since);
+        out.push_str(&format!("{none}{since}{}\nmore: cell events\n", some.unwrap_or_default()));
+        out
     }
 }
 
@@ -103,16 +142,7 @@ fn shown(described: &Described) -> String {
         Thing::User { user } => out.push_str(&yaml(user)),
         Thing::Cron { cron } => out.push_str(&yaml(cron)),
     }
-    out.push_str(&format!("\n{}\n", style.strong("recent events")));
-    for event in &described.events {
-        out.push_str(&crate::table::wrapped(
-            &format!("{}  ", format::utc(event.time())),
-            "                      ",
-            &event.text(),
-        ));
-    }
-    let none = if described.events.is_empty() { "none among the " } else { "" };
-    out.push_str(&format!("{none}{}\nmore: cell events\n", reach_back(described.events_since)));
+    out.push_str(&described.past());
     out
 }
 

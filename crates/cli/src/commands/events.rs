@@ -5,7 +5,7 @@
 //! and could not be held against the name of a machine here.
 
 use super::Success;
-use super::sql::{PATIENCE, reach_back};
+use super::sql::reach_back;
 use super::target::{Typed, typed};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
@@ -38,6 +38,10 @@ const COLUMNS: [&str; 12] = [
     "day",
 ];
 
+/// What events are of.
+const KINDS: [&str; 9] =
+    ["task", "job", "machine", "user", "resource", "cron", "token", "blob", "cell"];
+
 /// What happened in the cell
 #[derive(Debug, Args)]
 pub struct EventsArgs {
@@ -53,8 +57,8 @@ pub struct EventsArgs {
     #[arg(long, value_name = "MACHINE")]
     machine: Option<String>,
 
-    /// Only of this kind: task, job, machine, user, resource, cron, token, blob or cell
-    #[arg(long, value_name = "KIND")]
+    /// Only of this kind
+    #[arg(long, value_name = "KIND", value_parser = KINDS)]
     kind: Option<String>,
 
     /// Only the last hours or days, such as 90m, 12h or 7d
@@ -88,7 +92,7 @@ fn cursor(text: &str) -> Result<(u64, u64), String> {
 
 impl EventsArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.within(PATIENCE)?;
+        let cell = reach.cell()?;
         ask(self.show(&cell))?;
         Ok(Success::Done)
     }
@@ -290,6 +294,15 @@ mod tests {
             "object": "m3", "event": "drain-started", "machine": "m3", "reason": "requested",
         }));
         assert_eq!(text, "m3 drain started: requested");
+    }
+
+    #[test]
+    fn the_kinds_are_those_that_history_knows() {
+        let mut tables = cellwright_history::tables::all().into_iter();
+        let events = tables.find(|table| table.name == "events").unwrap();
+        let kind = events.columns.iter().find(|column| column.name == "kind").unwrap();
+        let (most, last) = (KINDS[..8].join(", "), KINDS[8]);
+        assert_eq!(kind.about, format!("{most} or {last}."));
     }
 
     #[test]

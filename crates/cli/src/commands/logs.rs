@@ -8,11 +8,13 @@ use crate::output::print;
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::style::{self, Style};
-use cellwright_api::client::{ClientError, Watch};
+use cellwright_api::client::{Client, ClientError, Watch};
 use cellwright_api::error::Code;
 use cellwright_api::output::{OutputPiece, OutputQuery, Stream};
 use cellwright_cell::name::JobKey;
 use clap::Args;
+use std::collections::BTreeSet;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 const EXAMPLES: &str = "\
@@ -29,6 +31,8 @@ anybody's did. Output of attempts that are over is there as long as the machine 
 const MOST: u32 = 100;
 /// Pieces that wait to be shown.
 const WAITING: usize = 16;
+/// A task that waits for a place is looked at this often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Show what tasks wrote
 #[derive(Debug, Args)]
@@ -42,7 +46,8 @@ pub struct LogsArgs {
     #[arg(long)]
     stderr: bool,
 
-    /// Go on, from one attempt to the next, until the task is dead
+    /// Go on, from one attempt to the next, until the task is dead; one that waits for a place is
+    /// shown once it runs
     #[arg(short, long)]
     follow: bool,
 
@@ -96,7 +101,8 @@ impl Wanted {
 
     pub async fn show(&self, cell: &Cell, target: &Target) -> Result<(), Failure> {
         let indexes = match &target.tasks {
-            Some(indexes) => indexes.clone(),
+            Some(one) if one.len() == 1 => one.clone(),
+            Some(range) => there(cell, &target.job, range).await?,
             None => (0..cell.client.job(&target.job).await?.value.item.spec.count).collect(),
         };
         let job = &target.job;
@@ -172,8 +178,8 @@ impl Wanted {
         let mut printers = Vec::new();
         for (at, index) in indexes.iter().enumerate() {
             let query = self.query(cell, job, *index).await?;
-            let watch = cell.client.watch_output(job, *index, &query);
-            tokio::spawn(heed(watch, at, sender.clone()));
+            let to = Ear { at, to: sender.clone() };
+            tokio::spawn(to.follow(cell.client.clone(), job.clone(), *index, query));
             printers.push(Printer::new(job, *index, shown));
         }
         drop(sender);
@@ -185,6 +191,8 @@ impl Wanted {
                     printer.take(&text)?;
                 }
                 Heard::Silent(why) => eprintln!("{}: {why}", printer.name),
+                Heard::Waits => eprintln!("{} waits for a place", printer.name),
+                Heard::NeverRan => eprintln!("{} ended without having run", printer.name),
                 Heard::End => printer.finish()?,
                 Heard::Failed(error) if indexes.len() == 1 => return Err(refused(error)),
                 Heard::Failed(error) => eprintln!("{}: {error}", printer.name),
@@ -192,6 +200,34 @@ impl Wanted {
         }
         Ok(())
     }
+}
+
+/// Those of a range that there are; the others are named once.
+async fn there(cell: &Cell, job: &JobKey, range: &[u32]) -> Result<Vec<u32>, Failure> {
+    let tasks = super::pages::tasks(cell, job).await?;
+    let known: BTreeSet<u32> = tasks.iter().map(|task| task.index).collect();
+    let (there, absent): (Vec<u32>, Vec<u32>) =
+        range.iter().copied().partition(|index| known.contains(index));
+    let message = || format!("{job} has no task {}", ranges(&absent));
+    if there.is_empty() {
+        let next = format!("see which there are: cell status {job}");
+        return Err(Failure::Work { message: message(), next });
+    }
+    if !absent.is_empty() {
+        eprintln!("{}", message());
+    }
+    Ok(there)
+}
+
+/// `3, 7-99`.
+fn ranges(indexes: &[u32]) -> String {
+    let runs = indexes.chunk_by(|one, next| one.checked_add(1) == Some(*next));
+    let words = runs.filter_map(|run| match run {
+        [] => None,
+        [one] => Some(one.to_string()),
+        [first, .., last] => Some(format!("{first}-{last}")),
+    });
+    words.collect::<Vec<_>>().join(", ")
 }
 
 fn refused(error: ClientError) -> Failure {
@@ -205,10 +241,57 @@ fn refused(error: ClientError) -> Failure {
 
 /// What is heard of one task.
 enum Heard {
-    Text { attempt: u32, text: String },
+    Text {
+        attempt: u32,
+        text: String,
+    },
     Silent(String),
+    /// It has had no place yet.
+    Waits,
+    NeverRan,
     End,
     Failed(ClientError),
+}
+
+/// Where what is heard of one task goes.
+struct Ear {
+    /// Which of those that are followed it is.
+    at: usize,
+    to: mpsc::Sender<(usize, Heard)>,
+}
+
+impl Ear {
+    async fn follow(self, client: Client, job: JobKey, index: u32, query: OutputQuery) {
+        // Who names an attempt means one that was.
+        if query.attempt.is_none() {
+            let heard = match self.placed(&client, &job, index).await {
+                Ok(true) => None,
+                Ok(false) => Some(Heard::NeverRan),
+                Err(error) => Some(Heard::Failed(error)),
+            };
+            if let Some(heard) = heard {
+                drop(self.to.send((self.at, heard)).await);
+                return;
+            }
+        }
+        heed(client.watch_output(&job, index, &query), self.at, self.to).await;
+    }
+
+    /// Until it has had a place; false if it died without one.
+    async fn placed(&self, client: &Client, job: &JobKey, index: u32) -> Result<bool, ClientError> {
+        let mut said = false;
+        loop {
+            let task = client.task(job, index).await?.value.item;
+            if task.attempt > 0 || task.state.is_dead() {
+                return Ok(task.attempt > 0);
+            }
+            if !said {
+                said = true;
+                drop(self.to.send((self.at, Heard::Waits)).await);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
 }
 
 async fn heed(mut watch: Watch<OutputPiece>, at: usize, to: mpsc::Sender<(usize, Heard)>) {
@@ -284,5 +367,16 @@ impl Printer {
     fn named(&self, lines: &str) -> String {
         let name = self.style.one_of_many(self.index, &self.name);
         lines.lines().map(|line| format!("{name} {line}\n")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indexes_in_a_row_are_told_together() {
+        assert_eq!(ranges(&[3, 7, 8, 9]), "3, 7-9");
+        assert_eq!(ranges(&(3..=99).collect::<Vec<_>>()), "3-99");
     }
 }

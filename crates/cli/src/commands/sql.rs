@@ -15,8 +15,8 @@ use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A query may take half a minute, and wait for others before it does.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+/// Nobody else waits for a query of a folder that nobody serves.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -81,7 +81,7 @@ impl SqlArgs {
         let answer = match &self.data {
             Some(data) => offline(data, &query)?,
             None => {
-                let cell = reach.within(PATIENCE)?;
+                let cell = reach.cell()?;
                 ask(async { Ok(cell.client.sql(&query).await?.value) })?
             }
         };

@@ -11,8 +11,10 @@ use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::table::rewrapped;
 use cellwright_api::client::{JobFilter, Watch};
-use cellwright_api::types::{ExplanationView, JobView, TaskView};
+use cellwright_api::types::{ExplanationView, JobView, MachineView, ReasonView, TaskView};
+use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::JobKey;
+use cellwright_cell::resource::Resources;
 use cellwright_cell::task::{ExitClass, Fate, TaskState};
 use cellwright_cell::time::Span;
 use clap::Args;
@@ -47,7 +49,7 @@ impl WaitArgs {
         let cell = reach.cell()?;
         ask(async {
             let target = self.target.resolve(&cell).await?;
-            let over = self.patience.over(&cell, &target, until_over(&cell, &target));
+            let over = self.patience.over(&cell, &target, until_over(&cell, &target, false));
             let Some(limit) = self.timeout else { return over.await };
             timeout(Duration::from_millis(limit.0), over).await.unwrap_or_else(|_| {
                 Err(Failure::Work {
@@ -88,13 +90,13 @@ impl AttendArgs {
         let named: Vec<String> = jobs.iter().map(ToString::to_string).collect();
         ask(async {
             let over = async {
-                let mut worst = Success::Done;
+                let (mut worst, several) = (Success::Done, jobs.len() > 1);
                 for job in jobs {
                     let target = Target { job: job.clone(), tasks: None };
                     let over = async {
                         match self.follow {
-                            true => followed(cell, &target).await,
-                            false => until_over(cell, &target).await,
+                            true => followed(cell, &target, several).await,
+                            false => until_over(cell, &target, several).await,
                         }
                     };
                     let ended = self.patience.over(cell, &target, over).await?;
@@ -121,10 +123,10 @@ impl AttendArgs {
 const INTERRUPTED: u8 = 130;
 
 /// Placement, then output, then the end.
-async fn followed(cell: &Cell, target: &Target) -> Result<Success, Failure> {
+async fn followed(cell: &Cell, target: &Target, named: bool) -> Result<Success, Failure> {
     placed(cell, &target.job).await?;
     let wanted = Wanted::following();
-    let (shown, ended) = tokio::join!(wanted.show(cell, target), until_over(cell, target));
+    let (shown, ended) = tokio::join!(wanted.show(cell, target), until_over(cell, target, named));
     // Output that cannot be read does not change how it ended.
     if let Err(failure) = shown {
         eprintln!("output: {failure}");
@@ -152,8 +154,9 @@ async fn placed(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The end of a job, or of some of its tasks, as an exit code.
-pub async fn until_over(cell: &Cell, target: &Target) -> Result<Success, Failure> {
+/// The end of a job, or of some of its tasks, as an exit code. `named`: several are waited for, and
+/// each end says whose it is.
+async fn until_over(cell: &Cell, target: &Target, named: bool) -> Result<Success, Failure> {
     let key = &target.job;
     // Asked first: a job nobody knows is an error at once.
     cell.client.job(key).await?;
@@ -175,7 +178,7 @@ pub async fn until_over(cell: &Cell, target: &Target) -> Result<Success, Failure
         }
         let tasks = tasks_of(cell, target).await?;
         if tasks.iter().all(|task| task.state.is_dead()) {
-            return told(&tasks);
+            return told(&tasks, named.then_some(key));
         }
     }
 }
@@ -216,14 +219,17 @@ async fn tasks_of(cell: &Cell, target: &Target) -> Result<Vec<TaskView>, Failure
 /// How long a job may wait for its first machine.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Patience {
-    /// Give up with exit code 3 when nothing of it runs and no machine takes it for so long; 0s:
-    /// never [default: 10s if no machine would take it even when empty, otherwise never]
+    /// Give up with exit code 3 when for so long nothing of it has ever run and no machine takes
+    /// it; 0s: never [default: 10s if no scheduler plans it, or if no machine would take it even
+    /// when empty and none that is large enough drains or is down; otherwise never]
     #[arg(long, value_name = "TIME", value_parser = super::parse::span)]
     place_timeout: Option<Span>,
 }
 
 /// A machine may just be joining.
 const GRACE: Span = Span::seconds(10);
+/// Looks are this far apart.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Patience {
     /// The end of it, or that it does not begin. It is left in the queue: only who asked goes.
@@ -247,31 +253,86 @@ impl Patience {
         if asked == Some(Span::ZERO) {
             return std::future::pending().await;
         }
-        let between = Duration::from_millis(asked.unwrap_or(GRACE).0);
+        let span = Duration::from_millis(asked.unwrap_or(GRACE).0);
+        let mut vain = Vain::new(span);
         loop {
-            tokio::time::sleep(between).await;
             // What cannot be asked now says nothing about machines.
-            let Ok(Some(why)) = unplaced(cell, target).await else { continue };
-            if asked.is_some() || why.when_empty == 0 || !why.obstacles.is_empty() {
+            let why = match unplaced(cell, target).await {
+                Ok(Some((task, why))) if asked.is_some() => Some((task, why)),
+                Ok(Some((task, why))) => match lasts(cell, &task, &why).await {
+                    Ok(true) => Some((task, why)),
+                    _ => None,
+                },
+                _ => None,
+            };
+            let is_vain = vain.look(why.is_some());
+            if let Some((_, why)) = why.filter(|_| is_vain) {
                 return why;
             }
+            tokio::time::sleep(vain.between).await;
         }
     }
 }
 
-/// Why its first task waits, when nothing of it runs and no machine would take it now.
-async fn unplaced(cell: &Cell, target: &Target) -> Result<Option<ExplanationView>, Failure> {
+/// Whether each look of a whole span said that waiting is in vain. One look would take a machine
+/// that is just being restarted, or a scheduler that is just being replaced, for the whole story.
+#[derive(Debug)]
+struct Vain {
+    span: Duration,
+    between: Duration,
+    /// Since the first look of those that said so without a break.
+    lasted: Option<Duration>,
+}
+
+impl Vain {
+    fn new(span: Duration) -> Vain {
+        Vain { span, between: span.min(LOOK_EVERY), lasted: None }
+    }
+
+    fn look(&mut self, in_vain: bool) -> bool {
+        let longer = self.lasted.map_or(Duration::ZERO, |lasted| lasted + self.between);
+        self.lasted = in_vain.then_some(longer);
+        self.lasted.is_some_and(|lasted| lasted >= self.span)
+    }
+}
+
+/// Whether what stands in its way is nothing that passes by itself.
+async fn lasts(cell: &Cell, task: &TaskView, why: &ExplanationView) -> Result<bool, Failure> {
+    if !why.obstacles.is_empty() {
+        return Ok(true);
+    }
+    let away = |reason: &ReasonView| {
+        reason.machines > 0 && matches!(reason.code.as_str(), "machine-down" | "machine-draining")
+    };
+    if why.when_empty > 0 || !why.reasons.iter().any(away) {
+        return Ok(why.when_empty == 0);
+    }
+    let machines = super::pages::machines(cell).await?;
+    Ok(!machines.iter().any(|machine| could_come_back(machine, task.limits)))
+}
+
+/// A drain ends and a machine comes back: neither is a reason to go.
+fn could_come_back(machine: &MachineView, limits: Resources) -> bool {
+    let away = machine.draining || machine.status == MachineStatus::Down;
+    away && limits.within(machine.spec.capacity)
+}
+
+/// Its first task and why that waits, when nothing of it has run and no machine would take it now.
+async fn unplaced(
+    cell: &Cell,
+    target: &Target,
+) -> Result<Option<(TaskView, ExplanationView)>, Failure> {
     let (tasks, now) = (tasks_of(cell, target).await?, crate::clock::now());
     let waits = |task: &&TaskView| {
         task.state == TaskState::Pending && !tell::is_failing(task) && task.not_before <= now
     };
     let Some(task) = tasks.iter().find(waits) else { return Ok(None) };
-    if tasks.iter().any(|task| task.state.on_machine()) {
+    if tasks.iter().any(|task| task.attempt > 0) {
         return Ok(None);
     }
     let why = cell.client.explain(&target.job, task.index).await?.value.item;
     let fits = why.reasons.iter().any(|reason| reason.code == "fits" && reason.machines > 0);
-    Ok((!fits || !why.obstacles.is_empty()).then_some(why))
+    Ok((!fits || !why.obstacles.is_empty()).then_some((task.clone(), why)))
 }
 
 fn left_waiting(job: &JobKey, why: &ExplanationView) -> String {
@@ -283,10 +344,12 @@ fn left_waiting(job: &JobKey, why: &ExplanationView) -> String {
     )
 }
 
-fn told(tasks: &[TaskView]) -> Result<Success, Failure> {
+fn told(tasks: &[TaskView], job: Option<&JobKey>) -> Result<Success, Failure> {
     let ended = |task: &&TaskView| task.state != TaskState::Dead(Fate::Finished);
     let Some(task) = tasks.iter().find(ended) else {
-        print(&format!("{} finished\n", crate::format::counted(tasks.len() as u64, "task")))?;
+        let whose = job.map(|job| format!("{job}: ")).unwrap_or_default();
+        let number = crate::format::counted(tasks.len() as u64, "task");
+        print(&format!("{whose}{number} finished\n"))?;
         return Ok(Success::Done);
     };
     let note = tell::note(task, crate::clock::now());
@@ -312,6 +375,17 @@ fn code(state: TaskState) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_reason_that_lasted_the_whole_span_ends_the_wait() {
+        let mut vain = Vain::new(Duration::from_secs(3));
+        assert_eq!(vain.between, Duration::from_secs(1));
+        let looks = [true, true, true, false, true, true, true, true];
+        let said: Vec<bool> = looks.iter().map(|look| vain.look(*look)).collect();
+        assert_eq!(said, [false, false, false, false, false, false, false, true]);
+        let mut short = Vain::new(Duration::from_millis(50));
+        assert_eq!([short.look(true), short.look(true)], [false, true]);
+    }
 
     #[test]
     fn the_code_is_the_tasks_own() {

@@ -241,6 +241,38 @@ fn followers_of_events_see_what_they_asked_for_and_nothing_else() {
 }
 
 #[test]
+fn output_of_a_task_without_a_place_is_waited_for_and_absent_tasks_are_told_once() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder, "1");
+    crate::wait_machines(&address, 1);
+    let at = ["--master", address.as_str()];
+    let large = folder.path("large.json");
+    let spec = r#"{"name": "large", "priority": 100, "count": 2, "task":
+        {"limits": {"cpu": 900000, "ram": 1048576}, "command": ["true"]}}"#;
+    std::fs::write(&large, spec).unwrap();
+    said(&[&at[..], &["run", &large]].concat());
+    let refused = |words: &[&str], code: i32| {
+        let output = cell(&[&at[..], words].concat());
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    let absent = refused(&["logs", "large/[5-9]"], 1);
+    assert!(absent.contains("dev/large has no task 5-9"), "{absent}");
+    let kinds = refused(&["events", "--kind", "tsk"], 2);
+    assert!(kinds.contains("task") && kinds.contains("machine"), "{kinds}");
+    let both = Running::start(&[&at[..], &["logs", "-f", "large/[0-4]"]].concat());
+    both.hear("dev/large has no task 2-4");
+    let one = Running::start(&[&at[..], &["logs", "-f", "large/0"]].concat());
+    one.hear("dev/large/0 waits for a place");
+    both.hear("waits for a place");
+    said(&[&at[..], &["stop", "large"]].concat());
+    one.hear("dev/large/0 ended without having run");
+    one.ended();
+    both.ended();
+    running.stop();
+}
+
+#[test]
 fn users_tokens_and_the_audit_log_are_managed_by_commands() {
     let folder = Folder::new();
     let (running, address) = dev(&folder, "1");

@@ -160,7 +160,7 @@ fn explain(
             let here = why_here(board, id, state, Options::default(), SEED);
             shown::placed(&mut told, state, row, here);
         }
-        _ => shown::apart(&mut told, state, row),
+        _ => shown::apart(&mut told, row, now),
     }
     Some(told)
 }

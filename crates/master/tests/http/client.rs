@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::{Request, Response};
 use cellwright_api::client::{Change, Client, ClientError, JobFilter, PageAt, Settings};
 use cellwright_api::error::{ApiError, Code};
-use cellwright_api::types::BatchItem;
+use cellwright_api::types::{BatchItem, SqlQuery};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Span;
@@ -160,6 +160,18 @@ async fn the_leader_is_found_and_remembered() {
     }
     assert_eq!(asked.load(Ordering::SeqCst), 1, "asked once, then remembered");
     assert_eq!(served.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_of_history_changes_nothing_and_is_asked_again() {
+    let late = |_| Some(ApiError::new(Code::TimedOut, "perhaps"));
+    let (server, asked) = stubborn(1, late).await;
+    let client = quick(vec![server.1.clone()]);
+    let query = SqlQuery { query: "select 1".into(), args: Vec::new(), limit: None };
+    let answer = within(client.sql(&query)).await;
+    // This server has no rows to give; that it was asked twice is the point.
+    assert!(matches!(answer, Err(ClientError::BadReply(_))), "{answer:?}");
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
 }
 
 /// Takes connections and requests, and never answers.

@@ -337,7 +337,7 @@ fn listed(words: &[String]) -> String {
 }
 
 /// A task that is neither in the queue nor on a machine.
-pub(super) fn apart(told: &mut ExplanationView, state: &State, row: &Task) {
+pub(super) fn apart(told: &mut ExplanationView, row: &Task, now: Time) {
     let ended = match row.state {
         TaskState::Deferred => {
             told.text = match &told.waits_for[..] {
@@ -356,7 +356,8 @@ pub(super) fn apart(told: &mut ExplanationView, state: &State, row: &Task) {
         _ => String::new(),
     };
     let last = told.last_end.as_ref().map(|end| format!("\nLast: {}.", end.text));
-    let ago = state.now().since(row.changed_at);
+    // The state's own time stands still while nothing happens.
+    let ago = now.since(row.changed_at);
     let ago =
         if ago == Span::ZERO { String::new() } else { format!(" That was {} ago.", span(ago)) };
     told.text = format!("{ended}{ago}{}", last.unwrap_or_default());
