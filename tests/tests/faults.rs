@@ -205,6 +205,18 @@ fn damage(cell: &Replicas, host: Host) {
     std::fs::write(&segments[0], bytes).expect("written");
 }
 
+/// Leaves a repaired replica as a repair does that ends before the new configuration is in place.
+fn cut_short(cell: &Replicas, host: Host) {
+    let data = cell.data_dir(host);
+    let entries = std::fs::read_dir(&data).expect("its data");
+    let mut names = entries.map(|entry| entry.expect("an entry").file_name());
+    let aside = names.find(|name| name.to_string_lossy().starts_with("damaged-"));
+    let aside = data.join(aside.expect("what was there"));
+    assert!(aside.join("log").exists() && !data.join("log").exists(), "the log is set aside");
+    std::fs::remove_file(data.join("masters-to-join")).expect("it was to join");
+    std::fs::write(cell.config(host).with_extension("toml.new"), "half").expect("written");
+}
+
 #[tokio::test]
 async fn a_replica_with_a_damaged_log_is_rebuilt_from_its_peers() {
     let Some(mut cell) = Replicas::lay(3).await else { return };
@@ -221,6 +233,11 @@ async fn a_replica_with_a_damaged_log_is_rebuilt_from_its_peers() {
     damage(&cell, 3);
     let repaired = cell.cell(&["master", "repair", "--config", &config]).expect("repaired");
     assert!(repaired.contains("is damaged at byte"), "{repaired}");
+    let ready = cell.cell(&["master", "repair", "--config", &config]).expect("it looks again");
+    assert!(ready.contains("is ready to join, nothing is to be repaired"), "{ready}");
+    cut_short(&cell, 3);
+    let again = cell.cell(&["master", "repair", "--config", &config]).expect("repaired again");
+    assert!(again.contains("that was cut short"), "{again}");
     cell.start(3);
     let after = write(&client, 0, 2).await.expect("a change");
     cell.healed(after).await;

@@ -13,6 +13,7 @@ use cellwright_sim::experiment::pack::PackError;
 use cellwright_sim::experiment::scheduler::PlanRefused;
 use cellwright_sim::experiment::threads::ThreadsError;
 use cellwright_sim::trace::TraceError;
+use cellwright_store::OpenError;
 use std::io;
 
 /// Why a command did not do its work.
@@ -169,7 +170,8 @@ impl From<ClientError> for Failure {
                 next: "correct --master, or use --context with a context of that cell".into(),
             },
             ClientError::Unreachable { .. } => {
-                let next = "see whether the master runs and listens there: cell master status";
+                let next = "see whether a master runs there, by its output or with systemctl \
+                            status cell-master; for a cell of your own: cell dev";
                 Failure::Work { message, next: next.into() }
             }
             ClientError::Unknown(_) => {
@@ -188,12 +190,28 @@ impl From<ServeError> for Failure {
     fn from(error: ServeError) -> Failure {
         let next = match &error {
             ServeError::Dns(_) => "stop what listens there, or choose another dns_listen",
-            ServeError::Listen { .. } => "stop what listens there, or choose another --listen",
-            ServeError::Identity(_) | ServeError::Tls(_) => {
+            ServeError::Listen { why, .. } if why.kind() == io::ErrorKind::AddrInUse => {
+                "stop what listens there, or choose another --listen"
+            }
+            ServeError::Listen { .. } => "choose another address to listen on",
+            ServeError::Identity(_)
+            | ServeError::Tls(_)
+            | ServeError::Store(OpenError::Foreign { .. }) => {
                 "see whether data_dir is that of this replica; `cell master init` makes a new cell"
             }
-            ServeError::Store(_) | ServeError::Disk(_) | ServeError::Blobs(_) => {
-                "a replica whose log is damaged is rebuilt from its peers: cell master repair"
+            ServeError::Store(OpenError::Damaged { .. }) => {
+                "cell master repair; where there are no peers: cell checkpoint restore"
+            }
+            ServeError::Store(OpenError::TooNew { .. } | OpenError::Machine { .. }) => {
+                "start the build that wrote it, or a newer one"
+            }
+            ServeError::Disk(why) if why.kind() == io::ErrorKind::WouldBlock => {
+                "stop the other process, or give this one another data_dir"
+            }
+            ServeError::Store(OpenError::Disk { .. })
+            | ServeError::Disk(_)
+            | ServeError::Blobs(_) => {
+                "see whether data_dir can be written and has room, then start again"
             }
             _ => "correct the configuration and start again",
         };
@@ -222,5 +240,35 @@ impl From<IdentityError> for Failure {
             _ => "join again with a new token: cell agent join TOKEN",
         };
         Failure::work(&error, next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(failure: impl Into<Failure>) -> String {
+        match failure.into() {
+            Failure::Usage { next, .. } | Failure::Work { next, .. } => next,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn only_a_damaged_log_is_to_be_repaired() {
+        let damaged =
+            OpenError::Damaged { file: "log/1".into(), offset: 300, what: "a wrong sum".into() };
+        assert!(next(ServeError::Store(damaged)).contains("cell master repair"));
+        let busy = next(ServeError::Disk(io::Error::from(io::ErrorKind::WouldBlock)));
+        assert!(busy.contains("stop the other"), "{busy}");
+        let full = next(ServeError::Disk(io::Error::from(io::ErrorKind::StorageFull)));
+        assert!(full.contains("has room"), "{full}");
+    }
+
+    #[test]
+    fn whoever_reaches_no_master_is_not_sent_to_one() {
+        let next = next(ClientError::Unreachable { tried: 1, last: "m1: refused".into() });
+        assert!(!next.contains("cell master status"), "{next}");
+        assert!(next.contains("systemctl status cell-master"), "{next}");
     }
 }

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// How long a person waits before being told that nobody answers.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long one master may take to answer what each knows by itself: connecting gets three seconds.
+const EACH: Duration = Duration::from_secs(4);
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Which cell")]
@@ -73,6 +75,14 @@ impl Reach {
 
     pub fn cell(&self) -> Result<Cell, Failure> {
         self.within(PATIENCE)
+    }
+
+    /// For what any master can answer: no election is waited for, only each master in turn.
+    pub fn any_master(&self) -> Result<Cell, Failure> {
+        let cell = self.cell()?;
+        let masters = cell.context.map_or(1, |context| context.masters.len());
+        let all = EACH.saturating_mul(u32::try_from(masters).unwrap_or(u32::MAX));
+        self.within(all.min(PATIENCE))
     }
 
     /// A cell whose answers may take this long.

@@ -15,7 +15,6 @@ use rustix::fs::{FlockOperation, flock, statvfs};
 
 use crate::disk::{Disk, DiskFuture};
 
-const LOCK: &str = "LOCK";
 const UNFINISHED: &str = ".unfinished";
 /// The log appends to one file at a time, event segments to another; a few more do no harm.
 const OPEN_HANDLES: usize = 8;
@@ -28,6 +27,9 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
+    /// The file in the directory that is locked.
+    pub const LOCK: &'static str = "LOCK";
+
     /// Creates the directory if need be and takes its lock.
     pub fn open(dir: &Path) -> io::Result<RealDisk> {
         let named = |what: &str, e: io::Error| {
@@ -38,7 +40,7 @@ impl RealDisk {
             .create(true)
             .truncate(false)
             .write(true)
-            .open(dir.join(LOCK))
+            .open(dir.join(RealDisk::LOCK))
             .map_err(|e| named("cannot open the lock file in", e))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|e| {
             if e == rustix::io::Errno::WOULDBLOCK {

@@ -21,11 +21,12 @@ use cellwright_api::client::{Change, Client, Settings};
 use cellwright_api::types::Changed;
 use cellwright_cell::credential::{PartKind, TokenKind};
 use cellwright_master::config::Config;
-use cellwright_master::serve::{Access, Running, run_master};
+use cellwright_master::serve::{Access, Running, ServeError, run_master};
 use cellwright_sim::fleet::Fleet;
 use cellwright_store::Role;
 use clap::{Args, ValueEnum};
 use hyper::Method;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use tokio::sync::oneshot;
@@ -74,6 +75,17 @@ enum Driver {
 const LOCAL: &str = "local";
 /// The configuration of this machine's agent.
 const AGENT: &str = "name = \"local\"";
+
+/// Whoever tries things out has no replica to stop and no configuration file to correct.
+fn not_started(error: ServeError) -> Failure {
+    match &error {
+        ServeError::Disk(why) if why.kind() == io::ErrorKind::WouldBlock => {
+            let next = "stop the other cell dev, or give this one another --data-dir";
+            Failure::work(&error, next)
+        }
+        _ => error.into(),
+    }
+}
 
 /// The machines of the cell.
 enum Machines {
@@ -132,7 +144,7 @@ impl DevArgs {
 
     async fn cell(self, config: Config) -> Result<Success, Failure> {
         let name = config.name.clone();
-        let running = run_master(config, Access::Open, None).await?;
+        let running = run_master(config, Access::Open, None).await.map_err(not_started)?;
         let address = running.address().to_string();
         // The next commands must work at once.
         let mut status = running.handle().replica().watch();

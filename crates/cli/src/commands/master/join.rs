@@ -18,8 +18,8 @@ use cellwright_master::membership::remember_masters;
 use clap::Args;
 use std::net::SocketAddr;
 
-/// The token has not been used by then.
-const FREE: &str = "remove it, or choose --config and --data-dir; the token is still good";
+/// Whether the token was used before, nobody has been asked by then.
+const FREE: &str = "remove it, or choose --config and --data-dir; the token was not tried";
 const NEXT: &str = "ask for a token: cell token create --replica NAME";
 
 #[derive(Debug, Args)]

@@ -44,7 +44,7 @@ struct Answer {
 
 impl StatusArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
+        let cell = reach.any_master()?;
         let answer = ask(look(&cell))?;
         match self.output.output {
             Output::Json => print_json(&answer)?,
