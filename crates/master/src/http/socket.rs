@@ -17,8 +17,10 @@ use cellwright_api::error::{ApiError, Code};
 use cellwright_api::exec::{EXEC_PROTOCOL, MAX_FRAME};
 use hyper::upgrade::OnUpgrade;
 use std::io;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 /// What the digest of the handshake is made with (RFC 6455, section 1.3).
 const MAGIC: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -28,6 +30,8 @@ const MOST: usize = MAX_FRAME + 16;
 const BUFFER: usize = 64 << 10;
 /// Most bytes of a frame about the connection itself.
 const CONTROL: usize = 125;
+/// How long a page that goes, or has to, may take to hear so.
+const LAST_WORD: Duration = Duration::from_secs(5);
 
 /// Kinds of frames.
 mod kind {
@@ -114,7 +118,8 @@ pub(super) fn stream(
     let moving = async move {
         let there = async {
             let code = listen(&mut from, &to, &mut heard).await.unwrap_or(why::BROKEN);
-            say(&to, kind::CLOSE, &code.to_be_bytes()).await
+            // One that does not read would keep the session open.
+            let _ = timeout(LAST_WORD, say(&to, kind::CLOSE, &code.to_be_bytes())).await;
         };
         let back = async {
             let mut buffer = vec![0; MAX_FRAME];
@@ -126,7 +131,7 @@ pub(super) fn stream(
         };
         // Whichever it was: the page is gone or has been told.
         tokio::select! {
-            _ = there => {}
+            () = there => {}
             _ = back => {}
         }
     };
@@ -244,6 +249,20 @@ mod tests {
         assert_eq!(told[..4], [0x82, 126, 1, 44]);
         assert_eq!(told[4..304], [5; 300]);
         assert_eq!(told[304..], [0x88, 2, 3, 232]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_that_goes_and_does_not_read_is_let_go() {
+        let (mut page, socket) = duplex(64);
+        let (mut near, moving) = stream(socket);
+        let moving = tokio::spawn(moving);
+        near.write_all(&[5; 1000]).await.unwrap();
+        // With its head read, the message is on its way and has no room for its end.
+        let mut head = [0; 4];
+        page.read_exact(&mut head).await.unwrap();
+        page.write_all(&[0x88, 0x80, 0, 0, 0, 0]).await.unwrap();
+        timeout(2 * LAST_WORD, moving).await.expect("it is not waited for").unwrap();
+        drop(near);
     }
 
     #[tokio::test]
