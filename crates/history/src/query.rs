@@ -118,9 +118,13 @@ impl Reader {
             let text = format!("the statement has {length} bytes; allowed: {MAX_SQL}");
             return Err(QueryError::Sql(text));
         }
-        let mut db = self.open(present).map_err(broken)?;
-        let reaches_back_to = since(&db, "events").map_err(broken)?;
-        let denied = guard(&mut db, bounds.time).map_err(broken)?;
+        let slow_or_broken = |error: Error| match error.sqlite_error_code() {
+            Some(ErrorCode::OperationInterrupted) => QueryError::TooSlow(bounds.time),
+            _ => broken(error),
+        };
+        let mut db = self.open(present, bounds.time).map_err(slow_or_broken)?;
+        let reaches_back_to = since(&db, "events").map_err(slow_or_broken)?;
+        let denied = guard(&mut db).map_err(broken)?;
         let explain = |error| explained(error, sql, bounds, &denied);
         let mut statement = db.prepare(sql).map_err(explain)?;
         if !statement.readonly() || statement.column_count() == 0 {
@@ -146,9 +150,11 @@ impl Reader {
         Ok(db)
     }
 
-    /// One with all tables in place.
-    fn open(&self, present: &[UsageRow]) -> rusqlite::Result<Connection> {
-        let db = self.connect()?;
+    /// One with all tables in place, that gives up after this time; the making counts.
+    fn open(&self, present: &[UsageRow], time: Duration) -> rusqlite::Result<Connection> {
+        let mut db = self.connect()?;
+        let start = Instant::now();
+        db.progress_handler(STEPS, Some(move || start.elapsed() > time))?;
         if !present.is_empty() {
             add_present(&db, present)?;
         }
@@ -182,7 +188,8 @@ impl Reader {
     }
 }
 
-/// Usage that is not written yet, less what has been written meanwhile.
+/// Usage that is not written yet, less what has been written meanwhile, and less days that are in
+/// archives here: whether such a row is among theirs would take reading them.
 fn add_present(db: &Connection, rows: &[UsageRow]) -> rusqlite::Result<()> {
     let (table, columns) = (recent(&USAGE), USAGE.definitions());
     let key = USAGE.unique.join(", ");
@@ -196,7 +203,10 @@ fn add_present(db: &Connection, rows: &[UsageRow]) -> rusqlite::Result<()> {
     let same: Vec<String> =
         USAGE.unique.iter().map(|name| format!("w.{name} = {PRESENT}.{name}")).collect();
     let written = format!("SELECT 1 FROM main.{table} w WHERE {}", same.join(" AND "));
-    db.execute_batch(&format!("DELETE FROM temp.{PRESENT} WHERE EXISTS ({written})"))
+    let moved = format!("SELECT max(day) FROM main.archives WHERE what = '{}'", USAGE.name);
+    db.execute_batch(&format!(
+        "DELETE FROM temp.{PRESENT} WHERE EXISTS ({written}) OR day <= ({moved})"
+    ))
 }
 
 /// The whole of a table: its recent part, and its archives if there are any. Without archives the
@@ -214,7 +224,7 @@ fn view(db: &Connection, table: &'static Table, files: Vec<Archive>) -> rusqlite
 type Denied = Arc<Mutex<Option<String>>>;
 
 /// From here on the connection is in the hands of whoever wrote the statement.
-fn guard(db: &mut Connection, time: Duration) -> rusqlite::Result<Denied> {
+fn guard(db: &mut Connection) -> rusqlite::Result<Denied> {
     let denied: Denied = Arc::default();
     let seen = denied.clone();
     db.authorizer(Some(move |context: AuthContext<'_>| match refusal(&context.action) {
@@ -224,8 +234,6 @@ fn guard(db: &mut Connection, time: Duration) -> rusqlite::Result<Denied> {
             Authorization::Deny
         }
     }))?;
-    let start = Instant::now();
-    db.progress_handler(STEPS, Some(move || start.elapsed() > time))?;
     Ok(denied)
 }
 

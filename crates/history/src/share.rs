@@ -5,7 +5,8 @@
 //! how far it came in the transaction that adds the rows: killed anywhere, it goes on from there.
 //! Which rows are a replica's own is kept as ranges of row numbers, one for each turn of the
 //! writer, so nothing is stored twice. A book that was lost and begun anew has another number, and
-//! is read from its beginning; rows that are there already are passed over.
+//! is read from its beginning; so is one that was restored from a backup and has not come to where
+//! somebody has read it. Rows that are there already are passed over.
 //!
 //! Rejected: sending rows out. Whoever is away would be owed them, and the debt kept somewhere.
 
@@ -19,6 +20,7 @@ use cellwright_cell::resource::Resources;
 use cellwright_cell::time::Time;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 pub(crate) const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS book (one INTEGER PRIMARY KEY CHECK (one = 1), id INTEGER NOT NULL);
@@ -80,6 +82,20 @@ impl History {
         Ok(self.db.query_row(sql, [whole(replica)], read).optional()?.unwrap_or_default())
     }
 
+    /// The same of every replica that told something.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub fn all_heard(&self) -> Result<BTreeMap<u64, Mark>, HistoryError> {
+        let number = |number: i64| u64::try_from(number).unwrap_or(0);
+        let mut select = self.db.prepare("SELECT replica, book, upto FROM heard")?;
+        let rows = select.query_map([], |row| {
+            let mark = Mark { book: number(row.get(1)?), upto: number(row.get(2)?) };
+            Ok((number(row.get(0)?), mark))
+        })?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    }
+
     /// Adds what another replica told, and how far that was.
     ///
     /// # Errors
@@ -96,7 +112,7 @@ impl History {
 
 impl Reader {
     /// What this replica wrote of its own after `mark`, `most` rows of it; everything there is for
-    /// a mark of another book.
+    /// a mark of another book, or past the end of this one.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -108,7 +124,10 @@ impl Reader {
         let db = self.connect()?;
         let book = db.query_row("SELECT id FROM book", [], |row| row.get::<_, i64>(0))?;
         let book = u64::try_from(book).unwrap_or(0);
-        let after = if book == mark.book { mark.upto } else { 0 };
+        let end = "SELECT coalesce(max(last), 0) FROM own_usage";
+        let end = db.query_row(end, [], |row| row.get::<_, i64>(0))?;
+        let known = book == mark.book && mark.upto <= u64::try_from(end).unwrap_or(0);
+        let after = if known { mark.upto } else { 0 };
         let sql = format!(
             "SELECT u.rowid, {} FROM own_usage o
              JOIN {} u ON u.rowid BETWEEN max(o.first, ?1 + 1) AND o.last
@@ -234,6 +253,7 @@ mod tests {
         drop(history);
         let mut history = open(&other);
         assert_eq!(history.heard(1).unwrap(), piece.mark);
+        assert_eq!(history.all_heard().unwrap(), BTreeMap::from([(1, piece.mark)]));
         history.take_told(1, &piece).unwrap();
         assert_eq!(number(&ask(&other, COUNT)), 3, "told again, and passed over");
         fetch(&mut history, 1, &own);
@@ -250,6 +270,26 @@ mod tests {
         open(&second).take_usage(&[used(9, 4)]).unwrap();
         fetch(&mut history, 1, &second);
         assert_eq!(number(&ask(&other, COUNT)), 4);
+    }
+
+    #[test]
+    fn a_book_restored_from_a_backup_is_read_from_its_beginning() {
+        let (own, other) = (Folder::new(), Folder::new());
+        let mut told = open(&own);
+        told.take_usage(&[used(0, 1), used(0, 2)]).unwrap();
+        told.take_usage(&[used(1, 1), used(1, 2), used(1, 3)]).unwrap();
+        let mut history = open(&other);
+        fetch(&mut history, 1, &own);
+        // As it was after the first turn; then it writes on, with numbers that were told before.
+        told.db.execute_batch("DELETE FROM recent_usage WHERE rowid > 2").unwrap();
+        told.db.execute_batch("DELETE FROM own_usage WHERE first > 2").unwrap();
+        told.take_usage(&[used(2, 1)]).unwrap();
+        fetch(&mut history, 1, &own);
+        assert_eq!(number(&ask(&other, COUNT)), 6, "five that were there, and the new one");
+        assert_eq!(history.heard(1).unwrap().upto, 3);
+        told.take_usage(&[used(3, 1)]).unwrap();
+        assert_eq!(fetch(&mut history, 1, &own), 1);
+        assert_eq!(number(&ask(&other, COUNT)), 7);
     }
 
     #[test]

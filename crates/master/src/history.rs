@@ -26,14 +26,15 @@ use cellwright_history::{
     Stretch, UsageRow, Value, WINDOW, Whose, Windows,
 };
 use cellwright_store::NodeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::Instant;
 
 const DIR: &str = "history";
 /// Events folded in one transaction.
@@ -85,6 +86,8 @@ struct Desk {
     cell: OnceLock<Weak<Parts>>,
     /// How far this replica has come in the books of the others.
     heard: Mutex<BTreeMap<NodeId, Mark>>,
+    /// What the others last said to a query. Whoever asks them holds this: the next one uses it.
+    said: tokio::sync::Mutex<Option<share::Said>>,
 }
 
 #[derive(Default)]
@@ -140,6 +143,7 @@ impl HistoryDesk {
             hurry: Notify::new(),
             cell: OnceLock::new(),
             heard: Mutex::default(),
+            said: tokio::sync::Mutex::default(),
         }))
     }
 
@@ -162,6 +166,7 @@ impl HistoryDesk {
             events: self.0.replicated.records.events.clone(),
             tidied: None,
             fetched: None,
+            behind: BTreeSet::new(),
         };
         let runtime = tokio::runtime::Handle::current();
         let thread = thread::Builder::new().name("history".into()).spawn(move || {
@@ -236,8 +241,7 @@ impl HistoryDesk {
         }
         let reader = self.0.reader.clone();
         let bounds = Bounds { time: LONGEST, rows, bytes: MOST_BYTES };
-        let about_usage = sql.to_ascii_lowercase().contains("usage");
-        let present = if about_usage { self.present().await } else { Vec::new() };
+        let present = if share::names_usage(&sql) { self.present().await } else { Vec::new() };
         let query = move || reader.query_with(&present, &sql, &args, bounds);
         let done = tokio::task::spawn_blocking(query).await;
         let lost = |_| QueryError::Broken("the query was not finished".into());
@@ -293,7 +297,9 @@ struct Work {
     events: Arc<EventLog>,
     tidied: Option<Time>,
     /// When others were last asked for what they wrote.
-    fetched: Option<Time>,
+    fetched: Option<Instant>,
+    /// Those that had more to tell than fits in one answer.
+    behind: BTreeSet<NodeId>,
 }
 
 impl Work {
@@ -303,11 +309,14 @@ impl Work {
         loop {
             let began = Instant::now();
             let mut turn = self.turn(&mut open, &mut applied);
-            let more = matches!(turn, Ok(More::Left));
-            if let (Ok(_), Some(history)) = (&turn, &mut open) {
-                turn = self.fetch(history).await.map(|()| More::Done);
+            if let (Ok(folded), Some(history)) = (&turn, &mut open) {
+                let folded = *folded;
+                turn = self.fetch(history).await.map(|pages| match pages {
+                    true => More::Left,
+                    false => folded,
+                });
             }
-            let failed = turn.is_err();
+            let (failed, more) = (turn.is_err(), matches!(turn, Ok(More::Left)));
             *lock(&self.desk.trouble) = turn.err().map(|error| {
                 tracing::error!(%error, "history could not be written");
                 error.to_string()
@@ -323,19 +332,17 @@ impl Work {
             };
             tokio::select! {
                 biased;
-                told = stopped.changed() => {
-                    if told.is_err() {
-                        break;
-                    }
-                }
+                told = stopped.changed() => match told {
+                    Ok(()) => continue,
+                    Err(_) => break,
+                },
                 () = self.desk.hurry.notified() => continue,
                 () = tokio::time::sleep(rest) => {}
             }
-            if more && !failed {
+            if more {
                 continue;
             }
-            let soon = Duration::from_millis(share::FETCH_EVERY.0);
-            let wait = if failed { AGAIN } else { self.until_window().min(soon) };
+            let wait = if failed { AGAIN } else { self.until_window().min(share::FETCH_EVERY) };
             tokio::select! {
                 biased;
                 told = stopped.changed() => {
@@ -367,7 +374,11 @@ impl Work {
     ) -> Result<More, HistoryError> {
         let history = match open {
             Some(history) => history,
-            None => open.insert(History::open(&self.dir, self.settings)?),
+            None => {
+                let history = History::open(&self.dir, self.settings)?;
+                *lock(&self.desk.heard) = history.all_heard()?;
+                open.insert(history)
+            }
         };
         history.enter(self.desk.replicated.with(|view| view.era))?;
         // Events of an entry are taken down before its index is announced.

@@ -141,3 +141,47 @@ fn archived_and_recent_rows_answer_alike_and_bounds_skip_files() {
     assert!(number(&ask(&moved, &sql)) > 10);
     assert!(fails(&moved, "select count(*) from task_events").to_string().contains("ask again"));
 }
+
+/// Usage of task `nth` at a time.
+fn used(at: u64, nth: u32) -> UsageRow {
+    let none = cellwright_cell::resource::Resources::ZERO;
+    UsageRow {
+        time: Time(at),
+        millis: 1000,
+        user: "ann".into(),
+        job: "web".into(),
+        task_index: nth,
+        attempt: 1,
+        machine: "m1".into(),
+        band: "batch".into(),
+        samples: 1,
+        average: none,
+        most: none,
+        reserved: none,
+        limit: none,
+    }
+}
+
+#[test]
+fn putting_usage_before_a_query_counts_in_its_time() {
+    let folder = folder(1);
+    let rows: Vec<UsageRow> = (0..5000).map(|nth| used(BEGIN, nth)).collect();
+    let bounds = Bounds { time: Duration::ZERO, ..Bounds::default() };
+    let answer = Reader::new(folder.path()).query_with(&rows, "select 1", &[], bounds);
+    assert_eq!(answer, Err(QueryError::TooSlow(Duration::ZERO)));
+}
+
+#[test]
+fn usage_of_days_that_are_in_archives_is_not_shown_twice() {
+    let folder = Folder::new();
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    let (old, new) = (used(BEGIN, 1), used(BEGIN + 9 * DAY, 1));
+    history.take_usage(std::slice::from_ref(&old)).unwrap();
+    assert_eq!(history.tidy(Time(BEGIN + 9 * DAY)).unwrap().archived_rows, 1);
+    let sql = "select count(*), max(time) from usage";
+    let answer = Reader::new(folder.path())
+        .query_with(&[old, new.clone()], sql, &[], Bounds::default())
+        .unwrap();
+    let time = i64::try_from(new.time.0).unwrap();
+    assert_eq!(answer.rows, [[Value::Integer(2), Value::Integer(time)]]);
+}
