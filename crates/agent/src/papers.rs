@@ -47,8 +47,8 @@ const AT_START: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(200);
 const RETRY_LATER: Duration = Duration::from_secs(60);
 const RETRIES_IN_A_LIFE: u32 = 20;
-/// A certificate is looked at this often at least: the timer under it stands still while the machine
-/// sleeps, the certificate does not.
+/// A certificate is looked at this often at least: the timer under it stands still while the
+/// machine sleeps, the certificate does not.
 const LOOK: Duration = Duration::from_secs(300);
 
 #[derive(Debug, thiserror::Error)]

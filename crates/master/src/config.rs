@@ -435,7 +435,7 @@ impl Reader<'_> {
         self.parsed("heartbeat", "10ms to 500ms", |text| duration(text).filter(allowed))
     }
 
-    /// Nobody can take one back, so a day is the most; and seconds are what dates in it are made of.
+    /// Nobody can take one back, so a day is the most; seconds are what dates in it are made of.
     fn task_certificate_life(&self) -> Result<Span, ConfigError> {
         let allowed = |span: &Span| (Span::seconds(10)..=Span::seconds(86_400)).contains(span);
         self.parsed("task_certificate_life", "10s to 24h", |text| duration(text).filter(allowed))

@@ -1,6 +1,6 @@
 //! Tasks in containers and groups by the real binary: what they see, what they may use, how they
-//! end, and that nothing of them is left. They need root, and say so where they are skipped for want
-//! of it; root without a container runtime is a failure.
+//! end, and that nothing of them is left. They need root, and say so where they are skipped for
+//! want of it; root without a container runtime is a failure.
 
 use crate::agent::{is_alive, make_fifo, runs, wait};
 use crate::support::{Folder, Running, free_address, json, said};
