@@ -186,10 +186,8 @@ impl EventLog {
                 for event in body.events {
                     if let What::Task { task: of, attempt: nth, change, .. } = event.what
                         && (of, nth) == (task, attempt)
-                        && let TaskChange::Scheduled { machine } | TaskChange::Restarted { machine } =
-                            change
                     {
-                        found = Some(machine);
+                        found = placed(&change).or(found);
                     }
                 }
             }
@@ -365,6 +363,14 @@ fn object_of(what: &What, names: &BTreeMap<Object, String>) -> String {
         What::JobRejected { user, job, .. } => format!("{user}/{job}"),
         What::LevelRaised { .. } => "cell".to_owned(),
         other => mentioned(other)[0].map(name).unwrap_or_default(),
+    }
+}
+
+/// Where a change puts an attempt, if it does.
+fn placed(change: &TaskChange) -> Option<MachineId> {
+    match change {
+        TaskChange::Scheduled { machine } | TaskChange::Restarted { machine } => Some(*machine),
+        _ => None,
     }
 }
 
