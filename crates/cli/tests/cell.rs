@@ -223,7 +223,7 @@ fn a_cell_with_identities_takes_in_a_replica_a_user_and_a_machine() {
     let token = json(&[&mine[..], &token].concat())["token"].as_str().unwrap().to_owned();
     let join = ["master", "join", &token, "--master", &first.address];
     let taken = text(&cell(&[&join[..], &first.args()].concat()).stderr);
-    assert!(taken.contains("is there already") && taken.contains("still good"), "{taken}");
+    assert!(taken.contains("is there already") && taken.contains("was not tried"), "{taken}");
     said(&[&join[..], &second.args()].concat());
     let two = second.start();
     two.hear("this replica votes");

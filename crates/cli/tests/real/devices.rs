@@ -48,7 +48,7 @@ impl Lender {
     fn submit(&self, spec: &Value) {
         let file = self.folder.path("job.json");
         fs::write(&file, spec.to_string()).unwrap();
-        said(&["--master", &self.address, "job", "run", &file]);
+        said(&["--master", &self.address, "run", &file]);
     }
 
     /// A job of one task that runs `script` once.
