@@ -97,11 +97,11 @@ impl ImportArgs {
     pub fn run(self) -> Result<(), Failure> {
         let (imported, target, fetched) = match &self.source {
             Source::Layout(path) => {
-                let (imported, target) = self.from_layout(path)?;
+                let (imported, target) = self.of_layout(path)?;
                 (imported, target, None)
             }
             Source::Image(reference) => {
-                let (imported, target, fetched) = self.from_registry(reference)?;
+                let (imported, target, fetched) = self.of_registry(reference)?;
                 (imported, target, Some(fetched))
             }
         };
@@ -114,7 +114,7 @@ impl ImportArgs {
         print(&format!("{from}{}{}", of_image(&imported), told(&target, &imported.built)))
     }
 
-    fn from_layout(&self, path: &Path) -> Result<(Imported, PathBuf), Failure> {
+    fn of_layout(&self, path: &Path) -> Result<(Imported, PathBuf), Failure> {
         if let Some(option) = self.registry.first() {
             return Err(Failure::Usage {
                 message: format!("{option} is for registries, and {} is none", path.display()),
@@ -132,10 +132,7 @@ impl ImportArgs {
         Ok((imported.map_err(failed)?, target))
     }
 
-    fn from_registry(
-        &self,
-        reference: &Reference,
-    ) -> Result<(Imported, PathBuf, Fetched), Failure> {
+    fn of_registry(&self, reference: &Reference) -> Result<(Imported, PathBuf, Fetched), Failure> {
         let target = self.to.clone();
         let target =
             target.unwrap_or_else(|| PathBuf::from(format!("{}.package", reference.stem())));
