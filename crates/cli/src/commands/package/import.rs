@@ -21,9 +21,13 @@ use tokio::sync::oneshot;
 
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// An image in a registry, docker://HOST[:PORT]/NAME[:TAG|@sha256:DIGEST] (docker://alpine for
-    /// Docker Hub), or an OCI image layout: a tar file or a folder
-    #[arg(value_name = "IMAGE|FILE|DIR", value_parser = source)]
+    // Not a comment for rustdoc, which would read the brackets as links.
+    #[arg(
+        value_name = "IMAGE|FILE|DIR",
+        value_parser = source,
+        help = "An image in a registry, docker://HOST[:PORT]/NAME[:TAG|@sha256:DIGEST] \
+                (docker://alpine for Docker Hub), or an OCI image layout: a tar file or a folder"
+    )]
     source: Source,
 
     /// Where the package goes [default: the image's or file's name and .package, here]
