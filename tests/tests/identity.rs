@@ -11,13 +11,13 @@ use cellwright_api::types::{AddUser, AuditView, Changed, JobView, NewToken, Page
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
+use cellwright_tests::alone::guarded_master;
 use cellwright_tests::binary::{cell, said};
 use cellwright_tests::folder::Folder;
 use cellwright_tests::process::Process;
 use cellwright_tests::replicas::settings;
 use cellwright_tests::{LOOK, PATIENCE};
 use hyper::Method;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -33,18 +33,7 @@ struct Master {
 impl Master {
     async fn start() -> Master {
         let folder = Folder::new();
-        let taken = TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
-        let address = taken.local_addr().expect("it has an address").to_string();
-        drop(taken);
-        let config = folder.path("master.toml");
-        let mut init = Command::new(cell());
-        init.arg("--contexts").arg(folder.path("contexts.toml"));
-        init.args(["master", "init", "--cell", "aa", "--name", "m1", "--advertise", &address]);
-        init.args(["--listen", &address, "--data-dir"]).arg(folder.path("data"));
-        said(init.arg("--config").arg(&config)).expect("a cell is made");
-        let mut start = Command::new(cell());
-        start.args(["master", "start", "--config"]).arg(&config);
-        let process = Process::start(start, &folder.path("master.log"));
+        let (process, address) = guarded_master(&folder).await;
         let master = Master { process, address, folder };
         let ready = master.client("contexts.toml").text("/readyz").await;
         assert!(ready.is_ok(), "{ready:?}\n{}", master.process.output());
