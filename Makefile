@@ -14,11 +14,11 @@ DNS ?=
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## build the release binary and start a cell on this machine in the foreground
+run: ## build cell quickly and start a cell on this machine in the foreground
 	@scripts/install-tools.sh build
-	@echo "building cell (release)" >&2
-	cargo build --release --locked -p cellwright-cli
-	$(BINARY) dev --data-dir $(TARGET)/cell-dev $(if $(MACHINES),--machines $(MACHINES)) $(if $(DNS),--dns $(DNS)) --listen $(LISTEN)
+	@echo "building cell; the first time takes minutes" >&2
+	cargo build --profile quick --locked -p cellwright-cli
+	$(TARGET)/quick/cell dev --data-dir $(TARGET)/cell-dev $(if $(MACHINES),--machines $(MACHINES)) $(if $(DNS),--dns $(DNS)) --listen $(LISTEN)
 
 pack-example: ## build the release binary and pack the bundled example cell
 	@scripts/install-tools.sh build
