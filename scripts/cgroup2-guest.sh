@@ -37,12 +37,13 @@ run() {
 }
 
 inside() {
-    export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/tmp CI=1 RUST_BACKTRACE=0
+    export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/disk CI=1 RUST_BACKTRACE=0
     CELL_BINARY="$(cat /tests/binary)"
     export CELL_BINARY
     mkfs.ext4 -q /dev/ram0
-    mount -t ext4 /dev/ram0 /tmp
-    chmod 1777 /tmp
+    # Not at /tmp, where the program under test may be.
+    mount -t ext4 /dev/ram0 /disk
+    chmod 1777 /disk /tmp
     echo "Linux $(uname -r), $(runc --version | head -n 1), $(grep -c ^processor /proc/cpuinfo) CPUs"
     echo "controllers: $(cat /sys/fs/cgroup/cgroup.controllers)"
     if grep -q '^[^ ]* [^ ]* cgroup ' /proc/mounts; then

@@ -58,7 +58,7 @@ copy_libraries_of() {
 }
 
 lay_root() {
-    mkdir -p "$root"/{usr/{bin,sbin,lib,lib64},etc,proc,sys,dev,run,tmp,root,var/lib,tests}
+    mkdir -p "$root"/{usr/{bin,sbin,lib,lib64},etc,proc,sys,dev,run,tmp,disk,root,var/lib,tests}
     for folder in bin sbin lib lib64; do ln -s "usr/$folder" "$root/$folder"; done
     ln -s ../run "$root/var/run"
     for program in $programs; do

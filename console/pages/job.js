@@ -28,8 +28,8 @@ function toneOf(event) {
   return TONES[String(word).replaceAll("-", "_")] || "calm";
 }
 
-export function EventList({ items, empty, most = 200 }) {
-  if (!items.length) return html`<${Empty}>${empty}<//>`;
+export function EventList({ items, empty, wait, most = 200 }) {
+  if (!items.length) return wait ? html`<${Wait} />` : html`<${Empty}>${empty}<//>`;
   return html`<ol class="events">
     ${items.slice(0, most).map((event) => {
       const href = place(event);
@@ -187,7 +187,7 @@ export default function Job({ names: [user, name] }) {
     <div class="columns">
       <${Card} title="Events" aside=${history.since ? `since ${moment(history.since)}` : ""}>
         <${Problem} error=${history.error} />
-        <${EventList} items=${history.items} empty="Nothing happened in what is kept." />
+        <${EventList} items=${history.items} wait=${history.wait} empty="Nothing happened in what is kept." />
       <//>
       <${Spec} job=${view} />
     </div>

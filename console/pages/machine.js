@@ -106,7 +106,7 @@ export default function Machine({ names: [name] }) {
     <//>
     <div class="columns">
       <${Card} title="Events" aside=${history.since ? `since ${moment(history.since)}` : ""}>
-        <${EventList} items=${history.items} empty="Nothing happened in what is kept." />
+        <${EventList} items=${history.items} wait=${history.wait} empty="Nothing happened in what is kept." />
       <//>
       <${About} machine=${machine} />
     </div>

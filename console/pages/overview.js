@@ -108,12 +108,17 @@ function Scale({ measure }) {
     const swatch = (name, text) => html`<span><i style=${{ background: css(colours[name]) }}></i>${text}</span>`;
     return html`<p class="scale">
       ${swatch("production", "production and monitoring")} ${swatch("batch", "batch and best effort")}
-      ${swatch("empty", "empty")}</p>`;
+      ${swatch("empty", "empty")} <${Marks} /></p>`;
   }
   return html`<p class="scale"><span>0 %</span>
     <i class="ramp" style=${{ background: gradient(theme) }}></i><span>130 %</span>
-    <span><i class="drain"></i>draining</span><span><i class="over"></i>over-committed</span>
-    <span><i class="down"></i>down</span></p>`;
+    <${Marks} /></p>`;
+}
+
+/** What is drawn on a square, whatever its colour stands for. */
+function Marks() {
+  return html`<span><i class="drain"></i>draining</span><span><i class="over"></i>over-committed</span>
+    <span><i class="down"></i>down</span>`;
 }
 
 function Sums({ sums }) {

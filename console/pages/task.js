@@ -155,7 +155,7 @@ export default function Task({ names: [user, job, index] }) {
     ${task.attempt > 0 && html`<${Inside} name=${name} path=${`${path}/exec`} runs=${task.state === "running"} />`}
     <${Usage} points=${points} known="It is on no machine." />
     <${Card} title="History" aside=${history.since ? `since ${moment(history.since)}` : ""}>
-      <${EventList} items=${history.items} empty="Nothing happened in what is kept." />
+      <${EventList} items=${history.items} wait=${history.wait} empty="Nothing happened in what is kept." />
     <//>
   <//>`;
 }
