@@ -9,7 +9,7 @@ MACHINES ?=
 LISTEN ?= 127.0.0.1:7070
 DNS ?=
 
-.PHONY: help run pack-example dist test verify fix bench
+.PHONY: help run pack-example dist test test-v2 verify fix bench
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ dist: ## release tarball in dist/, checked
 test: ## everything CI runs; never writes into the sources
 	@scripts/install-tools.sh test
 	@scripts/check.sh tidy fmt clippy docs doctests tests api powercut
+
+test-v2: ## containers under control groups v2 alone, in a guest that CELL_GUEST starts
+	@scripts/install-tools.sh test
+	@scripts/check.sh cgroup2
 
 verify: ## static checks only: tidy, format, lints, licences, sources, advisories; never writes
 	@scripts/install-tools.sh verify

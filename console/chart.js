@@ -115,10 +115,11 @@ export function Chart({ points, dimension, title }) {
   });
   const last = points[points.length - 1];
   const say = (key) => (last && last[key] ? amount(dimension, last[key][dimension]) : "unknown");
-  const text = `${title}: ${say("used")} used, ${say("reserved")} reserved, ${say("limit")} limit`;
+  const used = last && last.used ? `${say("used")} used` : "usage unknown";
+  const text = `${title}: ${used}, ${say("reserved")} reserved, ${say("limit")} limit`;
   return html`<figure class="chart">
     <figcaption><strong>${title}</strong>
-      <span class="used">${say("used")} used</span>
+      <span class="used">${used}</span>
       <span class="reserved">${say("reserved")} reserved</span>
       <span class="limit">${say("limit")} limit</span>
     </figcaption>

@@ -82,7 +82,7 @@ export function useEventsOf(match, rows, deps) {
     return [...fresh, ...old];
   }, [fresh, past.value]);
   const turn = useTurn(fresh.length ? fresh[0].cursor : "");
-  return { items, since: past.value && past.value.since, error: past.error, turn };
+  return { items, since: past.value && past.value.since, error: past.error, wait: past.wait, turn };
 }
 
 /** Follows `key`, but not faster than a few times a second. */

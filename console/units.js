@@ -33,7 +33,7 @@ export function plural(n, one, many = `${one}s`) {
 }
 
 export function amount(dimension, n) {
-  if (dimension === "cpu") return `${cores(n)} cores`;
+  if (dimension === "cpu") return `${cores(n)} ${n === 1000 ? "core" : "cores"}`;
   return dimension === "disk_rate" ? `${bytes(n)}/s` : bytes(n);
 }
 
@@ -68,6 +68,12 @@ export function moment(ms) {
   const two = (n) => String(n).padStart(2, "0");
   const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
   return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+}
+
+/** The time of today, the day of others: short enough for a list. */
+export function stamp(ms, now = Date.now()) {
+  const text = moment(ms);
+  return text.slice(0, 10) === moment(now).slice(0, 10) ? text.slice(11) : text.slice(5, 16);
 }
 
 export const BANDS = ["best_effort", "batch", "production", "monitoring"];

@@ -36,6 +36,9 @@ api() { scripts/api-contract.sh; }
 # Power cuts under a master at work; skipped where the tool for it is not.
 powercut() { scripts/powercut.sh; }
 
+# Containers under control groups of version 2 alone, in a guest; skipped where nothing starts one.
+cgroup2() { scripts/cgroup2.sh; }
+
 deny() { cargo deny --locked check licenses bans sources; }
 
 # Advisories live in a repository of their own; a machine without a network still verifies the rest.
@@ -48,7 +51,7 @@ advisories() {
     cargo deny --locked check advisories
 }
 
-known="tidy fmt clippy docs doctests tests api powercut deny advisories"
+known="tidy fmt clippy docs doctests tests api powercut cgroup2 deny advisories"
 for stage in "$@"; do
     case " $known " in
     *" $stage "*) ;;

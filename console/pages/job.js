@@ -7,7 +7,7 @@ import { confirm, say } from "../dialog.js";
 import { useRead } from "../live.js";
 import { Badge, Card, Choice, Empty, Facts, Link, Page, Problem, Table, Tally, Wait, When, to, useQuery, useSort } from "../parts.js";
 import { useEventsOf, useSeries } from "../past.js";
-import { amount, bandOf, count, isLive, jobState, moment, plural, taskWords, words } from "../units.js";
+import { amount, bandOf, count, isLive, jobState, moment, plural, stamp, taskWords, words } from "../units.js";
 
 /** Where an event leads, if its object has a page. */
 function place(event) {
@@ -28,14 +28,14 @@ function toneOf(event) {
   return TONES[String(word).replaceAll("-", "_")] || "calm";
 }
 
-export function EventList({ items, empty, most = 200 }) {
-  if (!items.length) return html`<${Empty}>${empty}<//>`;
+export function EventList({ items, empty, wait, most = 200 }) {
+  if (!items.length) return wait ? html`<${Wait} />` : html`<${Empty}>${empty}<//>`;
   return html`<ol class="events">
     ${items.slice(0, most).map((event) => {
       const href = place(event);
       const rest = event.text.startsWith(event.object) ? event.text.slice(event.object.length) : ` ${event.text}`;
       return html`<li key=${event.cursor} class=${toneOf(event)}>
-        <time title=${moment(event.at)}>${moment(event.at).slice(11)}</time>
+        <time title=${moment(event.at)}>${stamp(event.at)}</time>
         <span>${href ? html`<${Link} to=${href}>${event.object}<//>` : event.object}${rest}</span>
       </li>`;
     })}
@@ -117,7 +117,7 @@ function Spec({ job }) {
       ["Command", (spec.task.command || []).length ? html`<code>${spec.task.command.join(" ")}</code>` : null],
       ["Labels", labels.join(", ")],
       ["Starts after", job.waits_for.map((key) => `${key.user}/${key.job}`).join(", ")],
-      ["Kind", spec.kind === "tasks" ? null : words(JSON.stringify(spec.kind))],
+      ["Kind", spec.kind === "tasks" ? null : words(spec.kind)],
       ["Submitted", html`<${When} at=${job.submitted_at} />`],
       ["Ended", job.ended_at ? html`<${When} at=${job.ended_at} />` : null],
       ["Version", job.version],
@@ -187,7 +187,7 @@ export default function Job({ names: [user, name] }) {
     <div class="columns">
       <${Card} title="Events" aside=${history.since ? `since ${moment(history.since)}` : ""}>
         <${Problem} error=${history.error} />
-        <${EventList} items=${history.items} empty="Nothing happened in what is kept." />
+        <${EventList} items=${history.items} wait=${history.wait} empty="Nothing happened in what is kept." />
       <//>
       <${Spec} job=${view} />
     </div>

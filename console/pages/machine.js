@@ -35,8 +35,17 @@ function Drain({ machine, path }) {
     : html`<button onClick=${() => act(true)}>Drain…</button>`;
 }
 
+/** `{text: "x86_64"}` or `{integer: 3}` as the operator wrote it; a label is a text already. */
+function plain(value) {
+  return typeof value === "object" ? (value.text ?? value.integer) : value;
+}
+
 function About({ machine }) {
-  const pairs = (map) => Object.entries(map || {}).map(([key, value]) => `${key}=${value}`).join(", ");
+  const lines = (texts) => (texts.length ? html`<ul>${texts.map((text) => html`<li>${text}</li>`)}</ul>` : null);
+  const pairs = (map) => lines(Object.entries(map || {}).map(([key, value]) => `${key}=${plain(value)}`));
+  const devices = (machine.spec.devices || []).map(
+    (device, at) => `${device.kind} ${device.model}, ${1000 - (machine.devices_used[at] || 0)} of 1000 free`,
+  );
   const named = machine.named.map((n) => {
     const name = typeof n.name === "string" ? n.name : n.name.name;
     return `${name}: ${n.available ?? "no end"} of ${n.capacity ?? "no end"}`;
@@ -48,8 +57,8 @@ function About({ machine }) {
       ["Power domain", spec.power_domain],
       ["Labels", pairs(spec.labels)],
       ["Attributes", pairs(spec.attributes)],
-      ["Devices", (spec.devices || []).length ? plural(spec.devices.length, "device") : null],
-      ["Named resources", named.join(", ")],
+      ["Devices", lines(devices)],
+      ["Named resources", lines(named)],
       ["Packages kept", machine.packages],
       ["Disk kept for logs", machine.retained_bytes ? bytes(machine.retained_bytes) : null],
       ["Life of the agent", machine.incarnation],
@@ -97,7 +106,7 @@ export default function Machine({ names: [name] }) {
     <//>
     <div class="columns">
       <${Card} title="Events" aside=${history.since ? `since ${moment(history.since)}` : ""}>
-        <${EventList} items=${history.items} empty="Nothing happened in what is kept." />
+        <${EventList} items=${history.items} wait=${history.wait} empty="Nothing happened in what is kept." />
       <//>
       <${About} machine=${machine} />
     </div>

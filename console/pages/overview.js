@@ -108,12 +108,17 @@ function Scale({ measure }) {
     const swatch = (name, text) => html`<span><i style=${{ background: css(colours[name]) }}></i>${text}</span>`;
     return html`<p class="scale">
       ${swatch("production", "production and monitoring")} ${swatch("batch", "batch and best effort")}
-      ${swatch("empty", "empty")}</p>`;
+      ${swatch("empty", "empty")} <${Marks} /></p>`;
   }
   return html`<p class="scale"><span>0 %</span>
     <i class="ramp" style=${{ background: gradient(theme) }}></i><span>130 %</span>
-    <span><i class="drain"></i>draining</span><span><i class="over"></i>over-committed</span>
-    <span><i class="down"></i>down</span></p>`;
+    <${Marks} /></p>`;
+}
+
+/** What is drawn on a square, whatever its colour stands for. */
+function Marks() {
+  return html`<span><i class="drain"></i>draining</span><span><i class="over"></i>over-committed</span>
+    <span><i class="down"></i>down</span>`;
 }
 
 function Sums({ sums }) {
@@ -122,15 +127,15 @@ function Sums({ sums }) {
     limit=${sums.limits[d]} capacity=${sums.capacity[d]} />`;
   const down = sums.machines_total - sums.machines_up;
   return html`<div class="tiles">
-    <${Link} to=${to("machines")} class="tile"><b>${count(sums.machines_total)}</b> machines
+    <${Link} to=${to("machines")} class="tile"><b>${count(sums.machines_total)}</b> ${sums.machines_total === 1 ? "machine" : "machines"}
       <small>${[
         `${count(sums.machines_up)} up`,
         down && `${count(down)} down`,
         sums.machines_draining && `${count(sums.machines_draining)} draining`,
       ].filter(Boolean).join(", ")}</small><//>
-    <${Link} to=${to("jobs")} class="tile"><b>${count(sums.jobs)}</b> jobs
+    <${Link} to=${to("jobs")} class="tile"><b>${count(sums.jobs)}</b> ${sums.jobs === 1 ? "job" : "jobs"}
       <small>of ${plural(sums.users, "user")}</small><//>
-    <div class="tile"><b>${count(sums.tasks.running)}</b> tasks running
+    <div class="tile"><b>${count(sums.tasks.running)}</b> ${sums.tasks.running === 1 ? "task" : "tasks"} running
       <${Tally} tasks=${sums.tasks} label=${false} /></div>
     <${Link} to=${to("pending")} class="tile ${sums.tasks.pending ? "warn" : ""}">
       <b>${count(sums.tasks.pending)}</b> pending

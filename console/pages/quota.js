@@ -10,11 +10,13 @@ import { amount, plural, words } from "../units.js";
 const ENDLESS = 2 ** 59;
 const NEVER = 2 ** 63;
 
+const TITLES = { cpu: "CPU", ram: "Memory", disk: "Disk" };
+
 function Share({ dimension, charged, granted }) {
   const endless = granted >= ENDLESS;
   const share = endless || !granted ? 0 : Math.min(100, (100 * charged) / granted);
   const full = !endless && charged > granted;
-  return html`<td class="number">
+  return html`<td class="number" data-title=${TITLES[dimension]}>
     <span class="mini ${full ? "bad" : ""}"><i style=${{ width: `${share}%` }}></i></span>
     ${amount(dimension, charged)} <small>of ${endless ? "any" : amount(dimension, granted)}</small></td>`;
 }
@@ -25,14 +27,14 @@ function User({ user }) {
     aside=${plural(user.live_jobs, "live job")}>
     ${user.capabilities.length > 0 && html`<p class="faint">May also: ${user.capabilities.map(words).join(", ")}.</p>`}
     ${user.quota.length
-      ? html`<div class="scroll"><table aria-label="Quota of ${user.name}">
-          <thead><tr><th>Band</th><th class="number">CPU</th><th class="number">Memory</th><th class="number">Disk</th><th>Until</th><th></th></tr></thead>
+      ? html`<div class="scroll"><table class="stacked" aria-label="Quota of ${user.name}">
+          <thead><tr><th>Band</th>${Object.values(TITLES).map((title) => html`<th class="number">${title}</th>`)}<th>Until</th><th></th></tr></thead>
           <tbody>${user.quota.map((row) => {
             const granted = row.quota ? row.quota.amount : none;
-            return html`<tr><td>${words(row.band)}</td>
-              ${["cpu", "ram", "disk"].map((d) => html`<${Share} dimension=${d} charged=${row.charged[d]} granted=${granted[d]} />`)}
-              <td>${row.quota && row.quota.until < NEVER ? html`<${When} at=${row.quota.until} />` : "–"}</td>
-              <td>${row.exceeded && html`<${Badge} tone="bad">exceeded<//>`}</td></tr>`;
+            return html`<tr><td><b>${words(row.band)}</b></td>
+              ${Object.keys(TITLES).map((d) => html`<${Share} dimension=${d} charged=${row.charged[d]} granted=${granted[d]} />`)}
+              <td data-title="Until">${row.quota && row.quota.until < NEVER ? html`<${When} at=${row.quota.until} />` : "–"}</td>
+              <td data-title="">${row.exceeded && html`<${Badge} tone="bad">exceeded<//>`}</td></tr>`;
           })}</tbody></table></div>`
       : html`<${Empty}>No quota: only free work of priority 0.<//>`}
   <//>`;

@@ -11,10 +11,19 @@ import { EventList, Usage } from "./job.js";
 import { Explanation } from "./pending.js";
 
 const MOST = 400_000;
+/** Attempts before the newest that output can be read from. */
+const EARLIER = 3;
+
+/** Where output can be read from: the newest attempt, or one before it. */
+function beginnings(newest) {
+  const before = Array.from({ length: Math.min(EARLIER, newest - 1) }, (_, back) => `${newest - 1 - back}`);
+  return [["", `Attempt ${newest}`], ...before.map((number) => [number, `from ${number}`])];
+}
 
 /** Output as it is written; stays at the end unless the reader scrolled up. */
-function Logs({ user, job, index }) {
+function Logs({ user, job, index, newest }) {
   const [stream, pick] = useQuery("stream", "stdout");
+  const [since, begin] = useQuery("attempt", "");
   const [text, set] = useState("");
   const [state, tell] = useState(["wait", null]);
   const box = useRef(null);
@@ -32,13 +41,15 @@ function Logs({ user, job, index }) {
       held.current = (held.current + more).slice(-MOST);
       if (!frame) frame = requestAnimationFrame(show);
     };
-    const path = `/v1/watch/output/${[user, job, index].map(encodeURIComponent).join("/")}?stream=${stream}`;
+    const path = `/v1/watch/output/${[user, job, index].map(encodeURIComponent).join("/")}?stream=${stream}${
+      since && `&attempt=${encodeURIComponent(since)}`}`;
     const stop = watch(
       path,
       (kind, piece) => {
         if (kind === "end") return tell(["end", null]);
         if (piece.text === undefined) return undefined;
-        if (attempt !== null && piece.attempt !== attempt) add(`\n── attempt ${piece.attempt} ──\n`);
+        const begins = attempt === null ? since : piece.attempt !== attempt;
+        if (begins) add(`${attempt === null ? "" : "\n"}── attempt ${piece.attempt} ──\n`);
         attempt = piece.attempt;
         add(piece.text);
         return undefined;
@@ -49,7 +60,7 @@ function Logs({ user, job, index }) {
       stop();
       cancelAnimationFrame(frame);
     };
-  }, [user, job, index, stream]);
+  }, [user, job, index, stream, since]);
   const stick = useRef(true);
   const scrolled = () => {
     const el = box.current;
@@ -60,7 +71,10 @@ function Logs({ user, job, index }) {
   }, [text]);
   const words = { live: "live", lost: "not to be had", wait: "connecting", end: "ended" };
   return html`<${Card} title="Output" aside=${words[state[0]]}>
-    <${Choice} label="Stream" value=${stream} options=${[["stdout", "stdout"], ["stderr", "stderr"]]} onPick=${pick} />
+    <div class="tools">
+      <${Choice} label="Stream" value=${stream} options=${[["stdout", "stdout"], ["stderr", "stderr"]]} onPick=${pick} />
+      ${newest > 1 && html`<${Choice} label="From attempt" value=${since} options=${beginnings(newest)} onPick=${begin} />`}
+    </div>
     ${state[1] && html`<${Problem} error=${state[1]} />`}
     <pre class="logs" ref=${box} onScroll=${scrolled} tabindex="0" aria-label="Output of the task">${
       text || html`<span class="faint">Nothing written yet.</span>`
@@ -98,7 +112,7 @@ function Standing({ task }) {
       ["Version", task.version],
       ["In alloc", task.alloc],
       ["Ports", task.ports.join(", ")],
-      ["Devices", task.devices.length ? JSON.stringify(task.devices) : null],
+      ["Devices", task.devices.map((grant) => `${grant.milli} of 1000 of the machine's number ${grant.device}`).join(", ")],
       ["Waits for", task.waits_for.join(", ")],
       ["Failures in a row", task.failures_in_row || null],
       ["Not before", task.not_before > Date.now() ? html`<${When} at=${task.not_before} />` : null],
@@ -137,11 +151,11 @@ export default function Task({ names: [user, job, index] }) {
       <${Standing} task=${task} />
       <${Resources} task=${task} />
     </div>
-    ${task.attempt > 0 && html`<${Logs} user=${user} job=${job} index=${index} />`}
+    ${task.attempt > 0 && html`<${Logs} user=${user} job=${job} index=${index} newest=${task.attempt} />`}
     ${task.attempt > 0 && html`<${Inside} name=${name} path=${`${path}/exec`} runs=${task.state === "running"} />`}
     <${Usage} points=${points} known="It is on no machine." />
     <${Card} title="History" aside=${history.since ? `since ${moment(history.since)}` : ""}>
-      <${EventList} items=${history.items} empty="Nothing happened in what is kept." />
+      <${EventList} items=${history.items} wait=${history.wait} empty="Nothing happened in what is kept." />
     <//>
   <//>`;
 }

@@ -92,7 +92,7 @@ async fn every_page_opens_in_light_and_dark_and_on_a_phone() {
         ("job", "/console/jobs/dev/web", "2 running"),
         ("task", "/console/jobs/dev/web/1", "the time is"),
         ("machines", "/console/machines", "local"),
-        ("machine", "/console/machines/local", "dev/web/0"),
+        ("machine", "/console/machines/local", "driver=process"),
         ("pending", "/console/pending", "machines of the cell"),
         ("quota", "/console/quota", "best effort"),
         ("sql", "/console/sql", "Query"),
@@ -111,6 +111,8 @@ async fn every_page_opens_in_light_and_dark_and_on_a_phone() {
                     wide.as_u64() <= Some(u64::from(width)),
                     "{name} is {wide} of {width} wide"
                 );
+                let text = desk.browser.text();
+                assert!(!text.contains("[object") && !text.contains("undefined"), "{name}: {text}");
                 desk.browser.picture(&pictures().join(format!("{name}-{scheme}-{width}.png")));
             }
         }
@@ -185,6 +187,23 @@ async fn the_keyboard_reaches_everything_that_is_needed() {
     browser.press(&["t"]);
     let after = browser.run("return document.documentElement.dataset.theme");
     assert_ne!(before, after);
+    desk.nothing_is_wrong();
+}
+
+#[tokio::test]
+async fn what_an_earlier_attempt_wrote_can_be_read() {
+    let Some(desk) = Desk::set().await else { return };
+    desk.submit("web", 1, 100, "echo word $CELL_ATTEMPT; test $CELL_ATTEMPT -gt 1 && sleep 1000");
+    let browser = &desk.browser;
+    desk.open("/console/jobs/dev/web/0");
+    browser.says("word 2").await;
+    desk.open("/console/jobs/dev/web/0");
+    let written = |b: &Browser| b.run("return document.querySelector('.logs')?.textContent ?? ''");
+    browser.until("the second attempt alone", |b| (written(b) == "word 2\n").then_some(())).await;
+    browser.click("[aria-label='From attempt'] button:last-child").await;
+    let both = "── attempt 1 ──\nword 1\n\n── attempt 2 ──\nword 2\n";
+    browser.until("the first one too", |b| (written(b) == both).then_some(())).await;
+    assert_eq!(browser.run("return location.search"), "?attempt=1");
     desk.nothing_is_wrong();
 }
 

@@ -141,6 +141,7 @@ fn escapes(neighbour: u32, agent: u32) -> String {
     let tries = [
         "mount -t tmpfs none /tmp".to_owned(),
         "mount -t cgroup none /tmp".into(),
+        "mount -t cgroup2 none /tmp".into(),
         "mknod ./disk b 8 0 && head -c 1 ./disk".into(),
         "mknod /tmp/memory c 1 1".into(),
         "echo escaped > /proc/sys/kernel/hostname".into(),

@@ -80,8 +80,10 @@ impl Lab {
         }
         assert_eq!(self.groups(), Vec::<PathBuf>::new(), "groups are left");
         let base = base_name(&self.folder.0.join("data/agent").canonicalize().unwrap());
-        let around = Path::new("/sys/fs/cgroup/pids").join(base);
-        assert!(!around.exists(), "the group around all others is left");
+        for hierarchy in ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"] {
+            let around = Path::new(hierarchy).join(&base);
+            assert!(!around.exists(), "the group around all others is left in {hierarchy}");
+        }
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(&self.folder.path("")), "mounts are left:\n{mounts}");
     }

@@ -170,11 +170,14 @@ impl Layout {
         let unified = self.unified.as_deref();
         match (self.v1.get(&controller), unified) {
             (Some(mount), _) => Some(Place::V1(mount)),
-            (None, Some(mount)) if self.unified_controllers.contains(&controller) => {
-                Some(Place::V2(mount))
-            }
+            (None, Some(mount)) if self.is_unified(controller) => Some(Place::V2(mount)),
             _ => None,
         }
+    }
+
+    /// v2 counts CPU time without a controller.
+    fn is_unified(&self, controller: Controller) -> bool {
+        controller == Controller::CpuAccount || self.unified_controllers.contains(&controller)
     }
 
     /// # Errors
@@ -253,7 +256,8 @@ mod tests {
         let found = layout(V2, "cpuset cpu io memory hugetlb pids rdma misc").unwrap();
         assert_eq!(found.kind(), LayoutKind::V2);
         let root = Path::new("/sys/fs/cgroup");
-        for controller in [Controller::Cpu, Controller::Memory, Controller::Io] {
+        let there = [Controller::Cpu, Controller::CpuAccount, Controller::Memory, Controller::Io];
+        for controller in there {
             assert_eq!(found.place(controller), Some(Place::V2(root)));
         }
         assert_eq!(found.place(Controller::Freezer), None);

@@ -304,12 +304,15 @@ impl Group {
         type Read = fn(&Path, &mut GroupUsage) -> Result<(), Error>;
         let readers: [(Controller, Read, Read); 4] = [
             (Controller::Cpu, v1::read_cpu, v2::read_cpu),
-            (Controller::CpuAccount, v1::read_cpu_account, v2::read_cpu),
+            (Controller::CpuAccount, v1::read_cpu_account, v2::read_cpu_account),
             (Controller::Memory, v1::read_memory, v2::read_memory),
             (Controller::Io, v1::read_io, v2::read_io),
         ];
+        let counts = matches!(self.layout.place(Controller::Cpu), Some(Place::V2(_)));
         for (controller, on_v1, on_v2) in readers {
             match self.layout.place(controller) {
+                // One file of v2 tells both, and was read already.
+                Some(Place::V2(_)) if controller == Controller::CpuAccount && counts => {}
                 Some(Place::V1(mount)) => on_v1(&self.path.below(mount), &mut usage)?,
                 Some(Place::V2(mount)) => on_v2(&self.path.below(mount), &mut usage)?,
                 None => {}
@@ -343,7 +346,7 @@ impl Group {
         let mut now = GroupUsage::default();
         match self.layout.place(Controller::CpuAccount) {
             Some(Place::V1(mount)) => v1::read_cpu_account(&self.path.below(mount), &mut now)?,
-            Some(Place::V2(mount)) => v2::read_cpu(&self.path.below(mount), &mut now)?,
+            Some(Place::V2(mount)) => v2::read_cpu_account(&self.path.below(mount), &mut now)?,
             None => return self.usage(),
         }
         if now.cpu == before.cpu { Ok(before) } else { self.usage() }

@@ -84,6 +84,14 @@ pub fn read_cpu(group: &Path, usage: &mut GroupUsage) -> Result<(), Error> {
     Ok(())
 }
 
+/// CPU time alone, which is there without a controller.
+pub fn read_cpu_account(group: &Path, usage: &mut GroupUsage) -> Result<(), Error> {
+    let path = group.join("cpu.stat");
+    let found = keyed(&path, &read(&path)?, "usage_usec")?;
+    usage.cpu = Duration::from_micros(found.unwrap_or(0));
+    Ok(())
+}
+
 /// Works in a hybrid layout too: pressure is counted without a controller.
 pub fn read_pressure(group: &Path, usage: &mut GroupUsage) -> Result<(), Error> {
     let path = group.join("cpu.pressure");

@@ -1,7 +1,7 @@
 //! Containers from start to nothing left, the way a shim runs them.
 
 use crate::lab::{Lab, PATIENCE};
-use cellwright_isolate::cgroup::{Limits, OomVerdict};
+use cellwright_isolate::cgroup::{Group, Limits, OomVerdict};
 use cellwright_isolate::container::{
     Bind, Bundle, ContainerId, Exec, IdRange, Network, Rlimit, RlimitKind, Runtime, Scratch,
     Streams, User, sweep, write_private,
@@ -9,6 +9,8 @@ use cellwright_isolate::container::{
 use cellwright_isolate::mounts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 const MIB: u64 = 1 << 20;
 
@@ -111,6 +113,29 @@ fn a_program_runs_beside_the_task_in_its_group() {
     inner.kill(PATIENCE).unwrap();
     inner.remove().unwrap();
     assert_eq!(running.group.processes().unwrap(), [running.pid]);
+    running.group.kill(PATIENCE).unwrap();
+    assert_eq!(running.finish().signal, Some(9));
+}
+
+/// Asked by root of the machine, whom nothing but the group's rules keeps from a device: in v1 a
+/// list of the kernel's, in v2 a program that the runtime loads.
+#[test]
+fn no_device_but_the_plain_ones_is_open_in_its_group() {
+    let Some(lab) = Lab::open("devices") else { return };
+    let tries = "read go; for name in null kmsg; do (true < /dev/$name) && echo $name; done";
+    let ask = |group: Option<&Group>| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", tries]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = shell.stderr(Stdio::null()).spawn().unwrap();
+        group.iter().for_each(|group| group.add(child.id()).unwrap());
+        child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
+    };
+    assert_eq!(ask(None), "null\nkmsg\n");
+    let spec = lab.spec("devices", "echo up; exec sleep 1000");
+    let mut running = lab.start("devices", &spec, &Limits::default());
+    assert_eq!(running.hear("up\n"), "up\n");
+    assert_eq!(ask(Some(&running.group)), "null\n");
     running.group.kill(PATIENCE).unwrap();
     assert_eq!(running.finish().signal, Some(9));
 }
