@@ -34,7 +34,7 @@ use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, IF_MATCH};
 use hyper::{Method, StatusCode};
 use lanes::Lanes;
-use outcome::{Next, judge};
+use outcome::{Next, is_of_removed, judge};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -438,7 +438,11 @@ impl Client {
                         (error, (hops > 3).then_some(wait))
                     }
                     Next::Later(after, error) => {
-                        address = self.other(&address);
+                        let next = self.other(&address);
+                        if next == address && is_of_removed(&error) {
+                            return Err(error);
+                        }
+                        address = next;
                         (error, Some(after.unwrap_or(wait)))
                     }
                 },

@@ -120,6 +120,9 @@ impl fmt::Display for Code {
 /// Facts of an error, by name.
 pub type Details = BTreeMap<String, Value>;
 
+/// Among the details: true where a replica answers that was removed from its cell.
+pub const REMOVED: &str = "removed";
+
 /// The body of every reply that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
 #[error("{message} ({code})")]

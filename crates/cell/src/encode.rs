@@ -7,14 +7,18 @@
 //! allocation.
 //!
 //! Rejected: one `derive`d struct of everything. It is shorter, but its errors say only "somewhere
-//! in these two gigabytes", and repair by hand in extremis needs to know which row.
+//! in these two gigabytes", and repair by hand in extremis needs to know which row. For that
+//! repair the same rows can be written and read as [`text`].
 
 mod derive;
 mod envelope;
+mod plain;
 mod rows;
+pub mod text;
 mod validate;
 
 pub use envelope::HEADER;
+pub use plain::Rows;
 
 use crate::command::Entry;
 use crate::invariant::{self, Violation};
@@ -71,11 +75,28 @@ pub fn save(state: &State) -> Vec<u8> {
 /// # Errors
 /// What is wrong with the bytes, and where. Nothing is repaired silently.
 pub fn load(bytes: &[u8]) -> Result<State, LoadError> {
+    checked(read(bytes)?)
+}
+
+/// The rows that [`save`] wrote, whether they make a state or not: for repair by hand.
+///
+/// # Errors
+/// What is wrong with the bytes, and where.
+pub fn load_rows(bytes: &[u8]) -> Result<Rows, LoadError> {
+    read(bytes).map(|unchecked| Rows::of(&unchecked))
+}
+
+/// Rows that decode; it is for [`checked`] to make a state of them.
+fn read(bytes: &[u8]) -> Result<State, LoadError> {
     let (format, payload) = envelope::open(Kind::State, bytes)?;
-    let mut state = match upgraded(UPGRADES, format, payload, |step| step.state)? {
-        None => rows::read_state(payload)?,
-        Some(payload) => rows::read_state(&payload)?,
-    };
+    match upgraded(UPGRADES, format, payload, |step| step.state)? {
+        None => rows::read_state(payload),
+        Some(payload) => rows::read_state(&payload),
+    }
+}
+
+/// Trusts no row: references, then each row by itself, then sums, then every invariant.
+fn checked(mut state: State) -> Result<State, LoadError> {
     invariant::references(&state).map_err(LoadError::Broken)?;
     validate::rows(&state)?;
     derive::derive(&mut state);

@@ -62,6 +62,7 @@ fn main() -> ExitCode {
         Ok(Success::DoesNotFit) => ExitCode::from(3),
         Ok(Success::WouldChange) => ExitCode::from(4),
         Ok(Success::Ended(code)) => ExitCode::from(code),
+        Ok(Success::NobodyLeads) => ExitCode::from(1),
         // Whoever reads our output has seen enough.
         Err(Failure::OutputClosed) => ExitCode::SUCCESS,
         Err(failure @ Failure::Usage { .. }) => {

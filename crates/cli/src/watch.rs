@@ -28,7 +28,7 @@ pub fn repeat(mut show: impl FnMut() -> Result<Success, Failure>) -> Result<Succ
         }
         first = false;
         let shown = show()?;
-        if shown != Success::Done {
+        if !matches!(shown, Success::Done | Success::NobodyLeads) {
             return Ok(shown);
         }
         ask(async {

@@ -362,19 +362,158 @@ fn a_checkpoint_makes_a_new_cell() {
     assert_eq!(shown["users"], 2);
     let refused = cell(&["checkpoint", "restore", &file, "--config", &place.config]);
     assert!(text(&refused.stderr).contains("holds a cell already"));
-    for lost in ["log", "snap", "events", "audit"] {
-        let lost = data.join(lost);
-        if lost.exists() {
-            std::fs::remove_dir_all(lost).unwrap();
-        }
-    }
-    said(&["checkpoint", "restore", &file, "--config", &place.config]);
+    restore(&place, &file);
     let running = place.start();
     let users = json(&[&mine[..], &["user", "ls", "-o", "json"]].concat());
     let names: Vec<&str> =
         users.as_array().unwrap().iter().map(|user| user["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["admin", "ann"]);
     running.stop();
+}
+
+/// Takes the log away and restores the cell from this checkpoint.
+fn restore(place: &Place, file: &str) {
+    for lost in ["log", "snap", "events", "audit"] {
+        let lost = std::path::Path::new(&place.data).join(lost);
+        if lost.exists() {
+            std::fs::remove_dir_all(lost).unwrap();
+        }
+    }
+    said(&["checkpoint", "restore", file, "--config", &place.config]);
+}
+
+#[test]
+fn a_checkpoint_is_mended_by_hand() {
+    let folder = Folder::new();
+    let contexts = folder.path("contexts.toml");
+    let mine = ["--contexts", &contexts];
+    let place = Place::new(&folder, "m1");
+    let init = ["master", "init", "--cell", "aa", "--name", "m1"];
+    said(&[&mine[..], &init, &place.args()].concat());
+    let running = place.start();
+    said(&[&mine[..], &["user", "add", "ann"]].concat());
+    let saved = json(&[&mine[..], &["checkpoint", "save", "-o", "json"]].concat());
+    running.kill();
+    let file = std::path::Path::new(&place.data).join("checkpoints");
+    let file = file.join(saved[0]["name"].as_str().unwrap()).display().to_string();
+    let (state, mended) = (folder.path("state.jsonl"), folder.path("mended.ckpt"));
+    let told = said(&["checkpoint", "export", &file, "--out", &state]);
+    assert!(told.contains(&format!("next: mend it, then: cell checkpoint import {state}")));
+    let users = said(&["checkpoint", "export", &file, "--table", "users"]);
+    assert!(users.lines().nth(1).unwrap().starts_with(r#"{"table":"users","id":0,"#), "{users}");
+    let hash = |file: &str| json(&["checkpoint", "show", file, "-o", "json"])["hash"].clone();
+    said(&["checkpoint", "import", &state, "--out", &mended]);
+    assert_eq!(hash(&mended), hash(&file), "nothing was touched");
+
+    let whole = std::fs::read_to_string(&state).unwrap();
+    let without = |parts: &[&str]| {
+        let kept = whole.lines().filter(|line| !parts.iter().any(|part| line.contains(part)));
+        std::fs::write(&state, kept.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    };
+    let row = r#""table":"users","id":1,"name":"ann""#;
+    let token = r#"{"user_token":{"user":"ann"}"#;
+    let check = |part: &str| {
+        let refused = cell(&["checkpoint", "import", &state, "--check"]);
+        let error = text(&refused.stderr);
+        assert!(refused.status.code() == Some(1) && error.contains(part), "{error}");
+        assert!(error.contains(&state) && error.contains("next: correct"), "{error}");
+    };
+    without(&[row]);
+    check("the rows contradict each other: references: token");
+    std::fs::write(&state, whole.replacen(r#""level":"#, r#""levels":"#, 1)).unwrap();
+    check("line 1: levels: unknown field `levels`, expected one of `checkpoint`");
+    std::fs::write(&state, users).unwrap();
+    check("line 1: part: is true");
+    without(&[row, token]);
+    let told = said(&["checkpoint", "import", &state, "--out", &mended]);
+    assert!(told.contains("every rule of the cell holds\n2 rows taken out: 1 of users"), "{told}");
+    restore(&place, &mended);
+    let running = place.start();
+    let users = json(&[&mine[..], &["user", "ls", "-o", "json"]].concat());
+    assert_eq!((&users[0]["name"], users.as_array().unwrap().len()), (&"admin".into(), 1));
+    running.stop();
+}
+
+#[test]
+fn a_join_whose_answer_was_lost_is_repeated_with_the_same_token() {
+    let folder = Folder::new();
+    let contexts = folder.path("contexts.toml");
+    let mine = ["--contexts", &contexts];
+    let place = Place::new(&folder, "m1");
+    let init = ["master", "init", "--cell", "aa", "--name", "m1"];
+    said(&[&mine[..], &init, &place.args()].concat());
+    let token = ["token", "create", "--agent", "n1", "-o", "json"];
+    let running = place.start();
+    let token = json(&[&mine[..], &token].concat())["token"].as_str().unwrap().to_owned();
+    running.kill();
+    let file = |ending: &str| folder.path(&format!("n1.{ending}"));
+    let config = file("toml");
+    let join = ["agent", "join", &token, "--master", &place.address, "--config", &config];
+    assert_eq!(cell(&join).status.code(), Some(1), "nobody answers");
+    let key = std::fs::read(file("joining")).expect("the key waits for its certificate");
+    let running = place.start();
+    said(&join);
+    let joined = std::fs::read_to_string(file("identity")).unwrap();
+    assert!(!std::path::Path::new(&file("joining")).exists());
+    // As if this answer had never come.
+    std::fs::remove_file(file("identity")).unwrap();
+    std::fs::remove_file(&config).unwrap();
+    let another = cell(&join);
+    assert!(text(&another.stderr).contains("used before"), "{}", text(&another.stderr));
+    std::fs::write(file("joining"), key).unwrap();
+    said(&join);
+    let again = std::fs::read_to_string(file("identity")).unwrap();
+    let key_of = |text: &str| text.split("PRIVATE KEY").nth(1).map(str::to_owned);
+    assert!(key_of(&again).is_some() && key_of(&again) == key_of(&joined));
+    running.stop();
+}
+
+/// Asks how the cell stands until the answer has this exit code and says this.
+fn stands(mine: &[&str], code: i32, part: &str) {
+    let begun = std::time::Instant::now();
+    loop {
+        let output = cell(&[mine, &["status"]].concat());
+        let told = text(&output.stdout) + &text(&output.stderr);
+        // Lines are broken where the terminal ends.
+        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        if output.status.code() == Some(code) && told.contains(part) {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{part}: {told}");
+    }
+}
+
+#[test]
+fn a_cell_without_a_majority_says_so_and_so_does_a_replica_that_was_removed() {
+    let folder = Folder::new();
+    let contexts = folder.path("contexts.toml");
+    let mine = ["--contexts", &contexts];
+    let (first, second) = (Place::new(&folder, "m1"), Place::new(&folder, "m2"));
+    let init = ["master", "init", "--cell", "aa", "--name", "m1"];
+    said(&[&mine[..], &init, &first.args()].concat());
+    let one = first.start();
+    let token = ["token", "create", "--replica", "m2", "-o", "json"];
+    let token = json(&[&mine[..], &token].concat())["token"].as_str().unwrap().to_owned();
+    let join = ["master", "join", &token, "--master", &first.address];
+    said(&[&join[..], &second.args()].concat());
+    let two = second.start();
+    two.hear("this replica votes");
+    stands(&mine, 0, "cell at");
+    two.kill();
+    stands(&mine, 1, "of 2 replicas answer: m1; next: cell");
+    let two = second.start();
+    stands(&mine, 0, "cell at");
+
+    said(&[&mine[..], &["master", "remove", "m2"]].concat());
+    let left = folder.path("left.toml");
+    let text = std::fs::read_to_string(&contexts).unwrap();
+    assert!(text.contains(&first.address), "{text}");
+    std::fs::write(&left, text.replace(&first.address, &second.address)).unwrap();
+    private(&left);
+    stands(&["--contexts", &left], 1, "this replica was removed from the cell");
+    stands(&mine, 0, "cell at");
+    two.stop();
+    one.stop();
 }
 
 #[test]

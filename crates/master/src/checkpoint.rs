@@ -3,7 +3,8 @@
 //! A checkpoint is a state with the place in the log it stands at and a hash of itself. From it and
 //! the log after it, any later moment can be had again: [`replay`] applies entries up to an index
 //! or a time, with the very `apply` that made them. From it alone, a new cell can be started when
-//! all replicas are lost: [`restore`].
+//! all replicas are lost: [`restore`]. One that is broken can be mended by hand, as text
+//! ([`cellwright_cell::encode::text`]), with what [`read_rows`] gives of it.
 //!
 //! Restoring goes through the store's own front door: a replica with a single voter is started on
 //! the new directory, its state is made a snapshot, and its short log is purged, so that whoever
@@ -13,7 +14,7 @@
 use crate::clock::{Clock, SystemClock};
 use crate::replicated::{View, pack, readable};
 use cellwright_cell::command::Entry;
-use cellwright_cell::encode::{self, LoadError};
+use cellwright_cell::encode::{self, LoadError, Rows};
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
 use cellwright_store::{
@@ -237,6 +238,18 @@ pub fn read(path: &Path) -> Result<(Header, View), CheckpointError> {
         return Err(CheckpointError::OtherHash { path: path.to_owned(), found, stated });
     }
     Ok((header, View { state, index: header.index, term: header.term, era: 0 }))
+}
+
+/// The rows of a checkpoint, also of one that no master takes; then with the reason.
+///
+/// # Errors
+/// When its rows cannot be told from its bytes.
+pub fn read_rows(path: &Path) -> Result<(Header, Rows, Option<CheckpointError>), CheckpointError> {
+    let bytes = fs::read(path).map_err(at(path))?;
+    let header = Header::decode(&bytes, path)?;
+    let rows = encode::load_rows(&bytes[HEADER..])
+        .map_err(|why| CheckpointError::State { path: path.to_owned(), why })?;
+    Ok((header, rows, read(path).err()))
 }
 
 impl Header {

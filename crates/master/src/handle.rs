@@ -19,9 +19,14 @@ use cellwright_history::Mark;
 use cellwright_store::{Replica, Status};
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|_| std::process::abort())
+}
 
 /// Bytes of log handed to a follower in one answer.
 const FOLLOW_BYTES: usize = 4 << 20;
@@ -85,6 +90,8 @@ pub(crate) struct Parts {
     pub passes: watch::Receiver<BTreeMap<String, PassStatistics>>,
     /// Who tells other replicas what was used.
     pub past: OnceLock<UsageTeller>,
+    /// Since when no leader is known.
+    pub leaderless: Mutex<Option<Instant>>,
 }
 
 /// Tells what was used after a mark, as far as agents said so to this replica.
@@ -191,6 +198,40 @@ impl Handle {
     #[must_use]
     pub fn status(&self) -> Status {
         self.0.replica.status()
+    }
+
+    /// Whether the cell goes on without this replica: its log says so, or those whom it asks.
+    /// Nothing that it knows of the cell is kept up to date any more.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        let status = self.status();
+        let is_left_out = !status.members.is_empty() && !status.members.contains_key(&status.id);
+        let by = self.0.peers.sent_away_by();
+        // One that lags behind may not know yet that this replica joined again, so the leader's
+        // word counts, and that of others where there is none.
+        is_left_out || status.leader.map_or(!by.is_empty(), |leader| by.contains(&leader))
+    }
+
+    /// How long this replica has known no leader; of a leader, for how long no majority was heard,
+    /// once that is long enough to be no accident.
+    #[must_use]
+    pub fn leaderless_for(&self) -> Option<Duration> {
+        let status = self.status();
+        let voters = status.members.values().filter(|member| member.voter).count();
+        if status.role == cellwright_store::Role::Leader && voters > 1 {
+            return self.0.replica.quorum_silent().filter(|silent| *silent >= QUORUM_FRESH);
+        }
+        lock(&self.0.leaderless).map(|since| since.elapsed())
+    }
+
+    fn note_leader(&self, is_led: bool) {
+        let mut leaderless = lock(&self.0.leaderless);
+        match is_led {
+            true => *leaderless = None,
+            false => {
+                leaderless.get_or_insert_with(Instant::now);
+            }
+        }
     }
 
     /// The status as it changes.
@@ -317,7 +358,11 @@ impl Handle {
         let mut changes = self.0.replica.watch();
         let mut told = None;
         loop {
-            let standing = Standing::of(&changes.borrow_and_update());
+            let (standing, is_led) = {
+                let status = changes.borrow_and_update();
+                (Standing::of(&status), status.leader.is_some())
+            };
+            self.note_leader(is_led);
             if told.as_ref() != Some(&standing) {
                 let role = standing.role();
                 self.0.links.stand(standing.clone());

@@ -6,6 +6,7 @@
 //! before its message is read: bytes that happen to decode as something else would be worse than
 //! silence, and silence says nothing to whoever is upgrading the cell.
 
+use crate::identity::caller::DISMISSED;
 use crate::peers::{PeerAnswer, PeerCall, Peers};
 use axum::body::Body;
 use axum::middleware::Next;
@@ -20,7 +21,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -59,6 +60,9 @@ struct Inner {
     /// Peers whose last call failed and what was said of it, so that it is logged once and not at
     /// every call.
     failing: Mutex<BTreeMap<NodeId, Failing>>,
+    /// Peers that said last that this replica was removed. One that cannot be reached since has
+    /// not taken it back.
+    sent_away_by: Mutex<BTreeSet<NodeId>>,
 }
 
 impl HttpPeers {
@@ -68,7 +72,8 @@ impl HttpPeers {
             config.alpn_protocols = vec![b"h2".to_vec()];
             TlsConnector::from(Arc::new(config))
         });
-        HttpPeers(Arc::new(Inner { tls, open: Mutex::default(), failing: Mutex::default() }))
+        let (open, failing, sent_away_by) = Default::default();
+        HttpPeers(Arc::new(Inner { tls, open, failing, sent_away_by }))
     }
 }
 
@@ -87,6 +92,10 @@ impl Peers for HttpPeers {
                 Err(_) => Err(CallError::Unreachable(format!("{}: no answer", peer.address))),
             }
         })
+    }
+
+    fn sent_away_by(&self) -> BTreeSet<NodeId> {
+        self.0.sent_away_by.lock().unwrap_or_else(|_| std::process::abort()).clone()
     }
 }
 
@@ -129,6 +138,7 @@ impl Inner {
             self.note(to, peer, Some(Failing::Refused(why.clone())), &why);
             CallError::Unreachable(format!("{}: {why}", peer.address))
         };
+        self.heard(to, is_dismissal(status, &bytes));
         if !status.is_success() {
             return Err(refused(said(status, &bytes)));
         }
@@ -166,6 +176,14 @@ impl Inner {
         handshake(TokioIo::new(stream)).await
     }
 
+    fn heard(&self, from: NodeId, is_sent_away: bool) {
+        let mut by = self.sent_away_by.lock().unwrap_or_else(|_| std::process::abort());
+        match is_sent_away {
+            true => by.insert(from),
+            false => by.remove(&from),
+        };
+    }
+
     /// Logs what is different from the call before.
     fn note(&self, to: NodeId, peer: &Peer, now: Option<Failing>, why: &dyn std::fmt::Display) {
         let mut failing = self.failing.lock().unwrap_or_else(|_| std::process::abort());
@@ -187,6 +205,13 @@ impl Inner {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(NodeId, String), Sender>> {
         self.open.lock().unwrap_or_else(|_| std::process::abort())
     }
+}
+
+/// Whether the peer says that this replica was removed.
+fn is_dismissal(status: StatusCode, body: &[u8]) -> bool {
+    let reason = |error: ApiError| error.details.get("reason")?.as_str().map(str::to_owned);
+    let dismissed = || serde_json::from_slice(body).ok().and_then(reason);
+    status == StatusCode::UNAUTHORIZED && dismissed().as_deref() == Some(DISMISSED)
 }
 
 /// What a refusal says to a person: the message and the hint where it has them.

@@ -11,7 +11,7 @@ use crate::replicated::{CellMachine, Replicated};
 use crate::settings::Settings;
 use cellwright_store::{Disk, NodeId, OpenError, Replica};
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -77,6 +77,7 @@ impl Master {
             alarms: alarms_seen,
             passes: passes_seen,
             past: OnceLock::new(),
+            leaderless: Mutex::default(),
         }));
         let around = Loop {
             core: Core::new(settings),

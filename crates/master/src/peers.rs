@@ -8,6 +8,7 @@ use cellwright_history::{Mark, Told, UsageRow};
 use cellwright_store::{CallError, CallFuture, NodeId, Peer, RaftAnswer, RaftCall, Transport};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -51,6 +52,11 @@ pub trait Peers: Send + Sync + 'static {
         peer: Peer,
         call: PeerCall,
     ) -> BoxFuture<'static, Result<PeerAnswer, CallError>>;
+
+    /// Replicas whose last answer was that this one was removed from the cell.
+    fn sent_away_by(&self) -> BTreeSet<NodeId> {
+        BTreeSet::new()
+    }
 }
 
 /// Why a replica whose log is of era `mine` takes no part in a log of era `theirs`.

@@ -217,8 +217,10 @@ impl Client {
         self.change(Method::PUT, &format!("/v1/machines/{}", spec.name), Some(spec), change).await
     }
 
-    pub async fn remove_machine(&self, name: &Name, change: &Change) -> Done {
-        self.change(Method::DELETE, &format!("/v1/machines/{name}"), NO_BODY, change).await
+    /// `force`: also while tasks are on it, which end at once.
+    pub async fn remove_machine(&self, name: &Name, force: bool, change: &Change) -> Done {
+        let query = if force { "?force=true" } else { "" };
+        self.change(Method::DELETE, &format!("/v1/machines/{name}{query}"), NO_BODY, change).await
     }
 
     /// `on`: start draining; else stop.

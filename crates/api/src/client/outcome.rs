@@ -1,7 +1,7 @@
 //! What an answer means for the client: done, elsewhere, later, or no.
 
 use super::{ClientError, Received};
-use crate::error::{ApiError, Code};
+use crate::error::{ApiError, Code, REMOVED};
 use hyper::header::RETRY_AFTER;
 use std::time::Duration;
 
@@ -12,6 +12,11 @@ pub(super) enum Next {
     /// Ask again, after this long if the server said.
     Later(Option<Duration>, ClientError),
     Fail(ClientError),
+}
+
+/// A replica that was removed from its cell says so: it will say so whenever it is asked.
+pub(super) fn is_of_removed(error: &ClientError) -> bool {
+    matches!(error, ClientError::Api(error) if error.details.get(REMOVED) == Some(&true.into()))
 }
 
 pub(super) fn judge(response: &Received, repeatable: bool) -> Next {

@@ -54,6 +54,11 @@ const MACHINE_STATUS: Parameter = Parameter {
 };
 const SUMMARY: Parameter =
     Parameter { name: "summary", about: "True: sums only, no nodes.", shape: Shape::Boolean };
+const FORCE: Parameter = Parameter {
+    name: "force",
+    about: "True: also while tasks are on it; they end at once.",
+    shape: Shape::Boolean,
+};
 const FIND_NAME: Parameter = Parameter {
     name: "name",
     about: "A name, or how it begins: web, ann/web, ann/web/3, m1.",

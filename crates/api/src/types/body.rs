@@ -192,22 +192,73 @@ pub const MAX_BATCH: usize = 10_000;
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum BatchItem {
     SubmitJob(SubmitJob),
-    UpdateJob { owner: Name, spec: JobSpec, expect: Option<u32> },
-    ResizeJob { job: JobKey, count: u32, expect: Option<u32> },
-    StopJob { job: JobKey, expect: Option<u32> },
-    UndoUpdate { job: JobKey, expect: Option<u32> },
-    CloseUpdate { job: JobKey, expect: Option<u32> },
+    UpdateJob {
+        owner: Name,
+        spec: JobSpec,
+        expect: Option<u32>,
+    },
+    ResizeJob {
+        job: JobKey,
+        count: u32,
+        expect: Option<u32>,
+    },
+    StopJob {
+        job: JobKey,
+        expect: Option<u32>,
+    },
+    UndoUpdate {
+        job: JobKey,
+        expect: Option<u32>,
+    },
+    CloseUpdate {
+        job: JobKey,
+        expect: Option<u32>,
+    },
     AddMachine(MachineSpec),
-    UpdateMachine { spec: MachineSpec, expect: Option<u32> },
-    RemoveMachine { name: Name, expect: Option<u32> },
-    StartDrain { name: Name, expect: Option<u32> },
-    StopDrain { name: Name, expect: Option<u32> },
+    UpdateMachine {
+        spec: MachineSpec,
+        expect: Option<u32>,
+    },
+    /// Refused while it is up with tasks on it, unless forced.
+    RemoveMachine {
+        name: Name,
+        expect: Option<u32>,
+        #[serde(default)]
+        force: bool,
+    },
+    StartDrain {
+        name: Name,
+        expect: Option<u32>,
+    },
+    StopDrain {
+        name: Name,
+        expect: Option<u32>,
+    },
     AddUser(AddUser),
-    RemoveUser { name: Name, expect: Option<u32> },
-    SetCapabilities { user: Name, capabilities: BTreeSet<Capability>, expect: Option<u32> },
-    SetQuota { user: Name, band: Band, quota: Option<Quota>, expect: Option<u32> },
-    SetCron { owner: Name, spec: CronSpec, expect: Option<u32> },
-    RemoveCron { cron: JobKey, expect: Option<u32> },
+    RemoveUser {
+        name: Name,
+        expect: Option<u32>,
+    },
+    SetCapabilities {
+        user: Name,
+        capabilities: BTreeSet<Capability>,
+        expect: Option<u32>,
+    },
+    SetQuota {
+        user: Name,
+        band: Band,
+        quota: Option<Quota>,
+        expect: Option<u32>,
+    },
+    SetCron {
+        owner: Name,
+        spec: CronSpec,
+        expect: Option<u32>,
+    },
+    RemoveCron {
+        cron: JobKey,
+        expect: Option<u32>,
+    },
 }
 
 impl BatchItem {
@@ -231,7 +282,10 @@ impl BatchItem {
             BatchItem::CloseUpdate { job, expect } => Command::CloseUpdate { job, expect },
             BatchItem::AddMachine(spec) => Command::AddMachine(spec),
             BatchItem::UpdateMachine { spec, expect } => Command::UpdateMachine { spec, expect },
-            BatchItem::RemoveMachine { name, expect } => Command::RemoveMachine { name, expect },
+            // Whether tasks are spared was looked at before: the log takes it at its word.
+            BatchItem::RemoveMachine { name, expect, force: _ } => {
+                Command::RemoveMachine { name, expect }
+            }
             BatchItem::StartDrain { name, expect } => Command::StartDrain { name, expect },
             BatchItem::StopDrain { name, expect } => Command::StopDrain { name, expect },
             BatchItem::AddUser(AddUser { name }) => Command::AddUser { name },

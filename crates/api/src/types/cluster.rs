@@ -88,6 +88,10 @@ pub struct MasterStatus {
     /// Newest behaviour of the log that the software knows; the cell is raised to what all know.
     #[serde(default = "first_level")]
     pub level: u32,
+    /// Milliseconds for which the replica has known no leader, or as the leader has heard from no
+    /// majority; absent while all is well.
+    #[serde(default)]
+    pub leaderless_ms: Option<u64>,
 }
 
 /// Software from before levels said nothing of them.

@@ -15,6 +15,7 @@ mod properties;
 mod samples;
 mod schedule;
 mod specs;
+mod text;
 mod transcripts;
 mod wire;
 mod world;

@@ -23,7 +23,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// Runs `check` on random lists of step seeds; a failing list is shrunk by leaving steps out.
-fn for_random_runs(
+pub fn for_random_runs(
     name: &str,
     cases: u32,
     most_steps: usize,

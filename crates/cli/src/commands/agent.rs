@@ -2,7 +2,7 @@
 //! foreground.
 
 use super::Success;
-use super::enrol::enrol;
+use super::enrol::{Waiting, enrol};
 use crate::failure::Failure;
 use crate::output::print;
 use crate::reach::Reach;
@@ -14,8 +14,7 @@ use cellwright_agent::listen::Access;
 use cellwright_agent::main_loop::{Agent as Machine, AgentError, Farewell};
 use cellwright_api::client::{Client, Settings};
 use cellwright_api::context::{Context, Contexts};
-use cellwright_api::enroll::{JoinKind, JoinRequest, JoinToken};
-use cellwright_api::internal::PROTOCOL;
+use cellwright_api::enroll::{JoinKind, JoinToken};
 use cellwright_api::tls::Trust;
 use cellwright_cell::name::Name;
 use clap::{Args, Subcommand};
@@ -72,14 +71,11 @@ impl JoinArgs {
             });
         }
         let kept = self.kept(&token.name)?;
-        let key = token.signing_key(&[]).map_err(|error| failed(&error))?;
-        let request = JoinRequest {
-            protocol: PROTOCOL,
-            token: token.text(),
-            signing_request: key.signing_request,
-        };
+        let is_kept = kept.is_some();
+        let identity = kept.map_or_else(|| self.identity(), Ok)?;
+        let waiting = Waiting::begin(&token, &identity, NEXT)?;
         let trust = Trust::Fingerprint(token.fingerprint.clone());
-        let answer = ask(enrol(&reach.masters, &trust, &request))?;
+        let answer = ask(enrol(&reach.masters, &trust, &waiting.request))?;
         let mut file = Contexts::default();
         file.put(
             answer.cell.as_str(),
@@ -88,17 +84,16 @@ impl JoinArgs {
                 authority: Some(answer.authority),
                 token: None,
                 certificate: Some(answer.certificate),
-                key: Some(key.key),
+                key: Some(waiting.key()),
             },
         );
-        let is_kept = kept.is_some();
-        let identity = kept.map_or_else(|| self.identity(), Ok)?;
         file.save(&identity).map_err(|error| failed(&error))?;
         let shown = self.config.display();
         if !is_kept {
             std::fs::write(&self.config, Config::template(&token.name, &identity))
                 .map_err(|source| Failure::Write { what: shown.to_string(), source })?;
         }
+        waiting.done()?;
         let how = if is_kept { "stays" } else { "is" };
         print(&format!(
             "machine {} may poll cell {}: its configuration {how} {shown}\n\

@@ -186,7 +186,8 @@ impl DevArgs {
         let machines = pages::all(async |page| Ok(client.machines(page).await?.value)).await?;
         let mut gone = 0;
         for machine in machines.iter().filter(|machine| !self.serves(machine.name.as_str())) {
-            client.remove_machine(&machine.name, &Change::default()).await?;
+            // Nobody runs what is on it any more.
+            client.remove_machine(&machine.name, true, &Change::default()).await?;
             gone += 1;
         }
         if gone > 0 {

@@ -1,9 +1,20 @@
 //! A join token against a certificate: what masters, agents and schedulers that join share.
+//!
+//! A token is used up by the first request that the cell commits. Whether it did so may not be
+//! known to who asked: the answer was lost, or the masters had no majority just then. So the key
+//! is kept until the certificate is there, and the same command typed again asks with the same key,
+//! which the cell answers as it did the first time.
 
 use crate::failure::Failure;
 use cellwright_api::client::{Client, Settings};
-use cellwright_api::enroll::{JOIN_PATH, JoinAnswer, JoinRequest};
+use cellwright_api::context::write_private;
+use cellwright_api::enroll::{JOIN_PATH, JoinAnswer, JoinRequest, JoinToken, NewKey};
+use cellwright_api::internal::PROTOCOL;
+use cellwright_api::secret::Secret;
 use cellwright_api::tls::{self, Trust};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Asks for the certificate. The masters prove by `trust` that they are the token's cell before
@@ -23,4 +34,76 @@ pub async fn enrol(
         .map_err(|error| Failure::work(&error, "copy the token whole and run it again"))?;
     let settings = Settings { tls: Some(Arc::new(tls)), ..Settings::new(masters.to_vec()) };
     Ok(Client::new(settings)?.call_internal(JOIN_PATH, request).await?)
+}
+
+/// A key that waits for its certificate, in a file beside where that will be.
+pub struct Waiting {
+    file: PathBuf,
+    key: Secret,
+    pub request: JoinRequest,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    /// The part of the token that is no secret.
+    token: String,
+    key: String,
+    signing_request: String,
+}
+
+impl Waiting {
+    /// The key of an earlier try with this token, or a new one, which is kept. `identity`: where
+    /// the certificate will be.
+    pub fn begin(token: &JoinToken, identity: &Path, next: &str) -> Result<Waiting, Failure> {
+        let file = identity.with_extension("joining");
+        let kept = match earlier(token, &file)? {
+            Some(kept) => kept,
+            None => {
+                let made = token.signing_key(&[]).map_err(|error| Failure::work(&error, next))?;
+                let NewKey { key, signing_request } = made;
+                let key = key.expose().to_owned();
+                let kept = Kept { token: token.id.clone(), key, signing_request };
+                keep(&kept, &file).map_err(|source| unwritten(&file, source))?;
+                kept
+            }
+        };
+        let Kept { key, signing_request, .. } = kept;
+        let request = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
+        Ok(Waiting { file, key: Secret::new(key), request })
+    }
+
+    /// The certificate and the key are where they belong.
+    pub fn done(&self) -> Result<(), Failure> {
+        std::fs::remove_file(&self.file).map_err(|source| unwritten(&self.file, source))
+    }
+
+    pub fn key(&self) -> Secret {
+        self.key.clone()
+    }
+}
+
+fn unwritten(file: &Path, source: io::Error) -> Failure {
+    Failure::Write { what: file.display().to_string(), source }
+}
+
+/// What an earlier try left; of another token it is of no use any more.
+fn earlier(token: &JoinToken, file: &Path) -> Result<Option<Kept>, Failure> {
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(unwritten(file, source)),
+    };
+    let kept = serde_json::from_str(&text).ok().filter(|kept: &Kept| kept.token == token.id);
+    if kept.is_none() {
+        std::fs::remove_file(file).map_err(|source| unwritten(file, source))?;
+    }
+    Ok(kept)
+}
+
+fn keep(kept: &Kept, file: &Path) -> io::Result<()> {
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    write_private(file, serde_json::to_string(kept).map_err(io::Error::other)?.as_bytes())
 }

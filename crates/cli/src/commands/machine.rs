@@ -11,12 +11,11 @@ use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{format, table};
 use cellwright_api::client::Change;
-use cellwright_api::types::{Changed, MachineView};
+use cellwright_api::types::MachineView;
 use cellwright_cell::device::WHOLE;
 use cellwright_cell::name::Name;
 use cellwright_sim::experiment::load::Units;
 use clap::{Args, Subcommand};
-use hyper::Method;
 use std::collections::BTreeMap;
 
 /// Machines: ls, show, drain, undrain, rm
@@ -30,8 +29,8 @@ pub enum Machine {
     Drain(OneArgs),
     /// Take work again
     Undrain(OneArgs),
-    /// Take it out of the cell, until it joins again; what runs there ends at once
-    Rm(OneArgs),
+    /// Take it out of the cell, until it joins again
+    Rm(RmArgs),
 }
 
 #[derive(Debug, Args)]
@@ -55,6 +54,16 @@ pub struct ShowArgs {
 pub struct OneArgs {
     #[arg(value_name = "MACHINE", value_parser = name)]
     machine: Name,
+}
+
+#[derive(Debug, Args)]
+pub struct RmArgs {
+    #[command(flatten)]
+    one: OneArgs,
+
+    /// Also while tasks are on it: they end at once, without notice
+    #[arg(long)]
+    force: bool,
 }
 
 impl Machine {
@@ -81,7 +90,7 @@ impl Machine {
             }
             Machine::Drain(args) => drain(&cell, &args.machine, true)?,
             Machine::Undrain(args) => drain(&cell, &args.machine, false)?,
-            Machine::Rm(args) => remove(&cell, &args.machine)?,
+            Machine::Rm(args) => remove(&cell, &args.one.machine, args.force)?,
         }
         Ok(Success::Done)
     }
@@ -129,10 +138,9 @@ pub fn shown(machine: &MachineView) -> String {
     table::render_told(&["machine", machine.name.as_str()], &rows)
 }
 
-fn remove(cell: &Cell, machine: &Name) -> Result<(), Failure> {
-    let (path, none, change) = (format!("/v1/machines/{machine}"), None::<&()>, Change::default());
-    let _: Changed =
-        ask(async { Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value) })?;
+fn remove(cell: &Cell, machine: &Name, force: bool) -> Result<(), Failure> {
+    let change = Change::default();
+    ask(async { Ok(cell.client.remove_machine(machine, force, &change).await?) })?;
     let back = match cell.open {
         true => "start `cell dev` again".to_owned(),
         false => format!("cell token create --agent {machine}"),

@@ -68,6 +68,8 @@ pub enum Success {
     WouldChange,
     /// A command in a task ended with this code.
     Ended(u8),
+    /// What was asked for is shown, but no master leads: it may be old.
+    NobodyLeads,
 }
 
 /// Where a master's configuration is unless the command line says otherwise.

@@ -2,15 +2,14 @@
 //! nothing, and a second one with the same lane stands by.
 
 use super::Success;
-use super::enrol::enrol;
+use super::enrol::{Waiting, enrol};
 use crate::args::Score;
 use crate::failure::Failure;
 use crate::output::print;
 use crate::reach::Reach;
 use crate::server::{ask, serve, told_to_stop};
 use cellwright_api::client::{Client, Settings};
-use cellwright_api::enroll::{CERTIFICATE_LIFE, JoinKind, JoinRequest, JoinToken};
-use cellwright_api::internal::PROTOCOL;
+use cellwright_api::enroll::{CERTIFICATE_LIFE, JoinKind, JoinToken};
 use cellwright_api::papers;
 use cellwright_api::spiffe::Part;
 use cellwright_api::tls::{self, Shown, Trust};
@@ -172,13 +171,13 @@ impl SchedulerArgs {
                     .into(),
             });
         }
-        let key = token.signing_key(&[]).map_err(|error| failed(&error))?;
-        let signing_request = key.signing_request;
-        let request = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
+        let waiting = Waiting::begin(&token, &file, ASK)?;
         let trust = Trust::Fingerprint(token.fingerprint.clone());
-        let answer = ask(enrol(&reach.masters, &trust, &request))?;
-        papers::Papers::keep(&file, &reach.masters, answer, key.key, now)
-            .map_err(|error| failed(&error))
+        let answer = ask(enrol(&reach.masters, &trust, &waiting.request))?;
+        let kept = papers::Papers::keep(&file, &reach.masters, answer, waiting.key(), now);
+        let kept = kept.map_err(|error| failed(&error))?;
+        waiting.done()?;
+        Ok(kept)
     }
 
     /// Runs on a machine of its own, under the name its certificate is for.

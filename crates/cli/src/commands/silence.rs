@@ -5,7 +5,8 @@
 
 use crate::format;
 use crate::reach::Cell;
-use cellwright_api::types::MasterStatus;
+use cellwright_api::types::{MasterStatus, MemberView};
+use cellwright_cell::time::Span;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ pub struct Alarms {
     pub alarms: Vec<String>,
     /// Seconds since machines that are up were heard from, by name.
     pub silent: BTreeMap<String, u64>,
+    /// Nobody leads; said in `alarms` too.
+    pub is_leaderless: bool,
 }
 
 impl Alarms {
@@ -42,13 +45,22 @@ impl Alarms {
         Ok(Alarms::read(&String::from_utf8_lossy(&page)))
     }
 
-    /// Asks whoever leads; nothing when nobody can be asked, for this is only an addition.
+    /// Asks whoever leads; nothing when nobody can be asked, for this is only an addition. That
+    /// nobody leads is an alarm: what any master shows is then as old as the last leader.
     pub async fn of_leader(cell: &Cell) -> Alarms {
         let status = cell.client.get::<MasterStatus>("/v1/masters").await;
         let Ok(status) = status.map(|answer| answer.value) else { return Alarms::default() };
-        let leader = status.members.iter().find(|member| Some(member.id) == status.leader);
-        let Some(leader) = leader else { return Alarms::default() };
-        Alarms::of(cell, &leader.address).await.unwrap_or_default()
+        let mut asked = vec![status];
+        if leader_of(&asked[0]).is_none() {
+            asked.extend(others(cell, &asked[0]).await);
+        }
+        match asked.iter().find_map(leader_of) {
+            Some(address) => Alarms::of(cell, &address).await.unwrap_or_default(),
+            None => {
+                let alarms = vec![leaderless(&asked)];
+                Alarms { alarms, is_leaderless: true, ..Alarms::default() }
+            }
+        }
     }
 
     /// One line for each thing a person should look at.
@@ -58,6 +70,41 @@ impl Alarms {
         };
         self.alarms.iter().cloned().chain(self.silent.iter().map(silent)).collect()
     }
+}
+
+/// Where the leader is, if this replica knows one that leads for sure.
+fn leader_of(status: &MasterStatus) -> Option<String> {
+    let leader = status.members.iter().find(|member| Some(member.id) == status.leader)?;
+    status.leaderless_ms.is_none().then(|| leader.address.clone())
+}
+
+/// The other replicas that answer.
+async fn others(cell: &Cell, first: &MasterStatus) -> Vec<MasterStatus> {
+    let mut answered = Vec::new();
+    for member in first.members.iter().filter(|member| member.id != first.id) {
+        let asked = cell.client.bytes_at(&member.address, "/v1/masters", PATIENCE).await;
+        answered.extend(asked.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()));
+    }
+    answered
+}
+
+/// What, since when, who answers, and what to type next. `asked`: those that answered, one at
+/// least.
+fn leaderless(asked: &[MasterStatus]) -> String {
+    let longest = asked.iter().filter_map(|status| status.leaderless_ms).max().unwrap_or_default();
+    let members = asked.first().map_or(&[][..], |status| &status.members[..]);
+    let answers = |member: &&MemberView| asked.iter().any(|status| status.id == member.id);
+    let names: Vec<&str> =
+        members.iter().filter(answers).map(|member| member.name.as_str()).collect();
+    let who = match names.is_empty() {
+        true => "only one that is no member answers".to_owned(),
+        false => format!("of {} replicas answer: {}", members.len(), names.join(", ")),
+    };
+    format!(
+        "no leader for {}: nothing can change, and what is shown may be old; {who}; next: cell \
+         master status",
+        format::span(Span(longest))
+    )
 }
 
 fn label<'a>(metric: &'a str, start: &str) -> Option<&'a str> {
@@ -84,6 +131,43 @@ fn in_words(alarm: &str, value: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn replica(id: u64, leader: Option<u64>, leaderless_ms: Option<u64>) -> MasterStatus {
+        let member = |id: u64| MemberView {
+            id,
+            name: format!("m{id}"),
+            address: format!("127.0.0.1:{id}"),
+            voter: true,
+            leader: leader == Some(id),
+        };
+        MasterStatus {
+            id,
+            role: "follower".into(),
+            term: 2,
+            leader,
+            last_log: 9,
+            applied: 9,
+            snapshot: 0,
+            purged: 0,
+            members: (1..=3).map(member).collect(),
+            version: "1".into(),
+            level: 1,
+            leaderless_ms,
+        }
+    }
+
+    #[test]
+    fn a_leader_without_a_majority_is_none_and_who_answers_is_said() {
+        assert_eq!(leader_of(&replica(2, Some(1), None)), Some("127.0.0.1:1".into()));
+        assert_eq!(leader_of(&replica(1, Some(1), Some(4000))), None);
+        assert_eq!(leader_of(&replica(2, None, None)), None);
+        let asked = [replica(2, None, Some(4000)), replica(3, None, Some(61_000))];
+        assert_eq!(
+            leaderless(&asked),
+            "no leader for 61 s: nothing can change, and what is shown may be old; of 3 \
+             replicas answer: m2, m3; next: cell master status"
+        );
+    }
 
     #[test]
     fn a_page_of_metrics_is_read_as_sentences() {

@@ -1,9 +1,10 @@
 //! Many changes in one call: one entry of the log, one fsync, a verdict for each.
 
 use super::call::Call;
+use super::machines::spares_tasks;
 use super::{Answered, Api, reply, user_of};
 use cellwright_api::error::ApiError;
-use cellwright_api::types::{Batch, BatchAnswer, Changed, ItemVerdict, MAX_BATCH};
+use cellwright_api::types::{Batch, BatchAnswer, BatchItem, Changed, ItemVerdict, MAX_BATCH};
 use cellwright_cell::command::RequestId;
 use cellwright_cell::replay::WINDOW;
 use xxhash_rust::xxh3::xxh3_64;
@@ -16,12 +17,24 @@ impl Api {
             return Err(ApiError::field("items", &value, &format!("1 to {MAX_BATCH}")));
         }
         let caller = call.caller()?;
+        let removes =
+            |item: &BatchItem| matches!(item, BatchItem::RemoveMachine { force: false, .. });
+        let now = match items.iter().any(removes) {
+            true => Some(self.handle.read_now().await?.state),
+            false => None,
+        };
         let mut verdicts: Vec<Option<ItemVerdict>> = vec![None; items.len()];
         let mut requests = Vec::with_capacity(items.len());
         let mut places = Vec::with_capacity(items.len());
         for (at, item) in items.into_iter().enumerate() {
-            let command = item
-                .into_command(user_of(caller))
+            let spared = match (&item, &now) {
+                (BatchItem::RemoveMachine { name, force: false, .. }, Some(state)) => {
+                    spares_tasks(state, name)
+                }
+                _ => Ok(()),
+            };
+            let command = spared
+                .and_then(|()| item.into_command(user_of(caller)))
                 .and_then(|command| self.within_limits(&command).map(|()| command));
             match command {
                 Ok(command) => {

@@ -40,9 +40,11 @@ impl Api {
             voter: member.voter,
             leader: status.leader == Some(*id),
         };
+        let is_removed = self.handle.is_removed();
+        let leaderless = self.handle.leaderless_for();
         let shown = MasterStatus {
             id: status.id,
-            role: role(status.role).into(),
+            role: if is_removed { "removed" } else { role(status.role) }.into(),
             term: status.term,
             leader: status.leader,
             last_log: status.last_log.unwrap_or(0),
@@ -52,6 +54,8 @@ impl Api {
             members: status.members.iter().map(member).collect(),
             version: env!("CARGO_PKG_VERSION").into(),
             level: LEVEL,
+            leaderless_ms: leaderless
+                .map(|long| u64::try_from(long.as_millis()).unwrap_or(u64::MAX)),
         };
         Ok(reply::json(&call, shown.applied, &shown))
     }

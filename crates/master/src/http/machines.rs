@@ -2,11 +2,13 @@
 
 use super::call::Call;
 use super::{Answered, Api, reply, view};
-use cellwright_api::error::ApiError;
+use cellwright_api::error::{ApiError, Code};
 use cellwright_cell::command::Command;
 use cellwright_cell::label;
 use cellwright_cell::machine::{Machine, MachineSpec, MachineStatus};
+use cellwright_cell::name::Name;
 use cellwright_cell::reason::Refusal;
+use cellwright_cell::state::State;
 
 fn stands(row: &Machine, want: &str) -> bool {
     match want {
@@ -14,6 +16,28 @@ fn stands(row: &Machine, want: &str) -> bool {
         "down" => row.status == MachineStatus::Down,
         _ => row.draining,
     }
+}
+
+/// What is on a machine that is up ends at once when it is removed, without notice and within no
+/// job's budget. So whoever means that says so. Judged at the door and not by the log: entries of
+/// old keep their meaning, and nothing is placed on a machine that is drained in between.
+pub(super) fn spares_tasks(state: &State, name: &Name) -> Result<(), ApiError> {
+    let Some(machine) = state.machine_named(name) else { return Ok(()) };
+    let is_up = state.machines().get(machine).is_some_and(|row| row.status == MachineStatus::Up);
+    let tasks = state.machine_load(machine).map_or(0, |load| load.tasks.len());
+    if !is_up || tasks == 0 {
+        return Ok(());
+    }
+    let (count, them) = match tasks {
+        1 => ("1 task".to_owned(), "it"),
+        _ => (format!("{tasks} tasks"), "them"),
+    };
+    let message = format!("machine {name} is up with {count} on it, which would end at once");
+    let hint = format!(
+        "move {them} away first: cell drain -m {name} --wait; or end {them}: cell machine rm \
+         {name} --force"
+    );
+    Err(ApiError::new(Code::WrongState, message).hint(hint).with("tasks", tasks))
 }
 
 impl Api {
@@ -74,6 +98,9 @@ impl Api {
 
     pub(super) async fn remove_machine(&self, call: Call) -> Answered {
         let (name, expect) = (call.name("machine")?, call.expect()?);
+        if !call.flag("force") {
+            spares_tasks(&self.handle.read_now().await?.state, &name)?;
+        }
         self.change(&call, Command::RemoveMachine { name, expect }).await
     }
 

@@ -3,7 +3,7 @@
 
 use super::call::Call;
 use super::cluster::role;
-use super::{Answered, Api, cluster, reply};
+use super::{Answered, Api, cluster, removed, reply};
 use crate::input::Alarm;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::routes::Route;
@@ -150,6 +150,9 @@ impl Api {
     }
 
     pub(super) async fn ready(&self, _call: Call) -> Answered {
+        if self.handle.is_removed() {
+            return Err(removed());
+        }
         match unready(&self.handle.status()) {
             None => Ok(reply::text("text/plain; charset=utf-8", "ready\n".into())),
             Some(why) => Err(ApiError::new(Code::NotReady, why)),

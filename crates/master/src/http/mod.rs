@@ -58,7 +58,7 @@ use axum::routing::{MethodFilter, MethodRouter};
 use backstage::Backstage;
 use call::Call;
 use cellwright_api::client::agent::AgentDialler;
-use cellwright_api::error::{ApiError, Code};
+use cellwright_api::error::{ApiError, Code, REMOVED};
 use cellwright_api::routes::{Method, Operation as O, Route, routes};
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::MAX_TASKS;
@@ -213,6 +213,9 @@ impl Api {
     ) -> Answered {
         let mut call = Call::new(route, params, request)?;
         self.let_in(&call)?;
+        if !is_of_replica(route.operation) && self.handle.is_removed() {
+            return Err(removed());
+        }
         call.check()?;
         self.dispatch(call).await
     }
@@ -342,6 +345,21 @@ async fn let_out(mut body: Body) {
     };
     // Either way the refusal is sent now.
     let _ = timeout(PATIENCE, reading).await;
+}
+
+/// What a replica says of itself, whether it belongs to a cell or not.
+fn is_of_replica(operation: O) -> bool {
+    matches!(operation, O::MasterStatus | O::Metrics | O::Health | O::Ready | O::OpenApi)
+}
+
+/// What a replica that was removed says to everybody. What it knows of the cell grows old, and
+/// whoever asks could not tell; one that has not been taken in yet has little to say either.
+fn removed() -> ApiError {
+    let message = "this replica was removed from the cell, or is not taken in yet";
+    ApiError::new(Code::NotReady, message).with(REMOVED, true).hint(
+        "ask another master: cell master status there says who they are; stop this one, and let \
+         it join again on an empty data_dir",
+    )
 }
 
 /// The user who asks, if it is one.

@@ -2,7 +2,7 @@
 //! calls between replicas. Postcard in, postcard out; each path opens to one kind of part alone.
 
 use super::blobs::content;
-use super::{Api, error_response, holders};
+use super::{Api, error_response, holders, removed};
 use crate::handle::Caller;
 use crate::http_peers::{PEER_PATH, same_protocol};
 use crate::identity::provenance;
@@ -70,6 +70,10 @@ impl Api {
     async fn poll(self, caller: Caller, report: AgentReport) -> Result<Vec<u8>, ApiError> {
         if matches!(&caller, Caller::Agent(machine) if *machine != report.machine) {
             return Err(stranger(&caller, "the agent of the machine it speaks for"));
+        }
+        // What it would order is what the cell wanted when this replica was last told.
+        if self.handle.is_removed() {
+            return Err(removed());
         }
         match self.handle.poll(report).await {
             Ok(orders) => encode(&orders),

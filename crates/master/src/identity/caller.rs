@@ -51,6 +51,9 @@ pub enum Unauthenticated {
     Token,
 }
 
+/// What a part that was sent away is told, for programs.
+pub const DISMISSED: &str = "dismissed";
+
 impl Unauthenticated {
     /// Stable text for programs and the audit log.
     #[must_use]
@@ -61,7 +64,7 @@ impl Unauthenticated {
             Unauthenticated::OtherCell { .. } => "other-cell",
             Unauthenticated::CertificateExpired => "certificate-expired",
             Unauthenticated::UnknownUser { .. } => "unknown-user",
-            Unauthenticated::Dismissed { .. } => "dismissed",
+            Unauthenticated::Dismissed { .. } => DISMISSED,
             Unauthenticated::Malformed => "malformed-authorization",
             Unauthenticated::Token => "token-not-accepted",
         }

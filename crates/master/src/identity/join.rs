@@ -2,8 +2,14 @@
 //!
 //! The order is the guarantee: the token's use goes through the log first, and only a use that was
 //! committed is answered with a certificate. A second request with the same token meets a refusal
-//! on whichever replica leads then. Should the answer be lost on the way, the joiner asks its
-//! operator for another token; the alternative, answering twice, is what a thief would ask for.
+//! on whichever replica leads then.
+//!
+//! Should the answer be lost on the way, or come so late that the joiner was told that nobody knows
+//! (a leader without a majority may commit the use when it has one again), the joiner asks once
+//! more with the same signing request. Its use is the same request to the log, by its number, and
+//! gets its first answer again: a certificate for a key that only the joiner has, so a thief with
+//! the token and another key is refused as ever. Not so for replicas: they are given the authority's
+//! key, which is good for whoever reads it, and need another token.
 //!
 //! What the cell knows of the token decides, not what its text claims: the name in the state, the
 //! name in the text and the name in the signing request must be one.
@@ -14,9 +20,10 @@ use cellwright_api::enroll::{
     CERTIFICATE_LIFE, EnrollError, Holder, JoinAnswer, JoinRequest, JoinToken, RenewAnswer,
 };
 use cellwright_api::internal::PROTOCOL;
+use cellwright_api::secret::sha256;
 use cellwright_api::spiffe::{Identity, Part};
 use cellwright_api::task_identity::{TaskIdentityAnswer, TaskIdentityRequest};
-use cellwright_cell::command::{Command, Verdict};
+use cellwright_cell::command::{Command, RequestId, Verdict};
 use cellwright_cell::credential::{SecretHash, TokenFlaw, TokenKind};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Name;
@@ -57,6 +64,8 @@ pub enum JoinError {
 pub struct Admission {
     /// To be committed before [`Admission::certify`].
     pub command: Command,
+    /// The number of that request, the same each time the joiner asks; none for replicas.
+    pub id: Option<RequestId>,
     part: Part,
     request: SigningRequest,
 }
@@ -73,7 +82,11 @@ impl Admission {
         let secret_hash = SecretHash(token.secret.hash());
         let row = state.token_named(&id).and_then(|id| state.tokens().get(id));
         let row = row.ok_or(JoinError::Unknown)?;
-        row.admits(&secret_hash, now).map_err(JoinError::Flaw)?;
+        let is_used = match row.admits(&secret_hash, now) {
+            Ok(()) => false,
+            Err(TokenFlaw::Used) => true,
+            Err(flaw) => return Err(JoinError::Flaw(flaw)),
+        };
         let part = match &row.kind {
             TokenKind::JoinAgent { machine } => Part::Agent(machine.clone()),
             TokenKind::JoinReplica { name } => Part::Master(name.clone()),
@@ -82,14 +95,22 @@ impl Admission {
                 return Err(JoinError::Flaw(TokenFlaw::NotForJoining));
             }
         };
+        // Of others the log knows by whom: perhaps by this very request.
+        if is_used && matches!(part, Part::Master(_)) {
+            return Err(JoinError::Flaw(TokenFlaw::Used));
+        }
         let signing =
             SigningRequest::parse(&request.signing_request).map_err(JoinError::Request)?;
         // The cell in the request is not looked at: the joiner has yet to learn its name.
         if signing.identity.part != part || token.part() != part {
             return Err(JoinError::OtherName { asked: signing.identity.part, bound: part });
         }
+        let number = match part {
+            Part::Master(_) => None,
+            _ => Some(number(&id, &request.signing_request)),
+        };
         let command = Command::UseJoinToken { id, secret_hash };
-        Ok(Admission { command, part, request: signing })
+        Ok(Admission { command, id: number, part, request: signing })
     }
 
     /// The answer, once the log has given its verdict on [`Admission::command`].
@@ -102,7 +123,10 @@ impl Admission {
         authority: &Authority,
         now: Time,
     ) -> Result<JoinAnswer, JoinError> {
-        used.map_err(JoinError::Refused)?;
+        used.map_err(|refusal| match refusal {
+            Refusal::BadToken { flaw, .. } => JoinError::Flaw(flaw),
+            other => JoinError::Refused(other),
+        })?;
         let replica = matches!(self.part, Part::Master(_));
         Ok(JoinAnswer {
             cell: authority.cell().clone(),
@@ -111,6 +135,15 @@ impl Admission {
             authority_key: replica.then(|| authority.key_pem().clone()),
         })
     }
+}
+
+/// Half of a strong hash, so that nobody finds another signing request with the same number.
+fn number(token: &Name, signing_request: &str) -> RequestId {
+    let hash = sha256(format!("{token}\0{signing_request}").as_bytes());
+    let word = |at: usize| {
+        hash[at..at + 8].iter().fold(0, |word: u64, byte| (word << 8) | u64::from(*byte))
+    };
+    RequestId { client: word(0), sequence: word(8) }
 }
 
 /// The next certificate for the holder of a good one. Any replica can answer: all hold the

@@ -76,7 +76,7 @@ impl Enrolling {
         let view = self.handle.read_now().await?;
         let admission = Admission::judge(&request, &view.state, now).map_err(refusal)?;
         let caller = Caller::System("join".to_owned());
-        let used = self.handle.submit(&caller, None, admission.command.clone()).await?;
+        let used = self.handle.submit(&caller, admission.id, admission.command.clone()).await?;
         admission.certify(used.verdict, &self.authority, now).map_err(refusal)
     }
 

@@ -59,7 +59,16 @@ fn loopback() -> Vec<String> {
 }
 
 fn apply(state: &mut State, at: Time, by: Actor, command: Command) -> Verdict {
-    let request = Request { by, id: None, command };
+    apply_as(state, at, Request { by, id: None, command })
+}
+
+/// The use of a token, as its admission has it committed.
+fn use_token(state: &mut State, at: Time, admission: &Admission) -> Verdict {
+    let (id, command) = (admission.id, admission.command.clone());
+    apply_as(state, at, Request { by: Actor::System, id, command })
+}
+
+fn apply_as(state: &mut State, at: Time, request: Request) -> Verdict {
     let entry = Entry { now: at, requests: vec![request] };
     state.apply(&entry, &mut Vec::new()).remove(0)
 }
@@ -541,6 +550,13 @@ async fn send(
     (status, body)
 }
 
+/// The message of a joiner with this key.
+fn asking(token: &JoinToken, key: &NewKey) -> Vec<u8> {
+    let signing_request = key.signing_request.clone();
+    let request = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
+    postcard::to_stdvec(&request).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_joins_a_running_cell_once_and_renews() {
     let folder = Folder::new();
@@ -576,17 +592,22 @@ async fn an_agent_joins_a_running_cell_once_and_renews() {
     )
     .unwrap();
     let key = token.signing_key(&[]).unwrap();
-    let signing_request = key.signing_request.clone();
-    let joining = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
-    let joining = postcard::to_stdvec(&joining).unwrap();
+    let joining = asking(&token, &key);
     let (status, body) = send(address, &pinned, None, JOIN_PATH, joining.clone()).await;
     assert_eq!(status, 200, "{body:?}");
     let answer: JoinAnswer = postcard::from_bytes(&body).unwrap();
     let own = Papers { certificate: answer.certificate, key: key.key };
     let identity = own.holder().unwrap().identity;
     assert_eq!(identity.to_string(), "spiffe://aa/agent/n7");
+    // The answer may have been lost: who asks again with the same key gets it again.
     let (status, body) = send(address, &pinned, None, JOIN_PATH, joining).await;
+    assert_eq!(status, 200, "{body:?}");
+    let again: JoinAnswer = postcard::from_bytes(&body).unwrap();
+    assert_eq!(Holder::of_pem(&again.certificate).unwrap().identity, identity);
+    let thief = asking(&token, &token.signing_key(&[]).unwrap());
+    let (status, body) = send(address, &pinned, None, JOIN_PATH, thief).await;
     assert_eq!(status, 403, "{body:?}");
+    assert!(String::from_utf8_lossy(&body).contains("used before"), "{body:?}");
     // The cell does not know the machine yet, so there is nothing to renew.
     let next = NewKey::make(&identity, &[]).unwrap();
     let renewal =
@@ -684,16 +705,40 @@ fn a_join_token_is_good_for_one_certificate() {
     let agent = Part::Agent(name("n7"));
     let joining = request(&authority, JoinKind::Agent, "n7", &agent);
     let first = Admission::judge(&joining, &state, at).unwrap();
-    // A second request judged before the first is committed: only the log tells them apart.
-    let second = Admission::judge(&joining, &state, at).unwrap();
-    let used = apply(&mut state, at, Actor::System, first.command.clone());
+    // A request of another, judged before the first is committed: only the log tells them apart.
+    let thief = request(&authority, JoinKind::Agent, "n7", &agent);
+    let second = Admission::judge(&thief, &state, at).unwrap();
+    let used = use_token(&mut state, at, &first);
     let answer = first.certify(used, &authority, at).unwrap();
     assert_eq!(Holder::of_pem(&answer.certificate).unwrap().identity.part, agent);
     assert!(answer.authority_key.is_none(), "an agent must not sign");
-    let again = apply(&mut state, at, Actor::System, second.command.clone());
-    assert!(matches!(second.certify(again, &authority, at), Err(JoinError::Refused(_))));
-    let third = Admission::judge(&joining, &state, at);
-    assert!(matches!(third, Err(JoinError::Flaw(TokenFlaw::Used))));
+    let refused = use_token(&mut state, at, &second);
+    let refused = second.certify(refused, &authority, at);
+    assert!(matches!(refused, Err(JoinError::Flaw(TokenFlaw::Used))));
+    // Whoever has not heard the answer asks again; the token is used once all the same.
+    let again = Admission::judge(&joining, &state, at).unwrap();
+    let before = state.tokens().len();
+    let used = use_token(&mut state, at, &again);
+    assert_eq!((used.clone(), state.tokens().len()), (Ok(Done::Applied), before));
+    let answer = again.certify(used, &authority, at).unwrap();
+    assert_eq!(Holder::of_pem(&answer.certificate).unwrap().identity.part, agent);
+    let late = at.plus(Span::seconds(900));
+    let expired = Admission::judge(&joining, &state, late);
+    assert!(matches!(expired, Err(JoinError::Flaw(TokenFlaw::Expired))));
+}
+
+#[test]
+fn the_authoritys_key_is_given_once() {
+    let (authority, _) = cell();
+    let at = now();
+    let mut state = State::default();
+    join_token(&mut state, at, JoinKind::Replica, "m2");
+    let joining = request(&authority, JoinKind::Replica, "m2", &Part::Master(name("m2")));
+    let first = Admission::judge(&joining, &state, at).unwrap();
+    let used = use_token(&mut state, at, &first);
+    assert!(first.certify(used, &authority, at).unwrap().authority_key.is_some());
+    let again = Admission::judge(&joining, &state, at);
+    assert!(matches!(again, Err(JoinError::Flaw(TokenFlaw::Used))));
 }
 
 #[test]
@@ -735,13 +780,16 @@ fn a_scheduler_joins_once_under_its_name_and_cannot_sign() {
     }
     let joining = request(&authority, JoinKind::Scheduler, "s1", &scheduler);
     let admission = Admission::judge(&joining, &state, at).unwrap();
-    let used = apply(&mut state, at, Actor::System, admission.command.clone());
+    let used = use_token(&mut state, at, &admission);
     let answer = admission.certify(used, &authority, at).unwrap();
     let holder = Holder::of_pem(&answer.certificate).unwrap();
     assert_eq!(holder.identity.part, scheduler);
     assert!(answer.authority_key.is_none());
-    let again = Admission::judge(&joining, &state, at);
-    assert!(matches!(again, Err(JoinError::Flaw(TokenFlaw::Used))));
+    let another = request(&authority, JoinKind::Scheduler, "s1", &scheduler);
+    let again = Admission::judge(&another, &state, at).unwrap();
+    let used = use_token(&mut state, at, &again);
+    let refused = again.certify(used, &authority, at);
+    assert!(matches!(refused, Err(JoinError::Flaw(TokenFlaw::Used))));
     let next = NewKey::make(&holder.identity, &[]).unwrap();
     let renewed = renew(PROTOCOL, &next.signing_request, &holder, &authority, &state, at);
     assert_eq!(Holder::of_pem(&renewed.unwrap().certificate).unwrap().identity, holder.identity);

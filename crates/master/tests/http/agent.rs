@@ -292,3 +292,47 @@ async fn an_agent_is_told_who_else_has_a_package_and_who_is_about_to() {
     let error = within(client.holders(&request)).await.unwrap_err();
     assert_eq!(error.code(), Some(Code::NotAllowed), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_is_up_with_tasks_on_it_is_removed_only_by_force() {
+    let cell = running(None).await;
+    run_first_task(&cell).await;
+    let got = cell.ask("DELETE /v1/machines/m1", json!(null)).await;
+    assert_eq!((got.status, got.code()), (409, "wrong-state"), "{}", got.text);
+    for part in
+        ["m1 is up with 1 task on it", "cell drain -m m1 --wait", "cell machine rm m1 --force"]
+    {
+        assert!(got.text.contains(part), "{}", got.text);
+    }
+    let remove = |force: bool| json!({ "items": [{ "remove_machine": { "name": "m1", "expect": null, "force": force } }] });
+    let refused = cell.must("POST /v1/batch", remove(false)).await;
+    assert!(refused.text.contains("m1 is up with 1 task on it"), "{}", refused.text);
+    // A drain that is not done yet is none.
+    cell.must("POST /v1/machines/m1/drain", json!(null)).await;
+    assert_eq!(cell.ask("DELETE /v1/machines/m1", json!(null)).await.code(), "wrong-state");
+    assert!(cell.handle().read().state.machine_named(&Name::new("m1").unwrap()).is_some());
+    let forced = cell.must("POST /v1/batch", remove(true)).await;
+    assert!(forced.text.contains("done"), "{}", forced.text);
+    assert!(cell.handle().read().state.machine_named(&Name::new("m1").unwrap()).is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_is_down_or_empty_is_removed_without_force() {
+    for is_down in [true, false] {
+        let cell = running(None).await;
+        run_first_task(&cell).await;
+        let (machine, task) = (MachineId(0), TaskId(0));
+        let end = match is_down {
+            true => Command::MachineDown { machine },
+            false => {
+                let reports = vec![TaskReport { task, attempt: 1, what: Observed::Finished }];
+                Command::TaskReports { machine, incarnation: 1, reports }
+            }
+        };
+        say(&cell, end).await;
+        cell.must("DELETE /v1/machines/m1", json!(null)).await;
+    }
+    let cell = running(None).await;
+    run_first_task(&cell).await;
+    cell.must("DELETE /v1/machines/m1?force=true", json!(null)).await;
+}

@@ -1,7 +1,7 @@
 //! Who is taken in as a replica, and who is not: a vote for an address where nobody casts it would
 //! cost the cell its majority.
 
-use crate::support::{Cell, Got, Plan};
+use crate::support::{Cell, Got, PEER, Plan, within};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -60,11 +60,44 @@ async fn a_replica_that_answers_is_taken_in_and_let_go() {
     let index = cell.must("POST /v1/users", json!({ "name": "after" })).await.body["index"].clone();
     let mut applied = second.handle().changed();
     let index = index.as_u64().unwrap();
-    crate::support::within(applied.wait_for(|at| *at >= index)).await.unwrap();
+    within(applied.wait_for(|at| *at >= index)).await.unwrap();
     for name in ["before", "after"] {
         second.must(&format!("GET /v1/users/{name}"), NONE).await;
     }
     cell.must("DELETE /v1/masters/2", NONE).await;
     assert_eq!(voters(&cell).await, [1]);
     cell.must("POST /v1/users", json!({ "name": "alone" })).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_was_removed_and_runs_on_says_so_and_answers_nothing_else() {
+    let cell = Cell::start().await;
+    cell.must("POST /v1/users", json!({ "name": "ubar" })).await;
+    let second = waiting(2).await;
+    assert_eq!(add(&cell, 2, "m2", &second.address).await.status, 200);
+    let index = cell.handle().read().index;
+    let mut applied = second.handle().changed();
+    within(applied.wait_for(|at| *at >= index)).await.unwrap();
+    second.must("GET /v1/users/ubar", NONE).await;
+    assert_eq!(second.must("GET /readyz", NONE).await.text, "ready\n");
+    cell.must("DELETE /v1/masters/2", NONE).await;
+    // What the cell's certificates do to whoever was sent away.
+    cell.barred.lock().unwrap().insert(PEER.to_owned());
+    let mut status = second.handle().watch();
+    let noticed = async {
+        while !second.handle().is_removed() {
+            status.changed().await.unwrap();
+        }
+    };
+    within(noticed).await;
+    for target in ["GET /readyz", "GET /v1/users", "GET /v1/cluster_status", "GET /v1/jobs"] {
+        let got = second.ask(target, NONE).await;
+        assert_eq!((got.status, got.code()), (503, "not-ready"), "{target}: {}", got.text);
+        assert!(got.text.contains("this replica was removed from the cell"), "{}", got.text);
+    }
+    assert_eq!(second.must("GET /v1/masters", NONE).await.body["role"], "removed");
+    assert_eq!(second.must("GET /healthz", NONE).await.text, "ok\n");
+    // Those who have nobody else to ask are told at once, the others go on.
+    let error = within(second.client(None).get::<Value>("/v1/users")).await.map(drop).unwrap_err();
+    assert!(error.to_string().contains("this replica was removed"), "{error}");
 }

@@ -5,6 +5,7 @@ use axum::http::{HeaderMap, Request, Response};
 use cellwright_api::client::{Client, Settings as ClientSettings};
 use cellwright_api::routes::{Operation, Route, routes};
 use cellwright_api::secret::{Secret, hex, sha256};
+use cellwright_api::spiffe::Part;
 use cellwright_cell::command::Command;
 use cellwright_cell::name::Name;
 use cellwright_master::audit::caller_text;
@@ -66,12 +67,19 @@ struct Taken {
     barred: Arc<Mutex<BTreeSet<String>>>,
 }
 
+/// How replicas are known to each other here.
+pub const PEER: &str = "anonymous/";
+
 impl Gate for Taken {
     fn caller(&self, _: &ConnInfo, shown: Option<&[u8]>) -> Result<Caller, Unauthenticated> {
-        let text = shown.map_or("anonymous/", |bytes| std::str::from_utf8(bytes).unwrap());
+        let text = shown.map_or(PEER, |bytes| std::str::from_utf8(bytes).unwrap());
         let text = text.trim_start_matches("Bearer ");
         if self.barred.lock().unwrap().contains(text) {
-            return Err(Unauthenticated::Token);
+            // Whoever shows nothing is a replica here.
+            return Err(match text {
+                PEER => Unauthenticated::Dismissed { part: Part::Master(Name::new("m2").unwrap()) },
+                _ => Unauthenticated::Token,
+            });
         }
         let (kind, name) = text.split_once('/').unwrap();
         let named = || Name::new(name).unwrap();

@@ -61,10 +61,19 @@ pub(super) const ROUTES: &[Route] = &[
         P::ManageMachines,
     ),
     needs(
-        versioned(fails(
-            change(O::RemoveMachine, Method::Delete, MACHINE, "machines", "Remove a machine."),
-            &[C::NoSuchMachine, C::WrongState],
-        )),
+        with(
+            versioned(fails(
+                change(
+                    O::RemoveMachine,
+                    Method::Delete,
+                    MACHINE,
+                    "machines",
+                    "Remove a machine. Refused while it is up with tasks on it, unless forced.",
+                ),
+                &[C::NoSuchMachine, C::WrongState],
+            )),
+            &[FORCE],
+        ),
         P::ManageMachines,
     ),
     needs(

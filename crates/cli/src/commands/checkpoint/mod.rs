@@ -1,5 +1,7 @@
 //! `cell checkpoint`: the whole state of a cell in a file.
 
+mod export;
+mod import;
 mod log;
 mod past;
 mod replay;
@@ -26,9 +28,12 @@ Examples:
   cell checkpoint log --from 1200
   cell checkpoint replay --at 1234
   cell checkpoint replay --at 2026-03-01T12:00:00Z --to noon.ckpt
-  cell checkpoint restore FILE --config /etc/cellwright/master.toml";
+  cell checkpoint restore FILE --config /etc/cellwright/master.toml
+  cell checkpoint export FILE --job ann/web
+  cell checkpoint export FILE --out state.jsonl
+  cell checkpoint import state.jsonl --out mended.ckpt";
 
-/// The state of a cell in a file, and its past: save, ls, show, replay, log, restore
+/// A cell's state in a file, and its past: save, ls, show, replay, log, restore, export, import
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum Checkpoint {
@@ -44,6 +49,10 @@ pub enum Checkpoint {
     Log(log::LogArgs),
     /// Start a new cell of one replica from a checkpoint, when all replicas are lost
     Restore(restore::RestoreArgs),
+    /// Write a checkpoint as text, a line for each row, to be read or mended
+    Export(export::ExportArgs),
+    /// Make a checkpoint of text that was mended, if it breaks no rule of the cell
+    Import(import::ImportArgs),
 }
 
 #[derive(Debug, Args)]
@@ -61,6 +70,8 @@ impl Checkpoint {
             Checkpoint::Replay(args) => args.run(),
             Checkpoint::Log(args) => args.run(),
             Checkpoint::Restore(args) => args.run(),
+            Checkpoint::Export(args) => args.run(),
+            Checkpoint::Import(args) => args.run(),
         }
     }
 }

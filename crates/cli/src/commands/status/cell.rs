@@ -25,6 +25,14 @@ pub struct Standing {
     alarms: Vec<String>,
     /// The master that answered.
     master: String,
+    /// Whether any master leads.
+    is_led: bool,
+}
+
+impl Standing {
+    pub fn is_led(&self) -> bool {
+        self.is_led
+    }
 }
 
 #[derive(Serialize)]
@@ -53,11 +61,12 @@ pub async fn read(cell: &Cell) -> Result<Standing, Failure> {
         waiting: waiting?.value.items.iter().map(waits).collect(),
         alarms: alarms.lines(),
         master: client.preferred(),
+        is_led: !alarms.is_leaderless,
     })
 }
 
 pub fn shown(standing: &Standing) -> String {
-    let Standing { status, waiting, alarms, master } = standing;
+    let Standing { status, waiting, alarms, master, is_led: _ } = standing;
     let style = style::for_stdout();
     let mut out = format!(
         "cell at {master}: {}, {} up{}{}; {}\n",
@@ -135,6 +144,7 @@ fn driven(driver: &DriverView) -> String {
 
 fn next(standing: &Standing) -> String {
     let next = match &standing.waiting[..] {
+        _ if !standing.is_led => "cell master status".into(),
         [first, ..] => format!("cell status {}, or why it waits: cell explain {0}", first.job),
         [] if standing.status.machines == 0 => "cell token create --agent MACHINE".into(),
         [] if standing.status.jobs == 0 => "cell run examples/hello.json".into(),

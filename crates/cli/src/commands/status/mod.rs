@@ -70,7 +70,8 @@ impl StatusArgs {
                 Output::Json => print_json(&standing)?,
                 Output::Table => print(&cell::shown(&standing))?,
             }
-            return Ok(Success::Done);
+            // What was asked for was shown, but it may be old and nothing can change it.
+            return Ok(if standing.is_led() { Success::Done } else { Success::NobodyLeads });
         };
         let thing = ask(find(&cell, text))?;
         match self.output.output {

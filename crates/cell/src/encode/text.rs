@@ -1,0 +1,373 @@
+//! A state as text, to be read and mended by hand in extremis: one JSON object a line, one line a
+//! row, so that `grep`, `sed`, `jq` and an editor all do.
+//!
+//! The first line is the head. Each other line is of one table and is a row with its id, or a
+//! stretch of ids whose rows are gone:
+//!
+//! ```json
+//! {"checkpoint":1,"index":42,"term":2,"level":3,…,"slots":{"users":2,…}}
+//! {"table":"jobs","id":3,"name":"ann/web","row":{…}}
+//! {"table":"jobs","vacant":[0,2]}
+//! ```
+//!
+//! `name` is for the reader; rows refer to each other by id. A line that is taken out takes its row
+//! out. What can be computed is not written, so nothing of it can be mended wrongly. Text that was
+//! not touched gives back the very bytes that it was made of.
+//!
+//! Rejected: one pretty document. It reads well while it is small, but then no tool that works on
+//! lines can take a row out of it, and an error could not name the row by its line.
+
+mod fields;
+mod read;
+#[cfg(test)]
+mod tests;
+
+pub use read::{Mended, TextError, read};
+
+use super::Rows;
+use crate::command::{Actor, Verdict};
+use crate::job::Job;
+use crate::name::{JobKey, Name};
+use crate::replay::{Answered, Window};
+use crate::task::Task;
+use crate::time::Time;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Version of the text. Another one is refused.
+pub const VERSION: u32 = 1;
+
+/// Where in its log a state stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub index: u64,
+    pub term: u64,
+}
+
+/// The tables of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TableName {
+    Users,
+    Machines,
+    Resources,
+    Jobs,
+    Tasks,
+    Crons,
+    Tokens,
+    Blobs,
+    /// What clients were answered lately, should they ask again.
+    Windows,
+}
+
+impl TableName {
+    pub const ALL: [TableName; 9] = [
+        TableName::Users,
+        TableName::Machines,
+        TableName::Resources,
+        TableName::Jobs,
+        TableName::Tasks,
+        TableName::Crons,
+        TableName::Tokens,
+        TableName::Blobs,
+        TableName::Windows,
+    ];
+}
+
+impl fmt::Display for TableName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TableName::Users => "users",
+            TableName::Machines => "machines",
+            TableName::Resources => "resources",
+            TableName::Jobs => "jobs",
+            TableName::Tasks => "tasks",
+            TableName::Crons => "crons",
+            TableName::Tokens => "tokens",
+            TableName::Blobs => "blobs",
+            TableName::Windows => "windows",
+        })
+    }
+}
+
+/// Which rows to write. All that is given must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pick {
+    pub table: Option<TableName>,
+    /// The job and its tasks.
+    pub job: Option<JobKey>,
+    /// The machine and the tasks that are on it.
+    pub machine: Option<Name>,
+}
+
+impl Pick {
+    fn is_whole(&self) -> bool {
+        *self == Pick::default()
+    }
+
+    fn takes(&self, table: TableName, about: &About<'_>) -> bool {
+        let of_job = |job: &JobKey| {
+            let rest = about.name.strip_prefix(&job.to_string());
+            matches!(table, TableName::Jobs | TableName::Tasks)
+                && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.table.is_none_or(|wanted| wanted == table)
+            && self.job.as_ref().is_none_or(of_job)
+            && self.machine.as_ref().is_none_or(|wanted| about.machine == Some(wanted))
+    }
+}
+
+/// The first line.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Head {
+    checkpoint: u32,
+    index: u64,
+    term: u64,
+    level: u32,
+    now: Time,
+    applied: u64,
+    attempt_floor: u32,
+    /// What `attempt_floor` has to be at least once task rows are taken out: a machine may still
+    /// report what became of them.
+    next_attempt: u32,
+    /// Whether rows were left out: good for reading only.
+    part: bool,
+    slots: Slots,
+}
+
+/// How many ids each table has given away.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Slots {
+    users: u32,
+    machines: u32,
+    resources: u32,
+    jobs: u32,
+    tasks: u32,
+    crons: u32,
+    tokens: u32,
+    blobs: u32,
+}
+
+/// Any other line: an id and its row, or ids from the first up to and with the second.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line<T> {
+    table: TableName,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vacant: Option<(u32, u32)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    row: Option<T>,
+}
+
+/// A number without meaning for people. As text, for tools that take numbers for floating-point
+/// ones would change it.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+struct Hex(u64);
+
+impl From<Hex> for String {
+    fn from(Hex(number): Hex) -> String {
+        format!("{number:016x}")
+    }
+}
+
+impl TryFrom<String> for Hex {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Hex, String> {
+        let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = u64::from_str_radix(&text, 16).ok().filter(|_| digits);
+        number.map(Hex).ok_or_else(|| format!("{text:?}; allowed: 16 digits 0-9 and a-f"))
+    }
+}
+
+/// One client's window.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WindowRow {
+    by: Actor,
+    client: Hex,
+    /// By sequence number.
+    entries: BTreeMap<u64, AnsweredRow>,
+    forgotten: Option<u64>,
+    last_at: Time,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnsweredRow {
+    fingerprint: Hex,
+    verdict: Verdict,
+}
+
+impl WindowRow {
+    fn of((by, client): &(Actor, u64), window: &Window) -> WindowRow {
+        let entry = |(sequence, answered): (&u64, &Answered)| {
+            let Answered { fingerprint, verdict } = answered.clone();
+            (*sequence, AnsweredRow { fingerprint: Hex(fingerprint), verdict })
+        };
+        WindowRow {
+            by: by.clone(),
+            client: Hex(*client),
+            entries: window.entries.iter().map(entry).collect(),
+            forgotten: window.forgotten,
+            last_at: window.last_at,
+        }
+    }
+
+    fn into_window(self) -> ((Actor, u64), Window) {
+        let entry = |(sequence, row): (u64, AnsweredRow)| {
+            let AnsweredRow { fingerprint: Hex(fingerprint), verdict } = row;
+            (sequence, Answered { fingerprint, verdict })
+        };
+        let WindowRow { by, client: Hex(client), entries, forgotten, last_at } = self;
+        let entries = entries.into_iter().map(entry).collect();
+        ((by, client), Window { entries, forgotten, last_at })
+    }
+}
+
+/// What a row is called, and the machine it is of.
+struct About<'a> {
+    name: String,
+    machine: Option<&'a Name>,
+}
+
+impl About<'_> {
+    fn named(name: impl ToString) -> About<'static> {
+        About { name: name.to_string(), machine: None }
+    }
+}
+
+/// The text of these rows.
+#[must_use]
+pub fn write(place: Place, rows: &Rows, pick: &Pick) -> String {
+    let mut writer = Writer { rows, pick, out: String::new() };
+    writer.line(&head(place, rows, pick));
+    writer.table(TableName::Users, &rows.users, |user| About::named(&user.name));
+    writer.table(TableName::Machines, &rows.machines, |machine| {
+        let name = &machine.spec.name;
+        About { name: name.to_string(), machine: Some(name) }
+    });
+    writer.table(TableName::Resources, &rows.resources, |row| About::named(&row.name));
+    writer.table(TableName::Jobs, &rows.jobs, |job| About::named(rows.job_name(job)));
+    writer.table(TableName::Tasks, &rows.tasks, |task| rows.about_task(task));
+    writer.table(TableName::Crons, &rows.crons, |cron| {
+        About::named(format!("{}/{}", rows.user_name(cron.user.slot()), cron.spec.name))
+    });
+    writer.table(TableName::Tokens, &rows.tokens, |token| About::named(&token.id));
+    writer.table(TableName::Blobs, &rows.blobs, |blob| About::named(&blob.digest));
+    writer.windows();
+    writer.out
+}
+
+fn head(place: Place, rows: &Rows, pick: &Pick) -> Head {
+    let attempts = rows.tasks.iter().flatten().map(|task| task.attempt.saturating_add(1));
+    // Tables refuse to grow past this many rows, so no cast loses bits.
+    let slots = Slots {
+        users: rows.users.len() as u32,
+        machines: rows.machines.len() as u32,
+        resources: rows.resources.len() as u32,
+        jobs: rows.jobs.len() as u32,
+        tasks: rows.tasks.len() as u32,
+        crons: rows.crons.len() as u32,
+        tokens: rows.tokens.len() as u32,
+        blobs: rows.blobs.len() as u32,
+    };
+    Head {
+        checkpoint: VERSION,
+        index: place.index,
+        term: place.term,
+        level: rows.level,
+        now: rows.now,
+        applied: rows.applied,
+        attempt_floor: rows.attempt_floor,
+        next_attempt: attempts.fold(rows.attempt_floor, u32::max),
+        part: !pick.is_whole(),
+        slots,
+    }
+}
+
+impl Rows {
+    /// Rows nobody has vouched for: an owner may be missing.
+    fn user_name(&self, slot: usize) -> String {
+        let row = self.users.get(slot).and_then(Option::as_ref);
+        row.map_or_else(|| format!("user#{slot}"), |user| user.name.to_string())
+    }
+
+    fn job_name(&self, job: &Job) -> String {
+        format!("{}/{}", self.user_name(job.user.slot()), job.name)
+    }
+
+    fn about_task(&self, task: &Task) -> About<'_> {
+        let job = self.jobs.get(task.job.slot()).and_then(Option::as_ref);
+        let job = job.map_or_else(|| format!("job#{}", task.job.0), |job| self.job_name(job));
+        let on = task.machine.and_then(|machine| self.machines.get(machine.slot())?.as_ref());
+        About {
+            name: format!("{job}/{}", task.index),
+            machine: on.map(|machine| &machine.spec.name),
+        }
+    }
+}
+
+struct Writer<'a> {
+    rows: &'a Rows,
+    pick: &'a Pick,
+    out: String,
+}
+
+impl Writer<'_> {
+    fn line(&mut self, line: &impl Serialize) {
+        // Only maps whose keys are no text fail, and no row has one: the round trip of random
+        // states holds that.
+        let text = serde_json::to_string(line).expect("every row has a form in JSON");
+        self.out.push_str(&text);
+        self.out.push('\n');
+    }
+
+    fn table<'a, T: Serialize>(
+        &mut self,
+        table: TableName,
+        rows: &'a [Option<T>],
+        about: impl Fn(&'a T) -> About<'a>,
+    ) {
+        let mut gone: Option<(u32, u32)> = None;
+        for (id, row) in (0u32..).zip(rows) {
+            let Some(row) = row else {
+                gone = Some((gone.map_or(id, |(from, _)| from), id));
+                continue;
+            };
+            self.vacant(table, gone.take());
+            let about = about(row);
+            if self.pick.takes(table, &about) {
+                let (id, name) = (Some(id), Some(about.name));
+                self.line(&Line { table, id, name, vacant: None, row: Some(row) });
+            }
+        }
+        self.vacant(table, gone);
+    }
+
+    fn vacant(&mut self, table: TableName, gone: Option<(u32, u32)>) {
+        if gone.is_some() && self.pick.is_whole() {
+            let line: Line<()> = Line { table, id: None, name: None, vacant: gone, row: None };
+            self.line(&line);
+        }
+    }
+
+    fn windows(&mut self) {
+        let rows = self.rows;
+        for (key, window) in &rows.windows {
+            let table = TableName::Windows;
+            if self.pick.takes(table, &About::named("")) {
+                let row = Some(WindowRow::of(key, window));
+                self.line(&Line { table, id: None, name: None, vacant: None, row });
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! One line of JSON against a type, with the field named that is wrong.
+//!
+//! Types of rows let things be left out, for people who write job files. Whoever mends a row means
+//! what stands there: a field with a slip in its name must not be taken for one that was left out.
+//! So what was read is written again, and every field of one must be in the other.
+
+use super::read::TextError;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// The value of this line.
+pub(super) fn parse<T: DeserializeOwned + Serialize>(
+    line: usize,
+    text: &str,
+) -> Result<T, TextError> {
+    let wrong = |error: &serde_json::Error| {
+        let said = error.to_string();
+        let why = said.rsplit_once(" at line ").map_or(said.as_str(), |(why, _)| why);
+        TextError::Line { line, field: path_at(text, error.column(), why), why: why.to_owned() }
+    };
+    let value: T = serde_json::from_str(text).map_err(|error| wrong(&error))?;
+    let given: Value = serde_json::from_str(text).map_err(|error| wrong(&error))?;
+    let read = serde_json::to_value(&value).map_err(|error| wrong(&error))?;
+    match differing(&given, &read, String::new()) {
+        None => Ok(value),
+        Some((field, why)) => Err(TextError::Line { line, field, why }),
+    }
+}
+
+/// The first field that is in one and not in the other.
+fn differing(given: &Value, read: &Value, path: String) -> Option<(String, String)> {
+    match (given, read) {
+        (Value::Object(given), Value::Object(read)) => {
+            if let Some(key) = given.keys().find(|key| !read.contains_key(*key)) {
+                let mut known: Vec<&str> = read.keys().map(String::as_str).collect();
+                known.sort_unstable();
+                let why = format!("is not known here; allowed: {}", known.join(", "));
+                return Some((below(&path, key), why));
+            }
+            if let Some(key) = read.keys().find(|key| !given.contains_key(*key)) {
+                return Some((below(&path, key), "is missing; allowed: null for none".into()));
+            }
+            given.iter().find_map(|(key, value)| differing(value, &read[key], below(&path, key)))
+        }
+        (Value::Array(given), Value::Array(read)) => {
+            let mut pairs = given.iter().zip(read).enumerate();
+            pairs.find_map(|(at, (given, read))| differing(given, read, format!("{path}[{at}]")))
+        }
+        _ => None,
+    }
+}
+
+fn below(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
+
+/// What a value is in, on the way to a place in the text.
+enum Inside {
+    Object { key: Option<String>, is_key: bool },
+    Array(usize),
+}
+
+/// The field that stands at this column, counted from 1.
+fn path_at(text: &str, column: usize, why: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut inside: Vec<Inside> = Vec::new();
+    let mut at = 0;
+    // The last byte that was read may be the end of what the value is in.
+    while at + 1 < column.min(bytes.len()) {
+        match bytes[at] {
+            b'{' => inside.push(Inside::Object { key: None, is_key: true }),
+            b'[' => inside.push(Inside::Array(0)),
+            b'}' | b']' => drop(inside.pop()),
+            b':' => {
+                if let Some(Inside::Object { is_key, .. }) = inside.last_mut() {
+                    *is_key = false;
+                }
+            }
+            b',' => match inside.last_mut() {
+                Some(Inside::Object { is_key, .. }) => *is_key = true,
+                Some(Inside::Array(index)) => *index += 1,
+                None => {}
+            },
+            b'"' => {
+                let end = closing(bytes, at + 1);
+                if let Some(Inside::Object { key, is_key: true }) = inside.last_mut() {
+                    *key = text.get(at + 1..end).map(str::to_owned);
+                }
+                at = end;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    // What is missing is missing from the object, not from the last of its fields.
+    if why.starts_with("missing field")
+        && let Some(Inside::Object { key, .. }) = inside.last_mut()
+    {
+        *key = None;
+    }
+    shown(&inside)
+}
+
+/// Where the text in quotes ends whose first byte is at `from`.
+fn closing(bytes: &[u8], from: usize) -> usize {
+    let mut is_escaped = false;
+    let rest = bytes.iter().enumerate().skip(from);
+    let mut quotes = rest.filter(|(_, byte)| {
+        let is_end = **byte == b'"' && !is_escaped;
+        is_escaped = **byte == b'\\' && !is_escaped;
+        is_end
+    });
+    quotes.next().map_or(bytes.len(), |(at, _)| at)
+}
+
+fn shown(inside: &[Inside]) -> String {
+    let path = inside.iter().fold(String::new(), |path, step| match step {
+        Inside::Object { key: Some(key), .. } => below(&path, key),
+        Inside::Object { key: None, .. } => path,
+        Inside::Array(index) => format!("{path}[{index}]"),
+    });
+    if path.is_empty() { "the line".to_owned() } else { path }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+    use std::collections::BTreeMap;
+
+    #[derive(Debug, Serialize, Deserialize)]
+    struct Sample {
+        size: Size,
+        #[serde(default)]
+        note: Option<String>,
+        list: Vec<Size>,
+        map: BTreeMap<u32, u8>,
+    }
+
+    #[derive(Debug, Serialize, Deserialize)]
+    struct Size {
+        cpu: u64,
+    }
+
+    #[track_caller]
+    fn check(text: &str, want: &str) {
+        let error = parse::<Sample>(7, text).map(drop).unwrap_err();
+        assert_eq!(error.to_string(), want, "{text}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_field() {
+        let good = r#"{"size":{"cpu":1},"note":null,"list":[{"cpu":2},{"cpu":3}],"map":{"4":5}}"#;
+        assert_eq!(parse::<Sample>(7, good).unwrap().list[1].cpu, 3);
+        let with = |from: &str, to: &str| good.replacen(from, to, 1);
+        let expected = "expected u64";
+        check(
+            &with("1}", "\"a,b\"}"),
+            &format!("line 7: size.cpu: invalid type: string \"a,b\", {expected}"),
+        );
+        check(
+            &with("3}", "-3}"),
+            &format!("line 7: list[1].cpu: invalid value: integer `-3`, {expected}"),
+        );
+        check(
+            &with("\"4\":5", "\"4\":300"),
+            "line 7: map.4: invalid value: integer `300`, expected u8",
+        );
+        check(&with("\"cpu\":1", ""), "line 7: size: missing field `cpu`");
+        check(
+            &with("\"note\"", "\"noet\""),
+            "line 7: noet: is not known here; allowed: \
+                                              list, map, note, size",
+        );
+        check(&with("\"note\":null,", ""), "line 7: note: is missing; allowed: null for none");
+        check(
+            &with("{\"cpu\":2}", "{\"cpu\":2,\"ram\":1}"),
+            "line 7: list[0].ram: is not known \
+                                                            here; allowed: cpu",
+        );
+        check("[]", "line 7: the line: invalid length 0, expected struct Sample with 4 elements");
+    }
+}

@@ -1,0 +1,293 @@
+//! Text that was mended, back into a state: each line by itself, then the tables with their ids,
+//! then everything that the loader asks of a checkpoint.
+
+use super::fields::parse;
+use super::{Head, Line, Place, Slots, TableName, VERSION, WindowRow};
+use crate::blob::Blob;
+use crate::command::Actor;
+use crate::credential::AccessToken;
+use crate::cron::Cron;
+use crate::encode::{LoadError, Rows};
+use crate::ephemeral::ResourceRow;
+use crate::job::Job;
+use crate::machine::Machine;
+use crate::quota::User;
+use crate::replay::Window;
+use crate::state::State;
+use crate::task::Task;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Why text is not a state.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TextError {
+    #[error("the text is empty; allowed: what `cell checkpoint export` writes")]
+    Empty,
+    #[error("line {line}: {field}: {why}")]
+    Line { line: usize, field: String, why: String },
+    #[error("{}{why}", shown(.line))]
+    State {
+        /// Of the row that it names.
+        line: Option<usize>,
+        why: LoadError,
+    },
+}
+
+fn shown(line: &Option<usize>) -> String {
+    line.map_or_else(String::new, |line| format!("line {line}: "))
+}
+
+/// A state from text, and what is known of the mending.
+pub struct Mended {
+    pub place: Place,
+    pub state: State,
+    /// Rows whose lines were taken out.
+    pub dropped: Vec<(TableName, u32)>,
+    /// New tasks begin above the attempts of those that were taken out.
+    pub attempt_floor_raised_to: Option<u32>,
+}
+
+/// The state that this text describes.
+///
+/// # Errors
+/// The first line that is wrong, or the first invariant that the rows break.
+pub fn read(text: &str) -> Result<Mended, TextError> {
+    let mut lines = (1_usize..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+    let (number, line) = lines.next().ok_or(TextError::Empty)?;
+    let head: Head = parse(number, line)?;
+    check_head(number, &head)?;
+    let mut found = Found::default();
+    for (number, line) in lines {
+        found.take(number, line, &head.slots)?;
+    }
+    let place = Place { index: head.index, term: head.term };
+    let (rows, dropped, numbers) = found.finish(&head);
+    let raised = Some(rows.attempt_floor).filter(|floor| *floor > head.attempt_floor);
+    let state = rows.into_state().map_err(|why| {
+        let line = line_of(&why, &numbers);
+        TextError::State { line, why }
+    })?;
+    Ok(Mended { place, state, dropped, attempt_floor_raised_to: raised })
+}
+
+fn check_head(line: usize, head: &Head) -> Result<(), TextError> {
+    let wrong = |field: &str, why: String| TextError::Line { line, field: field.into(), why };
+    if head.checkpoint != VERSION {
+        let why = format!("is {}; allowed: {VERSION}", head.checkpoint);
+        return Err(wrong("checkpoint", why));
+    }
+    if head.part {
+        let why = "is true: rows were left out of this text; allowed: an export of everything";
+        return Err(wrong("part", why.into()));
+    }
+    Ok(())
+}
+
+/// Lines by table and id, to say where a row is.
+type Numbers = BTreeMap<(TableName, u32), usize>;
+
+#[derive(Default)]
+struct Found {
+    users: Gathered<User>,
+    machines: Gathered<Machine>,
+    resources: Gathered<ResourceRow>,
+    jobs: Gathered<Job>,
+    tasks: Gathered<Task>,
+    crons: Gathered<Cron>,
+    tokens: Gathered<AccessToken>,
+    blobs: Gathered<Blob>,
+    windows: Vec<((Actor, u64), Window)>,
+}
+
+/// Which table a line is of, before its row is looked at.
+#[derive(Serialize, Deserialize)]
+struct OfTable {
+    table: TableName,
+}
+
+impl Found {
+    fn take(&mut self, number: usize, text: &str, slots: &Slots) -> Result<(), TextError> {
+        let table = table_of(number, text)?;
+        let at = At { table, number };
+        match table {
+            TableName::Users => self.users.take(at, text, slots.users),
+            TableName::Machines => self.machines.take(at, text, slots.machines),
+            TableName::Resources => self.resources.take(at, text, slots.resources),
+            TableName::Jobs => self.jobs.take(at, text, slots.jobs),
+            TableName::Tasks => self.tasks.take(at, text, slots.tasks),
+            TableName::Crons => self.crons.take(at, text, slots.crons),
+            TableName::Tokens => self.tokens.take(at, text, slots.tokens),
+            TableName::Blobs => self.blobs.take(at, text, slots.blobs),
+            TableName::Windows => {
+                let line: Line<WindowRow> = parse(number, text)?;
+                let row = line.row.filter(|_| line.id.is_none() && line.vacant.is_none());
+                let row = row.ok_or_else(|| at.wrong("the line", "allowed: table and row"))?;
+                self.windows.push(row.into_window());
+                Ok(())
+            }
+        }
+    }
+
+    fn finish(self, head: &Head) -> (Rows, Vec<(TableName, u32)>, Numbers) {
+        let (mut dropped, mut numbers) = (Vec::new(), Numbers::new());
+        let mut end = Ending { dropped: &mut dropped, numbers: &mut numbers };
+        let slots = &head.slots;
+        let mut rows = Rows {
+            level: head.level,
+            now: head.now,
+            applied: head.applied,
+            attempt_floor: head.attempt_floor,
+            users: end.list(TableName::Users, self.users, slots.users),
+            machines: end.list(TableName::Machines, self.machines, slots.machines),
+            resources: end.list(TableName::Resources, self.resources, slots.resources),
+            jobs: end.list(TableName::Jobs, self.jobs, slots.jobs),
+            tasks: end.list(TableName::Tasks, self.tasks, slots.tasks),
+            crons: end.list(TableName::Crons, self.crons, slots.crons),
+            tokens: end.list(TableName::Tokens, self.tokens, slots.tokens),
+            blobs: end.list(TableName::Blobs, self.blobs, slots.blobs),
+            windows: self.windows,
+        };
+        // A late report about a row that was taken out must never name an attempt of the next one
+        // to get that row.
+        if dropped.iter().any(|(table, _)| *table == TableName::Tasks) {
+            rows.attempt_floor = rows.attempt_floor.max(head.next_attempt);
+        }
+        (rows, dropped, numbers)
+    }
+}
+
+fn table_of(line: usize, text: &str) -> Result<TableName, TextError> {
+    let peeked = serde_json::from_str(text);
+    let OfTable { table } = match peeked {
+        Ok(of_table) => of_table,
+        // For the name of the field. What is unknown beside the table is not looked at yet.
+        Err(_) => parse(line, text)?,
+    };
+    Ok(table)
+}
+
+/// A line of a table, for what is said of it.
+#[derive(Clone, Copy)]
+struct At {
+    table: TableName,
+    number: usize,
+}
+
+impl At {
+    fn wrong(self, field: &str, why: impl ToString) -> TextError {
+        TextError::Line { line: self.number, field: field.to_owned(), why: why.to_string() }
+    }
+
+    fn below(self, field: &str, id: u32, slots: u32) -> Result<(), TextError> {
+        if id < slots {
+            return Ok(());
+        }
+        let allowed = match slots {
+            0 => "no id".to_owned(),
+            _ => format!("0 to {}", slots - 1),
+        };
+        let table = self.table;
+        let why = format!("is {id}; allowed: {allowed}, or more slots.{table} in the first line");
+        Err(self.wrong(field, why))
+    }
+}
+
+/// One table: rows by id with the line of each, and ids without a row.
+struct Gathered<T> {
+    rows: BTreeMap<u32, (usize, T)>,
+    /// By the first id: the last one, and the line.
+    vacant: BTreeMap<u32, (u32, usize)>,
+}
+
+impl<T> Default for Gathered<T> {
+    fn default() -> Self {
+        Gathered { rows: BTreeMap::new(), vacant: BTreeMap::new() }
+    }
+}
+
+impl<T: DeserializeOwned + Serialize> Gathered<T> {
+    fn take(&mut self, at: At, text: &str, slots: u32) -> Result<(), TextError> {
+        let line: Line<T> = parse(at.number, text)?;
+        match (line.id, line.vacant, line.row) {
+            (Some(id), None, Some(row)) => {
+                at.below("id", id, slots)?;
+                if let Some(other) = self.line_of(id) {
+                    return Err(at.wrong("id", format!("{id} is in line {other} already")));
+                }
+                self.rows.insert(id, (at.number, row));
+                Ok(())
+            }
+            (None, Some((from, to)), None) => {
+                at.below("vacant", to, slots)?;
+                if from > to {
+                    let why = format!("from {from} to {to}; allowed: the smaller one first");
+                    return Err(at.wrong("vacant", why));
+                }
+                let taken = self.rows.range(from..=to).next().map(|(_, (other, _))| *other);
+                if let Some(other) = taken.or_else(|| self.vacant_in(from, to)) {
+                    let why = format!("{from} to {to} are in line {other} in part");
+                    return Err(at.wrong("vacant", why));
+                }
+                self.vacant.insert(from, (to, at.number));
+                Ok(())
+            }
+            _ => Err(at.wrong("the line", "allowed: an id and its row, or vacant alone")),
+        }
+    }
+
+    /// The line that says that some of these ids have no row.
+    fn vacant_in(&self, from: u32, to: u32) -> Option<usize> {
+        let (_, (last, line)) = self.vacant.range(..=to).next_back()?;
+        (*last >= from).then_some(*line)
+    }
+
+    fn line_of(&self, id: u32) -> Option<usize> {
+        self.rows.get(&id).map(|(line, _)| *line).or_else(|| self.vacant_in(id, id))
+    }
+}
+
+struct Ending<'a> {
+    dropped: &'a mut Vec<(TableName, u32)>,
+    numbers: &'a mut Numbers,
+}
+
+impl Ending<'_> {
+    fn list<T>(&mut self, table: TableName, found: Gathered<T>, slots: u32) -> Vec<Option<T>> {
+        let Gathered { mut rows, vacant } = found;
+        let mut list = Vec::new();
+        for id in 0..slots {
+            let row = rows.remove(&id).map(|(line, row)| {
+                self.numbers.insert((table, id), line);
+                row
+            });
+            let is_vacant = || vacant.range(..=id).next_back().is_some_and(|(_, v)| v.0 >= id);
+            if row.is_none() && !is_vacant() {
+                self.dropped.push((table, id));
+            }
+            list.push(row);
+        }
+        list
+    }
+}
+
+/// The line of the row that is complained about.
+fn line_of(why: &LoadError, numbers: &Numbers) -> Option<usize> {
+    const NOUNS: [(&str, TableName); 6] = [
+        ("user row ", TableName::Users),
+        ("machine row ", TableName::Machines),
+        ("job row ", TableName::Jobs),
+        ("task row ", TableName::Tasks),
+        ("periodic job row ", TableName::Crons),
+        ("blob row ", TableName::Blobs),
+    ];
+    let row = match why {
+        LoadError::BadRow { row, .. } => row,
+        LoadError::Broken(violation) => &violation.row,
+        _ => return None,
+    };
+    NOUNS.iter().find_map(|(noun, table)| {
+        let id = row.strip_prefix(noun)?.split(' ').next()?.parse().ok()?;
+        numbers.get(&(*table, id)).copied()
+    })
+}

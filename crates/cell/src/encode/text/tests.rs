@@ -1,0 +1,148 @@
+//! What a person may do to the text of a state, and what is said of the rest.
+
+use super::{Mended, Pick, Place, TableName, read, write};
+use crate::apply::fixture::{Cell, job, key, name};
+use crate::command::Command;
+use crate::encode::{self, Rows};
+use crate::id::JobId;
+
+const PLACE: Place = Place { index: 42, term: 2 };
+
+/// Machines `m1` and `m2`, and two jobs of two tasks each on `m1`; a third was there before.
+fn cell() -> Cell {
+    let mut cell = Cell::with_machines(2);
+    cell.submit(&job("old", 1, 100));
+    cell.ok(Command::StopJob { job: key("ubar/old"), expect: None });
+    cell.ok(Command::PurgeJobs { ended_before: crate::time::Time(1 << 40) });
+    for job_name in ["web", "bad"] {
+        cell.submit(&job(job_name, 2, 100));
+        cell.run(job_name, 0, "m1");
+        cell.run(job_name, 1, "m1");
+    }
+    cell
+}
+
+fn text() -> String {
+    write(PLACE, &Rows::of(&cell().state), &Pick::default())
+}
+
+/// The text without the lines that hold this.
+fn without(part: &str) -> String {
+    let text = text();
+    assert!(text.contains(part), "{part}: {text}");
+    text.lines().filter(|line| !line.contains(part)).flat_map(|line| [line, "\n"]).collect()
+}
+
+#[track_caller]
+fn with(from: &str, to: &str) -> String {
+    let text = text();
+    assert!(text.contains(from), "{from}: {text}");
+    text.replacen(from, to, 1)
+}
+
+#[track_caller]
+fn mended(text: &str) -> Mended {
+    read(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+#[track_caller]
+fn refused(text: &str, want: &str) {
+    let said = read(text).map(drop).unwrap_err().to_string();
+    assert!(said.contains(want), "{said:?} does not say {want:?}");
+}
+
+#[test]
+fn a_job_is_taken_out_with_its_lines() {
+    // The job's line ends its name there, those of its tasks go on with a slash.
+    let text = without(r#""name":"ubar/bad"#);
+    let Mended { place, mut state, dropped, attempt_floor_raised_to } = mended(&text);
+    assert_eq!(place, PLACE);
+    let jobs = [TableName::Jobs, TableName::Tasks, TableName::Tasks];
+    assert_eq!(dropped.iter().map(|(table, _)| *table).collect::<Vec<_>>(), jobs);
+    assert_eq!((state.jobs().len(), state.tasks().len()), (1, 2));
+    assert!(state.job_named(&key("ubar/bad")).is_none());
+    // No report about what ran there can be taken for one about whoever gets the row next.
+    let floor = cell().state.attempt_floor;
+    assert!(attempt_floor_raised_to > Some(floor), "{attempt_floor_raised_to:?}");
+    assert_eq!(Some(state.attempt_floor), attempt_floor_raised_to);
+    // And it is a state like any other.
+    let again = encode::load(&encode::save(&state)).map(|mut again| again.hash());
+    assert_eq!(again, Ok(state.hash()));
+}
+
+#[test]
+fn a_machine_gets_another_size() {
+    let text = with(r#""name":"m2","capacity":{"cpu":100"#, r#""name":"m2","capacity":{"cpu":300"#);
+    let Mended { state, dropped, attempt_floor_raised_to, .. } = mended(&text);
+    assert_eq!((dropped.len(), attempt_floor_raised_to), (0, None));
+    assert_eq!(state.capacity().cpu, 400, "sums are rebuilt");
+}
+
+#[test]
+fn rows_that_contradict_each_other_are_refused_with_the_line() {
+    let job_line = 1 + text().lines().position(|l| l.contains(r#""name":"ubar/web""#)).unwrap();
+    refused(
+        &without(r#""name":"ubar/web/1""#),
+        &format!("line {job_line}: the rows contradict each other: references: job row 1 (web)"),
+    );
+    refused(&without(r#""name":"m1""#), "is on machine row 0, which does not exist");
+    let small = with(r#""name":"m1","capacity":{"cpu":100"#, r#""name":"m1","capacity":{"cpu":1"#);
+    refused(&small, "the rows contradict each other: overcommit");
+    let huge = with(r#""attempt":1"#, r#""attempt":4000000000"#);
+    refused(&huge, "attempt is 4000000000; allowed: at most");
+}
+
+#[test]
+fn lines_that_are_wrong_are_refused_by_field_and_what_is_allowed() {
+    refused("", "the text is empty");
+    refused(
+        &with(r#""checkpoint":1"#, r#""checkpoint":2"#),
+        "line 1: checkpoint: is 2; allowed: 1",
+    );
+    refused(&with(r#""index":42,"#, ""), "line 1: the line: missing field `index`");
+    refused(&with(r#"{"table":"users""#, r#"{"table":"user""#), "line 2: table: unknown variant");
+    refused(&with(r#"{"table":"users""#, r#"{"table":"user""#), "`users`, `machines`");
+    refused(&with(r#""cpu":100"#, r#""cpu":"100""#), "row.spec.capacity.cpu: invalid type");
+    refused(&with(r#""healthy":"#, r#""health":"#), "missing field `healthy`");
+    refused(
+        &with(r#""alloc":null"#, r#""allocs":null"#),
+        "row.allocs: is not known here; allowed:",
+    );
+    refused(&with(r#""alloc":null,"#, ""), "row.alloc: is missing; allowed: null for none");
+    refused(
+        &with(r#""table":"machines","id":1"#, r#""table":"machines","id":9"#),
+        "id: is 9; allowed: 0 to 1, or more slots.machines in the first line",
+    );
+    refused(
+        &with(r#""table":"machines","id":1"#, r#""table":"machines","id":0"#),
+        "id: 0 is in line 3 already",
+    );
+    refused(&with(r#""vacant":[0,0]"#, r#""vacant":[0,1]"#), "id: 1 is in line");
+    refused(&with(r#""vacant":[0,0]"#, r#""vacant":[2,0]"#), "allowed: the smaller one first");
+    refused(
+        &with(r#""table":"machines","id":1,"#, r#""table":"machines","#),
+        "allowed: an id and its row, or vacant alone",
+    );
+}
+
+#[test]
+fn rows_are_picked_by_job_and_by_machine() {
+    let rows = Rows::of(&cell().state);
+    let shown = |pick: Pick| -> Vec<String> {
+        let text = write(PLACE, &rows, &pick);
+        let name = |line: &str| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            format!("{} {}", line["table"].as_str().unwrap(), line["name"].as_str().unwrap())
+        };
+        text.lines().skip(1).map(name).collect()
+    };
+    let job = Pick { job: Some(key("ubar/web")), ..Pick::default() };
+    assert_eq!(shown(job.clone()), ["jobs ubar/web", "tasks ubar/web/0", "tasks ubar/web/1"]);
+    let tasks = Pick { table: Some(TableName::Tasks), ..job };
+    assert_eq!(shown(tasks), ["tasks ubar/web/0", "tasks ubar/web/1"]);
+    let machine = Pick { machine: Some(name("m2")), ..Pick::default() };
+    assert_eq!(shown(machine), ["machines m2"]);
+    let machine = Pick { machine: Some(name("m1")), ..Pick::default() };
+    assert_eq!(shown(machine).len(), 5);
+    assert!(rows.jobs[0].is_none() && rows.jobs[JobId(1).slot()].is_some());
+}
