@@ -13,6 +13,7 @@ const INTERNET: u16 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     A = 1,
+    Txt = 16,
     Srv = 33,
 }
 
@@ -20,6 +21,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Said {
     Address(Ipv4Addr),
+    Text(Vec<String>),
     Service { port: u16, target: String },
 }
 
@@ -75,7 +77,7 @@ impl Reader<'_> {
             longest = longest.max(high << 16 | low);
             let end = usize::from(self.word()?) + self.at;
             if kind == wanted as u16 {
-                said.push(self.data(wanted)?);
+                said.push(self.data(wanted, end)?);
             }
             self.at = end;
         }
@@ -83,10 +85,19 @@ impl Reader<'_> {
         Some((said, longest))
     }
 
-    fn data(&mut self, kind: Kind) -> Option<Said> {
+    fn data(&mut self, kind: Kind, end: usize) -> Option<Said> {
         if kind == Kind::A {
             let bytes: [u8; 4] = self.all.get(self.at..self.at + 4)?.try_into().ok()?;
             return Some(Said::Address(bytes.into()));
+        }
+        if kind == Kind::Txt {
+            let mut words = Vec::new();
+            while self.at < end {
+                let from = self.at + 1;
+                self.at = from + usize::from(*self.all.get(self.at)?);
+                words.push(String::from_utf8(self.all.get(from..self.at)?.to_vec()).ok()?);
+            }
+            return Some(Said::Text(words));
         }
         // Priority and weight.
         self.at += 4;

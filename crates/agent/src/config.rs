@@ -6,11 +6,13 @@ use crate::folder::Keeping;
 use crate::listen::PORT;
 use crate::shim::protocol::LogSettings;
 use cellwright_cell::constraint::Attributes;
+use cellwright_cell::isolation::{LENT, lent_attribute};
 use cellwright_cell::label::Labels;
 use cellwright_cell::machine::PortRange;
-use cellwright_cell::name::{Name, Token};
+use cellwright_cell::name::{MAX_TOKEN, Name, Token};
 use cellwright_cell::named::NamedAmount;
 use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::MAX_LIST;
 use serde::Deserialize;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -59,7 +61,7 @@ pub struct Config {
     pub users: Vec<String>,
     /// Folders of the machine that jobs may have their tasks see. Left out: none.
     #[serde(default)]
-    pub volumes: Vec<PathBuf>,
+    pub volumes: Vec<LentVolume>,
     /// Whether devices are looked for. Left out: yes.
     #[serde(default = "yes")]
     pub find_devices: bool,
@@ -97,6 +99,43 @@ pub enum DriverChoice {
     Auto,
     Container,
     Process,
+}
+
+/// A folder that the operator lends to tasks: its path, or `{ path = "/srv", writable = false }`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "toml::Value")]
+pub struct LentVolume {
+    pub path: PathBuf,
+    /// Left out: true.
+    pub writable: bool,
+}
+
+impl TryFrom<toml::Value> for LentVolume {
+    type Error = String;
+
+    fn try_from(value: toml::Value) -> Result<LentVolume, String> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            path: PathBuf,
+            #[serde(default = "yes")]
+            writable: bool,
+        }
+        let wrong = |why: String| {
+            format!("volumes: {why}; allowed: a path, or {{ path = \"/srv\", writable = false }}")
+        };
+        let (path, writable) = match value {
+            toml::Value::String(path) => (path.into(), true),
+            toml::Value::Table(_) => {
+                let table: Result<Table, _> = value.try_into();
+                let table = table.map_err(|error| wrong(error.message().to_owned()))?;
+                (table.path, table.writable)
+            }
+            other => return Err(wrong(other.to_string())),
+        };
+        // Without doubled and trailing slashes, as jobs spell it.
+        Ok(LentVolume { path: path.components().collect(), writable })
+    }
 }
 
 /// A device that the operator lends by hand.
@@ -203,13 +242,7 @@ impl Config {
                 });
             }
         }
-        if let Some(path) = config.volumes.iter().find(|path| !path.is_absolute()) {
-            return Err(ConfigError::Field {
-                field: "volumes".into(),
-                value: path.display().to_string(),
-                allowed: "absolute paths".into(),
-            });
-        }
+        check_volumes(&config)?;
         if let (Listen::At(address), None) = (config.listen, &config.identity)
             && !address.ip().is_loopback()
         {
@@ -273,7 +306,8 @@ impl Config {
              # processes or borrow volumes; without them all such tasks are `nobody`.\n\
              # users = []\n\
              \n\
-             # Folders of this machine that jobs may have their tasks see.\n\
+             # Folders of this machine that jobs may have their tasks see, for writing too unless\n\
+             # it says otherwise: [\"/srv/data\", {{ path = \"/opt\", writable = false }}].\n\
              # volumes = []\n\
              \n\
              # Devices of this machine that jobs may ask for, beside GPUs, which are found.\n\
@@ -320,9 +354,59 @@ impl Config {
     }
 }
 
+/// What is lent has to be told to masters, by that name.
+fn check_volumes(config: &Config) -> Result<(), ConfigError> {
+    let wrong = |field: &str, value: String, allowed: String| {
+        Err(ConfigError::Field { field: field.into(), value, allowed })
+    };
+    if config.volumes.len() > MAX_LIST {
+        let count = config.volumes.len().to_string();
+        return wrong("volumes", count, format!("at most {MAX_LIST}"));
+    }
+    let can_be_told = |volume: &&LentVolume| {
+        let path = volume.path.to_str().filter(|_| volume.path.is_absolute());
+        path.is_some_and(|path| lent_attribute(path).is_ok())
+    };
+    if let Some(volume) = config.volumes.iter().find(|volume| !can_be_told(volume)) {
+        let most = MAX_TOKEN - LENT.len();
+        let allowed = format!("absolute paths of at most {most} ASCII characters, without spaces");
+        return wrong("volumes", volume.path.display().to_string(), allowed);
+    }
+    let is_ours =
+        |name: &&Token| name.as_str().strip_prefix(LENT).is_some_and(|path| path.starts_with('/'));
+    match config.attributes.keys().find(is_ours) {
+        Some(name) => {
+            let allowed = "other names; a folder is lent by its path in `volumes`";
+            wrong("attributes", name.to_string(), allowed.into())
+        }
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_are_lent_by_paths_that_masters_can_be_told() {
+        let lent = |text: &str| Config::parse(text).map(|config| config.volumes);
+        let both = "volumes = [\"/srv//data/\", { path = \"/opt\", writable = false }]";
+        let volume = |path: &str, writable| LentVolume { path: path.into(), writable };
+        assert_eq!(lent(both).unwrap(), [volume("/srv/data", true), volume("/opt", false)]);
+        for (text, says) in [
+            ("volumes = [\"srv\"]", "volumes: srv; allowed: absolute paths of at most 121"),
+            ("volumes = [\"/a b\"]", "volumes: /a b; allowed: absolute paths"),
+            ("volumes = [7]", "volumes: 7; allowed: a path, or { path"),
+            ("volumes = [{ path = \"/a\", write = true }]", "unknown field `write`"),
+            ("attributes = { \"volume./a\" = { integer = 1 } }", "attributes: volume./a; allowed"),
+        ] {
+            let error = lent(text).unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+        let many = vec!["\"/a\""; 65].join(", ");
+        assert!(lent(&format!("volumes = [{many}]")).is_err());
+        assert!(lent("attributes = { \"volume.size\" = { integer = 1 } }").is_ok());
+    }
 
     #[test]
     fn the_template_says_what_the_defaults_are() {

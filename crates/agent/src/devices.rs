@@ -3,12 +3,13 @@
 //!
 //! GPUs are found: NVIDIA's driver lists its own below `/proc`, every other driver shows a node to
 //! compute with below `/sys/class/drm`. What opens more of the machine than one card, `/dev/kvm`
-//! for one, is only ever lent by hand. A device's position in the list is its identity in the cell,
-//! so the list is sorted: found ones by where they sit on the bus, then the operator's in the order
-//! of the configuration.
+//! for one, is only ever lent by hand. A device's position in the list is its identity in the cell:
+//! found ones come by where they sit on the bus, then the operator's in the order of the
+//! configuration, and what was there before stays where it was ([`crate::positions`]).
 
 use crate::config::{Config, ConfigError, LentDevice};
 use crate::driver::DriverError;
+use crate::positions::GONE;
 use cellwright_cell::device::{Device, DeviceGrant};
 use cellwright_cell::name::Token;
 use cellwright_isolate::container::DeviceNode;
@@ -30,6 +31,8 @@ pub struct Held {
     pub nodes: Vec<PathBuf>,
     /// More that go with it, of those that are there when it is lent.
     pub if_there: Vec<PathBuf>,
+    /// What makes it the same device at the next start: `gpu:GPU-7f3a`, `kvm:/dev/kvm`.
+    pub identity: String,
 }
 
 /// A device that a task was given, and how much of it.
@@ -94,10 +97,22 @@ fn with_lent(found: Vec<Held>, lent: &[LentDevice]) -> Result<Vec<Held>, ConfigE
             let allowed = "no comma, and each one once among devices of a kind".to_owned();
             return Err(wrong("id", id.to_string(), allowed));
         }
+        let identity = identity(entry, &id, &all);
         let device = Device { kind: entry.kind.clone(), model };
-        all.push(Held { device, id, nodes: entry.nodes.clone(), if_there: Vec::new() });
+        all.push(Held { device, id, nodes: entry.nodes.clone(), if_there: Vec::new(), identity });
     }
     Ok(all)
+}
+
+/// By the id that its operator gave it, else by its own node: an id that was only counted changes
+/// with what comes before it.
+fn identity(entry: &LentDevice, id: &Token, others: &[Held]) -> String {
+    let by = |what: &str| format!("{}:{what}", entry.kind);
+    let node = entry.nodes.first().filter(|_| entry.id.is_none());
+    let by_node = node.map(|node| by(&node.display().to_string()));
+    // A node may be lent more than once.
+    let alone = by_node.filter(|own| !others.iter().any(|other| other.identity == *own));
+    alone.unwrap_or_else(|| by(id.as_str()))
 }
 
 fn found(kernel: &Kernel<'_>) -> Vec<Held> {
@@ -169,7 +184,8 @@ fn gpu(model: &str, id: &str, node: PathBuf, if_there: Vec<PathBuf>) -> Option<H
     let words: Vec<&str> = model.split_whitespace().filter(|word| *word != "nvidia").collect();
     let model = Token::new(&words.join("-")).or_else(|_| Token::new("unknown")).ok()?;
     let device = Device { kind: Token::new("gpu").ok()?, model };
-    Some(Held { device, id: Token::new(id).ok()?, nodes: vec![node], if_there })
+    let (id, identity) = (Token::new(id).ok()?, format!("gpu:{id}"));
+    Some(Held { device, id, nodes: vec![node], if_there, identity })
 }
 
 /// The devices that a task was given, with the nodes that are there by now.
@@ -183,6 +199,16 @@ pub fn granted(all: &[Held], grants: &[DeviceGrant]) -> Result<Vec<Granted>, Dri
             value: format!("device {} of this machine", grant.device),
             allowed: format!("those it has: {}", all.len()),
         })?;
+        if held.device.kind.as_str() == GONE {
+            return Err(DriverError::Cannot {
+                field: "task.devices",
+                value: format!(
+                    "device {} of this machine ({}), which is gone",
+                    grant.device, held.identity
+                ),
+                allowed: "those that are there".into(),
+            });
+        }
         let mut held = held.clone();
         held.nodes.extend(held.if_there.drain(..).filter(|node| node.exists()));
         Ok(Granted { held, milli: grant.milli })
@@ -273,6 +299,19 @@ mod tests {
         let instead = lent("[[devices]]\nkind = \"gpu\"\nnodes = [\"/dev/a\", \"/dev/ctl\"]");
         let found = vec![card("a", "/dev/a"), card("b", "/dev/b")];
         assert_eq!(ids(not_lent(found, &instead)), ["b"]);
+    }
+
+    #[test]
+    fn a_device_that_is_lent_is_known_by_its_id_or_by_its_node() {
+        let kvm = "[[devices]]\nkind = \"kvm\"\nnodes = [\"/dev/kvm\"]\n";
+        let lent = Config::parse(&format!("{kvm}{kvm}id = \"x\"")).unwrap().devices;
+        let id = |text: &str| Token::new(text).unwrap();
+        assert_eq!(identity(&lent[0], &id("0"), &[]), "kvm:/dev/kvm");
+        assert_eq!(identity(&lent[1], &id("x"), &[]), "kvm:x");
+        let mut first = gpu("x", "a", "/dev/kvm".into(), Vec::new()).unwrap();
+        assert_eq!(first.identity, "gpu:a");
+        first.identity = "kvm:/dev/kvm".into();
+        assert_eq!(identity(&lent[0], &id("1"), &[first]), "kvm:1");
     }
 
     #[test]

@@ -83,6 +83,12 @@ impl Folders {
         self.root.join("orders")
     }
 
+    /// Which device is at which position.
+    #[must_use]
+    pub fn devices(&self) -> PathBuf {
+        self.root.join("devices")
+    }
+
     /// Where the folders of attempts are.
     #[must_use]
     pub fn tasks(&self) -> PathBuf {

@@ -43,6 +43,7 @@ pub mod output;
 pub mod packages;
 pub mod papers;
 pub mod ports;
+pub mod positions;
 pub mod proc;
 pub mod ready;
 pub mod record;

@@ -1,10 +1,11 @@
 //! What this machine is, as the masters are told: what the kernel says it has, less what is kept
 //! for the system, plus what only its operator can know.
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, LentVolume};
 use crate::devices::{self, Held};
 use cellwright_cell::admit::check_machine;
 use cellwright_cell::constraint::AttributeValue;
+use cellwright_cell::isolation::{LENT_READ_ONLY, LENT_WRITABLE, lent_attribute};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::resource::{Dimension, Resources};
@@ -98,6 +99,27 @@ pub fn say(spec: &mut MachineSpec, name: &str, text: Option<&str>) {
     }
 }
 
+/// Says which folders it lends: by the path that its operator wrote, and by where that leads, for
+/// jobs may name either. One that is not there is not lent.
+pub fn say_lent(spec: &mut MachineSpec, volumes: &[LentVolume]) {
+    for volume in volumes {
+        let real = match volume.path.canonicalize() {
+            Ok(real) => real,
+            Err(error) => {
+                tracing::warn!(path = %volume.path.display(), %error, "a volume is not lent");
+                continue;
+            }
+        };
+        for path in [&volume.path, &real] {
+            // The operator's spelling can be told; where it leads may be too long a name.
+            let name = path.to_str().and_then(|path| lent_attribute(path).ok());
+            let Some(name) = name else { continue };
+            let how = if volume.writable { LENT_WRITABLE } else { LENT_READ_ONLY };
+            spec.attributes.insert(name, AttributeValue::Text(how.to_owned()));
+        }
+    }
+}
+
 fn name(config: &Config) -> Result<Name, ConfigError> {
     if let Some(name) = &config.name {
         return Ok(name.clone());
@@ -115,6 +137,27 @@ fn name(config: &Config) -> Result<Name, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folder::scratch::Scratch;
+    use cellwright_cell::isolation::Loan;
+
+    #[test]
+    fn what_is_lent_is_said_by_both_of_its_paths_if_it_is_there() {
+        let scratch = Scratch::new();
+        fs::create_dir(scratch.path("real")).unwrap();
+        let (real, link) = (scratch.path("real").canonicalize().unwrap(), scratch.path("link"));
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let config = Config::parse("name = \"m7\"\ndata_dir = \"/\"").unwrap();
+        let mut spec = describe(&config).unwrap().spec;
+        let volume = |path: &std::path::Path, writable| LentVolume { path: path.into(), writable };
+        say_lent(&mut spec, &[volume(&link, false), volume(&scratch.path("gone"), true)]);
+        let lends = |path: &std::path::Path, writable| {
+            let source = path.join("inner").to_str().unwrap().to_owned();
+            Loan { source, writable }.is_granted(&spec.attributes)
+        };
+        assert!(lends(&real, false) && lends(&link, false) && !lends(&real, true));
+        assert!(!lends(&scratch.path("gone"), false));
+        assert!(check_machine(&spec).is_ok());
+    }
 
     #[test]
     fn what_is_said_of_a_machine_is_short_in_every_script() {

@@ -16,6 +16,7 @@ use crate::link::{Line, Link, Pace};
 use crate::listen::{self, Access, Desk, Door};
 use crate::machine::describe;
 use crate::orders::{Orders, Taken};
+use crate::positions;
 use crate::ready::Preparer;
 use crate::record::{self, Keep, RecordError};
 use crate::session::{Doorman, Sessions};
@@ -137,7 +138,8 @@ impl Agent {
         let io = |why| AgentError::Io { what: config.data_dir.display().to_string(), why };
         let folders = Folders::open(&config.data_dir).map_err(io)?;
         let lock = alone(&folders)?;
-        let described = describe(&config)?;
+        let mut described = describe(&config)?;
+        positions::settle(&folders.devices(), &mut described)?;
         let mut machine = described.spec.clone();
         let devices = described.devices.clone();
         let preparer = Arc::new(preparer(&config, &folders, &mut machine, devices, shim)?);

@@ -8,6 +8,7 @@
 //! list of rules.
 
 use crate::constraint::Constraint;
+use crate::isolation::Volume;
 use crate::job::{ChangeClass, Job};
 use crate::named::NamedAmount;
 use crate::resource::Resources;
@@ -127,10 +128,14 @@ fn shared_fields(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
         ("task.files", a.files != b.files),
         ("task.user", a.user != b.user),
         ("task.logs", a.logs != b.logs),
-        ("task.isolation", a.isolation != b.isolation),
         ("task.secrets", a.secrets != b.secrets),
     ];
     list.extend(programs.into_iter().filter_map(|(field, differs)| program(field, differs)));
+    if a.isolation != b.isolation {
+        let more = borrows_more(&a.isolation.volumes, &b.isolation.volumes);
+        let class = if more { ChangeClass::MayMove } else { ChangeClass::Restart };
+        list.push(change("task.isolation", class, Effect::Restart));
+    }
     if a.named != b.named {
         list.push(in_place("task.named", asks_more(&a.named, &b.named)));
     }
@@ -180,6 +185,11 @@ fn asks_more(old: &[NamedAmount], new: &[NamedAmount]) -> bool {
         let before = old.iter().find(|had| had.name == ask.name);
         before.is_none_or(|had| ask.amount > had.amount)
     })
+}
+
+/// Where a task sees a volume has nothing to do with which machines lend it.
+fn borrows_more(old: &[Volume], new: &[Volume]) -> bool {
+    new.iter().any(|volume| !old.iter().any(|had| had.loan() == volume.loan()))
 }
 
 fn demands_more(old: &[Constraint], new: &[Constraint]) -> bool {
@@ -234,6 +244,13 @@ mod tests {
         check(
             |s| s.constraints = on_flash(Strength::Soft(5)),
             &[("constraints", NoRestart, Effect::InPlace)],
+        );
+        check(|s| s.task.isolation.processes = 7, &[("task.isolation", Restart, Effect::Restart)]);
+        let source = "/srv/data".to_owned();
+        let volume = Volume { source, target: "/data".into(), writable: false };
+        check(
+            |s| s.task.isolation.volumes = vec![volume],
+            &[("task.isolation", MayMove, Effect::Restart)],
         );
         let spread = SpreadLimit { domain: crate::spec::Domain::Machine, limit: 1 };
         check(|s| s.spread = vec![spread], &[("spread", MayMove, Effect::InPlace)]);

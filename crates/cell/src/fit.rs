@@ -8,13 +8,14 @@
 
 use crate::device::{Device, DeviceGrant, DeviceRequest};
 use crate::id::{MachineId, TaskId};
+use crate::isolation::{Loan, Volume};
 use crate::load::MachineLoad;
 use crate::machine::{Machine, MachineStatus};
 use crate::named::UNBOUNDED;
 use crate::reason::Misfit;
 use crate::resource::Resources;
 use crate::spec::{Domain, JobKind, JobSpec};
-use crate::state::State;
+use crate::state::{State, VOLUMES};
 use crate::task::Task;
 
 /// A task that looks for a place.
@@ -52,6 +53,7 @@ pub fn misfit(
     let Some(load) = state.machine_load(machine) else { return Some(Misfit::MachineDown) };
     None.or_else(|| status(row))
         .or_else(|| constraints(candidate.spec, row))
+        .or_else(|| not_lent(state, candidate.spec, row).map(Misfit::Volume))
         .or_else(|| crashed(state, candidate.task, machine))
         .or_else(|| alloc_member(state, candidate.spec, machine, alloc))
         .or_else(|| spread(state, candidate, machine, row))
@@ -75,6 +77,15 @@ fn constraints(spec: &JobSpec, row: &Machine) -> Option<Misfit> {
     let failing = |c: &crate::constraint::Constraint| c.is_hard() && !c.holds(&row.spec.attributes);
     let position = spec.constraints.iter().position(failing)? as u32;
     Some(Misfit::Constraint { position })
+}
+
+/// The first volume of the job that the machine does not lend.
+pub(crate) fn not_lent(state: &State, spec: &JobSpec, row: &Machine) -> Option<Loan> {
+    if state.level() < VOLUMES {
+        return None;
+    }
+    let mut loans = spec.task.isolation.volumes.iter().map(Volume::loan);
+    loans.find(|loan| !loan.is_granted(&row.spec.attributes))
 }
 
 fn crashed(state: &State, task: &Task, machine: MachineId) -> Option<Misfit> {

@@ -4,8 +4,13 @@
 //!
 //! What is left out is what most tasks want: the machine's own programs as the root, the machine's
 //! network, CPU that others leave but none of their memory.
+//!
+//! What a machine lends is among its attributes, a folder each: `volume./srv/data` is `writable` or
+//! `read-only`. Rejected: a list of its own in the machine's spec, which no constraint could speak
+//! of and which every agent and every stored machine would have had to learn.
 
-use crate::name::Token;
+use crate::constraint::{AttributeValue, Attributes};
+use crate::name::{BadName, Token};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -14,6 +19,21 @@ pub const PROCESSES: u32 = 1024;
 
 /// What a value of a secret reads as wherever a spec is shown.
 pub const HIDDEN: &str = "(hidden)";
+
+/// Comes before the path in the name of the attribute of a folder that is lent.
+pub const LENT: &str = "volume.";
+/// What that attribute says of a folder that tasks may write to.
+pub const LENT_WRITABLE: &str = "writable";
+/// And of one that they may only read.
+pub const LENT_READ_ONLY: &str = "read-only";
+
+/// The attribute by which a machine says that it lends a folder, of an absolute path.
+///
+/// # Errors
+/// When the path has spaces or other characters that no attribute has, or is too long.
+pub fn lent_attribute(path: &str) -> Result<Token, BadName> {
+    Token::new(&format!("{LENT}{path}"))
+}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -76,6 +96,51 @@ pub struct Volume {
     pub writable: bool,
 }
 
+impl Volume {
+    /// What it takes of the machine: where a task sees it is the task's own affair.
+    #[must_use]
+    pub fn loan(&self) -> Loan {
+        Loan { source: self.source.clone(), writable: self.writable }
+    }
+}
+
+/// A folder that a task wants to borrow from its machine.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Loan {
+    /// The path on the machine.
+    pub source: String,
+    pub writable: bool,
+}
+
+impl Loan {
+    /// Whether a machine with these attributes lends the folder, or one that it is in.
+    #[must_use]
+    pub fn is_granted(&self, attributes: &Attributes) -> bool {
+        around(&self.source).any(|folder| {
+            let said = lent_attribute(folder).ok().and_then(|name| attributes.get(&name));
+            let Some(AttributeValue::Text(how)) = said else { return false };
+            how == LENT_WRITABLE || !self.writable && how == LENT_READ_ONLY
+        })
+    }
+}
+
+impl fmt::Display for Loan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = if self.writable { " for writing" } else { "" };
+        write!(f, "volume {}{how}", self.source)
+    }
+}
+
+/// The path itself, then every folder that it is in, up to the root.
+fn around(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(path), |inner| match inner.rsplit_once('/')? {
+        ("", "") => None,
+        ("", _) => Some("/"),
+        (outer, _) => Some(outer),
+    })
+}
+
 /// A value that its machine writes into a file for the task and nobody is shown.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -108,6 +173,35 @@ mod tests {
         assert_eq!((none.slack_cpu, none.slack_ram, none.network), (true, false, Network::Host));
         let own: Isolation = serde_json::from_str(r#"{"network": "own"}"#).unwrap();
         assert_eq!(own, Isolation { network: Network::Own, ..Isolation::default() });
+    }
+
+    #[test]
+    fn a_folder_is_lent_with_all_that_is_in_it_as_its_machine_says() {
+        let machine = |all: &[(&str, &str)]| -> Attributes {
+            let one = |(path, how): &(&str, &str)| {
+                (lent_attribute(path).unwrap(), AttributeValue::Text((*how).to_owned()))
+            };
+            all.iter().map(one).collect()
+        };
+        let lends = machine(&[("/srv/data", LENT_WRITABLE), ("/srv/models", LENT_READ_ONLY)]);
+        let check = |source: &str, reads: bool, writes: bool| {
+            for (writable, want) in [(false, reads), (true, writes)] {
+                let loan = Loan { source: source.into(), writable };
+                assert_eq!(loan.is_granted(&lends), want, "{loan}");
+            }
+        };
+        check("/srv/data", true, true);
+        check("/srv/data/a b/c", true, true);
+        check("/srv/models/large", true, false);
+        check("/srv", false, false);
+        check("/srv/database", false, false);
+        check("/", false, false);
+        let all = machine(&[("/", LENT_READ_ONLY), ("/srv", LENT_WRITABLE)]);
+        let loan = |source: &str, writable| Loan { source: source.into(), writable };
+        assert!(loan("/etc", false).is_granted(&all) && !loan("/etc", true).is_granted(&all));
+        assert!(loan("/srv/x", true).is_granted(&all), "the nearest is not the only one");
+        assert!(lent_attribute("/a b").is_err());
+        assert_eq!(loan("/x", true).to_string(), "volume /x for writing");
     }
 
     #[test]

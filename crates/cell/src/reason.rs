@@ -3,6 +3,7 @@
 
 use crate::credential::TokenFlaw;
 use crate::id::{JobId, MachineId, TaskId};
+use crate::isolation::Loan;
 use crate::name::{JobKey, Name, Token};
 use crate::named::ResourceName;
 use crate::priority::{Band, Priority};
@@ -13,7 +14,9 @@ use crate::task::{ExitClass, TaskState};
 use serde::{Deserialize, Serialize};
 
 /// Why a task does not fit on a machine. Declaration order is precedence: of several reasons the
-/// first is the one reported, so that counts per reason add up to the cell.
+/// first is the one reported, so that counts per reason add up to the cell. [`Misfit::Volume`]
+/// comes right after [`Misfit::Constraint`]; it stands last because it came last, and logs go by
+/// number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -53,6 +56,8 @@ pub enum Misfit {
         available: u64,
     },
     Resource(Shortfall),
+    /// The machine does not lend the folder.
+    Volume(Loan),
 }
 
 impl Misfit {
@@ -71,6 +76,7 @@ impl Misfit {
             Misfit::Device { .. } => "device",
             Misfit::Named { .. } => "named-resource",
             Misfit::Resource(_) => "resource",
+            Misfit::Volume(_) => "volume",
         }
     }
 }

@@ -127,6 +127,7 @@ pub fn misfit(state: &State, misfit: &Misfit) -> String {
             format!("{name}: asked {asked}, available {available}")
         }
         Misfit::Resource(shortfall) => shortfall.to_string(),
+        Misfit::Volume(loan) => format!("the machine does not lend {loan}"),
     }
 }
 

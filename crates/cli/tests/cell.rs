@@ -25,6 +25,8 @@ mod support;
 mod usage;
 #[path = "real/verbs.rs"]
 mod verbs;
+#[path = "real/volumes.rs"]
+mod volumes;
 
 use cellwright_api::client::{Client, JobFilter, PageAt, Settings};
 use cellwright_api::types::{JobView, TaskView};

@@ -130,7 +130,7 @@ async fn a_task_has_a_name_while_it_runs() {
     let told = watch.next().await.unwrap().data.expect("a name");
     assert_eq!(told.endpoints, [], "the watch says so too");
     assert_eq!(size(&told), (1, 0, 0));
-    assert_eq!(ask(dns).await, (3, 0, None), "gone with the order to stop");
+    assert_eq!(ask(dns).await, (0, 0, None), "gone with the order to stop");
     let found: One<NameView> = client.get("/v1/names/dev/web").await.unwrap().value;
     assert_eq!(found.item.endpoints, []);
     let targets: serde_json::Value = client.get("/v1/prometheus").await.unwrap().value;

@@ -1,15 +1,18 @@
 //! What is said to a question, as data: no packets here.
 //!
-//! | name | A, AAAA | SRV |
-//! |---|---|---|
-//! | `INDEX.JOB.USER.CELL.SUFFIX` | the task's machine | the task's first port |
-//! | `JOB.USER.CELL.SUFFIX` | machines of all healthy tasks | first port of each |
-//! | `_N._tcp.` in front of either | | port number N, from 0 (`_udp` too) |
+//! | name | A, AAAA | SRV | TXT |
+//! |---|---|---|---|
+//! | `INDEX.JOB.USER.CELL.SUFFIX` | the task's machine | its first port | state, health |
+//! | `JOB.USER.CELL.SUFFIX` | machines of all healthy tasks | first port of each | size, health |
+//! | `_N._tcp.` in front of either | | port number N, from 0 (`_udp` too) | |
 //!
-//! A name that has other names below it exists and has no records; everything else does not exist.
-//! Both are said with the cell's SOA, so that resolvers forget a "no" as fast as a "yes".
+//! Jobs have names until they are over, and so have their tasks: one that cannot be reached has no
+//! address, and its TXT record says how it stands. A name that has other names below it exists and
+//! has no records; everything else does not exist. Both are said with the cell's SOA, so that
+//! resolvers forget a "no" as fast as a "yes".
 
 use crate::directory::{Directory, Endpoint};
+use crate::standing::Roll;
 use crate::zone::Zone;
 use cellwright_cell::name::{JobKey, Name};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +26,7 @@ pub enum Kind {
     A,
     Aaaa,
     Srv,
+    Txt,
     Soa,
     Any,
     Other,
@@ -41,6 +45,8 @@ pub enum Data {
         port: u16,
         target: String,
     },
+    /// `name=value` each.
+    Text(Vec<String>),
     /// The start of authority; its serial is the log index, cut to 32 bits.
     Authority {
         serial: u32,
@@ -117,7 +123,11 @@ struct Found<'a> {
     job: JobKey,
     tasks: &'a BTreeMap<u32, Endpoint>,
     only: Option<u32>,
+    roll: &'a Roll,
 }
+
+/// Of a job that nobody can reach.
+static NOWHERE: BTreeMap<u32, Endpoint> = BTreeMap::new();
 
 impl<'a> Found<'a> {
     /// In order, from the one whose turn it is. Nothing is copied: there may be thousands.
@@ -132,6 +142,21 @@ impl<'a> Found<'a> {
         let whole = move || tasks.range(from..=to).map(|(index, endpoint)| (*index, endpoint));
         whole().skip(by).chain(whole().take(by))
     }
+
+    /// How many there shall be and how they are; of one, how it stands.
+    fn text(&self) -> Vec<String> {
+        let size = self.roll.size();
+        match self.only.and_then(|index| self.roll.task(index)) {
+            Some(task) => {
+                vec![format!("state={}", task.state), format!("healthy={}", task.healthy)]
+            }
+            None => vec![
+                format!("size={}", size.tasks),
+                format!("healthy={}", size.healthy),
+                format!("ill={}", size.ill),
+            ],
+        }
+    }
 }
 
 /// What `JOB.USER` or `INDEX.JOB.USER` means.
@@ -142,11 +167,12 @@ fn tasks<'a>(directory: &'a Directory, labels: &[&str]) -> Option<Found<'a>> {
         _ => return None,
     };
     let job = JobKey { user: Name::new(user).ok()?, job: Name::new(job).ok()? };
-    let tasks = directory.job(&job)?;
-    if index.is_some_and(|index| !tasks.contains_key(&index)) {
+    let roll = directory.standing(&job)?;
+    if index.is_some_and(|index| roll.task(index).is_none()) {
         return None;
     }
-    Some(Found { job, tasks, only: index })
+    let tasks = directory.job(&job).unwrap_or(&NOWHERE);
+    Some(Found { job, tasks, only: index, roll })
 }
 
 /// One spelling for each number: no sign, no leading zero.
@@ -176,6 +202,10 @@ fn plain(
     if kind == Kind::Srv {
         return services(zone, name, found, kind, 0, (turn, most));
     }
+    let text = || Record { name: name.to_owned(), data: Data::Text(found.text()) };
+    if kind == Kind::Txt {
+        return records(vec![text()]);
+    }
     let wanted = |address: &IpAddr| match kind {
         Kind::A => address.is_ipv4(),
         Kind::Aaaa => address.is_ipv6(),
@@ -186,11 +216,12 @@ fn plain(
     let mut seen = BTreeSet::new();
     let addresses = found.turned(turn).map(|(_, endpoint)| endpoint.address);
     let mut different = addresses.filter(|address| wanted(address) && seen.insert(*address));
-    let answers: Vec<Record> = different
+    let mut answers: Vec<Record> = different
         .by_ref()
         .take(most)
         .map(|address| Record { name: name.to_owned(), data: Data::Address(address) })
         .collect();
+    answers.extend((kind == Kind::Any).then(text));
     if answers.is_empty() {
         return Answer::NoData;
     }
@@ -232,6 +263,7 @@ fn services(
 mod tests {
     use super::*;
     use crate::testing::{Cell, job, key, name};
+    use cellwright_cell::command::{Command, Observed};
 
     fn zone() -> Zone {
         Zone::new(&name("main"), "cell.internal").unwrap()
@@ -255,6 +287,7 @@ mod tests {
                 .map(|record| match record.data {
                     Data::Address(address) => address.to_string(),
                     Data::Service { port, target } => format!("{port} {target}"),
+                    Data::Text(words) => words.join(" "),
                     Data::Authority { serial } => format!("serial {serial}"),
                 })
                 .collect(),
@@ -281,6 +314,31 @@ mod tests {
         check("main.cell.internal", Kind::A, &["NoData"]);
         check("main.cell.internal", Kind::Soa, &[&format!("serial {}", cell.index)]);
         check("web.ada.other.cell.internal", Kind::A, &["NotOurs"]);
+    }
+
+    #[test]
+    fn text_says_how_large_a_job_is_and_how_its_tasks_stand() {
+        let mut cell = cell();
+        let check = |cell: &Cell, name: &str, expected: &str| {
+            let name = format!("{name}.main.cell.internal");
+            assert_eq!(said(cell, &name, Kind::Txt, 0), [expected], "{name}");
+        };
+        check(&cell, "web.ada", "size=2 healthy=2 ill=0");
+        check(&cell, "1.web.ada", "state=running healthy=true");
+        assert!(cell.report(cell.task("web", 1), Observed::Unhealthy));
+        check(&cell, "web.ada", "size=2 healthy=1 ill=1");
+        // It has no address any more, and yet it is known how it stands.
+        check(&cell, "1.web.ada", "state=stopping healthy=false");
+        assert_eq!(said(&cell, "1.web.ada.main.cell.internal", Kind::A, 0), ["NoData"]);
+        cell.submit(job("late", 3, 0));
+        check(&cell, "late.ada", "size=3 healthy=0 ill=0");
+        check(&cell, "2.late.ada", "state=pending healthy=false");
+        check(&cell, "3.late.ada", "NoName");
+        check(&cell, "_0._tcp.web.ada", "NoData");
+        let all = said(&cell, "0.web.ada.main.cell.internal", Kind::Any, 0);
+        assert_eq!(all, ["10.0.0.1", "state=running healthy=true"]);
+        cell.ok(Command::StopJob { job: key("late"), expect: None });
+        check(&cell, "late.ada", "NoName");
     }
 
     #[test]

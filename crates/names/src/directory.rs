@@ -1,10 +1,12 @@
 //! Which tasks can be reached, where, and on which ports.
 //!
-//! A task has a record while it runs and is healthy on a machine that is up and has an address; a
-//! task that was told to stop has none any more, so that traffic leaves before it does. The
+//! A task has an address while it runs and is healthy on a machine that is up and has one; a task
+//! that was told to stop has none any more, so that traffic leaves before it does. How every task
+//! stands is said beside it ([`crate::standing`]). The
 //! directory is kept up to date from the events of each entry, at the price of the tasks that
 //! changed; rebuilt from the state it is the same, which is what the tests check.
 
+use crate::standing::{Roll, Standings};
 use cellwright_cell::event::{Event, What};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::machine::MachineStatus;
@@ -37,13 +39,15 @@ pub struct Directory {
     /// Where in `jobs` a task is.
     places: BTreeMap<TaskId, (JobKey, u32)>,
     machines: BTreeMap<MachineId, BTreeSet<TaskId>>,
+    standings: Standings,
 }
 
 impl Directory {
     /// What the state at log index `version` says.
     #[must_use]
     pub fn from_state(state: &State, version: u64) -> Directory {
-        let mut directory = Directory { version, ..Directory::default() };
+        let standings = Standings::from_state(state);
+        let mut directory = Directory { version, standings, ..Directory::default() };
         for (id, task) in state.tasks().iter() {
             directory.look(state, id, Some(task));
         }
@@ -52,10 +56,11 @@ impl Directory {
 
     /// Follows one entry: `events` are what it did, `state` is what it left.
     pub fn follow(&mut self, state: &State, events: &[Event], version: u64) {
-        let mut touched = BTreeSet::new();
+        let (mut touched, mut jobs) = (BTreeSet::new(), BTreeSet::new());
         for event in events {
             match &event.what {
                 What::Task { task, .. } => drop(touched.insert(*task)),
+                What::Job { job, .. } => drop(jobs.insert(*job)),
                 What::Machine { machine, .. } => {
                     touched.extend(self.machines.get(machine).into_iter().flatten());
                     touched.extend(state.machine_load(*machine).iter().flat_map(|l| &l.tasks));
@@ -63,6 +68,7 @@ impl Directory {
                 _ => {}
             }
         }
+        self.standings.follow(state, &jobs, &touched);
         for id in touched {
             self.look(state, id, state.tasks().get(id));
         }
@@ -84,13 +90,19 @@ impl Directory {
         self.jobs.iter()
     }
 
-    /// Whether the user has a job with a record.
+    /// How a job and its tasks stand; nothing of one that is over.
+    #[must_use]
+    pub fn standing(&self, job: &JobKey) -> Option<&Roll> {
+        self.standings.job(job)
+    }
+
+    /// Whether the user has a job that is not over.
     #[must_use]
     pub fn has_user(&self, user: &Name) -> bool {
         // No job's name sorts before this one: they begin with a digit or a letter.
         let Ok(job) = Name::new("0") else { return false };
         let first = JobKey { user: user.clone(), job };
-        self.jobs.range(first..).next().is_some_and(|(key, _)| key.user == *user)
+        self.standings.from(first).is_some_and(|key| key.user == *user)
     }
 
     fn look(&mut self, state: &State, id: TaskId, task: Option<&Task>) {

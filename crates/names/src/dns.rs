@@ -18,7 +18,7 @@ use hickory_server::proto::ProtoError;
 use hickory_server::proto::op::{
     Edns, Header, HeaderCounts, MessageType, Metadata, OpCode, ResponseCode,
 };
-use hickory_server::proto::rr::rdata::{A, AAAA, SOA, SRV};
+use hickory_server::proto::rr::rdata::{A, AAAA, SOA, SRV, TXT};
 use hickory_server::proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use hickory_server::proto::serialize::binary::BinEncoder;
 use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
@@ -284,6 +284,7 @@ fn kind_of(kind: RecordType) -> Kind {
         RecordType::A => Kind::A,
         RecordType::AAAA => Kind::Aaaa,
         RecordType::SRV => Kind::Srv,
+        RecordType::TXT => Kind::Txt,
         RecordType::SOA => Kind::Soa,
         RecordType::ANY => Kind::Any,
         _ => Kind::Other,
@@ -314,6 +315,7 @@ fn record(said: &Said, zone: &Zone) -> Result<Record, ProtoError> {
         Data::Address(IpAddr::V4(address)) => RData::A(A(*address)),
         Data::Address(IpAddr::V6(address)) => RData::AAAA(AAAA(*address)),
         Data::Service { port, target } => RData::SRV(SRV::new(0, 1, *port, full(target)?)),
+        Data::Text(words) => RData::TXT(TXT::new(words.clone())),
         Data::Authority { serial } => {
             let ttl = i32::try_from(TTL).unwrap_or(1);
             let origin = full(zone.origin())?;

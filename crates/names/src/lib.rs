@@ -1,7 +1,7 @@
 //! Names (B14): where the tasks of a job are, for programs that want to talk to them.
 //!
 //! ```text
-//!   state + events ──► directory ──► answer ──► DNS (UDP, TCP)
+//!   state + events ──► directory, standing ──► answer ──► DNS (UDP, TCP)
 //!                          └───────► discovery: lookups, Prometheus
 //! ```
 //!
@@ -16,6 +16,7 @@ pub mod directory;
 pub mod discovery;
 pub mod dns;
 mod shared;
+pub mod standing;
 pub mod zone;
 
 #[cfg(test)]

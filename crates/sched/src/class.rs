@@ -52,7 +52,7 @@ pub struct Request {
     /// Interned name and amount.
     pub named: Vec<(u32, u64)>,
     pub devices: Vec<DeviceRequest>,
-    /// Interned constraint list; `None` when there is none.
+    /// Interned constraints and volumes; `None` when there are none.
     pub constraints: Option<u32>,
     /// Interned packages, sorted.
     pub packages: Vec<u32>,

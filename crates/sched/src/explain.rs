@@ -23,6 +23,7 @@ use crate::board::Board;
 use crate::class::ClassId;
 use crate::executor::{self, Executor};
 use cellwright_cell::id::{JobId, TaskId};
+use cellwright_cell::isolation::Loan;
 use cellwright_cell::name::Token;
 use cellwright_cell::named::ResourceName;
 use cellwright_cell::priority::Priority;
@@ -90,6 +91,8 @@ pub enum Detail {
         position: u32,
         constraint: String,
     },
+    /// A folder that the machines do not lend, or not for writing.
+    Volume(Loan),
     Spread {
         domain: Domain,
         limit: u32,
@@ -275,6 +278,10 @@ impl<'a> Explainer<'a> {
             Subject::Constraint(position) => {
                 let constraint = constraint_text(asked, position);
                 ("constraint", Detail::Constraint { position, constraint })
+            }
+            Subject::Volume(i) => {
+                let loan = asked.loans().get(i as usize).cloned();
+                ("volume", loan.map_or(Detail::Nothing, Detail::Volume))
             }
             Subject::Spread(i) => {
                 let limit = request.spread[i as usize];

@@ -9,6 +9,7 @@ use cellwright_cell::constraint::{AttributeValue, Constraint, Operator, Strength
 use cellwright_cell::device::{Device, DeviceRequest, WHOLE};
 use cellwright_cell::fit::{self, Candidate};
 use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
+use cellwright_cell::isolation::{LENT_READ_ONLY, Volume, lent_attribute};
 use cellwright_cell::machine::{MachineSpec, MachineStatus, PortRange};
 use cellwright_cell::name::Name;
 use cellwright_cell::reason::Misfit;
@@ -28,7 +29,7 @@ use cellwright_sched::feasible::{self, Spot};
 use cellwright_sched::queue::Order;
 use cellwright_sched::{Board, ClassId, Options};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use support::World;
 use support::specs::{self, token};
@@ -198,6 +199,12 @@ fn changed(asking: &Asking, change: &Change) -> (Asking, Option<Asking>) {
         Change::DropConstraint { position, .. } => {
             (asking.with(|spec| drop(spec.constraints.remove(*position as usize))), None)
         }
+        Change::DropVolume(loan) => {
+            let volumes = |spec: &mut JobSpec| {
+                spec.task.isolation.volumes.retain(|volume| volume.loan() != *loan);
+            };
+            (asking.with(volumes), None)
+        }
         Change::DropStaticPort { port } => {
             (asking.with(|spec| spec.task.static_ports.retain(|p| p != port)), None)
         }
@@ -297,6 +304,15 @@ fn changes_by_trial(world: &World, id: TaskId, asking: &Asking) -> Vec<String> {
             found.push(format!("constraint {at}"));
         }
     }
+    let loans: BTreeSet<_> = task.isolation.volumes.iter().map(|volume| volume.loan()).collect();
+    for loan in loans {
+        let without = |spec: &mut JobSpec| {
+            spec.task.isolation.volumes.retain(|volume| volume.loan() != loan);
+        };
+        if helps(&asking.with(without)) {
+            found.push(loan.to_string());
+        }
+    }
     for port in &task.static_ports {
         if helps(&asking.with(|spec| spec.task.static_ports.retain(|p| p != port))) {
             found.push(format!("port {port}"));
@@ -320,6 +336,7 @@ fn changes(explanation: &Explanation) -> Vec<String> {
         }
         Change::Spread { domain, at_least, .. } => Some(format!("spread {domain:?} {at_least}")),
         Change::DropConstraint { position, .. } => Some(format!("constraint {position}")),
+        Change::DropVolume(loan) => Some(loan.to_string()),
         Change::DropStaticPort { port } => Some(format!("port {port}")),
         Change::TwoResources(_) | Change::DrainEnded | Change::MachineBack => None,
     };
@@ -771,4 +788,48 @@ fn the_machines_a_task_could_be_on_are_told_best_first_and_nothing_changes() {
     assert_eq!(ranks, [1, 2, 3]);
     let waits = cell.wait(web, 0);
     assert_eq!(why_here(&mut cell.board, waits, &names, Options::exact(), 0), None);
+}
+
+#[test]
+fn a_folder_that_nobody_lends_is_named_and_so_is_doing_without_it() {
+    let mut cell = Small::new();
+    let lends = |how: &'static str| {
+        move |spec: &mut MachineSpec| {
+            let how = AttributeValue::Text(how.into());
+            spec.attributes.insert(lent_attribute("/srv").unwrap(), how);
+        }
+    };
+    cell.add_machine("m1", 4, 8, |_| ());
+    cell.add_machine("m2", 4, 8, lends(LENT_READ_ONLY));
+    let borrows = |writable| {
+        move |spec: &mut JobSpec| {
+            let (source, target) = ("/srv/data".into(), "/data".into());
+            spec.task.isolation.volumes = vec![Volume { source, target, writable }];
+        }
+    };
+    let (writer, reader) =
+        (cell.job("writer", 100, borrows(true)), cell.job("reader", 100, borrows(false)));
+    let (writer, reader) = (cell.wait(writer, 0), cell.wait(reader, 0));
+    let codes = |task| -> Vec<(&str, u32)> {
+        cell.explain(task).reasons.iter().map(|reason| (reason.code, reason.machines)).collect()
+    };
+    assert_eq!(codes(writer), [("volume", 2)]);
+    assert_eq!(codes(reader), [("volume", 1), (FITS, 1)]);
+    assert_eq!(
+        cell.text(writer),
+        "pending: no machine of 2 can take it.\n\
+         2 do not lend volume /srv/data for writing.\n\
+         Would fit if it did without volume /srv/data for writing (on 2 machines, such as\n  m1).\n\
+         As asked, no machine could take it even when empty: waiting will not help.\n\
+         Number 1 of 2 in the queue, 0 of higher priority."
+    );
+    // Whoever does not lend comes before whoever is full, and counts once.
+    let large = cell.job("large", 100, |spec| {
+        borrows(false)(spec);
+        spec.task.limits = Resources::new(9000, GIB, 0, 0);
+    });
+    let large = cell.wait(large, 0);
+    let counts: BTreeMap<&str, u32> =
+        cell.explain(large).reasons.iter().map(|r| (r.code, r.machines)).collect();
+    assert_eq!(counts, BTreeMap::from([("volume", 1), ("resource", 1)]));
 }

@@ -3,7 +3,9 @@
 
 mod support;
 
+use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::id::{TaskId, UserId};
+use cellwright_cell::isolation::{LENT_WRITABLE, Volume, lent_attribute};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::plan::Victim;
 use cellwright_cell::resource::Resources;
@@ -400,4 +402,30 @@ fn nobody_waits_for_victims_that_the_explanation_says_may_go() {
         assert!(told.victims.is_none_or(|victims| !victims.allowed), "seed {seed}");
     }
     assert!(waited > 100 && evicted > 100, "{waited} waited, {evicted} evicted");
+}
+
+#[test]
+fn tasks_that_borrow_a_folder_go_where_it_is_lent_and_others_do_not_mind() {
+    always(|options| {
+        let mut hand = Hand::machines(2, 100);
+        let mut lender = machine(100);
+        let how = AttributeValue::Text(LENT_WRITABLE.into());
+        lender.attributes.insert(lent_attribute("/srv").unwrap(), how);
+        hand.add(lender);
+        let borrows = |path: &str| {
+            let mut spec = job(2, 100, 10);
+            let (source, target) = (path.into(), "/data".into());
+            spec.task.isolation.volumes = vec![Volume { source, target, writable: true }];
+            spec
+        };
+        // Alike in all but what they borrow: they must not share an answer.
+        let plain = hand.submit(1, job(20, 100, 10));
+        let lent = hand.submit(1, borrows("/srv/data"));
+        let kept = hand.submit(1, borrows("/opt"));
+        let outcome = hand.pass(options);
+        assert_eq!(outcome.placed, 22);
+        assert!(lent.iter().all(|task| hand.on(*task) == Some(2)));
+        assert!(plain.iter().any(|task| hand.on(*task) != Some(2)));
+        assert!(kept.iter().all(|task| hand.on(*task).is_none()));
+    });
 }

@@ -25,6 +25,10 @@ fn name(what: &str) -> String {
     format!("{what}.{USER}.aa.cell.internal")
 }
 
+fn text(words: &[&str]) -> Said {
+    Said::Text(words.iter().map(|word| (*word).to_owned()).collect())
+}
+
 /// Waits until the name has these records; how long that took.
 async fn becomes(cell: &Machines, what: &str, kind: Kind, wanted: &[Said]) -> Duration {
     let began = Instant::now();
@@ -76,6 +80,8 @@ async fn names_of_tasks_that_die_or_fall_ill_are_gone_within_two_seconds() {
     };
     becomes(&cell, "web", Kind::A, &sorted((0..3).map(place).collect())).await;
     becomes(&cell, "web", Kind::Srv, &sorted((0..3).map(service).collect())).await;
+    becomes(&cell, "web", Kind::Txt, &[text(&["size=3", "healthy=3", "ill=0"])]).await;
+    becomes(&cell, "0.web", Kind::Txt, &[text(&["state=running", "healthy=true"])]).await;
     check_resolver(&cell, &tasks[0].name, &place(0));
 
     cell.signal(cell.pids(&tasks).await[0], Signal::KILL);
@@ -83,6 +89,8 @@ async fn names_of_tasks_that_die_or_fall_ill_are_gone_within_two_seconds() {
     println!("names: gone {} ms after the task's death", took.as_millis());
     assert!(took <= FRESH, "gone after {took:?}");
     becomes(&cell, "web", Kind::A, &sorted(vec![place(1), place(2)])).await;
+    becomes(&cell, "web", Kind::Txt, &[text(&["size=3", "healthy=2", "ill=0"])]).await;
+    becomes(&cell, "0.web", Kind::Txt, &[text(&["state=pending", "healthy=false"])]).await;
 
     std::fs::write(cell.shared("ill-1"), "").expect("a file");
     let took = becomes(&cell, "1.web", Kind::A, &[]).await;

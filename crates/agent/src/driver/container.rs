@@ -24,7 +24,7 @@ use super::told::{
 };
 use super::who::{NOBODY, allowed};
 use super::{Driver, DriverError, Start};
-use crate::config::Config;
+use crate::config::{Config, LentVolume};
 use crate::folder::Folders;
 use crate::shim::protocol::{Container, Launch};
 use cellwright_cell::isolation::Network as Asked;
@@ -75,7 +75,7 @@ pub struct ContainerDriver {
     /// The lowest layer of roots made of the machine's programs: links such as `bin -> usr/bin`.
     host_layer: PathBuf,
     /// Folders that tasks may borrow.
-    volumes: Vec<PathBuf>,
+    volumes: Vec<LentVolume>,
     /// Accounts of the machine that jobs may name, beside `nobody`.
     users: Vec<String>,
     /// The runtime, with what is known against it.
@@ -96,7 +96,7 @@ impl ContainerDriver {
             state: run.join("state"),
             host_layer: run.join("host-layer"),
             // What is lent is compared with where a path really leads.
-            volumes: config.volumes.iter().filter_map(|path| path.canonicalize().ok()).collect(),
+            volumes: config.volumes.iter().filter_map(real).collect(),
             shifts: is_open_to_all(&run),
             run,
         };
@@ -202,7 +202,8 @@ impl ContainerDriver {
             binds.push(bind(unpacked.clone(), &format!("/packages/{name}"), false));
         }
         for volume in &start.work.isolation.volumes {
-            binds.push(bind(self.lent(&volume.source)?, &volume.target, volume.writable));
+            let source = self.lent(&volume.source, volume.writable)?;
+            binds.push(bind(source, &volume.target, volume.writable));
         }
         if root.is_none() {
             binds.extend(machines_programs());
@@ -215,19 +216,30 @@ impl ContainerDriver {
     }
 
     /// A folder of the machine that its operator lends to tasks; links in it lead nowhere else.
-    fn lent(&self, source: &str) -> Result<PathBuf, DriverError> {
+    fn lent(&self, source: &str, writable: bool) -> Result<PathBuf, DriverError> {
         let found = fs::canonicalize(source).map_err(io(Path::new(source)))?;
-        if self.volumes.iter().any(|lent| found.starts_with(lent)) {
+        let covers =
+            |lent: &LentVolume| found.starts_with(&lent.path) && (lent.writable || !writable);
+        if self.volumes.iter().any(covers) {
             return Ok(found);
         }
-        let lent: Vec<String> =
-            self.volumes.iter().map(|path| path.display().to_string()).collect();
+        let shown = |lent: &LentVolume| {
+            let how = if lent.writable { "" } else { " for reading" };
+            format!("{}{how}", lent.path.display())
+        };
+        let lent: Vec<String> = self.volumes.iter().map(shown).collect();
+        let value = if writable { format!("{source} for writing") } else { source.to_owned() };
         Err(DriverError::Cannot {
             field: "task.isolation.volumes.source",
-            value: source.to_owned(),
+            value,
             allowed: format!("what this machine's operator lends: [{}]", lent.join(", ")),
         })
     }
+}
+
+/// Where a folder that is lent really is.
+fn real(volume: &LentVolume) -> Option<LentVolume> {
+    Some(LentVolume { path: volume.path.canonicalize().ok()?, writable: volume.writable })
 }
 
 /// Lends what it was given; says where inside each device is.
@@ -418,24 +430,29 @@ mod tests {
     #[test]
     fn only_what_is_lent_can_be_borrowed() {
         let folder = Folder::new();
-        let (lent, kept) = (folder.path("lent"), folder.path("kept"));
+        let [lent, kept, shown] = ["lent", "kept", "shown"].map(|name| folder.path(name));
         fs::create_dir_all(lent.join("inner")).unwrap();
         fs::create_dir_all(&kept).unwrap();
+        fs::create_dir_all(&shown).unwrap();
         symlink(&kept, lent.join("way-out")).unwrap();
         let driver = ContainerDriver {
             program: "runc".into(),
             state: folder.path("state"),
             run: folder.path("run"),
             host_layer: folder.path("layer"),
-            volumes: vec![lent.canonicalize().unwrap()],
+            volumes: [(&lent, true), (&shown, false)]
+                .into_iter()
+                .filter_map(|(path, writable)| real(&LentVolume { path: path.clone(), writable }))
+                .collect(),
             users: Vec::new(),
             version: String::new(),
             shifts: true,
         };
-        let borrow = |path: PathBuf| driver.lent(path.to_str().unwrap());
-        assert!(borrow(lent.join("inner")).is_ok() && borrow(lent.clone()).is_ok());
-        for path in [kept, lent.join("way-out"), "/etc".into()] {
-            let error = borrow(path.clone()).unwrap_err().to_string();
+        let borrow = |path: PathBuf, writable| driver.lent(path.to_str().unwrap(), writable);
+        assert!(borrow(lent.join("inner"), true).is_ok() && borrow(lent.clone(), false).is_ok());
+        assert!(borrow(shown.clone(), false).is_ok());
+        for path in [kept, lent.join("way-out"), "/etc".into(), shown] {
+            let error = borrow(path.clone(), true).unwrap_err().to_string();
             assert!(error.contains("what this machine's operator lends"), "{path:?}: {error}");
         }
     }

@@ -92,6 +92,10 @@ pub(super) fn preparer(
     let off = chosen.container_off.as_deref();
     machine::say(machine, machine::DRIVER, Some(chosen.driver.name()));
     machine::say(machine, machine::CONTAINERS_OFF, off);
+    if off.is_none() {
+        // A plain process sees the whole machine, and is lent nothing.
+        machine::say_lent(machine, &config.volumes);
+    }
     let runtime = chosen.driver.runtime();
     machine::say(machine, machine::RUNTIME, runtime);
     if let Some(runtime) = runtime.filter(|runtime| runtime.contains("CVE")) {

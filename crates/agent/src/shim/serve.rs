@@ -31,6 +31,10 @@ const READ_BYTES: usize = 16 * 1024;
 /// Longest line a request may be; none comes near it.
 const REQUEST_BYTES: u64 = 4096;
 
+/// What SIGSYS means.
+const FILTERED: &str = "killed by a filter of system calls, as is who sends SIGKILL to the first \
+                        process of its container";
+
 /// A request, and where its answer goes.
 type Asked = (Request, mpsc::UnboundedSender<String>);
 
@@ -106,6 +110,7 @@ pub fn explain(folder: &Path, logs: LogSettings, exit: &Exit) {
         (Cause::Condemned { why, .. }, _) => format!("killed: {why}"),
         (Cause::Itself, MemoryEnd::OwnLimit) => "killed for memory: at its own limit".into(),
         (Cause::Itself, MemoryEnd::Bystander) => "killed for memory: others were short".into(),
+        (Cause::Itself, _) if exit.signal == Some(Signal::SYS.as_raw()) => FILTERED.into(),
         _ => return,
     };
     let path = folder.join(LOGS).join("stderr");

@@ -4,6 +4,7 @@
 use super::Context;
 use crate::change;
 use crate::event::{TaskChange, What};
+use crate::fit;
 use crate::id::{JobId, MachineId, TaskId};
 use crate::job::JobState;
 use crate::reason::Reason;
@@ -301,7 +302,9 @@ impl Context<'_> {
             let row = self.state.machines.get(machine).filter(|row| row.schedulable());
             let allows =
                 |attributes| spec.constraints.iter().all(|c| !c.is_hard() || c.holds(attributes));
-            row.is_some_and(|row| allows(&row.spec.attributes)) && !task.avoids(machine, self.now)
+            let lends = |row| fit::not_lent(self.state, &spec, row).is_none();
+            row.is_some_and(|row| allows(&row.spec.attributes) && lends(row))
+                && !task.avoids(machine, self.now)
         };
         let Some(set) = &spec.alloc_set else {
             return self.state.machines.iter().any(|(machine, _)| may_go(machine));

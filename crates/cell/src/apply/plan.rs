@@ -446,15 +446,18 @@ fn lacks_sparse(
 
 #[cfg(test)]
 mod tests {
-    use crate::apply::fixture::{Cell, all, job, key};
+    use crate::apply::fixture::{Cell, all, job, key, machine};
     use crate::command::{Command, Observed};
+    use crate::constraint::AttributeValue;
     use crate::device::{Device, DeviceGrant, DeviceRequest};
     use crate::id::MachineId;
+    use crate::isolation::{LENT_READ_ONLY, Volume, lent_attribute};
     use crate::name::Token;
     use crate::plan::{Assignment, Group, Plan, Victim};
     use crate::priority::Band;
     use crate::render;
     use crate::spec::{JobKind, JobSpec, RetainDisk};
+    use crate::state::VOLUMES;
     use crate::task::{StopCause, TaskState};
     use crate::time::Span;
 
@@ -600,6 +603,40 @@ mod tests {
         assert_eq!(commit(&mut cell, vec![taken]), "done");
         let load = cell.state.machine_load(MachineId(0)).unwrap();
         assert_eq!((load.reserved.disk, load.reserved.cpu), (100, 80));
+    }
+
+    /// `m1` lends `/srv` for reading and `m2` nothing; both tasks of `jfoo` borrow.
+    #[test]
+    fn a_task_that_borrows_goes_only_where_its_volume_is_lent() {
+        let borrows = |writable, level| {
+            let mut cell = Cell::with_machines(2);
+            cell.state.level = level;
+            let mut lender = machine("m1", 100);
+            let how = AttributeValue::Text(LENT_READ_ONLY.into());
+            lender.attributes.insert(lent_attribute("/srv").unwrap(), how);
+            cell.ok(Command::UpdateMachine { spec: lender, expect: None });
+            let mut spec = job("jfoo", 2, 100);
+            let (source, target) = ("/srv/data".into(), "/data".into());
+            spec.task.isolation.volumes = vec![Volume { source, target, writable }];
+            cell.submit(&spec);
+            cell
+        };
+        let place = |cell: &mut Cell, text: &str| {
+            let group = group(cell, &[], &[text]);
+            commit(cell, vec![group])
+        };
+        let mut cell = borrows(false, VOLUMES);
+        let said = place(&mut cell, "jfoo/0@m2");
+        assert!(said.contains("the machine does not lend volume /srv/data"), "{said}");
+        assert_eq!(place(&mut cell, "jfoo/0@m1"), "done");
+        // A plan that was made before the operator took the folder back comes too late.
+        cell.ok(Command::UpdateMachine { spec: machine("m1", 100), expect: None });
+        let said = place(&mut cell, "jfoo/1@m1");
+        assert!(said.contains("the machine does not lend volume /srv/data"), "{said}");
+        let said = place(&mut borrows(true, VOLUMES), "jfoo/0@m1");
+        assert!(said.contains("does not lend volume /srv/data for writing"), "{said}");
+        // As it was for those who have not heard of it.
+        assert_eq!(place(&mut borrows(true, VOLUMES - 1), "jfoo/0@m2"), "done");
     }
 
     /// A pending task that `spoil` makes unfit to be placed as planned.

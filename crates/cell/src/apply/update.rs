@@ -225,9 +225,10 @@ fn with_update(job: &Job, spec: &JobSpec, version: u32, now: crate::time::Time) 
 
 #[cfg(test)]
 mod tests {
-    use crate::apply::fixture::{Cell, all, job, key, name};
+    use crate::apply::fixture::{Cell, all, job, key, machine, name};
     use crate::command::{Command, Done, Observed};
-    use crate::constraint::{Constraint, Operator, Strength};
+    use crate::constraint::{AttributeValue, Constraint, Operator, Strength};
+    use crate::isolation::{LENT_WRITABLE, Volume, lent_attribute};
     use crate::name::Token;
     use crate::plan::{Assignment, Group, Plan, Victim};
     use crate::priority::{Band, Priority};
@@ -400,6 +401,25 @@ mod tests {
         assert_eq!(cell.said, ["ubar/jfoo/1 told to stop on m1: new spec needs another place"]);
         cell.report("jfoo", 1, Observed::Stopped);
         assert_eq!(cell.states("jfoo"), [Running, Pending, Pending]);
+    }
+
+    /// A volume that is lent where the task runs costs it a restart, any other its place.
+    #[test]
+    fn a_task_that_is_to_borrow_what_its_machine_does_not_lend_moves() {
+        for (path, want) in [("/srv", StopCause::RestartInPlace), ("/opt", StopCause::UpdateMoves)]
+        {
+            let spec = job("jfoo", 3, 100);
+            let mut cell = rolling(&spec);
+            cell.state.level = crate::state::VOLUMES;
+            let mut lender = machine("m1", 100);
+            let how = AttributeValue::Text(LENT_WRITABLE.into());
+            lender.attributes.insert(lent_attribute("/srv").unwrap(), how);
+            cell.ok(Command::UpdateMachine { spec: lender, expect: None });
+            let volume = Volume { source: path.into(), target: "/data".into(), writable: true };
+            cell.ok(update(&changed(&spec, |s| s.task.isolation.volumes = vec![volume]), None));
+            cell.ok(step(0));
+            assert_eq!(cell.states("jfoo")[0], Stopping(want), "{path}");
+        }
     }
 
     /// Task 0 of `jfoo` (2 x 10 on `m1`, of which others hold 75) steps to new limits.

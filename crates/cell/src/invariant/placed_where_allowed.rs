@@ -1,6 +1,7 @@
 //! At the step that places a task, on a machine or into an alloc there, the machine is up, not
-//! draining, meets every hard constraint, is none the task keeps crashing on, and has the devices
-//! the task asked for. The same of constraints when a task takes a new version where it is.
+//! draining, meets every hard constraint, lends every volume, is none the task keeps crashing on,
+//! and has the devices the task asked for. The same of constraints and volumes when a task takes a
+//! new version where it is.
 //!
 //! Of the step, not of the state: a machine's attributes may change later, and who is there stays.
 
@@ -8,6 +9,7 @@ use super::{Check, Step, violation};
 use crate::id::TaskId;
 use crate::machine::{Machine, MachineStatus};
 use crate::spec::JobSpec;
+use crate::state::VOLUMES;
 use crate::task::{CRASHES_TO_AVOID, Task, TaskState};
 
 const NAME: &str = "placed_where_allowed";
@@ -33,8 +35,30 @@ pub(super) fn check(step: &Step<'_>) -> Check {
         if placed || changed {
             check_constraints(step, id, spec, machine)?;
         }
+        let borrows = |spec: &JobSpec| spec.task.isolation.volumes.clone();
+        let borrows_else = stays
+            && new.state.holds_resources()
+            && step.before.spec_of(old).is_some_and(|was| borrows(was) != borrows(spec));
+        if placed || borrows_else {
+            check_volumes(step, id, spec, machine)?;
+        }
     }
     Ok(())
+}
+
+fn check_volumes(step: &Step<'_>, id: TaskId, spec: &JobSpec, machine: &Machine) -> Check {
+    if step.before.level < VOLUMES {
+        return Ok(());
+    }
+    let attributes = &machine.spec.attributes;
+    let mut volumes = spec.task.isolation.volumes.iter();
+    match volumes.find(|volume| !volume.loan().is_granted(attributes)) {
+        Some(volume) => {
+            let detail = format!("on {}, which does not lend {volume:?}", machine.spec.name);
+            Err(violation(NAME, step.after.task_name(id), detail))
+        }
+        None => Ok(()),
+    }
 }
 
 fn check_constraints(step: &Step<'_>, id: TaskId, spec: &JobSpec, machine: &Machine) -> Check {

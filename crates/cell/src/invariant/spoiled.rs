@@ -5,15 +5,16 @@ use super::{check_state, check_step};
 use crate::Actor;
 use crate::apply::fixture::{Cell, job, key, machine, name};
 use crate::command::{Command, Entry, Observed, Request, ReservationChange};
-use crate::constraint::{Constraint, Operator, Strength};
+use crate::constraint::{AttributeValue, Constraint, Operator, Strength};
 use crate::id::MachineId;
+use crate::isolation::{LENT_WRITABLE, Volume, lent_attribute};
 use crate::name::Token;
 use crate::plan::{Assignment, Group, Plan};
 use crate::priority::Priority;
 use crate::resource::Resources;
 use crate::retry::{CountedApart, EndKind};
 use crate::spec::{Domain, JobKind, JobSpec, SpreadLimit};
-use crate::state::State;
+use crate::state::{State, VOLUMES};
 use crate::time::Time;
 use std::sync::Arc;
 
@@ -80,10 +81,22 @@ fn a_task_in_a_place_it_may_not_have_is_noticed() {
     };
     let slow = |cell: &mut Cell| {
         let mut spec = machine("m2", 100);
-        spec.attributes.insert(token("slow"), crate::constraint::AttributeValue::Integer(1));
+        spec.attributes.insert(token("slow"), AttributeValue::Integer(1));
         cell.ok(Command::UpdateMachine { spec, expect: None });
     };
     check_misplaced(constrained, slow, "placed_where_allowed");
+    let borrows = |spec: &mut JobSpec| {
+        let (source, target) = ("/srv".into(), "/srv".into());
+        spec.task.isolation.volumes = vec![Volume { source, target, writable: true }];
+    };
+    let lends = |cell: &mut Cell| {
+        cell.state.level = VOLUMES;
+        let mut spec = machine("m1", 100);
+        let how = AttributeValue::Text(LENT_WRITABLE.into());
+        spec.attributes.insert(lent_attribute("/srv").unwrap(), how);
+        cell.ok(Command::UpdateMachine { spec, expect: None });
+    };
+    check_misplaced(borrows, lends, "placed_where_allowed");
 }
 
 #[test]

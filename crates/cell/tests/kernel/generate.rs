@@ -150,7 +150,7 @@ fn any_command(state: &State, draw: &mut Draw) -> Command {
         90..93 => resource(state, draw),
         93..98 => reservations(state, draw),
         _ => match draw.below(3) {
-            0 => Command::RaiseLevel { level: draw.below(4) as u32 },
+            0 => Command::RaiseLevel { level: draw.below(5) as u32 },
             _ => Command::PurgeJobs { ended_before: state.now() },
         },
     }

@@ -20,6 +20,7 @@ use cellwright_cell::event::{
 };
 use cellwright_cell::health::{HealthCheck, Probe};
 use cellwright_cell::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
+use cellwright_cell::isolation::Loan;
 use cellwright_cell::job::{ChangeClass, JobOutcome, JobState};
 use cellwright_cell::label::LabelTerm;
 use cellwright_cell::machine::MachineStatus;
@@ -413,6 +414,7 @@ fn misfits() -> Vec<Misfit> {
         Misfit::Device { kind: token("gpu"), asked: 2, milli: 500, available: 1 },
         Misfit::Named { name: build::resource(Some("app"), "slot"), asked: 2, available: 1 },
         Misfit::Resource(shortfall()),
+        Misfit::Volume(Loan { source: "/srv/data".into(), writable: true }),
     ]
 }
 

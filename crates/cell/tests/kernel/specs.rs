@@ -4,6 +4,7 @@
 use crate::build;
 use crate::draw::Draw;
 use cellwright_cell::constraint::{Constraint, Operator, Strength};
+use cellwright_cell::isolation::{LENT_READ_ONLY, LENT_WRITABLE, Volume, lent_attribute};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::named::UNBOUNDED;
 use cellwright_cell::priority::Priority;
@@ -25,6 +26,15 @@ pub fn machine(name: &str, draw: &mut Draw) -> MachineSpec {
     if draw.one_in(3) {
         let count = if draw.one_in(3) { UNBOUNDED } else { draw.below(4) };
         spec.named = vec![build::amount(None, "licence", count)];
+    }
+    // From what is drawn already, so that the other draws stay what they were.
+    let how = match spec.capacity.cpu % 3 {
+        0 => Some(LENT_WRITABLE),
+        1 => Some(LENT_READ_ONLY),
+        _ => None,
+    };
+    if let Some((how, name)) = how.zip(lent_attribute("/srv").ok()) {
+        spec.attributes.insert(name, build::text(how));
     }
     if draw.one_in(40) {
         spec.capacity.ram = u64::MAX;
@@ -115,6 +125,10 @@ fn policies(spec: &mut JobSpec, draw: &mut Draw) {
     }));
     if own.one_in(3) {
         spec.restart.retry = retries(&mut own);
+    }
+    if own.one_in(4) {
+        let (source, target) = ("/srv/data".into(), "/data".into());
+        spec.task.isolation.volumes = vec![Volume { source, target, writable: own.one_in(2) }];
     }
     spec.restart.restart_on_success = draw.one_in(3);
     spec.at_most_one = draw.one_in(8).then_some(Span::seconds(30));

@@ -194,7 +194,8 @@ fn a_package_is_the_root_and_an_own_network_has_nothing() {
     assert_eq!(lab.log("small", &[]), "ls: /usr: No such file or directory\n65534\n1\n0x9\n");
     let borrows = value!([{ "source": "/etc", "target": "/host" }]);
     lab.run("borrows", "true", value!({ "isolation": { "volumes": borrows } }));
-    assert_eq!(lab.ends("borrows"), failed(ExitClass::CouldNotStart));
+    let why = said(&["--master", &lab.address, "explain", "dev/borrows/0"]);
+    assert!(why.contains("1 does not lend volume /etc."), "{why}");
     lab.stop();
 }
 
@@ -239,6 +240,36 @@ fn limits_hold_in_a_container() {
 fn limits_hold_for_a_plain_process() {
     if can("limits of a process") {
         limits_hold("process");
+    }
+}
+
+/// The kernel spares the first process of a container what comes from inside; it is a failure all
+/// the same.
+#[test]
+fn a_kill_is_told_as_a_kill_and_not_taken_for_want_of_memory() {
+    if !can("kills") {
+        return;
+    }
+    for (driver, own) in [("container", 31), ("process", 9)] {
+        let lab = Lab::open(driver);
+        lab.run("itself", "kill -9 $$; exit 0", value!({}));
+        assert_eq!(lab.ends("itself"), failed(ExitClass::Signal(own)), "{driver}");
+        let told = lab.log("itself", &["--stderr"]);
+        assert_eq!(told.contains("killed by a filter"), driver == "container", "{told}");
+        lab.run("child", "sh -c 'kill -9 $$'; exit $?", value!({}));
+        assert_eq!(lab.ends("child"), failed(ExitClass::Code(137)), "{driver}");
+        lab.run("stays", "exec sleep 1000", value!({}));
+        wait(&lab.address, "stays", runs(1));
+        let inside =
+            |group: &PathBuf| fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        let procs: String = lab.groups().iter().map(inside).collect();
+        let pids: Vec<&str> = procs.lines().collect();
+        let [pid] = pids[..] else { panic!("{driver}: one process stays: {pids:?}") };
+        assert!(Command::new("kill").args(["-KILL", pid]).status().unwrap().success());
+        assert_eq!(lab.ends("stays"), failed(ExitClass::Signal(9)), "{driver}");
+        let told = lab.log("stays", &["--stderr"]);
+        assert!(!told.contains("memory"), "{driver}: {told}");
+        lab.stop();
     }
 }
 

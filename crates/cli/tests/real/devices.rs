@@ -126,6 +126,37 @@ fn a_device_is_open_to_the_task_that_was_given_it_and_to_no_other() {
     lender.stop();
 }
 
+/// The first is taken out and a third put in: the second is still the second, and its holder's.
+#[test]
+fn a_device_is_its_holders_whatever_is_taken_out_or_put_in_beside_it() {
+    if !can("devices that change") {
+        return;
+    }
+    let mut lender = Lender::open();
+    let large = value!([{ "kind": "spring", "models": ["large"] }]);
+    lender.run("holds", "exec sleep 1000", &large);
+    wait(&lender.address, "holds", runs(1));
+    lender.agent.take().unwrap().kill();
+    let third = lender.folder.path("third");
+    assert!(Command::new("mknod").args([&third, "c", "1", "5"]).status().unwrap().success());
+    let file = lender.folder.path("agent.toml");
+    let config = fs::read_to_string(&file).unwrap();
+    let (top, devices) = config.split_once("[[devices]]").unwrap();
+    let (_, right) = devices.split_once("[[devices]]").unwrap();
+    let third = right.replace(&lender.folder.path("right"), &third);
+    fs::write(&file, format!("{top}[[devices]]{right}[[devices]]{third}")).unwrap();
+    let agent = Running::start(&["--master", &lender.address, "agent", "start", "--config", &file]);
+    agent.hear("cell agent of m1");
+    lender.agent = Some(agent);
+    lender.run("second", "cat $CELL_DEVICES_FILE", &large);
+    assert_eq!(lender.heard("second"), "spring large 1 1000 /dev/third\n");
+    wait(&lender.address, "holds", runs(1));
+    let shown = said(&["--master", &lender.address, "machine", "show", "m1"]);
+    assert!(shown.contains("(gone) spring:S-1"), "{shown}");
+    said(&["--master", &lender.address, "job", "stop", "dev/holds"]);
+    lender.stop();
+}
+
 #[test]
 fn tasks_in_an_alloc_share_its_devices() {
     if !can("devices of an alloc") {

@@ -115,6 +115,9 @@ const TIOCLINUX: u64 = 0x541c;
 /// Sockets to the hypervisor, and raw frames.
 const AF_PACKET: u64 = 17;
 const AF_VSOCK: u64 = 40;
+/// The first process of a container as all inside see it, and the signal that it cannot handle.
+const FIRST: u64 = 1;
+const SIGKILL: u64 = 9;
 /// The kernel's own ciphers, to which no program needs to speak.
 const AF_ALG: u64 = 38;
 
@@ -139,11 +142,29 @@ pub fn profile() -> Result<LinuxSeccomp, OciSpecError> {
     for family in [AF_PACKET, AF_VSOCK, AF_ALG] {
         rules.push(refuse(&["socket"], EPERM, Some(masked(0, 0xffff_ffff, family)?))?);
     }
+    rules.extend(kills_of_the_first()?);
     LinuxSeccompBuilder::default()
         .default_action(LinuxSeccompAction::ScmpActAllow)
         .architectures(architectures())
         .syscalls(rules)
         .build()
+}
+
+/// The kernel spares the first process of a container every signal from inside, SIGKILL too, and
+/// says that it was sent: a program that kills itself would go on, and end well. Whoever tries is
+/// killed instead, by SIGSYS, which spares nobody.
+fn kills_of_the_first() -> Result<Vec<LinuxSyscall>, OciSpecError> {
+    // Who is meant is the first argument of all of them.
+    let calls = [("kill", 1), ("tkill", 1), ("rt_sigqueueinfo", 1), ("tgkill", 2)];
+    let rule = |(name, signal): (&str, usize)| {
+        let arguments = vec![masked(0, 0xffff_ffff, FIRST)?, masked(signal, 0xffff_ffff, SIGKILL)?];
+        LinuxSyscallBuilder::default()
+            .names(vec![name.to_owned()])
+            .action(LinuxSeccompAction::ScmpActKillProcess)
+            .args(arguments)
+            .build()
+    };
+    calls.into_iter().map(rule).collect()
 }
 
 /// The machine's own and its 32-bit companion, each with all rules; calls of any other kill.
@@ -197,7 +218,7 @@ mod tests {
         {
             assert!(always(name), "{name}");
         }
-        for name in ["mknod", "clone", "ioctl", "socket", "read", "execve"] {
+        for name in ["mknod", "clone", "ioctl", "socket", "read", "execve", "kill", "tgkill"] {
             assert!(!always(name), "{name}");
         }
         let fifo = 0o010_000;

@@ -84,11 +84,10 @@ pub(super) fn task(state: &State, usage: &Usage, id: TaskId) -> Option<TaskView>
     let row: &Task = state.tasks().get(id)?;
     let spec = state.spec_of(row)?;
     let waits = row.grant.as_ref().map_or(&[][..], |grant| &grant.waits_for);
-    let crash = |pair: &cellwright_cell::task::CrashPair| CrashView {
-        machine: machine_name(state, pair.machine)
-            .map_or_else(|| format!("machine#{}", pair.machine.0), |name| name.to_string()),
-        crashes: pair.crashes,
-        until: pair.until,
+    // A machine that has left the cell is nobody's to avoid; numbers of machines do not come back.
+    let crash = |pair: &cellwright_cell::task::CrashPair| {
+        let machine = machine_name(state, pair.machine)?.to_string();
+        Some(CrashView { machine, crashes: pair.crashes, until: pair.until })
     };
     Some(TaskView {
         name: state.task_name(id),
@@ -108,7 +107,7 @@ pub(super) fn task(state: &State, usage: &Usage, id: TaskId) -> Option<TaskView>
         failures_in_row: row.failures_in_row,
         not_before: row.not_before,
         changed_at: row.changed_at,
-        crashed_on: row.crashed_on.iter().map(crash).collect(),
+        crashed_on: row.crashed_on.iter().filter_map(crash).collect(),
         last_end: row.last_end.as_ref().map(|end| last_end(state, end)),
     })
 }

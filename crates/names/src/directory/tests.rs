@@ -34,7 +34,7 @@ fn a_record_comes_with_the_start_and_goes_with_the_order_to_stop() {
     assert_eq!(size_of(&cell.state, &key("web")), size(1, 1));
     assert!(cell.report(cell.task("web", 1), Observed::Failed(ExitClass::Code(1))));
     assert_eq!(known(&cell), []);
-    assert!(!cell.directory.has_user(&name("ada")));
+    assert!(cell.directory.has_user(&name("ada")), "the job is not over");
     assert_eq!(size_of(&cell.state, &key("web")), size(0, 1));
     assert_eq!(size_of(&cell.state, &key("nowhere")), Size::default());
 }
@@ -60,6 +60,7 @@ fn the_machine_has_its_say() {
 enum Step {
     Submit(u8),
     Stop(u8),
+    Resize(u8, u8),
     Place(u8, u8, u8),
     Report(u8, u8, u8),
     Address(u8, bool),
@@ -73,6 +74,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         2 => small.clone().prop_map(Step::Submit),
         1 => small.clone().prop_map(Step::Stop),
+        1 => (small.clone(), 1..5_u8).prop_map(|(a, b)| Step::Resize(a, b)),
         6 => (small.clone(), small.clone(), small.clone())
             .prop_map(|(a, b, c)| Step::Place(a, b, c)),
         9 => (small.clone(), small.clone(), 0..7_u8).prop_map(|(a, b, c)| Step::Report(a, b, c)),
@@ -109,6 +111,10 @@ fn take(cell: &mut Cell, step: &Step) {
         Step::Stop(at) => {
             let job = key(JOBS[usize::from(at)]);
             cell.try_apply(Command::StopJob { job, expect: None });
+        }
+        Step::Resize(at, count) => {
+            let (job, count) = (key(JOBS[usize::from(at)]), count.into());
+            cell.try_apply(Command::ResizeJob { job, count, expect: None });
         }
         Step::Place(at, index, on) => {
             if let Some(task) = task(cell, at, index) {
@@ -155,6 +161,11 @@ proptest! {
                 let none = BTreeMap::new();
                 let followed = cell.directory.job(&key(name)).unwrap_or(&none);
                 prop_assert_eq!(&endpoints_of(&cell.state, &key(name)), followed);
+                let told = cell.directory.standing(&key(name)).map(|roll| roll.size());
+                let job = cell.state.job_named(&key(name)).and_then(|id| cell.state.jobs().get(id));
+                let alive = job.is_some_and(|job| !job.is_dead());
+                let counted = alive.then(|| size_of(&cell.state, &key(name)));
+                prop_assert_eq!(told, counted);
             }
             for (key, tasks) in cell.directory.jobs() {
                 for (index, endpoint) in tasks {

@@ -55,6 +55,17 @@ fn shown(response: &DnsResponse) -> Vec<String> {
     response.answers.iter().map(|record| record.data.to_string()).collect()
 }
 
+fn texts(response: &DnsResponse) -> Vec<Vec<String>> {
+    let one = |record: &Record| match &record.data {
+        RData::TXT(text) => {
+            let words = text.txt_data.iter();
+            words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+        }
+        other => panic!("{other:?}"),
+    };
+    response.answers.iter().map(one).collect()
+}
+
 #[tokio::test]
 async fn a_client_finds_tasks_and_ports_and_a_dead_task_is_gone_at_once() {
     let mut cell = Cell::with_machines(2);
@@ -76,8 +87,19 @@ async fn a_client_finds_tasks_and_ports_and_a_dead_task_is_gone_at_once() {
     assert!(cell.report(cell.task("web", 1), Observed::Unhealthy));
     names.restored(&cell.state, cell.index);
     assert_eq!(shown(&ask(&mut client, web, RecordType::A).await), ["10.0.0.1"]);
-    let gone = ask(&mut client, "1.web.ada.main.cell.internal.", RecordType::A).await;
-    assert_eq!(gone.metadata.response_code, ResponseCode::NXDomain);
+    let one = "1.web.ada.main.cell.internal.";
+    let gone = ask(&mut client, one, RecordType::A).await;
+    assert_eq!((gone.metadata.response_code, gone.answers.len()), (ResponseCode::NoError, 0));
+    let told = ask(&mut client, one, RecordType::TXT).await;
+    assert_eq!(texts(&told), [["state=stopping", "healthy=false"]]);
+    let told = ask(&mut client, web, RecordType::TXT).await;
+    assert_eq!(texts(&told), [["size=2", "healthy=1", "ill=1"]]);
+    assert!(told.answers.iter().all(|record| record.ttl <= 5), "promised");
+    cell.ok(Command::StopJob { job: key("web"), expect: None });
+    assert!((0..2).all(|index| cell.report(cell.task("web", index), Observed::Stopped)));
+    names.restored(&cell.state, cell.index);
+    let over = ask(&mut client, web, RecordType::TXT).await;
+    assert_eq!(over.metadata.response_code, ResponseCode::NXDomain);
     server.stop().await.unwrap();
 }
 
@@ -91,7 +113,7 @@ async fn a_no_carries_the_authority_and_is_short_lived() {
     for (text, kind, code) in [
         ("nobody.main.cell.internal.", RecordType::A, ResponseCode::NXDomain),
         ("web.ada.main.cell.internal.", RecordType::AAAA, ResponseCode::NoError),
-        ("web.ada.main.cell.internal.", RecordType::TXT, ResponseCode::NoError),
+        ("web.ada.main.cell.internal.", RecordType::MX, ResponseCode::NoError),
     ] {
         let response = ask(&mut client, text, kind).await;
         assert_eq!(response.metadata.response_code, code, "{text}");

@@ -116,7 +116,9 @@ impl Board {
     fn request_in_words(&self, task: TaskId) -> String {
         let mut request = self.class(self.tasks[task.slot()].class).request.clone();
         let named: Vec<_> = request.named.iter().map(|n| (self.names.get(n.0), n.1)).collect();
-        let list = request.constraints.map(|list| self.constraints.constraints(list));
+        let list = request
+            .constraints
+            .map(|list| (self.constraints.constraints(list), self.constraints.loans(list)));
         let mut packages: Vec<_> = request.packages.iter().map(|p| self.packages.get(*p)).collect();
         packages.sort_unstable();
         let words = format!("{named:?} {list:?} {packages:?}");

@@ -1,17 +1,47 @@
-//! Constraint lists against attribute profiles: both are interned, each pair is judged once.
+//! What jobs demand of machines' attributes, against attribute profiles: both are interned, each
+//! pair is judged once. Demands are the job's constraints and the folders that it borrows, which
+//! machines tell among their attributes.
 //!
 //! A single constraint depends on one attribute, so it is evaluated once per distinct value of that
 //! attribute; ten thousand machines with two kernels cost two regular expressions, not ten
-//! thousand.
+//! thousand. A folder may be lent by any of those around it, so nothing is kept for single ones.
 
 use super::intern::Interner;
 use cellwright_cell::constraint::{AttributeValue, Attributes, Constraint, Strength};
+use cellwright_cell::isolation::Loan;
+use cellwright_cell::spec::JobSpec;
 use std::collections::BTreeMap;
 
-/// What a profile means for a constraint list.
+/// What a job demands of the attributes of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Demands {
+    /// In the job's order.
+    pub constraints: Vec<Constraint>,
+    /// In the job's order, each once; their positions come after those of the constraints.
+    pub loans: Vec<Loan>,
+}
+
+impl Demands {
+    /// `None` for a job that demands nothing.
+    pub fn of(spec: &JobSpec) -> Option<Demands> {
+        let volumes = &spec.task.isolation.volumes;
+        if spec.constraints.is_empty() && volumes.is_empty() {
+            return None;
+        }
+        let mut loans: Vec<Loan> = Vec::new();
+        for loan in volumes.iter().map(|volume| volume.loan()) {
+            if !loans.contains(&loan) {
+                loans.push(loan);
+            }
+        }
+        Some(Demands { constraints: spec.constraints.clone(), loans })
+    }
+}
+
+/// What a profile means for demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Judgement {
-    /// Position of the first hard constraint that fails; `OK` when all hold.
+    /// Position of the first hard demand that fails; `OK` when all hold.
     pub failing: u32,
     /// Sum of the weights of soft constraints that do not hold.
     pub missed: u16,
@@ -21,7 +51,7 @@ pub(crate) const OK: u32 = u32::MAX;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Constraints {
-    lists: Interner<Vec<Constraint>>,
+    lists: Interner<Demands>,
     profiles: Interner<Attributes>,
     /// By list, then profile.
     judged: Vec<Vec<Judgement>>,
@@ -30,7 +60,7 @@ pub(crate) struct Constraints {
 }
 
 impl Constraints {
-    pub fn list(&mut self, list: &Vec<Constraint>) -> u32 {
+    pub fn list(&mut self, list: &Demands) -> u32 {
         let id = self.lists.intern(list);
         if id as usize == self.judged.len() {
             let profiles = self.profiles.items().to_vec();
@@ -45,8 +75,8 @@ impl Constraints {
         let id = self.profiles.intern(attributes);
         if id as usize == known {
             for list in 0..self.judged.len() {
-                let constraints = self.lists.items()[list].clone();
-                let judgement = self.judge(&constraints, attributes);
+                let demands = self.lists.items()[list].clone();
+                let judgement = self.judge(&demands, attributes);
                 self.judged[list].push(judgement);
             }
         }
@@ -59,16 +89,20 @@ impl Constraints {
     }
 
     pub fn constraints(&self, list: u32) -> &[Constraint] {
-        self.lists.get(list).map_or(&[], |l| l)
+        self.lists.get(list).map_or(&[], |demands| &demands.constraints)
+    }
+
+    pub fn loans(&self, list: u32) -> &[Loan] {
+        self.lists.get(list).map_or(&[], |demands| &demands.loans)
     }
 
     pub fn attributes(&self, profile: u32) -> Option<&Attributes> {
         self.profiles.get(profile)
     }
 
-    fn judge(&mut self, list: &[Constraint], attributes: &Attributes) -> Judgement {
+    fn judge(&mut self, demands: &Demands, attributes: &Attributes) -> Judgement {
         let mut result = Judgement { failing: OK, missed: 0 };
-        for (position, constraint) in list.iter().enumerate() {
+        for (position, constraint) in demands.constraints.iter().enumerate() {
             if self.holds(constraint, attributes) {
                 continue;
             }
@@ -76,6 +110,9 @@ impl Constraints {
                 Strength::Hard => result.failing = result.failing.min(position as u32),
                 Strength::Soft(weight) => result.missed += u16::from(weight),
             }
+        }
+        if let Some(at) = demands.loans.iter().position(|loan| !loan.is_granted(attributes)) {
+            result.failing = result.failing.min((demands.constraints.len() + at) as u32);
         }
         result
     }

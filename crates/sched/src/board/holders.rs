@@ -1,6 +1,7 @@
 //! Writing jobs and tasks: who waits, who holds what where, and one step back for gangs and
 //! what-if questions.
 
+use super::constraints::Demands;
 use super::machines::{NO_DOMAIN, NOBODY};
 use super::rows::{AllocRow, DomainCounts, Held, Holding, JobRow, Place, TaskRow};
 use super::{Board, HeldFacts, JobFacts, PendingFacts, machines::Room};
@@ -195,8 +196,7 @@ impl Board {
             static_ports: spec.task.static_ports.clone(),
             named: named.collect(),
             devices: spec.task.devices.clone(),
-            constraints: (!spec.constraints.is_empty())
-                .then(|| self.constraints.list(&spec.constraints)),
+            constraints: Demands::of(spec).map(|demands| self.constraints.list(&demands)),
             packages,
             alloc_set: spec
                 .alloc_set

@@ -9,6 +9,7 @@
 use super::names::{self, MachineRef, Names, TaskRef};
 use super::tally::{Lever, Offer, Pair, Tally, raised, relative};
 use super::verdict::Asked;
+use cellwright_cell::isolation::Loan;
 use cellwright_cell::name::Token;
 use cellwright_cell::named::ResourceName;
 use cellwright_cell::resource::Dimension;
@@ -63,6 +64,8 @@ pub enum Change {
         position: u32,
         constraint: String,
     },
+    /// The folder not borrowed.
+    DropVolume(Loan),
     DropStaticPort {
         port: u16,
     },
@@ -161,7 +164,7 @@ fn permille(asked: &Asked<'_>, offer: &Offer) -> u32 {
             let more = raised(most).saturating_sub(limit).saturating_mul(1000).div_ceil(limit);
             more.min(u64::from(GIVEN_UP)) as u32
         }
-        Lever::Constraint(_) | Lever::StaticPort(_) => GIVEN_UP,
+        Lever::Constraint(_) | Lever::Volume(_) | Lever::StaticPort(_) => GIVEN_UP,
         Lever::Draining | Lever::Down => NOT_OURS,
     }
 }
@@ -199,6 +202,7 @@ fn change(asked: &Asked<'_>, offer: &Offer) -> Option<Change> {
             let constraint = super::constraint_text(asked, position);
             Change::DropConstraint { position, constraint }
         }
+        Lever::Volume(i) => Change::DropVolume(asked.loans().get(i as usize)?.clone()),
         Lever::StaticPort(port) => Change::DropStaticPort { port },
         Lever::Draining => Change::DrainEnded,
         Lever::Down => Change::MachineBack,

@@ -2,7 +2,7 @@
 //! each single change of the request would come. Tallies of consecutive ranges of machines add up
 //! to the tally of all, in any grouping, so the walk can be divided.
 
-use super::verdict::{Asked, Verdict};
+use super::verdict::{Asked, Demand, Verdict};
 use super::victims::Candidates;
 use crate::board::machines::Status;
 use crate::class::Class;
@@ -22,6 +22,8 @@ pub(super) enum Subject {
     Down,
     Draining,
     Constraint(u32),
+    /// Position in the folders that it borrows.
+    Volume(u32),
     Crashed,
     NoAlloc,
     /// Position in the job's spread limits.
@@ -64,6 +66,7 @@ pub(super) enum Lever {
     DeviceShares(u32),
     Spread(u32),
     Constraint(u32),
+    Volume(u32),
     StaticPort(u16),
     Draining,
     Down,
@@ -189,8 +192,11 @@ impl Tally {
                 self.offer(Lever::Resource(d), most, spot);
             }
             (1, _) => {
-                let position = verdict.constraints.trailing_zeros();
-                self.offer(Lever::Constraint(position), DROPPED, spot);
+                let lever = match asked.demand(verdict.constraints.trailing_zeros()) {
+                    Demand::Constraint(position) => Lever::Constraint(position),
+                    Demand::Volume(position) => Lever::Volume(position),
+                };
+                self.offer(lever, DROPPED, spot);
             }
             (2, []) if verdict.constraints == 0 => self.offer_pair(asked, spot, verdict.room),
             (2, [Misfit::StaticPort { port, .. }, Misfit::DynamicPorts { .. }]) => {
@@ -232,6 +238,7 @@ impl Tally {
                 self.offer(Lever::Named(position), *available, spot);
             }
             Misfit::Constraint { .. }
+            | Misfit::Volume(_)
             | Misfit::CrashedHere
             | Misfit::NoAllocHere
             | Misfit::Resource(_) => {}
@@ -385,7 +392,10 @@ fn first(asked: &Asked<'_>, verdict: &Verdict) -> Subject {
         return subject_of(asked, state);
     }
     if verdict.constraints != 0 {
-        return Subject::Constraint(verdict.constraints.trailing_zeros());
+        return match asked.demand(verdict.constraints.trailing_zeros()) {
+            Demand::Constraint(position) => Subject::Constraint(position),
+            Demand::Volume(position) => Subject::Volume(position),
+        };
     }
     match verdict.others.first() {
         Some(misfit) => subject_of(asked, misfit),
@@ -401,6 +411,9 @@ fn subject_of(asked: &Asked<'_>, misfit: &Misfit) -> Subject {
         Misfit::MachineDown => Subject::Down,
         Misfit::MachineDraining => Subject::Draining,
         Misfit::Constraint { position } => Subject::Constraint(*position),
+        Misfit::Volume(loan) => {
+            Subject::Volume(at(asked.loans().iter().position(|other| other == loan)))
+        }
         Misfit::CrashedHere => Subject::Crashed,
         Misfit::NoAllocHere => Subject::NoAlloc,
         Misfit::Spread { domain, limit } => {

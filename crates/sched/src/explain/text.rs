@@ -160,9 +160,9 @@ impl Text<'_> {
     fn reason(&self, reason: &ReasonCount) -> String {
         let n = reason.machines;
         let machines = grouped(u64::from(n));
-        let [is, lack, fail, have] = match n {
-            1 => ["is", "lacks", "fails", "has"],
-            _ => ["are", "lack", "fail", "have"],
+        let [is, lack, fail, have, do_not] = match n {
+            1 => ["is", "lacks", "fails", "has", "does not"],
+            _ => ["are", "lack", "fail", "have", "do not"],
         };
         let on = |machine: &Option<super::MachineRef>, available: u64| match machine {
             Some(machine) if available > 0 => format!(" on {}", machine.name),
@@ -179,6 +179,7 @@ impl Text<'_> {
             Detail::Constraint { constraint, .. } => {
                 format!("{machines} {fail} the constraint {constraint}")
             }
+            Detail::Volume(loan) => format!("{machines} {do_not} lend {loan}"),
             Detail::Spread { domain, limit } => format!(
                 "on {machines} the {} holds {limit} of the job's tasks already",
                 domain_name(*domain)
@@ -296,6 +297,7 @@ impl Text<'_> {
             Change::DropConstraint { constraint, .. } => {
                 format!("the constraint {constraint} were dropped ({place})")
             }
+            Change::DropVolume(loan) => format!("it did without {loan} ({place})"),
             Change::DropStaticPort { port } => {
                 format!("it did not insist on port {port} ({place})")
             }

@@ -12,6 +12,7 @@ use crate::class::{Class, Request};
 use crate::feasible::{self, Spot};
 use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::isolation::Loan;
 use cellwright_cell::named::UNBOUNDED;
 use cellwright_cell::reason::Misfit;
 use cellwright_cell::resource::{DIMENSIONS, Resources};
@@ -24,17 +25,29 @@ pub(super) struct Asked<'a> {
     pub ledger: &'a Ledger,
     /// The class without its constraints and without room, which are judged faster here.
     bare: Class,
-    /// By attribute profile: the hard constraints that fail, as bits by position.
-    masks: Vec<u64>,
+    /// By attribute profile: the hard constraints that fail, then the volumes that are not lent,
+    /// as bits by position.
+    masks: Vec<u128>,
+    /// Constraints of the class, hard and soft: where the positions of volumes begin.
+    constraints: u32,
     /// For classes inside an alloc set: its allocs by machine, sorted.
     allocs: Vec<(MachineId, TaskId)>,
+}
+
+/// One of the things that a class demands of a machine's attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Demand {
+    /// Position among the constraints.
+    Constraint(u32),
+    /// Position among the folders that it borrows.
+    Volume(u32),
 }
 
 /// Everything that fails at one place.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Verdict {
-    /// Hard constraints, as bits by position.
-    pub constraints: u64,
+    /// Hard constraints and volumes, as bits by position.
+    pub constraints: u128,
     /// Dimensions of room, as bits.
     pub room: u8,
     /// The rest, in precedence order.
@@ -76,13 +89,28 @@ impl<'a> Asked<'a> {
             reservation: Resources::ZERO,
             ..class.request.clone()
         });
-        let masks = class.request.constraints.map_or(vec![], |list| masks(board, list));
+        let list = class.request.constraints;
+        let masks = list.map_or(vec![], |list| masks(board, list));
+        let constraints = list.map_or(0, |list| board.constraints.constraints(list).len()) as u32;
         let set = class.request.alloc_set.and_then(|set| set.0);
         let placed = set.map_or(&[][..], |set| board.allocs_of(set));
         let mut allocs: Vec<(MachineId, TaskId)> =
             placed.iter().filter_map(|a| Some((board.allocs.get(a)?.machine, *a))).collect();
         allocs.sort_unstable();
-        Asked { board, class, ledger, bare, masks, allocs }
+        Asked { board, class, ledger, bare, masks, constraints, allocs }
+    }
+
+    /// What a bit of [`Verdict::constraints`] stands for.
+    pub fn demand(&self, position: u32) -> Demand {
+        match position.checked_sub(self.constraints) {
+            None => Demand::Constraint(position),
+            Some(at) => Demand::Volume(at),
+        }
+    }
+
+    /// The folders that the class borrows.
+    pub fn loans(&self) -> &'a [Loan] {
+        self.class.request.constraints.map_or(&[], |list| self.board.constraints.loans(list))
     }
 
     /// Calls `visit` for every place on the machine: the allocs of the set, or the machine itself.
@@ -196,10 +224,12 @@ fn named_fit_empty(board: &Board, request: &Request, m: usize) -> bool {
     })
 }
 
-/// For every attribute profile, which hard constraints of the list fail. Each constraint is
-/// evaluated once per distinct value of its attribute.
-fn masks(board: &Board, list: u32) -> Vec<u64> {
+/// For every attribute profile, which hard constraints of the list fail, and which volumes are not
+/// lent: at most [`MAX_LIST`](cellwright_cell::spec::MAX_LIST) of each, so there are bits for all.
+/// Each constraint is evaluated once per distinct value of its attribute.
+fn masks(board: &Board, list: u32) -> Vec<u128> {
     let constraints = board.constraints.constraints(list);
+    let loans = board.constraints.loans(list);
     let mut known: Vec<BTreeMap<Option<&AttributeValue>, bool>> =
         vec![BTreeMap::new(); constraints.len()];
     let profile_mask = |profile: u32| {
@@ -207,14 +237,17 @@ fn masks(board: &Board, list: u32) -> Vec<u64> {
             return 0;
         }
         let Some(attributes) = board.constraints.attributes(profile) else { return 0 };
-        let mut mask = 0u64;
+        let mut mask = 0u128;
         for (position, constraint) in constraints.iter().enumerate() {
             if constraint.is_hard() {
                 let value = attributes.get(&constraint.attribute);
                 let holds =
                     *known[position].entry(value).or_insert_with(|| constraint.holds(attributes));
-                mask |= u64::from(!holds) << position;
+                mask |= u128::from(!holds) << position;
             }
+        }
+        for (at, loan) in loans.iter().enumerate() {
+            mask |= u128::from(!loan.is_granted(attributes)) << (constraints.len() + at);
         }
         mask
     };

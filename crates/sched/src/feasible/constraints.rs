@@ -1,4 +1,5 @@
-//! Hard constraints over machine attributes (B4), judged once per list and attribute profile.
+//! Hard constraints over machine attributes (B4) and folders that machines lend (X9), judged once
+//! per list and attribute profile.
 
 use super::Spot;
 use crate::board::Board;
@@ -15,6 +16,8 @@ pub(super) fn misfits(board: &Board, class: &Class, spot: &Spot<'_>, out: &mut V
             out.push(Misfit::Constraint { position: position as u32 });
         }
     }
+    let not_lent = board.constraints.loans(list).iter().filter(|loan| !loan.is_granted(attributes));
+    out.extend(not_lent.cloned().map(Misfit::Volume));
 }
 
 #[inline]

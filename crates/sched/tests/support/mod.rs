@@ -15,6 +15,7 @@ use cellwright_cell::plan::Plan;
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::{Capability, Quota};
 use cellwright_cell::resource::Resources;
+use cellwright_cell::state::LEVEL;
 use cellwright_cell::task::{ExitClass, TaskState};
 use cellwright_cell::time::Time;
 use cellwright_cell::{Event, State};
@@ -46,6 +47,7 @@ impl World {
             jobs: 0,
             machines: 0,
         };
+        (2..=LEVEL).for_each(|level| world.must(Command::RaiseLevel { level }));
         (0..machines).for_each(|_| world.add_machine());
         for user in USERS {
             let name = Name::new(user).unwrap();

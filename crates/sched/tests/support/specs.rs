@@ -2,6 +2,7 @@
 
 use cellwright_cell::constraint::{AttributeValue, Constraint, Operator, Strength};
 use cellwright_cell::device::{Device, DeviceRequest, WHOLE};
+use cellwright_cell::isolation::{LENT_READ_ONLY, LENT_WRITABLE, Volume, lent_attribute};
 use cellwright_cell::machine::{MachineSpec, PortRange};
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::named::{NamedAmount, ResourceName};
@@ -59,6 +60,13 @@ pub fn machine(draw: &mut Draw, name: &str) -> MachineSpec {
         attributes.insert(token("kernel"), AttributeValue::Text(kernel.into()));
     }
     attributes.insert(token("disks"), AttributeValue::Integer(draw.below(4) as i64));
+    for (path, one_in) in [("/srv", 4), ("/srv/data", 2)] {
+        if draw.one_in(one_in) {
+            let how = draw.pick(&[LENT_WRITABLE, LENT_READ_ONLY]);
+            let name = lent_attribute(path).unwrap();
+            attributes.insert(name, AttributeValue::Text(how.into()));
+        }
+    }
     let model = |draw: &mut Draw| token(draw.pick(&["a100", "t4"]));
     let devices = match draw.below(3) {
         0 => {
@@ -111,6 +119,17 @@ fn constraints(draw: &mut Draw) -> Vec<Constraint> {
                 _ => Strength::Soft(draw.below(100) as u8 + 1),
             };
             Constraint { attribute, operator, strength }
+        })
+        .collect()
+}
+
+/// Now and then the same folder twice.
+fn volumes(draw: &mut Draw) -> Vec<Volume> {
+    (0..draw.below(3))
+        .map(|number| Volume {
+            source: draw.pick(&["/srv", "/srv/data", "/srv/data/sub"]).into(),
+            target: format!("/v{number}"),
+            writable: draw.one_in(2),
         })
         .collect()
 }
@@ -227,6 +246,9 @@ pub fn job(draw: &mut Draw, name: &str, owner: &Name, sets: &[JobKey]) -> JobSpe
         restart: RestartPolicy { restart_on_success: draw.one_in(2), ..plain.restart.clone() },
         ..plain
     };
+    if draw.one_in(4) {
+        spec.task.isolation.volumes = volumes(draw);
+    }
     if inside && draw.one_in(3) {
         spec.task.ports = draw.below(2) as u8 + 1;
     }

@@ -8,6 +8,7 @@
 use super::super::{Context, life};
 use crate::change::{self, Effect};
 use crate::event::TaskChange;
+use crate::fit;
 use crate::id::{JobId, MachineId, TaskId};
 use crate::machine::Machine;
 use crate::named::ResourceName;
@@ -139,6 +140,8 @@ impl Context<'_> {
             && no_worse(before.reserved, after.reserved, capacity)
             && named_no_worse(before, &after, row)
             && (old.constraints == new.constraints || constraints_hold(new, row))
+            && (old.task.isolation.volumes == new.task.isolation.volumes
+                || fit::not_lent(self.state, new, row).is_none())
             && (old.spread == new.spread || self.spread_holds(task, new, machine, row))
             && self.inner_fits(id, task, old, new)
     }

@@ -1,0 +1,143 @@
+//! Folders that machines lend, by the real binary: tasks that borrow one run where it is lent, and
+//! wait where nobody lends it, with the reason.
+
+use crate::agent::{runs, wait};
+use crate::contain::can;
+use crate::support::{Folder, Running, cell, free_address, json, said, text};
+use cellwright_cell::task::TaskState;
+use serde_json::{Value, json as value};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+/// Two machines of containers on one computer: `m1` lends nothing, `m2` a folder.
+struct Pair {
+    folder: Folder,
+    address: String,
+    lent: String,
+    running: Vec<Running>,
+}
+
+impl Pair {
+    fn open() -> Pair {
+        let (folder, address) = (Folder::new(), free_address());
+        let lent = folder.path("lent");
+        fs::create_dir(&lent).unwrap();
+        fs::set_permissions(&lent, fs::Permissions::from_mode(0o777)).unwrap();
+        let masters = folder.path("masters");
+        let dev = ["master", "start", "--dev", "--data-dir", &masters, "--listen", &address];
+        let master = Running::start(&dev);
+        master.address();
+        let mut pair = Pair { folder, address, lent, running: vec![master] };
+        pair.agent(1, "[]");
+        pair.agent(2, &format!("[{:?}]", pair.lent));
+        pair
+    }
+
+    fn agent(&mut self, number: u16, volumes: &str) {
+        let name = format!("m{number}");
+        let (data, file) = (self.folder.path(&name), self.folder.path(&format!("{name}.toml")));
+        let first = 20_000 + 1000 * number;
+        let last = first + 999;
+        let config = format!(
+            "name = {name:?}\ndata_dir = {data:?}\ndriver = \"container\"\nvolumes = {volumes}\n\
+             find_devices = false\nports = {{ first = {first}, last = {last} }}\n\
+             attributes = {{ place = {{ text = {name:?} }} }}\n"
+        );
+        fs::write(&file, config).unwrap();
+        let args = ["--master", &self.address, "agent", "start", "--config", &file];
+        let agent = Running::start(&args);
+        agent.hear(&format!("cell agent of {name}"));
+        self.running.push(agent);
+    }
+
+    /// A file with a job of `count` tasks that stay; `more` is merged into it.
+    fn file(&self, job: &str, count: u32, isolation: &Value, more: &Value) -> String {
+        let script = "test ! -d /data || touch /data/$CELL_INDEX || exit 1; exec sleep 1000";
+        let mut spec = value!({
+            "name": job, "count": count, "priority": 100,
+            "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 },
+            "task": {
+                "limits": { "cpu": 100, "ram": 64 << 20 }, "isolation": isolation,
+                "command": ["sh", "-c", script],
+            },
+        });
+        for (name, value) in more.as_object().expect("an object") {
+            spec[name] = value.clone();
+        }
+        let file = self.folder.path(&format!("{job}.json"));
+        fs::write(&file, spec.to_string()).unwrap();
+        file
+    }
+
+    fn run(&self, job: &str, count: u32, isolation: &Value, more: &Value) {
+        let file = self.file(job, count, isolation, more);
+        said(&["--master", &self.address, "run", &file]);
+    }
+
+    fn explain(&self, task: &str) -> String {
+        said(&["--master", &self.address, "explain", task])
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        // Tasks go with their jobs, jobs before machines, machines before masters.
+        for job in ["left", "both", "apart", "nowhere"] {
+            let job = format!("dev/{job}");
+            cell(&["--master", &self.address, "job", "stop", &job]);
+            cell(&["--master", &self.address, "wait", &job, "--timeout", "60s"]);
+        }
+        while let Some(running) = self.running.pop() {
+            let _ = Command::new("kill").args(["-TERM", &running.pid().to_string()]).status();
+            running.ended();
+        }
+    }
+}
+
+fn borrows(source: &str) -> Value {
+    value!({ "volumes": [{ "source": source, "target": "/data", "writable": true }] })
+}
+
+#[test]
+fn tasks_that_borrow_a_folder_run_where_it_is_lent_and_wait_where_it_is_not() {
+    if !can("volumes") {
+        return;
+    }
+    let pair = Pair::open();
+    // Once something runs there, the machine that lends nothing is known to be up.
+    let place = value!({ "attribute": "place", "operator": { "equal": { "text": "m1" } } });
+    pair.run("left", 1, &value!({}), &value!({ "constraints": [place] }));
+    wait(&pair.address, "left", runs(1));
+    let shown = said(&["--master", &pair.address, "machine", "show", "m2"]);
+    assert!(shown.contains(&format!("volume.{}", pair.lent)), "{shown}");
+
+    pair.run("both", 2, &borrows(&pair.lent), &value!({}));
+    let tasks = wait(&pair.address, "both", runs(1));
+    assert!(tasks.iter().all(|task| task.machine.as_ref().unwrap().as_str() == "m2"));
+
+    // Kept apart, the second would have to go where nothing is lent.
+    let apart = value!({ "spread": [{ "domain": "machine", "limit": 1 }] });
+    pair.run("apart", 2, &borrows(&pair.lent), &apart);
+    let is_one = |task: &cellwright_api::types::TaskView| match &task.machine {
+        Some(machine) => machine.as_str() == "m2" && task.state == TaskState::Running,
+        None => task.state == TaskState::Pending,
+    };
+    let tasks = wait(&pair.address, "apart", is_one);
+    let waiting: Vec<&str> =
+        tasks.iter().filter(|task| task.machine.is_none()).map(|task| &*task.name).collect();
+    let [waiting] = waiting[..] else { panic!("one of two runs: {tasks:#?}") };
+    let why = pair.explain(waiting);
+    assert!(why.contains("1 does not lend volume"), "{why}");
+
+    let file = pair.file("nowhere", 1, &borrows("/no/such/folder"), &value!({}));
+    let planned = cell(&["--master", &pair.address, "plan", &file]);
+    let planned = text(&planned.stdout);
+    assert!(planned.contains("2 do not lend volume /no/such/folder for writing"), "{planned}");
+    said(&["--master", &pair.address, "run", &file]);
+    let why = json(&["--master", &pair.address, "explain", "dev/nowhere/0", "-o", "json"]);
+    let (code, machines) = (&why["reasons"][0]["code"], &why["reasons"][0]["machines"]);
+    assert_eq!((code, machines), (&value!("volume"), &value!(2)), "{why}");
+    let change = &why["counterfactual"]["change"]["DropVolume"]["source"];
+    assert_eq!(change, "/no/such/folder", "{why}");
+}
