@@ -6,7 +6,7 @@ use cellwright_api::client::{Change, Client, ClientError, PageAt, Settings, Watc
 use cellwright_api::types::{EventView, TaskView};
 use cellwright_cell::event::{TaskChange, What};
 use cellwright_cell::name::{JobKey, Name};
-use cellwright_cell::spec::JobSpec;
+use cellwright_cell::spec::{JobSpec, PackageRef};
 use cellwright_cell::task::TaskState;
 use std::fs::File;
 use std::io;
@@ -116,6 +116,17 @@ impl Cell {
         let key = JobKey { user: user.clone(), job: spec.name.clone() };
         self.client.submit_job(Some(&user), &spec).await.map_err(failed)?;
         Ok(key)
+    }
+
+    /// Makes a package of a folder and brings it to the master.
+    pub fn push(&self, folder: &Path, name: &str) -> io::Result<PackageRef> {
+        let mut command = Command::new(program()?);
+        command.args(["--master", &self.address, "package", "push"]).arg(folder);
+        let done = command.args(["--name", name, "-o", "json"]).output()?;
+        if !done.status.success() {
+            return Err(io::Error::other(String::from_utf8_lossy(&done.stderr).into_owned()));
+        }
+        serde_json::from_slice(&done.stdout).map_err(io::Error::other)
     }
 
     pub async fn stop(&self, job: &JobKey) -> io::Result<()> {

@@ -5,6 +5,7 @@
 //! container runtime alone, or by a shim that nobody ordered.
 
 mod cell;
+mod fetch;
 mod loss;
 mod rate;
 mod rest;
@@ -16,7 +17,7 @@ use crate::masters::block_on;
 use crate::record::Book;
 use std::io;
 
-const FIGURES: [&str; 5] = ["start", "rate", "rest", "share", "loss"];
+const FIGURES: [&str; 6] = ["start", "fetch", "rate", "rest", "share", "loss"];
 
 pub const BOOK: Book = Book {
     name: "agent",
@@ -36,6 +37,7 @@ pub fn run(arguments: &[String]) -> io::Result<()> {
     let flags = Flags::parse(rest)?;
     match what.as_str() {
         "start" => block_on(start::main(flags)),
+        "fetch" => block_on(fetch::main(flags)),
         "rate" => block_on(rate::main(flags)),
         "rest" => block_on(rest::main(flags)),
         "share" => block_on(share::main(flags)),

@@ -126,6 +126,10 @@ class Operations:
         """What is bound to a machine, what is on its way out too."""
         return self._call("GET", f"/v1/machines/{at(machine)}/tasks", {"limit": limit, "after": after, "consistent": consistent})
 
+    def get_machine_packages(self, machine: str | int) -> Any:
+        """The packages of a machine and who gave them, asked of its agent."""
+        return self._call("GET", f"/v1/machines/{at(machine)}/packages", {})
+
     def start_drain(self, machine: str | int, *, expect: int | None = None, key: str | None = None) -> Any:
         """Move everything away, within the jobs' budgets, and place nothing new."""
         return self._call("POST", f"/v1/machines/{at(machine)}/drain", {}, expect=expect, keyed=True, key=key)

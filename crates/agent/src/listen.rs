@@ -12,6 +12,7 @@
 use crate::folder::Folders;
 use crate::identity::wall;
 use crate::output::{Found, Place, after, last_lines, near_end, whole_characters};
+use crate::ready::Preparer;
 use crate::session::{Doorman, carry};
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
@@ -20,16 +21,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use cellwright_api::client::agent::AgentDialler;
-use cellwright_api::client::parts::PACKAGE_PATH;
+use cellwright_api::client::parts::{HOLDINGS_PATH, PACKAGE_PATH};
 use cellwright_api::enroll::Holder;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::exec::{EXEC_PATH, EXEC_PROTOCOL, ExecQuery};
 use cellwright_api::output::{OUTPUT_PATH, OutputPiece, OutputQuery};
 use cellwright_api::seats::{Counts, Guest as Whose, Strangers};
 use cellwright_api::spiffe::Part;
+use cellwright_api::types::MachinePackages;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Time;
-use cellwright_package::Cache;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -165,15 +166,17 @@ async fn towards(master: &str) -> Option<IpAddr> {
 pub struct Desk {
     pub folders: Folders,
     pub doorman: Doorman,
-    pub packages: Cache,
+    /// Knows the packages.
+    pub preparer: Arc<Preparer>,
 }
 
 impl Desk {
     pub fn router(self) -> Router {
-        let packages = cellwright_package::http::router(self.packages.clone());
+        let packages = cellwright_package::http::router(self.preparer.packages.cache().clone());
         Router::new()
             .route(&format!("{OUTPUT_PATH}/{{user}}/{{job}}/{{index}}"), get(output))
             .route(&format!("{EXEC_PATH}/{{user}}/{{job}}/{{index}}"), post(exec))
+            .route(HOLDINGS_PATH, get(holdings))
             .with_state(self)
             .merge(packages)
     }
@@ -309,6 +312,10 @@ fn refuse(code: Code, message: &str) -> Refused {
     Refused(ApiError::new(code, message))
 }
 
+async fn holdings(State(desk): State<Desk>) -> Json<MachinePackages> {
+    Json(desk.preparer.packages.told())
+}
+
 type TaskPath = Path<(String, String, u32)>;
 
 async fn output(
@@ -399,7 +406,8 @@ mod tests {
     #[test]
     fn each_kind_of_part_may_ask_for_its_own_things() {
         let package = format!("{PACKAGE_PATH}/ab");
-        for path in [format!("{OUTPUT_PATH}/u/j/0"), format!("{EXEC_PATH}/u/j/0")] {
+        let task = [OUTPUT_PATH, EXEC_PATH].map(|path| format!("{path}/u/j/0"));
+        for path in task.into_iter().chain([HOLDINGS_PATH.to_owned()]) {
             assert!(Guest::Master.may(&path) && !Guest::Agent.may(&path), "{path}");
         }
         assert!(Guest::Agent.may(&package) && !Guest::Master.may(&package));

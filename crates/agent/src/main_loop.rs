@@ -218,7 +218,7 @@ impl Agent {
         let (folders, sessions) = (self.folders.clone(), self.sessions.clone());
         let program = self.preparer.shim.clone();
         let doorman = Doorman { folders: folders.clone(), program, sessions };
-        Desk { folders, doorman, packages: self.preparer.packages.cache().clone() }
+        Desk { folders, doorman, preparer: self.preparer.clone() }
     }
 
     /// Takes up what an earlier agent left.

@@ -4,6 +4,7 @@
 use cellwright_api::client::Client;
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::parts::{HoldersRequest, PackageHolder};
+use cellwright_api::types::MachinePackages;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::PackageRef;
@@ -14,10 +15,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
+use tokio::time::{Instant, sleep};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// What one request may take.
 const REQUEST: Duration = Duration::from_secs(20);
+
+/// How long a package that nobody gives is asked for again and again before the start has failed:
+/// it may be on its way to the masters, or they may be away. A failed start counts against both
+/// the task and the machine, and neither can help it.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Before the second request, and most before a later one.
+const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(4);
 
 /// A task's packages, unpacked. They stay on the machine as long as this does.
 #[derive(Clone, Debug, Default)]
@@ -94,7 +104,7 @@ impl Packages {
     /// All of them, fetched where they are not here yet.
     ///
     /// # Errors
-    /// When one cannot be had.
+    /// When one cannot be had, or nobody gives it within a minute.
     pub async fn obtain(
         &self,
         wanted: &[PackageRef],
@@ -102,17 +112,41 @@ impl Packages {
     ) -> Result<Unpacked, ObtainError> {
         let mut unpacked = Vec::new();
         for package in wanted {
-            let digest = PackageDigest::parse(package.digest.as_str());
-            let here = digest.and_then(|digest| self.cache.held_pin(digest));
-            let sources = match self.origin.get().filter(|_| here.is_none()) {
-                Some(origin) => origin.sources(package, task).await,
-                None => Vec::new(),
-            };
-            let pinned = self.cache.obtain(package, sources).await?;
+            let pinned = self.in_time(package, task).await?;
             self.call(package, pinned.digest());
             unpacked.push((package.name.to_string(), pinned));
         }
         Ok(Unpacked(unpacked))
+    }
+
+    /// One of them, if somebody gives it soon.
+    async fn in_time(&self, package: &PackageRef, task: TaskId) -> Result<Pinned, ObtainError> {
+        let until = Instant::now() + PATIENCE;
+        let mut pause = PAUSE;
+        loop {
+            let error = match self.now(package, task).await {
+                Ok(pinned) => return Ok(pinned),
+                Err(error) => error,
+            };
+            if !error.may_pass() || Instant::now() + pause > until {
+                return Err(error);
+            }
+            if pause == PAUSE {
+                tracing::warn!(%error, "asked for again for a minute");
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    async fn now(&self, package: &PackageRef, task: TaskId) -> Result<Pinned, ObtainError> {
+        let digest = PackageDigest::parse(package.digest.as_str());
+        let here = digest.and_then(|digest| self.cache.held_pin(digest));
+        let sources = match self.origin.get().filter(|_| here.is_none()) {
+            Some(origin) => origin.sources(package, task).await,
+            None => Vec::new(),
+        };
+        self.cache.obtain(package, sources).await
     }
 
     /// Those of a task that an earlier agent started: they are here, or the task is none the wiser.
@@ -139,10 +173,48 @@ impl Packages {
         called.insert(digest, package.clone());
     }
 
+    /// What is here, who gave it, and what jobs call it.
+    #[must_use]
+    pub fn told(&self) -> MachinePackages {
+        let mut told = self.cache.told();
+        let called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
+        for package in &mut told.packages {
+            let digest = PackageDigest::parse(package.digest.as_str());
+            let by_jobs = digest.and_then(|digest| called.get(&digest));
+            package.name = by_jobs.map(|by_jobs| by_jobs.name.clone());
+        }
+        told
+    }
+
     /// What is here, as jobs call it. What no job has asked this agent for is not told.
     #[must_use]
     pub fn report(&self) -> BTreeSet<PackageRef> {
         let called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
         self.cache.held().iter().filter_map(|digest| called.get(digest).cloned()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::scratch::Scratch;
+    use cellwright_cell::name::Token;
+
+    /// Whether a task waits for such a package before its start has failed.
+    async fn waits_for(digest: &str, bytes: u64) -> bool {
+        let scratch = Scratch::new();
+        let packages = Packages::open(&scratch.path("packages"), 1 << 20, "m").unwrap();
+        let (name, digest) = (Token::new("server").unwrap(), Token::new(digest).unwrap());
+        let begun = Instant::now();
+        let wanted = [PackageRef { name, digest, bytes }];
+        packages.obtain(&wanted, TaskId(0)).await.unwrap_err();
+        begun.elapsed() + PAUSE_MAX >= PATIENCE
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_package_that_nobody_gives_is_waited_for_and_one_that_cannot_be_is_not() {
+        assert!(waits_for(&"ab".repeat(32), 1000).await);
+        assert!(!waits_for("ab", 1000).await, "no digest");
+        assert!(!waits_for(&"ab".repeat(32), 1 << 30).await, "more than there is room for");
     }
 }

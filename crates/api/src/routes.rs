@@ -63,6 +63,7 @@ pub enum Operation {
     AddMachine,
     GetMachine,
     ListMachineTasks,
+    GetMachinePackages,
     UpdateMachine,
     RemoveMachine,
     StartDrain,

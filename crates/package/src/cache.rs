@@ -12,6 +12,7 @@ mod disk;
 mod fetch;
 mod partial;
 mod source;
+mod tally;
 
 pub use fetch::FetchError;
 pub use source::{Source, SourceError};
@@ -20,14 +21,17 @@ use crate::digest::PackageDigest;
 use crate::error::PackageError;
 use crate::unpack::Limits;
 use bytes::Bytes;
+use cellwright_api::types::{MachinePackages, PackageOnMachine};
 use cellwright_cell::spec::PackageRef;
 use disk::Disk;
 use fetch::Fetch;
 use partial::Partial;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tally::{Arrival, Totals};
 use tokio::sync::watch;
 
 /// How a cache behaves.
@@ -73,6 +77,14 @@ pub enum ObtainError {
     Fetch { name: String, why: Arc<FetchError> },
 }
 
+impl ObtainError {
+    /// Whether asking again later may help: nobody gave it, which says nothing of the package.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, ObtainError::Fetch { why, .. } if why.may_pass())
+    }
+}
+
 /// One package that is here.
 struct Held {
     /// What it takes on disk.
@@ -81,6 +93,8 @@ struct Held {
     used: u64,
     /// Its file is not what it should be; it runs what runs and is given to nobody.
     damaged: bool,
+    /// How it came; unknown of what was here at the start.
+    arrival: Option<Arrival>,
 }
 
 type Outcome = Option<Result<Pinned, ObtainError>>;
@@ -99,6 +113,7 @@ struct Inner {
     /// Counts uses, for the order of the longest unused.
     uses: u64,
     shunned: BTreeMap<String, Instant>,
+    fetched: Totals,
 }
 
 impl Inner {
@@ -141,6 +156,8 @@ struct Shared {
     disk: Disk,
     settings: Settings,
     inner: Mutex<Inner>,
+    /// Bytes given to others.
+    given: AtomicU64,
 }
 
 impl Shared {
@@ -211,9 +228,11 @@ impl Cache {
         for (digest, bytes) in disk.scan()? {
             inner.uses += 1;
             let used = inner.uses;
-            inner.held.insert(digest, Held { bytes, pins: 0, used, damaged: false });
+            let held = Held { bytes, pins: 0, used, damaged: false, arrival: None };
+            inner.held.insert(digest, held);
         }
-        Ok(Cache { shared: Arc::new(Shared { disk, settings, inner: Mutex::new(inner) }) })
+        let (inner, given) = (Mutex::new(inner), AtomicU64::new(0));
+        Ok(Cache { shared: Arc::new(Shared { disk, settings, inner, given }) })
     }
 
     /// Removes what nobody holds down to the bound. For when those who hold something from before
@@ -243,6 +262,34 @@ impl Cache {
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.shared.lock().taken()
+    }
+
+    /// What is here and who gave it. What jobs call it is not known here.
+    #[must_use]
+    pub fn told(&self) -> MachinePackages {
+        let inner = self.shared.lock();
+        let now = Instant::now();
+        let shunned = inner.shunned.iter().filter(|(_, until)| **until > now);
+        let told = |(digest, held): (&PackageDigest, &Held)| {
+            Some(PackageOnMachine {
+                digest: digest.token().ok()?,
+                name: None,
+                disk_bytes: held.bytes,
+                in_use: held.pins > 0,
+                is_damaged: held.damaged,
+                from: held.arrival.as_ref().map(|how| how.from.clone()).unwrap_or_default(),
+                fetched_in: held.arrival.as_ref().map(|how| millis(how.took)),
+            })
+        };
+        MachinePackages {
+            packages: inner.held.iter().filter_map(told).collect(),
+            taken_bytes: inner.taken(),
+            most_bytes: self.shared.settings.most_bytes,
+            from_masters: inner.fetched.masters,
+            from_machines: inner.fetched.machines,
+            given: self.shared.given.load(Ordering::Relaxed),
+            shunned: shunned.map(|(name, _)| name.clone()).collect(),
+        }
     }
 
     /// The package, from here if it is here, else from whoever of `sources` has it.
@@ -314,7 +361,11 @@ impl Cache {
                 read => read,
             },
         });
-        read.await.unwrap_or(Err(SourceError::Lacks))
+        let read = read.await.unwrap_or(Err(SourceError::Lacks));
+        if let Ok(bytes) = &read {
+            self.shared.given.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        }
+        read
     }
 
     /// The package, if it is here.
@@ -412,7 +463,9 @@ impl Cache {
         let settings = self.shared.settings;
         let mut fetch = Fetch::new(digest, package.bytes, settings, sources, Arc::clone(partial));
         let place = self.shared.disk.place(digest);
+        let begun = Instant::now();
         let fetched = fetch.run(place).await;
+        let arrival = Arrival { from: fetch.shares(), took: begun.elapsed() };
         let liars = fetch.liars();
         let shared = Arc::clone(&self.shared);
         let measured = tokio::task::spawn_blocking(move || shared.disk.bytes_of(digest)).await;
@@ -423,6 +476,7 @@ impl Cache {
             inner.shunned.insert(name, until);
         }
         inner.flights.remove(&digest);
+        inner.fetched.add(Totals::of(&arrival.from));
         partial.discard();
         fetched.map_err(|why| failed(package, why))?;
         let measured = measured.map_err(|_| failed(package, FetchError::CutShort))?;
@@ -434,10 +488,28 @@ impl Cache {
             let (name, most) = (package.name.to_string(), settings.most_bytes);
             return Err(ObtainError::NoRoom { name, needed: bytes, most, pinned });
         }
-        inner.held.insert(digest, Held { bytes, pins: 0, used: 0, damaged: false });
+        log_arrival(package, &arrival);
+        let arrival = Some(arrival);
+        inner.held.insert(digest, Held { bytes, pins: 0, used: 0, damaged: false, arrival });
         let pinned = self.pin(&mut inner, digest);
         pinned.ok_or_else(|| failed(package, FetchError::CutShort))
     }
+}
+
+fn millis(took: Duration) -> u64 {
+    u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn log_arrival(package: &PackageRef, arrival: &Arrival) {
+    let Totals { masters, machines } = Totals::of(&arrival.from);
+    tracing::info!(
+        package = %package.name,
+        digest = %package.digest,
+        from_masters = masters,
+        from_machines = machines,
+        millis = millis(arrival.took),
+        "package arrived"
+    );
 }
 
 enum Begun {

@@ -128,6 +128,10 @@ impl Source for AgentSource {
         &self.address
     }
 
+    fn machine(&self) -> Option<&str> {
+        Some(self.machine.as_str())
+    }
+
     fn vouches(&self) -> bool {
         false
     }

@@ -6,11 +6,13 @@
 mod agent;
 mod alloc;
 mod hostile;
+mod hostile_packages;
 mod leaving;
 mod ledger;
 mod loss;
 mod names;
 mod output;
+mod packages;
 mod reclaim;
 mod service;
 mod tricks;

@@ -7,9 +7,9 @@ use crate::exec::TerminalSize;
 use crate::output::{OutputPiece, OutputQuery};
 use crate::types::{
     AuditView, Batch, BatchAnswer, BatchItem, Changed, ClusterStatus, CronView, EventPage,
-    EventView, ExplanationView, FoundView, JobExplanation, JobView, MachineView, MasterStatus, One,
-    Page, PlanJobs, PlanView, ResizeJob, ResourceView, SetResource, SqlAnswer, SqlQuery, SubmitJob,
-    TaskView, TokenView, UserView,
+    EventView, ExplanationView, FoundView, JobExplanation, JobView, MachinePackages, MachineView,
+    MasterStatus, One, Page, PlanJobs, PlanView, ResizeJob, ResourceView, SetResource, SqlAnswer,
+    SqlQuery, SubmitJob, TaskView, TokenView, UserView,
 };
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::{JobKey, Name, Token};
@@ -207,6 +207,13 @@ impl Client {
 
     pub async fn machine(&self, name: &Name) -> Result<Reply<One<MachineView>>, ClientError> {
         self.get(&format!("/v1/machines/{name}")).await
+    }
+
+    pub async fn machine_packages(
+        &self,
+        name: &Name,
+    ) -> Result<Reply<MachinePackages>, ClientError> {
+        self.get(&format!("/v1/machines/{name}/packages")).await
     }
 
     pub async fn add_machine(&self, spec: &MachineSpec) -> Done {

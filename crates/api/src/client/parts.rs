@@ -23,6 +23,9 @@ pub const LEASE_PATH: &str = "/internal/lease";
 /// A range of a package, `/internal/packages/<digest>?from=N&length=N`, at masters and at agents.
 pub const PACKAGE_PATH: &str = "/internal/packages";
 
+/// What packages an agent has and who gave them; asked by masters.
+pub const HOLDINGS_PATH: &str = "/internal/holdings";
+
 /// Machines that have a package, or will have it soon.
 pub const HOLDERS_PATH: &str = "/internal/holders";
 

@@ -13,9 +13,10 @@ use crate::output::OutputPiece;
 use crate::types::{
     AddJoinToken, AddMaster, AddUser, AddUserToken, AuditView, Batch, BatchAnswer, BlobView,
     Changed, CheckpointView, ClusterStatus, CronView, Dismiss, EventPage, EventView,
-    ExplanationView, FoundView, JobExplanation, JobRow, JobView, MachineView, MasterStatus,
-    NameView, NewToken, One, Overview, Page, PlanJobs, PlanView, ResizeJob, ResourceView,
-    SetCapabilities, SetResource, SqlAnswer, SqlQuery, SubmitJob, TaskView, TokenView, UserView,
+    ExplanationView, FoundView, JobExplanation, JobRow, JobView, MachinePackages, MachineView,
+    MasterStatus, NameView, NewToken, One, Overview, Page, PlanJobs, PlanView, ResizeJob,
+    ResourceView, SetCapabilities, SetResource, SqlAnswer, SqlQuery, SubmitJob, TaskView,
+    TokenView, UserView,
 };
 use cellwright_cell::cron::CronSpec;
 use cellwright_cell::machine::MachineSpec;

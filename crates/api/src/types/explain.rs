@@ -130,7 +130,8 @@ pub struct ExplanationView {
 /// A reason that is not about any machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ObstacleView {
-    /// `lane-not-served`: no scheduler plans the lane of the job.
+    /// `lane-not-served`: no scheduler plans the lane of the job. `package-not-in-cell`: neither
+    /// the masters nor a machine that is up has a package it names.
     pub code: String,
     /// What is the matter, in a sentence.
     pub message: String,

@@ -54,6 +54,55 @@ pub struct MachineView {
     pub retained_bytes: u64,
 }
 
+/// Who gave a machine a package, or a part of one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PackageSource {
+    /// The name of a machine, or the address of a master.
+    pub name: String,
+    pub is_master: bool,
+    /// Bytes it gave that were right.
+    pub bytes: u64,
+    /// It gave wrong bytes as well, and is not asked again for a while.
+    pub is_wrong: bool,
+}
+
+/// One package in the cache of a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PackageOnMachine {
+    pub digest: Token,
+    /// What the last job calls it that asked for it. Absent: none has since the agent started.
+    pub name: Option<Token>,
+    /// What it takes on disk, as a file for other machines and as a folder for tasks.
+    pub disk_bytes: u64,
+    /// Whether a task runs from it.
+    pub in_use: bool,
+    /// Its file is not what it should be: it is given to nobody.
+    pub is_damaged: bool,
+    /// Who gave it. Nobody: it was there when the agent started.
+    pub from: Vec<PackageSource>,
+    /// Milliseconds from the first request until it was unpacked. Absent: it was there before.
+    pub fetched_in: Option<u64>,
+}
+
+/// The packages of a machine, and where they came from, as its agent says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MachinePackages {
+    /// By digest.
+    pub packages: Vec<PackageOnMachine>,
+    /// Bytes on disk, those on their way included.
+    pub taken_bytes: u64,
+    /// What they may take at most.
+    pub most_bytes: u64,
+    /// Bytes fetched from masters since the agent started.
+    pub from_masters: u64,
+    /// Bytes fetched from other machines since then.
+    pub from_machines: u64,
+    /// Bytes given to other machines since then.
+    pub given: u64,
+    /// Addresses of those who gave wrong bytes lately and are not asked at present.
+    pub shunned: Vec<String>,
+}
+
 /// An ephemeral resource on one machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ResourceOnMachine {

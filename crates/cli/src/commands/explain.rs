@@ -2,15 +2,17 @@
 //! or the same of a whole job, its tasks that are alike together.
 
 use super::Success;
+use super::status::{Words, words_of_starts};
 use super::target::{Target, Typed, typed};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
 use crate::output::{Output, print, print_json};
-use crate::reach::Reach;
+use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::table::{rewrapped, wrapped};
 use cellwright_api::types::{ExplanationView, HappenedView};
+use cellwright_cell::name::JobKey;
 use clap::Args;
 
 /// Events of the past shown in a table; JSON has more.
@@ -35,7 +37,12 @@ impl ExplainArgs {
             let said = ask(async { Ok(cell.client.explain_job(&job).await?.value.item) })?;
             match self.output.output {
                 Output::Json => print_json(&said)?,
-                Output::Table => print(&format!("{}: {}", said.job, lines(&said.text)))?,
+                Output::Table => {
+                    // The first of each kind stands for the rest.
+                    let firsts = said.groups.iter().filter_map(|group| group.tasks.first());
+                    let words = starts(&cell, &job, firsts.copied().collect());
+                    print(&format!("{}: {}{words}", said.job, lines(&said.text)))?;
+                }
             }
             return Ok(Success::Done);
         };
@@ -48,18 +55,36 @@ impl ExplainArgs {
         let said = ask(async { Ok(cell.client.explain(&job, index).await?.value.item) })?;
         match self.output.output {
             Output::Json => print_json(&said)?,
-            Output::Table => print(&task(&said))?,
+            Output::Table => print(&task(&said, &starts(&cell, &job, vec![index])))?,
         }
         Ok(Success::Done)
     }
+}
+
+/// Why tasks could not start, in the words of their machines. That a machine does not say is no
+/// reason to explain nothing.
+fn starts(cell: &Cell, job: &JobKey, indexes: Vec<u32>) -> String {
+    let found = ask(async {
+        let mut tasks = Vec::new();
+        for index in indexes {
+            tasks.push(cell.client.task(job, index).await?.value.item);
+        }
+        Ok(words_of_starts(cell, job, &tasks).await)
+    });
+    let said = found.unwrap_or_default();
+    let line =
+        |words: &Words| wrapped(&format!("{} could not start: ", words.task), "  ", &words.said);
+    said.iter().map(line).collect()
 }
 
 fn lines(text: &str) -> String {
     rewrapped("", "  ", text)
 }
 
-fn task(said: &ExplanationView) -> String {
+/// `words`: of its machine, why it could not start.
+fn task(said: &ExplanationView, words: &str) -> String {
     let mut out = lines(&said.text);
+    out.push_str(words);
     if let Some(here) = &said.here {
         for candidate in &here.candidates {
             let mark = if candidate.here { "  (here)" } else { "" };

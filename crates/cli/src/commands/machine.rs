@@ -11,20 +11,25 @@ use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{format, table};
 use cellwright_api::client::Change;
-use cellwright_api::types::MachineView;
+use cellwright_api::types::{MachinePackages, MachineView, PackageOnMachine};
 use cellwright_cell::device::WHOLE;
 use cellwright_cell::name::Name;
 use cellwright_sim::experiment::load::Units;
 use clap::{Args, Subcommand};
 use std::collections::BTreeMap;
 
-/// Machines: ls, show, drain, undrain, rm
+/// Digits of a digest in tables.
+const SHORT: usize = 12;
+
+/// Machines: ls, show, packages, drain, undrain, rm
 #[derive(Debug, Subcommand)]
 pub enum Machine {
     /// List the machines
     Ls(LsArgs),
     /// One machine: what it has, how it runs tasks, and what its agent says of it
     Show(ShowArgs),
+    /// The packages on one machine, and who gave them
+    Packages(ShowArgs),
     /// Take no new work and move what runs there, within the jobs' budgets
     Drain(OneArgs),
     /// Take work again
@@ -88,6 +93,14 @@ impl Machine {
                     Output::Table => print(&shown(&machine))?,
                 }
             }
+            Machine::Packages(args) => {
+                let name = &args.one.machine;
+                let told = ask(async { Ok(cell.client.machine_packages(name).await?.value) })?;
+                match args.output.output {
+                    Output::Json => print_json(&told)?,
+                    Output::Table => print(&packages(name, &told))?,
+                }
+            }
             Machine::Drain(args) => drain(&cell, &args.machine, true)?,
             Machine::Undrain(args) => drain(&cell, &args.machine, false)?,
             Machine::Rm(args) => remove(&cell, &args.one.machine, args.force)?,
@@ -136,6 +149,54 @@ pub fn shown(machine: &MachineView) -> String {
     rows.extend(attributes.map(|(name, value)| (name.to_string(), value.to_string())));
     let rows: Vec<Vec<String>> = rows.into_iter().map(|(name, value)| vec![name, value]).collect();
     table::render_told(&["machine", machine.name.as_str()], &rows)
+}
+
+fn packages(machine: &Name, told: &MachinePackages) -> String {
+    let MachinePackages { packages, taken_bytes, most_bytes, .. } = told;
+    let count = format::counted(packages.len() as u64, "package");
+    let mut out = format!(
+        "{machine}: {count}, {} of {}\nsince its agent started: {} from masters, {} from other \
+         machines, {} given to them\n",
+        format::bytes(*taken_bytes),
+        format::bytes(*most_bytes),
+        format::bytes(told.from_masters),
+        format::bytes(told.from_machines),
+        format::bytes(told.given),
+    );
+    if !packages.is_empty() {
+        let rows: Vec<Vec<String>> = packages.iter().map(row_of_package).collect();
+        out.push('\n');
+        out.push_str(&table::render_told(&["digest", "name", "on disk", "", "from"], &rows));
+    }
+    if !told.shunned.is_empty() {
+        let who = told.shunned.join(", ");
+        out.push_str(&table::wrapped("\nnot asked, for it gave wrong bytes: ", "  ", &who));
+    }
+    out
+}
+
+fn row_of_package(package: &PackageOnMachine) -> Vec<String> {
+    let state = match (package.is_damaged, package.in_use) {
+        (true, _) => "damaged",
+        (false, true) => "in use",
+        (false, false) => "",
+    };
+    let masters = package.from.iter().filter(|source| source.is_master && source.bytes > 0);
+    let of_masters: u64 = masters.map(|source| source.bytes).sum();
+    let mut from: Vec<String> = Vec::new();
+    for source in package.from.iter().filter(|source| !source.is_master || source.is_wrong) {
+        let wrong = if source.is_wrong { ", some wrong" } else { "" };
+        from.push(format!("{} {}{wrong}", source.name, format::bytes(source.bytes)));
+    }
+    if of_masters > 0 {
+        from.push(format!("masters {}", format::bytes(of_masters)));
+    }
+    if from.is_empty() {
+        from.push("here before the agent started".to_owned());
+    }
+    let digest = package.digest.as_str().chars().take(SHORT).collect();
+    let name = package.name.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
+    vec![digest, name, format::bytes(package.disk_bytes), state.to_owned(), from.join("; ")]
 }
 
 fn remove(cell: &Cell, machine: &Name, force: bool) -> Result<(), Failure> {

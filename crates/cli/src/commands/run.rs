@@ -2,7 +2,7 @@
 //! and differs is updated, task by task, and what is there just like this is left alone.
 
 use super::wait::AttendArgs;
-use super::{Success, file, parse, planned};
+use super::{Success, file, package, parse, planned};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
@@ -80,6 +80,9 @@ impl RunArgs {
         let owner = cell.owner(self.owner.clone());
         let documents = file::loaded(&self.file, owner.as_ref())?.documents;
         let plan = ask(self.held(&cell, owner.as_ref(), &documents))?;
+        for warning in ask(package::warnings(&cell, &documents))? {
+            eprintln!("{warning}");
+        }
         let table = self.output.output == Output::Table;
         let mut done = Vec::new();
         for document in &documents {

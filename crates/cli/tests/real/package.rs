@@ -1,6 +1,9 @@
 //! Packages by the real binary: made, stored with a running cell, looked at, removed.
 
-use crate::support::{Folder, Running, cell, json, said, text};
+use crate::support::{Folder, PATIENCE, Running, cell, command, json, said, text};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 fn server(folder: &Folder) -> String {
     let path = folder.0.join("server");
@@ -80,5 +83,55 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
     assert!(removed.contains("removed"), "{removed}");
     refused(&[&with(&["package", "rm"])[..], &[short]].concat(), 1, "no package begins with");
     assert!(said(&with(&["package", "ls"])).contains("no packages"));
+    // A job may come before its package; whoever runs it is told.
+    let spec = serde_json::json!({
+        "name": "early", "count": 1, "priority": 100,
+        "task": {
+            "limits": { "cpu": 100, "ram": 1 << 20 }, "command": ["run"], "packages": [stored],
+        },
+    });
+    let file = folder.path("early.json");
+    std::fs::write(&file, spec.to_string()).unwrap();
+    let planned = said(&[&with(&["plan"])[..], &[&file]].concat());
+    let planned = planned.split_whitespace().collect::<Vec<_>>().join(" ");
+    let missing = format!("package server ({}) is not in the cell", &digest[..12]);
+    assert!(planned.contains(&missing), "{planned}");
+    let run = cell(&[&with(&["run"])[..], &[&file]].concat());
+    let warned = text(&run.stderr);
+    assert!(run.status.success() && warned.contains("warning: package server ("), "{warned}");
+    assert!(warned.contains("next: cell package push FILE --name server"), "{warned}");
+    said(&push);
+    assert_eq!(text(&cell(&[&with(&["run"])[..], &[&file]].concat()).stderr), "");
     running.stop();
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn an_import_that_is_told_to_stop_leaves_nothing() {
+    let folder = Folder::new();
+    // Nobody ever writes to it, so the import is at work until it is stopped.
+    let image = folder.path("image.tar");
+    assert!(Command::new("mkfifo").arg(&image).status().expect("mkfifo runs").success());
+    let to = folder.path("x.package");
+    let mut import = command(&["package", "import", &image, "--to", &to]);
+    let import = import.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("cell starts");
+    let deadline = Instant::now() + PATIENCE;
+    while names(&folder.0).len() < 2 {
+        assert!(Instant::now() < deadline, "it never began: {:?}", names(&folder.0));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let pid = import.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill runs").success());
+    let ended = import.wait_with_output().expect("it ends");
+    let error = text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{error}");
+    assert!(error.contains("stopped, and nothing of it was kept"), "{error}");
+    assert_eq!(names(&folder.0), ["image.tar"]);
 }

@@ -5,7 +5,7 @@ pub(super) mod shown;
 
 use super::call::Call;
 use super::jobs::find;
-use super::{Answered, Api, reply, view};
+use super::{Answered, Api, missing, reply, view};
 use crate::lease::LaneName;
 use crate::replicated::View;
 use cellwright_api::error::{ApiError, Code};
@@ -14,7 +14,7 @@ use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::job::JobState;
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::state::State;
-use cellwright_cell::task::{Fate, Task, TaskState};
+use cellwright_cell::task::{ExitClass, Fate, Task, TaskState};
 use cellwright_cell::time::Time;
 use cellwright_sched::executor::Sequential;
 use cellwright_sched::explain::Explainer;
@@ -38,10 +38,7 @@ impl Api {
         let row = view.state.tasks().get(id).cloned();
         let missing = || Api::missing(Code::NoSuchTask, view.state.task_name(id));
         let row = row.ok_or_else(missing)?;
-        let obstacle = match row.state {
-            TaskState::Pending => self.obstacle(&view.state, row.job).await,
-            _ => None,
-        };
+        let obstacles = self.obstacles(&view.state, row.job, row.state).await;
         let now = self.clock.wall();
         let (index, explanation) = self
             .ask_mirror(move |api, view, board| {
@@ -52,10 +49,8 @@ impl Api {
             .await?;
         let gone = || Api::missing(Code::NoSuchTask, "task of that name any more");
         let mut explanation = explanation.ok_or_else(gone)?;
-        if let Some(found) = obstacle {
-            explanation.text = format!("{}: {}\n{}", found.message, found.hint, explanation.text);
-            explanation.obstacles.push(found);
-        }
+        explanation.text = said_first(&obstacles, &explanation.text);
+        explanation.obstacles.extend(obstacles);
         reply::one(&call, index, consistent, explanation)
     }
 
@@ -63,7 +58,9 @@ impl Api {
         let key = call.job()?;
         let (view, consistent) = call.view(self).await?;
         let id = find(&view.state, &key)?;
-        let obstacle = self.obstacle(&view.state, id).await;
+        let waiting = self.obstacles(&view.state, id, TaskState::Pending).await;
+        let failed = TaskState::Dead(Fate::Failed(ExitClass::CouldNotStart));
+        let failing = self.obstacles(&view.state, id, failed).await;
         let now = self.clock.wall();
         let (index, made) = self
             .ask_mirror(move |api, view, board| {
@@ -72,11 +69,18 @@ impl Api {
             .await?;
         let gone = || Api::missing(Code::NoSuchJob, format!("job {key} any more"));
         let mut made = made.ok_or_else(gone)?;
-        if let Some(found) = obstacle.filter(|_| made.tasks.pending > 0) {
-            made.text = format!("{}: {}\n{}", found.message, found.hint, made.text);
-            for group in &mut made.groups {
-                group.why.obstacles.push(found.clone());
-            }
+        let found = if made.tasks.pending > 0 { &waiting } else { &failing };
+        let concerns = |group: &WaitingGroup| match group.why.state {
+            TaskState::Pending => Some(&waiting),
+            state if awaits_packages(state) => Some(&failing),
+            _ => None,
+        };
+        let all: Vec<_> = made.groups.iter().map(|group| concerns(group).cloned()).collect();
+        if all.iter().any(Option::is_some) {
+            made.text = said_first(found, &made.text);
+        }
+        for (group, found) in made.groups.iter_mut().zip(all) {
+            group.why.obstacles.extend(found.unwrap_or_default());
         }
         reply::one(&call, index, consistent, made)
     }
@@ -109,9 +113,18 @@ impl Api {
         }
     }
 
-    async fn obstacle(&self, state: &State, job: JobId) -> Option<ObstacleView> {
-        let spec = state.jobs().get(job)?.spec().clone();
-        self.unserved_lane(&spec).await
+    /// What keeps a task of the job from running in this state, whatever machines offer.
+    async fn obstacles(&self, state: &State, job: JobId, at: TaskState) -> Vec<ObstacleView> {
+        let Some(row) = state.jobs().get(job) else { return Vec::new() };
+        let spec = row.spec().clone();
+        let mut found = Vec::new();
+        if at == TaskState::Pending {
+            found.extend(self.unserved_lane(&spec).await);
+        }
+        if awaits_packages(at) {
+            found.extend(missing::packages(state, &spec));
+        }
+        found
     }
 
     /// Whether tasks wait for a scheduler rather than for a machine. A replica that does not lead
@@ -138,6 +151,17 @@ impl Api {
         };
         Some(ObstacleView { code, message, hint: format!("start one with `{start}`") })
     }
+}
+
+/// Whether the packages of a task in this state are still to be had, or could not be.
+fn awaits_packages(state: TaskState) -> bool {
+    let failed = TaskState::Dead(Fate::Failed(ExitClass::CouldNotStart));
+    matches!(state, TaskState::Pending | TaskState::Assigned) || state == failed
+}
+
+fn said_first(obstacles: &[ObstacleView], text: &str) -> String {
+    let said = obstacles.iter().map(|found| format!("{}: {}\n", found.message, found.hint));
+    said.chain([text.to_owned()]).collect()
 }
 
 fn explain(

@@ -1,14 +1,21 @@
 //! Machines.
 
 use super::call::Call;
+use super::output::{Agent, of_agent};
 use super::{Answered, Api, reply, view};
+use cellwright_api::client::parts::HOLDINGS_PATH;
 use cellwright_api::error::{ApiError, Code};
+use cellwright_api::types::MachinePackages;
 use cellwright_cell::command::Command;
 use cellwright_cell::label;
 use cellwright_cell::machine::{Machine, MachineSpec, MachineStatus};
 use cellwright_cell::name::Name;
 use cellwright_cell::reason::Refusal;
 use cellwright_cell::state::State;
+use std::time::Duration;
+
+/// What an agent may take for an answer.
+const ANSWER: Duration = Duration::from_secs(10);
 
 fn stands(row: &Machine, want: &str) -> bool {
     match want {
@@ -78,6 +85,18 @@ impl Api {
         let show = |id| view::task(state, &usage, id);
         let page = call.page('t', (view.index, consistent), rows, show)?;
         reply::page(&call, &page)
+    }
+
+    /// Asked of its agent: the state knows which packages are there, not how they came.
+    pub(super) async fn machine_packages(&self, call: Call) -> Answered {
+        let name = call.name("machine")?;
+        let _seat = self.seat(&call)?;
+        let view = self.handle.read();
+        let id = view.state.machine_named(&name).ok_or(Refusal::NoSuchMachine(name))?;
+        let Agent { machine, address } = Agent::of(&view.state, id)?;
+        let mut line = self.settings.agents.dial(&machine, &address).await.map_err(of_agent)?;
+        let told: MachinePackages = line.get(HOLDINGS_PATH, ANSWER).await.map_err(of_agent)?;
+        Ok(reply::json(&call, view.index, &told))
     }
 
     pub(super) async fn add_machine(&self, mut call: Call) -> Answered {

@@ -11,6 +11,7 @@ use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_store::{Role, Status};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,20 +19,32 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Entries a replica may be behind its own log and still be called ready.
 const BEHIND: u64 = 10_000;
 
-/// Requests answered, by operation and status.
+/// Requests answered, by operation and status, and what machines got of packages.
 #[derive(Default)]
-pub(super) struct Answers(Mutex<BTreeMap<(String, u16), (u64, Duration)>>);
+pub(super) struct Answers {
+    counts: Mutex<BTreeMap<(String, u16), (u64, Duration)>>,
+    package_bytes: AtomicU64,
+}
 
 impl Answers {
     pub fn count(&self, route: &Route, status: u16, took: Duration) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = counts.entry((route.id(), status)).or_default();
         entry.0 += 1;
         entry.1 += took;
     }
 
+    /// Bytes of a package that went to a machine.
+    pub fn gave(&self, bytes: usize) {
+        self.package_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     fn write(&self, page: &mut Page) {
-        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let about = "Bytes of packages given to machines.";
+        page.about("cell_package_bytes_given_total", "counter", about);
+        let given = self.package_bytes.load(Ordering::Relaxed);
+        page.value("cell_package_bytes_given_total", "", given);
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         page.about("cell_api_requests_total", "counter", "Requests answered.");
         for ((operation, status), (count, _)) in counts.iter() {
             let labels = format!("operation=\"{operation}\",status=\"{status}\"");

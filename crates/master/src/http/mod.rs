@@ -28,6 +28,7 @@ mod machines;
 mod memo;
 mod metrics;
 mod mirror;
+mod missing;
 mod names;
 mod output;
 mod overview;
@@ -248,6 +249,7 @@ impl Api {
             O::ListMachines => self.list_machines(call).await,
             O::AddMachine => self.add_machine(call).await,
             O::ListMachineTasks => self.list_machine_tasks(call).await,
+            O::GetMachinePackages => self.machine_packages(call).await,
             O::GetMachine => self.get_machine(call).await,
             O::UpdateMachine => self.update_machine(call).await,
             O::RemoveMachine => self.remove_machine(call).await,

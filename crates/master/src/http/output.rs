@@ -133,8 +133,9 @@ impl Api {
         self.settings.agents.dial(&machine, &address).await.map_err(of_agent)
     }
 
-    fn seat(&self, call: &Call) -> Result<Seat, ApiError> {
-        let full = || ApiError::new(Code::Overloaded, "too many read output here at once");
+    /// Held while an agent is asked.
+    pub(super) fn seat(&self, call: &Call) -> Result<Seat, ApiError> {
+        let full = || ApiError::new(Code::Overloaded, "too many ask machines here at once");
         self.following.take(&call.who()).ok_or_else(full)
     }
 

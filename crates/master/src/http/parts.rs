@@ -168,17 +168,27 @@ impl Api {
         request: Request<Body>,
     ) -> Response<Body> {
         let given = async move {
-            match known(request.extensions().get())? {
-                agent @ Caller::Agent(_) => self.still_here(agent)?,
-                caller => replica(caller)?,
-            }
+            let is_replica = match known(request.extensions().get())? {
+                agent @ Caller::Agent(_) => {
+                    self.still_here(agent)?;
+                    false
+                }
+                caller => {
+                    replica(caller)?;
+                    matches!(caller, Caller::Replica(_))
+                }
+            };
             let bad = |e: QueryRejection| ApiError::new(Code::BadParameter, e.body_text());
             let Query(Range { from, length }) = range.map_err(bad)?;
             if length > MAX_RANGE {
                 let allowed = format!("at most {MAX_RANGE}");
                 return Err(ApiError::parameter("length", &length.to_string(), &allowed));
             }
-            self.backstage.blob_range(digest_of(&digest)?, from, length).await
+            let bytes = self.backstage.blob_range(digest_of(&digest)?, from, length).await?;
+            if !is_replica {
+                self.answers.gave(bytes.len());
+            }
+            Ok(bytes)
         };
         finish(given.await.map(Bytes::from))
     }

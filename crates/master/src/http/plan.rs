@@ -3,7 +3,7 @@
 
 use super::call::Call;
 use super::explain::shown;
-use super::{Answered, Api, reply, user_of};
+use super::{Answered, Api, missing, reply, user_of};
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{
     FieldDiff, JobPlan, MAX_PLANNED, PlanAction, PlanJobs, PlanToken, PlanView, PlannedDisruption,
@@ -48,12 +48,13 @@ impl Api {
             self.within_limits(&submit)?;
             asked.push((owner, spec));
         }
+        // The barrier: what was acknowledged before is in the mirror too.
+        let (view, consistent) = call.view(self).await?;
         let mut obstacles = Vec::new();
         for (_, spec) in &asked {
-            obstacles.push(self.unserved_lane(spec).await);
+            let lane = self.unserved_lane(spec).await;
+            obstacles.push(lane.into_iter().chain(missing::packages(&view.state, spec)));
         }
-        // The barrier: what was acknowledged before is in the mirror too.
-        let (_, consistent) = call.view(self).await?;
         let by = caller.actor();
         let (index, mut plan) = self
             .ask_mirror(move |_, view, board| {
@@ -73,7 +74,9 @@ impl Api {
             })
             .await?;
         for (plan, obstacle) in plan.jobs.iter_mut().zip(obstacles) {
-            plan.obstacles.extend(obstacle.filter(|_| plan.tasks != PlannedTasks::default()));
+            if plan.tasks != PlannedTasks::default() {
+                plan.obstacles.extend(obstacle);
+            }
         }
         reply::one(&call, index, consistent, plan)
     }

@@ -6,10 +6,11 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use cellwright_api::client::parts::HoldersRequest;
+use cellwright_api::client::parts::{HOLDINGS_PATH, HoldersRequest};
 use cellwright_api::error::Code;
 use cellwright_api::exec::{EXEC_PATH, EXEC_PROTOCOL};
 use cellwright_api::output::{ADDRESS_ATTRIBUTE, OUTPUT_PATH, OutputPiece, OutputQuery};
+use cellwright_api::types::MachinePackages;
 use cellwright_cell::command::{Command, Observed, TaskReport};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::name::{Name, Token};
@@ -26,11 +27,16 @@ const TASK: &str = "{user}/{job}/{index}";
 pub async fn stub() -> String {
     let router = Router::new()
         .route(&format!("{OUTPUT_PATH}/{TASK}"), get(output))
-        .route(&format!("{EXEC_PATH}/{TASK}"), post(exec));
+        .route(&format!("{EXEC_PATH}/{TASK}"), post(exec))
+        .route(HOLDINGS_PATH, get(holdings));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move { axum::serve(listener, router).await });
     address
+}
+
+async fn holdings() -> Json<MachinePackages> {
+    Json(MachinePackages { given: 7, ..MachinePackages::default() })
 }
 
 async fn output(Query(query): Query<OutputQuery>) -> Json<OutputPiece> {
@@ -51,7 +57,7 @@ async fn exec(mut request: Request) -> Response {
     response
 }
 
-async fn say(cell: &Cell, command: Command) {
+pub async fn say(cell: &Cell, command: Command) {
     let shown = format!("{command:?}");
     let done = cell.handle().submit(&Caller::System("test".into()), None, command).await.unwrap();
     assert!(done.verdict.is_ok(), "{shown} {:?}", done.verdict);
@@ -335,4 +341,19 @@ async fn a_machine_that_is_down_or_empty_is_removed_without_force() {
     let cell = running(None).await;
     run_first_task(&cell).await;
     cell.must("DELETE /v1/machines/m1?force=true", json!(null)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_packages_of_a_machine_are_asked_of_its_agent() {
+    const PACKAGES: &str = "GET /v1/machines/m1/packages";
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+    let ubar = user("ubar");
+    let ask = async |cell: &Cell, target: &str| cell.ask_as(&ubar, target, &[], json!(null)).await;
+    let cell = running(Some(&stub().await)).await;
+    let got = ask(&cell, PACKAGES).await;
+    assert_eq!((got.status, &got.body["given"]), (200, &json!(7)), "{}", got.text);
+    let absent = ask(&cell, "GET /v1/machines/m9/packages").await;
+    assert_eq!((absent.status, absent.code()), (404, "no-such-machine"), "{}", absent.text);
+    let silent = within(ask(&running(Some(&nobody)).await, PACKAGES)).await;
+    assert_eq!((silent.status, silent.code()), (502, "agent-silent"), "{}", silent.text);
 }

@@ -96,6 +96,7 @@ fn machines() -> Vec<Step> {
         step("POST /v1/machines/m2/drain", NONE),
         step("GET /v1/machines/m2", NONE),
         step("GET /v1/machines/m2/tasks", NONE),
+        step("GET /v1/machines/m1/packages", NONE),
         step("POST /v1/machines/m2/undrain", NONE),
         step("DELETE /v1/machines/m2", NONE),
         step("PUT /v1/resources/app/slot", set),

@@ -13,12 +13,14 @@
 use super::disk::Place;
 use super::partial::{Partial, Round};
 use super::source::{Source, SourceError};
+use super::tally;
 use super::{PackageDigest, Settings};
 use crate::error::{PackageError, at, at_errno};
 use crate::head::{CHUNK_BYTES, Head, Parsed};
 use crate::unpack::{Limits, unpack};
 use bytes::Bytes;
 use cellwright_api::secret::sha256;
+use cellwright_api::types::PackageSource;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -49,11 +51,20 @@ pub enum FetchError {
     CutShort,
 }
 
+impl FetchError {
+    /// Whether the same may be had later: nothing is wrong with the package, but nobody gave it.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, FetchError::NoSource | FetchError::AllFailed(_))
+    }
+}
+
 struct Asked {
     source: Arc<dyn Source>,
     /// Requests on their way.
     busy: usize,
     failures: u32,
+    /// What it gave that was right.
+    bytes: u64,
     /// Chunks it did not have, and how many were missing here then.
     lacks: BTreeMap<u32, usize>,
     /// Why it is not asked any more.
@@ -100,6 +111,7 @@ impl Fetch {
             source,
             busy: 0,
             failures: 0,
+            bytes: 0,
             lacks: BTreeMap::new(),
             gone: None,
         });
@@ -110,6 +122,13 @@ impl Fetch {
     pub(super) fn liars(&self) -> Vec<String> {
         let liars = self.asked.iter().filter(|a| a.gone == Some(SourceError::Wrong));
         liars.map(|asked| asked.source.name().to_owned()).collect()
+    }
+
+    /// Who gave how much.
+    pub(super) fn shares(&self) -> Vec<PackageSource> {
+        let share =
+            |asked: &Asked| tally::share(asked.source.as_ref(), asked.bytes, asked.gone.as_ref());
+        self.asked.iter().filter_map(share).collect()
     }
 
     /// Fetches, checks, unpacks, and puts file and folder in their place.
@@ -162,7 +181,10 @@ impl Fetch {
                 }
             };
             match Head::parse(&start, self.bytes) {
-                Ok(Parsed::Head(head)) => return Some((head, start.into())),
+                Ok(Parsed::Head(head)) => {
+                    self.asked[at].bytes += start.len() as u64;
+                    return Some((head, start.into()));
+                }
                 Ok(Parsed::Needs(more)) => wanted = more,
                 Err(why) => {
                     self.asked[at].gone = Some(SourceError::Failed(why.to_string()));
@@ -211,7 +233,10 @@ impl Fetch {
             let asked = &mut self.asked[at];
             asked.busy -= 1;
             match outcome {
-                Ok(_) => asked.failures = 0,
+                Ok(bytes) => {
+                    asked.failures = 0;
+                    asked.bytes += bytes.len() as u64;
+                }
                 Err(SourceError::Lacks) => drop(asked.lacks.insert(chunk, board.missing.len())),
                 Err(SourceError::Wrong) => asked.gone = Some(SourceError::Wrong),
                 Err(why) => {

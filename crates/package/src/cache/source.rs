@@ -19,6 +19,11 @@ pub trait Source: Send + Sync + 'static {
     /// For errors, and to know it again.
     fn name(&self) -> &str;
 
+    /// The machine that it is, by which people know it.
+    fn machine(&self) -> Option<&str> {
+        None
+    }
+
     /// Whether its word is taken on what the chunks' digests are. True of masters, who say what is
     /// run in the first place; another machine is only believed what can be checked.
     fn vouches(&self) -> bool;

@@ -522,3 +522,36 @@ async fn what_has_arrived_is_given_on_before_the_rest_has() {
     assert!(!asking.is_finished());
     asking.abort();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_gave_what_is_told() {
+    let folder = Folder::new();
+    let (reference, content) = package(&folder, "server", 3);
+    let master = Fake::new("master", true, Way::Honest, &content);
+    let first = open(&folder, "first", PLENTY);
+    let pinned = first.obtain(&reference, sources(&[&master])).await.unwrap();
+    let told = first.told();
+    assert!(told.from_masters >= reference.bytes && told.from_machines == 0, "{told:?}");
+    let from = &told.packages[0].from;
+    assert_eq!((from.len(), from[0].name.as_str(), from[0].is_master), (1, "master", true));
+    assert!(told.packages[0].in_use && told.packages[0].fetched_in.is_some());
+    drop(pinned);
+    assert!(!first.told().packages[0].in_use);
+    let (address, _server) = serve(&first).await;
+    let liar = Fake::new("liar", false, Way::Lies, &content);
+    let mut from = sources(&[&liar, &master]);
+    from.push(agent(&address));
+    let second = open(&folder, "second", PLENTY);
+    second.obtain(&reference, from).await.unwrap();
+    let told = second.told();
+    let by = |name: &str| told.packages[0].from.iter().find(|from| from.name == name).unwrap();
+    assert!(by("liar").is_wrong && by("liar").bytes == 0, "{told:?}");
+    assert!(by("m1").bytes >= body_bytes(&content) && !by("m1").is_wrong, "{told:?}");
+    assert_eq!(by("master").bytes, 1 << 16, "the head and no more");
+    assert_eq!(told.shunned, ["liar"]);
+    assert!(first.told().given >= body_bytes(&content));
+    // What was here before is here from nobody.
+    drop(second);
+    let again = open(&folder, "second", PLENTY).told();
+    assert_eq!((again.packages.len(), &again.packages[0].from[..]), (1, &[][..]));
+}

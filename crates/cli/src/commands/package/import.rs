@@ -132,8 +132,15 @@ impl ImportArgs {
             Some(target) => target.clone(),
             None => default_target(path)?,
         };
-        let imported = oci::import(path, &target, self.platform.as_deref(), Limits::default());
-        Ok((imported.map_err(failed)?, target))
+        let imported = ask(until_stopped(&path.display().to_string(), async {
+            let layout = Layout::beside(&target)?;
+            let made = layout.0.join("package");
+            let imported = import(path, &made, self.platform.clone(), Limits::default()).await?;
+            let imported = imported.map_err(failed)?;
+            put(&made, &target)?;
+            Ok(imported)
+        }))?;
+        Ok((imported, target))
     }
 
     fn of_registry(&self, reference: &Reference) -> Result<(Imported, PathBuf, Fetched), Failure> {
@@ -154,21 +161,50 @@ impl ImportArgs {
             insecure_http: *insecure_http,
             ..Settings::default()
         };
-        let layout = Layout::beside(&target)?;
-        let made = layout.0.join("package");
-        let (imported, fetched) = ask(async {
-            tokio::select! {
-                done = fetch_and_import(reference, &settings, &layout.0, &made) => done,
-                told = told_to_stop() => Err(told.err().unwrap_or_else(|| stopped(reference))),
-            }
-        })?;
-        let moved = fs::rename(&made, &target);
-        moved.map_err(|source| Failure::Write { what: target.display().to_string(), source })?;
+        let (imported, fetched) = ask(until_stopped(&reference.to_string(), async {
+            let layout = Layout::beside(&target)?;
+            let made = layout.0.join("package");
+            let done = fetch_and_import(reference, &settings, &layout.0, &made).await?;
+            put(&made, &target)?;
+            Ok(done)
+        }))?;
         Ok((imported, target, fetched))
     }
 }
 
-/// The import has a thread of its own, so that one who is told to stop need not wait for it.
+/// Gives the work up when told to stop, which is listened for before the work makes anything.
+async fn until_stopped<T>(
+    what: &str,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    tokio::select! {
+        biased;
+        told = told_to_stop() => Err(told.err().unwrap_or_else(|| stopped(what))),
+        done = work => done,
+    }
+}
+
+fn put(made: &Path, target: &Path) -> Result<(), Failure> {
+    let moved = fs::rename(made, target);
+    moved.map_err(|source| Failure::Write { what: target.display().to_string(), source })
+}
+
+/// On a thread of its own, so that one who is told to stop need not wait for it.
+async fn import(
+    layout: &Path,
+    target: &Path,
+    platform: Option<String>,
+    limits: Limits,
+) -> Result<Result<Imported, PackageError>, Failure> {
+    let (sender, receiver) = oneshot::channel();
+    let (layout, target) = (layout.to_owned(), target.to_owned());
+    std::thread::spawn(move || {
+        // Nobody waits for it any more if it cannot be sent.
+        let _ = sender.send(oci::import(&layout, &target, platform.as_deref(), limits));
+    });
+    receiver.await.map_err(|gone| Failure::work(&gone, "report this"))
+}
+
 async fn fetch_and_import(
     reference: &Reference,
     settings: &Settings,
@@ -179,19 +215,12 @@ async fn fetch_and_import(
     let fetched = registry::fetch(reference, layout, settings, &transfer).await;
     let fetched = fetched.map_err(|error| refused(&error))?;
     drop(transfer);
-    let (sender, receiver) = oneshot::channel();
-    let (layout, target) = (layout.to_owned(), target.to_owned());
-    let (platform, limits) = (settings.platform.clone(), settings.limits);
-    std::thread::spawn(move || {
-        // Nobody waits for it any more if it cannot be sent.
-        let _ = sender.send(oci::import(&layout, &target, platform.as_deref(), limits));
-    });
-    let imported = receiver.await.map_err(|gone| Failure::work(&gone, "report this"))?;
+    let imported = import(layout, target, settings.platform.clone(), settings.limits).await?;
     Ok((imported.map_err(|error| of_registry(reference, &error))?, fetched))
 }
 
-/// Where an image is until it is a package; gone at the end, whatever has come of it. Beside the
-/// package, since that is where there is room.
+/// Where an image and what is made of it are until it is a package; gone at the end, whatever has
+/// come of it. Beside the package, since that is where there is room.
 struct Layout(PathBuf);
 
 impl Layout {
@@ -208,8 +237,12 @@ impl Layout {
 
 impl Drop for Layout {
     fn drop(&mut self) {
+        // An import that was given up may still be at work on its thread. It goes by names, and
+        // under another one the folder gets nothing new while it is emptied.
+        let gone = self.0.with_extension("gone");
+        let path = fs::rename(&self.0, &gone).map_or(&self.0, |()| &gone);
         // There is nobody left to tell.
-        let _left_behind = fs::remove_dir_all(&self.0);
+        let _left_behind = fs::remove_dir_all(path);
     }
 }
 
@@ -222,8 +255,8 @@ fn of_registry(reference: &Reference, error: &PackageError) -> Failure {
     Failure::Work { message: format!("{reference}: {error}"), next }
 }
 
-fn stopped(reference: &Reference) -> Failure {
-    let message = format!("{reference}: stopped, and nothing of it was kept");
+fn stopped(what: &str) -> Failure {
+    let message = format!("{what}: stopped, and nothing of it was kept");
     Failure::Work { message, next: "run it again when there is time".into() }
 }
 

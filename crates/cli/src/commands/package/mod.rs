@@ -2,8 +2,11 @@
 
 mod build;
 mod import;
+mod lacking;
 mod push;
 mod show;
+
+pub use lacking::warnings;
 
 use super::Success;
 use crate::failure::Failure;

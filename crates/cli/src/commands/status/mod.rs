@@ -14,7 +14,7 @@ use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use cellwright_api::types::{CronView, FoundKind, FoundView, MachineView, UserView};
 use clap::Args;
-pub use job::{JobStatus, list, read as read_job, shown as shown_job};
+pub use job::{JobStatus, Words, list, read as read_job, shown as shown_job, words_of_starts};
 pub use other::user as shown_user;
 use serde::Serialize;
 
