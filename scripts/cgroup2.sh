@@ -30,7 +30,7 @@ guest="$(realpath "$CELL_GUEST")"
 
 plan=("$@")
 if [ "${#plan[@]}" = 0 ]; then
-    plan=("live" "cell contain:: devices:: guard::" "machines hostile::")
+    plan=("live" "cell contain:: devices::" "machines hostile::")
 fi
 
 mkdir -p "${CARGO_TARGET_DIR:-target}"
