@@ -90,6 +90,10 @@ export default function Machine({ names: [name] }) {
       ${machine.over_committed && html`<${Badge} tone="bad">over-committed<//>`}
       <span>${plural(machine.tasks, "task")}${machine.leaving ? `, ${machine.leaving} on the way out` : ""}</span>
     </p>
+    ${(machine.drain_waits || []).map(
+      (wait) => html`<p>${plural(wait.tasks, "task")} waiting for the disruption limit of
+        <${Link} to=${to("jobs", wait.job.user, wait.job.job)}>${wait.job.user}/${wait.job.job}<//>${wait.next ? `, next at ${moment(wait.next)}` : ""}.</p>`,
+    )}
     <${Problem} error=${read.error} />
     <${Card} title="Resources">
       ${DIMENSIONS.filter(([d]) => capacity[d]).map(

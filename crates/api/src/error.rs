@@ -222,7 +222,7 @@ pub fn code_of(refusal: &Refusal) -> Code {
         }
         R::WrongState { .. } | R::WrongTaskState { .. } | R::TooEarly { .. } => Code::WrongState,
         R::DoesNotFit { .. } | R::MayNotPreempt { .. } | R::NeedlessVictim(_) => Code::DoesNotFit,
-        R::BudgetExhausted { .. } => Code::BudgetExhausted,
+        R::BudgetExhausted { .. } | R::DisruptedTooOften { .. } => Code::BudgetExhausted,
         R::PartialGang { .. } => Code::DoesNotFit,
         R::RequestIdReused => Code::KeyReused,
         R::RequestTooOld => Code::KeyTooOld,

@@ -7,6 +7,7 @@
 
 use crate::constraint::{AttributeValue, Constraint, MAX_PATTERN, Operator};
 use crate::device::{DeviceRequest, MAX_DEVICES, WHOLE};
+use crate::disruption::{DisruptionLimit, MAX_DISRUPTIONS};
 use crate::health::{HealthCheck, Probe};
 use crate::isolation::{HIDDEN, Network, Secret, Volume};
 use crate::label::Labels;
@@ -89,6 +90,7 @@ pub fn check_job(spec: &JobSpec) -> Checked {
     if let Some(most) = spec.preemption_notice_max {
         span("preemption_notice_max", most)?;
     }
+    spec.disruptions.map_or(Ok(()), disruptions)?;
     match spec.kind {
         JobKind::AllocSet => alloc_set(spec)?,
         JobKind::Tasks if spec.alloc_set.is_some() => inside_alloc_set(spec)?,
@@ -110,6 +112,15 @@ pub fn may_bound_notice(spec: &JobSpec) -> Checked {
             Err(bad("preemption_notice_max", most.0, allowed))
         }
     }
+}
+
+/// None at all is what `max_down` of 0 says, and has no next time to wait for.
+fn disruptions(limit: DisruptionLimit) -> Checked {
+    ensure((1..=MAX_DISRUPTIONS).contains(&limit.most), || {
+        bad("disruptions.most", limit.most, format!("1 to {MAX_DISRUPTIONS}"))
+    })?;
+    ensure(limit.within.0 > 0, || bad("disruptions.within", 0, "1 ms or more"))?;
+    span("disruptions.within", limit.within)
 }
 
 fn after(spec: &JobSpec) -> Checked {
@@ -780,6 +791,13 @@ mod tests {
         check(|s| s.spread = vec![spread(2)], "", "");
         check(|s| s.spread = vec![spread(0)], "spread.limit", "1 or more");
         check(|s| s.spread = vec![spread(1), spread(2)], "spread.domain", "each domain once");
+        let rate = |most, within| Some(DisruptionLimit { most, within });
+        check(|s| s.disruptions = rate(1, Span(1)), "", "");
+        check(|s| s.disruptions = rate(MAX_DISRUPTIONS, MAX_SPAN), "", "");
+        check(|s| s.disruptions = rate(0, Span(1)), "disruptions.most", "1 to 1000");
+        check(|s| s.disruptions = rate(1001, Span(1)), "disruptions.most", "1 to 1000");
+        check(|s| s.disruptions = rate(1, Span::ZERO), "disruptions.within", "1 ms or more");
+        check(|s| s.disruptions = rate(1, Span(u64::MAX)), "disruptions.within", "at most");
         check(|s| s.restart.backoff = Span::seconds(61), "restart.backoff", "60000 ms");
         check(|s| s.restart.backoff_max = Span(u64::MAX), "restart.backoff_max", "at most");
         check(|s| s.at_most_one = Some(Span(0)), "at_most_one", "1 ms or more");

@@ -110,6 +110,7 @@ fn shared_fields(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
         ("reclaimable", old.reclaimable != new.reclaimable),
         ("at_most_one", old.at_most_one != new.at_most_one),
         ("retain_disk", old.retain_disk != new.retain_disk),
+        ("disruptions", old.disruptions != new.disruptions),
     ];
     let differing = free.into_iter().filter(|(_, differs)| *differs);
     let mut list: Vec<FieldChange> = differing
@@ -201,9 +202,11 @@ mod tests {
     use super::*;
     use crate::apply::fixture::{all, job, key};
     use crate::constraint::{Operator, Strength};
+    use crate::disruption::DisruptionLimit;
     use crate::name::Token;
     use crate::priority::Priority;
     use crate::spec::{SpreadLimit, TaskOverride};
+    use crate::time::Span;
     use ChangeClass::{MayMove, NoRestart, Restart};
     use std::collections::BTreeMap;
 
@@ -229,6 +232,8 @@ mod tests {
         check(|s| s.priority = Priority(100), &[("priority", NoRestart, Effect::InPlace)]);
         check(|s| s.count = 5, &[("count", NoRestart, Effect::InPlace)]);
         check(|s| s.max_down = Some(1), &[("max_down", NoRestart, Effect::InPlace)]);
+        let limit = DisruptionLimit { most: 1, within: Span::seconds(60) };
+        check(|s| s.disruptions = Some(limit), &[("disruptions", NoRestart, Effect::InPlace)]);
         check(|s| s.reclaimable = false, &[("reclaimable", NoRestart, Effect::InPlace)]);
         check(
             |s| s.task.command = vec!["new".into()],

@@ -17,6 +17,7 @@ pub mod credential;
 pub mod cron;
 pub mod desired;
 pub mod device;
+pub mod disruption;
 mod edit;
 pub mod encode;
 pub mod ephemeral;

@@ -11,6 +11,7 @@ use crate::quota::Capability;
 use crate::resource::Shortfall;
 use crate::spec::Domain;
 use crate::task::{ExitClass, TaskState};
+use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 
 /// Why a task does not fit on a machine. Declaration order is precedence: of several reasons the
@@ -150,6 +151,11 @@ pub enum Refusal {
     BadToken { id: Name, flaw: TokenFlaw },
     #[error("there is no blob {0}")]
     NoSuchBlob(Token),
+    #[error(
+        "job row {job:?}: at most {most} tasks are disrupted within {} ms, the next at {} ms",
+        within.0, next.0
+    )]
+    DisruptedTooOften { job: JobId, most: u32, within: Span, next: Time },
 }
 
 /// Why something happened to a task, job, machine or resource.

@@ -16,6 +16,7 @@ use crate::reason::{Misfit, Reason, Refusal};
 use crate::spec::Domain;
 use crate::state::State;
 use crate::task::ExitClass;
+use crate::time::Time;
 
 /// `ubar/jfoo/3 scheduled on m17: found a place`.
 #[must_use]
@@ -95,6 +96,14 @@ pub fn refusal(state: &State, refusal: &Refusal) -> String {
         Refusal::BudgetExhausted { job, down, max } => {
             let name = job_name(state, *job);
             format!("{name} has {down} tasks down already, at most {max} allowed")
+        }
+        Refusal::DisruptedTooOften { job, most, within, next } => {
+            let (name, within) = (job_name(state, *job), within.0);
+            let next = match *next {
+                Time::NEVER => "never so many at once".to_owned(),
+                next => format!("the next at {} ms", next.0),
+            };
+            format!("{name} has at most {most} tasks disrupted within {within} ms, {next}")
         }
         // The rest hold names already.
         other => other.to_string(),

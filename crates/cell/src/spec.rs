@@ -9,6 +9,7 @@
 use crate::after;
 use crate::constraint::Constraint;
 use crate::device::DeviceRequest;
+use crate::disruption::DisruptionLimit;
 use crate::health::HealthCheck;
 use crate::isolation::{Isolation, Secret};
 use crate::label::Labels;
@@ -255,6 +256,9 @@ pub struct JobSpec {
     /// Lease, in milliseconds, of a job of which two instances of a task must never overlap.
     pub at_most_one: Option<Span>,
     pub retain_disk: Option<RetainDisk>,
+    /// How many tasks the system may choose to disrupt over time, however few are down at once.
+    /// `None`: no bound.
+    pub disruptions: Option<DisruptionLimit>,
 }
 
 impl JobSpec {

@@ -173,6 +173,14 @@ fn what_is_wrong_is_shown_where_it_is_written() {
     check("  disk: '2 gigs',", "'2 gigs'", "\"512MiB\"");
     check("  priority: 'prodction',", "'prodction'", "did you mean `production`?");
     check("  priority: 900,", "900", "at most 399");
+    check("  disruptions: { most: 0, within: '1h' },", "0", "1 to 1000");
+    check(
+        "  disruptions: { most: 1, within: '1 hour' },",
+        "'1 hour'",
+        "\"1h30m\" (ms, s, m, h, d)",
+    );
+    check("  disruptions: { most: 1, within: 0 },", "0", "1 ms or more");
+    check("  disruptions: { most: 1, within: 9, per: 1 },", "per", "no field `per` here");
     check("  after: 'wbe',", "'wbe'", "there is no job \"wbe\" in this file; did you mean `web`?");
     check("  alloc_set: 'pool',", "'pool'", "there is no alloc set \"pool\" in this file");
     check("  static_ports: [80, 70000],", "70000", "70000 is out of range");

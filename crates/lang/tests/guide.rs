@@ -9,7 +9,7 @@ const BEGIN: &str = "<!-- fields: made from the schema -->\n";
 const END: &str = "<!-- end of fields -->\n";
 
 /// Types in the order of the guide, with their titles.
-const TYPES: [(&str, &str); 23] = [
+const TYPES: [(&str, &str); 24] = [
     ("JobSpec", "Job"),
     ("TaskSpec", "Task"),
     ("Resources", "Limits"),
@@ -21,6 +21,7 @@ const TYPES: [(&str, &str); 23] = [
     ("Operator", "Operator"),
     ("Strength", "Strength"),
     ("SpreadLimit", "Spread"),
+    ("DisruptionLimit", "Disruptions"),
     ("After", "After"),
     ("TaskOverride", "Override"),
     ("Isolation", "Isolation"),

@@ -64,6 +64,8 @@ pub struct Explanation {
     pub when_empty: u32,
     /// Of them, those on which the job's spread limits stand against it now.
     pub kept_apart: u32,
+    /// Machines that drain or are down and would take it, open again, if nothing were on them.
+    pub once_open: u32,
     /// Limits beyond the largest machine there is.
     pub too_large: Vec<TooLarge>,
     /// Whom it would have to evict; `None` when it fits or when no eviction helps.
@@ -247,6 +249,7 @@ impl<'a> Explainer<'a> {
             alternatives: changes.collect(),
             when_empty: tally.when_empty,
             kept_apart: tally.kept_apart,
+            once_open: tally.once_open,
             too_large: self.too_large(request.limits),
             victims: match fits {
                 true => None,

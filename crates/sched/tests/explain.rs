@@ -483,16 +483,20 @@ impl Small {
             address: None,
         };
         more(&mut spec);
+        self.machines.push(spec);
+        self.put_machine(id, true, false);
+    }
+
+    fn put_machine(&mut self, id: MachineId, up: bool, draining: bool) {
         let facts = MachineFacts {
-            spec: &spec,
-            up: true,
-            draining: false,
+            spec: &self.machines[id.slot()],
+            up,
+            draining,
             retained_disk: 0,
             ephemeral: &[],
             packages: &[],
         };
         self.board.put_machine(id, &facts);
-        self.machines.push(spec);
     }
 
     fn job(&mut self, name: &str, priority: u16, more: impl FnOnce(&mut JobSpec)) -> JobId {
@@ -634,6 +638,40 @@ Would fit if cpu <= 1 core (on m2). Or if the constraint flash exists were
 As asked, no machine could take it even when empty: waiting will not help.
 Number 1 of 1 in the queue, 0 of higher priority.";
     assert_eq!(cell.text(task), want);
+}
+
+/// Whoever waits for the end of a drain, or for a machine to come back, does not wait in vain.
+#[test]
+fn a_machine_that_drains_or_is_down_is_worth_waiting_for() {
+    let in_vain = "As asked, no machine could take it even when empty: waiting will not help.";
+    let waits = "It waits for machines that drain or are down: 1 machine could take it once open \
+                 and empty.";
+    let check = |up: bool, draining: bool, full: bool, kind: i64, want: &str| {
+        let mut cell = Small::new();
+        cell.add_machine("m1", 8, 16, |spec| {
+            spec.attributes.insert(token("kind"), AttributeValue::Integer(kind));
+        });
+        cell.add_machine("m2", 1, 16, |_| {});
+        let all = cell.job("all", 100, |spec| spec.task.limits.cpu = 8000);
+        if full {
+            cell.hold(all, 0);
+        }
+        cell.put_machine(MachineId(0), up, draining);
+        let new = cell.job("new", 100, |spec| {
+            spec.task.limits.cpu = 2000;
+            let operator = Operator::NotEqual(AttributeValue::Integer(7));
+            let attribute = token("kind");
+            spec.constraints = vec![Constraint { attribute, operator, strength: Strength::Hard }];
+        });
+        let task = cell.wait(new, 0);
+        let text = cell.text(task).replace("\n  ", " ");
+        assert!(text.contains(want), "up {up}, draining {draining}, full {full}: {text}");
+    };
+    check(true, true, false, 1, waits);
+    check(true, true, true, 1, waits);
+    check(false, false, false, 1, waits);
+    check(true, true, false, 7, in_vain);
+    check(true, false, true, 1, "The cell is only full");
 }
 
 #[test]

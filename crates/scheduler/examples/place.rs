@@ -241,5 +241,6 @@ fn job(number: u32, count: u32) -> Result<JobSpec, Box<dyn Error>> {
         at_most_one: None,
         retain_disk: None,
         preemption_notice_max: None,
+        disruptions: None,
     })
 }

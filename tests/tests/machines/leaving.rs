@@ -1,10 +1,12 @@
 //! Tasks that have to leave: for a drain, within their budgets; for production work, with notice.
 
 use crate::ledger::{KEEP, lines, most_down};
-use cellwright_api::types::{EventView, TaskView};
+use cellwright_api::types::{DrainWaitView, EventView, TaskView};
 use cellwright_cell::event::{TaskChange, What};
+use cellwright_cell::name::Name;
 use cellwright_cell::task::TaskState;
-use cellwright_tests::machines::{CAPACITY, Machines, STAY, gone, name, spread};
+use cellwright_cell::time::{Span, Time};
+use cellwright_tests::machines::{CAPACITY, Machines, STAY, gone, key, name, spread};
 use serde_json::json;
 
 /// How often tasks of the job were told to stop, for the given reason.
@@ -67,6 +69,62 @@ async fn a_drained_machine_gives_its_tasks_away_within_budgets_and_leaves() {
     let left = after.iter().filter_map(|task| task.last_end.as_ref());
     assert_eq!(left.filter(|end| end.machine == "n1").count(), 2, "{after:#?}");
     assert_eq!(cell.tasks("web").await, after);
+}
+
+/// When tasks of the job were told to leave for a drain.
+fn drained_at(events: &[EventView]) -> Vec<Time> {
+    let told = |event: &&EventView| {
+        matches!(event.what, What::Task { change: TaskChange::Stopping { .. }, .. })
+            && event.reason_code == "drained"
+    };
+    events.iter().filter(told).map(|event| event.at).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_waits_for_how_often_a_job_may_be_disrupted() {
+    const SHORT: Span = Span::seconds(4);
+    let Some(cell) = Machines::lay().await else { return };
+    let mut web = cell.job("web", 4, STAY);
+    // Two on one of the three machines, and room for both on the other two.
+    web["spread"] = spread(2);
+    web["disruptions"] = json!({ "most": 1, "within": 3_600_000 });
+    cell.submit(&web).await;
+    let placed = cell.all_run("web").await;
+    let on = |machine: &Name| placed.iter().filter(|t| t.machine.as_ref() == Some(machine)).count();
+    let number = (1..=3).find(|number| on(&name(*number)) == 2).expect("four tasks on three");
+    let full = name(number);
+    cell.masters.cell(&["machine", "drain", full.as_str()]).expect("a drain begins");
+    let here = |task: &TaskView| task.machine.as_ref() == Some(&full);
+    let first = cell.until("one is told to leave", async |cell| {
+        drained_at(&cell.events("web").await).first().copied()
+    });
+    let first = first.await;
+    let waits = cell.until("another waits", async |cell| cell.machine(number).await);
+    let waits = waits.await.drain_waits;
+    let next = Some(first.plus(Span::seconds(3600)));
+    assert_eq!(waits, [DrainWaitView { job: key("web"), tasks: 1, next }]);
+    let moved = cell
+        .until("the first runs elsewhere", async |cell| {
+            let tasks = cell.tasks("web").await;
+            let moved = tasks.iter().find(|task| task.attempt == 2)?.clone();
+            (moved.state == TaskState::Running && !here(&moved)).then_some(moved)
+        })
+        .await;
+    let stays = placed.iter().find(|task| here(task) && task.index != moved.index).expect("two");
+    let limit = "the disruption limit of admin/web, next";
+    for words in [&["drain", "-m", full.as_str()][..], &["machine", "show", full.as_str()]] {
+        let said = cell.masters.cell(words).expect("an answer");
+        assert!(said.contains(&format!("1 task waits for {limit} at")), "{said}");
+    }
+    let said = cell.masters.cell(&["explain", &stays.name]).expect("an explanation");
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains(&format!("waits for {limit} in")), "{said}");
+    // A shorter span holds at once, and from the first that left.
+    web["disruptions"]["within"] = json!(SHORT.0);
+    cell.update(&web).await;
+    cell.all("web", |task| task.state == TaskState::Running && !here(task)).await;
+    let times = drained_at(&cell.events("web").await);
+    assert!(times.len() == 2 && times[0] == first && times[1] >= first.plus(SHORT), "{times:?}");
 }
 
 /// Fills the cell: a task on each core. When told to leave it says so and, unless it is stubborn,

@@ -1,7 +1,7 @@
 //! Machines and the resources applications make up on them, as readers see them.
 
 use cellwright_cell::machine::{MachineSpec, MachineStatus};
-use cellwright_cell::name::{Name, Token};
+use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::named::ResourceName;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::time::Time;
@@ -52,6 +52,23 @@ pub struct MachineView {
     pub packages: u32,
     /// Disk kept for log savers.
     pub retained_bytes: u64,
+    /// Of a machine that drains: jobs whose tasks have to wait there, for they were disrupted as
+    /// often as they allow.
+    #[serde(default)]
+    pub drain_waits: Vec<DrainWaitView>,
+}
+
+/// Tasks that stay on a machine that drains until the disruption limit of a job lets them go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DrainWaitView {
+    /// Whose limit it is.
+    pub job: JobKey,
+    /// Tasks, or allocs with tasks of the job inside.
+    pub tasks: u32,
+    /// When the next of them may leave, in milliseconds since the Unix epoch. Absent: inside an
+    /// alloc are more of them than may ever leave at once; they go one by one, as other allocs of
+    /// the set have room.
+    pub next: Option<Time>,
 }
 
 /// Who gave a machine a package, or a part of one.

@@ -1,9 +1,11 @@
 //! Evictions (B39, B41): a controller moves one task or alloc away. What the system chooses to do
-//! keeps to disruption budgets; what it must do, because a machine holds more than it has, does
-//! not, and may for that reason take only those whom [`obligation::victims`] names.
+//! keeps to disruption budgets, and to the limits of how often a job is disrupted; what it must do,
+//! because a machine holds more than it has, does not, and may for that reason take only those whom
+//! [`obligation::victims`] names.
 
 use super::Context;
 use crate::command::{Done, EvictCause, Verdict};
+use crate::disruption::{self, DisruptionLimit};
 use crate::id::{JobId, MachineId, TaskId};
 use crate::obligation;
 use crate::reason::{Reason, Refusal};
@@ -34,11 +36,44 @@ impl Context<'_> {
             }
             EvictCause::Rebalance => (StopCause::Rebalanced, Reason::Rebalanced),
         };
-        if cause != EvictCause::OverCommit {
-            self.within_budget(task)?;
-        }
+        let chosen = match cause {
+            EvictCause::OverCommit => BTreeMap::new(),
+            EvictCause::Drain | EvictCause::Rebalance => {
+                self.within_budget(task)?;
+                self.within_rate(task)?
+            }
+        };
         self.stop_task(task, stop, reason);
+        chosen.into_iter().for_each(|(job, tasks)| self.count_disruptions(job, tasks));
         Ok(Done::Applied)
+    }
+
+    /// Running tasks that go down with `task`, by job that limits how often; refused if it is too
+    /// soon for one of them.
+    fn within_rate(&self, task: TaskId) -> Result<BTreeMap<JobId, u32>, Refusal> {
+        let mut limited = disruption::disrupted(self.state, task);
+        limited.retain(|job, _| self.disruption_limit(*job).is_some());
+        if let Some((job, next)) = disruption::held_back(self.state, task, self.now)
+            && let Some(DisruptionLimit { most, within }) = self.disruption_limit(job)
+        {
+            return Err(Refusal::DisruptedTooOften { job, most, within, next });
+        }
+        Ok(limited)
+    }
+
+    fn disruption_limit(&self, job: JobId) -> Option<DisruptionLimit> {
+        self.state.jobs.get(job)?.spec().disruptions
+    }
+
+    /// Only as many times are kept as the limit counts: older ones are never asked for.
+    fn count_disruptions(&mut self, job: JobId, tasks: u32) {
+        let Some(limit) = self.disruption_limit(job) else { return };
+        let now = self.now;
+        self.state.edit_job(job, |row| {
+            row.disrupted_at.extend(std::iter::repeat_n(now, tasks as usize));
+            let old = row.disrupted_at.len().saturating_sub(limit.most as usize);
+            row.disrupted_at.drain(..old);
+        });
     }
 
     fn must_drain(&self, machine: MachineId) -> Result<(), Refusal> {
@@ -75,12 +110,7 @@ impl Context<'_> {
                 None => Ok(()),
             };
         }
-        let mut disrupted: BTreeMap<JobId, u32> = BTreeMap::new();
-        for id in std::iter::once(&task).chain(inner) {
-            if let Some(job) = self.running_job(*id) {
-                *disrupted.entry(job).or_default() += 1;
-            }
-        }
+        let disrupted = disruption::disrupted(self.state, task);
         disrupted.into_iter().try_for_each(|(job, tasks)| self.may_disrupt(job, tasks))
     }
 
@@ -109,9 +139,13 @@ fn wrong_state(task: TaskId, row: &Task, action: &str) -> Refusal {
 mod tests {
     use crate::apply::fixture::{Cell, job, key, machine, name};
     use crate::command::{Command, EvictCause, Observed};
+    use crate::disruption::DisruptionLimit;
+    use crate::id::MachineId;
+    use crate::obligation;
     use crate::render;
     use crate::spec::JobKind;
     use crate::task::{StopCause, TaskState};
+    use crate::time::Span;
 
     fn evict(cell: &mut Cell, job: &str, index: usize, cause: EvictCause) -> String {
         let (task, attempt) = (cell.task_id(job, index), cell.task(job, index).attempt);
@@ -172,6 +206,75 @@ mod tests {
         check(shrink, "jfoo", 0, OverCommit, others);
     }
 
+    /// `jfoo` with three tasks on `m1`, of which `most` may be moved in 100 ms, and drained.
+    fn limited(most: u32) -> Cell {
+        let mut cell = Cell::with_machines(2);
+        let mut foo = job("jfoo", 3, 100);
+        foo.disruptions = Some(DisruptionLimit { most, within: Span(100) });
+        cell.submit(&foo);
+        (0..3).for_each(|index| cell.run("jfoo", index, "m1"));
+        drain(&mut cell);
+        cell
+    }
+
+    fn disrupted_at(cell: &Cell) -> Vec<u64> {
+        let id = cell.state.job_named(&key("ubar/jfoo")).unwrap();
+        cell.state.jobs.get(id).unwrap().disrupted_at.iter().map(|at| at.0).collect()
+    }
+
+    #[test]
+    fn a_job_is_disrupted_so_often_within_a_span() {
+        use EvictCause::{Drain, Rebalance};
+        let mut cell = limited(1);
+        assert_eq!(evict(&mut cell, "jfoo", 0, Drain), "done");
+        let first = cell.now;
+        let too_soon = format!(
+            "refused: ubar/jfoo has at most 1 tasks disrupted within 100 ms, the next at {} ms",
+            first + 100
+        );
+        assert_eq!(evict(&mut cell, "jfoo", 1, Drain), too_soon);
+        // Up again, though elsewhere, the same task counts like any other.
+        cell.report("jfoo", 0, Observed::Stopped);
+        cell.run("jfoo", 0, "m2");
+        assert_eq!(evict(&mut cell, "jfoo", 0, Rebalance), too_soon);
+        assert_eq!(disrupted_at(&cell), [first]);
+        cell.now = first + 98;
+        assert_eq!(evict(&mut cell, "jfoo", 1, Drain), too_soon);
+        assert_eq!(evict(&mut cell, "jfoo", 1, Drain), "done");
+        assert_eq!(disrupted_at(&cell), [first + 100]);
+    }
+
+    #[test]
+    fn what_must_be_or_is_asked_for_is_not_limited() {
+        let mut cell = limited(1);
+        assert_eq!(evict(&mut cell, "jfoo", 0, EvictCause::Drain), "done");
+        cell.report("jfoo", 0, Observed::Stopped);
+        cell.ok(Command::StopDrain { name: name("m1"), expect: None });
+        cell.run("jfoo", 0, "m1");
+        cell.ok(Command::UpdateMachine { spec: machine("m1", 20), expect: None });
+        let must = obligation::victims(&cell.state, MachineId(0))[0];
+        let index = cell.state.tasks.get(must).unwrap().index;
+        assert_eq!(evict(&mut cell, "jfoo", index as usize, EvictCause::OverCommit), "done");
+        assert_eq!(disrupted_at(&cell).len(), 1);
+        cell.state.level = crate::state::LEVEL;
+        let (job, index) = (key("ubar/jfoo"), (index + 1) % 3);
+        cell.ok(Command::StopTask { job, index, expect: None });
+        assert_eq!(disrupted_at(&cell).len(), 1);
+    }
+
+    #[test]
+    fn as_many_times_are_kept_as_count() {
+        let mut cell = limited(2);
+        assert_eq!(evict(&mut cell, "jfoo", 0, EvictCause::Drain), "done");
+        let first = cell.now;
+        assert_eq!(evict(&mut cell, "jfoo", 1, EvictCause::Drain), "done");
+        let said = evict(&mut cell, "jfoo", 2, EvictCause::Drain);
+        assert!(said.ends_with(&format!("the next at {} ms", first + 100)), "{said}");
+        cell.now = first + 99;
+        assert_eq!(evict(&mut cell, "jfoo", 2, EvictCause::Drain), "done");
+        assert_eq!(disrupted_at(&cell), [first + 1, first + 100]);
+    }
+
     #[test]
     fn evicting_twice_is_harmless_and_the_task_comes_back_to_the_queue() {
         let mut cell = cell();
@@ -206,6 +309,30 @@ mod tests {
             assert!(said.starts_with(want), "max_down {max_down}: {said}");
             let moved = TaskState::Stopping(StopCause::AllocMoved);
             assert_eq!(cell.states("jfoo") == [moved; 2], max_down == 2);
+        }
+    }
+
+    #[test]
+    fn an_alloc_takes_its_tasks_along_if_they_may_be_disrupted_together() {
+        for (most, want) in [(1, "never so many at once"), (2, "done")] {
+            let mut cell = Cell::with_machines(1);
+            let mut set = job("jset", 1, 100);
+            set.kind = JobKind::AllocSet;
+            set.task.limits = crate::apply::fixture::all(20);
+            cell.submit(&set);
+            let mut inner = job("jfoo", 2, 100);
+            inner.alloc_set = Some(key("ubar/jset"));
+            inner.disruptions = Some(DisruptionLimit { most, within: Span(100) });
+            cell.submit(&inner);
+            cell.run("jset", 0, "m1");
+            let alloc = cell.task_id("jset", 0);
+            cell.run_in("jfoo", 0, "m1", Some(alloc));
+            cell.run_in("jfoo", 1, "m1", Some(alloc));
+            drain(&mut cell);
+            let said = evict(&mut cell, "jset", 0, EvictCause::Drain);
+            assert!(said.ends_with(want), "most {most}: {said}");
+            let want = if most == 2 { vec![cell.now; 2] } else { vec![] };
+            assert_eq!(disrupted_at(&cell), want);
         }
     }
 }

@@ -83,6 +83,7 @@ pub(crate) fn job(job: &str, count: u32, priority: u16) -> JobSpec {
         at_most_one: None,
         retain_disk: None,
         preemption_notice_max: None,
+        disruptions: None,
     }
 }
 

@@ -292,6 +292,7 @@ fn new_job(user: UserId, spec: &JobSpec, waits_for: BTreeSet<JobId>, now: Time) 
         waits_for,
         submitted_at: now,
         ended_at: None,
+        disrupted_at: Vec::new(),
     }
 }
 

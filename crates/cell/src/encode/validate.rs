@@ -5,6 +5,7 @@ use super::LoadError;
 use crate::admit;
 use crate::blob;
 use crate::cron::Cron;
+use crate::disruption::MAX_DISRUPTIONS;
 use crate::job::Job;
 use crate::machine::{MAX_CELL_CAPACITY, Machine};
 use crate::named::UNBOUNDED;
@@ -89,6 +90,8 @@ fn check_machine(row: &str, machine: &Machine) -> Checked {
 fn check_job(row: &str, job: &Job) -> Checked {
     at_most(row, "version", u64::from(job.version), MAX_COUNTER)?;
     at_most(row, "number of tasks", job.tasks.len() as u64, u64::from(MAX_TASKS))?;
+    let disrupted = job.disrupted_at.len() as u64;
+    at_most(row, "times of disruptions", disrupted, u64::from(MAX_DISRUPTIONS))?;
     job.specs.values().try_for_each(|spec| admitted(row, admit::check_job(spec)))
 }
 

@@ -154,11 +154,13 @@ fn every_change_is_told(step: &Step<'_>, changed: &Touched, told: &Touched) -> C
     }
 }
 
-/// Specs nobody runs any more, and the counts of an update, follow the tasks they are about.
+/// Specs nobody runs any more, the counts of an update and the times of disruptions follow the
+/// tasks they are about.
 fn only_the_books(old: Option<&Job>, new: Option<&Job>) -> bool {
     let (Some(old), Some(new)) = (old, new) else { return false };
     let mut same = old.clone();
     same.specs = new.specs.clone();
+    same.disrupted_at = new.disrupted_at.clone();
     if let (Some(books), Some(update)) = (&mut same.update, &new.update) {
         books.disruptions = update.disruptions;
         books.skipped = update.skipped.clone();

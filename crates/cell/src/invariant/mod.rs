@@ -28,6 +28,7 @@
 //! | [`quota`] | state, step | nothing is admitted beyond quota: B11, §2.5 |
 //! | [`prod_quota_sold`] | step | prod quota sold is at most the cell: B11, §2.5 |
 //! | [`budgets`] | step | disruption budgets: B41, §4 |
+//! | [`disruption_rate`] | state, step | disruptions over time: B41, §4 |
 //! | [`gang_whole`] | step | a gang is placed whole: E4 |
 //! | [`events_cover_changes`] | step | every transition is a recorded event: B5 |
 //! | [`refused_leaves_no_trace`] | step | refusals and repeats change nothing: B25, §4 |
@@ -40,6 +41,7 @@ mod alloc_rules;
 mod budgets;
 mod counted_apart;
 mod deferred;
+mod disruption_rate;
 mod events_cover_changes;
 mod gang_whole;
 mod inner_not_above_set;
@@ -99,7 +101,7 @@ pub fn references(state: &State) -> Check {
 /// # Errors
 /// The first one found broken.
 pub fn check_state(state: &State) -> Check {
-    let checks: [fn(&State) -> Check; 14] = [
+    let checks: [fn(&State) -> Check; 15] = [
         references::check,
         sums_equal_parts::check,
         one_machine::check,
@@ -114,6 +116,7 @@ pub fn check_state(state: &State) -> Check {
         inner_not_above_set::check,
         counted_apart::check,
         one_owner_per_namespace::check,
+        disruption_rate::check,
     ];
     checks.iter().try_for_each(|check| check(state))
 }
@@ -133,7 +136,7 @@ pub fn check_step(
     events: &[Event],
 ) -> Check {
     let step = Step { before, entry, verdicts, after, events };
-    let checks: [fn(&Step<'_>) -> Check; 16] = [
+    let checks: [fn(&Step<'_>) -> Check; 17] = [
         time_monotone::check,
         slots_fire_once::check,
         refused_leaves_no_trace::check,
@@ -143,6 +146,7 @@ pub fn check_step(
         quota::check_step,
         prod_quota_sold::check,
         budgets::check,
+        disruption_rate::check_step,
         gang_whole::check,
         alloc_rules::check_step,
         placed_where_allowed::check,

@@ -4,9 +4,10 @@
 use super::{check_state, check_step};
 use crate::Actor;
 use crate::apply::fixture::{Cell, job, key, machine, name};
-use crate::command::{Command, Entry, Observed, Request, ReservationChange};
+use crate::command::{Command, Entry, EvictCause, Observed, Request, ReservationChange};
 use crate::constraint::{AttributeValue, Constraint, Operator, Strength};
-use crate::id::MachineId;
+use crate::disruption::DisruptionLimit;
+use crate::id::{JobId, MachineId};
 use crate::isolation::{LENT_WRITABLE, Volume, lent_attribute};
 use crate::name::Token;
 use crate::plan::{Assignment, Group, Plan};
@@ -15,7 +16,7 @@ use crate::resource::Resources;
 use crate::retry::{CountedApart, EndKind};
 use crate::spec::{Domain, JobKind, JobSpec, SpreadLimit};
 use crate::state::{State, VOLUMES};
-use crate::time::Time;
+use crate::time::{Span, Time};
 use std::sync::Arc;
 
 const M2: MachineId = MachineId(1);
@@ -160,6 +161,43 @@ fn an_alloc_that_holds_too_much_or_too_important_a_job_is_noticed() {
         state.edit_task(alloc, |t| t.reservation.cpu -= 1);
     };
     assert_eq!(noticed_in_state(&mut cell, reclaim), Some("alloc_rules"));
+}
+
+/// A task of `jfoo`, of which one may be disrupted in a minute, is moved for the better.
+fn moved() -> (Cell, JobId, Command) {
+    let mut cell = Cell::with_machines(1);
+    let mut spec = job("jfoo", 2, 100);
+    spec.disruptions = Some(DisruptionLimit { most: 1, within: Span::seconds(60) });
+    cell.submit(&spec);
+    cell.run("jfoo", 0, "m1");
+    let (id, task) = (cell.state.job_named(&key("ubar/jfoo")).unwrap(), cell.task_id("jfoo", 0));
+    (cell, id, Command::Evict { task, attempt: 1, cause: EvictCause::Rebalance })
+}
+
+#[test]
+fn a_disruption_that_is_not_counted_or_comes_too_soon_is_noticed() {
+    let spoils: [fn(&mut Vec<Time>); 2] = [Vec::clear, |times| times[0].0 -= 1];
+    for spoil in spoils {
+        let (mut cell, id, command) = moved();
+        let spoiled = |state: &mut State| {
+            state.edit_job(id, |row| spoil(&mut row.disrupted_at));
+        };
+        assert_eq!(noticed(&mut cell, command, spoiled), Some("disruption_rate"));
+    }
+    let (mut cell, id, command) = moved();
+    let mut before = cell.state.clone();
+    let requests = vec![Request { by: Actor::System, id: None, command }];
+    let entry = Entry { now: Time(cell.now), requests };
+    let mut events = Vec::new();
+    let verdicts = cell.state.apply(&entry, &mut events);
+    before.edit_job(id, |row| row.disrupted_at.push(Time(cell.now - 1)));
+    let found = check_step(&before, &entry, &verdicts, &cell.state, &events).unwrap_err();
+    assert_eq!(found.invariant, "disruption_rate");
+    assert!(found.detail.contains("at most 1 allowed"), "{found}");
+    let ahead = |state: &mut State| {
+        state.edit_job(id, |row| row.disrupted_at.push(Time::NEVER));
+    };
+    assert_eq!(noticed_in_state(&mut moved().0, ahead), Some("disruption_rate"));
 }
 
 #[test]

@@ -116,5 +116,6 @@ pub fn job(text: &str, priority: u16, count: u32, limits: Resources) -> JobSpec 
         at_most_one: None,
         retain_disk: None,
         preemption_notice_max: None,
+        disruptions: None,
     }
 }

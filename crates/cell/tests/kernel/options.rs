@@ -4,6 +4,7 @@
 
 use crate::build;
 use cellwright_cell::constraint::{Constraint, Operator, Strength};
+use cellwright_cell::disruption::DisruptionLimit;
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::named::NamedAmount;
 use cellwright_cell::priority::Priority;
@@ -20,6 +21,13 @@ pub struct Options<'a>(Vec<(&'a str, &'a str)>);
 pub fn seconds(text: &str) -> Result<Span, String> {
     let number = text.strip_suffix('s').and_then(|n| n.parse().ok());
     number.map(Span::seconds).ok_or_else(|| format!("a time like 30s, not {text:?}"))
+}
+
+/// `2/600s`.
+fn rate(text: &str) -> Result<DisruptionLimit, String> {
+    let parts = text.split_once('/').and_then(|(most, within)| Some((most.parse().ok()?, within)));
+    let (most, within) = parts.ok_or_else(|| format!("a rate like 2/600s, not {text:?}"))?;
+    Ok(DisruptionLimit { most, within: seconds(within)? })
 }
 
 fn quantity(text: &str, milli: bool) -> Result<u64, String> {
@@ -201,6 +209,9 @@ impl<'a> Options<'a> {
     fn policies(&mut self, spec: &mut JobSpec) -> Result<(), String> {
         spec.max_down = self.bound("max-down", spec.max_down)?;
         spec.max_update_disruptions = self.bound("max-disruptions", spec.max_update_disruptions)?;
+        if let Some(text) = self.text("disruptions") {
+            spec.disruptions = Some(rate(text)?);
+        }
         spec.restart.max_failures = self.bound("max-failures", spec.restart.max_failures)?;
         self.retries(&mut spec.restart.retry)?;
         spec.restart.restart_on_success |= self.text("service").is_some();

@@ -13,6 +13,7 @@ use cellwright_cell::credential::{PartKind, SecretHash, TokenFlaw, TokenKind};
 use cellwright_cell::cron::schedule::Schedule;
 use cellwright_cell::cron::{CronSpec, MissedRuns, Overlap};
 use cellwright_cell::device::{Device, DeviceGrant};
+use cellwright_cell::disruption::DisruptionLimit;
 use cellwright_cell::ephemeral::CapacityChange;
 use cellwright_cell::event::{
     BlobChange, CronChange, Event, JobChange, MachineChange, ResourceChange, TaskChange,
@@ -274,6 +275,7 @@ fn job_spec() -> JobSpec {
     spec.max_down = Some(1);
     spec.preemption_notice_max = Some(Span(2500));
     spec.max_update_disruptions = Some(2);
+    spec.disruptions = Some(DisruptionLimit { most: 3, within: Span(3500) });
     spec.restart.max_failures = Some(4);
     spec.restart.backoff = Span(1500);
     spec.restart.retry = Retries {
@@ -454,6 +456,7 @@ fn refusals() -> Vec<Refusal> {
         Refusal::NoSuchToken(name("t1")),
         Refusal::BadToken { id: name("t1"), flaw: TokenFlaw::Expired },
         Refusal::NoSuchBlob(token("ab")),
+        Refusal::DisruptedTooOften { job: JobId(4), most: 1, within: Span(60), next: Time(90) },
     ]
 }
 
@@ -642,7 +645,7 @@ pub fn state_and_entry() -> (State, Entry) {
         quota ada production cpu=8 ram=16g disk=50g for=900s
         as app resource app/slot for=60s m1:+2
         packages m2 server
-        submit-alloc-set ada/box cpu=2 ram=4g disk=10g retain=5g
+        submit-alloc-set ada/box cpu=2 ram=4g disk=10g retain=5g disruptions=1/60s
         submit ada/web in=ada/box cpu=1 ram=1g ports=1
         submit ada/gpu count=2 cpu=1 ram=1g gpu-milli=250 max-down=1 max-failures=3 backoff=5s
         submit ada/next priority=0 cpu=1 ram=1g after=ada/gpu on-success

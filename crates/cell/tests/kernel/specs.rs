@@ -4,6 +4,7 @@
 use crate::build;
 use crate::draw::Draw;
 use cellwright_cell::constraint::{Constraint, Operator, Strength};
+use cellwright_cell::disruption::DisruptionLimit;
 use cellwright_cell::isolation::{LENT_READ_ONLY, LENT_WRITABLE, Volume, lent_attribute};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::named::UNBOUNDED;
@@ -129,6 +130,10 @@ fn policies(spec: &mut JobSpec, draw: &mut Draw) {
     if own.one_in(4) {
         let (source, target) = ("/srv/data".into(), "/data".into());
         spec.task.isolation.volumes = vec![Volume { source, target, writable: own.one_in(2) }];
+    }
+    if own.one_in(3) {
+        let (most, within) = (1 + own.below(3) as u32, Span::seconds(1 + own.below(600)));
+        spec.disruptions = Some(DisruptionLimit { most, within });
     }
     spec.restart.restart_on_success = draw.one_in(3);
     spec.at_most_one = draw.one_in(8).then_some(Span::seconds(30));

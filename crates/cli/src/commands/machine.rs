@@ -11,7 +11,7 @@ use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{format, table};
 use cellwright_api::client::Change;
-use cellwright_api::types::{MachinePackages, MachineView, PackageOnMachine};
+use cellwright_api::types::{DrainWaitView, MachinePackages, MachineView, PackageOnMachine};
 use cellwright_cell::device::WHOLE;
 use cellwright_cell::name::Name;
 use cellwright_sim::experiment::load::Units;
@@ -118,7 +118,24 @@ pub fn drain(cell: &Cell, machine: &Name, on: bool) -> Result<(), Failure> {
         (false, true) => "takes work again",
         (false, false) => "took work already",
     };
-    print(&format!("machine {machine} {what}\nnext: cell machine ls\n"))
+    let mut said = format!("machine {machine} {what}\n");
+    if on {
+        let now = ask(async { Ok(cell.client.machine(machine).await?.value.item) })?;
+        now.drain_waits.iter().for_each(|wait| said.push_str(&format!("{}\n", waiting(wait))));
+    }
+    said.push_str("next: cell machine ls\n");
+    print(&said)
+}
+
+/// `2 tasks wait for the disruption limit of ann/web, next at 2026-03-01 12:00:00Z`.
+fn waiting(wait: &DrainWaitView) -> String {
+    let tasks = format::counted(u64::from(wait.tasks), "task");
+    let verb = if wait.tasks == 1 { "waits" } else { "wait" };
+    let next = match wait.next {
+        Some(at) => format!("next at {}", format::utc(at)),
+        None => "which lets fewer leave at once than an alloc holds".to_owned(),
+    };
+    format!("{tasks} {verb} for the disruption limit of {}, {next}", wait.job)
 }
 
 pub fn shown(machine: &MachineView) -> String {
@@ -138,6 +155,8 @@ pub fn shown(machine: &MachineView) -> String {
     if machine.draining {
         rows[0].1 = "draining".to_owned();
     }
+    let waits = machine.drain_waits.iter();
+    rows.extend(waits.map(|wait| ("drain".to_owned(), waiting(wait))));
     rows.extend(spec.address.map(|address| ("address".to_owned(), address.to_string())));
     rows.extend(spec.devices.iter().enumerate().map(|(number, device)| {
         let used = machine.devices_used.get(number).copied().unwrap_or_default();
@@ -239,4 +258,25 @@ fn list(machines: &[MachineView], silent: &BTreeMap<String, u64>) -> String {
         .collect();
     let header = ["machine", "state", "tasks", "free cpu", "cpu", "free ram", "ram"];
     table::render(&header, &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellwright_cell::name::JobKey;
+    use cellwright_cell::time::Time;
+
+    #[test]
+    fn who_holds_up_a_drain_is_named() {
+        let name = |text| Name::new(text).unwrap();
+        let job = JobKey { user: name("ann"), job: name("web") };
+        let told = |tasks, next| waiting(&DrainWaitView { job: job.clone(), tasks, next });
+        assert_eq!(
+            told(1, Some(Time(60_000))),
+            "1 task waits for the disruption limit of ann/web, next at 1970-01-01 00:01:00Z"
+        );
+        assert!(
+            told(2, None).starts_with("2 tasks wait for the disruption limit of ann/web, which")
+        );
+    }
 }

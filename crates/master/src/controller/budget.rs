@@ -2,15 +2,18 @@
 //! has already decided to stop. `apply` has the last word; this keeps what it would refuse out of
 //! the log.
 
+use cellwright_cell::disruption::disrupted;
 use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::state::State;
-use cellwright_cell::task::TaskState;
+use cellwright_cell::time::Time;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
 pub struct Budgets {
     /// Running tasks that commands of this step stop.
     taken: BTreeMap<JobId, u32>,
+    /// Those among them that the cell stops by its own choice, which jobs can limit over time.
+    chosen: BTreeMap<JobId, u32>,
 }
 
 impl Budgets {
@@ -31,32 +34,34 @@ impl Budgets {
             down.saturating_add(taken).saturating_add(*tasks) <= most
         });
         if fits {
-            self.count(&stops);
+            count(&mut self.taken, &stops);
         }
         fits
     }
 
-    /// `task` is stopped because it must be, whatever the budgets say.
-    pub fn spend(&mut self, state: &State, task: TaskId) {
-        self.count(&disrupted(state, task));
+    /// The same for what nobody asked of the job, which keeps to how often it may be disrupted too.
+    pub fn take_by_choice(&mut self, state: &State, task: TaskId, now: Time) -> bool {
+        let stops = disrupted(state, task);
+        let in_turn = stops.iter().all(|(job, tasks)| {
+            let beside = self.chosen.get(job).copied().unwrap_or(0);
+            let row = state.jobs().get(*job);
+            row.is_none_or(|row| row.disruption_turn(tasks + beside, now) <= now)
+        });
+        let goes = in_turn && self.take(state, task, |_| None);
+        if goes {
+            count(&mut self.chosen, &stops);
+        }
+        goes
     }
 
-    fn count(&mut self, stops: &BTreeMap<JobId, u32>) {
-        for (job, tasks) in stops {
-            *self.taken.entry(*job).or_default() += tasks;
-        }
+    /// `task` is stopped because it must be, whatever the budgets say.
+    pub fn spend(&mut self, state: &State, task: TaskId) {
+        count(&mut self.taken, &disrupted(state, task));
     }
 }
 
-/// Running tasks by job that go down with `task`. What does not run is down already.
-fn disrupted(state: &State, task: TaskId) -> BTreeMap<JobId, u32> {
-    let inner = state.alloc_load(task).map_or(&[][..], |load| &load.tasks);
-    let mut stops = BTreeMap::new();
-    for id in std::iter::once(&task).chain(inner) {
-        let running = state.tasks().get(*id).filter(|row| row.state == TaskState::Running);
-        if let Some(row) = running {
-            *stops.entry(row.job).or_default() += 1;
-        }
+fn count(sums: &mut BTreeMap<JobId, u32>, stops: &BTreeMap<JobId, u32>) {
+    for (job, tasks) in stops {
+        *sums.entry(*job).or_default() += tasks;
     }
-    stops
 }

@@ -1,6 +1,6 @@
-//! Emptying machines that drain (B41): tasks leave as their jobs' disruption budgets allow, a
-//! bounded number at a time over the whole cell, machine by machine in turn, so that every drain
-//! makes progress and none waits for the largest.
+//! Emptying machines that drain (B41): tasks leave as their jobs' disruption budgets allow, and no
+//! more often than their jobs say, a bounded number at a time over the whole cell, machine by
+//! machine in turn, so that every drain makes progress and none waits for the largest.
 //!
 //! An alloc leaves with all that is in it. Where that would break a budget of the jobs inside, its
 //! tasks leave one by one first: otherwise an alloc with two tasks of a job that allows one to be
@@ -108,7 +108,8 @@ impl Round<'_> {
             return false;
         }
         let evict = Command::Evict { task, attempt: row.attempt, cause: EvictCause::Drain };
-        let goes = draft.takes(&evict) && draft.budgets.take(self.look.state, task, |_| None);
+        let Look { state, now, .. } = *self.look;
+        let goes = draft.takes(&evict) && draft.budgets.take_by_choice(state, task, now);
         if goes {
             self.chosen.insert(task);
             self.room -= 1;

@@ -4,6 +4,7 @@
 use super::testing::{Cell, all, job, key, machine, name};
 use super::*;
 use cellwright_cell::command::{Done, EvictCause};
+use cellwright_cell::disruption::DisruptionLimit;
 use cellwright_cell::id::MachineId;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::Token;
@@ -163,15 +164,59 @@ fn a_drain_with_nowhere_to_go_keeps_to_the_budget_and_rests() {
     assert_eq!((asked, cell.down("jfoo")), (1, 1));
 }
 
-/// Three allocs on three machines, all four tasks of `jfoo` in the first; one of them may be down,
-/// and the machine drains.
-fn drained_alloc() -> Cell {
+/// Steps a second apart until machine `m0` is empty; when tasks were told to leave it. Nothing may
+/// be refused.
+fn leaving_times(cell: &mut Cell) -> Vec<u64> {
+    let mut times = Vec::new();
+    for _ in 0..100 {
+        for (command, verdict) in cell.control() {
+            assert_eq!(verdict, Ok(Done::Applied), "{command:?}");
+            times.push(cell.now);
+        }
+        cell.settle();
+        cell.now += 1000;
+        if cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty() {
+            return times;
+        }
+    }
+    panic!("the machine never gets empty: {times:?}");
+}
+
+const EVERY: u64 = 10_000;
+
+fn rate(most: u32) -> Option<DisruptionLimit> {
+    Some(DisruptionLimit { most, within: Span(EVERY) })
+}
+
+#[test]
+fn a_drain_takes_as_many_in_a_span_as_the_job_allows_and_goes_on_then() {
+    let mut cell = running(2, &JobSpec { disruptions: rate(2), ..job("jfoo", 6) });
+    cell.ok(drain(0));
+    let times = leaving_times(&mut cell);
+    assert_eq!(times.len(), 6);
+    for pair in times.windows(3) {
+        let apart = pair[2] - pair[0];
+        assert!((EVERY..EVERY + 2000).contains(&apart), "neither early nor late: {times:?}");
+    }
+    assert_eq!(cell.down("jfoo"), 0);
+}
+
+#[test]
+fn the_tasks_of_an_alloc_leave_one_by_one_as_their_job_allows() {
+    let mut cell = drained_alloc(JobSpec { disruptions: rate(1), ..job("jfoo", 4) });
+    let times = leaving_times(&mut cell);
+    assert_eq!(times.len(), 4, "the alloc takes the last of them along: {times:?}");
+    assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= EVERY), "{times:?}");
+    assert_eq!(cell.down("jfoo"), 0);
+}
+
+/// Three allocs on three machines, all four tasks of `inner` in the first, and the machine drains.
+fn drained_alloc(inner: JobSpec) -> Cell {
     let mut cell = Cell::with_machines(3);
     let mut set = JobSpec { kind: JobKind::AllocSet, ..job("set", 3) };
     set.task.limits = all(60);
     cell.submit(&set);
-    let inner = JobSpec { alloc_set: Some(key("set")), max_down: Some(1), ..job("jfoo", 4) };
-    cell.submit(&inner);
+    cell.submit(&JobSpec { alloc_set: Some(key("set")), ..inner });
     cell.settle();
     assert_eq!((cell.down("set"), cell.down("jfoo")), (0, 0));
     let together = (0..4).all(|index| cell.task("jfoo", index).machine == Some(MachineId(0)));
@@ -182,7 +227,7 @@ fn drained_alloc() -> Cell {
 
 #[test]
 fn an_alloc_leaves_when_its_tasks_allow_it_one_by_one() {
-    let mut cell = drained_alloc();
+    let mut cell = drained_alloc(JobSpec { max_down: Some(1), ..job("jfoo", 4) });
     run(&mut cell, &[("jfoo", 1)]);
     assert!(cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty());
     assert_eq!(cell.down("jfoo"), 0);
@@ -191,7 +236,7 @@ fn an_alloc_leaves_when_its_tasks_allow_it_one_by_one() {
 
 #[test]
 fn a_drain_ends_though_the_scheduler_would_rather_have_tasks_back_in_their_alloc() {
-    let mut cell = drained_alloc();
+    let mut cell = drained_alloc(JobSpec { max_down: Some(1), ..job("jfoo", 4) });
     cell.stubborn = true;
     run(&mut cell, &[("jfoo", 1)]);
     assert!(cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty());

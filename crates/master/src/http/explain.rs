@@ -182,7 +182,7 @@ fn explain(
         }
         state_now if state_now.on_machine() => {
             let here = why_here(board, id, state, Options::default(), SEED);
-            shown::placed(&mut told, state, row, here);
+            shown::placed(&mut told, state, id, here, now);
         }
         _ => shown::apart(&mut told, row, now),
     }

@@ -280,6 +280,10 @@ mod tests {
             &[("task.static_ports", json!([]), json!([8080]), MayMove)],
         );
         check(|s| s["max_down"] = json!(1), &[("max_down", Value::Null, json!(1), NoRestart)]);
+        check(
+            |s| s["disruptions"] = json!({"most": 1, "within": 60_000}),
+            &[("disruptions", Value::Null, json!({"most": 1, "within": 60_000}), NoRestart)],
+        );
     }
 
     #[test]

@@ -2,13 +2,14 @@
 
 use crate::usage::Usage;
 use cellwright_api::types::{
-    BlobView, CrashView, CronView, EndView, JobRow, JobView, MachineView, NamedView, QuotaView,
-    ResourceOnMachine, ResourceView, TaskCounts, TaskView, TokenView, UserView,
+    BlobView, CrashView, CronView, DrainWaitView, EndView, JobRow, JobView, MachineView, NamedView,
+    QuotaView, ResourceOnMachine, ResourceView, TaskCounts, TaskView, TokenView, UserView,
 };
 use cellwright_cell::blob::Blob;
 use cellwright_cell::command::Actor;
 use cellwright_cell::credential::AccessToken;
 use cellwright_cell::cron::Cron;
+use cellwright_cell::disruption;
 use cellwright_cell::ephemeral::ResourceRow;
 use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
 use cellwright_cell::job::Job;
@@ -24,6 +25,7 @@ use cellwright_cell::resource::Resources;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{LastEnd, Task};
 use cellwright_cell::time::Time;
+use std::collections::BTreeMap;
 
 pub(super) fn counts(load: &JobLoad) -> TaskCounts {
     TaskCounts {
@@ -177,7 +179,28 @@ pub(super) fn machine(state: &State, usage: &Usage, id: MachineId) -> Option<Mac
         devices_used: load.devices.clone(),
         packages: row.packages.len() as u32,
         retained_bytes: row.retained.iter().map(|kept| kept.bytes).sum(),
+        drain_waits: if row.draining { drain_waits(state, load) } else { Vec::new() },
     })
+}
+
+/// By the date of the log: the next of them to go will move it on.
+fn drain_waits(state: &State, load: &MachineLoad) -> Vec<DrainWaitView> {
+    let mut waits: BTreeMap<JobId, (u32, Time)> = BTreeMap::new();
+    for task in &load.tasks {
+        let inside = state.tasks().get(*task).is_none_or(|row| row.alloc.is_some());
+        if inside {
+            continue;
+        }
+        if let Some((job, turn)) = disruption::held_back(state, *task, state.now()) {
+            let (tasks, next) = waits.entry(job).or_insert((0, Time::NEVER));
+            (*tasks, *next) = (*tasks + 1, turn.min(*next));
+        }
+    }
+    let view = |(job, (tasks, next)): (JobId, (u32, Time))| {
+        let next = (next != Time::NEVER).then_some(next);
+        Some(DrainWaitView { job: state.job_key(job)?, tasks, next })
+    };
+    waits.into_iter().filter_map(view).collect()
 }
 
 pub(super) fn user(state: &State, id: UserId) -> Option<UserView> {
@@ -255,5 +278,35 @@ pub(super) fn blob(row: &Blob, held: bool) -> BlobView {
             Actor::System => None,
         },
         held,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::testing::{Cell, job, key, name};
+    use cellwright_cell::command::Command;
+    use cellwright_cell::disruption::DisruptionLimit;
+    use cellwright_cell::spec::JobSpec;
+    use cellwright_cell::time::Span;
+
+    #[test]
+    fn a_machine_says_whose_limit_its_drain_waits_for() {
+        let mut cell = Cell::with_machines(2);
+        let disruptions = Some(DisruptionLimit { most: 1, within: Span::seconds(600) });
+        cell.submit(&JobSpec { disruptions, ..job("jfoo", 3) });
+        cell.submit(&job("jbar", 2));
+        cell.settle();
+        let waits = |cell: &Cell| {
+            machine(&cell.state, &Usage::default(), MachineId(0)).unwrap().drain_waits
+        };
+        cell.ok(Command::StartDrain { name: name("m0"), expect: None });
+        assert_eq!(waits(&cell), [], "all of them may go");
+        cell.control();
+        let next = Some(Time(cell.now).plus(Span::seconds(600)));
+        cell.settle();
+        assert_eq!(waits(&cell), [DrainWaitView { job: key("jfoo"), tasks: 2, next }]);
+        cell.ok(Command::StopDrain { name: name("m0"), expect: None });
+        assert_eq!(waits(&cell), [], "nobody has to go");
     }
 }

@@ -106,6 +106,8 @@ pub(super) struct Tally {
     pub when_empty: u32,
     /// Of them, those on which spread limits stand against it now.
     pub kept_apart: u32,
+    /// Machines that drain or are down and would take the task if they were open and empty.
+    pub once_open: u32,
     pub candidates: Candidates,
 }
 
@@ -132,7 +134,7 @@ impl Tally {
     fn look(&mut self, asked: &Asked<'_>, machine: MachineId) {
         // Of several allocs on a machine the one that comes furthest speaks for it.
         let mut furthest: Option<(Subject, Spot<'static>, Verdict)> = None;
-        let (mut empty, mut apart) = (false, false);
+        let (mut empty, mut apart, mut once_open) = (false, false, false);
         asked.places(machine, |spot| {
             let verdict = asked.judge(&spot);
             let subject = first(asked, &verdict);
@@ -146,12 +148,16 @@ impl Tally {
             apart |= verdict.curable_but_for_spread()
                 && asked.spread_holds_empty(&spot)
                 && asked.fits_empty(&spot);
+            once_open |= verdict.curable_once_open()
+                && asked.spread_holds_empty(&spot)
+                && asked.fits_empty(&spot);
             if furthest.as_ref().is_none_or(|(known, ..)| subject > *known) {
                 furthest = Some((subject, spot, verdict));
             }
         });
         self.when_empty += u32::from(empty || apart);
         self.kept_apart += u32::from(apart && !empty);
+        self.once_open += u32::from(once_open);
         if let Some((subject, spot, verdict)) = furthest {
             self.count(asked, subject, &spot, &verdict);
         }
@@ -347,6 +353,7 @@ impl Tally {
         }
         self.when_empty += later.when_empty;
         self.kept_apart += later.kept_apart;
+        self.once_open += later.once_open;
         self.candidates.add(later.candidates);
     }
 

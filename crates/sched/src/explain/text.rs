@@ -312,6 +312,13 @@ impl Text<'_> {
             format!("{} {noun}", grouped(u64::from(n)))
         };
         match (e.when_empty - e.kept_apart, e.kept_apart) {
+            (0, 0) if e.once_open > 0 => {
+                let closed = machines(e.once_open);
+                return Some(format!(
+                    "It waits for machines that drain or are down: {closed} could take it once \
+                     open and empty."
+                ));
+            }
             (0, 0) => {}
             (0, apart) => {
                 return Some(format!(

@@ -73,6 +73,16 @@ impl Verdict {
             && self.others.iter().all(|m| is_spread(m) || *m >= LEAST_CURABLE)
     }
 
+    /// Whether the machine takes no work at present and nothing else fails but what an eviction
+    /// cures, of tasks of its own job too.
+    pub fn curable_once_open(&self) -> bool {
+        let closed = |m: &Misfit| matches!(m, Misfit::MachineDown | Misfit::MachineDraining);
+        let cured = |m: &Misfit| matches!(m, Misfit::Spread { .. }) || *m >= LEAST_CURABLE;
+        self.constraints == 0
+            && self.others.iter().any(closed)
+            && self.others.iter().all(|m| closed(m) || cured(m))
+    }
+
     /// Whether a machine's state comes before its constraints here.
     pub fn machine_state(&self) -> Option<&Misfit> {
         self.others.first().filter(|m| matches!(m, Misfit::MachineDown | Misfit::MachineDraining))

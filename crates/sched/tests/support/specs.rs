@@ -221,6 +221,7 @@ pub fn plain(name: &str, count: u32, priority: u16, limits: Resources) -> JobSpe
         at_most_one: None,
         retain_disk: None,
         preemption_notice_max: None,
+        disruptions: None,
     }
 }
 

@@ -104,6 +104,7 @@ pub fn job(text: &str, count: u32, size: u64) -> JobSpec {
         at_most_one: None,
         retain_disk: None,
         preemption_notice_max: None,
+        disruptions: None,
     }
 }
 

@@ -145,5 +145,6 @@ pub fn plain_job(name: Name, count: u32, priority: Priority, limits: Resources) 
         at_most_one: None,
         retain_disk: None,
         preemption_notice_max: None,
+        disruptions: None,
     }
 }

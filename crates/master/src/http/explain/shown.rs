@@ -4,6 +4,7 @@ use cellwright_api::types::{
     CandidateView, CounterfactualView, ExplanationView, FailingView, HappenedView, HereView,
     ReasonView, TaskCounts, WaitingGroup,
 };
+use cellwright_cell::disruption;
 use cellwright_cell::event::{Event, TaskChange, What};
 use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::job::Job;
@@ -238,7 +239,14 @@ fn after_headline(placement: &str) -> String {
 }
 
 /// A task on a machine.
-pub(super) fn placed(told: &mut ExplanationView, state: &State, row: &Task, here: Option<WhyHere>) {
+pub(super) fn placed(
+    told: &mut ExplanationView,
+    state: &State,
+    id: TaskId,
+    here: Option<WhyHere>,
+    now: Time,
+) {
+    let Some(row) = state.tasks().get(id) else { return };
     let machine = row.machine.and_then(|id| state.machines().get(id));
     let machine = machine.map_or_else(|| "a machine".to_owned(), |row| row.spec.name.to_string());
     let what = match row.state {
@@ -251,6 +259,7 @@ pub(super) fn placed(told: &mut ExplanationView, state: &State, row: &Task, here
         _ => String::new(),
     };
     let mut lines = vec![what];
+    lines.extend(waits_to_leave(state, id, row, now.max(state.now())));
     lines.extend(told.failing.as_ref().map(|failing| {
         let last = failing.last.as_ref().map(|last| format!(" Last: {last}."));
         let times = failing.failures_in_row;
@@ -273,6 +282,17 @@ pub(super) fn placed(told: &mut ExplanationView, state: &State, row: &Task, here
         lines.push("It runs inside an alloc of its set, which decides where.".into());
     }
     told.text = lines.join("\n");
+}
+
+/// Why a task is still on a machine that drains, if that is for what its job says.
+fn waits_to_leave(state: &State, id: TaskId, row: &Task, now: Time) -> Option<String> {
+    let machine = row.machine.and_then(|machine| state.machines().get(machine))?;
+    let (job, turn) = disruption::held_back(state, id, now).filter(|_| machine.draining)?;
+    let limit = format!("the disruption limit of {}", state.job_key(job)?);
+    Some(match turn {
+        Time::NEVER => format!("Its machine drains; {limit} lets fewer leave at once."),
+        at => format!("Its machine drains; it waits for {limit}, next in {}.", span(at.since(now))),
+    })
 }
 
 fn cause_text(cause: StopCause) -> &'static str {
@@ -426,4 +446,37 @@ pub(super) fn job_text(
         text.push_str(&format!("\n\nand {left_out} more kinds of tasks that wait or fail"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::testing::{Cell, job, name};
+    use cellwright_cell::command::Command;
+    use cellwright_cell::disruption::DisruptionLimit;
+    use cellwright_cell::spec::JobSpec;
+
+    #[test]
+    fn a_task_that_may_not_leave_yet_says_whose_limit_it_waits_for() {
+        let mut cell = Cell::with_machines(2);
+        let disruptions = Some(DisruptionLimit { most: 1, within: Span::seconds(600) });
+        cell.submit(&JobSpec { disruptions, ..job("jfoo", 2) });
+        cell.settle();
+        cell.ok(Command::StartDrain { name: name("m0"), expect: None });
+        cell.control();
+        let told_at = cell.now;
+        cell.settle();
+        let text = |cell: &Cell, index: usize| {
+            let (id, now) = (cell.task_id("jfoo", index), Time(told_at + 60_000));
+            let mut told = blank(&cell.state, id, Past::default(), now).unwrap();
+            placed(&mut told, &cell.state, id, None, now);
+            told.text
+        };
+        let waits = "Its machine drains; it waits for the disruption limit of ubar/jfoo, next in";
+        assert!(text(&cell, 1).contains(waits), "{}", text(&cell, 1));
+        assert!(text(&cell, 1).contains("9 min"), "{}", text(&cell, 1));
+        assert!(!text(&cell, 0).contains("waits"), "it left: {}", text(&cell, 0));
+        cell.ok(Command::StopDrain { name: name("m0"), expect: None });
+        assert!(!text(&cell, 1).contains("waits"), "{}", text(&cell, 1));
+    }
 }
