@@ -7,7 +7,7 @@ use crate::name::{JobKey, Name, Token};
 use crate::named::ResourceName;
 use crate::priority::{Band, Priority};
 use crate::quota::Capability;
-use crate::resource::Shortfall;
+use crate::resource::{Dimension, Shortfall};
 use crate::spec::Domain;
 use crate::task::{ExitClass, TaskState};
 use serde::{Deserialize, Serialize};
@@ -53,6 +53,9 @@ pub enum Misfit {
         available: u64,
     },
     Resource(Shortfall),
+    /// There is room, and the machine is short of CPU or disk rate all the same: it takes nothing
+    /// more of non-production.
+    MachineShort,
 }
 
 impl Misfit {
@@ -71,6 +74,7 @@ impl Misfit {
             Misfit::Device { .. } => "device",
             Misfit::Named { .. } => "named-resource",
             Misfit::Resource(_) => "resource",
+            Misfit::MachineShort => "machine-short",
         }
     }
 }
@@ -204,6 +208,8 @@ pub enum Reason {
         exit: ExitClass,
         forgiven: u32,
     },
+    /// The machine is short of this, and holding others back did not help.
+    MachineShort(Dimension),
 }
 
 impl Reason {
@@ -242,11 +248,12 @@ impl Reason {
             R::Rebalanced => "rebalanced",
             R::SlotDue => "slot-due",
             R::LastRunActive => "last-run-active",
+            R::MachineShort(_) => "machine-short",
         }
     }
 
     /// Every code: tests hold that each is reached.
-    pub const CODES: [&'static str; 30] = [
+    pub const CODES: [&'static str; 31] = [
         "requested",
         "admitted",
         "found-place",
@@ -277,5 +284,6 @@ impl Reason {
         "rebalanced",
         "slot-due",
         "last-run-active",
+        "machine-short",
     ];
 }

@@ -127,6 +127,7 @@ pub fn misfit(state: &State, misfit: &Misfit) -> String {
             format!("{name}: asked {asked}, available {available}")
         }
         Misfit::Resource(shortfall) => shortfall.to_string(),
+        Misfit::MachineShort => "the machine is short itself and takes only production".into(),
     }
 }
 
@@ -137,6 +138,9 @@ pub fn reason(state: &State, reason: &Reason) -> String {
         Reason::Preempted { by } => return format!("preempted by {}", state.task_name(*by)),
         Reason::Exited(exit) => return exit_class(state, *exit),
         Reason::NotRetried { exit, forgiven } => return not_retried(*exit, *forgiven),
+        Reason::MachineShort(dimension) => {
+            return format!("the machine is short of {dimension}, and throttling did not help");
+        }
         Reason::Requested => "requested",
         Reason::Admitted => "well formed and within quota",
         Reason::FoundPlace => "found a place",
@@ -277,6 +281,14 @@ fn machine_change(change: MachineChange) -> String {
         MachineChange::Recovered => "no longer over-committed".into(),
         MachineChange::DiskRetained { bytes } => format!("retains {bytes} bytes of disk"),
         MachineChange::DiskReleased { bytes } => format!("releases {bytes} bytes of disk"),
+        MachineChange::Short { dimension } => format!("short of {dimension}, asks for relief"),
+        MachineChange::Relieved { dimension } => format!("relieved of a task for {dimension}"),
+        MachineChange::Eased { dimension } => {
+            format!("short of {dimension} no longer, takes only production for a while yet")
+        }
+        MachineChange::EasedForGood { dimension } => {
+            format!("has had enough {dimension} for a while, takes all work again")
+        }
     }
 }
 

@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// Behaviour of `apply` this build understands. A cell starts at 1, whatever build begins it, and
 /// is raised by command once every replica knows the next level: a log means the same to all who
 /// replay it.
-pub const LEVEL: u32 = 3;
+pub const LEVEL: u32 = 4;
 
 /// From this level on, parts that were sent away are remembered.
 pub const DISMISSALS: u32 = 2;
@@ -35,6 +35,8 @@ pub const DISMISSALS: u32 = 2;
 /// dead jobs go with their owner, another program starts without the back-off of the one before,
 /// and prod jobs alone bound the notice of others.
 pub const LAST_ENDS: u32 = 3;
+/// From this level on masters say in the log what machines are short of.
+pub const RELIEF: u32 = 4;
 
 #[derive(Clone, Debug)]
 pub struct State {

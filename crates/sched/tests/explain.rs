@@ -466,16 +466,21 @@ impl Small {
             address: None,
         };
         more(&mut spec);
+        self.put_machine(id, &spec, false);
+        self.machines.push(spec);
+    }
+
+    fn put_machine(&mut self, id: MachineId, spec: &MachineSpec, short: bool) {
         let facts = MachineFacts {
-            spec: &spec,
+            spec,
             up: true,
             draining: false,
+            short,
             retained_disk: 0,
             ephemeral: &[],
             packages: &[],
         };
         self.board.put_machine(id, &facts);
-        self.machines.push(spec);
     }
 
     fn job(&mut self, name: &str, priority: u16, more: impl FnOnce(&mut JobSpec)) -> JobId {
@@ -572,6 +577,29 @@ Room would need ada/web/0 (priority 200) on m1 evicted, which is not allowed:
   production never preempts production.
 Number 1 of 1 in the queue, 0 of higher priority.";
     assert_eq!(cell.text(task), want);
+}
+
+#[test]
+fn a_machine_that_is_short_itself_says_so_to_all_but_production() {
+    let mut cell = Small::new();
+    cell.add_machine("m1", 8, 16, |_| {});
+    cell.add_machine("m2", 1, 16, |_| {});
+    let spec = cell.machines[0].clone();
+    cell.put_machine(MachineId(0), &spec, true);
+    let ask = |spec: &mut JobSpec| spec.task.limits = Resources::new(2000, GIB, 0, 0);
+    let batch = cell.job("batch", 100, ask);
+    let task = cell.wait(batch, 0);
+    let want = "\
+pending: needs 2 cores cpu; the only machine it may run on lacks it.
+1 lacks cpu (most free: 1 core on m2), 1 is short itself, open to production
+  only.
+Would fit if cpu <= 1 core (on m2).
+A machine that is short takes it when that has passed.
+Number 1 of 1 in the queue, 0 of higher priority.";
+    assert_eq!(cell.text(task), want);
+    let web = cell.job("web", 200, ask);
+    let task = cell.wait(web, 0);
+    assert_eq!(cell.explain(task).fitting(), 1);
 }
 
 #[test]

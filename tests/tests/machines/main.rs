@@ -5,6 +5,7 @@
 
 mod agent;
 mod alloc;
+mod cores;
 mod hostile;
 mod leaving;
 mod ledger;
@@ -12,5 +13,6 @@ mod loss;
 mod names;
 mod output;
 mod reclaim;
+mod relief;
 mod service;
 mod tricks;

@@ -3,7 +3,7 @@
 use cellwright_cell::machine::{MachineSpec, MachineStatus};
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::named::ResourceName;
-use cellwright_cell::resource::Resources;
+use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::time::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -52,6 +52,20 @@ pub struct MachineView {
     pub packages: u32,
     /// Disk kept for log savers.
     pub retained_bytes: u64,
+    /// What it lacks although its agent holds back whoever it may; while there is something, it
+    /// takes only production.
+    #[serde(default)]
+    pub shortages: Vec<ShortageView>,
+}
+
+/// Something that a machine is short of, or was until lately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ShortageView {
+    pub dimension: Dimension,
+    /// Milliseconds since the Unix epoch.
+    pub since: Time,
+    /// It is well again; its agent waits a while to see that last.
+    pub over: bool,
 }
 
 /// An ephemeral resource on one machine.

@@ -22,7 +22,7 @@ use cellwright_cell::health::{HealthCheck, Probe};
 use cellwright_cell::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
 use cellwright_cell::job::{ChangeClass, JobOutcome, JobState};
 use cellwright_cell::label::LabelTerm;
-use cellwright_cell::machine::MachineStatus;
+use cellwright_cell::machine::{MachineStatus, ShortageReport};
 use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
 use cellwright_cell::priority::{AppClass, Band, Priority};
 use cellwright_cell::quota::{Capability, Quota};
@@ -55,7 +55,12 @@ fn pin_words(pins: &mut Pins) {
     every_variant(pins, "JobKind", &[JobKind::Tasks, JobKind::AllocSet]);
     every_variant(pins, "Domain", &[Domain::Machine, Domain::Rack, Domain::Power]);
     every_variant(pins, "MachineStatus", &[MachineStatus::Down, MachineStatus::Up]);
-    let causes = [EvictCause::Drain, EvictCause::OverCommit, EvictCause::Rebalance];
+    let causes = [
+        EvictCause::Drain,
+        EvictCause::OverCommit,
+        EvictCause::Rebalance,
+        EvictCause::Relief(Dimension::Cpu),
+    ];
     every_variant(pins, "EvictCause", &causes);
     let classes = [ChangeClass::NoRestart, ChangeClass::Restart, ChangeClass::MayMove];
     every_variant(pins, "ChangeClass", &classes);
@@ -106,6 +111,7 @@ fn pin_states(pins: &mut Pins) {
         StopCause::Unhealthy,
         StopCause::Killed,
         StopCause::Rebalanced,
+        StopCause::MachineShort,
     ];
     every_variant(pins, "StopCause", &causes);
     let states = [
@@ -371,6 +377,15 @@ fn more_commands() -> Vec<Command> {
             reservation: Resources::new(1, 2, 3, 4),
         }]),
         Command::RaiseLevel { level: 2 },
+        Command::SetShortages {
+            machine,
+            incarnation: 3,
+            shortages: vec![ShortageReport {
+                dimension: Dimension::DiskRate,
+                lasted: Span::seconds(60),
+                asked: 2,
+            }],
+        },
     ]
 }
 
@@ -413,6 +428,7 @@ fn misfits() -> Vec<Misfit> {
         Misfit::Device { kind: token("gpu"), asked: 2, milli: 500, available: 1 },
         Misfit::Named { name: build::resource(Some("app"), "slot"), asked: 2, available: 1 },
         Misfit::Resource(shortfall()),
+        Misfit::MachineShort,
     ]
 }
 
@@ -487,6 +503,7 @@ fn reasons() -> Vec<Reason> {
         Reason::Rebalanced,
         Reason::SlotDue,
         Reason::LastRunActive,
+        Reason::MachineShort(Dimension::Cpu),
     ]
 }
 
@@ -571,6 +588,7 @@ fn job_changes() -> Vec<JobChange> {
 }
 
 fn pin_other_changes(pins: &mut Pins) {
+    let dimension = Dimension::DiskRate;
     let machines = [
         MachineChange::Added,
         MachineChange::Updated,
@@ -584,6 +602,10 @@ fn pin_other_changes(pins: &mut Pins) {
         MachineChange::Recovered,
         MachineChange::DiskRetained { bytes: 8 },
         MachineChange::DiskReleased { bytes: 9 },
+        MachineChange::Short { dimension },
+        MachineChange::Relieved { dimension },
+        MachineChange::Eased { dimension },
+        MachineChange::EasedForGood { dimension },
     ];
     every_variant(pins, "MachineChange", &machines);
     let band = Band::Production;
