@@ -11,6 +11,7 @@ export const MEASURES = {
 export const DOWN = 1;
 export const DRAINING = 2;
 export const OVER = 4;
+export const SHORT = 8;
 
 /** Stops of the scale from nothing to full and beyond, per theme. */
 const SCALES = {

@@ -6,7 +6,7 @@ import { confirm, say } from "../dialog.js";
 import { useRead } from "../live.js";
 import { Badge, Card, Facts, Link, Meter, MeterKey, Page, Problem, Table, Wait, to, useSort } from "../parts.js";
 import { useEventsOf } from "../past.js";
-import { DIMENSIONS, bytes, moment, plural } from "../units.js";
+import { DIMENSIONS, bytes, moment, plural, words } from "../units.js";
 import { EventList, TASKS } from "./job.js";
 
 const COLUMNS = [
@@ -88,6 +88,8 @@ export default function Machine({ names: [name] }) {
       <${Badge} tone=${machine.status === "up" ? "good" : "bad"}>${machine.status}<//>
       ${machine.draining && html`<${Badge} tone="warn">draining<//>`}
       ${machine.over_committed && html`<${Badge} tone="bad">over-committed<//>`}
+      ${(machine.shortages || []).map((s) => html`<${Badge} tone="warn">
+        ${s.over ? "was short of" : "short of"} ${words(s.dimension)}, takes only production<//>`)}
       <span>${plural(machine.tasks, "task")}${machine.leaving ? `, ${machine.leaving} on the way out` : ""}</span>
     </p>
     ${(machine.drain_waits || []).map(

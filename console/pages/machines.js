@@ -1,7 +1,7 @@
 // All machines in a table, from the same small picture as the map.
 
 import { html, useMemo } from "../vendor/htm-preact.js";
-import { DOWN, DRAINING, OVER } from "../heat.js";
+import { DOWN, DRAINING, OVER, SHORT } from "../heat.js";
 import { overview, useStore } from "../live.js";
 import { Badge, Choice, Filter, Link, Page, Problem, Table, Wait, to, useQuery, useSort } from "../parts.js";
 import { plural } from "../units.js";
@@ -10,6 +10,7 @@ function standing(bits) {
   if (bits & DOWN) return ["down", "bad"];
   if (bits & OVER) return ["over-committed", "bad"];
   if (bits & DRAINING) return ["draining", "warn"];
+  if (bits & SHORT) return ["short", "warn"];
   return ["up", "good"];
 }
 
@@ -48,10 +49,11 @@ const COLUMNS = [
   share("ram_limit", "Memory limit"),
 ];
 
-const STATES = [["all", "All"], ["down", "Down"], ["draining", "Draining"]];
+const STATES = [["all", "All"], ["down", "Down"], ["draining", "Draining"], ["short", "Short"]];
+const BITS = { down: DOWN, draining: DRAINING, short: SHORT };
 
 function stands(bits, state) {
-  return state === "all" || (state === "down" ? bits & DOWN : bits & DRAINING);
+  return state === "all" || bits & BITS[state];
 }
 
 export default function Machines() {

@@ -1,7 +1,7 @@
 // The cell at a glance: what it has, what is promised, what is used, and every machine as a square.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/htm-preact.js";
-import { DOWN, DRAINING, MEASURES, OVER, bandColours, css, find, gradient, paint } from "../heat.js";
+import { DOWN, DRAINING, MEASURES, OVER, SHORT, bandColours, css, find, gradient, paint } from "../heat.js";
 import { events, overview, useStore } from "../live.js";
 import { Card, Choice, Empty, Link, Meter, MeterKey, Page, Problem, Tally, Wait, go, to, useQuery } from "../parts.js";
 import { count, plural } from "../units.js";
@@ -88,7 +88,10 @@ function Picked({ store, slot }) {
   if (!name) return html`<p class="picked faint">Point at a machine, or walk with the arrow keys.</p>`;
   const of = (column) => store.machines.columns[column][slot];
   const bits = of("state");
-  const said = [bits & DOWN && "down", bits & DRAINING && "draining", bits & OVER && "over-committed"];
+  const said = [
+    bits & DOWN && "down", bits & DRAINING && "draining", bits & OVER && "over-committed",
+    bits & SHORT && "short, takes only production",
+  ];
   const share = (n) => (n < 0 ? "unknown" : `${n} %`);
   const line = (d, title) =>
     `${title} ${share(of(`${d}_used`))} used, ${of(`${d}_reserved`)} % reserved, ` +

@@ -118,6 +118,7 @@ async fn poll(agent: &Client, address: &str, machine: &str) -> Result<AgentOrder
         tasks: Vec::new(),
         packages: None,
         usage: Vec::new(),
+        shortages: Vec::new(),
     };
     agent.poll(address, &report, Span(1000)).await
 }

@@ -89,6 +89,8 @@ pub struct Config {
     pub logs: Logs,
     #[serde(default)]
     pub ended: Ended,
+    #[serde(default)]
+    pub control: Control,
 }
 
 /// How tasks are run.
@@ -205,6 +207,24 @@ impl Default for Ended {
     }
 }
 
+/// How the machine is shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Control {
+    /// How long the machine is short, although others are held back, before the masters are asked
+    /// to take something away; and how long it is well before they give it more.
+    pub relief_seconds: u64,
+}
+
+impl Default for Control {
+    fn default() -> Control {
+        Control { relief_seconds: 60 }
+    }
+}
+
+/// Longest time that `relief_seconds` may be.
+const MAX_RELIEF_SECONDS: u64 = 24 * 3600;
+
 fn yes() -> bool {
     true
 }
@@ -243,6 +263,14 @@ impl Config {
             }
         }
         check_volumes(&config)?;
+        let relief = config.control.relief_seconds;
+        if !(1..=MAX_RELIEF_SECONDS).contains(&relief) {
+            return Err(ConfigError::Field {
+                field: "control.relief_seconds".into(),
+                value: relief.to_string(),
+                allowed: format!("1 to {MAX_RELIEF_SECONDS}"),
+            });
+        }
         if let (Listen::At(address), None) = (config.listen, &config.identity)
             && !address.ip().is_loopback()
         {
@@ -321,7 +349,11 @@ impl Config {
              # logs = {{ file_bytes = 10485760, files = 3, rate = 4194304 }}\n\
              \n\
              # How long and how much of attempts that are over is kept.\n\
-             # ended = {{ seconds = 86400, bytes = 1073741824 }}\n",
+             # ended = {{ seconds = 86400, bytes = 1073741824 }}\n\
+             \n\
+             # How long production goes short of CPU or disk rate, with all others held back,\n\
+             # before the masters are asked to move one of them elsewhere.\n\
+             # control = {{ relief_seconds = 60 }}\n",
             text(name.as_str()),
             text(&identity.display().to_string()),
             text(&default_data().display().to_string()),
@@ -422,6 +454,7 @@ mod tests {
                 "data_dir",
                 "logs",
                 "ended",
+                "control",
                 "driver",
                 "runtime",
                 "users",
@@ -454,6 +487,8 @@ mod tests {
         check("listen = \"here\"", "listen: \"here\"; allowed: ADDRESS:PORT, or off");
         check("logs = { files = 0 }", "logs.files: 0; allowed: 1 or more");
         check("logs = { file_bytes = 9 }", "logs.file_bytes: 9; allowed: 4096 or more");
+        let never = "control = { relief_seconds = 0 }";
+        check(never, "control.relief_seconds: 0; allowed: 1 to 86400");
     }
 
     #[test]

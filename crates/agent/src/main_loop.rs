@@ -157,7 +157,9 @@ impl Agent {
             if rebooted { Orders { epoch: orders.epoch, ..Orders::default() } } else { orders };
         let (told, tells) = mpsc::unbounded_channel();
         let readings = Readings::default();
-        let watcher = watcher(described, &folders, readings.clone(), told.clone()).map_err(io)?;
+        let ask_after = Span::seconds(config.control.relief_seconds);
+        let watcher = watcher(described, ask_after, &folders, readings.clone(), told.clone());
+        let watcher = watcher.map_err(io)?;
         let mut agent = Agent {
             config,
             machine,
@@ -510,6 +512,7 @@ impl Agent {
             packages: Some(self.preparer.packages.report()),
             // Rates are averages between hanging polls; news in between would cut them short.
             usage: if hang { self.measure() } else { Vec::new() },
+            shortages: self.readings.shortages(),
         }
     }
 

@@ -12,10 +12,11 @@ mod count;
 use crate::core::Attempt;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::isolation::Isolation;
+use cellwright_cell::machine::ShortageReport;
 use cellwright_cell::priority::{AppClass, Priority};
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::task::ExitClass;
-use cellwright_cell::time::Time;
+use cellwright_cell::time::{Span, Time};
 use cellwright_isolate::Error;
 use cellwright_isolate::cgroup::{BlockDevice, CpuList, Group, GroupUsage};
 use cellwright_isolate::control::{
@@ -76,11 +77,24 @@ pub struct Latest {
 
 /// What the watcher has seen, for the report.
 #[derive(Clone, Default)]
-pub struct Readings(Arc<Mutex<BTreeMap<Attempt, Latest>>>);
+pub struct Readings {
+    tasks: Arc<Mutex<BTreeMap<Attempt, Latest>>>,
+    shortages: Arc<Mutex<Vec<ShortageReport>>>,
+}
 
 impl Readings {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Attempt, Latest>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_shortages(&self) -> MutexGuard<'_, Vec<ShortageReport>> {
+        self.shortages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the machine is short of and cannot help itself with.
+    #[must_use]
+    pub fn shortages(&self) -> Vec<ShortageReport> {
+        self.lock_shortages().clone()
     }
 
     /// All that was seen; peaks begin anew.
@@ -101,6 +115,8 @@ pub struct Machine {
     pub cores: Vec<CpuList>,
     /// Where tasks have their folders.
     pub data: PathBuf,
+    /// How long it is short before the masters are asked for relief.
+    pub ask_after: Span,
 }
 
 /// Starts to watch. A list of tasks that is sent is looked at once; `found` hears what came of it.
@@ -151,10 +167,10 @@ impl Watcher {
         };
         let disk = BlockDevice::of(&machine.data).ok().flatten();
         Watcher {
+            control: Control::asking_after(machine.ask_after),
             machine,
             keep,
             disk,
-            control: Control::default(),
             meters: BTreeMap::new(),
             used: BTreeMap::new(),
             readings,
@@ -269,6 +285,7 @@ impl Watcher {
         for action in self.control.step(Time(now), &machine, samples) {
             findings.extend(self.carry_out(action, &by_attempt));
         }
+        *self.readings.lock_shortages() = self.control.shortages(Time(now));
         findings
     }
 
@@ -302,8 +319,9 @@ impl Watcher {
                 let task = &of(attempt)?.name;
                 tracing::warn!(task, asked, free, "fewer cores are free than it reserved");
             }
-            Action::AskForRelief { dimension, since } => {
-                tracing::warn!(%dimension, ?since, "short for a minute, and cannot help itself");
+            // The masters are told with the report.
+            Action::AskForRelief { dimension, asked, .. } => {
+                tracing::warn!(%dimension, asked, "short for long, masters are asked for relief");
             }
             Action::Kill { attempt, reason } => {
                 let name = |task: TaskId| {
@@ -396,7 +414,8 @@ mod tests {
         fn watcher(&self) -> Watcher {
             let capacity = Resources::new(2000, 1 << 30, 1 << 30, 0);
             let cores = vec![CpuList::new(vec![0])];
-            let machine = Machine { capacity, cores, data: self.folder.path("") };
+            let (data, ask_after) = (self.folder.path(""), Span::seconds(2));
+            let machine = Machine { capacity, cores, data, ask_after };
             Watcher::new(machine, Readings::default(), Counts::default())
         }
 
@@ -448,6 +467,28 @@ mod tests {
         // An agent that comes back knows nothing of the cap, and so must lift it.
         lab.watcher().look(2000, &lab.tasks);
         assert_eq!(lab.cap(1), None);
+    }
+
+    #[test]
+    fn the_report_says_what_the_machine_cannot_help_itself_with() {
+        type Told = Vec<(Dimension, u64, u32)>;
+        let Some(lab) = Lab::open() else { return };
+        let mut watcher = lab.watcher();
+        let room = Room { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
+        let crowded = [sample(&lab.tasks[0], 1900, 500), sample(&lab.tasks[1], 20, 900)];
+        let mut told = |now: u64, samples: &[TaskSample]| -> Told {
+            watcher.share(now, room, samples, &lab.tasks);
+            let told = watcher.readings.shortages();
+            told.into_iter().map(|short| (short.dimension, short.lasted.0, short.asked)).collect()
+        };
+        let nothing = Told::new();
+        assert_eq!(told(1000, &crowded), nothing);
+        assert_eq!(told(2000, &crowded), nothing);
+        assert_eq!(told(3000, &crowded), [(Dimension::Cpu, 2000, 1)]);
+        assert_eq!(told(4000, &crowded), [(Dimension::Cpu, 3000, 1)]);
+        assert_eq!(told(5000, &crowded), [(Dimension::Cpu, 4000, 2)]);
+        assert_eq!(told(6000, &crowded[..1]), [(Dimension::Cpu, 5000, 0)]);
+        assert_eq!(told(8000, &crowded[..1]), nothing);
     }
 
     #[test]

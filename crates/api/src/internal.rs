@@ -13,7 +13,7 @@
 use cellwright_cell::command::{Request, TaskReport, Verdict};
 use cellwright_cell::desired::DesiredTask;
 use cellwright_cell::id::{MachineId, TaskId};
-use cellwright_cell::machine::MachineSpec;
+use cellwright_cell::machine::{MachineSpec, ShortageReport};
 use cellwright_cell::name::Name;
 use cellwright_cell::observed::ObservedTask;
 use cellwright_cell::resource::Resources;
@@ -62,6 +62,9 @@ pub struct AgentReport {
     pub tasks: Vec<ObservedTask>,
     pub packages: Option<BTreeSet<PackageRef>>,
     pub usage: Vec<TaskUsage>,
+    /// What the machine is short of although whoever may be is held back, in full; each resource
+    /// once, in their order.
+    pub shortages: Vec<ShortageReport>,
 }
 
 /// What one task used since the last report.
@@ -128,6 +131,11 @@ pub enum Difference {
     Savers {
         machine: MachineId,
         ends: Vec<SaverEnd>,
+    },
+    Shortages {
+        machine: MachineId,
+        incarnation: u64,
+        shortages: Vec<ShortageReport>,
     },
 }
 

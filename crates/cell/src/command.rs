@@ -5,13 +5,13 @@ use crate::credential::{PartKind, SecretHash, TokenKind};
 use crate::cron::CronSpec;
 use crate::ephemeral::CapacityChange;
 use crate::id::{MachineId, TaskId};
-use crate::machine::MachineSpec;
+use crate::machine::{MachineSpec, ShortageReport};
 use crate::name::{JobKey, Name, Token};
 use crate::plan::Plan;
 use crate::priority::Band;
 use crate::quota::{Capability, Quota};
 use crate::reason::Refusal;
-use crate::resource::Resources;
+use crate::resource::{Dimension, Resources};
 use crate::spec::{JobSpec, PackageRef};
 use crate::task::{ExitClass, Notice};
 use crate::time::Time;
@@ -247,6 +247,12 @@ pub enum Command {
         /// `None`: nobody saw how.
         exit: Option<ExitClass>,
     },
+    /// The agent's full list of what its machine is short of and cannot help itself with.
+    SetShortages {
+        machine: MachineId,
+        incarnation: u64,
+        shortages: Vec<ShortageReport>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -259,6 +265,8 @@ pub enum EvictCause {
     OverCommit,
     /// An alloc or task is better off elsewhere.
     Rebalance,
+    /// The machine is short of this, and holding others back did not help.
+    Relief(Dimension),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

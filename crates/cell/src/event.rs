@@ -5,6 +5,7 @@ use crate::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, U
 use crate::name::Name;
 use crate::priority::Band;
 use crate::reason::{Reason, Refusal};
+use crate::resource::Dimension;
 use crate::task::Notice;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
@@ -236,6 +237,22 @@ pub enum MachineChange {
     },
     DiskReleased {
         bytes: u64,
+    },
+    /// Its agent asks for relief: short of this, and holding others back does not help.
+    Short {
+        dimension: Dimension,
+    },
+    /// Somebody was told to leave it for that.
+    Relieved {
+        dimension: Dimension,
+    },
+    /// Short no longer; it takes nothing of non-production until that has lasted.
+    Eased {
+        dimension: Dimension,
+    },
+    /// That has lasted.
+    EasedForGood {
+        dimension: Dimension,
     },
 }
 

@@ -62,6 +62,7 @@ pub fn misfit(
         .or_else(|| choose_devices(&row.spec.devices, load, &candidate.spec.task.devices).err())
         .or_else(|| named(candidate.spec, row, load))
         .or_else(|| room(state, candidate, row, load, alloc))
+        .or_else(|| short(candidate.spec, row))
 }
 
 /// A draining machine takes nothing new, not into its allocs either: a task that went back into
@@ -71,6 +72,11 @@ fn status(row: &Machine) -> Option<Misfit> {
         return Some(Misfit::MachineDown);
     }
     row.draining.then_some(Misfit::MachineDraining)
+}
+
+/// Room that production does not reserve is not there while the machine cannot serve production.
+fn short(spec: &JobSpec, row: &Machine) -> Option<Misfit> {
+    (row.takes_only_prod() && !spec.priority.is_prod()).then_some(Misfit::MachineShort)
 }
 
 fn constraints(spec: &JobSpec, row: &Machine) -> Option<Misfit> {

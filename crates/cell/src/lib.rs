@@ -41,6 +41,7 @@ pub mod priority;
 pub mod quota;
 pub mod reason;
 pub mod reclaim;
+pub mod relief;
 pub mod render;
 pub mod replay;
 pub mod resource;

@@ -6,9 +6,9 @@ use crate::id::TaskId;
 use crate::label::Labels;
 use crate::name::{Name, Token};
 use crate::named::{NamedAmount, ResourceName};
-use crate::resource::Resources;
+use crate::resource::{Dimension, Resources};
 use crate::spec::PackageRef;
-use crate::time::Time;
+use crate::time::{Span, Time};
 use core::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -96,6 +96,38 @@ pub struct Retained {
     pub run: Option<u32>,
 }
 
+/// Something the machine lacks although its agent holds back whoever it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Shortage {
+    pub dimension: Dimension,
+    pub since: Time,
+    /// How often its agent has asked for relief; 0: it is well again, and watched for a while yet.
+    pub asked: u32,
+    /// Up to which of these times somebody was told to leave.
+    pub answered: u32,
+}
+
+impl Shortage {
+    /// Whether somebody has to leave for it now.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.asked > self.answered
+    }
+}
+
+/// A shortage as an agent tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ShortageReport {
+    pub dimension: Dimension,
+    /// For how long. Clocks differ, spans do not.
+    pub lasted: Span,
+    /// See [`Shortage::asked`].
+    pub asked: u32,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Machine {
@@ -114,12 +146,21 @@ pub struct Machine {
     /// Holds more than it can; somebody must be evicted.
     /// Invariant: true exactly when [`crate::load::MachineLoad::exceeds`] says so.
     pub over_committed: bool,
+    /// What it is short of, or was a short while ago; each dimension once, in their order.
+    pub shortages: Vec<Shortage>,
 }
 
 impl Machine {
     #[must_use]
     pub fn schedulable(&self) -> bool {
         self.status == MachineStatus::Up && !self.draining
+    }
+
+    /// Whether there is no place for more of non-production: it would only be held back, and
+    /// production go short.
+    #[must_use]
+    pub fn takes_only_prod(&self) -> bool {
+        !self.shortages.is_empty()
     }
 
     /// Capacity of a named resource here: operator-given or ephemeral, zero when unknown.

@@ -8,7 +8,7 @@ use crate::name::{JobKey, Name, Token};
 use crate::named::ResourceName;
 use crate::priority::{Band, Priority};
 use crate::quota::Capability;
-use crate::resource::Shortfall;
+use crate::resource::{Dimension, Shortfall};
 use crate::spec::Domain;
 use crate::task::{ExitClass, TaskState};
 use crate::time::{Span, Time};
@@ -59,6 +59,9 @@ pub enum Misfit {
     Resource(Shortfall),
     /// The machine does not lend the folder.
     Volume(Loan),
+    /// There is room, and the machine is short of CPU or disk rate all the same: it takes nothing
+    /// more of non-production.
+    MachineShort,
 }
 
 impl Misfit {
@@ -78,6 +81,7 @@ impl Misfit {
             Misfit::Named { .. } => "named-resource",
             Misfit::Resource(_) => "resource",
             Misfit::Volume(_) => "volume",
+            Misfit::MachineShort => "machine-short",
         }
     }
 }
@@ -216,6 +220,8 @@ pub enum Reason {
         exit: ExitClass,
         forgiven: u32,
     },
+    /// The machine is short of this, and holding others back did not help.
+    MachineShort(Dimension),
 }
 
 impl Reason {
@@ -254,11 +260,12 @@ impl Reason {
             R::Rebalanced => "rebalanced",
             R::SlotDue => "slot-due",
             R::LastRunActive => "last-run-active",
+            R::MachineShort(_) => "machine-short",
         }
     }
 
     /// Every code: tests hold that each is reached.
-    pub const CODES: [&'static str; 30] = [
+    pub const CODES: [&'static str; 31] = [
         "requested",
         "admitted",
         "found-place",
@@ -289,5 +296,6 @@ impl Reason {
         "rebalanced",
         "slot-due",
         "last-run-active",
+        "machine-short",
     ];
 }

@@ -137,6 +137,7 @@ pub fn misfit(state: &State, misfit: &Misfit) -> String {
         }
         Misfit::Resource(shortfall) => shortfall.to_string(),
         Misfit::Volume(loan) => format!("the machine does not lend {loan}"),
+        Misfit::MachineShort => "the machine is short itself and takes only production".into(),
     }
 }
 
@@ -147,6 +148,9 @@ pub fn reason(state: &State, reason: &Reason) -> String {
         Reason::Preempted { by } => return format!("preempted by {}", state.task_name(*by)),
         Reason::Exited(exit) => return exit_class(state, *exit),
         Reason::NotRetried { exit, forgiven } => return not_retried(*exit, *forgiven),
+        Reason::MachineShort(dimension) => {
+            return format!("the machine is short of {dimension}, and throttling did not help");
+        }
         Reason::Requested => "requested",
         Reason::Admitted => "well formed and within quota",
         Reason::FoundPlace => "found a place",
@@ -287,6 +291,14 @@ fn machine_change(change: MachineChange) -> String {
         MachineChange::Recovered => "no longer over-committed".into(),
         MachineChange::DiskRetained { bytes } => format!("retains {bytes} bytes of disk"),
         MachineChange::DiskReleased { bytes } => format!("releases {bytes} bytes of disk"),
+        MachineChange::Short { dimension } => format!("short of {dimension}, asks for relief"),
+        MachineChange::Relieved { dimension } => format!("relieved of a task for {dimension}"),
+        MachineChange::Eased { dimension } => {
+            format!("short of {dimension} no longer, takes only production for a while yet")
+        }
+        MachineChange::EasedForGood { dimension } => {
+            format!("has had enough {dimension} for a while, takes all work again")
+        }
     }
 }
 

@@ -55,6 +55,8 @@ pub enum StopCause {
     Killed,
     /// Better off elsewhere: back to pending.
     Rebalanced,
+    /// The machine is short of what it uses: back to pending.
+    MachineShort,
 }
 
 impl StopCause {

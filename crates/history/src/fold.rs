@@ -302,6 +302,10 @@ fn machine_words(change: MachineChange) -> (&'static str, Option<String>) {
         M::Recovered => ("recovered", None),
         M::DiskRetained { bytes } => ("disk-retained", Some(format!("{bytes} bytes"))),
         M::DiskReleased { bytes } => ("disk-released", Some(format!("{bytes} bytes"))),
+        M::Short { dimension } => ("short", Some(dimension.to_string())),
+        M::Relieved { dimension } => ("relieved", Some(dimension.to_string())),
+        M::Eased { dimension } => ("eased", Some(dimension.to_string())),
+        M::EasedForGood { dimension } => ("eased-for-good", Some(dimension.to_string())),
     }
 }
 

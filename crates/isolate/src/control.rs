@@ -11,7 +11,9 @@
 //! 4. A latency-sensitive task that takes more than its limit may starve batch for seconds. After
 //!    that its excess is cut, never what is within its limit.
 //! 5. Reserved cores are closed to other latency-sensitive tasks; batch runs anywhere.
-//! 6. Where that does not help for a minute, the master is asked to take something away.
+//! 6. Where that does not help for a minute, the master is asked to take something away, and again
+//!    after every further minute: one departure may not suffice. Who was short counts as such until
+//!    it has been well for as long, so that what left does not come straight back.
 //!
 //! Everything is held by attempt, not by task: the next attempt runs in a group that nobody has set
 //! anything on, and is not to blame for the one before.
@@ -31,6 +33,7 @@ mod tests;
 use crate::cgroup::CpuList;
 use crate::machine::Room;
 use cellwright_cell::id::{Attempt, TaskId};
+use cellwright_cell::machine::ShortageReport;
 use cellwright_cell::priority::{AppClass, Priority};
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::time::{Span, Time};
@@ -40,7 +43,7 @@ use throttle::Throttle;
 
 /// How long batch may be starved by those who take more than their limit.
 pub const STARVED: Span = Span::seconds(20);
-/// How long a shortage lasts before the master is asked for help.
+/// How long a shortage lasts before the master is asked for help, unless somebody said otherwise.
 pub const ASK_AFTER: Span = Span::seconds(60);
 /// How long a task may take to die before it is told again, and others are not spared any longer
 /// for what it holds.
@@ -117,10 +120,11 @@ pub enum Action {
         attempt: Attempt,
         reason: KillReason,
     },
-    /// The machine has been short for a minute and cannot help itself.
+    /// The machine has been short for a while and cannot help itself; asked so often by now.
     AskForRelief {
         dimension: Dimension,
         since: Time,
+        asked: u32,
     },
 }
 
@@ -199,6 +203,16 @@ impl KillReason {
     }
 }
 
+/// A request to the master, and what became of the shortage.
+#[derive(Clone, Copy, Debug)]
+struct Plea {
+    since: Time,
+    /// 0 once the machine was well: another shortage is another plea.
+    asked: u32,
+    /// When it was last asked, or last short after it had been well.
+    at: Time,
+}
+
 /// What was decided so far and still holds.
 #[derive(Clone, Debug)]
 pub struct Control {
@@ -213,7 +227,8 @@ pub struct Control {
     /// When the caps of the greedy were last changed.
     curbed: Option<Time>,
     short_since: BTreeMap<Dimension, Time>,
-    asked: BTreeSet<Dimension>,
+    ask_after: Span,
+    pleas: BTreeMap<Dimension, Plea>,
 }
 
 impl Default for Control {
@@ -229,12 +244,30 @@ impl Default for Control {
             starved_since: None,
             curbed: None,
             short_since: BTreeMap::new(),
-            asked: BTreeSet::new(),
+            ask_after: ASK_AFTER,
+            pleas: BTreeMap::new(),
         }
     }
 }
 
 impl Control {
+    /// One that asks for help after so long.
+    #[must_use]
+    pub fn asking_after(ask_after: Span) -> Control {
+        Control { ask_after, ..Control::default() }
+    }
+
+    /// What the masters are to know of the machine, in the order of dimensions.
+    #[must_use]
+    pub fn shortages(&self, now: Time) -> Vec<ShortageReport> {
+        let told = |(dimension, plea): (&Dimension, &Plea)| ShortageReport {
+            dimension: *dimension,
+            lasted: now.since(plea.since),
+            asked: plea.asked,
+        };
+        self.pleas.iter().map(told).collect()
+    }
+
     /// One look, one list of things to do, in this order. What holds already is not repeated, so an
     /// agent that restarts begins with a new `Control` and sets everything once.
     pub fn step(
@@ -327,15 +360,36 @@ impl Control {
             self.short_since.entry(dimension).or_insert(now);
         } else {
             self.short_since.remove(&dimension);
-            self.asked.remove(&dimension);
         }
     }
 
+    /// Asks for what has been short for long, again and again while it is, and forgets what there
+    /// has been enough of for as long.
     fn ask(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let long = |since: Time| now.since(since) >= self.ask_after;
         for (dimension, since) in &self.short_since {
-            if now.since(*since) >= ASK_AFTER && self.asked.insert(*dimension) {
-                actions.push(Action::AskForRelief { dimension: *dimension, since: *since });
-            }
+            let (dimension, since) = (*dimension, *since);
+            let known = self.pleas.get_mut(&dimension);
+            let asked = match known {
+                Some(plea) if plea.asked > 0 && !long(plea.at) => continue,
+                Some(plea) if plea.asked > 0 => plea.asked.saturating_add(1),
+                _ if long(since) => 1,
+                Some(plea) => {
+                    plea.at = now;
+                    continue;
+                }
+                None => continue,
+            };
+            self.pleas.insert(dimension, Plea { since, asked, at: now });
+            actions.push(Action::AskForRelief { dimension, since, asked });
         }
+        let short = &self.short_since;
+        self.pleas.retain(|dimension, plea| {
+            let well = !short.contains_key(dimension);
+            if well && plea.asked > 0 {
+                (plea.asked, plea.at) = (0, now);
+            }
+            !(well && long(plea.at))
+        });
     }
 }

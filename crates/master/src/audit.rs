@@ -286,6 +286,7 @@ pub fn describe(command: &Command) -> (&'static str, String) {
         C::RaiseLevel { level } => ("raise_level", level.to_string()),
         C::Enlist(spec) => ("enlist", spec.name.to_string()),
         C::SaverFailed { machine, .. } => ("saver_failed", row(machine)),
+        C::SetShortages { machine, .. } => ("set_shortages", row(machine)),
         C::Dismiss { part, name } => ("dismiss", format!("{part}/{name}")),
     }
 }

@@ -20,7 +20,7 @@ use cellwright_cell::credential::PartKind;
 use cellwright_cell::id::MachineId;
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::saver::{SaverEnd, Saving};
-use cellwright_cell::state::{DISMISSALS, State};
+use cellwright_cell::state::{DISMISSALS, RELIEF, State};
 use cellwright_cell::task::{Task, TaskState};
 use cellwright_cell::time::{Span, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -345,7 +345,8 @@ fn reporter(found: &Difference, state: &State) -> Origin {
         Difference::Up { machine, .. } => return Origin::Agent(machine.to_string()),
         Difference::Tasks { machine, .. }
         | Difference::Packages { machine, .. }
-        | Difference::Savers { machine, .. } => Some(*machine),
+        | Difference::Savers { machine, .. }
+        | Difference::Shortages { machine, .. } => Some(*machine),
         Difference::Reservations(changes) => {
             let task = changes.first().and_then(|change| state.tasks().get(change.task));
             task.and_then(|task| task.machine)
@@ -363,6 +364,11 @@ fn commands(found: Difference, state: &State) -> Vec<Command> {
         }
         Difference::Packages { machine, packages } => {
             vec![Command::SetMachinePackages { machine, packages }]
+        }
+        // Not before every replica knows the command.
+        Difference::Shortages { .. } if state.level() < RELIEF => Vec::new(),
+        Difference::Shortages { machine, incarnation, shortages } => {
+            vec![Command::SetShortages { machine, incarnation, shortages }]
         }
         Difference::Reservations(changes) => vec![Command::SetReservations(changes)],
         Difference::Savers { machine, ends } => {

@@ -21,6 +21,7 @@ use cellwright_cell::id::MachineId;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::Name;
 use cellwright_cell::observed::differences;
+use cellwright_cell::relief::is_news;
 use cellwright_cell::saver::saver_ends;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Span;
@@ -383,6 +384,10 @@ fn differ(view: &View, report: &AgentReport, machine: Option<MachineId>) -> Vec<
     if !ends.is_empty() {
         found.push(Difference::Savers { machine: id, ends });
     }
+    if is_news(row, &report.shortages) {
+        let (incarnation, shortages) = (report.incarnation, report.shortages.clone());
+        found.push(Difference::Shortages { machine: id, incarnation, shortages });
+    }
     if let Some(packages) = report.packages.as_ref().filter(|p| **p != row.packages) {
         found.push(Difference::Packages { machine: id, packages: packages.clone() });
     }
@@ -411,6 +416,8 @@ mod tests {
     use crate::settings::Settings;
     use cellwright_cell::command::{Actor, Command, Entry, Request};
     use cellwright_cell::encode;
+    use cellwright_cell::machine::ShortageReport;
+    use cellwright_cell::resource::Dimension;
     use cellwright_cell::time::Time;
     use cellwright_store::Machine;
 
@@ -442,6 +449,7 @@ mod tests {
             tasks: Vec::new(),
             packages: None,
             usage: Vec::new(),
+            shortages: Vec::new(),
         }
     }
 
@@ -470,6 +478,43 @@ mod tests {
         assert!(taken(4, 10), "the same again after a lost answer");
         assert!(taken(5, 1), "a new life counts anew");
         assert!(!taken(4, 11));
+    }
+
+    #[test]
+    fn what_a_machine_is_short_of_is_forwarded_until_the_log_knows_it() {
+        let folder = Folder::new();
+        let shard = shard(&folder);
+        let spec = serde_json::json!({
+            "name": "machine-1",
+            "capacity": { "cpu": 1, "ram": 1, "disk": 1, "disk_rate": 1 },
+        });
+        let machine = MachineId(0);
+        let mut index = 7;
+        let mut log = |command| {
+            index += 1;
+            let requests = vec![Request { by: Actor::System, id: None, command }];
+            let entry = encode::save_entry(&Entry { now: Time(index), requests });
+            CellMachine(shard.replicated.clone()).apply(index, 3, &entry);
+        };
+        log(Command::AddMachine(serde_json::from_value(spec).unwrap()));
+        log(Command::MachineUp { machine, incarnation: 1 });
+        let mut said = report(1, 1);
+        let found = |said: &AgentReport| shard.replicated.with(|v| differ(v, said, Some(machine)));
+        assert_eq!(found(&said), []);
+        let (dimension, lasted) = (Dimension::Cpu, Span::seconds(60));
+        said.shortages = vec![ShortageReport { dimension, lasted, asked: 1 }];
+        let shortages = said.shortages.clone();
+        let wanted = Difference::Shortages { machine, incarnation: 1, shortages };
+        assert_eq!(found(&said), [wanted.clone()]);
+        assert_eq!(found(&said), [wanted], "lost on its way, and found again");
+        let shortages = said.shortages.clone();
+        log(Command::SetShortages { machine, incarnation: 1, shortages });
+        said.shortages[0].lasted = Span::seconds(61);
+        assert_eq!(found(&said), [], "it lasts, and that is no news");
+        said.shortages[0].asked = 2;
+        assert_eq!(found(&said).len(), 1, "it asks again");
+        said.shortages.clear();
+        assert_eq!(found(&said).len(), 1, "it is well");
     }
 
     #[tokio::test]

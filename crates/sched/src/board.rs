@@ -52,6 +52,8 @@ pub struct MachineFacts<'a> {
     pub spec: &'a MachineSpec,
     pub up: bool,
     pub draining: bool,
+    /// Takes nothing of non-production for now.
+    pub short: bool,
     /// Disk kept for log savers, charged by reservation.
     pub retained_disk: u64,
     pub ephemeral: &'a [NamedAmount],

@@ -7,6 +7,7 @@
 //! in their command line only.
 
 use crate::board::intern::Interner;
+use crate::board::machines::Status;
 use cellwright_cell::device::DeviceRequest;
 use cellwright_cell::id::{JobId, MachineId};
 use cellwright_cell::priority::{Band, Priority};
@@ -78,6 +79,8 @@ pub struct Class {
     pub(crate) take: [i64; SUMS],
     /// Nothing but the machine's status and room decides.
     pub(crate) plain: bool,
+    /// Machines of this status and above are open to it.
+    pub(crate) least: Status,
 }
 
 impl Class {
@@ -95,7 +98,8 @@ impl Class {
             && request.avoid.is_empty();
         let take = charges(request.priority, request.limits, request.reservation);
         let need = take.map(|asked| if asked == 0 { i64::MIN } else { asked });
-        Class { request, need, take, plain }
+        let least = if request.priority.is_prod() { Status::Short } else { Status::Open };
+        Class { request, need, take, plain, least }
     }
 }
 

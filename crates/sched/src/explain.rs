@@ -277,6 +277,7 @@ impl<'a> Explainer<'a> {
             Subject::Down => (Misfit::MachineDown.code(), Detail::Nothing),
             Subject::Draining => (Misfit::MachineDraining.code(), Detail::Nothing),
             Subject::Crashed => (Misfit::CrashedHere.code(), Detail::Nothing),
+            Subject::Short => (Misfit::MachineShort.code(), Detail::Nothing),
             Subject::NoAlloc => (Misfit::NoAllocHere.code(), Detail::Nothing),
             Subject::Constraint(position) => {
                 let constraint = constraint_text(asked, position);

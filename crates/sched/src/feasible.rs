@@ -13,12 +13,12 @@ mod drain;
 mod dynamic_ports;
 mod named;
 mod resources;
+mod short;
 mod spread;
 mod static_ports;
 mod status;
 
 use crate::board::Board;
-use crate::board::machines::Status;
 use crate::class::Class;
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::reason::Misfit;
@@ -53,7 +53,7 @@ fn is_gone(board: &Board, task: TaskId, without: &[TaskId]) -> bool {
 type Predicate = fn(&Board, &Class, &Spot<'_>, &mut Vec<Misfit>);
 
 /// In the order of [`Misfit`].
-const PREDICATES: [Predicate; 11] = [
+const PREDICATES: [Predicate; 12] = [
     status::misfits,
     drain::misfits,
     constraints::misfits,
@@ -65,6 +65,7 @@ const PREDICATES: [Predicate; 11] = [
     devices::misfits,
     named::misfits,
     resources::misfits,
+    short::misfits,
 ];
 
 /// The first reason why a task of the class does not fit; `None`: it fits.
@@ -110,7 +111,7 @@ pub fn spots(board: &Board, class: &Class, machine: MachineId) -> Vec<Spot<'stat
 #[inline]
 pub(crate) fn holds(board: &Board, class: &Class, m: usize) -> bool {
     board.machines.room[m].fits(&class.need)
-        && board.machines.status[m] == Status::Open
+        && board.machines.status[m] >= class.least
         && (class.plain || extras_hold(board, class, m))
 }
 
@@ -132,7 +133,7 @@ pub(crate) fn holds_in(board: &Board, class: &Class, alloc: TaskId) -> bool {
     let m = row.machine.slot();
     class.request.alloc_set.is_some_and(|set| set.0 == Some(row.set))
         && row.room.fits(&class.need)
-        && board.machines.status[m] == Status::Open
+        && board.machines.status[m] >= class.least
         && constraints::holds(board, class, m)
         && spread::holds(board, class, m)
         && crash::holds(class, m)

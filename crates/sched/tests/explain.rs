@@ -484,14 +484,15 @@ impl Small {
         };
         more(&mut spec);
         self.machines.push(spec);
-        self.put_machine(id, true, false);
+        self.put_machine(id, true, false, false);
     }
 
-    fn put_machine(&mut self, id: MachineId, up: bool, draining: bool) {
+    fn put_machine(&mut self, id: MachineId, up: bool, draining: bool, short: bool) {
         let facts = MachineFacts {
             spec: &self.machines[id.slot()],
             up,
             draining,
+            short,
             retained_disk: 0,
             ephemeral: &[],
             packages: &[],
@@ -596,6 +597,29 @@ Number 1 of 1 in the queue, 0 of higher priority.";
 }
 
 #[test]
+fn a_machine_that_is_short_itself_says_so_to_all_but_production() {
+    let mut cell = Small::new();
+    cell.add_machine("m1", 8, 16, |_| {});
+    cell.add_machine("m2", 1, 16, |_| {});
+    let spec = cell.machines[0].clone();
+    cell.put_machine(MachineId(0), true, false, true);
+    let ask = |spec: &mut JobSpec| spec.task.limits = Resources::new(2000, GIB, 0, 0);
+    let batch = cell.job("batch", 100, ask);
+    let task = cell.wait(batch, 0);
+    let want = "\
+pending: needs 2 cores cpu; the only machine it may run on lacks it.
+1 lacks cpu (most free: 1 core on m2), 1 is short itself, open to production
+  only.
+Would fit if cpu <= 1 core (on m2).
+A machine that is short takes it when that has passed.
+Number 1 of 1 in the queue, 0 of higher priority.";
+    assert_eq!(cell.text(task), want);
+    let web = cell.job("web", 200, ask);
+    let task = cell.wait(web, 0);
+    assert_eq!(cell.explain(task).fitting(), 1);
+}
+
+#[test]
 fn a_port_clash_names_the_port_and_its_holders() {
     let mut cell = Small::new();
     cell.add_machine("m1", 8, 16, |_| {});
@@ -656,7 +680,7 @@ fn a_machine_that_drains_or_is_down_is_worth_waiting_for() {
         if full {
             cell.hold(all, 0);
         }
-        cell.put_machine(MachineId(0), up, draining);
+        cell.put_machine(MachineId(0), up, draining, false);
         let new = cell.job("new", 100, |spec| {
             spec.task.limits.cpu = 2000;
             let operator = Operator::NotEqual(AttributeValue::Integer(7));

@@ -152,6 +152,9 @@ fn helps(state: &State, event: &Event) -> bool {
                 | MachineChange::DrainStarted
                 | MachineChange::OverCommitted
                 | MachineChange::DiskRetained { .. }
+                | MachineChange::Short { .. }
+                | MachineChange::Relieved { .. }
+                | MachineChange::Eased { .. }
         ),
         What::Resource { .. } => true,
         _ => false,

@@ -143,6 +143,7 @@ impl VirtualAgent {
             tasks: self.tasks.iter().map(observed).chain(savers).collect(),
             packages: None,
             usage: Vec::new(),
+            shortages: Vec::new(),
         }
     }
 

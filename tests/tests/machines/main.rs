@@ -5,6 +5,7 @@
 
 mod agent;
 mod alloc;
+mod cores;
 mod hostile;
 mod hostile_packages;
 mod leaving;
@@ -14,5 +15,6 @@ mod names;
 mod output;
 mod packages;
 mod reclaim;
+mod relief;
 mod service;
 mod tricks;

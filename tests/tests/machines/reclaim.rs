@@ -99,10 +99,10 @@ const STUBBORN: &str = r#"trap : TERM; until test -e "$SHARED/leave"; do :; done
 
 /// The groups of the first machine's agent, together held to what the machine says it has: the
 /// computer has more, and tasks would never meet.
-fn small_machine(cell: &Machines) -> Tree {
+pub fn small_machine(cell: &Machines, cpu: u64) -> Tree {
     let base = GroupPath::new(&base_name(&cell.data(1))).expect("a path of groups");
     let tree = Tree::new(Layout::detect().expect("control groups"), base);
-    tree.base().set_cpu_cap(Some(CPU)).expect("a cap");
+    tree.base().set_cpu_cap(Some(cpu)).expect("a cap");
     tree
 }
 
@@ -146,7 +146,7 @@ async fn batch_in_idle_cpu_is_held_back_at_once_when_production_wants_it() {
     let capacity = Some(Resources { cpu: CPU, ..CAPACITY });
     let wanted = Wanted { changes: FAST, capacity, ..Wanted::default() };
     let Some(cell) = Machines::lay_out(&wanted).await else { return };
-    let tree = small_machine(&cell);
+    let tree = small_machine(&cell, CPU);
     let go = cell.shared("go");
     assert!(Command::new("mkfifo").args(["-m", "666"]).arg(&go).status().unwrap().success());
     let mut production = cpu_job(&cell, "production", 200, CPU, WORKS_WHEN_TOLD);

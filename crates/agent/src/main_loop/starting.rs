@@ -18,6 +18,7 @@ use crate::watch::{self, Readings, Watched};
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::task::ExitClass;
+use cellwright_cell::time::Span;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use tokio::sync::mpsc;
@@ -115,12 +116,14 @@ pub(super) fn preparer(
 
 pub(super) fn watcher(
     described: Described,
+    ask_after: Span,
     folders: &Folders,
     readings: Readings,
     told: mpsc::UnboundedSender<(Attempt, Heard)>,
 ) -> std::io::Result<SyncSender<Vec<Watched>>> {
     let (capacity, cores, data) = (described.usable, described.cores, folders.root().to_owned());
-    watch::start(watch::Machine { capacity, cores, data }, readings, move |attempt, finding| {
+    let machine = watch::Machine { capacity, cores, data, ask_after };
+    watch::start(machine, readings, move |attempt, finding| {
         // The loop that wanted to hear it may have ended.
         let _ = told.send((attempt, Heard::Found(finding)));
     })

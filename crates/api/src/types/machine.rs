@@ -3,7 +3,7 @@
 use cellwright_cell::machine::{MachineSpec, MachineStatus};
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::named::ResourceName;
-use cellwright_cell::resource::Resources;
+use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::time::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,10 @@ pub struct MachineView {
     /// often as they allow.
     #[serde(default)]
     pub drain_waits: Vec<DrainWaitView>,
+    /// What it lacks although its agent holds back whoever it may; while there is something, it
+    /// takes only production.
+    #[serde(default)]
+    pub shortages: Vec<ShortageView>,
 }
 
 /// Tasks that stay on a machine that drains until the disruption limit of a job lets them go.
@@ -118,6 +122,16 @@ pub struct MachinePackages {
     pub given: u64,
     /// Addresses of those who gave wrong bytes lately and are not asked at present.
     pub shunned: Vec<String>,
+}
+
+/// Something that a machine is short of, or was until lately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ShortageView {
+    pub dimension: Dimension,
+    /// Milliseconds since the Unix epoch.
+    pub since: Time,
+    /// It is well again; its agent waits a while to see that last.
+    pub over: bool,
 }
 
 /// An ephemeral resource on one machine.

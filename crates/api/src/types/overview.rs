@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 pub const MACHINE_DOWN: u8 = 1;
 pub const MACHINE_DRAINING: u8 = 2;
 pub const MACHINE_OVER_COMMITTED: u8 = 4;
+pub const MACHINE_SHORT: u8 = 8;
 
 /// Machines, one column a property; the same position in every column is the same machine. Shares
 /// are percent of the machine's capacity.
@@ -24,7 +25,7 @@ pub struct MachineColumns {
     /// Stays with a machine and is never used for another.
     pub id: Vec<u32>,
     pub name: Vec<Name>,
-    /// Bits: 1 down, 2 draining, 4 over-committed.
+    /// Bits: 1 down, 2 draining, 4 over-committed, 8 short and open to production only.
     pub state: Vec<u8>,
     /// Tasks bound to the machine.
     pub tasks: Vec<u32>,

@@ -1,14 +1,18 @@
 //! Evictions (B39, B41): a controller moves one task or alloc away. What the system chooses to do
 //! keeps to disruption budgets, and to the limits of how often a job is disrupted; what it must do,
 //! because a machine holds more than it has, does not, and may for that reason take only those whom
-//! [`obligation::victims`] names.
+//! [`obligation::victims`] names. The same of a machine that is short and asked for relief: only
+//! whom [`relief::next`] names.
 
 use super::Context;
 use crate::command::{Done, EvictCause, Verdict};
 use crate::disruption::{self, DisruptionLimit};
+use crate::event::MachineChange;
 use crate::id::{JobId, MachineId, TaskId};
 use crate::obligation;
 use crate::reason::{Reason, Refusal};
+use crate::relief;
+use crate::resource::Dimension;
 use crate::task::{StopCause, Task, TaskState};
 use std::collections::BTreeMap;
 
@@ -35,9 +39,13 @@ impl Context<'_> {
                 return Err(wrong_state(task, &row, "rebalancing: only running tasks are moved"));
             }
             EvictCause::Rebalance => (StopCause::Rebalanced, Reason::Rebalanced),
+            EvictCause::Relief(dimension) => {
+                self.relieve(machine, task, dimension)?;
+                (StopCause::MachineShort, Reason::MachineShort(dimension))
+            }
         };
         let chosen = match cause {
-            EvictCause::OverCommit => BTreeMap::new(),
+            EvictCause::OverCommit | EvictCause::Relief(_) => BTreeMap::new(),
             EvictCause::Drain | EvictCause::Rebalance => {
                 self.within_budget(task)?;
                 self.within_rate(task)?
@@ -96,6 +104,32 @@ impl Context<'_> {
         let what = match row.over_committed {
             true => format!("others must leave machine {name} before task row {}", task.0),
             false => format!("machine {name} holds no more than it has"),
+        };
+        Err(Refusal::WrongState { what })
+    }
+
+    /// Notes that the machine's request is answered, if it is open and `task` is whom it takes.
+    fn relieve(
+        &mut self,
+        machine: MachineId,
+        task: TaskId,
+        dimension: Dimension,
+    ) -> Result<(), Refusal> {
+        let name = &self.machine_row(machine)?.spec.name;
+        let what = match relief::next(self.state, machine) {
+            Some((next, short)) if (next, short) == (task, dimension) => {
+                // One departure answers all that is open: the agent will say whether it helped.
+                self.state.edit_machine(machine, |m| {
+                    m.shortages.iter_mut().for_each(|short| short.answered = short.asked);
+                });
+                let change = MachineChange::Relieved { dimension };
+                self.machine_event(machine, change, Reason::MachineShort(dimension));
+                return Ok(());
+            }
+            Some((next, short)) => {
+                format!("task row {} must leave machine {name} first, for {short}", next.0)
+            }
+            None => format!("machine {name} asks for no relief"),
         };
         Err(Refusal::WrongState { what })
     }

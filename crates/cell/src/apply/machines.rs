@@ -52,6 +52,7 @@ impl Context<'_> {
             retained: Vec::new(),
             ephemeral: Vec::new(),
             over_committed: false,
+            shortages: Vec::new(),
         });
         self.machine_event(machine, MachineChange::Added, Reason::Requested);
         self.forget_gone(PartKind::Agent, &spec.name);
@@ -118,6 +119,7 @@ impl Context<'_> {
         self.state.edit_machine(machine, |m| {
             m.status = MachineStatus::Up;
             m.incarnation = incarnation;
+            m.shortages.clear();
             m.generation = m.generation.saturating_add(1);
         });
         self.machine_event(machine, MachineChange::Up { incarnation }, Reason::AgentReport);
@@ -131,6 +133,7 @@ impl Context<'_> {
         }
         self.state.edit_machine(machine, |m| {
             m.status = MachineStatus::Down;
+            m.shortages.clear();
             m.generation = m.generation.saturating_add(1);
         });
         self.machine_event(machine, MachineChange::Down, Reason::MachineDown);

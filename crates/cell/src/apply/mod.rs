@@ -20,6 +20,7 @@ mod level;
 mod life;
 mod machines;
 mod plan;
+mod relief;
 mod reports;
 mod reservations;
 mod resize;
@@ -156,6 +157,9 @@ impl Context<'_> {
             C::Dismiss { part, name } => self.dismiss(*part, name),
             C::SaverFailed { machine, task, attempt, run, exit } => {
                 self.saver_failed(*machine, (*task, *attempt, *run), *exit)
+            }
+            C::SetShortages { machine, incarnation, shortages } => {
+                self.set_shortages(*machine, *incarnation, shortages)
             }
         }
     }

@@ -80,6 +80,9 @@ fn check_machine(row: &str, machine: &Machine) -> Checked {
     if !in_order || list.iter().any(|entry| entry.name.namespace.is_none()) {
         return Err(bad(row, "ephemeral: allowed: names with a namespace, in order, each once"));
     }
+    if !machine.shortages.windows(2).all(|pair| pair[0].dimension < pair[1].dimension) {
+        return Err(bad(row, "shortages: allowed: resources in order, each once"));
+    }
     let amounts = list.iter().map(|entry| entry.amount).filter(|amount| *amount != UNBOUNDED);
     let disks = machine.retained.iter().map(|entry| entry.bytes);
     let kept = disks.clone().fold(0u64, u64::saturating_add);

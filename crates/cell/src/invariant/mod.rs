@@ -181,7 +181,9 @@ impl<'a> Step<'a> {
         let (command, _) = self.only()?;
         let voluntary = match command {
             Command::CommitPlan(_) | Command::StepUpdate { .. } => true,
-            Command::Evict { cause, .. } => *cause != EvictCause::OverCommit,
+            Command::Evict { cause, .. } => {
+                matches!(cause, EvictCause::Drain | EvictCause::Rebalance)
+            }
             _ => false,
         };
         voluntary.then_some(command)

@@ -1,7 +1,7 @@
 //! At the step that places a task, on a machine or into an alloc there, the machine is up, not
-//! draining, meets every hard constraint, lends every volume, is none the task keeps crashing on,
-//! and has the devices the task asked for. The same of constraints and volumes when a task takes a
-//! new version where it is.
+//! draining, not short itself unless the task is of production, meets every hard constraint, lends
+//! every volume, is none the task keeps crashing on, and has the devices the task asked for. The
+//! same of constraints and volumes when a task takes a new version where it is.
 //!
 //! Of the step, not of the state: a machine's attributes may change later, and who is there stays.
 
@@ -78,6 +78,10 @@ fn check_place(step: &Step<'_>, id: TaskId, old: &Task, new: &Task, machine: &Ma
     if machine.status != MachineStatus::Up || machine.draining {
         let (status, draining) = (machine.status, machine.draining);
         return fail(format!("placed on {name}: {status:?}, draining {draining}"));
+    }
+    let prod = step.after.spec_of(new).is_some_and(|spec| spec.priority.is_prod());
+    if machine.takes_only_prod() && !prod {
+        return fail(format!("placed on {name}, which is short: {:?}", machine.shortages));
     }
     let avoided = old.crashed_on.iter().find(|pair| {
         let counts = pair.crashes >= CRASHES_TO_AVOID && pair.until > step.after.now;

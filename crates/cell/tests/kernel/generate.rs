@@ -13,14 +13,15 @@ use cellwright_cell::command::{
 use cellwright_cell::ephemeral::CapacityChange;
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::job::Job;
-use cellwright_cell::machine::MachineStatus;
+use cellwright_cell::machine::{MachineStatus, ShortageReport};
 use cellwright_cell::name::JobKey;
 use cellwright_cell::obligation;
 use cellwright_cell::observed::{ObservedState, ObservedTask};
 use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::{Capability, Quota};
-use cellwright_cell::resource::Resources;
+use cellwright_cell::relief;
+use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::spec::JobKind;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{ExitClass, Notice, Task, TaskState};
@@ -160,7 +161,8 @@ fn machine_command(state: &State, draw: &mut Draw) -> Command {
     let name = build::name(&machine_name(draw));
     let machine = some_machine(state, draw);
     let row = state.machines().get(machine);
-    match draw.below(19) {
+    match draw.below(21) {
+        19 | 20 => shortages(state, draw),
         18 => Command::Enlist(specs::machine(name.as_str(), draw)),
         0 | 1 => Command::AddMachine(specs::machine(name.as_str(), draw)),
         2 | 9 | 10 => match row {
@@ -189,6 +191,27 @@ fn machine_command(state: &State, draw: &mut Draw) -> Command {
             Command::MachineUp { machine, incarnation: incarnation + draw.below(3) }
         }
     }
+}
+
+/// What an agent says that goes on asking, gets well, or starts anew.
+fn shortages(state: &State, draw: &mut Draw) -> Command {
+    let machine = some_machine(state, draw);
+    let row = state.machines().get(machine);
+    let mut shortages = Vec::new();
+    for dimension in [Dimension::Cpu, Dimension::DiskRate] {
+        let known = row.and_then(|row| row.shortages.iter().find(|s| s.dimension == dimension));
+        let asked = known.map_or(1, |known| known.asked + draw.below(2) as u32);
+        let asked = if draw.one_in(4) { 0 } else { asked };
+        if !draw.one_in(3) {
+            let lasted = Span(draw.below(200_000));
+            shortages.push(ShortageReport { dimension, lasted, asked });
+        }
+    }
+    if draw.one_in(20) {
+        shortages.reverse();
+    }
+    let incarnation = row.map_or(0, |row| row.incarnation);
+    Command::SetShortages { machine, incarnation, shortages }
 }
 
 /// Nearly always one that exists.
@@ -349,10 +372,23 @@ fn evict(state: &State, draw: &mut Draw) -> Command {
         let attempt = attempt_of(state, *task, draw);
         return Command::Evict { task: *task, attempt, cause: EvictCause::OverCommit };
     }
+    let asks = state.machines().iter().filter_map(|(id, _)| relief::next(state, id));
+    let asks: Vec<(TaskId, Dimension)> = asks.collect();
+    if let Some((task, dimension)) = draw.pick(&asks)
+        && !draw.one_in(4)
+    {
+        let attempt = attempt_of(state, *task, draw);
+        return Command::Evict { task: *task, attempt, cause: EvictCause::Relief(*dimension) };
+    }
     let draining = |task: &Task| {
         task.machine.and_then(|m| state.machines().get(m)).is_some_and(|row| row.draining)
     };
-    let causes = [EvictCause::Drain, EvictCause::OverCommit, EvictCause::Rebalance];
+    let causes = [
+        EvictCause::Drain,
+        EvictCause::OverCommit,
+        EvictCause::Rebalance,
+        EvictCause::Relief(Dimension::Cpu),
+    ];
     let cause = *draw.pick(&causes).unwrap_or(&EvictCause::Drain);
     let task = match cause {
         EvictCause::Drain => some_task(state, draw, draining),

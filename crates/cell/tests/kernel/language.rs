@@ -15,12 +15,15 @@ use cellwright_cell::command::{
 use cellwright_cell::ephemeral::CapacityChange;
 use cellwright_cell::event::Event;
 use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::machine::ShortageReport;
 use cellwright_cell::name::JobKey;
 use cellwright_cell::obligation;
 use cellwright_cell::plan::{Group, Plan, Victim};
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::{Capability, Quota};
+use cellwright_cell::relief;
 use cellwright_cell::render;
+use cellwright_cell::resource::Dimension;
 use cellwright_cell::spec::JobKind;
 use cellwright_cell::task::{ExitClass, TaskState};
 use cellwright_cell::time::{Span, Time};
@@ -50,6 +53,10 @@ impl Teller {
             ["who-must-leave", machine] => {
                 let obliged = obligation::victims(&self.world.state, self.machine(machine)?);
                 Ok(obliged.into_iter().map(|id| self.world.state.task_name(id)).collect())
+            }
+            ["who-leaves", machine] => {
+                let next = relief::next(&self.world.state, self.machine(machine)?);
+                Ok(next.into_iter().map(|(id, _)| self.world.state.task_name(id)).collect())
             }
             ["due", cron] => {
                 let id = self.world.state.cron_named(&self.job(cron)?);
@@ -154,6 +161,14 @@ impl Teller {
                 let machine = self.machine(name)?;
                 Command::SetMachinePackages { machine, packages: packages.collect() }
             }
+            ("short", [name, "of", resource, "asked", asked]) => {
+                let dimension = Dimension::ALL.into_iter().find(|d| d.as_str() == *resource);
+                let dimension = dimension.ok_or(format!("resource {resource}"))?;
+                let asked = asked.parse().map_err(|_| "a number")?;
+                let report = ShortageReport { dimension, lasted: Span::seconds(60), asked };
+                self.shortages(name, vec![report])?
+            }
+            ("not-short", [name]) => self.shortages(name, Vec::new())?,
             ("release", [task, "on", machine, options @ ..]) => {
                 let task = self.task(task)?;
                 let attempt = Options::new(options)?.number("attempt")?.unwrap_or(1) as u32;
@@ -171,6 +186,12 @@ impl Teller {
             }
             _ => return Ok(None),
         }))
+    }
+
+    fn shortages(&self, name: &str, shortages: Vec<ShortageReport>) -> Result<Command, String> {
+        let machine = self.machine(name)?;
+        let row = self.world.state.machines().get(machine).ok_or("a machine")?;
+        Ok(Command::SetShortages { machine, incarnation: row.incarnation, shortages })
     }
 
     /// `m1:+2`, `m1:-1`, `m1:unbounded`, `m1:gone`.
@@ -283,6 +304,7 @@ impl Teller {
                     "drain" => EvictCause::Drain,
                     "over-commit" => EvictCause::OverCommit,
                     "rebalance" => EvictCause::Rebalance,
+                    "relief" => EvictCause::Relief(Dimension::Cpu),
                     other => return unknown("cause", other),
                 };
                 let task = self.task(task)?;

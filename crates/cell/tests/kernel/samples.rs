@@ -24,7 +24,7 @@ use cellwright_cell::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, 
 use cellwright_cell::isolation::Loan;
 use cellwright_cell::job::{ChangeClass, JobOutcome, JobState};
 use cellwright_cell::label::LabelTerm;
-use cellwright_cell::machine::MachineStatus;
+use cellwright_cell::machine::{MachineStatus, ShortageReport};
 use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
 use cellwright_cell::priority::{AppClass, Band, Priority};
 use cellwright_cell::quota::{Capability, Quota};
@@ -57,7 +57,12 @@ fn pin_words(pins: &mut Pins) {
     every_variant(pins, "JobKind", &[JobKind::Tasks, JobKind::AllocSet]);
     every_variant(pins, "Domain", &[Domain::Machine, Domain::Rack, Domain::Power]);
     every_variant(pins, "MachineStatus", &[MachineStatus::Down, MachineStatus::Up]);
-    let causes = [EvictCause::Drain, EvictCause::OverCommit, EvictCause::Rebalance];
+    let causes = [
+        EvictCause::Drain,
+        EvictCause::OverCommit,
+        EvictCause::Rebalance,
+        EvictCause::Relief(Dimension::Cpu),
+    ];
     every_variant(pins, "EvictCause", &causes);
     let classes = [ChangeClass::NoRestart, ChangeClass::Restart, ChangeClass::MayMove];
     every_variant(pins, "ChangeClass", &classes);
@@ -108,6 +113,7 @@ fn pin_states(pins: &mut Pins) {
         StopCause::Unhealthy,
         StopCause::Killed,
         StopCause::Rebalanced,
+        StopCause::MachineShort,
     ];
     every_variant(pins, "StopCause", &causes);
     let states = [
@@ -374,6 +380,15 @@ fn more_commands() -> Vec<Command> {
             reservation: Resources::new(1, 2, 3, 4),
         }]),
         Command::RaiseLevel { level: 2 },
+        Command::SetShortages {
+            machine,
+            incarnation: 3,
+            shortages: vec![ShortageReport {
+                dimension: Dimension::DiskRate,
+                lasted: Span::seconds(60),
+                asked: 2,
+            }],
+        },
     ]
 }
 
@@ -417,6 +432,7 @@ fn misfits() -> Vec<Misfit> {
         Misfit::Named { name: build::resource(Some("app"), "slot"), asked: 2, available: 1 },
         Misfit::Resource(shortfall()),
         Misfit::Volume(Loan { source: "/srv/data".into(), writable: true }),
+        Misfit::MachineShort,
     ]
 }
 
@@ -492,6 +508,7 @@ fn reasons() -> Vec<Reason> {
         Reason::Rebalanced,
         Reason::SlotDue,
         Reason::LastRunActive,
+        Reason::MachineShort(Dimension::Cpu),
     ]
 }
 
@@ -576,6 +593,7 @@ fn job_changes() -> Vec<JobChange> {
 }
 
 fn pin_other_changes(pins: &mut Pins) {
+    let dimension = Dimension::DiskRate;
     let machines = [
         MachineChange::Added,
         MachineChange::Updated,
@@ -589,6 +607,10 @@ fn pin_other_changes(pins: &mut Pins) {
         MachineChange::Recovered,
         MachineChange::DiskRetained { bytes: 8 },
         MachineChange::DiskReleased { bytes: 9 },
+        MachineChange::Short { dimension },
+        MachineChange::Relieved { dimension },
+        MachineChange::Eased { dimension },
+        MachineChange::EasedForGood { dimension },
     ];
     every_variant(pins, "MachineChange", &machines);
     let band = Band::Production;

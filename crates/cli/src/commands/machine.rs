@@ -11,7 +11,9 @@ use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{format, table};
 use cellwright_api::client::Change;
-use cellwright_api::types::{DrainWaitView, MachinePackages, MachineView, PackageOnMachine};
+use cellwright_api::types::{
+    DrainWaitView, MachinePackages, MachineView, PackageOnMachine, ShortageView,
+};
 use cellwright_cell::device::WHOLE;
 use cellwright_cell::name::Name;
 use cellwright_sim::experiment::load::Units;
@@ -157,6 +159,7 @@ pub fn shown(machine: &MachineView) -> String {
     }
     let waits = machine.drain_waits.iter();
     rows.extend(waits.map(|wait| ("drain".to_owned(), waiting(wait))));
+    rows.extend(machine.shortages.iter().map(|shortage| ("short of".to_owned(), short(shortage))));
     rows.extend(spec.address.map(|address| ("address".to_owned(), address.to_string())));
     rows.extend(spec.devices.iter().enumerate().map(|(number, device)| {
         let used = machine.devices_used.get(number).copied().unwrap_or_default();
@@ -168,6 +171,15 @@ pub fn shown(machine: &MachineView) -> String {
     rows.extend(attributes.map(|(name, value)| (name.to_string(), value.to_string())));
     let rows: Vec<Vec<String>> = rows.into_iter().map(|(name, value)| vec![name, value]).collect();
     table::render_told(&["machine", machine.name.as_str()], &rows)
+}
+
+/// `cpu since 2026-01-01T00:00:00Z: takes only production`.
+fn short(shortage: &ShortageView) -> String {
+    let (what, since) = (shortage.dimension, format::utc(shortage.since));
+    match shortage.over {
+        false => format!("{what} since {since}: takes only production, others are moved away"),
+        true => format!("{what} until lately: takes only production for a while yet"),
+    }
 }
 
 fn packages(machine: &Name, told: &MachinePackages) -> String {
@@ -242,6 +254,11 @@ fn list(machines: &[MachineView], silent: &BTreeMap<String, u64>) -> String {
         .map(|machine| {
             let mut state =
                 if machine.draining { "draining".into() } else { word(&machine.status) };
+            let short: Vec<&str> =
+                machine.shortages.iter().map(|shortage| shortage.dimension.as_str()).collect();
+            if !short.is_empty() {
+                state.push_str(&format!(", short of {}", short.join(" and ")));
+            }
             if let Some(seconds) = silent.get(machine.name.as_str()) {
                 state.push_str(&format!(", silent {seconds} s"));
             }
@@ -264,7 +281,9 @@ fn list(machines: &[MachineView], silent: &BTreeMap<String, u64>) -> String {
 mod tests {
     use super::*;
     use cellwright_cell::name::JobKey;
+    use cellwright_cell::resource::Dimension;
     use cellwright_cell::time::Time;
+    use serde_json::json;
 
     #[test]
     fn who_holds_up_a_drain_is_named() {
@@ -278,5 +297,26 @@ mod tests {
         assert!(
             told(2, None).starts_with("2 tasks wait for the disruption limit of ann/web, which")
         );
+    }
+
+    #[test]
+    fn a_machine_that_is_short_says_of_what_and_since_when() {
+        let some = json!({ "cpu": 1000, "ram": 1 << 30 });
+        let mut machine: MachineView = serde_json::from_value(json!({
+            "name": "m1", "status": "up", "draining": false, "over_committed": false,
+            "generation": 1, "incarnation": 1, "spec": { "name": "m1", "capacity": some },
+            "reserved": some, "prod_limits": some, "limits": some, "available": some,
+            "available_prod": some, "tasks": 2, "leaving": 0, "named": [], "devices_used": [],
+            "packages": 0, "retained_bytes": 0,
+        }))
+        .unwrap();
+        let listed = |machine: &MachineView| list(std::slice::from_ref(machine), &BTreeMap::new());
+        assert!(!shown(&machine).contains("short") && !listed(&machine).contains("short"));
+        let (dimension, since) = (Dimension::Cpu, Time(1_700_000_000_000));
+        machine.shortages = vec![ShortageView { dimension, since, over: false }];
+        assert!(shown(&machine).contains("cpu since 2023-11-14"), "{}", shown(&machine));
+        assert!(listed(&machine).contains("short"), "{}", listed(&machine));
+        machine.shortages[0].over = true;
+        assert!(shown(&machine).contains("cpu until lately"), "{}", shown(&machine));
     }
 }

@@ -301,6 +301,11 @@ async fn lasts(cell: &Cell, task: &TaskView, why: &ExplanationView) -> Result<bo
     if !why.obstacles.is_empty() {
         return Ok(true);
     }
+    let waits = |code: &str| why.reasons.iter().any(|r| r.code == code && r.machines > 0);
+    // Nothing else stands in its way there, and that passes.
+    if waits("machine-short") {
+        return Ok(false);
+    }
     let away = |reason: &ReasonView| {
         reason.machines > 0 && matches!(reason.code.as_str(), "machine-down" | "machine-draining")
     };

@@ -354,16 +354,48 @@ fn disk_rate_is_taken_from_batch_where_the_disk_is_known() {
 }
 
 #[test]
-fn the_master_is_asked_once_when_a_minute_did_not_help() {
+fn the_master_is_asked_after_every_minute_that_did_not_help() {
     let (machine, tasks) = pressed();
     let mut control = Control::default();
     let mut asked = Vec::new();
-    for now in 0..120 {
+    for now in 0..140 {
         let actions = control.step(second(now), &machine, &tasks);
-        asked.extend(actions.into_iter().filter(|a| matches!(a, Action::AskForRelief { .. })));
+        let asks = actions.into_iter().filter(|a| matches!(a, Action::AskForRelief { .. }));
+        asked.extend(asks.map(|ask| (now, ask)));
+        let told = control.shortages(second(now));
+        assert_eq!(told.len(), usize::from(now >= 60), "after {now} s");
     }
-    let since = second(0);
-    assert_eq!(asked, [Action::AskForRelief { dimension: Dimension::Cpu, since }]);
+    let ask = |asked| Action::AskForRelief { dimension: Dimension::Cpu, since: second(0), asked };
+    assert_eq!(asked, [(60, ask(1)), (120, ask(2))]);
+}
+
+/// What is told after each second, of seconds in which the machine was short or was not.
+fn told(control: &mut Control, from: u64, seconds: &[(u64, bool)]) -> Vec<Option<u32>> {
+    let (machine, tasks) = pressed();
+    let mut now = from;
+    let mut told = Vec::new();
+    for (count, short) in seconds {
+        for _ in 0..*count {
+            let there = if *short { &tasks[..] } else { &tasks[..1] };
+            control.step(second(now), &machine, there);
+            now += 1;
+        }
+        let shortages = control.shortages(second(now));
+        told.push(shortages.first().map(|shortage| shortage.asked));
+    }
+    told
+}
+
+#[test]
+fn a_machine_is_short_for_the_masters_until_it_has_been_well_for_as_long() {
+    let mut control = Control::asking_after(Span::seconds(10));
+    let all = [(10, true), (1, true), (1, false), (9, false), (1, false)];
+    assert_eq!(told(&mut control, 0, &all), [None, Some(1), Some(0), Some(0), None]);
+    // Short again before that: well only after a whole while, asked for only after one.
+    let mut control = Control::asking_after(Span::seconds(10));
+    let all = [(11, true), (8, false), (9, true), (9, false), (11, true), (1, false), (10, false)];
+    let want = [Some(1), Some(0), Some(0), Some(0), Some(1), Some(0), None];
+    assert_eq!(told(&mut control, 0, &all), want);
 }
 
 #[test]

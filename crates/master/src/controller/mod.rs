@@ -26,6 +26,7 @@ mod expire;
 mod overcommit;
 mod purge;
 pub mod reclaim;
+mod relief;
 mod sweep;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -80,6 +81,7 @@ pub struct Memory {
     expire: expire::Memory,
     overcommit: overcommit::Memory,
     purge: purge::Memory,
+    relief: relief::Memory,
     update: update::Memory,
 }
 
@@ -128,7 +130,7 @@ impl Draft<'_> {
 
 /// One step of all controllers. `now` is the date the commands will bear, or earlier.
 pub fn step(state: &State, now: Time, settings: &Settings, memory: &mut Memory) -> Vec<Command> {
-    let Memory { backoff, cron, drain, expire, overcommit, purge, update } = memory;
+    let Memory { backoff, cron, drain, expire, overcommit, purge, relief, update } = memory;
     backoff.next_round();
     let look = Look { state, now: now.max(state.now()), settings };
     let mut draft = Draft { backoff, budgets: Budgets::default(), commands: Vec::new(), most: 0 };
@@ -138,6 +140,7 @@ pub fn step(state: &State, now: Time, settings: &Settings, memory: &mut Memory) 
         controller(&mut draft);
     };
     run(&mut |draft| overcommit::step(&look, overcommit, draft));
+    run(&mut |draft| relief::step(&look, relief, draft));
     run(&mut |draft| cron::step(&look, cron, draft));
     run(&mut |draft| drain::step(&look, drain, draft));
     run(&mut |draft| update::step(&look, update, draft));

@@ -6,8 +6,9 @@ use super::*;
 use cellwright_cell::command::{Done, EvictCause};
 use cellwright_cell::disruption::DisruptionLimit;
 use cellwright_cell::id::MachineId;
-use cellwright_cell::machine::MachineStatus;
+use cellwright_cell::machine::{MachineStatus, ShortageReport};
 use cellwright_cell::name::Token;
+use cellwright_cell::resource::Dimension;
 use cellwright_cell::spec::{JobKind, JobSpec};
 use proptest::prelude::*;
 
@@ -280,6 +281,48 @@ fn a_machine_that_holds_too_much_sheds_what_it_must() {
     assert!(answered.iter().all(|(_, verdict)| *verdict == Ok(Done::Applied)));
     assert!(!cell.state.machines().get(MachineId(0)).unwrap().over_committed);
     assert_eq!(cell.control().len(), 0);
+}
+
+/// What the agent of `m0` says in one life of its machine.
+fn short(cell: &Cell, asked: u32) -> Command {
+    let machine = MachineId(0);
+    let incarnation = cell.state.machines().get(machine).unwrap().incarnation;
+    let (dimension, lasted) = (Dimension::Cpu, Span::seconds(60));
+    let shortages = vec![ShortageReport { dimension, lasted, asked }];
+    Command::SetShortages { machine, incarnation, shortages }
+}
+
+#[test]
+fn a_machine_that_is_short_gives_one_task_away_each_time_it_asks() {
+    let spec = JobSpec { max_down: Some(0), ..job("jfoo", 3) };
+    let mut cell = running(2, &spec);
+    let here = |cell: &Cell| cell.state.machine_load(MachineId(0)).unwrap().tasks.len();
+    assert_eq!(here(&cell), 3, "the first machine is filled first");
+    for (asked, left) in [(1, 2), (2, 1), (3, 0)] {
+        cell.ok(short(&cell, asked));
+        let answered = cell.control();
+        let [(Command::Evict { cause, .. }, Ok(Done::Applied))] = &answered[..] else {
+            panic!("{answered:?}")
+        };
+        assert_eq!(*cause, EvictCause::Relief(Dimension::Cpu));
+        assert_eq!(cell.control(), [], "before it asks again");
+        cell.settle();
+        assert_eq!((here(&cell), cell.down("jfoo")), (left, 0), "it runs on the other machine");
+    }
+    cell.ok(short(&cell, 4));
+    assert_eq!(cell.control(), [], "nobody is left");
+}
+
+#[test]
+fn nobody_leaves_a_machine_that_has_become_well() {
+    let mut cell = running(2, &job("jfoo", 3));
+    cell.ok(short(&cell, 1));
+    let late = cell.decide();
+    assert_eq!(late.len(), 1);
+    cell.ok(short(&cell, 0));
+    assert_eq!(cell.decide(), []);
+    assert!(cell.apply_all(&late)[0].is_err(), "what was decided before is refused");
+    assert_eq!(cell.down("jfoo"), 0);
 }
 
 const MINUTE: u64 = 60_000;

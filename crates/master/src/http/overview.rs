@@ -13,7 +13,8 @@ use crate::usage::Usage;
 use bytes::Bytes;
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{
-    MACHINE_DOWN, MACHINE_DRAINING, MACHINE_OVER_COMMITTED, MachineColumns, Overview, TaskCounts,
+    MACHINE_DOWN, MACHINE_DRAINING, MACHINE_OVER_COMMITTED, MACHINE_SHORT, MachineColumns,
+    Overview, TaskCounts,
 };
 use cellwright_cell::id::MachineId;
 use cellwright_cell::load::MachineLoad;
@@ -69,7 +70,8 @@ impl Square {
         Square {
             state: bit(row.status == MachineStatus::Down, MACHINE_DOWN)
                 | bit(row.draining, MACHINE_DRAINING)
-                | bit(row.over_committed, MACHINE_OVER_COMMITTED),
+                | bit(row.over_committed, MACHINE_OVER_COMMITTED)
+                | bit(row.takes_only_prod(), MACHINE_SHORT),
             tasks: load.tasks.len() as u32,
             used: used.map(|used| Shares::of(used, capacity)),
             reserved: Shares::of(load.reserved, capacity),

@@ -3,7 +3,8 @@
 use crate::usage::Usage;
 use cellwright_api::types::{
     BlobView, CrashView, CronView, DrainWaitView, EndView, JobRow, JobView, MachineView, NamedView,
-    QuotaView, ResourceOnMachine, ResourceView, TaskCounts, TaskView, TokenView, UserView,
+    QuotaView, ResourceOnMachine, ResourceView, ShortageView, TaskCounts, TaskView, TokenView,
+    UserView,
 };
 use cellwright_cell::blob::Blob;
 use cellwright_cell::command::Actor;
@@ -14,7 +15,7 @@ use cellwright_cell::ephemeral::ResourceRow;
 use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
 use cellwright_cell::job::Job;
 use cellwright_cell::load::{JobLoad, MachineLoad};
-use cellwright_cell::machine::Machine;
+use cellwright_cell::machine::{Machine, Shortage};
 use cellwright_cell::name::Name;
 use cellwright_cell::named::{NamedAmount, UNBOUNDED};
 use cellwright_cell::priority::Band;
@@ -131,9 +132,9 @@ fn last_end(state: &State, end: &LastEnd) -> EndView {
     }
 }
 
-/// What is left for new work; nothing where none is taken.
+/// What is left for new work that is not of production; nothing where none is taken.
 pub(super) fn available(row: &Machine, load: &MachineLoad) -> Resources {
-    match row.schedulable() {
+    match row.schedulable() && !row.takes_only_prod() {
         true => row.spec.capacity.minus(load.reserved),
         false => Resources::ZERO,
     }
@@ -180,6 +181,7 @@ pub(super) fn machine(state: &State, usage: &Usage, id: MachineId) -> Option<Mac
         packages: row.packages.len() as u32,
         retained_bytes: row.retained.iter().map(|kept| kept.bytes).sum(),
         drain_waits: if row.draining { drain_waits(state, load) } else { Vec::new() },
+        shortages: row.shortages.iter().map(shortage).collect(),
     })
 }
 
@@ -201,6 +203,10 @@ fn drain_waits(state: &State, load: &MachineLoad) -> Vec<DrainWaitView> {
         Some(DrainWaitView { job: state.job_key(job)?, tasks, next })
     };
     waits.into_iter().filter_map(view).collect()
+}
+
+fn shortage(row: &Shortage) -> ShortageView {
+    ShortageView { dimension: row.dimension, since: row.since, over: row.asked == 0 }
 }
 
 pub(super) fn user(state: &State, id: UserId) -> Option<UserView> {

@@ -89,6 +89,7 @@ fn report() -> AgentReport {
         tasks: vec![],
         packages: None,
         usage: vec![],
+        shortages: vec![],
     }
 }
 

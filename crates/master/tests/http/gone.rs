@@ -34,6 +34,7 @@ async fn poll(cell: &Cell, number: u64, orders_digest: u64) -> AgentOrders {
         tasks: vec![],
         packages: None,
         usage: vec![],
+        shortages: vec![],
     };
     let agent = cell.client(Some(&Caller::Agent(name("m7"))));
     within(agent.poll(&cell.address, &report, Span(0))).await.unwrap()

@@ -3,7 +3,9 @@
 use crate::support::{Cell, machine, within};
 use axum::body::Body;
 use cellwright_api::internal::{AgentReport, Epoch, PROTOCOL};
+use cellwright_cell::machine::ShortageReport;
 use cellwright_cell::name::Name;
+use cellwright_cell::resource::Dimension;
 use cellwright_cell::time::Span;
 use cellwright_master::handle::Caller;
 use http_body_util::BodyExt;
@@ -50,6 +52,10 @@ async fn a_watch_sends_the_whole_picture_and_then_what_differs() {
 
 /// A poll of the agent of `m1` that measured nothing, for nothing runs there.
 async fn measured(cell: &Cell, number: u64) {
+    polled(cell, number, vec![]).await;
+}
+
+async fn polled(cell: &Cell, number: u64, shortages: Vec<ShortageReport>) {
     let report = AgentReport {
         protocol: PROTOCOL,
         machine: Name::new("m1").unwrap(),
@@ -62,6 +68,7 @@ async fn measured(cell: &Cell, number: u64) {
         tasks: vec![],
         packages: None,
         usage: vec![],
+        shortages,
     };
     let agent = cell.client(Some(&Caller::Agent(Name::new("m1").unwrap())));
     within(agent.poll(&cell.address, &report, Span(0))).await.unwrap();
@@ -83,6 +90,31 @@ async fn what_agents_measure_is_in_the_picture_and_at_the_machine() {
     assert_eq!(tasks.body["items"], json!([]));
     let missing = cell.ask("GET /v1/machines/nowhere/tasks", NONE).await;
     assert_eq!((missing.status, missing.code()), (404, "no-such-machine"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_machine_is_short_of_is_in_the_picture_and_at_the_machine() {
+    let cell = Cell::start().await;
+    cell.furnish(1).await;
+    cell.raise().await;
+    let (dimension, lasted) = (Dimension::DiskRate, Span::seconds(60));
+    let mut applied = cell.handle().changed();
+    let mut number = 0;
+    let machine = loop {
+        number += 1;
+        polled(&cell, number, vec![ShortageReport { dimension, lasted, asked: 1 }]).await;
+        let machine = cell.must("GET /v1/machines/m1", NONE).await.body["item"].clone();
+        if machine["shortages"] != json!([]) {
+            break machine;
+        }
+        within(applied.changed()).await.unwrap();
+    };
+    let short = &machine["shortages"][0];
+    assert_eq!((&short["dimension"], &short["over"]), (&json!("disk_rate"), &json!(false)));
+    assert_eq!(machine["available"]["cpu"], 0, "nothing for others");
+    assert_ne!(machine["available_prod"]["cpu"], 0);
+    let picture = cell.must("GET /v1/overview", NONE).await.body;
+    assert_eq!(picture["machines"]["state"], json!([8]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

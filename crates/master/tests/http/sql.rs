@@ -105,6 +105,7 @@ async fn used(cell: &Cell, number: u64, cpu: u64) {
         tasks: vec![ObservedTask { task, attempt, saver: 0, state: running }],
         packages: None,
         usage: vec![TaskUsage { task, attempt, used }],
+        shortages: vec![],
     };
     let agent = cell.client(Some(&Caller::Agent(Name::new("m1").unwrap())));
     within(agent.poll(&cell.address, &report, Span(0))).await.unwrap();

@@ -45,6 +45,8 @@ pub(crate) enum Status {
     Gone,
     Down,
     Draining,
+    /// Open to production alone.
+    Short,
     Open,
 }
 
@@ -113,6 +115,8 @@ pub(crate) const NO_DOMAIN: u32 = u32::MAX;
 pub(crate) struct Machines {
     pub room: Vec<Room>,
     pub status: Vec<Status>,
+    /// Whether it is short, whatever else its status tells.
+    pub short: Vec<bool>,
     pub shape: Vec<u32>,
     pub profile: Vec<u32>,
     pub rack: Vec<u32>,
@@ -184,6 +188,7 @@ impl Machines {
             Ports { range: PortRange { first: 1, last: 0 }, used: Vec::new(), used_in_range: 0 };
         self.room.resize(slots, Room::default());
         self.status.resize(slots, Status::Gone);
+        self.short.resize(slots, false);
         self.shape.resize(slots, 0);
         self.profile.resize(slots, 0);
         self.rack.resize(slots, NO_DOMAIN);
@@ -221,11 +226,13 @@ impl Board {
         if !self.machines.exists(m) {
             self.machines.present += 1;
         }
-        self.machines.status[m] = match (facts.up, facts.draining) {
-            (false, _) => Status::Down,
-            (true, true) => Status::Draining,
-            (true, false) => Status::Open,
+        self.machines.status[m] = match facts {
+            MachineFacts { up: false, .. } => Status::Down,
+            MachineFacts { draining: true, .. } => Status::Draining,
+            MachineFacts { short: true, .. } => Status::Short,
+            _ => Status::Open,
         };
+        self.machines.short[m] = facts.short;
         let spec = facts.spec;
         self.machines.shape[m] = self.machines.intern_shape(spec.capacity.to_array());
         self.machines.room[m] = Room::of(spec.capacity.to_array());

@@ -151,6 +151,7 @@ impl Board {
             spec: &row.spec,
             up: row.status == MachineStatus::Up,
             draining: row.draining,
+            short: row.takes_only_prod(),
             retained_disk,
             ephemeral: &row.ephemeral,
             packages: &packages,

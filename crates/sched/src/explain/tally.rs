@@ -35,6 +35,7 @@ pub(super) enum Subject {
     /// Position in the job's named resources.
     Named(u32),
     Resource(u8),
+    Short,
     Fits,
 }
 
@@ -247,6 +248,7 @@ impl Tally {
             | Misfit::Volume(_)
             | Misfit::CrashedHere
             | Misfit::NoAllocHere
+            | Misfit::MachineShort
             | Misfit::Resource(_) => {}
         }
     }
@@ -405,8 +407,9 @@ fn first(asked: &Asked<'_>, verdict: &Verdict) -> Subject {
         };
     }
     match verdict.others.first() {
+        Some(misfit) if *misfit != Misfit::MachineShort => subject_of(asked, misfit),
+        _ if verdict.room != 0 => Subject::Resource(verdict.room.trailing_zeros() as u8),
         Some(misfit) => subject_of(asked, misfit),
-        None if verdict.room != 0 => Subject::Resource(verdict.room.trailing_zeros() as u8),
         None => Subject::Fits,
     }
 }
@@ -440,5 +443,6 @@ fn subject_of(asked: &Asked<'_>, misfit: &Misfit) -> Subject {
             Subject::Named(at(request.named.iter().position(same)))
         }
         Misfit::Resource(shortfall) => Subject::Resource(shortfall.dimension as u8),
+        Misfit::MachineShort => Subject::Short,
     }
 }

@@ -173,6 +173,7 @@ impl Text<'_> {
                 "machine-down" => format!("{machines} {is} down"),
                 "machine-draining" => format!("{machines} {is} draining"),
                 "crashed-here" => format!("on {machines} it crashed too often"),
+                "machine-short" => format!("{machines} {is} short itself, open to production only"),
                 "no-alloc-here" => format!("{machines} {have} no alloc of its set"),
                 code => format!("{machines} {fail} for {code}"),
             },
@@ -338,6 +339,9 @@ impl Text<'_> {
                     grouped(u64::from(apart))
                 ));
             }
+        }
+        if e.reasons.iter().any(|reason| reason.code == "machine-short") {
+            return Some("A machine that is short takes it when that has passed.".into());
         }
         let too_large: Vec<String> = e
             .too_large

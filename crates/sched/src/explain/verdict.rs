@@ -62,7 +62,7 @@ impl Verdict {
 
     /// Whether nothing but room, ports, devices or named resources fails: what an eviction cures.
     pub fn curable(&self) -> bool {
-        self.constraints == 0 && self.others.iter().all(|m| *m >= LEAST_CURABLE)
+        self.constraints == 0 && self.others.iter().all(is_curable)
     }
 
     /// Whether spread limits are exceeded and nothing else fails but what an eviction cures.
@@ -70,7 +70,7 @@ impl Verdict {
         let is_spread = |m: &Misfit| matches!(m, Misfit::Spread { .. });
         self.constraints == 0
             && self.others.iter().any(is_spread)
-            && self.others.iter().all(|m| is_spread(m) || *m >= LEAST_CURABLE)
+            && self.others.iter().all(|m| is_spread(m) || is_curable(m))
     }
 
     /// Whether the machine takes no work at present and nothing else fails but what an eviction
@@ -90,6 +90,11 @@ impl Verdict {
 }
 
 const LEAST_CURABLE: Misfit = Misfit::StaticPort { port: 0, holder: None };
+
+/// A machine that is short takes nothing more, whoever leaves.
+fn is_curable(misfit: &Misfit) -> bool {
+    *misfit >= LEAST_CURABLE && *misfit != Misfit::MachineShort
+}
 
 impl<'a> Asked<'a> {
     pub fn new(board: &'a Board, ledger: &'a Ledger, class: &'a Class) -> Asked<'a> {
@@ -158,9 +163,12 @@ impl<'a> Asked<'a> {
         }
         if self.bare.plain {
             match self.board.machines.status[m] {
-                Status::Open => {}
+                Status::Open | Status::Short => {}
                 Status::Draining => verdict.others.push(Misfit::MachineDraining),
                 Status::Down | Status::Gone => verdict.others.push(Misfit::MachineDown),
+            }
+            if self.board.machines.short[m] && self.class.least > Status::Short {
+                verdict.others.push(Misfit::MachineShort);
             }
         } else {
             verdict.others = feasible::all(self.board, &self.bare, spot);

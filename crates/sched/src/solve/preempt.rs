@@ -14,7 +14,7 @@
 //! solved: a set that is allowed can be missed when it differs from the greedy one by more than a
 //! row of such exchanges, for instance two small victims given up for one alloc with two tasks.
 
-use crate::board::machines::{Room, Status};
+use crate::board::machines::Room;
 use crate::board::{Board, Holding};
 use crate::class::{Class, SUMS};
 use crate::feasible::{self, Spot};
@@ -35,7 +35,7 @@ pub(crate) struct Eviction {
 #[inline]
 pub(crate) fn possible(board: &Board, class: &Class, m: usize) -> bool {
     let priority = class.request.priority;
-    if board.machines.status[m] != Status::Open
+    if board.machines.status[m] < class.least
         || !priority.may_preempt(Priority(board.machines.lowest[m]))
         || !board.machines.without_band[highest_victims(priority)][m].fits(&class.need)
     {
@@ -88,7 +88,7 @@ fn at_spot(
     holders: &[TaskId],
     ranking: Ranking,
 ) -> Option<Eviction> {
-    if spot.alloc.is_none() && board.machines.status[spot.machine.slot()] != Status::Open {
+    if spot.alloc.is_none() && board.machines.status[spot.machine.slot()] < class.least {
         return None;
     }
     let mut candidates: Vec<TaskId> =

@@ -10,7 +10,6 @@
 //! Rejected: longer chains of moves. One move closes most of the gap to the lower bound already.
 
 use super::{Choice, Pass};
-use crate::board::machines::Status;
 use crate::board::{Board, Place};
 use crate::class::{Class, ClassId};
 use crate::feasible::{self, Spot};
@@ -180,7 +179,7 @@ fn movable(board: &Board, group: &Group) -> Option<TaskId> {
 fn opens(board: &Board, stuck: &Class, planned: TaskId, machine: MachineId) -> bool {
     let mut room = board.machines.room[machine.slot()];
     room.give(&feasible::held(board, planned));
-    if !room.fits(&stuck.need) || board.machines.status[machine.slot()] != Status::Open {
+    if !room.fits(&stuck.need) || board.machines.status[machine.slot()] < stuck.least {
         return false;
     }
     let without = [planned];

@@ -58,6 +58,7 @@ impl Hand {
             spec: &spec,
             up: true,
             draining: false,
+            short: false,
             retained_disk: 0,
             ephemeral: &[],
             packages: &[],

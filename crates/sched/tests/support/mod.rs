@@ -9,15 +9,15 @@ use cellwright_cell::command::{Actor, Command, Done, Entry, EvictCause, Observed
 use cellwright_cell::command::{ReservationChange, TaskReport, Verdict};
 use cellwright_cell::ephemeral::CapacityChange;
 use cellwright_cell::id::{JobId, MachineId, TaskId};
-use cellwright_cell::machine::MachineStatus;
+use cellwright_cell::machine::{MachineStatus, ShortageReport};
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::plan::Plan;
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::{Capability, Quota};
-use cellwright_cell::resource::Resources;
+use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::state::LEVEL;
 use cellwright_cell::task::{ExitClass, TaskState};
-use cellwright_cell::time::Time;
+use cellwright_cell::time::{Span, Time};
 use cellwright_cell::{Event, State};
 use cellwright_sched::{Board, Options, Outcome, Solver};
 use specs::Draw;
@@ -203,7 +203,7 @@ impl World {
         let machine = self.draw.pick(&machines);
         let row = self.state.machines().get(machine).unwrap().clone();
         let name = row.spec.name.clone();
-        match self.draw.below(5) {
+        match self.draw.below(6) {
             0 if row.status == MachineStatus::Up => {
                 self.may(Command::MachineDown { machine });
             }
@@ -216,6 +216,13 @@ impl World {
             3 => {
                 let spec = specs::machine(&mut self.draw, name.as_str());
                 self.may(Command::UpdateMachine { spec, expect: None });
+            }
+            4 => {
+                let lasted = Span::seconds(60);
+                let report = ShortageReport { dimension: Dimension::Cpu, lasted, asked: 1 };
+                let shortages = if row.takes_only_prod() { vec![] } else { vec![report] };
+                let incarnation = row.incarnation;
+                self.may(Command::SetShortages { machine, incarnation, shortages });
             }
             _ => self.add_machine(),
         }

@@ -306,6 +306,7 @@ fn cause_text(cause: StopCause) -> &'static str {
         StopCause::Unhealthy => "it failed its health check and starts again here",
         StopCause::Killed => "its owner stopped it",
         StopCause::Rebalanced => "it is better off elsewhere",
+        StopCause::MachineShort => "its machine stays short although others are held back",
     }
 }
 

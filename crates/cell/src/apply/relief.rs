@@ -1,0 +1,253 @@
+//! What a machine's agent says it is short of (B39). Who leaves for it is for [`crate::relief`] to
+//! say and for an eviction to do.
+
+use super::Context;
+use crate::command::{Done, Verdict};
+use crate::event::MachineChange;
+use crate::id::MachineId;
+use crate::machine::{MachineStatus, Shortage, ShortageReport};
+use crate::reason::{Reason, Refusal};
+use crate::relief;
+
+impl Context<'_> {
+    /// The list is full: what it does not name is not short, and has not been lately.
+    pub(super) fn set_shortages(
+        &mut self,
+        machine: MachineId,
+        incarnation: u64,
+        reported: &[ShortageReport],
+    ) -> Verdict {
+        self.system_only()?;
+        let row = self.machine_row(machine)?;
+        if row.status != MachineStatus::Up {
+            return Err(Refusal::WrongState { what: format!("machine {} is down", row.spec.name) });
+        }
+        if incarnation != row.incarnation {
+            let (machine, found) = (row.spec.name.clone(), row.incarnation);
+            return Err(Refusal::StaleIncarnation { machine, reported: incarnation, found });
+        }
+        if let Some(pair) = reported.windows(2).find(|pair| pair[0].dimension >= pair[1].dimension)
+        {
+            return Err(Refusal::BadField {
+                field: "shortages".into(),
+                value: pair[1].dimension.to_string(),
+                allowed: "each resource once, in the order cpu, ram, disk, disk-rate".into(),
+            });
+        }
+        if !relief::is_news(row, reported) {
+            return Ok(Done::Unchanged);
+        }
+        let before = row.shortages.clone();
+        let after = relief::taken(self.state, machine, reported);
+        self.state.edit_machine(machine, |m| m.shortages = after.clone());
+        for change in changes(&before, &after) {
+            self.machine_event(machine, change, Reason::AgentReport);
+        }
+        Ok(Done::Applied)
+    }
+}
+
+/// What became of each resource that one of the lists names.
+fn changes(before: &[Shortage], after: &[Shortage]) -> Vec<MachineChange> {
+    let in_list = |list: &[Shortage], this: &Shortage| {
+        list.iter().find(|other| other.dimension == this.dimension).copied()
+    };
+    let gone = before.iter().filter(|old| in_list(after, old).is_none());
+    let gone = gone.map(|old| MachineChange::EasedForGood { dimension: old.dimension });
+    let news = after.iter().filter(|new| in_list(before, new) != Some(**new));
+    let told = |new: &Shortage| match (new.asked, new.dimension) {
+        (0, dimension) => MachineChange::Eased { dimension },
+        (_, dimension) => MachineChange::Short { dimension },
+    };
+    gone.chain(news.map(told)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Actor;
+    use crate::apply::fixture::{Cell, all, job, key};
+    use crate::command::{Command, EvictCause, Observed};
+    use crate::fit::{Candidate, misfit};
+    use crate::id::MachineId;
+    use crate::machine::ShortageReport;
+    use crate::priority::Band;
+    use crate::reason::Misfit;
+    use crate::relief;
+    use crate::render;
+    use crate::resource::{Dimension, Resources};
+    use crate::spec::JobKind;
+    use crate::state::LEVEL;
+    use crate::task::{StopCause, TaskState};
+    use crate::time::Span;
+
+    const M1: MachineId = MachineId(0);
+    const CPU: Dimension = Dimension::Cpu;
+
+    fn report(asked: u32) -> Vec<ShortageReport> {
+        vec![ShortageReport { dimension: CPU, lasted: Span::seconds(60), asked }]
+    }
+
+    fn short(cell: &mut Cell, shortages: Vec<ShortageReport>) -> String {
+        let command = Command::SetShortages { machine: M1, incarnation: 1, shortages };
+        let verdict = cell.apply(Actor::System, command);
+        render::verdict(&cell.state, &verdict)
+    }
+
+    fn relieve(cell: &mut Cell, job: &str) -> String {
+        let (task, attempt) = (cell.task_id(job, 0), cell.task(job, 0).attempt);
+        let command = Command::Evict { task, attempt, cause: EvictCause::Relief(CPU) };
+        let verdict = cell.apply(Actor::System, command);
+        render::verdict(&cell.state, &verdict)
+    }
+
+    fn next(cell: &Cell) -> Option<String> {
+        relief::next(&cell.state, M1).map(|(task, _)| cell.state.task_name(task))
+    }
+
+    /// Production, two of batch and one of best effort on `m1`.
+    fn cell() -> Cell {
+        let mut cell = Cell::with_machines(1);
+        cell.state.level = LEVEL;
+        cell.now += 120_000;
+        cell.grant("ubar", Band::BestEffort, 100);
+        let jobs = [("jprod", 200, 20), ("jbig", 100, 9), ("jsmall", 100, 3), ("jlow", 50, 1)];
+        for (name, priority, cpu) in jobs {
+            let mut spec = job(name, 1, priority);
+            spec.task.limits = Resources::new(cpu, 1, 1, 1);
+            spec.max_down = Some(0);
+            cell.submit(&spec);
+            cell.run(name, 0, "m1");
+        }
+        cell
+    }
+
+    #[test]
+    fn one_leaves_each_time_the_machine_asks_and_never_production() {
+        let mut cell = cell();
+        assert_eq!((next(&cell), relieve(&mut cell, "jlow")), (None, no_relief()));
+        assert_eq!(short(&mut cell, report(1)), "done");
+        assert_eq!(cell.said, [asks()]);
+        assert_eq!(short(&mut cell, report(1)), "nothing to do");
+        let first = "refused: not possible while task row 3 must leave machine m1 first, for cpu";
+        assert_eq!(relieve(&mut cell, "jprod"), first);
+        // The lowest priority; of equals the one that uses most. Budgets do not keep it.
+        for (asked, leaves) in [(1, "jlow"), (2, "jbig"), (3, "jsmall")] {
+            short(&mut cell, report(2 * asked));
+            assert_eq!(next(&cell), Some(format!("ubar/{leaves}/0")));
+            assert_eq!(relieve(&mut cell, leaves), "done");
+            assert_eq!(cell.states(leaves), [TaskState::Stopping(StopCause::MachineShort)]);
+            // Until it is asked again, and this one has gone, nobody else leaves.
+            assert_eq!((next(&cell), relieve(&mut cell, "jprod")), (None, no_relief()));
+            short(&mut cell, report(2 * asked + 1));
+            assert_eq!(next(&cell), None);
+            cell.report(leaves, 0, Observed::Stopped);
+            assert_eq!(next(&cell), None);
+        }
+        short(&mut cell, report(8));
+        assert_eq!((next(&cell), relieve(&mut cell, "jprod")), (None, no_relief()));
+        assert_eq!(cell.states("jprod"), [TaskState::Running]);
+    }
+
+    fn no_relief() -> String {
+        "refused: not possible while machine m1 asks for no relief".into()
+    }
+
+    fn asks() -> String {
+        "m1 short of cpu, asks for relief: seen by the machine's agent".into()
+    }
+
+    #[test]
+    fn whoever_left_does_not_come_back_before_the_machine_has_been_well_for_a_while() {
+        let mut cell = cell();
+        short(&mut cell, report(1));
+        relieve(&mut cell, "jlow");
+        let why = "the machine is short of cpu, and throttling did not help";
+        let told = [
+            format!("m1 relieved of a task for cpu: {why}"),
+            format!("ubar/jlow/0 told to stop on m1: {why}"),
+        ];
+        assert_eq!(cell.said, told);
+        cell.report("jlow", 0, Observed::Stopped);
+        let left = format!("ubar/jlow/0 evicted from m1, pending again: {why}");
+        assert_eq!(cell.said, [left]);
+        assert_eq!(kept_away(&cell), Some(Misfit::MachineShort));
+        short(&mut cell, report(0));
+        assert_eq!(cell.said, [eased()]);
+        assert_eq!(relieve(&mut cell, "jbig"), no_relief());
+        assert_eq!(kept_away(&cell), Some(Misfit::MachineShort));
+        // Production is not kept away.
+        cell.submit(&job("jmore", 1, 200));
+        cell.run("jmore", 0, "m1");
+        short(&mut cell, vec![]);
+        assert_eq!(kept_away(&cell), None);
+        cell.run("jlow", 0, "m1");
+    }
+
+    fn kept_away(cell: &Cell) -> Option<Misfit> {
+        let candidate = Candidate::of(&cell.state, cell.task_id("jlow", 0)).unwrap();
+        misfit(&cell.state, &candidate, M1, None)
+    }
+
+    fn eased() -> String {
+        let what = "m1 short of cpu no longer, takes only production for a while yet";
+        format!("{what}: seen by the machine's agent")
+    }
+
+    #[test]
+    fn a_shortage_keeps_its_beginning_until_another_one_begins() {
+        let mut cell = cell();
+        let row = |cell: &Cell| {
+            let short = cell.state.machines().get(M1).unwrap().shortages.first().copied();
+            short.map(|short| (short.since.0, short.asked, short.answered))
+        };
+        short(&mut cell, report(1));
+        let since = cell.state.now().0 - 60_000;
+        assert_eq!(row(&cell), Some((since, 1, 0)));
+        relieve(&mut cell, "jlow");
+        cell.report("jlow", 0, Observed::Stopped);
+        cell.now += 60_000;
+        short(&mut cell, report(2));
+        assert_eq!(row(&cell), Some((since, 2, 1)));
+        // The next agent counts from the start again.
+        short(&mut cell, report(1));
+        let again = cell.state.now().0 - 60_000;
+        assert_eq!(row(&cell), Some((again, 1, 0)));
+        short(&mut cell, report(0));
+        assert_eq!(row(&cell), Some((again, 0, 0)));
+        cell.ok(Command::MachineDown { machine: M1 });
+        assert_eq!(row(&cell), None);
+        let down = "refused: not possible while machine m1 is down";
+        assert_eq!(short(&mut cell, report(1)), down);
+        cell.ok(Command::MachineUp { machine: M1, incarnation: 2 });
+        let stale = short(&mut cell, report(1));
+        assert!(stale.starts_with("refused: machine m1 is at incarnation 2"), "{stale}");
+        let shortages = [report(1), report(1)].concat();
+        let twice = Command::SetShortages { machine: M1, incarnation: 2, shortages };
+        let twice = cell.refused(twice);
+        assert!(twice.starts_with("field shortages: value cpu is not valid"), "{twice}");
+    }
+
+    #[test]
+    fn an_alloc_leaves_with_what_is_in_it_unless_it_is_of_production() {
+        for (priority, leaves) in [(100, "ubar/jset/0"), (200, "ubar/jin/0")] {
+            let mut cell = Cell::with_machines(1);
+            let mut set = job("jset", 1, priority);
+            set.kind = JobKind::AllocSet;
+            set.task.limits = all(20);
+            cell.submit(&set);
+            cell.run("jset", 0, "m1");
+            short(&mut cell, report(1));
+            assert_eq!(next(&cell), None, "nobody uses anything");
+            short(&mut cell, vec![]);
+            let mut inner = job("jin", 1, 100);
+            inner.alloc_set = Some(key("ubar/jset"));
+            cell.submit(&inner);
+            let alloc = cell.task_id("jset", 0);
+            cell.run_in("jin", 0, "m1", Some(alloc));
+            short(&mut cell, report(1));
+            assert_eq!(next(&cell).as_deref(), Some(leaves));
+            let job = leaves.split('/').nth(1).unwrap();
+            assert_eq!(relieve(&mut cell, job), "done");
+        }
+    }
+}
