@@ -64,10 +64,12 @@ async fn measure() -> io::Result<()> {
     let files = Files::write(folder.path())?;
     let ask = |words: &[&str]| timed(&program, cell.member(0), words);
     section.row("first `cell explain` of a master", ask(&explain())? * 1e3, "ms", "");
-    let figures: [(&str, Vec<&str>, &str); 6] = [
+    let figures: [(&str, Vec<&str>, &str); 8] = [
         ("`cell status`", vec!["status"], "≤ 100"),
         ("`cell explain` of a task that waits", explain().to_vec(), "≤ 300"),
         ("`cell explain` of a task that runs", vec!["explain", "bench/job-7/3"], "≤ 300"),
+        ("`cell shapes`", vec!["shapes"], "≤ 300"),
+        ("`cell shapes` of more tasks of a job", vec!["shapes", "--like", "bench/job-7"], "≤ 300"),
         ("`cell plan` of a new job of 100 tasks", Files::plan(&files.new), "≤ 300"),
         ("`cell plan` of an update that restarts 100 tasks", Files::plan(&files.update), "≤ 300"),
         ("`cell plan` of a job that evicts others", Files::plan(&files.strong), "≤ 300"),

@@ -1,10 +1,10 @@
 // What waits, and why: the master's own explanation, with what would help.
 
 import { html, useMemo, useState } from "../vendor/htm-preact.js";
-import { at, get } from "../api.js";
+import { at, get, post } from "../api.js";
 import { jobs, useRead, useStore } from "../live.js";
-import { Card, Command, Empty, Filter, Link, Page, Problem, Wait, When, to, useQuery } from "../parts.js";
-import { bandOf, count, plural, words } from "../units.js";
+import { Badge, Card, Command, Empty, Filter, Link, Page, Problem, Wait, When, to, useQuery } from "../parts.js";
+import { amount, bandOf, count, plural, words } from "../units.js";
 import { matches } from "./jobs.js";
 
 function Reasons({ view }) {
@@ -34,6 +34,7 @@ export function Explanation({ user, job, index }) {
     <div>
       <pre class="words">${view.text.replace(/\n {2}(?=\S)/g, " ")}</pre>
       <p class="faint">
+        ${view.eta && view.eta.at > Date.now() ? html` Expected to start <${When} at=${view.eta.at} />, ${view.eta.confidence}.` : ""}
         ${view.not_before > Date.now() ? html` Tried again <${When} at=${view.not_before} />.` : ""}
         ${view.victims.length ? ` ${plural(view.victims.length, "task")} would have to make room${view.victims_allowed ? "" : ", and may not be made to"}.` : ""}</p>
       <${Command} text=${`cell explain ${user}/${job}/${index}`} />
@@ -57,6 +58,37 @@ function Waiting({ job, open }) {
   <//>`;
 }
 
+function Ladder({ set }) {
+  const largest = set.largest.map(
+    (one) => `${amount("cpu", one.limits.cpu)} with ${amount("ram", one.limits.ram)} on ${one.machine}`,
+  );
+  if (!set.ladder.length) return html`<p class="faint">Nothing fits ${words(set.band)} work: no machine has CPU and memory free.</p>`;
+  return html`<p class="faint">${words(set.band)}: the largest task is ${largest.join(", or ")}.</p>
+    <div class="scroll"><table aria-label="Shapes that fit ${words(set.band)} work">
+      <thead><tr><th>CPU</th><th>Memory</th><th class="number">Tasks</th><th class="number">Machines</th><th></th></tr></thead>
+      <tbody>${set.ladder.map((shape) => html`<tr>
+        <td>${amount("cpu", shape.limits.cpu)}</td><td>${amount("ram", shape.limits.ram)}</td>
+        <td class="number">${count(shape.tasks)}</td><td class="number">${count(shape.machines)}</td>
+        <td>${shape.easy && html`<${Badge} tone="good">easy<//>`}</td></tr>`)}</tbody>
+    </table></div>`;
+}
+
+/** What would not have to wait. */
+function Fitting() {
+  const [shown, show] = useState(false);
+  const read = useRead(() => (shown ? post("/v1/shapes", {}) : null), [shown], 10000);
+  const view = read.value && read.value.item;
+  return html`<${Card} kind="waiting">
+    <h2><button aria-expanded=${shown} onClick=${() => show(!shown)}>
+        <i aria-hidden="true">${shown ? "▾" : "▸"}</i> What fits now</button>
+      <small>shapes of task that find a place at once</small></h2>
+    ${shown && read.error && html`<${Problem} error=${read.error} />`}
+    ${shown && !view && !read.error && html`<${Wait} />`}
+    ${shown && view && view.sets.map((set) => html`<${Ladder} key=${set.band} set=${set} />`)}
+    ${shown && view && html`<${Command} text="cell shapes" />`}
+  <//>`;
+}
+
 export default function Pending() {
   const store = useStore(jobs);
   const [text, setText] = useQuery("q", "");
@@ -70,6 +102,7 @@ export default function Pending() {
       <span class="found" role="status">${plural(tasks, "task")} of ${plural(waiting.length, "job")}</span>
     <//>
     <${Problem} error=${store.error} />
+    <${Fitting} />
     ${!store.synced && !store.error && html`<${Wait} />`}
     ${store.synced && !waiting.length && html`<${Empty}>Nothing waits for a machine.<//>`}
     ${waiting.slice(0, 50).map((job, n) => html`<${Waiting} key=${`${job.user}/${job.name}`} job=${job} open=${n === 0} />`)}

@@ -62,6 +62,10 @@ class Operations:
         """What submitting or updating these jobs, one after the other, would do: the differences, what happens to which task, where tasks would go, who would be evicted, what is charged. Nothing changes."""
         return self._call("POST", "/v1/plan", {"consistent": consistent}, body)
 
+    def shapes(self, body: dict[str, Any], *, consistent: Any = None) -> Any:
+        """Which shapes of task find a place as the cell is now, how many of each, and the largest; or how many more tasks of a job. Nothing changes."""
+        return self._call("POST", "/v1/shapes", {"consistent": consistent}, body)
+
     def explain_job(self, user: str | int, job: str | int, *, consistent: Any = None) -> Any:
         """Why tasks of a job wait or fail, those alike together."""
         return self._call("GET", f"/v1/jobs/{at(user)}/{at(job)}/explain", {"consistent": consistent})

@@ -111,6 +111,7 @@ pub enum Operation {
     Metrics,
     Health,
     Ready,
+    Shapes,
 }
 
 /// What the value of a parameter must look like; checked before a handler runs.

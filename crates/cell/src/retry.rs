@@ -13,9 +13,11 @@
 //! Rejected: a counter for each kind on every row. Nearly all jobs name no kind, so a row lists
 //! only what is counted apart.
 
+use crate::apply::back_off;
 use crate::reason::Reason;
 use crate::spec::RestartPolicy;
 use crate::task::{ExitClass, Task};
+use crate::time::Span;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -156,6 +158,14 @@ pub(crate) fn judge(policy: &RestartPolicy, task: &Task, exit: ExitClass) -> Jud
     let over = |most: u32| !kind.is_done_to_it() && counting > most;
     let end = policy.max_failures.is_some_and(over).then_some(Reason::TooManyFailures);
     Judged { failures_in_row, apart, end }
+}
+
+/// How long a task waits for its next attempt if this one ends so; `None`: it is not tried again.
+#[must_use]
+pub fn wait_after(policy: &RestartPolicy, task: &Task, exit: ExitClass) -> Option<Span> {
+    let Judged { failures_in_row, end, .. } = judge(policy, task, exit);
+    let wait = || back_off(policy.backoff, policy.backoff_max, failures_in_row);
+    end.is_none().then(wait)
 }
 
 /// Failures among what is counted apart.

@@ -228,24 +228,79 @@ impl EventLog {
         index: u32,
         most_bytes: usize,
     ) -> io::Result<Option<Vec<Event>>> {
-        let (mut found, mut at, mut bytes) = (Vec::new(), from + 1, 0);
+        let mut found = Vec::new();
+        let whole = self.each_after(from, most_bytes, |event| {
+            if matches!(&event.what, What::Task { job: of, index: nth, change, .. }
+                if (*of, *nth) == (job, index) && *change != TaskChange::ReservationChanged)
+            {
+                found.push(event);
+            }
+        })?;
+        Ok(whole.then_some(found))
+    }
+
+    /// How many tasks that `counts` says yes to, by job and index, found their first place after
+    /// `since`, and from when on that was looked at. Looks back as [`EventLog::lately`] does, until
+    /// `enough` were found.
+    ///
+    /// # Errors
+    /// When a file cannot be read or is damaged.
+    pub fn placed_lately(
+        &self,
+        since: Time,
+        enough: u32,
+        counts: impl Fn(JobId, u32) -> bool,
+    ) -> io::Result<(u32, Time)> {
+        const STRIDES: [u64; 3] = [256, 2048, 16_384];
+        const MOST_BYTES: usize = 8 << 20;
+        let (last, oldest) = (self.last(), self.reaches_back_to().unwrap_or_default());
+        let mut found = (0, Time::NEVER);
+        for stride in STRIDES {
+            let from = last.saturating_sub(stride).max(oldest);
+            let (mut placed, mut first) = (0, Time::NEVER);
+            let whole = self.each_after(from, MOST_BYTES, |event| {
+                first = first.min(event.at);
+                if let What::Task { job, index, attempt: 1, change, .. } = event.what
+                    && matches!(change, TaskChange::Scheduled { .. })
+                    && event.at > since
+                    && counts(job, index)
+                {
+                    placed += 1;
+                }
+            })?;
+            if !whole {
+                break;
+            }
+            found = (placed, first.max(since));
+            if placed >= enough || first <= since || from <= oldest {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Hands on every event after log index `from`; false, and not all, when those are more than
+    /// `most_bytes`.
+    fn each_after(
+        &self,
+        from: u64,
+        most_bytes: usize,
+        mut take: impl FnMut(Event),
+    ) -> io::Result<bool> {
+        let (mut at, mut bytes) = (from + 1, 0);
         loop {
             let stretch = self.segments.read_from(at, READ_BYTES)?;
             let Some(last) = stretch.records.last().map(|record| record.number) else {
-                return Ok(Some(found));
+                return Ok(true);
             };
             for record in stretch.records {
                 bytes += record.payload.len();
                 let body: Body = postcard::from_bytes(&record.payload)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-                found.extend(body.events.into_iter().filter(|event| {
-                    matches!(&event.what, What::Task { job: of, index: nth, change, .. }
-                        if (*of, *nth) == (job, index)
-                            && *change != TaskChange::ReservationChanged)
-                }));
+                body.events.into_iter().for_each(&mut take);
             }
             if bytes > most_bytes {
-                return Ok(None);
+                return Ok(false);
             }
             at = last + 1;
         }
@@ -496,5 +551,41 @@ mod tests {
         assert!(log.read_after(back - 1, u32::MAX, 5).unwrap().gap);
         let rest = log.read_after(back, u32::MAX, 100).unwrap();
         assert_eq!((rest.items.len() as u64, rest.gap), (40 - back, false));
+    }
+
+    #[test]
+    fn first_places_are_counted_from_a_moment_on() {
+        use cellwright_cell::plan::{Assignment, Group, Plan};
+        let folder = Folder::new();
+        let log = EventLog::open(folder.disk(), KEEP).unwrap();
+        let mut state = State::default();
+        assert_eq!(log.placed_lately(Time(0), 1, |_, _| true).unwrap().0, 0);
+        let machine = serde_json::json!({"name": "m1", "capacity": {"cpu": 1000, "ram": 1000}});
+        let machine = serde_json::from_value(machine).unwrap();
+        step(&log, &mut state, 1, vec![add("ann"), Command::AddMachine(machine)]);
+        let up = Command::MachineUp { machine: MachineId(0), incarnation: 1 };
+        let job = serde_json::json!({"name": "web", "priority": 0, "count": 3,
+            "task": {"limits": {"cpu": 10, "ram": 10}, "command": ["true"]}});
+        let spec = serde_json::from_value(job).unwrap();
+        let submit = Command::SubmitJob { owner: name("ann"), spec };
+        step(&log, &mut state, 2, vec![up, submit]);
+        for task in 0..3 {
+            let assignment = Assignment {
+                task: TaskId(task),
+                attempt: 0,
+                machine: MachineId(0),
+                alloc: None,
+                ports: Vec::new(),
+                devices: Vec::new(),
+            };
+            let group = Group { victims: Vec::new(), assignments: vec![assignment] };
+            let plan = Plan { made_at: 0, groups: vec![group] };
+            step(&log, &mut state, 3 + u64::from(task), vec![Command::CommitPlan(plan)]);
+        }
+        let found = |since| log.placed_lately(Time(since), 9, |_, _| true).unwrap();
+        assert_eq!(found(0), (3, Time(10)));
+        assert_eq!(found(30), (2, Time(30)));
+        assert_eq!(found(50), (0, Time(50)));
+        assert_eq!(log.placed_lately(Time(0), 9, |_, index| index == 1).unwrap().0, 1);
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod board;
 pub mod class;
+pub mod eta;
 pub mod executor;
 pub mod explain;
 pub mod feasible;
@@ -14,6 +15,7 @@ pub mod queue;
 pub(crate) mod random;
 pub mod rehearse;
 pub mod score;
+pub mod shapes;
 pub mod solve;
 pub mod whatif;
 

@@ -601,7 +601,6 @@ fn a_machine_that_is_short_itself_says_so_to_all_but_production() {
     let mut cell = Small::new();
     cell.add_machine("m1", 8, 16, |_| {});
     cell.add_machine("m2", 1, 16, |_| {});
-    let spec = cell.machines[0].clone();
     cell.put_machine(MachineId(0), true, false, true);
     let ask = |spec: &mut JobSpec| spec.task.limits = Resources::new(2000, GIB, 0, 0);
     let batch = cell.job("batch", 100, ask);

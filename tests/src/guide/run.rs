@@ -26,6 +26,7 @@ const LOOKING: &[&str] = &[
     "cell job status",
     "cell describe",
     "cell explain",
+    "cell shapes",
     "cell events",
     "cell logs",
     "cell machine ls",

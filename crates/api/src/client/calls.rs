@@ -8,8 +8,8 @@ use crate::output::{OutputPiece, OutputQuery};
 use crate::types::{
     AuditView, Batch, BatchAnswer, BatchItem, Changed, ClusterStatus, CronView, EventPage,
     EventView, ExplanationView, FoundView, JobExplanation, JobView, MachinePackages, MachineView,
-    MasterStatus, One, Page, PlanJobs, PlanView, ResizeJob, ResourceView, SetResource, SqlAnswer,
-    SqlQuery, SubmitJob, TaskView, TokenView, UserView,
+    MasterStatus, One, Page, PlanJobs, PlanView, ResizeJob, ResourceView, SetResource, ShapesQuery,
+    ShapesView, SqlAnswer, SqlQuery, SubmitJob, TaskView, TokenView, UserView,
 };
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::{JobKey, Name, Token};
@@ -188,6 +188,11 @@ impl Client {
     /// What submitting or updating these jobs would do, by a picture that is not behind.
     pub async fn plan(&self, jobs: &PlanJobs) -> Result<Reply<One<PlanView>>, ClientError> {
         self.inquire("/v1/plan?consistent=true", jobs).await
+    }
+
+    /// Which shapes of task find a place now.
+    pub async fn shapes(&self, query: &ShapesQuery) -> Result<Reply<One<ShapesView>>, ClientError> {
+        self.inquire("/v1/shapes", query).await
     }
 
     #[must_use]

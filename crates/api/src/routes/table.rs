@@ -15,8 +15,8 @@ use crate::types::{
     Changed, CheckpointView, ClusterStatus, CronView, Dismiss, EventPage, EventView,
     ExplanationView, FoundView, JobExplanation, JobRow, JobView, MachinePackages, MachineView,
     MasterStatus, NameView, NewToken, One, Overview, Page, PlanJobs, PlanView, ResizeJob,
-    ResourceView, SetCapabilities, SetResource, SqlAnswer, SqlQuery, SubmitJob, TaskView,
-    TokenView, UserView,
+    ResourceView, SetCapabilities, SetResource, ShapesQuery, ShapesView, SqlAnswer, SqlQuery,
+    SubmitJob, TaskView, TokenView, UserView,
 };
 use cellwright_cell::cron::CronSpec;
 use cellwright_cell::machine::MachineSpec;

@@ -3,6 +3,7 @@
 use super::TaskCounts;
 use cellwright_cell::job::JobState;
 use cellwright_cell::priority::Priority;
+use cellwright_cell::resource::Resources;
 use cellwright_cell::task::TaskState;
 use cellwright_cell::time::{Span, Time};
 use schemars::JsonSchema;
@@ -80,6 +81,40 @@ pub struct HereView {
     pub candidates: Vec<CandidateView>,
 }
 
+/// When a task that waits will start, as far as anybody can say (X5).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EtaView {
+    /// Milliseconds since the Unix epoch; absent: nobody can say.
+    pub at: Option<Time>,
+    /// Milliseconds until then.
+    pub starts_in: Option<Span>,
+    /// What it rests on: `next-pass` (it has a place), `not-before` (its back-off or lease),
+    /// `known-ends` (tasks that may run only so long), `rate` (how fast such tasks found places
+    /// lately); or why there is none: `nothing-ends`, `not-even-then`, `too-far`, `never-fits`,
+    /// `no-scheduler`.
+    pub basis: String,
+    /// How sure that is, in words.
+    pub confidence: String,
+    /// Where it would start.
+    pub machine: Option<String>,
+    /// Whose end makes room there, as `user/job/index`.
+    pub after: Vec<String>,
+    /// The whole in a sentence.
+    pub text: String,
+}
+
+/// A smaller request with which a task would fit on many machines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EasierView {
+    pub limits: Resources,
+    /// Machines that would take it then.
+    pub machines: u32,
+    /// What is given up of CPU and memory together, in thousandths of what was asked.
+    pub permille: u32,
+    /// The same in a sentence.
+    pub text: String,
+}
+
 /// Why a task waits (B17), why it is where it is, why it ended. The machines of the reasons add up
 /// to those of the cell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -125,6 +160,13 @@ pub struct ExplanationView {
     /// What keeps it waiting whatever the machines have to offer.
     #[serde(default)]
     pub obstacles: Vec<ObstacleView>,
+    /// When it will start; only for a task that waits for a machine.
+    #[serde(default)]
+    pub eta: Option<EtaView>,
+    /// The nearest smaller request that fits on many machines; absent when it fits as it is, or
+    /// nothing helps.
+    #[serde(default)]
+    pub easier: Option<EasierView>,
 }
 
 /// A reason that is not about any machine.

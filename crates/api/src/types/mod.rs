@@ -12,6 +12,7 @@ mod machine;
 mod overview;
 mod plan;
 mod record;
+mod shapes;
 mod user;
 
 pub use body::*;
@@ -23,6 +24,7 @@ pub use machine::*;
 pub use overview::*;
 pub use plan::*;
 pub use record::*;
+pub use shapes::*;
 pub use user::*;
 
 use schemars::JsonSchema;

@@ -38,6 +38,7 @@ mod resize;
 mod run;
 mod scheduler;
 mod schema;
+mod shapes;
 mod shown;
 mod silence;
 mod sql;
@@ -107,6 +108,7 @@ pub enum Command {
     Machine(machine::Machine),
     Plan(plan::PlanArgs),
     Explain(explain::ExplainArgs),
+    Shapes(shapes::ShapesArgs),
     Events(events::EventsArgs),
     Sql(sql::SqlArgs),
     Logs(logs::LogsArgs),
@@ -173,6 +175,7 @@ impl Command {
             Command::Machine(verb) => verb.run(reach),
             Command::Plan(args) => args.run(reach),
             Command::Explain(args) => args.run(reach),
+            Command::Shapes(args) => args.run(reach),
             Command::Events(args) => args.run(reach),
             Command::Sql(args) => args.run(reach),
             Command::Logs(args) => args.run(reach),

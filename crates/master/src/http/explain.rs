@@ -1,6 +1,7 @@
 //! Why a task waits, why it is where it is, and how it last ended: worked out by the scheduler's
 //! own code on a mirror of the live state, and read from the events.
 
+mod outlook;
 pub(super) mod shown;
 
 use super::call::Call;
@@ -22,6 +23,7 @@ use cellwright_sched::explain::here::why_here;
 use cellwright_sched::explain::standing::Standings;
 use cellwright_sched::queue::Order;
 use cellwright_sched::{Board, Options, SEED};
+use outlook::Outlook;
 use shown::{Past, blank};
 use std::collections::BTreeMap;
 
@@ -30,6 +32,8 @@ const HISTORY: usize = 10;
 /// Groups of a job that are explained, and indices named of each.
 const GROUPS: usize = 8;
 const NAMED: usize = 20;
+/// Code of the obstacle that no scheduler plans such tasks.
+const NOT_SERVED: &str = "lane-not-served";
 
 impl Api {
     pub(super) async fn explain_task(&self, call: Call) -> Answered {
@@ -40,10 +44,12 @@ impl Api {
         let row = row.ok_or_else(missing)?;
         let obstacles = self.obstacles(&view.state, row.job, row.state).await;
         let now = self.clock.wall();
+        let served = is_served(&obstacles);
         let (index, explanation) = self
             .ask_mirror(move |api, view, board| {
+                let asked = Asked { api, view, now, served };
                 let past = api.past(&view.state, row.job, row.index);
-                let made = explain(view, board, id, past, now);
+                let made = asked.task(board, id, past);
                 Ok((view.index, made))
             })
             .await?;
@@ -62,9 +68,11 @@ impl Api {
         let failed = TaskState::Dead(Fate::Failed(ExitClass::CouldNotStart));
         let failing = self.obstacles(&view.state, id, failed).await;
         let now = self.clock.wall();
+        let served = is_served(&waiting);
         let (index, made) = self
             .ask_mirror(move |api, view, board| {
-                Ok((view.index, explain_job(api, view, board, id, now)))
+                let asked = Asked { api, view, now, served };
+                Ok((view.index, asked.job(board, id)))
             })
             .await?;
         let gone = || Api::missing(Code::NoSuchJob, format!("job {key} any more"));
@@ -130,7 +138,7 @@ impl Api {
     /// Whether tasks wait for a scheduler rather than for a machine. A replica that does not lead
     /// cannot tell, and says nothing.
     pub(super) async fn unserved_lane(&self, spec: &JobSpec) -> Option<ObstacleView> {
-        let code = "lane-not-served".to_owned();
+        let code = NOT_SERVED.to_owned();
         let lane = match LaneName::of(spec) {
             Ok(lane) => lane,
             Err(bad) => {
@@ -153,6 +161,10 @@ impl Api {
     }
 }
 
+fn is_served(obstacles: &[ObstacleView]) -> bool {
+    obstacles.iter().all(|obstacle| obstacle.code != NOT_SERVED)
+}
+
 /// Whether the packages of a task in this state are still to be had, or could not be.
 fn awaits_packages(state: TaskState) -> bool {
     let failed = TaskState::Dead(Fate::Failed(ExitClass::CouldNotStart));
@@ -164,29 +176,68 @@ fn said_first(obstacles: &[ObstacleView], text: &str) -> String {
     said.chain([text.to_owned()]).collect()
 }
 
-fn explain(
-    view: &View,
-    board: &mut Board,
-    id: TaskId,
-    past: Past,
+/// What explanations of one question share.
+struct Asked<'a> {
+    api: &'a Api,
+    view: &'a View,
     now: Time,
-) -> Option<ExplanationView> {
-    let state = &view.state;
-    let row = state.tasks().get(id)?;
-    let mut told = blank(state, id, past, now)?;
-    match row.state {
-        TaskState::Pending => {
-            let standings = Standings::new(board, Order::Fair, now, SEED);
-            let made = Explainer::new(board, state, &Sequential).task(id, &standings)?;
-            shown::waiting(&mut told, &made);
+    /// Whether a scheduler plans such tasks at present.
+    served: bool,
+}
+
+impl Asked<'_> {
+    fn task(&self, board: &mut Board, id: TaskId, past: Past) -> Option<ExplanationView> {
+        let (state, now) = (&self.view.state, self.now);
+        let row = state.tasks().get(id)?;
+        let mut told = blank(state, id, past, now)?;
+        match row.state {
+            TaskState::Pending => {
+                let standings = Standings::new(board, Order::Fair, now, SEED);
+                let made = Explainer::new(board, state, &Sequential).task(id, &standings)?;
+                shown::waiting(&mut told, &made);
+                let events = &self.api.handle.replicated().records.events;
+                let outlook = Outlook { state, board, events, now, served: self.served };
+                outlook.add(&mut told, &made, id);
+            }
+            state_now if state_now.on_machine() => {
+                let here = why_here(board, id, state, Options::default(), SEED);
+                shown::placed(&mut told, state, id, here, now);
+            }
+            _ => shown::apart(&mut told, row, now),
         }
-        state_now if state_now.on_machine() => {
-            let here = why_here(board, id, state, Options::default(), SEED);
-            shown::placed(&mut told, state, id, here, now);
-        }
-        _ => shown::apart(&mut told, row, now),
+        Some(told)
     }
-    Some(told)
+
+    fn job(&self, board: &mut Board, id: JobId) -> Option<JobExplanation> {
+        let state = &self.view.state;
+        let job = state.jobs().get(id)?;
+        let mut alike: BTreeMap<Matter, Vec<(u32, TaskId)>> = BTreeMap::new();
+        for task in job.tasks.iter() {
+            let Some(row) = state.tasks().get(*task) else { continue };
+            if let Some(matter) = matter(board, *task, row) {
+                alike.entry(matter).or_default().push((row.index, *task));
+            }
+        }
+        let mut alike: Vec<Vec<(u32, TaskId)>> = alike.into_values().collect();
+        alike.sort_by_key(|tasks| std::cmp::Reverse(tasks.len()));
+        let left_out = alike.len().saturating_sub(GROUPS);
+        let mut groups = Vec::new();
+        for tasks in alike.into_iter().take(GROUPS) {
+            let (index, task) = *tasks.first()?;
+            let past = self.api.past(state, id, index);
+            let Some(why) = self.task(board, task, past) else { continue };
+            groups.push(WaitingGroup {
+                count: tasks.len() as u32,
+                tasks: tasks.iter().take(NAMED).map(|(index, _)| *index).collect(),
+                why,
+            });
+        }
+        let tasks = state.job_load(id).map(view::counts).unwrap_or_default();
+        let dead = matches!(job.state, JobState::Dead(_));
+        let text = shown::job_text(&tasks, &groups, left_out, dead);
+        let job_name = state.job_key(id)?.to_string();
+        Some(JobExplanation { job: job_name, state: job.state, tasks, text, groups })
+    }
 }
 
 /// What is the matter with a task, as far as tasks with the same can be told together.
@@ -205,41 +256,4 @@ fn matter(board: &Board, id: TaskId, row: &Task) -> Option<Matter> {
         TaskState::Dead(Fate::Failed(_) | Fate::DependencyFailed) => Some(Matter::Fails(row.state)),
         _ => None,
     }
-}
-
-fn explain_job(
-    api: &Api,
-    view: &View,
-    board: &mut Board,
-    id: JobId,
-    now: Time,
-) -> Option<JobExplanation> {
-    let state = &view.state;
-    let job = state.jobs().get(id)?;
-    let mut alike: BTreeMap<Matter, Vec<(u32, TaskId)>> = BTreeMap::new();
-    for task in job.tasks.iter() {
-        let Some(row) = state.tasks().get(*task) else { continue };
-        if let Some(matter) = matter(board, *task, row) {
-            alike.entry(matter).or_default().push((row.index, *task));
-        }
-    }
-    let mut alike: Vec<Vec<(u32, TaskId)>> = alike.into_values().collect();
-    alike.sort_by_key(|tasks| std::cmp::Reverse(tasks.len()));
-    let left_out = alike.len().saturating_sub(GROUPS);
-    let mut groups = Vec::new();
-    for tasks in alike.into_iter().take(GROUPS) {
-        let (index, task) = *tasks.first()?;
-        let past = api.past(state, id, index);
-        let Some(why) = explain(view, board, task, past, now) else { continue };
-        groups.push(WaitingGroup {
-            count: tasks.len() as u32,
-            tasks: tasks.iter().take(NAMED).map(|(index, _)| *index).collect(),
-            why,
-        });
-    }
-    let tasks = state.job_load(id).map(view::counts).unwrap_or_default();
-    let dead = matches!(job.state, JobState::Dead(_));
-    let text = shown::job_text(&tasks, &groups, left_out, dead);
-    let job_name = state.job_key(id)?.to_string();
-    Some(JobExplanation { job: job_name, state: job.state, tasks, text, groups })
 }

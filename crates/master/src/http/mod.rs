@@ -37,6 +37,7 @@ mod plan;
 mod records;
 mod reply;
 mod resources;
+mod shapes;
 mod shares;
 mod socket;
 mod sql;
@@ -233,6 +234,7 @@ impl Api {
             O::UndoUpdate => self.undo_update(call).await,
             O::CloseUpdate => self.close_update(call).await,
             O::PlanJobs => self.plan_jobs(call).await,
+            O::Shapes => self.shapes(call).await,
             O::ExplainJob => self.explain_job(call).await,
             O::ListTasks => self.list_tasks(call).await,
             O::GetTask => self.get_task(call).await,

@@ -65,6 +65,7 @@ fn jobs() -> Vec<Step> {
         step("GET /v1/jobs/root/jfoo/tasks/2/explain", NONE),
         step("GET /v1/jobs/root/jfoo/explain", NONE),
         step("POST /v1/plan", json!({ "jobs": [submit("jfoo"), submit("jnew")] })),
+        step("POST /v1/shapes", json!({ "like": { "user": "root", "job": "jfoo" } })),
         step("GET /v1/jobs/root/jrun/tasks/0/output", NONE),
         step("GET /v1/watch/output/root/jrun/0", NONE),
         step("POST /v1/jobs/root/jrun/tasks/0/exec?command=%5B%22true%22%5D", NONE),

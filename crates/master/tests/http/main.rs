@@ -17,6 +17,7 @@ mod pages;
 mod parts;
 mod plan;
 mod routes;
+mod shapes;
 mod sql;
 mod support;
 mod watch;

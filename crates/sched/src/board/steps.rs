@@ -79,7 +79,7 @@ impl Board {
         self.change_absent(job, -1);
     }
 
-    fn retain_disk(&mut self, machine: MachineId, bytes: i64) {
+    pub(crate) fn retain_disk(&mut self, machine: MachineId, bytes: i64) {
         let m = machine.slot();
         self.machines.retained[m] = self.machines.retained[m].saturating_add_signed(bytes);
         self.machines.room[m].free[RESERVED_DISK] -= bytes;

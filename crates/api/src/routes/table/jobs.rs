@@ -91,6 +91,23 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         json!(PlanJobs),
     ),
+    takes(
+        fails(
+            Route {
+                method: Method::Post,
+                ..read(
+                    O::Shapes,
+                    "/v1/shapes",
+                    "jobs",
+                    "Which shapes of task find a place as the cell is now, how many of each, and \
+                     the largest; or how many more tasks of a job. Nothing changes.",
+                    json!(One<ShapesView>),
+                )
+            },
+            &[C::NoSuchJob],
+        ),
+        json!(ShapesQuery),
+    ),
     fails(
         read(
             O::ExplainJob,

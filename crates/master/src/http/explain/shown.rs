@@ -124,6 +124,8 @@ pub(super) fn blank(state: &State, id: TaskId, past: Past, now: Time) -> Option<
         history: past.happened,
         history_from: past.from,
         obstacles: Vec::new(),
+        eta: None,
+        easier: None,
     })
 }
 
@@ -188,6 +190,8 @@ pub(in crate::http) fn imagined(name: String, made: &Explanation) -> Explanation
         history: Vec::new(),
         history_from: None,
         obstacles: Vec::new(),
+        eta: None,
+        easier: None,
     };
     fill(&mut told, made);
     told

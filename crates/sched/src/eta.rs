@@ -1,0 +1,287 @@
+//! When a task that waits for room will start (X5), as far as that can be known: the queue is
+//! played forward on a copy of the board, over the moments at which something is known to happen.
+//!
+//! Known are the ends of attempts that may run only so long (`max_run`), of back-offs and leases,
+//! and of disk that is kept for a while. At each such moment room is freed and the real scheduler
+//! makes a pass over everybody who waits, in its own order: so those who stand before the task, and
+//! those who slip past it because they are smaller, take what they would take. What is placed and
+//! has a `max_run` itself ends again later, and what ended is tried again as its job says.
+//!
+//! The moment is the latest one if nobody comes who goes first: attempts may end before their time.
+//! A drain has no known end, nor has a job that another waits for, and neither is guessed.
+//!
+//! Rejected: the sum of what is free and freed against what is asked. It forgets the queue, and
+//! that room on two machines is not room for one task.
+
+use crate::board::{Board, PendingFacts, Place};
+use crate::queue::Queue;
+use crate::solve::options::Options;
+use crate::solve::{Outcome, Solver};
+use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::retry;
+use cellwright_cell::state::State;
+use cellwright_cell::task::{ExitClass, TaskState};
+use cellwright_cell::time::Time;
+use std::collections::BTreeMap;
+
+/// Most moments looked at: the first half one by one, later ones so many together that the last
+/// look is at the end of what is known.
+const MOST_MOMENTS: usize = 256;
+/// Looks at waiting tasks for one estimate: a question must not take seconds.
+const MOST_LOOKS: usize = 200_000;
+/// Looks at the whole queue that are made however long it is.
+const FEWEST: usize = 16;
+/// Ends named of the machine that the task goes to.
+const NAMED: usize = 5;
+
+/// What an estimate rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// It has a place now: the next pass.
+    Now,
+    /// Its own back-off or lease.
+    NotBefore,
+    /// Known ends of others.
+    Ends,
+}
+
+/// The moment it starts, at the latest unless somebody comes who goes first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    pub at: Time,
+    pub basis: Basis,
+    pub machine: MachineId,
+    /// Whose end makes room on that machine, newest first.
+    pub after: Vec<TaskId>,
+}
+
+/// Why there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoStart {
+    /// Nothing that holds room has a known end.
+    NothingEnds,
+    /// Everything with a known end has ended by then, and there is still no room.
+    NotEvenThen { until: Time },
+    /// There was no room until then; further was not looked.
+    TooFar { until: Time },
+}
+
+/// Something that is known to happen.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The attempt is killed, if it is still that one.
+    End { task: TaskId, attempt: u32 },
+    /// Kept disk is let go.
+    Release { machine: MachineId, bytes: u64 },
+    /// The machine on which the task crashed may be tried again.
+    Forgive,
+    /// Somebody may be tried from now on.
+    Look,
+}
+
+/// When `task` would start. `board` is the board of `state`; `fits_now` says whether a pass might
+/// place it as things are, so that a cell in which nothing ends need not be copied to learn that.
+///
+/// # Errors
+/// Why nobody can say.
+pub fn estimate(
+    state: &State,
+    board: &Board,
+    task: TaskId,
+    now: Time,
+    fits_now: bool,
+    options: Options,
+    seed: u64,
+) -> Result<Start, NoStart> {
+    let future = known(state, task, now);
+    if future.is_empty() && !fits_now {
+        return Err(NoStart::NothingEnds);
+    }
+    let solver = Solver::new(options);
+    let board = board.clone();
+    let play = Play { state, board, task, now, future, solver, seed, freed: Vec::new() };
+    play.run()
+}
+
+/// What is known to happen, by time.
+fn known(state: &State, task: TaskId, now: Time) -> BTreeMap<Time, Vec<Step>> {
+    let mut future: BTreeMap<Time, Vec<Step>> = BTreeMap::new();
+    let mut add = |at: Time, step: Step| future.entry(at.max(now)).or_default().push(step);
+    for (id, row) in state.tasks().iter() {
+        if row.state == TaskState::Pending && row.not_before > now {
+            add(row.not_before, Step::Look);
+        }
+        let begun = match row.state {
+            TaskState::Running => row.changed_at,
+            // It is about to start.
+            TaskState::Assigned => now,
+            _ => continue,
+        };
+        let longest = state.spec_of(row).and_then(|spec| spec.task.max_run);
+        if let Some(longest) = longest {
+            add(begun.plus(longest), Step::End { task: id, attempt: row.attempt });
+        }
+    }
+    for (machine, row) in state.machines().iter() {
+        for kept in &row.retained {
+            add(kept.until, Step::Release { machine, bytes: kept.bytes });
+        }
+    }
+    let avoids = state.tasks().get(task).map_or(&[][..], |row| &row.crashed_on);
+    for pair in avoids.iter().filter(|pair| pair.until > now) {
+        add(pair.until, Step::Forgive);
+    }
+    future
+}
+
+struct Play<'a> {
+    state: &'a State,
+    board: Board,
+    task: TaskId,
+    now: Time,
+    future: BTreeMap<Time, Vec<Step>>,
+    solver: Solver,
+    seed: u64,
+    /// Who has left which machine.
+    freed: Vec<(TaskId, MachineId)>,
+}
+
+impl Play<'_> {
+    fn run(mut self) -> Result<Start, NoStart> {
+        let looks = MOST_LOOKS / self.board.pending().len().max(1);
+        let looks = looks.clamp(FEWEST, MOST_MOMENTS);
+        let (mut at, mut ended) = (self.now, false);
+        for look in 0..looks {
+            if let Some(machine) = self.pass(at) {
+                return Ok(self.start(at, machine));
+            }
+            let together = match look < looks / 2 {
+                true => 1,
+                false => self.future.len().div_ceil((looks - 1 - look).max(1)),
+            };
+            let mut moment = None;
+            for _ in 0..together {
+                let Some((time, steps)) = self.future.pop_first() else { break };
+                moment = Some(time);
+                ended |= steps.iter().any(|step| matches!(step, Step::End { .. }));
+                steps.into_iter().for_each(|step| self.step(time, step));
+            }
+            match moment {
+                Some(time) => at = time,
+                None if ended => return Err(NoStart::NotEvenThen { until: at }),
+                None => return Err(NoStart::NothingEnds),
+            }
+        }
+        Err(NoStart::TooFar { until: at })
+    }
+
+    /// A pass over everybody who waits; where the task goes, if it does.
+    fn pass(&mut self, at: Time) -> Option<MachineId> {
+        let queue = Queue::new(&self.board, self.solver.options.order, at, self.seed);
+        let outcome = self.solver.pass_over(&mut self.board, queue, self.seed);
+        let mut found = None;
+        for assignment in outcome.plan.groups.iter().flat_map(|group| &group.assignments) {
+            let task = assignment.task;
+            if task == self.task {
+                found = Some(assignment.machine);
+            }
+            let longest = self.state.tasks().get(task).and_then(|row| {
+                let job = self.state.jobs().get(row.job)?;
+                job.spec().task.max_run
+            });
+            if let (Some(longest), Some(attempt)) = (longest, self.board.attempt_of(task)) {
+                self.add(at.plus(longest), Step::End { task, attempt });
+            }
+        }
+        self.take_back(&outcome);
+        found
+    }
+
+    /// Who was evicted waits again. What was inside an alloc stays gone: its room is the alloc's.
+    fn take_back(&mut self, outcome: &Outcome) {
+        for victim in outcome.plan.groups.iter().flat_map(|group| &group.victims) {
+            let row = self.state.tasks().get(victim.task);
+            let spec = row.and_then(|row| Some((row.index, self.state.jobs().get(row.job)?)));
+            if let Some((index, job)) = spec {
+                self.board.requeue(victim.task, job.spec().limits_of(index));
+            }
+        }
+    }
+
+    fn add(&mut self, at: Time, step: Step) {
+        self.future.entry(at).or_default().push(step);
+    }
+
+    fn step(&mut self, at: Time, step: Step) {
+        match step {
+            Step::Look => {}
+            Step::End { task, attempt } => self.end(at, task, attempt),
+            Step::Release { machine, bytes } => self.keep_disk(machine, -(bytes as i64)),
+            Step::Forgive => {
+                if matches!(self.board.place_of(self.task), Some(Place::Pending { .. })) {
+                    let not_before = self.state.tasks().get(self.task).map(|row| row.not_before);
+                    self.wait(self.task, not_before.unwrap_or(at), at);
+                }
+            }
+        }
+    }
+
+    /// The attempt is over: its room is free, its disk may stay, and it may be tried again.
+    fn end(&mut self, at: Time, task: TaskId, attempt: u32) {
+        let place = self.board.place_of(task);
+        let Some(machine) = place.and_then(Place::machine) else { return };
+        let in_alloc = place.and_then(Place::alloc).is_some();
+        let row = self.state.tasks().get(task).filter(|_| {
+            // One that was evicted meanwhile and placed again has its time before it.
+            self.board.attempt_of(task) == Some(attempt)
+        });
+        let Some(row) = row else { return };
+        let Some(job) = self.state.jobs().get(row.job) else { return };
+        self.board.drop_task(task);
+        self.freed.push((task, machine));
+        if let Some(kept) = job.spec().retain_disk.as_ref().filter(|_| !in_alloc) {
+            self.keep_disk(machine, kept.bytes as i64);
+            self.add(at.plus(kept.keep), Step::Release { machine, bytes: kept.bytes });
+        }
+        if let Some(wait) = retry::wait_after(&job.spec().restart, row, ExitClass::TimedOut) {
+            let again = at.plus(wait);
+            self.wait(task, again, at);
+            self.add(again, Step::Look);
+        }
+    }
+
+    /// So much more of a machine's disk is kept, or less.
+    fn keep_disk(&mut self, machine: MachineId, bytes: i64) {
+        self.board.retain_disk(machine, bytes);
+        self.board.log.push(machine.0);
+    }
+
+    /// Puts a task into the queue as it is at that time.
+    fn wait(&mut self, task: TaskId, not_before: Time, at: Time) {
+        let Some(row) = self.state.tasks().get(task) else { return };
+        let Some(job) = self.state.jobs().get(row.job) else { return };
+        let crashed = row.crashed_on.iter().filter(|pair| row.avoids(pair.machine, at));
+        let avoid: Vec<MachineId> = crashed.map(|pair| pair.machine).collect();
+        let facts = PendingFacts {
+            job: row.job,
+            index: row.index,
+            attempt: self.board.attempt_of(task).unwrap_or(row.attempt),
+            not_before,
+            reservation: Some(job.spec().limits_of(row.index)),
+            avoid: &avoid,
+        };
+        self.board.put_pending(task, &facts);
+    }
+
+    fn start(&self, at: Time, machine: MachineId) -> Start {
+        let left = self.freed.iter().rev().filter(|(_, from)| *from == machine);
+        let after: Vec<TaskId> = left.map(|(task, _)| *task).take(NAMED).collect();
+        let own = self.state.tasks().get(self.task).map(|row| row.not_before);
+        let basis = match after.is_empty() {
+            true if at == self.now => Basis::Now,
+            true if own == Some(at) => Basis::NotBefore,
+            _ => Basis::Ends,
+        };
+        Start { at, basis, machine, after }
+    }
+}

@@ -1,0 +1,188 @@
+//! When a waiting task starts: exact where the ends are known, nothing where they are not.
+
+mod support;
+
+use cellwright_cell::command::{Command, Observed, TaskReport};
+use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::name::{JobKey, Name};
+use cellwright_cell::resource::Resources;
+use cellwright_cell::task::{ExitClass, TaskState};
+use cellwright_cell::time::{Span, Time};
+use cellwright_sched::Options;
+use cellwright_sched::eta::{Basis, NoStart, Start, estimate};
+use support::World;
+use support::specs;
+
+const SEED: u64 = 7;
+
+fn ada() -> Name {
+    Name::new("ada").unwrap()
+}
+
+/// Machines of 1000 each, in a cell without jobs.
+fn cell(machines: u32) -> World {
+    let mut world = World::new(1, 0);
+    for number in 0..machines {
+        let mut machine = specs::machine(&mut world.draw, &format!("m{}", number + 1));
+        machine.capacity = Resources::new(1000, 1000, 1 << 40, 1 << 40);
+        machine.attributes.clear();
+        world.must(Command::AddMachine(machine));
+        world.must(Command::MachineUp { machine: MachineId(number), incarnation: 1 });
+    }
+    world
+}
+
+/// One task of `size`, submitted now.
+fn submit(world: &mut World, name: &str, size: u64, max_run: Option<u64>) -> TaskId {
+    let mut spec = specs::plain(name, 1, 100, Resources::new(size, size, 0, 0));
+    spec.task.max_run = max_run.map(Span);
+    spec.restart.max_failures = Some(0);
+    world.must(Command::SubmitJob { owner: ada(), spec: spec.clone() });
+    let job = world.state.job_named(&JobKey { user: ada(), job: spec.name }).unwrap();
+    world.state.jobs().get(job).unwrap().tasks[0]
+}
+
+fn report(world: &mut World, task: TaskId, what: Observed) {
+    let row = world.state.tasks().get(task).unwrap();
+    let (machine, attempt) = (row.machine.unwrap(), row.attempt);
+    let reports = vec![TaskReport { task, attempt, what }];
+    world.must(Command::TaskReports { machine, incarnation: 1, reports });
+}
+
+/// The same, placed and started at `at`.
+fn run(world: &mut World, at: u64, name: &str, size: u64, max_run: Option<u64>) -> TaskId {
+    world.now = at;
+    let task = submit(world, name, size, max_run);
+    world.schedule(Options::exact(), SEED);
+    report(world, task, Observed::Started);
+    task
+}
+
+fn eta(world: &World, task: TaskId, now: u64) -> Result<Start, NoStart> {
+    let (state, board) = (&world.state, &world.board);
+    estimate(state, board, task, Time(now), true, Options::exact(), SEED)
+}
+
+/// `stays` for ever and `short` until 61,000 share the only machine.
+fn full() -> (World, TaskId) {
+    let mut world = cell(1);
+    run(&mut world, 500, "stays", 500, None);
+    let short = run(&mut world, 1000, "short", 500, Some(60_000));
+    world.now = 2000;
+    (world, short)
+}
+
+#[test]
+fn a_task_starts_when_the_one_that_frees_its_room_has_to_end() {
+    let (mut world, short) = full();
+    let waits = submit(&mut world, "waits", 500, None);
+    world.schedule(Options::exact(), SEED);
+    let hash = world.state.clone().hash();
+    let want =
+        Start { at: Time(61_000), basis: Basis::Ends, machine: MachineId(0), after: vec![short] };
+    assert_eq!(eta(&world, waits, 5000), Ok(want.clone()));
+    assert_eq!(world.state.clone().hash(), hash);
+    // An end that is overdue is now.
+    let late = eta(&world, waits, 70_000);
+    assert_eq!(late, Ok(Start { at: Time(70_000), ..want }));
+    // And so it comes to pass.
+    world.now = 61_000;
+    report(&mut world, short, Observed::Failed(ExitClass::TimedOut));
+    world.schedule(Options::exact(), SEED);
+    assert_eq!(world.state.tasks().get(waits).unwrap().state, TaskState::Assigned);
+}
+
+#[test]
+fn who_stands_before_it_goes_first_and_may_end_in_turn() {
+    let (mut world, _) = full();
+    let first = submit(&mut world, "first", 500, Some(10_000));
+    let second = submit(&mut world, "second", 500, None);
+    let third = submit(&mut world, "third", 500, None);
+    world.schedule(Options::exact(), SEED);
+    let at = |task| eta(&world, task, 5000).map(|start| start.at);
+    assert_eq!(at(first), Ok(Time(61_000)));
+    assert_eq!(at(second), Ok(Time(71_000)));
+    // The second one never ends.
+    assert_eq!(at(third), Err(NoStart::NotEvenThen { until: Time(71_000) }));
+}
+
+#[test]
+fn room_on_two_machines_is_no_room_for_one_task() {
+    let mut world = cell(2);
+    run(&mut world, 1000, "a", 600, Some(10_000));
+    run(&mut world, 1000, "b", 600, Some(20_000));
+    run(&mut world, 1000, "c", 400, Some(90_000));
+    run(&mut world, 1000, "d", 400, None);
+    world.now = 2000;
+    let waits = submit(&mut world, "waits", 900, None);
+    world.schedule(Options::exact(), SEED);
+    // Only the machine of `c` becomes free, whichever of the two others shares it.
+    let found = eta(&world, waits, 2000).unwrap();
+    assert_eq!((found.at, found.basis), (Time(91_000), Basis::Ends));
+    assert_eq!(found.after.len(), 2, "{found:?}");
+}
+
+#[test]
+fn nothing_is_said_when_nothing_is_known() {
+    let mut world = cell(1);
+    run(&mut world, 1000, "stays", 1000, None);
+    let waits = submit(&mut world, "waits", 500, None);
+    world.schedule(Options::exact(), SEED);
+    assert_eq!(eta(&world, waits, 5000), Err(NoStart::NothingEnds));
+    let (state, board) = (&world.state, &world.board);
+    let quick = estimate(state, board, waits, Time(5000), false, Options::exact(), SEED);
+    assert_eq!(quick, Err(NoStart::NothingEnds));
+}
+
+#[test]
+fn what_has_room_starts_with_the_next_pass_or_after_its_back_off() {
+    let mut world = cell(1);
+    let waits = submit(&mut world, "waits", 500, None);
+    let now = eta(&world, waits, 3000).unwrap();
+    assert_eq!((now.at, now.basis), (Time(3000), Basis::Now));
+    let mut spec = specs::plain("fails", 1, 100, Resources::new(100, 100, 0, 0));
+    spec.restart.backoff = Span(8000);
+    world.must(Command::SubmitJob { owner: ada(), spec: spec.clone() });
+    let job = world.state.job_named(&JobKey { user: ada(), job: spec.name }).unwrap();
+    let fails = world.state.jobs().get(job).unwrap().tasks[0];
+    world.schedule(Options::exact(), SEED);
+    report(&mut world, fails, Observed::Started);
+    world.now = 4000;
+    report(&mut world, fails, Observed::Failed(ExitClass::Code(1)));
+    let later = eta(&world, fails, 5000).unwrap();
+    assert_eq!((later.at, later.basis), (Time(12_000), Basis::NotBefore));
+}
+
+#[test]
+fn one_that_ran_too_long_comes_back_as_its_job_says() {
+    let mut world = cell(1);
+    let mut spec = specs::plain("again", 1, 200, Resources::new(1000, 1000, 0, 0));
+    spec.task.max_run = Some(Span(10_000));
+    spec.restart.backoff = Span(3000);
+    world.now = 1000;
+    world.must(Command::SetQuota {
+        user: ada(),
+        band: cellwright_cell::priority::Band::Production,
+        quota: Some(cellwright_cell::quota::Quota {
+            amount: Resources::new(1000, 1000, 0, 0),
+            from: Time::ZERO,
+            until: Time::NEVER,
+        }),
+        expect: None,
+    });
+    world.must(Command::SubmitJob { owner: ada(), spec: spec.clone() });
+    world.schedule(Options::exact(), SEED);
+    let running = world.tasks_in(|state| state == TaskState::Assigned)[0];
+    report(&mut world, running, Observed::Started);
+    world.now = 2000;
+    // The first finds the machine free for the back-off of the stronger one, and is pushed out
+    // when that is over.
+    let first = submit(&mut world, "first", 1000, None);
+    world.schedule(Options::exact(), SEED);
+    assert_eq!(eta(&world, first, 2000).map(|start| start.at), Ok(Time(11_000)));
+    let second = submit(&mut world, "second", 1000, None);
+    world.schedule(Options::exact(), SEED);
+    // Whenever the stronger one fails, the first is before it.
+    let none = eta(&world, second, 2000);
+    assert!(matches!(none, Err(NoStart::TooFar { until }) if until > Time(11_000)), "{none:?}");
+}
