@@ -12,12 +12,14 @@
 //! which in a large cell is a hundred thousand placements to learn one number.
 
 use crate::board::Board;
+use crate::board::constraints::Demands;
 use crate::board::machines::Room;
 use crate::class::{Class, ClassId, Request};
 use crate::explain::names::{self, MachineRef, Names};
 use crate::feasible;
 use cellwright_cell::constraint::Constraint;
 use cellwright_cell::id::MachineId;
+use cellwright_cell::isolation::Loan;
 use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::{DIMENSIONS, Dimension, Resources};
 use std::cmp::Reverse;
@@ -36,6 +38,8 @@ pub struct Question<'a> {
     pub priority: Priority,
     /// Hard ones decide which machines count.
     pub constraints: &'a [Constraint],
+    /// Folders that such tasks borrow, each once.
+    pub loans: &'a [Loan],
     /// Machines that count at all.
     pub among: &'a dyn Fn(MachineId) -> bool,
     /// See [`EASY_PERCENT`].
@@ -80,12 +84,13 @@ pub struct Shapes {
 #[must_use]
 pub fn shapes(board: &Board, names: &dyn Names, question: &Question<'_>) -> Shapes {
     let own;
-    let (board, constraints) = match question.constraints {
-        [] => (board, None),
-        // To judge constraints leaves them behind on the board; that of the asker stays as it was.
-        some => {
+    let (board, constraints) = match (question.constraints, question.loans) {
+        ([], []) => (board, None),
+        // To judge demands leaves them behind on the board; that of the asker stays as it was.
+        (constraints, loans) => {
             let mut copy = board.clone();
-            let list = copy.constraints.list(&some.to_vec());
+            let demands = Demands { constraints: constraints.to_vec(), loans: loans.to_vec() };
+            let list = copy.constraints.list(&demands);
             own = copy;
             (&own, Some(list))
         }

@@ -21,6 +21,7 @@ fn ask(board: &Board, priority: u16, constraints: &[Constraint], easy_percent: u
     let question = Question {
         priority: Priority(priority),
         constraints,
+        loans: &[],
         among: &|_| true,
         easy_percent,
         limits: Some(amount(70)),
@@ -125,6 +126,7 @@ fn only_machines_that_are_meant_are_counted_and_a_full_cell_has_no_shapes() {
     let question = Question {
         priority: Priority(100),
         constraints: &[],
+        loans: &[],
         among: &among,
         easy_percent: 25,
         limits: Some(amount(500)),

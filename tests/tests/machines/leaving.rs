@@ -57,7 +57,7 @@ async fn a_drained_machine_gives_its_tasks_away_within_budgets_and_leaves() {
     let empty = cell.machine(1).await.expect("it is known");
     assert_eq!((empty.tasks, empty.draining), (0, true));
     cell.stop_agent(1).await;
-    let removed = cell.client().remove_machine(&name(1), &Default::default()).await;
+    let removed = cell.client().remove_machine(&name(1), false, &Default::default()).await;
     removed.expect("an empty machine can be removed");
     cell.until("it is gone", async |cell| {
         let page = cell.client().machines(&Default::default()).await.ok()?.value.items;

@@ -10,6 +10,7 @@ use cellwright_api::error::ApiError;
 use cellwright_api::types::{LargestView, LikeView, ShapeSet, ShapeView, ShapesQuery, ShapesView};
 use cellwright_cell::constraint::Constraint;
 use cellwright_cell::id::{JobId, MachineId};
+use cellwright_cell::isolation::{Loan, Volume};
 use cellwright_cell::label::{LabelTerm, selects};
 use cellwright_cell::priority::{MAX_PRIORITY, Priority};
 use cellwright_cell::resource::{Dimension, MAX_QUANTITY};
@@ -100,9 +101,13 @@ fn answer(
             || state.machines().get(machine).is_some_and(|row| selects(terms, &row.spec.labels))
     };
     let mut constraints: Vec<Constraint> = query.constraints.clone();
+    let mut loans: Vec<Loan> = Vec::new();
     let (mut priorities, mut limits) = (BOTH.to_vec(), query.limits);
     if let Some(job) = like.and_then(|id| state.jobs().get(id)) {
         constraints.clone_from(&job.spec().constraints);
+        loans = job.spec().task.isolation.volumes.iter().map(Volume::loan).collect();
+        loans.sort();
+        loans.dedup();
         // Inside an alloc set the room of machines says nothing.
         limits = job.spec().alloc_set.is_none().then_some(job.spec().task.limits);
         priorities = vec![job.spec().priority];
@@ -113,6 +118,7 @@ fn answer(
         let question = Question {
             priority,
             constraints: &constraints,
+            loans: &loans,
             among: &among,
             easy_percent,
             limits: limits.filter(|limits| !limits.is_zero()),
