@@ -82,8 +82,8 @@ pub struct Job {
     pub waits_for: BTreeSet<JobId>,
     pub submitted_at: Time,
     pub ended_at: Option<Time>,
-    /// When the cell chose to disrupt tasks of a job that limits that, oldest first, a time for each
-    /// task. Invariant: in order, none ahead, at most
+    /// When the cell chose to disrupt tasks of a job that limits that, oldest first, a time for
+    /// each task. Invariant: in order, none ahead, at most
     /// [`MAX_DISRUPTIONS`](crate::disruption::MAX_DISRUPTIONS).
     pub disrupted_at: Vec<Time>,
 }

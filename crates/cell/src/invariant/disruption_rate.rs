@@ -51,7 +51,7 @@ fn judge(before: &Job, after: &Job, stopped: usize, now: Time) -> Result<(), Str
     if in_span + stopped > limit.most as usize {
         let (most, within) = (limit.most, limit.within.0);
         return Err(format!(
-            "{stopped} stopped and {in_span} earlier ones within {within} ms; at most {most} allowed"
+            "{stopped} stopped and {in_span} before within {within} ms; at most {most} allowed"
         ));
     }
     let mut want = old.clone();
