@@ -141,7 +141,7 @@ fn what_has_room_starts_with_the_next_pass_or_after_its_back_off() {
     let now = eta(&world, waits, 3000).unwrap();
     assert_eq!((now.at, now.basis), (Time(3000), Basis::Now));
     let mut spec = specs::plain("fails", 1, 100, Resources::new(100, 100, 0, 0));
-    spec.restart.backoff = Span(8000);
+    spec.restart.backoff = Span(3000);
     world.must(Command::SubmitJob { owner: ada(), spec: spec.clone() });
     let job = world.state.job_named(&JobKey { user: ada(), job: spec.name }).unwrap();
     let fails = world.state.jobs().get(job).unwrap().tasks[0];
@@ -150,7 +150,7 @@ fn what_has_room_starts_with_the_next_pass_or_after_its_back_off() {
     world.now = 4000;
     report(&mut world, fails, Observed::Failed(ExitClass::Code(1)));
     let later = eta(&world, fails, 5000).unwrap();
-    assert_eq!((later.at, later.basis), (Time(12_000), Basis::NotBefore));
+    assert_eq!((later.at, later.basis), (Time(7000), Basis::NotBefore));
 }
 
 #[test]
