@@ -118,9 +118,9 @@ class Operations:
         """Change a machine."""
         return self._call("PUT", f"/v1/machines/{at(machine)}", {}, body, expect=expect, keyed=True, key=key)
 
-    def remove_machine(self, machine: str | int, *, expect: int | None = None, key: str | None = None) -> Any:
-        """Remove a machine."""
-        return self._call("DELETE", f"/v1/machines/{at(machine)}", {}, expect=expect, keyed=True, key=key)
+    def remove_machine(self, machine: str | int, *, force: Any = None, expect: int | None = None, key: str | None = None) -> Any:
+        """Remove a machine. Refused while it is up with tasks on it, unless forced."""
+        return self._call("DELETE", f"/v1/machines/{at(machine)}", {"force": force}, expect=expect, keyed=True, key=key)
 
     def list_machine_tasks(self, machine: str | int, *, limit: Any = None, after: Any = None, consistent: Any = None) -> Any:
         """What is bound to a machine, what is on its way out too."""
