@@ -151,18 +151,18 @@ struct Slots {
     blobs: u32,
 }
 
-/// Any other line: an id and its row, or ids from the first up to and with the second.
-#[derive(Serialize, Deserialize)]
+/// Any other line, as it is read: an id and its row, or ids from the first up to and with the
+/// second.
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line<T> {
-    table: TableName,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "table")]
+    _table: TableName,
     id: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// For people alone.
+    #[serde(rename = "name")]
+    _name: Option<String>,
     vacant: Option<(u32, u32)>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     row: Option<T>,
 }
 
@@ -249,7 +249,7 @@ impl About<'_> {
 #[must_use]
 pub fn write(place: Place, rows: &Rows, pick: &Pick) -> String {
     let mut writer = Writer { rows, pick, out: String::new() };
-    writer.line(&head(place, rows, pick));
+    writer.line(&json(&head(place, rows, pick)));
     writer.table(TableName::Users, &rows.users, |user| About::named(&user.name));
     writer.table(TableName::Machines, &rows.machines, |machine| {
         let name = &machine.spec.name;
@@ -316,6 +316,12 @@ impl Rows {
     }
 }
 
+/// Only maps whose keys are no text fail, and no row has one: the round trip of random states holds
+/// that.
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("every row has a form in JSON")
+}
+
 struct Writer<'a> {
     rows: &'a Rows,
     pick: &'a Pick,
@@ -323,11 +329,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn line(&mut self, line: &impl Serialize) {
-        // Only maps whose keys are no text fail, and no row has one: the round trip of random
-        // states holds that.
-        let text = serde_json::to_string(line).expect("every row has a form in JSON");
-        self.out.push_str(&text);
+    fn line(&mut self, line: &str) {
+        self.out.push_str(line);
         self.out.push('\n');
     }
 
@@ -346,17 +349,19 @@ impl Writer<'_> {
             self.vacant(table, gone.take());
             let about = about(row);
             if self.pick.takes(table, &about) {
-                let (id, name) = (Some(id), Some(about.name));
-                self.line(&Line { table, id, name, vacant: None, row: Some(row) });
+                let (name, row) = (json(&about.name), json(row));
+                let line = format!(r#"{{"table":"{table}","id":{id},"name":{name},"row":{row}}}"#);
+                self.line(&line);
             }
         }
         self.vacant(table, gone);
     }
 
     fn vacant(&mut self, table: TableName, gone: Option<(u32, u32)>) {
-        if gone.is_some() && self.pick.is_whole() {
-            let line: Line<()> = Line { table, id: None, name: None, vacant: gone, row: None };
-            self.line(&line);
+        if let Some((from, to)) = gone
+            && self.pick.is_whole()
+        {
+            self.line(&format!(r#"{{"table":"{table}","vacant":[{from},{to}]}}"#));
         }
     }
 
@@ -365,8 +370,8 @@ impl Writer<'_> {
         for (key, window) in &rows.windows {
             let table = TableName::Windows;
             if self.pick.takes(table, &About::named("")) {
-                let row = Some(WindowRow::of(key, window));
-                self.line(&Line { table, id: None, name: None, vacant: None, row });
+                let row = json(&WindowRow::of(key, window));
+                self.line(&format!(r#"{{"table":"{table}","row":{row}}}"#));
             }
         }
     }

@@ -8,8 +8,8 @@
 //! (a leader without a majority may commit the use when it has one again), the joiner asks once
 //! more with the same signing request. Its use is the same request to the log, by its number, and
 //! gets its first answer again: a certificate for a key that only the joiner has, so a thief with
-//! the token and another key is refused as ever. Not so for replicas: they are given the authority's
-//! key, which is good for whoever reads it, and need another token.
+//! the token and another key is refused as ever. Not so for replicas: they are given the
+//! authority's key, which is good for whoever reads it, and need another token.
 //!
 //! What the cell knows of the token decides, not what its text claims: the name in the state, the
 //! name in the text and the name in the signing request must be one.

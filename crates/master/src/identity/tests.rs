@@ -606,8 +606,7 @@ async fn an_agent_joins_a_running_cell_once_and_renews() {
     assert_eq!(Holder::of_pem(&again.certificate).unwrap().identity, identity);
     let thief = asking(&token, &token.signing_key(&[]).unwrap());
     let (status, body) = send(address, &pinned, None, JOIN_PATH, thief).await;
-    assert_eq!(status, 403, "{body:?}");
-    assert!(String::from_utf8_lossy(&body).contains("used before"), "{body:?}");
+    assert!(status == 403 && String::from_utf8_lossy(&body).contains("used before"), "{body:?}");
     // The cell does not know the machine yet, so there is nothing to renew.
     let next = NewKey::make(&identity, &[]).unwrap();
     let renewal =

@@ -310,7 +310,10 @@ async fn a_machine_that_is_up_with_tasks_on_it_is_removed_only_by_force() {
     {
         assert!(got.text.contains(part), "{}", got.text);
     }
-    let remove = |force: bool| json!({ "items": [{ "remove_machine": { "name": "m1", "expect": null, "force": force } }] });
+    let remove = |force: bool| {
+        let item = json!({ "name": "m1", "expect": null, "force": force });
+        json!({ "items": [{ "remove_machine": item }] })
+    };
     let refused = cell.must("POST /v1/batch", remove(false)).await;
     assert!(refused.text.contains("m1 is up with 1 task on it"), "{}", refused.text);
     // A drain that is not done yet is none.

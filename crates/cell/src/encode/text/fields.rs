@@ -9,22 +9,30 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The value of this line.
-pub(super) fn parse<T: DeserializeOwned + Serialize>(
-    line: usize,
-    text: &str,
-) -> Result<T, TextError> {
-    let wrong = |error: &serde_json::Error| {
+/// The value of this line, as far as its type can tell.
+pub(super) fn parse<T: DeserializeOwned>(line: usize, text: &str) -> Result<T, TextError> {
+    serde_json::from_str(text).map_err(|error| {
         let said = error.to_string();
         let why = said.rsplit_once(" at line ").map_or(said.as_str(), |(why, _)| why);
         TextError::Line { line, field: path_at(text, error.column(), why), why: why.to_owned() }
-    };
-    let value: T = serde_json::from_str(text).map_err(|error| wrong(&error))?;
-    let given: Value = serde_json::from_str(text).map_err(|error| wrong(&error))?;
-    let read = serde_json::to_value(&value).map_err(|error| wrong(&error))?;
-    match differing(&given, &read, String::new()) {
-        None => Ok(value),
-        Some((field, why)) => Err(TextError::Line { line, field, why }),
+    })
+}
+
+/// Whether all that stands in this line, or in one field of it, is what was read.
+pub(super) fn compare<T: Serialize>(
+    line: usize,
+    text: &str,
+    within: Option<&str>,
+    value: &T,
+) -> Result<(), TextError> {
+    let given: Value = parse(line, text)?;
+    let (given, path) = within.map_or((&given, ""), |field| (&given[field], field));
+    let wrong = |field: String, why: String| TextError::Line { line, field, why };
+    let read =
+        serde_json::to_value(value).map_err(|error| wrong(path.to_owned(), error.to_string()))?;
+    match differing(given, &read, path.to_owned()) {
+        None => Ok(()),
+        Some((field, why)) => Err(wrong(field, why)),
     }
 }
 
@@ -143,16 +151,21 @@ mod tests {
         cpu: u64,
     }
 
+    fn whole(text: &str) -> Result<Sample, TextError> {
+        let sample = parse(7, text)?;
+        compare(7, text, None, &sample).map(|()| sample)
+    }
+
     #[track_caller]
     fn check(text: &str, want: &str) {
-        let error = parse::<Sample>(7, text).map(drop).unwrap_err();
+        let error = whole(text).map(drop).unwrap_err();
         assert_eq!(error.to_string(), want, "{text}");
     }
 
     #[test]
     fn what_is_wrong_is_named_by_its_field() {
         let good = r#"{"size":{"cpu":1},"note":null,"list":[{"cpu":2},{"cpu":3}],"map":{"4":5}}"#;
-        assert_eq!(parse::<Sample>(7, good).unwrap().list[1].cpu, 3);
+        assert_eq!(whole(good).unwrap().list[1].cpu, 3);
         let with = |from: &str, to: &str| good.replacen(from, to, 1);
         let expected = "expected u64";
         check(

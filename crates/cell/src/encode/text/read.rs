@@ -1,7 +1,7 @@
 //! Text that was mended, back into a state: each line by itself, then the tables with their ids,
 //! then everything that the loader asks of a checkpoint.
 
-use super::fields::parse;
+use super::fields::{compare, parse};
 use super::{Head, Line, Place, Slots, TableName, VERSION, WindowRow};
 use crate::blob::Blob;
 use crate::command::Actor;
@@ -56,6 +56,7 @@ pub fn read(text: &str) -> Result<Mended, TextError> {
     let mut lines = (1_usize..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let (number, line) = lines.next().ok_or(TextError::Empty)?;
     let head: Head = parse(number, line)?;
+    compare(number, line, None, &head)?;
     check_head(number, &head)?;
     let mut found = Found::default();
     for (number, line) in lines {
@@ -101,7 +102,7 @@ struct Found {
 }
 
 /// Which table a line is of, before its row is looked at.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct OfTable {
     table: TableName,
 }
@@ -120,7 +121,7 @@ impl Found {
             TableName::Tokens => self.tokens.take(at, text, slots.tokens),
             TableName::Blobs => self.blobs.take(at, text, slots.blobs),
             TableName::Windows => {
-                let line: Line<WindowRow> = parse(number, text)?;
+                let line: Line<WindowRow> = line(at, text)?;
                 let row = line.row.filter(|_| line.id.is_none() && line.vacant.is_none());
                 let row = row.ok_or_else(|| at.wrong("the line", "allowed: table and row"))?;
                 self.windows.push(row.into_window());
@@ -158,13 +159,7 @@ impl Found {
 }
 
 fn table_of(line: usize, text: &str) -> Result<TableName, TextError> {
-    let peeked = serde_json::from_str(text);
-    let OfTable { table } = match peeked {
-        Ok(of_table) => of_table,
-        // For the name of the field. What is unknown beside the table is not looked at yet.
-        Err(_) => parse(line, text)?,
-    };
-    Ok(table)
+    parse(line, text).map(|OfTable { table }| table)
 }
 
 /// A line of a table, for what is said of it.
@@ -193,6 +188,15 @@ impl At {
     }
 }
 
+/// A line of which everything is understood.
+fn line<T: DeserializeOwned + Serialize>(at: At, text: &str) -> Result<Line<T>, TextError> {
+    let line: Line<T> = parse(at.number, text)?;
+    if let Some(row) = &line.row {
+        compare(at.number, text, Some("row"), row)?;
+    }
+    Ok(line)
+}
+
 /// One table: rows by id with the line of each, and ids without a row.
 struct Gathered<T> {
     rows: BTreeMap<u32, (usize, T)>,
@@ -208,7 +212,7 @@ impl<T> Default for Gathered<T> {
 
 impl<T: DeserializeOwned + Serialize> Gathered<T> {
     fn take(&mut self, at: At, text: &str, slots: u32) -> Result<(), TextError> {
-        let line: Line<T> = parse(at.number, text)?;
+        let line: Line<T> = line(at, text)?;
         match (line.id, line.vacant, line.row) {
             (Some(id), None, Some(row)) => {
                 at.below("id", id, slots)?;
