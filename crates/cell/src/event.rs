@@ -5,7 +5,7 @@ use crate::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, U
 use crate::name::Name;
 use crate::priority::Band;
 use crate::reason::{Reason, Refusal};
-use crate::task::Notice;
+use crate::task::{ExitClass, Notice};
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
@@ -158,6 +158,7 @@ pub enum TaskChange {
     ReservationChanged,
     /// Dead.
     Finished,
+    /// Given up, as builds before told it: without where and how.
     FailedForGood,
     Killed,
     NeverRan,
@@ -179,6 +180,11 @@ pub enum TaskChange {
     Left {
         machine: MachineId,
         notice: Notice,
+    },
+    /// Dead: its attempt ended like this on the machine, and is not tried again.
+    GaveUp {
+        machine: MachineId,
+        exit: ExitClass,
     },
 }
 

@@ -180,6 +180,7 @@ pub enum Reason {
     MachineRemoved,
     /// What it waited for has ended as required.
     DependencyMet,
+    /// What it waited for did not end as required, as builds before told it: without which.
     DependencyFailed,
     /// Failed more often in a row than its policy allows.
     TooManyFailures,
@@ -203,6 +204,10 @@ pub enum Reason {
     NotRetried {
         exit: ExitClass,
         forgiven: u32,
+    },
+    /// This one, for which it waited, did not end as required.
+    NeededFailed {
+        job: JobId,
     },
 }
 
@@ -230,7 +235,7 @@ impl Reason {
             R::MachineDown => "machine-down",
             R::MachineRemoved => "machine-removed",
             R::DependencyMet => "dependency-met",
-            R::DependencyFailed => "dependency-failed",
+            R::DependencyFailed | R::NeededFailed { .. } => "dependency-failed",
             R::TooManyFailures => "too-many-failures",
             R::NotRetried { .. } => "not-retried",
             R::AllTasksEnded => "all-tasks-ended",

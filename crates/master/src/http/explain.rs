@@ -111,7 +111,10 @@ impl Api {
 
     async fn obstacle(&self, state: &State, job: JobId) -> Option<ObstacleView> {
         let spec = state.jobs().get(job)?.spec().clone();
-        self.unserved_lane(&spec).await
+        match stopped_set(state, &spec) {
+            Some(found) => Some(found),
+            None => self.unserved_lane(&spec).await,
+        }
     }
 
     /// Whether tasks wait for a scheduler rather than for a machine. A replica that does not lead
@@ -140,6 +143,20 @@ impl Api {
     }
 }
 
+/// Tasks of a job inside an alloc set wait for one of that name: for good, unless somebody runs it
+/// again.
+fn stopped_set(state: &State, spec: &JobSpec) -> Option<ObstacleView> {
+    let set = spec.alloc_set.as_ref()?;
+    let row = state.job_named(set).and_then(|id| state.jobs().get(id));
+    let message = match row.map(|row| row.state) {
+        Some(JobState::Stopping | JobState::Dead(_)) => format!("alloc set {set} was stopped"),
+        Some(_) => return None,
+        None => format!("there is no alloc set {set} any more"),
+    };
+    let hint = "run it again, and its tasks go on there".to_owned();
+    Some(ObstacleView { code: "no-alloc-set".to_owned(), message, hint })
+}
+
 fn explain(
     view: &View,
     board: &mut Board,
@@ -160,7 +177,7 @@ fn explain(
             let here = why_here(board, id, state, Options::default(), SEED);
             shown::placed(&mut told, state, row, here);
         }
-        _ => shown::apart(&mut told, row, now),
+        _ => shown::apart(&mut told, state, row, now),
     }
     Some(told)
 }
