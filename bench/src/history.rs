@@ -129,6 +129,7 @@ fn fact(nth: u64) -> Fact {
         index: 1 + nth / 100,
         position: (nth % 100) as u32,
         object: format!("user-{user:03}/job-{job}/{index}"),
+        other: None,
         event: Event { at, what, reason },
     }
 }

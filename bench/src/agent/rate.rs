@@ -58,7 +58,7 @@ async fn through_the_cell(driver: Driver, tasks: usize) -> io::Result<f64> {
     let job = cell.submit(spec).await?;
     // By the feed: to list all of them again and again would be work of its own.
     let is_over =
-        |change: &TaskChange| matches!(change, TaskChange::Finished | TaskChange::FailedForGood);
+        |change: &TaskChange| matches!(change, TaskChange::Finished | TaskChange::GaveUp { .. });
     hear(&mut events, &job, tasks, is_over).await?;
     let took = begun.elapsed().as_secs_f64();
     let is_finished = |task: &TaskView| task.state == TaskState::Dead(Fate::Finished);

@@ -47,6 +47,9 @@ pub const MAX_LABEL: usize = 256;
 /// Longest notice, back-off, lease or retention.
 pub const MAX_SPAN: Span = Span::seconds(366 * 24 * 3600);
 
+/// Bytes of memory below which what is to become the program does not live to become it.
+pub const LEAST_RAM: u64 = 2 << 20;
+
 type Checked = Result<(), Refusal>;
 
 fn bad(field: impl Into<String>, value: impl ToString, allowed: impl Into<String>) -> Refusal {
@@ -121,6 +124,27 @@ fn disruptions(limit: DisruptionLimit) -> Checked {
     })?;
     ensure(limit.within.0 > 0, || bad("disruptions.within", 0, "1 ms or more"))?;
     span("disruptions.within", limit.within)
+}
+
+/// A rule for those who write jobs, not for the log: the cell itself takes what no machine can
+/// start, as it takes a program that does not exist.
+///
+/// # Errors
+/// [`Refusal::BadField`] for a task that cannot even begin with the memory it asks for.
+pub fn can_begin(spec: &JobSpec) -> Checked {
+    // An alloc starts nothing, and a task that may use more than it asks for begins with that.
+    if spec.kind == JobKind::AllocSet || spec.task.isolation.slack_ram {
+        return Ok(());
+    }
+    let enough = |field: String, ram: u64| {
+        ensure(ram >= LEAST_RAM, || {
+            let allowed = "(2 MiB) or more, and in a container 16777216 (16 MiB) or more";
+            bad(field, ram, format!("{LEAST_RAM} {allowed}"))
+        })
+    };
+    enough("task.limits.ram".to_owned(), spec.task.limits.ram)?;
+    let mut own = spec.overrides.iter().filter_map(|(index, own)| Some((index, own.limits?)));
+    own.try_for_each(|(index, own)| enough(format!("overrides.{index}.limits.ram"), own.ram))
 }
 
 fn after(spec: &JobSpec) -> Checked {
@@ -652,6 +676,22 @@ mod tests {
         check(|s| drop(s.overrides.insert(3, limits(5))), "overrides (task index)", "0 to 2");
         let much = |s: &mut JobSpec| drop(s.overrides.insert(0, limits(MAX_QUANTITY + 1)));
         check(much, "overrides.0.limits.cpu", "at most");
+    }
+
+    #[test]
+    fn a_task_has_the_memory_to_begin_with() {
+        let check = |change: fn(&mut JobSpec), field: &str| {
+            let mut spec = job("jfoo", 3, 200);
+            spec.task.limits.ram = LEAST_RAM;
+            change(&mut spec);
+            let allowed = if field.is_empty() { "" } else { "2097152 (2 MiB) or more" };
+            judge(can_begin(&spec), (field, allowed));
+        };
+        check(|_| (), "");
+        check(|s| s.task.limits.ram = 1024, "task.limits.ram");
+        check(|s| drop(s.overrides.insert(1, limits(5))), "overrides.1.limits.ram");
+        check(|s| (s.task.limits.ram, s.task.isolation.slack_ram) = (0, true), "");
+        check(|s| (s.task.limits.ram, s.kind) = (0, JobKind::AllocSet), "");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::name::Name;
 use crate::priority::Band;
 use crate::reason::{Reason, Refusal};
 use crate::resource::Dimension;
-use crate::task::Notice;
+use crate::task::{ExitClass, Notice};
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
@@ -159,6 +159,7 @@ pub enum TaskChange {
     ReservationChanged,
     /// Dead.
     Finished,
+    /// Given up, as builds before told it: without where and how.
     FailedForGood,
     Killed,
     NeverRan,
@@ -180,6 +181,11 @@ pub enum TaskChange {
     Left {
         machine: MachineId,
         notice: Notice,
+    },
+    /// Dead: its attempt ended like this on the machine, and is not tried again.
+    GaveUp {
+        machine: MachineId,
+        exit: ExitClass,
     },
 }
 

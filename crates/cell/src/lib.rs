@@ -52,6 +52,7 @@ pub mod state;
 pub mod table;
 pub mod task;
 pub mod time;
+pub mod units;
 
 pub use command::{Actor, Command, Done, Entry, Request, RequestId, Verdict};
 pub use event::{Event, What};

@@ -196,6 +196,7 @@ pub enum Reason {
     MachineRemoved,
     /// What it waited for has ended as required.
     DependencyMet,
+    /// What it waited for did not end as required, as builds before told it: without which.
     DependencyFailed,
     /// Failed more often in a row than its policy allows.
     TooManyFailures,
@@ -222,6 +223,10 @@ pub enum Reason {
     },
     /// The machine is short of this, and holding others back did not help.
     MachineShort(Dimension),
+    /// This one, for which it waited, did not end as required.
+    NeededFailed {
+        job: JobId,
+    },
 }
 
 impl Reason {
@@ -248,7 +253,7 @@ impl Reason {
             R::MachineDown => "machine-down",
             R::MachineRemoved => "machine-removed",
             R::DependencyMet => "dependency-met",
-            R::DependencyFailed => "dependency-failed",
+            R::DependencyFailed | R::NeededFailed { .. } => "dependency-failed",
             R::TooManyFailures => "too-many-failures",
             R::NotRetried { .. } => "not-retried",
             R::AllTasksEnded => "all-tasks-ended",

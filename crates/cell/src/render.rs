@@ -24,7 +24,9 @@ pub fn event(state: &State, event: &Event) -> String {
     let why = reason(state, &event.reason);
     match &event.what {
         What::Task { job, index, change, .. } => {
-            format!("{}/{index} {}: {why}", job_name(state, *job), task_change(state, *change))
+            let how = how_given_up(state, *change, &event.reason);
+            let change = task_change(state, *change);
+            format!("{}/{index} {change}: {how}{why}", job_name(state, *job))
         }
         What::Job { job, change } => {
             format!("{} {}: {why}", job_name(state, *job), job_change(*change))
@@ -144,61 +146,90 @@ pub fn misfit(state: &State, misfit: &Misfit) -> String {
 /// Why something happened.
 #[must_use]
 pub fn reason(state: &State, reason: &Reason) -> String {
-    let text = match reason {
-        Reason::Preempted { by } => return format!("preempted by {}", state.task_name(*by)),
-        Reason::Exited(exit) => return exit_class(state, *exit),
-        Reason::NotRetried { exit, forgiven } => return not_retried(*exit, *forgiven),
+    match reason {
+        Reason::Preempted { by } => format!("preempted by {}", state.task_name(*by)),
+        Reason::Exited(exit) => ended(state, *exit),
+        Reason::NotRetried { exit, forgiven } => not_retried(*exit, *forgiven),
         Reason::MachineShort(dimension) => {
-            return format!("the machine is short of {dimension}, and throttling did not help");
+            format!("the machine is short of {dimension}, and throttling did not help")
         }
-        Reason::Requested => "requested",
-        Reason::Admitted => "well formed and within quota",
-        Reason::FoundPlace => "found a place",
-        Reason::AgentReport => "seen by the machine's agent",
-        Reason::Drained => "the machine is drained",
-        Reason::OverCommitted => "the machine holds more than it has",
-        Reason::AllocMoved => "its alloc moves away",
-        Reason::UpdateInPlace => "new spec, no restart needed",
-        Reason::UpdateRestart => "new spec needs a restart",
-        Reason::UpdateMove => "new spec needs another place",
-        Reason::UpdateSkipped => "the update has caused as many disruptions as it may",
-        Reason::Unhealthy => "failed its health check",
-        Reason::Succeeded => "succeeded",
-        Reason::MachineDown => "the machine is down",
-        Reason::MachineRemoved => "the machine was removed",
-        Reason::DependencyMet => "a job it waited for has ended",
-        Reason::DependencyFailed => "a job it needed did not succeed",
-        Reason::TooManyFailures => "failed too often in a row",
-        Reason::AllTasksEnded => "all tasks have ended",
-        Reason::LeaseExpired => "the lease has run out",
-        Reason::Excess => "more is held than there is",
-        Reason::ExcessGone => "no more is held than there is",
-        Reason::Reservation => "the estimate of its usage changed",
-        Reason::Retention => "kept for a log saver",
-        Reason::Rebalanced => "better off elsewhere",
-        Reason::SlotDue => "its time has come",
-        Reason::LastRunActive => "the last run still goes on",
-    };
-    text.into()
+        Reason::NeededFailed { job } => {
+            format!("{} ({})", reason_coded(reason.code()), job_name(state, *job))
+        }
+        plain => reason_coded(plain.code()).into(),
+    }
 }
 
-fn exit_class(state: &State, exit: ExitClass) -> String {
+/// The same from a reason's code alone, for whoever has no more of it: a row of history. A code of
+/// a newer build is its own word.
+#[must_use]
+pub fn reason_coded(code: &str) -> &str {
+    match code {
+        "requested" => "requested",
+        "admitted" => "well formed and within quota",
+        "found-place" => "found a place",
+        "agent-report" => "seen by the machine's agent",
+        "preempted" => "preempted",
+        "drained" => "the machine is drained",
+        "over-committed" => "the machine holds more than it has",
+        "alloc-moved" => "its alloc stops or moves away",
+        "update-in-place" => "new spec, no restart needed",
+        "update-restart" => "new spec needs a restart",
+        "update-move" => "new spec needs another place",
+        "update-skipped" => "the update has caused as many disruptions as it may",
+        "unhealthy" => "failed its health check",
+        "exited" => "ended by itself",
+        "succeeded" => "succeeded",
+        "machine-down" => "the machine is down",
+        "machine-removed" => "the machine was removed",
+        "dependency-met" => "a job it waited for has ended",
+        "dependency-failed" => "a job it needed did not succeed",
+        "too-many-failures" => "its job allows no more failures",
+        "not-retried" => "not retried",
+        "all-tasks-ended" => "all tasks have ended",
+        "lease-expired" => "the lease has run out",
+        "excess" => "more is held than there is",
+        "excess-gone" => "no more is held than there is",
+        "reservation" => "the estimate of its usage changed",
+        "retention" => "kept for a log saver",
+        "rebalanced" => "better off elsewhere",
+        "slot-due" => "its time has come",
+        "last-run-active" => "the last run still goes on",
+        "machine-short" => "the machine is short, and throttling did not help",
+        newer => newer,
+    }
+}
+
+/// How an attempt ended.
+#[must_use]
+pub fn ended(state: &State, exit: ExitClass) -> String {
     match exit {
-        ExitClass::Code(code) => format!("exited with code {code}"),
-        ExitClass::Signal(signal) => format!("killed by signal {signal}"),
-        ExitClass::OutOfMemory => "exceeded its memory limit".into(),
-        ExitClass::OutOfMemoryBystander => "the machine ran out of memory through others".into(),
-        ExitClass::OverDiskLimit => "exceeded its disk limit".into(),
-        ExitClass::CouldNotStart => "could not be started".into(),
-        ExitClass::TimedOut => "ran out of time".into(),
-        ExitClass::Unhealthy => "failed its health check".into(),
         ExitClass::GaveWayTo(other) => {
             let other = state.task_name(other);
             format!("killed for memory, of which {other} used more than was expected")
         }
-        ExitClass::Lost => "lost with its machine".into(),
-        ExitClass::Evicted => "its place was taken".into(),
+        plain => ended_coded(plain.code(), plain.number().map(i64::from)),
     }
+}
+
+/// The same from the class's code and its number, as history has them.
+#[must_use]
+pub fn ended_coded(class: &str, number: Option<i64>) -> String {
+    let text = match (class, number) {
+        ("code", Some(code)) => return format!("exited with code {code}"),
+        ("signal", Some(signal)) => return format!("killed by signal {signal}"),
+        ("out-of-memory", _) => "out of memory at its own limit",
+        ("out-of-memory-bystander", _) => "out of memory through others",
+        ("over-disk-limit", _) => "over its disk limit",
+        ("could-not-start", _) => "could not start",
+        ("timed-out", _) => "ran longer than max_run",
+        ("unhealthy", _) => "failed its health check",
+        ("gave-way", _) => "killed for memory that another task used",
+        ("lost", _) => "lost with its machine",
+        ("evicted", _) => "lost its place",
+        (newer, _) => newer,
+    };
+    text.into()
 }
 
 /// `not retried: exit 42 is final`.
@@ -224,6 +255,16 @@ pub fn not_retried(exit: ExitClass, forgiven: u32) -> String {
     }
 }
 
+/// A rule of its own says how the attempt ended, any other reason does not.
+fn how_given_up(state: &State, change: TaskChange, why: &Reason) -> String {
+    match change {
+        TaskChange::GaveUp { exit, .. } if !matches!(why, Reason::NotRetried { .. }) => {
+            format!("{}, ", ended(state, exit))
+        }
+        _ => String::new(),
+    }
+}
+
 fn task_change(state: &State, change: TaskChange) -> String {
     let at = |machine: MachineId| machine_name(state, machine);
     match change {
@@ -244,6 +285,7 @@ fn task_change(state: &State, change: TaskChange) -> String {
         TaskChange::ReservationChanged => "reserves a new amount".into(),
         TaskChange::Finished => "finished".into(),
         TaskChange::FailedForGood => "failed for good".into(),
+        TaskChange::GaveUp { machine, .. } => format!("failed for good on {}", at(machine)),
         TaskChange::Killed => "killed".into(),
         TaskChange::NeverRan => "never ran".into(),
         TaskChange::Purged => "forgotten".into(),
@@ -454,6 +496,37 @@ mod tests {
         // Of what is forgotten only the numbers are left.
         let purge = Command::PurgeJobs { ended_before: Time::NEVER };
         check(&mut cell, purge, &["job#0/0 forgotten: requested", "job#0 forgotten: requested"]);
+    }
+
+    #[test]
+    fn every_code_has_words_of_its_own() {
+        let plain = ["requested", "succeeded", "preempted"];
+        for code in Reason::CODES {
+            let words = reason_coded(code);
+            assert_eq!(words == code, plain.contains(&code), "{code}");
+        }
+        assert_eq!(reason_coded("of-a-newer-build"), "of-a-newer-build");
+    }
+
+    #[test]
+    fn what_is_given_up_says_where_and_how_it_ended() {
+        let mut cell = Cell::with_machines(1);
+        let mut spec = job("jfoo", 1, 100);
+        spec.restart.max_failures = Some(0);
+        cell.submit(&spec);
+        let mut next = job("jbar", 1, 100);
+        next.after = vec![crate::after::After { job: key("ubar/jfoo"), require_success: true }];
+        cell.submit(&next);
+        cell.run("jfoo", 0, "m1");
+        cell.report("jfoo", 0, Observed::Failed(ExitClass::Code(3)));
+        let told = [
+            "ubar/jfoo/0 failed for good on m1: exited with code 3, \
+             its job allows no more failures",
+            "ubar/jfoo failed: all tasks have ended",
+            "ubar/jbar/0 never ran: a job it needed did not succeed (ubar/jfoo)",
+            "ubar/jbar never ran: a job it needed did not succeed (ubar/jfoo)",
+        ];
+        assert_eq!(cell.said, told);
     }
 
     #[test]

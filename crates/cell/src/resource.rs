@@ -5,6 +5,7 @@
 //! Why four fixed dimensions and not a map: feasibility of every machine for every class is the
 //! hot path of the scheduler, and a fixed array is four comparisons.
 
+use crate::units::{self, Rounding};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -183,10 +184,14 @@ pub struct Shortfall {
 impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let short = self.asked - self.available.min(self.asked);
+        let amount = |value, rounding| units::amount(self.dimension, value, rounding);
         write!(
             f,
-            "{}: asked {}, available {}, short by {short}",
-            self.dimension, self.asked, self.available
+            "{}: asked {}, available {}, short by {}",
+            self.dimension,
+            amount(self.asked, Rounding::Up),
+            amount(self.available, Rounding::Down),
+            amount(short, Rounding::Up)
         )
     }
 }

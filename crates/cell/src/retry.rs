@@ -291,7 +291,7 @@ mod tests {
             Retries { exit: BTreeMap::from([(42, 0)]), ..none.clone() },
             |cell| cell.report("jfoo", 0, Observed::Failed(ExitClass::Code(42))),
             dead(ExitClass::Code(42)),
-            "failed for good: not retried: exit 42 is final",
+            "failed for good on m1: not retried: exit 42 is final",
         );
         check_life(
             Retries { unhealthy: Some(0), ..none.clone() },

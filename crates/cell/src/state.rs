@@ -9,7 +9,7 @@ use crate::cron::Cron;
 use crate::ephemeral::ResourceRow;
 use crate::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
 use crate::index::Index;
-use crate::job::Job;
+use crate::job::{Job, JobOutcome, JobState};
 use crate::load::{AllocLoad, JobLoad, MachineLoad, UserLoad};
 use crate::machine::Machine;
 use crate::name::{JobKey, Name, Token};
@@ -228,6 +228,17 @@ impl State {
         let row = self.jobs.get(job)?;
         let user = self.users.get(row.user)?.name.clone();
         Some(JobKey { user, job: row.name.clone() })
+    }
+
+    /// Of a job that never ran: the first of those it had to wait for that did not succeed, as long
+    /// as that one is known.
+    pub fn unmet(&self, job: &Job) -> Option<JobId> {
+        let needed = job.spec().after.iter().filter(|after| after.require_success);
+        let failed = |id: &JobId| {
+            let state = self.jobs.get(*id).map(|row| row.state);
+            matches!(state, Some(JobState::Dead(outcome)) if outcome != JobOutcome::Succeeded)
+        };
+        needed.filter_map(|after| self.job_named(&after.job)).find(failed)
     }
 
     /// `user/name` of a periodic job, for people.

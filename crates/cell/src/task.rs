@@ -106,6 +106,35 @@ pub enum ExitClass {
     Evicted,
 }
 
+impl ExitClass {
+    /// Stable code for programs.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            ExitClass::Code(_) => "code",
+            ExitClass::Signal(_) => "signal",
+            ExitClass::OutOfMemory => "out-of-memory",
+            ExitClass::OutOfMemoryBystander => "out-of-memory-bystander",
+            ExitClass::OverDiskLimit => "over-disk-limit",
+            ExitClass::CouldNotStart => "could-not-start",
+            ExitClass::TimedOut => "timed-out",
+            ExitClass::Unhealthy => "unhealthy",
+            ExitClass::GaveWayTo(_) => "gave-way",
+            ExitClass::Lost => "lost",
+            ExitClass::Evicted => "evicted",
+        }
+    }
+
+    /// The exit code or the signal.
+    #[must_use]
+    pub fn number(self) -> Option<i32> {
+        match self {
+            ExitClass::Code(number) | ExitClass::Signal(number) => Some(number),
+            _ => None,
+        }
+    }
+}
+
 impl TaskState {
     /// Charged to a machine or an alloc: counts in every sum. A task that stops to start again in
     /// place is its own successor and keeps what it has.

@@ -1,6 +1,7 @@
 //! What can go wrong, for people: the cause, then what to type next.
 
 use crate::style;
+use crate::table::wrapped;
 use cellwright_agent::identity::IdentityError;
 use cellwright_agent::main_loop::AgentError;
 use cellwright_api::client::ClientError;
@@ -14,7 +15,7 @@ use cellwright_sim::experiment::scheduler::PlanRefused;
 use cellwright_sim::experiment::threads::ThreadsError;
 use cellwright_sim::trace::TraceError;
 use cellwright_store::OpenError;
-use std::io;
+use std::io::{self, IsTerminal};
 
 /// Why a command did not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -39,13 +40,33 @@ impl Failure {
             Failure::OutputClosed => return,
         };
         let style = style::for_stderr();
-        eprintln!("{} {self}", style.bad("error:"));
-        eprintln!("{} {next}", style.strong("next:"));
+        eprint!("{}", said(&style.bad("error:"), "error:", &self.to_string()));
+        eprint!("{}", said(&style.strong("next:"), "next:", next));
     }
 
     pub fn work(cause: &dyn std::error::Error, next: &str) -> Failure {
         Failure::Work { message: cause.to_string(), next: next.to_owned() }
     }
+}
+
+/// A word and what follows it: wrapped for a person at a terminal, on one line for whoever reads it
+/// with a program. `plain` is the word without its colour.
+fn said(word: &str, plain: &str, text: &str) -> String {
+    match io::stderr().is_terminal() {
+        true => folded(plain, text).replacen(plain, word, 1),
+        false => format!("{word} {text}\n"),
+    }
+}
+
+/// Each line of the text wrapped by itself; what was set out over several lines keeps them.
+fn folded(plain: &str, text: &str) -> String {
+    let mut out = String::new();
+    for (at, line) in text.lines().enumerate() {
+        let indent = &line[..line.len() - line.trim_start().len()];
+        let first = if at == 0 { format!("{plain} ") } else { indent.to_owned() };
+        out.push_str(&wrapped(&first, &format!("{indent}  "), line));
+    }
+    out
 }
 
 const FAULT: &str = "this is a fault of the program, not of your input: run the same command with \
@@ -252,6 +273,15 @@ mod tests {
             Failure::Usage { next, .. } | Failure::Work { next, .. } => next,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn errors_are_wrapped_at_words_and_keep_the_lines_they_have() {
+        let long = "word ".repeat(30);
+        let text = folded("error:", &long);
+        assert!(text.lines().count() == 3 && text.starts_with("error: word"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert_eq!(folded("next:", LOOK_AT_TRACE), format!("next: {LOOK_AT_TRACE}\n"));
     }
 
     #[test]

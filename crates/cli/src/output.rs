@@ -137,14 +137,61 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&rendered(&value, form())?)
 }
 
-/// One of many values, as they come: JSON takes a line for each, for a reader that follows.
-pub fn print_item(value: &impl Serialize) -> Result<(), Failure> {
-    let value = serde_json::to_value(value)
-        .map_err(|error| Failure::work(&error, "the same command with -o table"))?;
-    match form() {
-        Form::Yaml => print(&format!("---\n{}", yaml::render(&value))),
-        Form::Name => print(&rendered(&value, Form::Name)?),
-        _ => print(&format!("{value}\n")),
+/// Many values that are printed as they come. JSON and YAML are one list all the same, so that
+/// whatever reads a document reads it; whoever goes on for ever has no end to write, and takes lines.
+#[derive(Debug)]
+pub struct Items {
+    form: Form,
+    follows: bool,
+    printed: u64,
+}
+
+impl Items {
+    /// `follows`: there is no last one.
+    pub fn new(follows: bool) -> Result<Items, Failure> {
+        let form = form();
+        if follows && form == Form::Json {
+            return Err(Failure::Usage {
+                message:
+                    "-o json is one document, and --follow has no end; allowed: table, jsonl, \
+                          yaml, name"
+                        .into(),
+                next: "the same command with -o jsonl: one object a line".into(),
+            });
+        }
+        Ok(Items { form, follows, printed: 0 })
+    }
+
+    pub fn add(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        let value = serde_json::to_value(value)
+            .map_err(|error| Failure::work(&error, "the same command with -o table"))?;
+        let text = self.text_of(&value)?;
+        self.printed += 1;
+        print(&text)
+    }
+
+    fn text_of(&self, value: &Value) -> Result<String, Failure> {
+        Ok(match self.form {
+            Form::Json if self.printed == 0 => format!("[\n{value}"),
+            Form::Json => format!(",\n{value}"),
+            Form::Yaml if self.follows => format!("---\n{}", yaml::render(value)),
+            Form::Yaml => yaml::render(&Value::Array(vec![value.clone()])),
+            Form::Name => rendered(value, Form::Name)?,
+            _ => format!("{value}\n"),
+        })
+    }
+
+    /// After the last one.
+    pub fn end(self) -> Result<(), Failure> {
+        print(self.end_text())
+    }
+
+    fn end_text(&self) -> &'static str {
+        match (self.form, self.printed) {
+            (Form::Json | Form::Yaml, 0) => "[]\n",
+            (Form::Json, _) => "\n]\n",
+            _ => "",
+        }
     }
 }
 
@@ -199,6 +246,32 @@ mod tests {
 
     fn check(value: &Value, form: Form, want: &str) {
         assert_eq!(rendered(value, form).unwrap(), want, "{form:?}");
+    }
+
+    /// What is printed of these values one after the other.
+    fn streamed(form: Form, follows: bool, values: &[Value]) -> String {
+        let mut items = Items { form, follows, printed: 0 };
+        let mut text = String::new();
+        for value in values {
+            text.push_str(&items.text_of(value).unwrap());
+            items.printed += 1;
+        }
+        text + items.end_text()
+    }
+
+    #[test]
+    fn values_that_come_one_by_one_are_one_document_or_lines() {
+        let values = [json!({ "name": "a", "n": 1 }), json!({ "name": "b", "n": 2 })];
+        for few in 0..=values.len() {
+            let text = streamed(Form::Json, false, &values[..few]);
+            assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), json!(values[..few]));
+        }
+        let yaml = rendered(&json!(values), Form::Yaml).unwrap();
+        assert_eq!(streamed(Form::Yaml, false, &values), yaml);
+        assert_eq!(streamed(Form::Name, false, &values), "a\nb\n");
+        let lines = streamed(Form::Jsonl, true, &values);
+        assert_eq!(lines, "{\"name\":\"a\",\"n\":1}\n{\"name\":\"b\",\"n\":2}\n");
+        assert!(streamed(Form::Yaml, true, &values).starts_with("---\n"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::output;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Row, Table};
+use std::io::{self, IsTerminal};
 
 /// Columns of a terminal nobody has made wider.
 pub const WIDTH: usize = 80;
@@ -84,6 +85,15 @@ pub fn wrapped(first: &str, indent: &str, text: &str) -> String {
     }
     out.push('\n');
     out
+}
+
+/// One of many lines on stdout: wrapped for a person at a terminal, whole for programs that take
+/// lines.
+pub fn line(first: &str, indent: &str, text: &str) -> String {
+    match io::stdout().is_terminal() && !output::is_wide() {
+        true => wrapped(first, indent, text),
+        false => format!("{first}{text}\n"),
+    }
 }
 
 /// Text that was wrapped for another width, wrapped for ours: a line that is indented goes on with

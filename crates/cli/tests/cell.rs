@@ -135,7 +135,7 @@ fn what_does_not_fit_is_explained_and_what_is_wrong_is_refused_by_name() {
     let at = ["--master", &address];
     let huge = folder.path("huge.json");
     let spec = r#"{"name": "huge", "priority": 100, "task":
-        {"limits": {"cpu": 900000, "ram": 1048576}, "command": ["true"]}}"#;
+        {"limits": {"cpu": 900000, "ram": 33554432}, "command": ["true"]}}"#;
     std::fs::write(&huge, spec).unwrap();
     said(&[&at[..], &["run", &huge]].concat());
     let again = said(&[&at[..], &["run", &huge]].concat());
@@ -301,7 +301,7 @@ fn a_scheduler_apart_joins_with_a_token_and_is_started_again_without() {
     };
     let job = folder.path("waits.json");
     let spec = r#"{"name": "waits", "priority": 0, "task":
-        {"limits": {"cpu": 1, "ram": 1}, "command": ["true"]}}"#;
+        {"limits": {"cpu": 1, "ram": 33554432}, "command": ["true"]}}"#;
     std::fs::write(&job, spec).unwrap();
     said(&[&mine[..], &["run", &job]].concat());
     assert_eq!(obstacles(&mine, "admin/waits/0"), ["lane-not-served"]);

@@ -18,6 +18,8 @@ pub struct Fact {
     pub position: u32,
     /// `user/job/index`, `user/job`, or the name of what it is about.
     pub object: String,
+    /// What the row was called that the reason names, if it names one.
+    pub other: Option<String>,
     pub event: Event,
 }
 
@@ -63,11 +65,11 @@ pub(crate) fn row(fact: &Fact, machines: &Machines) -> Row {
     ];
     let (word, detail) = words(&event.what);
     let reason = Value::Text(event.reason.code().to_owned());
-    let detail = detail.or_else(|| because(&event.reason)).map_or(Value::Null, Value::Text);
+    let detail = detail.or_else(|| because(fact)).map_or(Value::Null, Value::Text);
     let word = Value::Text(word.to_owned());
     let rest = match &event.what {
         What::Task { index, attempt, .. } => {
-            let (class, code) = exit(&event.reason);
+            let exit = exit(event);
             vec![
                 Value::Text(first),
                 Value::Text(second),
@@ -76,8 +78,8 @@ pub(crate) fn row(fact: &Fact, machines: &Machines) -> Row {
                 word,
                 named.map_or(Value::Null, Value::Text),
                 reason,
-                class.map_or(Value::Null, |class| Value::Text(class.to_owned())),
-                code.map_or(Value::Null, |code| Value::Integer(i64::from(code))),
+                exit.map_or(Value::Null, |exit| Value::Text(exit.code().to_owned())),
+                number_of(exit),
                 detail,
             ]
         }
@@ -140,7 +142,8 @@ fn machine_of(change: TaskChange) -> Option<MachineId> {
         | T::SaverFailed { machine }
         | T::Saved { machine }
         | T::NotSaved { machine }
-        | T::Left { machine, .. } => Some(machine),
+        | T::Left { machine, .. }
+        | T::GaveUp { machine, .. } => Some(machine),
         T::Submitted
         | T::Released
         | T::Updated
@@ -154,29 +157,27 @@ fn machine_of(change: TaskChange) -> Option<MachineId> {
     }
 }
 
-/// How a run ended, if that is the reason.
-fn exit(reason: &Reason) -> (Option<&'static str>, Option<i32>) {
-    let (Reason::Exited(class) | Reason::NotRetried { exit: class, .. }) = reason else {
-        return (None, None);
-    };
-    match class {
-        ExitClass::Code(code) => (Some("code"), Some(*code)),
-        ExitClass::Signal(signal) => (Some("signal"), Some(*signal)),
-        ExitClass::OutOfMemory => (Some("out-of-memory"), None),
-        ExitClass::OutOfMemoryBystander => (Some("out-of-memory-bystander"), None),
-        ExitClass::OverDiskLimit => (Some("over-disk-limit"), None),
-        ExitClass::CouldNotStart => (Some("could-not-start"), None),
-        ExitClass::TimedOut => (Some("timed-out"), None),
-        ExitClass::Unhealthy => (Some("unhealthy"), None),
-        ExitClass::GaveWayTo(_) => (Some("gave-way"), None),
-        ExitClass::Lost => (Some("lost"), None),
-        ExitClass::Evicted => (Some("evicted"), None),
+/// How a run ended, if that is what happened or the reason of it.
+fn exit(event: &Event) -> Option<ExitClass> {
+    match (&event.what, &event.reason) {
+        (What::Task { change: TaskChange::GaveUp { exit, .. }, .. }, _)
+        | (_, Reason::Exited(exit) | Reason::NotRetried { exit, .. }) => Some(*exit),
+        _ => None,
     }
 }
 
-fn because(reason: &Reason) -> Option<String> {
-    match reason {
-        Reason::Preempted { by } => Some(format!("by task row {}", by.0)),
+fn number_of(exit: Option<ExitClass>) -> Value {
+    let number = exit.and_then(ExitClass::number);
+    number.map_or(Value::Null, |number| Value::Integer(i64::from(number)))
+}
+
+/// The row that the reason names.
+fn because(fact: &Fact) -> Option<String> {
+    match (&fact.event.reason, &fact.other) {
+        (Reason::Preempted { .. }, Some(task)) => Some(format!("by {task}")),
+        (Reason::Preempted { by }, None) => Some(format!("by task row {}", by.0)),
+        (Reason::NeededFailed { .. }, Some(job)) => Some(job.clone()),
+        (Reason::NeededFailed { job }, None) => Some(format!("job row {}", job.0)),
         _ => None,
     }
 }
@@ -255,7 +256,7 @@ fn task_word(change: TaskChange) -> &'static str {
         T::UpdateSkipped => "update-skipped",
         T::ReservationChanged => "reservation-changed",
         T::Finished => "finished",
-        T::FailedForGood => "failed-for-good",
+        T::FailedForGood | T::GaveUp { .. } => "failed-for-good",
         T::Killed => "killed",
         T::NeverRan => "never-ran",
         T::Purged => "purged",

@@ -44,7 +44,8 @@ pub fn settings() -> Settings {
 }
 
 pub fn fact(index: u64, position: u32, object: &str, at: u64, what: What, reason: Reason) -> Fact {
-    Fact { index, position, object: object.to_owned(), event: Event { at: Time(at), what, reason } }
+    let (object, event) = (object.to_owned(), Event { at: Time(at), what, reason });
+    Fact { index, position, object, other: None, event }
 }
 
 fn task(nth: u64, change: TaskChange) -> What {

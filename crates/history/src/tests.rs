@@ -195,6 +195,41 @@ fn machines_have_the_name_they_had_then() {
     assert_eq!(found, expected);
 }
 
+#[test]
+fn the_last_failure_says_where_and_how_and_what_it_was_for_want_of() {
+    use cellwright_cell::event::JobChange;
+    use cellwright_cell::task::ExitClass;
+    let folder = Folder::new();
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    let of_task = |index, reason, change| {
+        let what = What::Task { task: TaskId(1), job: JobId(1), index: 0, attempt: 1, change };
+        fact(index, 0, "ann/sums/0", BEGIN + index, what, reason)
+    };
+    let (machine, exit) = (MachineId(7), ExitClass::Code(3));
+    let given_up = of_task(1, Reason::TooManyFailures, TaskChange::GaveUp { machine, exit });
+    let by = TaskId(9);
+    let mut pushed = of_task(2, Reason::Preempted { by }, TaskChange::Stopping { machine });
+    pushed.other = Some("bob/prod/1".into());
+    let what = What::Job { job: JobId(2), change: JobChange::NeverRan };
+    let why = Reason::NeededFailed { job: JobId(1) };
+    let mut never = fact(3, 0, "ann/join", BEGIN + 3, what, why);
+    never.other = Some("ann/sums".into());
+    let name = |_| Some("m7".to_owned());
+    let facts = [given_up, pushed, never];
+    history.take(Stretch { facts: &facts, gap: false }, &name).unwrap();
+    let sql = "select event, machine, exit_class, exit_code, detail from events order by log_index";
+    let text = |text: &str| Value::Text(text.into());
+    let expected = [
+        [text("failed-for-good"), text("m7"), text("code"), Value::Integer(3), Value::Null],
+        [text("stopping"), text("m7"), Value::Null, Value::Null, text("by bob/prod/1")],
+        [text("never-ran"), Value::Null, Value::Null, Value::Null, text("ann/sums")],
+    ];
+    assert_eq!(ask(&folder, sql).rows, expected);
+    let query = queries_of_the_guide().into_iter().find(|query| query.contains("failures"));
+    let row = ["m7", "code"].map(text).into_iter().chain([3, 1, 1].map(Value::Integer));
+    assert_eq!(ask(&folder, &query.unwrap()).rows, [row.collect::<Vec<_>>()]);
+}
+
 fn usage(nth: u64, user: &str) -> UsageRow {
     let amount = |cpu, ram| Resources { cpu, ram, ..Resources::ZERO };
     UsageRow {

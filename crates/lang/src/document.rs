@@ -151,13 +151,11 @@ impl Reader {
         let document = match is_cron {
             true => self
                 .spec(value, path, |spec: &CronSpec| {
-                    spec.check().and_then(|()| admit::may_bound_notice(&spec.job))
+                    spec.check().and_then(|()| asked_anew(&spec.job))
                 })
                 .map(|spec: CronSpec| Document::Cron(CronDocument { owner, spec })),
             false => self
-                .spec(value, path, |spec| {
-                    admit::check_job(spec).and_then(|()| admit::may_bound_notice(spec))
-                })
+                .spec(value, path, |spec| admit::check_job(spec).and_then(|()| asked_anew(spec)))
                 .map(|spec: JobSpec| Document::Job(JobDocument { owner, spec })),
         };
         self.placed.extend(document.map(|document| Placed { path: path.clone(), document, short }));
@@ -395,6 +393,12 @@ impl Reader {
         }
         order
     }
+}
+
+/// Rules for what is written now, which jobs from before need not keep.
+fn asked_anew(spec: &JobSpec) -> Result<(), Refusal> {
+    admit::may_bound_notice(spec)?;
+    admit::can_begin(spec)
 }
 
 /// Whether an object is a job rather than an object of jobs.

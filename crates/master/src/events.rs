@@ -13,6 +13,7 @@ use crate::segments::{Keep, Segments};
 use cellwright_cell::event::{BlobChange, CronChange, Event, TaskChange, TokenChange, What};
 use cellwright_cell::event::{JobChange, MachineChange, ResourceChange, UserChange};
 use cellwright_cell::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
+use cellwright_cell::reason::Reason;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
 use cellwright_store::Disk;
@@ -35,6 +36,7 @@ pub enum Object {
     Cron(CronId),
     Token(TokenId),
     Blob(BlobId),
+    Task(TaskId),
 }
 
 /// One event, where it stands and what its row was called.
@@ -44,6 +46,8 @@ pub struct Happened {
     pub position: u32,
     /// `user/job/index`, `user/job`, or the name of what it is about.
     pub object: String,
+    /// What the reason's own row was called, where it names one.
+    pub other: Option<String>,
     pub event: Event,
 }
 
@@ -157,8 +161,9 @@ impl EventLog {
                     return Ok(feed);
                 }
                 let object = object_of(&event.what, &names);
+                let other = other(&event.reason).and_then(|row| names.get(&row).cloned());
                 let index = record.number;
-                feed.items.push(Happened { index, position: at, object, event });
+                feed.items.push(Happened { index, position: at, object, other, event });
             }
         }
         match seen {
@@ -312,11 +317,14 @@ impl EventLog {
         let mut known = self.known();
         let mut found = BTreeMap::new();
         for event in events {
-            for object in mentioned(&event.what).into_iter().flatten() {
+            let rows = mentioned(&event.what).into_iter().chain([other(&event.reason)]);
+            for object in rows.flatten() {
                 if found.contains_key(&object) {
                     continue;
                 }
                 let name = match name_in(state, object) {
+                    // A task's name is made of its job's, which is remembered.
+                    Some(name) if matches!(object, Object::Task(_)) => name,
                     Some(name) => {
                         known.insert(object, name.clone());
                         name
@@ -363,6 +371,15 @@ fn mentioned(what: &What) -> [Option<Object>; 2] {
     }
 }
 
+/// The row that a reason names.
+fn other(reason: &Reason) -> Option<Object> {
+    match reason {
+        Reason::Preempted { by } => Some(Object::Task(*by)),
+        Reason::NeededFailed { job } => Some(Object::Job(*job)),
+        _ => None,
+    }
+}
+
 /// Whether the row is gone after this.
 fn is_end(what: &What) -> bool {
     match what {
@@ -391,6 +408,7 @@ fn name_in(state: &State, object: Object) -> Option<String> {
         }
         Object::Token(token) => state.tokens().get(token)?.id.to_string(),
         Object::Blob(blob) => state.blobs().get(blob)?.digest.to_string(),
+        Object::Task(task) => state.task_name(task),
     })
 }
 

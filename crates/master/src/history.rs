@@ -15,6 +15,7 @@ mod share;
 use crate::clock::Clock;
 use crate::events::EventLog;
 use crate::handle::Parts;
+use crate::links::Tenure;
 use crate::replicated::Replicated;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::internal::TaskUsage;
@@ -93,8 +94,23 @@ struct Desk {
 #[derive(Default)]
 struct Usage {
     windows: Windows,
-    /// When each machine last told what its tasks use.
-    told: BTreeMap<MachineId, Time>,
+    told: Told,
+}
+
+/// When each machine last told here what its tasks use, and in which tenure.
+#[derive(Default)]
+struct Told(BTreeMap<MachineId, (u64, Time)>);
+
+impl Told {
+    /// The time that a word covers: since the one before, unless another replica may have been told
+    /// meanwhile. Rather a few seconds in nobody's books than in those of two.
+    fn covers(&mut self, machine: MachineId, tenure: Tenure, at: Time) -> Span {
+        let before = self.0.remove(&machine).filter(|(number, _)| *number == tenure.number);
+        if !tenure.ends {
+            self.0.insert(machine, (tenure.number, at));
+        }
+        before.map_or(Span::ZERO, |(_, before)| at.since(before))
+    }
 }
 
 /// Lets everything else of the machine go first: events wait on disk until they are folded in, and
@@ -177,14 +193,19 @@ impl HistoryDesk {
     }
 
     /// What an agent measured, on its way to history.
-    pub fn measured(&self, state: &State, machine: MachineId, usage: &[TaskUsage], at: Time) {
+    pub fn measured(
+        &self,
+        state: &State,
+        machine: MachineId,
+        usage: &[TaskUsage],
+        tenure: Tenure,
+        at: Time,
+    ) {
         if usage.is_empty() {
             return;
         }
         let mut gathered = lock(&self.0.usage);
-        let before = gathered.told.insert(machine, at);
-        // The first word of a machine covers a time that nobody knows.
-        let covers = before.map_or(Span::ZERO, |before| at.since(before));
+        let covers = gathered.told.covers(machine, tenure, at);
         for usage in usage {
             let Some(row) = state.tasks().get(usage.task) else { continue };
             let Some(spec) = state.spec_of(row).filter(|_| row.machine == Some(machine)) else {
@@ -410,6 +431,7 @@ impl Work {
             index: item.index,
             position: item.position,
             object: item.object,
+            other: item.other,
             event: item.event,
         };
         let facts: Vec<Fact> = feed.items.into_iter().map(fact).collect();
@@ -426,5 +448,25 @@ impl Work {
     fn until_window(&self) -> Duration {
         let now = self.clock.wall().0;
         Duration::from_millis(WINDOW.0 - now % WINDOW.0 + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_that_a_machine_spent_with_another_replica_is_not_counted_here() {
+        let (mut told, machine) = (Told::default(), MachineId(1));
+        let mut covers = |number, ends, seconds: u64| {
+            told.covers(machine, Tenure { number, ends }, Time(seconds * 1000)).0 / 1000
+        };
+        assert_eq!(covers(1, false, 100), 0, "nobody knows since when");
+        assert_eq!(covers(1, false, 105), 5);
+        assert_eq!(covers(1, true, 110), 5, "the last word here");
+        assert_eq!(covers(1, false, 130), 0, "it was elsewhere");
+        assert_eq!(covers(1, false, 135), 5);
+        assert_eq!(covers(2, false, 150), 0, "it may have been elsewhere");
+        assert_eq!(covers(2, false, 155), 5);
     }
 }

@@ -27,6 +27,7 @@ use cellwright_cell::state::State;
 use cellwright_cell::time::Span;
 use cellwright_store::{NodeId, Peer, Status};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -40,7 +41,17 @@ pub const FORWARD_EVERY: Duration = Duration::from_millis(500);
 const GATHER: Duration = Duration::from_millis(5);
 
 /// Takes what the agent of a machine measured.
-pub type UsageSink = Box<dyn Fn(&State, MachineId, &[TaskUsage]) + Send + Sync>;
+pub type UsageSink = Box<dyn Fn(&State, MachineId, &[TaskUsage], Tenure) + Send + Sync>;
+
+/// The time in which the words of an agent come to this replica. Between two of one tenure nobody
+/// else was told anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenure {
+    /// Grows when replicas come or go, which may send any machine elsewhere and back.
+    pub number: u64,
+    /// The agent is sent to another replica with the answer to this word.
+    pub ends: bool,
+}
 
 /// Which replicas there are and who leads, as this replica sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,6 +91,8 @@ pub struct LinkShard {
     replicated: Arc<Replicated>,
     settings: LinkSettings,
     standing: Mutex<Standing>,
+    /// How often replicas have come or gone.
+    tenure: AtomicU64,
     outgoing: Mutex<Outgoing>,
     /// Incarnation and number of each machine's newest report.
     taken: Mutex<BTreeMap<Name, (u64, u64)>>,
@@ -124,6 +137,7 @@ impl LinkShard {
             replicated,
             settings,
             standing: Mutex::default(),
+            tenure: AtomicU64::new(0),
             outgoing: Mutex::default(),
             taken: Mutex::default(),
             confirmed: Mutex::default(),
@@ -141,7 +155,12 @@ impl LinkShard {
     }
 
     pub fn stand(&self, standing: Standing) {
-        *lock(&self.standing) = standing;
+        let mut held = lock(&self.standing);
+        if held.replicas != standing.replicas {
+            self.tenure.fetch_add(1, Ordering::Relaxed);
+        }
+        *held = standing;
+        drop(held);
         self.wake.notify_one();
     }
 
@@ -261,9 +280,10 @@ impl LinkShard {
                 self.usage.note(machine, report.usage.clone());
             }
             let at = Span(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
+            let tenure = self.tenure_of(report);
             let changes = self.replicated.with(|view| {
                 if let Some(sink) = self.told.get() {
-                    sink(&view.state, machine, &report.usage);
+                    sink(&view.state, machine, &report.usage, tenure);
                 }
                 lock(&self.feed).take(&view.state, machine, &report.usage, at)
             });
@@ -296,6 +316,11 @@ impl LinkShard {
     fn heard_ago(&self, machine: MachineId) -> Option<Span> {
         let at = lock(&self.confirmed).get(&machine).copied()?;
         Some(Span(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    fn tenure_of(&self, report: &AgentReport) -> Tenure {
+        let number = self.tenure.load(Ordering::Relaxed);
+        Tenure { number, ends: self.redial(report).is_some() }
     }
 
     fn redial(&self, report: &AgentReport) -> Option<String> {
@@ -515,6 +540,26 @@ mod tests {
         assert_eq!(found(&said).len(), 1, "it asks again");
         said.shortages.clear();
         assert_eq!(found(&said).len(), 1, "it is well");
+    }
+
+    #[test]
+    fn a_tenure_ends_with_a_redial_and_when_replicas_change() {
+        let folder = Folder::new();
+        let mut shard = shard(&folder);
+        shard.settings.redial = true;
+        let peer = |id: u64| Peer { name: format!("m{id}"), address: format!("127.0.0.1:{id}") };
+        let stand = |id, replicas: &[u64]| {
+            let replicas = replicas.iter().map(|id| (*id, peer(*id))).collect();
+            shard.stand(Standing { id, replicas, ..Standing::default() });
+            shard.tenure_of(&report(1, 1))
+        };
+        let owner = share::poller(&report(1, 1).machine, &[1, 2]).unwrap();
+        let first = stand(owner, &[1, 2]);
+        assert!(!first.ends);
+        assert_eq!(stand(owner, &[1, 2]), first, "nobody came or went");
+        assert!(stand(3 - owner, &[1, 2]).ends, "it is another's");
+        let later = stand(owner, &[owner]);
+        assert!(later.number > first.number && !later.ends);
     }
 
     #[tokio::test]

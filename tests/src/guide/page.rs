@@ -29,6 +29,8 @@ pub struct Block {
     /// Where it stands in the page.
     pub line: usize,
     pub needs_root: bool,
+    /// Its commands do no harm if they are typed again until they print what is shown.
+    pub is_repeatable: bool,
     pub commands: Vec<Command>,
 }
 
@@ -121,6 +123,11 @@ fn step(
         Some("root") => true,
         Some(other) => return Err(format!("line {line}: needs {other:?}; allowed: root")),
     };
+    let is_repeatable = match remark(before, "again") {
+        None => false,
+        Some("") => return Err(format!("line {line}: typed again, and no reason is given")),
+        Some(_) => true,
+    };
     let mut commands = commands(inside)?;
     if let Some(terminal) = remark(before, "terminal") {
         return match (commands.pop(), commands.is_empty()) {
@@ -130,7 +137,7 @@ fn step(
             _ => Err(format!("line {line}: in another terminal goes one command")),
         };
     }
-    Ok(Some(Step::Type(Block { line, needs_root, commands })))
+    Ok(Some(Step::Type(Block { line, needs_root, is_repeatable, commands })))
 }
 
 fn commands(inside: &[(usize, &str)]) -> Result<Vec<Command>, String> {
@@ -184,6 +191,18 @@ mod tests {
     }
 
     #[test]
+    fn what_may_be_typed_again_says_so() {
+        let text =
+            "<!-- again: an election -->\n```console\n$ true\n```\n```console\n$ true\n```\n";
+        let page = Page::parse(text).unwrap();
+        let said = page.steps.iter().map(|step| match step {
+            Step::Type(block) => block.is_repeatable,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(said.collect::<Vec<_>>(), [true, false]);
+    }
+
+    #[test]
     fn what_goes_on_in_another_terminal_is_ended_there() {
         let text = "<!-- terminal: m1 -->\n```console\n$ cell dev\nserves\n```\nPress ctrl-c.\n\
                     <!-- ctrl-c: m1 -->\n<!-- kill: m2 -->\n";
@@ -203,6 +222,7 @@ mod tests {
         for (text, why) in [
             ("```console\n$ true\n", "does not end"),
             ("<!-- not run: -->\n```console\n$ true\n```\n", "no reason"),
+            ("<!-- again: -->\n```console\n$ true\n```\n", "no reason"),
             ("<!-- needs: luck -->\n```console\n$ true\n```\n", "luck"),
             ("```console\noutput\n```\n", "no command"),
             ("```sh\n$ true\n```\n", "kind console"),

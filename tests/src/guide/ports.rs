@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{TcpListener, UdpSocket};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What a page writes before a port.
 const BEFORE: [&str; 2] = ["127.0.0.1:", "-p "];
@@ -47,12 +48,20 @@ fn next_port(text: &str) -> Option<usize> {
     BEFORE.iter().filter_map(behind).min()
 }
 
-/// Free for both protocols: DNS is asked over either.
+/// Free for both protocols: DNS is asked over either. Neither one that the system gives to whoever
+/// connects, and which somebody may have before the page comes to it, nor one of a task's.
 fn free() -> u16 {
-    for _ in 0..100 {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback is there");
-        let port = listener.local_addr().expect("it is bound").port();
-        if UdpSocket::bind(("127.0.0.1", port)).is_ok() {
+    const FIRST: u16 = 10_000;
+    const MANY: u32 = 10_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Two processes start at different places.
+    let own = std::process::id().wrapping_mul(97);
+    for _ in 0..MANY {
+        let nth = own.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % MANY;
+        let port = FIRST + u16::try_from(nth).expect("less than many");
+        let is_free = TcpListener::bind(("127.0.0.1", port)).is_ok()
+            && UdpSocket::bind(("127.0.0.1", port)).is_ok();
+        if is_free {
             return port;
         }
     }

@@ -323,7 +323,7 @@ impl Driver for ContainerDriver {
             return Err(DriverError::Cannot {
                 field: "task.limits.ram",
                 value: ram.to_string(),
-                allowed: format!("{LEAST_RAM} or more in a container"),
+                allowed: format!("{LEAST_RAM} ({} MiB) or more in a container", LEAST_RAM >> 20),
             });
         }
         let root = root_package(start);

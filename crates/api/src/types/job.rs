@@ -105,6 +105,10 @@ pub struct TaskView {
     /// Of the attempt that ended last, or was told to.
     #[serde(default)]
     pub last_end: Option<EndView>,
+    /// Of one that never ran: the job, as `user/job`, that it had to wait for and that did not
+    /// succeed.
+    #[serde(default)]
+    pub needed: Option<String>,
 }
 
 /// How an attempt ended, or why it was told to.

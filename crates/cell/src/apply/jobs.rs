@@ -364,16 +364,16 @@ mod tests {
         check_submit(
             with(8, 100, |_| ()),
             "refused: quota of ubar in band batch does not suffice: \
-             cpu: asked 80, available 70, short by 10",
+             cpu: asked 0.08 cores, available 0.07 cores, short by 0.01 cores",
         );
         check_submit(
             with(7, 100, |s| s.task.limits.ram = 11),
             "refused: quota of ubar in band batch does not suffice: \
-             ram: asked 77, available 70, short by 7",
+             ram: asked 77 B, available 70 B, short by 7 B",
         );
         // Best effort above zero is charged, priority zero is free.
         let none = "refused: quota of ubar in band best-effort does not suffice: \
-                    cpu: asked 10, available 0, short by 10";
+                    cpu: asked 0.01 cores, available 0 cores, short by 0.01 cores";
         check_submit(with(1, 1, |_| ()), none);
         check_submit(with(1000, 0, |_| ()), made);
         let monitoring = "refused: user ubar lacks the capability use_monitoring_band";

@@ -143,8 +143,7 @@ impl Context<'_> {
     fn unhealthy_stopped(&mut self, id: TaskId, task: &Task, machine: MachineId) {
         let exit = ExitClass::Unhealthy;
         if let Some(end) = self.count_end(id, task, exit) {
-            self.note_if_final(id, &end);
-            return self.die(id, Fate::Failed(exit), TaskChange::FailedForGood, end);
+            return self.give_up(id, machine, exit, end);
         }
         self.restart_in_place(id, machine, Reason::Unhealthy);
     }
@@ -177,6 +176,12 @@ impl Context<'_> {
         }
     }
 
+    /// The end of an attempt that is the end of the task.
+    fn give_up(&mut self, id: TaskId, machine: MachineId, exit: ExitClass, end: Reason) {
+        self.note_if_final(id, &end);
+        self.die(id, Fate::Failed(exit), TaskChange::GaveUp { machine, exit }, end);
+    }
+
     fn restart_in_place(&mut self, id: TaskId, machine: MachineId, reason: Reason) {
         self.set_task(id, |t| {
             t.state = TaskState::Assigned;
@@ -206,11 +211,10 @@ impl Context<'_> {
         if unwanted {
             return self.die(id, Fate::Killed, TaskChange::Killed, reason);
         }
-        if let Some(exit) = loss(change, &reason)
+        if let Some((machine, exit)) = loss(change, &reason)
             && let Some(end) = self.count_end(id, &task, exit)
         {
-            self.note_if_final(id, &end);
-            return self.die(id, Fate::Failed(exit), TaskChange::FailedForGood, end);
+            return self.give_up(id, machine, exit, end);
         }
         self.leave(id, &task);
         self.set_task(id, |t| {
@@ -290,8 +294,7 @@ impl Context<'_> {
         self.set_task(id, |t| t.crashed_on = crashed_on);
         self.note_end(id, machine, Reason::Exited(exit));
         if let Some(end) = end {
-            self.note_if_final(id, &end);
-            return self.die(id, Fate::Failed(exit), TaskChange::FailedForGood, end);
+            return self.give_up(id, machine, exit, end);
         }
         let failures = self.state.tasks.get(id).map_or(0, |row| row.failures_in_row);
         let wait = back_off(spec.restart.backoff, spec.restart.backoff_max, failures);
@@ -343,10 +346,12 @@ fn overrides(old: StopCause, new: StopCause) -> bool {
 
 /// What happened to a task that goes back to the queue, if the cell did it. A move for a new spec
 /// is what its owner asked for.
-fn loss(change: TaskChange, reason: &Reason) -> Option<ExitClass> {
+fn loss(change: TaskChange, reason: &Reason) -> Option<(MachineId, ExitClass)> {
     match change {
-        TaskChange::Lost { .. } => Some(ExitClass::Lost),
-        TaskChange::Evicted { .. } if *reason != Reason::UpdateMove => Some(ExitClass::Evicted),
+        TaskChange::Lost { machine } => Some((machine, ExitClass::Lost)),
+        TaskChange::Evicted { machine } if *reason != Reason::UpdateMove => {
+            Some((machine, ExitClass::Evicted))
+        }
         _ => None,
     }
 }

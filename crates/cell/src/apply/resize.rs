@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(cell.states("jfoo"), [Running, Pending, Pending, Pending, Pending]);
         assert_eq!(cell.charged(Band::Batch), all(50));
         let short = "quota of ubar in band batch does not suffice: \
-                     cpu: asked 110, available 100, short by 10";
+                     cpu: asked 0.11 cores, available 0.1 cores, short by 0.01 cores";
         assert_eq!(cell.refused(resize(11)), short);
         let stale = Command::ResizeJob { job: key("ubar/jfoo"), count: 6, expect: Some(2) };
         let said = "job ubar/jfoo is at version 3, not 2; read it again and retry";

@@ -112,7 +112,10 @@ impl Context<'_> {
             JobOutcome::DependencyFailed => JobChange::NeverRan,
         };
         let reason = match outcome {
-            JobOutcome::DependencyFailed => Reason::DependencyFailed,
+            JobOutcome::DependencyFailed => {
+                let needed = self.state.jobs.get(id).and_then(|job| self.state.unmet(job));
+                needed.map_or(Reason::DependencyFailed, |job| Reason::NeededFailed { job })
+            }
             _ => Reason::AllTasksEnded,
         };
         self.emit(What::Job { job: id, change }, reason);
@@ -160,8 +163,8 @@ impl Context<'_> {
         if strict && outcome != JobOutcome::Succeeded {
             self.state.edit_job(id, |job| job.waits_for.clear());
             for task in self.deferred_of(&job) {
-                let fate = Fate::DependencyFailed;
-                self.die(task, fate, TaskChange::NeverRan, Reason::DependencyFailed);
+                let why = Reason::NeededFailed { job: on };
+                self.die(task, Fate::DependencyFailed, TaskChange::NeverRan, why);
             }
             return;
         }

@@ -518,7 +518,7 @@ mod tests {
         cell.ok(close());
         assert_eq!(charged(&cell, Band::Batch), Resources { ram: 15, ..all(30) });
         let short = "quota of ubar in band batch does not suffice: \
-                     disk: asked 120, available 100, short by 20";
+                     disk: asked 120 B, available 100 B, short by 20 B";
         let wide = changed(&spec, |s| s.task.limits.disk = 40);
         assert_eq!(cell.refused(update(&wide, None)), short);
         assert_eq!(cell.said, [format!("ubar/jfoo rejected: {short}")]);

@@ -214,7 +214,7 @@ mod tests {
     fn prod_quota_is_never_sold_beyond_the_cell() {
         use Band::{Batch, Monitoring, Production};
         let oversold = "refused: prod quota sold would exceed the cell's capacity: \
-            cpu: asked 101, available 100, short by 1";
+            cpu: asked 0.101 cores, available 0.1 cores, short by 0.001 cores";
         check_sale(&[("ua", Production, 100, 0, 9)], "done");
         check_sale(&[("ua", Production, 101, 0, 9)], oversold);
         check_sale(&[("ua", Batch, 1_000_000, 0, 9)], "done");

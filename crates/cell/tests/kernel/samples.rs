@@ -499,6 +499,7 @@ fn reasons() -> Vec<Reason> {
         Reason::DependencyFailed,
         Reason::TooManyFailures,
         Reason::NotRetried { exit: ExitClass::Code(42), forgiven: 1 },
+        Reason::NeededFailed { job: JobId(1) },
         Reason::AllTasksEnded,
         Reason::LeaseExpired,
         Reason::Excess,
@@ -570,6 +571,7 @@ fn task_changes() -> Vec<TaskChange> {
         TaskChange::Saved { machine },
         TaskChange::NotSaved { machine },
         TaskChange::Left { machine, notice: Notice::NotGiven },
+        TaskChange::GaveUp { machine, exit: ExitClass::Code(3) },
     ]
 }
 

@@ -4,16 +4,18 @@ use super::Success;
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Output, print, print_item};
+use crate::output::{Items, Output, print};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
+use crate::table;
 use cellwright_api::client::PageAt;
 use cellwright_api::types::AuditView;
 use clap::Args;
 
 const AFTER_HELP: &str = "\
-Users with the capability manage_users may read it. Each replica keeps what it was asked itself, and
-the one that answers says what it has; `cell --context` and --master choose which.";
+Users with the capability manage_users may read it. Each replica keeps what it
+was asked itself, and the one that answers says what it has; `cell --context`
+and --master choose which.";
 
 /// Who asked for what, and what became of it, oldest first
 #[derive(Debug, Args)]
@@ -43,18 +45,21 @@ impl AuditArgs {
     }
 
     async fn show(&self, cell: &Cell) -> Result<(), Failure> {
+        let for_people = self.output.output == Output::Table;
+        let mut items = Items::new(false)?;
         let mut page = PageAt { limit: Some(1000), after: self.after.clone(), consistent: false };
         loop {
             let part = cell.client.audit(&page).await?.value;
             for line in part.items.iter().filter(|line| self.wants(line)) {
-                match self.output.output {
-                    Output::Json => print_item(line)?,
-                    Output::Table => print(&told(line))?,
+                match for_people {
+                    true => print(&told(line))?,
+                    false => items.add(line)?,
                 }
             }
             match part.next {
                 Some(next) => page.after = Some(next),
-                None => return Ok(()),
+                None if for_people => return Ok(()),
+                None => return items.end(),
             }
         }
     }
@@ -72,5 +77,6 @@ impl AuditArgs {
 fn told(line: &AuditView) -> String {
     let AuditView { at, caller, command, object, verdict, .. } = line;
     let command = command.replace('_', " ");
-    format!("{}  {caller}: {command} {object}: {verdict}\n", format::utc(*at))
+    let first = format!("{}  ", format::utc(*at));
+    table::line(&first, "    ", &format!("{caller}: {command} {object}: {verdict}"))
 }

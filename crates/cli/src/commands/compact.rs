@@ -24,12 +24,12 @@ Examples:
   cell sim compact --trace google2011:../shared/traces/google2011 --score all --trials 5 -o json
   cell sim compact --trace google2011:../shared/traces/google2011 --randomization --trials 3
 
-Each trial takes machines away in a random order, packing from scratch each time,
-until more tasks pend than allowed. The answer to plan with is the 90th percentile
-of the trials. Every task looks at all machines, unlike in the other commands; a
-sample of them (--randomization) is faster and packs less tightly. Jobs with more
-tasks than half the machines have their constraints turned into wishes; a workload
-that does not fit gets the cell several times over.";
+Each trial takes machines away in a random order, packing from scratch each
+time, until more tasks pend than allowed. The answer to plan with is the 90th
+percentile of the trials. Every task looks at all machines, unlike in the other
+commands; a sample of them (--randomization) is faster and packs less tightly.
+Jobs with more tasks than half the machines have their constraints turned into
+wishes; a workload that does not fit gets the cell several times over.";
 
 /// Find how few machines would do for a workload
 #[derive(Debug, Args)]

@@ -154,7 +154,9 @@ fn fields(task: &TaskView, names: &[&str]) -> String {
     let Ok(Value::Object(all)) = serde_json::to_value(task) else { return String::new() };
     let some = all.into_iter().filter(|(name, value)| {
         let is_nothing = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
-        names.contains(&name.as_str()) && !is_nothing
+        // Whoever is dead is neither well nor ill.
+        let is_told = !(task.state.is_dead() && name == "healthy");
+        names.contains(&name.as_str()) && !is_nothing && is_told
     });
     yaml(&Value::Object(some.collect()))
 }

@@ -10,11 +10,13 @@ use super::target::{Typed, typed};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Output, print, print_item};
+use crate::output::{Items, Output, print};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
+use crate::table::line;
 use cellwright_api::types::{SqlAnswer, SqlQuery, SqlValue};
 use cellwright_cell::name::JobKey;
+use cellwright_cell::render;
 use cellwright_cell::time::{Span, Time};
 use cellwright_master::config::duration;
 use clap::Args;
@@ -102,10 +104,18 @@ impl EventsArgs {
             Some(typed) => Some(typed.resolve(cell).await?.job),
             None => None,
         };
-        let wanted = Wanted { args: self, job };
+        let mut wanted = Wanted { args: self, job, items: Items::new(self.follow)?, found: false };
         let mut seen = wanted.past(cell, self.after, true).await?;
         if !self.follow {
-            return Ok(());
+            return match self.output.output {
+                Output::Table => {
+                    if !wanted.found {
+                        eprintln!("nothing of what was asked for has happened");
+                    }
+                    Ok(())
+                }
+                Output::Json => wanted.items.end(),
+            };
         }
         // The feed says that something happened; what of it is wanted, history says as before.
         let mut watch = cell.client.watch_events(Some(format!("{seen}-{WHOLE}")));
@@ -117,14 +127,6 @@ impl EventsArgs {
             }
         }
     }
-
-    /// One line for each event; JSON too, so that a follower can read as they come.
-    fn line(&self, event: &Event) -> Result<(), Failure> {
-        match self.output.output {
-            Output::Table => print(&format!("{}  {}\n", format::utc(event.time()), event.text())),
-            Output::Json => print_item(&event.0),
-        }
-    }
 }
 
 /// Of an entry that was seen whole.
@@ -134,12 +136,25 @@ const WHOLE: u64 = u32::MAX as u64;
 struct Wanted<'a> {
     args: &'a EventsArgs,
     job: Option<JobKey>,
+    items: Items,
+    found: bool,
 }
 
 impl Wanted<'_> {
+    fn show(&mut self, event: &Event) -> Result<(), Failure> {
+        self.found = true;
+        match self.args.output.output {
+            Output::Table => {
+                let first = format!("{}  ", format::utc(event.time()));
+                print(&line(&first, &" ".repeat(first.len()), &event.text()))
+            }
+            Output::Json => self.items.add(&event.0),
+        }
+    }
+
     /// Shows all that came after a place, page by page; up to which log index that is.
     async fn past(
-        &self,
+        &mut self,
         cell: &Cell,
         after: Option<(u64, u64)>,
         first: bool,
@@ -156,7 +171,7 @@ impl Wanted<'_> {
                 let event = Event::of(&answer, row);
                 last = Some((event.time(), event.place()));
                 reached = reached.max(event.place().0);
-                self.args.line(&event)?;
+                self.show(&event)?;
             }
             if answer.rows.is_empty() {
                 return Ok(reached);
@@ -256,25 +271,34 @@ impl Event {
         Time(self.number("time"))
     }
 
-    /// `ann/web/0 failed on m3: exited, code 1`.
+    /// `ann/web/0 failed on m3: exited with code 1`.
     pub fn text(&self) -> String {
-        let plain = |column: &str| self.word(column).unwrap_or("").replace('-', " ");
         let object = self.word("object").unwrap_or("");
-        let mut text = format!("{object} {}", plain("event"));
+        let what = self.word("event").unwrap_or("").replace('-', " ");
+        let mut text = format!("{object} {what}");
         if let Some(machine) = self.word("machine").filter(|machine| *machine != object) {
             text.push_str(&format!(" on {machine}"));
         }
-        text.push_str(&format!(": {}", plain("reason")));
-        if self.word("exit_class").is_some() {
-            text.push_str(&format!(", {}", plain("exit_class")));
-            if let Some(code) = self.0.get("exit_code").and_then(Value::as_i64) {
-                text.push_str(&format!(" {code}"));
-            }
-        }
-        if let Some(detail) = self.word("detail") {
-            text.push_str(&format!(" ({detail})"));
+        text.push_str(&format!(": {}", self.why()));
+        match (self.word("reason"), self.word("detail")) {
+            (Some("preempted"), Some(by)) => text.push_str(&format!(" {by}")),
+            (_, Some(detail)) => text.push_str(&format!(" ({detail})")),
+            _ => {}
         }
         text
+    }
+
+    /// In the words of explanations; that a run ended by itself is said by how.
+    fn why(&self) -> String {
+        let code = self.word("reason").unwrap_or("");
+        let why = render::reason_coded(code);
+        let number = self.0.get("exit_code").and_then(Value::as_i64);
+        let ended = self.word("exit_class").map(|class| render::ended_coded(class, number));
+        match ended {
+            Some(ended) if code == "exited" => ended,
+            Some(ended) => format!("{ended}, {why}"),
+            None => why.to_owned(),
+        }
     }
 }
 
@@ -289,7 +313,24 @@ mod tests {
             "object": "ann/web/0", "event": "failed", "machine": "m3", "reason": "exited",
             "exit_class": "code", "exit_code": 1, "detail": null,
         }));
-        assert_eq!(text, "ann/web/0 failed on m3: exited, code 1");
+        assert_eq!(text, "ann/web/0 failed on m3: exited with code 1");
+        let text = event(json!({
+            "object": "ann/web/0", "event": "failed-for-good", "machine": "m3",
+            "reason": "too-many-failures", "exit_class": "code", "exit_code": 3,
+        }));
+        let want = "ann/web/0 failed for good on m3: exited with code 3, \
+                    its job allows no more failures";
+        assert_eq!(text, want);
+        let text = event(json!({
+            "object": "ann/web/0", "event": "stopping", "machine": "m3", "reason": "preempted",
+            "detail": "by bob/prod/1",
+        }));
+        assert_eq!(text, "ann/web/0 stopping on m3: preempted by bob/prod/1");
+        let text = event(json!({
+            "object": "ann/join", "event": "never-ran", "reason": "dependency-failed",
+            "detail": "ann/right",
+        }));
+        assert_eq!(text, "ann/join never ran: a job it needed did not succeed (ann/right)");
         let text = event(json!({
             "object": "m3", "event": "drain-started", "machine": "m3", "reason": "requested",
         }));

@@ -29,9 +29,10 @@ Examples:
   cell exec -t dev/hello/0 -- sh
   cell exec dev/hello/0 -- tar c data > data.tar
 
-The command runs in the task's folder, with its environment, as its user and within its
-limits, and ends with the task. The exit code is the command's. Owners of a job may enter
-its tasks; users with the capability enter_tasks anybody's. Every command is audited.";
+The command runs in the task's folder, with its environment, as its user and
+within its limits, and ends with the task. The exit code is the command's.
+Owners of a job may enter its tasks; users with the capability enter_tasks
+anybody's. Every command is audited.";
 
 /// Bytes read from standard input at a time.
 const PIECE: usize = 16 << 10;

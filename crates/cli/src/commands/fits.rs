@@ -18,9 +18,9 @@ Examples:
     --job 'cpu=1,ram=2GiB,static_ports=8080,constraints=arch = arm64'
   cell sim fits --trace google2011:../shared/traces/google2011 --job cpu=0.25,ram=0.1
 
-The workload is packed first; then tasks of the job are added one by one, without
-evicting anybody, until one finds no place. Amounts of google2011 are shares of
-its largest machine. A count in the job does not matter here.";
+The workload is packed first; then tasks of the job are added one by one,
+without evicting anybody, until one finds no place. Amounts of google2011 are
+shares of its largest machine. A count in the job does not matter here.";
 
 /// Count how many more tasks of a job fit, and say what stops the next one
 #[derive(Debug, Args)]

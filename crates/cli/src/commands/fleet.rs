@@ -33,9 +33,10 @@ Examples:
   cell sim agents --master 127.0.0.1:7070 --machines 10000 --for 60s -o json
   cell sim agents --config /etc/cellwright/master.toml --machines 100
 
-The machines speak the protocol of real agents and run nothing: a task whose command is
-`sim finish 500` ends well after 500 ms, `sim fail 500` badly, any other runs until it is
-stopped. With --config, on a master's machine, each machine gets its own certificate.";
+The machines speak the protocol of real agents and run nothing: a task whose
+command is `sim finish 500` ends well after 500 ms, `sim fail 500` badly, any
+other runs until it is stopped. With --config, on a master's machine, each
+machine gets its own certificate.";
 
 /// Virtual machines that poll a real master
 #[derive(Debug, Args)]

@@ -14,8 +14,9 @@ Examples:
   cell fmt *.jsonnet
   cell fmt --check examples/service.jsonnet
 
-Jsonnet keeps its line breaks and comments; indentation, blanks, quotes and commas are put right.
-JSON is written anew. YAML is left as it is. What a file means never changes.";
+Jsonnet keeps its line breaks and comments; indentation, blanks, quotes and
+commas are put right. JSON is written anew. YAML is left as it is. What a file
+means never changes.";
 
 /// Write files of jobs in the usual way
 #[derive(Debug, Args)]

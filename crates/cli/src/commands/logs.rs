@@ -24,8 +24,9 @@ Examples:
   cell logs dev/hello --tail 20
   cell logs dev/hello/2 --stderr --previous
 
-Owners of a job may read what its tasks wrote; users with the capability read_output what
-anybody's did. Output of attempts that are over is there as long as the machine keeps it.";
+Owners of a job may read what its tasks wrote; users with the capability
+read_output what anybody's did. Output of attempts that are over is there as
+long as the machine keeps it.";
 
 /// Tasks that are followed at once.
 const MOST: u32 = 100;

@@ -22,10 +22,11 @@ Examples:
   cell sim pack --trace google2011:../shared/traces/google2011 --prod-only --at limits
   cell sim pack --trace openb:../shared/traces/openb --pods all --load 1.3 --seeds 10
 
-The trace is read and submitted by the commands a live cell takes, one scheduling
-pass places what it can, and the cell checks every placement again. With openb the
-pods arrive one at a time instead, and the answer is how much of the GPUs is used.
-Tasks that stay pending are part of the answer: the exit code is 0.";
+The trace is read and submitted by the commands a live cell takes, one
+scheduling pass places what it can, and the cell checks every placement again.
+With openb the pods arrive one at a time instead, and the answer is how much of
+the GPUs is used. Tasks that stay pending are part of the answer: the exit code
+is 0.";
 
 /// Place a whole workload from scratch: what fits, what pends and why
 #[derive(Debug, Args)]

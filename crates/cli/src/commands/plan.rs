@@ -50,11 +50,19 @@ impl PlanArgs {
         let cell = reach.cell()?;
         let owner = cell.owner(self.owner.clone());
         let jobs = planned::load(&self.file, owner.as_ref())?;
+        if jobs.jobs.is_empty() {
+            // Each periodic job was told of; they are not asked for, so there is no plan to make.
+            match self.output.output {
+                Output::Json => print_json(&serde_json::json!({ "jobs": [] }))?,
+                Output::Table => print("nothing to plan\n")?,
+            }
+            return Ok(Success::Done);
+        }
         let plan = ask(async { Ok(cell.client.plan(&jobs).await?.value.item) })?;
         let next = self.next(&plan);
         match self.output.output {
             Output::Json => print_json(&plan)?,
-            Output::Table => print(&told::plan(&plan, &next, style::for_stdout()))?,
+            Output::Table => print(&told::plan(&plan, next.as_deref(), style::for_stdout()))?,
         }
         let refused = plan.jobs.iter().find_map(|job| {
             let error = job.refused.as_ref()?;
@@ -78,13 +86,17 @@ impl PlanArgs {
         }
     }
 
-    /// The exact command that does what was planned, if there is anything to do.
-    fn next(&self, plan: &PlanView) -> String {
+    /// The exact command that does what was planned, if there is anything to do and it would be
+    /// done; what stands in the way is said as an error.
+    fn next(&self, plan: &PlanView) -> Option<String> {
+        if plan.jobs.iter().any(|job| job.refused.is_some()) {
+            return None;
+        }
         let idle = plan.jobs.iter().all(|job| job.action == PlanAction::Nothing);
         if idle {
-            return "nothing to do: the cell has it already".into();
+            return Some("nothing to do: the cell has it already".into());
         }
         let owner = self.owner.as_ref().map_or(String::new(), |owner| format!(" --owner {owner}"));
-        format!("cell run {}{owner} --plan {}", self.file, plan.token)
+        Some(format!("cell run {}{owner} --plan {}", self.file, plan.token))
     }
 }

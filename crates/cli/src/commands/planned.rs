@@ -13,7 +13,10 @@ pub fn load(file: &str, owner: Option<&Name>) -> Result<PlanJobs, Failure> {
     let documents = file::loaded(file, owner)?.documents;
     for document in &documents {
         if let Document::Cron(cron) = document {
-            eprintln!("{} is a periodic job, which only `cell run` takes", cron.spec.name);
+            eprintln!(
+                "{} is a periodic job: each of its runs is placed when its time has come",
+                cron.spec.name
+            );
         }
     }
     Ok(PlanJobs { jobs: jobs(&documents, owner) })

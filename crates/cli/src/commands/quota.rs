@@ -75,7 +75,7 @@ pub struct LsArgs {
 }
 
 fn band(text: &str) -> Result<Band, String> {
-    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+    words::one_of(text, &Band::ALL)
 }
 
 impl Quota {

@@ -16,7 +16,8 @@ Examples:
   cell resize dev/hello --tasks 5
   cell resize dev/hello --cpu 0.5 --ram 256MiB
 
-Another number of tasks takes effect at once. Other limits are a rolling update: cell update JOB.";
+Another number of tasks takes effect at once. Other limits are a rolling update:
+cell update JOB.";
 
 /// Change how many tasks a job has, or how much each may use
 #[derive(Debug, Args)]

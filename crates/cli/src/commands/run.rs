@@ -1,7 +1,7 @@
 //! `cell run`: make the cell have what a file says. What is not there is submitted, what is there
 //! and differs is updated, task by task, and what is there just like this is left alone.
 
-use super::wait::AttendArgs;
+use super::wait::{AttendArgs, Ended};
 use super::{Success, file, package, parse, planned};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
@@ -26,7 +26,8 @@ Examples:
   cell run examples/batch.jsonnet --wait
   cell run jobs.yaml --owner ads
 
-Files are Jsonnet, JSON or YAML: see the guide on the job language, or start with `cell init`.";
+Files are Jsonnet, JSON or YAML: see the guide on the job language, or start
+with `cell init`.";
 
 /// Run what a file says: submit what is not there, update what differs
 #[derive(Debug, Args)]
@@ -72,10 +73,14 @@ pub struct Ran {
     /// The log index at which it is durable.
     pub index: u64,
     pub version: Option<u32>,
+    /// How it ended, for whoever waited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Ended>,
 }
 
 impl RunArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        self.attend.check(self.output.output)?;
         let cell = reach.cell()?;
         let owner = cell.owner(self.owner.clone());
         let documents = file::loaded(&self.file, owner.as_ref())?.documents;
@@ -101,14 +106,22 @@ impl RunArgs {
                 }
             }
         }
-        match table {
-            true => print(&next(&done))?,
-            false => print_json(&done)?,
+        if table {
+            print(&next(&done))?;
         }
-        match self.attend.is_asked() {
-            true => self.attend.attend(&cell, &jobs_of(&done)),
+        let mut seen = Vec::new();
+        let ended = match self.attend.is_asked() {
+            true => self.attend.attend(&cell, &jobs_of(&done), self.output.output, &mut seen),
             false => Ok(Success::Done),
+        };
+        if !table {
+            for ran in done.iter_mut().filter(|ran| ran.kind == "job") {
+                let name = ran.key().to_string();
+                ran.ended = seen.iter().find(|ended| ended.job == name).cloned();
+            }
+            print_json(&done)?;
         }
+        ended
     }
 
     /// The plan that the token stands for, if one was given and still holds.
@@ -216,6 +229,7 @@ fn ran(kind: &'static str, owner: Name, spec: &JobSpec, became: Became, changed:
         tasks: spec.count,
         index: changed.index,
         version: changed.version,
+        ended: None,
     }
 }
 

@@ -35,10 +35,10 @@ Examples:
   cell scheduler --join TOKEN --master master-1.example:7070
   cell scheduler --identity /etc/cellwright/scheduler.toml
 
-With --config it runs on a master's machine and signs its own certificate with the
-cell's authority there. Elsewhere it joins once, with a token made by `cell token
-create --scheduler NAME`, and has its certificate in a file afterwards. A lane takes
-the jobs whose label `scheduler` names it.";
+With --config it runs on a master's machine and signs its own certificate with
+the cell's authority there. Elsewhere it joins once, with a token made by `cell
+token create --scheduler NAME`, and has its certificate in a file afterwards. A
+lane takes the jobs whose label `scheduler` names it.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

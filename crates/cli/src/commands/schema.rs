@@ -9,7 +9,8 @@ const EXAMPLES: &str = "\
 Examples:
   cell schema > jobs.schema.json
 
-In VS Code, for YAML: `# yaml-language-server: $schema=jobs.schema.json` as the first line.";
+In VS Code, for YAML: `# yaml-language-server: $schema=jobs.schema.json` as the
+first line.";
 
 /// Print the JSON Schema of job files, for editors
 #[derive(Debug, Args)]

@@ -1,6 +1,9 @@
 //! `cell sql`: one SELECT over what happened and what was used, asked of a master or read from a
 //! folder of history that nobody serves.
 
+mod layout;
+mod trace;
+
 use super::Success;
 use crate::failure::Failure;
 use crate::output::{print, print_json};
@@ -23,14 +26,15 @@ Examples:
   cell sql --tables
   cell sql \"select user, day, sum(count) from task_events_daily group by user, day\"
   cell sql \"select * from task_events where user = ? and event = 'failed'\" --arg ann
-  cell sql \"select day, sum(cpu_used) / 3600000 cores from usage_daily group by day\" -o csv";
+  cell sql \"select day, sum(cpu_used) / 3600000 cores from usage_daily group by day\" -o csv
+  cell sql --trace DIR";
 
 /// Ask the history of the cell: one SELECT
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SqlArgs {
     /// The query, in SQLite's dialect
-    #[arg(value_name = "SELECT", required_unless_present = "tables")]
+    #[arg(value_name = "SELECT", required_unless_present_any = ["tables", "trace"])]
     query: Option<String>,
 
     /// Value of the next `?` in the query; numbers are numbers
@@ -45,6 +49,10 @@ pub struct SqlArgs {
     /// Describe the tables instead
     #[arg(long, conflicts_with = "query")]
     tables: bool,
+
+    /// Write all of history into this folder, in the tables of the public cluster traces
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["query", "tables", "data"])]
+    trace: Option<PathBuf>,
 
     /// Read the data directory of a master that does not run
     #[arg(long, value_name = "DIR")]
@@ -71,6 +79,11 @@ impl SqlArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         if self.tables {
             print(&described())?;
+            return Ok(Success::Done);
+        }
+        if let Some(folder) = &self.trace {
+            let cell = reach.cell()?;
+            ask(trace::export(&cell, folder))?;
             return Ok(Success::Done);
         }
         let query = SqlQuery {
@@ -161,15 +174,11 @@ fn json(value: &SqlValue) -> serde_json::Value {
 }
 
 fn csv(answer: &SqlAnswer) -> String {
-    let field = |text: &str| match text.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
-    };
     let cell = |value: &SqlValue| match value {
         SqlValue::Null => String::new(),
-        other => field(&shown(other)),
+        other => trace::field(&shown(other)),
     };
-    let header: Vec<String> = answer.columns.iter().map(|name| field(name)).collect();
+    let header: Vec<String> = answer.columns.iter().map(|name| trace::field(name)).collect();
     let mut out = header.join(",") + "\n";
     for row in &answer.rows {
         let cells: Vec<String> = row.iter().map(cell).collect();
@@ -231,11 +240,13 @@ fn given(value: Value) -> SqlValue {
 fn described() -> String {
     let mut out = String::new();
     for known in tables::all() {
-        out.push_str(&format!("{}: {}\n", known.name, known.about));
+        out.push_str(&table::wrapped(&format!("{}: ", known.name), "  ", known.about));
         for column in known.columns {
             let kind = column.kind.as_str().to_lowercase();
             let rule = if column.required { "" } else { ", may be absent" };
-            out.push_str(&format!("  {:14} {kind:8} {}{rule}\n", column.name, column.about));
+            let first = format!("  {:14} {kind:8} ", column.name);
+            let text = format!("{}{rule}", column.about);
+            out.push_str(&table::wrapped(&first, &" ".repeat(first.len()), &text));
         }
         out.push('\n');
     }
@@ -279,7 +290,8 @@ mod tests {
     fn every_table_is_described() {
         let text = described();
         for known in tables::all() {
-            assert!(text.contains(&format!("{}: {}", known.name, known.about)));
+            assert!(text.contains(&format!("{}: ", known.name)));
         }
+        assert!(text.lines().all(|line| line.chars().count() <= table::WIDTH), "{text}");
     }
 }

@@ -17,7 +17,8 @@ Examples:
   cell stop 'dev/hello/[2-5]'
   cell stop -l team=search,stage!=prod
 
-Tasks get their notice first. A task that is stopped alone stays dead; its job goes on.";
+Tasks get their notice first. A task that is stopped alone stays dead; its job
+goes on.";
 
 /// Stop a job, or some of its tasks
 #[derive(Debug, Args)]

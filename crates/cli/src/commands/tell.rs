@@ -13,16 +13,7 @@ use cellwright_cell::time::Time;
 pub fn exit(class: ExitClass) -> String {
     match class {
         ExitClass::Code(code) => format!("exit code {code}"),
-        ExitClass::Signal(signal) => format!("killed by signal {signal}"),
-        ExitClass::OutOfMemory => "out of memory at its own limit".into(),
-        ExitClass::OutOfMemoryBystander => "out of memory through others".into(),
-        ExitClass::OverDiskLimit => "over its disk limit".into(),
-        ExitClass::CouldNotStart => "could not start".into(),
-        ExitClass::TimedOut => "ran longer than max_run".into(),
-        ExitClass::Unhealthy => "failed its health check".into(),
-        ExitClass::GaveWayTo(_) => "killed for memory that another task used".into(),
-        ExitClass::Lost => "lost with its machine".into(),
-        ExitClass::Evicted => "lost its place".into(),
+        other => render::ended_coded(other.code(), other.number().map(i64::from)),
     }
 }
 
@@ -53,7 +44,10 @@ pub fn state(task: &TaskView) -> String {
 pub fn note(task: &TaskView, now: Time) -> String {
     match task.state {
         TaskState::Dead(Fate::Failed(class)) => for_good(task, class),
-        TaskState::Dead(Fate::DependencyFailed) => "a job it needed failed".into(),
+        TaskState::Dead(Fate::DependencyFailed) => match &task.needed {
+            Some(job) => format!("{job}, which it needed, did not succeed"),
+            None => "a job it needed did not succeed".into(),
+        },
         TaskState::Stopping(StopCause::Killed) => "by request".into(),
         TaskState::Stopping(cause) => super::words::word(&cause),
         TaskState::Pending if is_failing(task) => failing(task, now),
@@ -189,6 +183,15 @@ mod tests {
         assert_eq!((state(&waiting).as_str(), note(&waiting, Time(0)).as_str()), ("pending", ""));
         let ended = task(json!({"state": {"dead": {"failed": "out_of_memory"}}}));
         assert_eq!(note(&ended, Time(0)), "out of memory at its own limit");
+    }
+
+    #[test]
+    fn one_that_never_ran_says_for_want_of_what() {
+        let dead = json!({"dead": "dependency_failed"});
+        let never = task(json!({"state": dead.clone(), "needed": "dev/right"}));
+        assert_eq!(note(&never, Time(0)), "dev/right, which it needed, did not succeed");
+        let forgotten = task(json!({"state": dead}));
+        assert_eq!(note(&forgotten, Time(0)), "a job it needed did not succeed");
     }
 
     #[test]

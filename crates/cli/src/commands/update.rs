@@ -21,7 +21,8 @@ Examples:
   cell update dev/hello undo
   cell update dev/hello close
 
-An update is opened by `cell run FILE` with a changed file. It can be undone until it is closed.";
+An update is opened by `cell run FILE` with a changed file. It can be undone
+until it is closed.";
 
 /// A rolling update under way: its status, undo it, or close it
 #[derive(Debug, Args)]

@@ -2,7 +2,7 @@
 
 use super::context::masters;
 use super::parse::{name, span};
-use super::words::word;
+use super::words::{one_of, word};
 use super::{Success, pages};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
@@ -98,7 +98,7 @@ pub struct LsArgs {
 }
 
 fn capability(text: &str) -> Result<Capability, String> {
-    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+    one_of(text, &Capability::ALL)
 }
 
 impl User {

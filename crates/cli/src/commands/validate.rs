@@ -16,8 +16,8 @@ Examples:
   cell validate examples/service.jsonnet
   cell validate *.jsonnet -o json
 
-Exit codes: 0 all are right, 1 something is wrong, 2 wrong usage. What only a cell knows, such as
-quota, is looked at by `cell run`.";
+Exit codes: 0 all are right, 1 something is wrong, 2 wrong usage. What only a
+cell knows, such as quota, is looked at by `cell run`.";
 
 /// Check files of jobs: syntax, fields, units, ranges, references
 #[derive(Debug, Args)]

@@ -5,8 +5,9 @@ use super::Success;
 use super::logs::Wanted;
 use super::target::{Target, Typed, typed};
 use super::tell;
+use crate::args::OutputArgs;
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::{Output, print, print_json};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::table::rewrapped;
@@ -18,13 +19,15 @@ use cellwright_cell::resource::Resources;
 use cellwright_cell::task::{ExitClass, Fate, TaskState};
 use cellwright_cell::time::Span;
 use clap::Args;
+use serde::Serialize;
 use std::time::Duration;
 use tokio::time::timeout;
 
 const AFTER_HELP: &str = "\
-Exit code: that of the first task that did not finish, 128 and the signal's number where a signal
-ended it, 1 for any other end; 0 when all finished; 3 when no machine takes it, which stays in the
-queue all the same.
+Exit code: that of the first task that did not finish, 128 and the signal's
+number where a signal ended it, 1 for any other end; 0 when all finished; 3 when
+no machine takes it, which stays in the queue all the same. A task may end with
+3 as well: `outcome` of -o json is then `failed` and not `not_placed`.
 
 A service never ends by itself: wait for one only to see it stopped.";
 
@@ -42,26 +45,81 @@ pub struct WaitArgs {
 
     #[command(flatten)]
     patience: Patience,
+
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 impl WaitArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let cell = reach.cell()?;
-        ask(async {
-            let target = self.target.resolve(&cell).await?;
-            let over = self.patience.over(&cell, &target, until_over(&cell, &target, false));
-            let Some(limit) = self.timeout else { return over.await };
-            timeout(Duration::from_millis(limit.0), over).await.unwrap_or_else(|_| {
-                Err(Failure::Work {
-                    message: format!(
-                        "{} is not over after {}",
-                        target.job,
-                        crate::format::span(limit)
-                    ),
-                    next: format!("cell status {0}, or wait on: cell wait {0}", target.job),
-                })
+        let ended = ask(self.over(&cell))?;
+        match self.output.output {
+            Output::Table => ended.show(false)?,
+            Output::Json => print_json(&ended)?,
+        }
+        Ok(ended.success())
+    }
+
+    async fn over(&self, cell: &Cell) -> Result<Ended, Failure> {
+        let target = self.target.resolve(cell).await?;
+        let over = self.patience.over(cell, &target, until_over(cell, &target));
+        let Some(limit) = self.timeout else { return over.await };
+        timeout(Duration::from_millis(limit.0), over).await.unwrap_or_else(|_| {
+            let span = crate::format::span(limit);
+            Err(Failure::Work {
+                message: format!("{} is not over after {span}", target.job),
+                next: format!("cell status {0}, or wait on: cell wait {0}", target.job),
             })
         })
+    }
+}
+
+/// What became of a job that somebody waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Ended {
+    pub job: String,
+    pub outcome: Outcome,
+    /// The first of its tasks that did not finish.
+    pub task: Option<String>,
+    /// What the command ends with because of it.
+    pub exit: u8,
+    /// For people.
+    pub text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Finished,
+    Failed,
+    Stopped,
+    NeverRan,
+    /// It waits still, and was not waited for any longer.
+    NotPlaced,
+}
+
+impl Ended {
+    /// Says so to a person; `named`: several are waited for, and each end says whose it is.
+    fn show(&self, named: bool) -> Result<(), Failure> {
+        let text = &self.text;
+        match (self.outcome, &self.task) {
+            (Outcome::NotPlaced, _) => {
+                eprintln!("{}", left_waiting(&self.job, text));
+                Ok(())
+            }
+            (Outcome::Finished, _) if named => print(&format!("{}: {text}\n", self.job)),
+            (_, Some(task)) => print(&format!("{task} {text}\n")),
+            _ => print(&format!("{text}\n")),
+        }
+    }
+
+    fn success(&self) -> Success {
+        match self.outcome {
+            Outcome::Finished => Success::Done,
+            Outcome::NotPlaced => Success::DoesNotFit,
+            _ => Success::Ended(self.exit),
+        }
     }
 }
 
@@ -85,8 +143,28 @@ impl AttendArgs {
         self.wait || self.follow
     }
 
-    /// Stays with what was submitted. Ctrl-C leaves it running.
-    pub fn attend(self, cell: &Cell, jobs: &[JobKey]) -> Result<Success, Failure> {
+    /// What tasks write would stand in the middle of a document.
+    pub fn check(self, output: Output) -> Result<(), Failure> {
+        match (self.follow, output) {
+            (true, Output::Json) => Err(Failure::Usage {
+                message: "--follow shows what tasks write, which is no part of a document; \
+                          allowed: -o table"
+                    .into(),
+                next: "the same command with --wait instead of --follow".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Stays with what was submitted, and says how each ended as soon as it has, or leaves that to
+    /// whoever prints a document of it. Ctrl-C leaves all of it running.
+    pub fn attend(
+        self,
+        cell: &Cell,
+        jobs: &[JobKey],
+        output: Output,
+        seen: &mut Vec<Ended>,
+    ) -> Result<Success, Failure> {
         let named: Vec<String> = jobs.iter().map(ToString::to_string).collect();
         ask(async {
             let over = async {
@@ -95,19 +173,23 @@ impl AttendArgs {
                     let target = Target { job: job.clone(), tasks: None };
                     let over = async {
                         match self.follow {
-                            true => followed(cell, &target, several).await,
-                            false => until_over(cell, &target, several).await,
+                            true => followed(cell, &target).await,
+                            false => until_over(cell, &target).await,
                         }
                     };
                     let ended = self.patience.over(cell, &target, over).await?;
-                    if worst == Success::Done {
-                        worst = ended;
+                    if output == Output::Table {
+                        ended.show(several)?;
                     }
+                    if worst == Success::Done {
+                        worst = ended.success();
+                    }
+                    seen.push(ended);
                 }
                 Ok(worst)
             };
             tokio::select! {
-                ended = over => ended,
+                worst = over => worst,
                 _ = tokio::signal::ctrl_c() => {
                     let first = named.first().map_or("JOB", String::as_str);
                     eprintln!("\n{} goes on without you", named.join(", "));
@@ -121,12 +203,14 @@ impl AttendArgs {
 
 /// As shells count an end by ctrl-c.
 const INTERRUPTED: u8 = 130;
+/// No machine takes it. A task may end with this as well: what was said tells them apart.
+const NOT_PLACED: u8 = 3;
 
 /// Placement, then output, then the end.
-async fn followed(cell: &Cell, target: &Target, named: bool) -> Result<Success, Failure> {
+async fn followed(cell: &Cell, target: &Target) -> Result<Ended, Failure> {
     placed(cell, &target.job).await?;
     let wanted = Wanted::following();
-    let (shown, ended) = tokio::join!(wanted.show(cell, target), until_over(cell, target, named));
+    let (shown, ended) = tokio::join!(wanted.show(cell, target), until_over(cell, target));
     // Output that cannot be read does not change how it ended.
     if let Err(failure) = shown {
         eprintln!("output: {failure}");
@@ -154,9 +238,8 @@ async fn placed(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The end of a job, or of some of its tasks, as an exit code. `named`: several are waited for, and
-/// each end says whose it is.
-async fn until_over(cell: &Cell, target: &Target, named: bool) -> Result<Success, Failure> {
+/// The end of a job, or of some of its tasks.
+async fn until_over(cell: &Cell, target: &Target) -> Result<Ended, Failure> {
     let key = &target.job;
     // Asked first: a job nobody knows is an error at once.
     cell.client.job(key).await?;
@@ -178,7 +261,7 @@ async fn until_over(cell: &Cell, target: &Target, named: bool) -> Result<Success
         }
         let tasks = tasks_of(cell, target).await?;
         if tasks.iter().all(|task| task.state.is_dead()) {
-            return told(&tasks, named.then_some(key));
+            return Ok(told(&tasks, key));
         }
     }
 }
@@ -237,14 +320,17 @@ impl Patience {
         self,
         cell: &Cell,
         target: &Target,
-        over: impl Future<Output = Result<Success, Failure>>,
-    ) -> Result<Success, Failure> {
+        over: impl Future<Output = Result<Ended, Failure>>,
+    ) -> Result<Ended, Failure> {
         tokio::select! {
             ended = over => ended,
-            why = self.not_placed(cell, target) => {
-                eprintln!("{}", left_waiting(&target.job, &why));
-                Ok(Success::DoesNotFit)
-            }
+            why = self.not_placed(cell, target) => Ok(Ended {
+                job: target.job.to_string(),
+                outcome: Outcome::NotPlaced,
+                task: Some(why.task),
+                exit: NOT_PLACED,
+                text: why.text,
+            }),
         }
     }
 
@@ -340,8 +426,8 @@ async fn unplaced(
     Ok((!fits || !why.obstacles.is_empty()).then_some((task.clone(), why)))
 }
 
-fn left_waiting(job: &JobKey, why: &ExplanationView) -> String {
-    let text = rewrapped("  ", "    ", &why.text);
+fn left_waiting(job: &str, why: &str) -> String {
+    let text = rewrapped("  ", "    ", why);
     format!(
         "{job} is not placed and stays in the queue\n{}\n\
          next: cell explain {job}, or take it back: cell stop {job}",
@@ -349,18 +435,31 @@ fn left_waiting(job: &JobKey, why: &ExplanationView) -> String {
     )
 }
 
-fn told(tasks: &[TaskView], job: Option<&JobKey>) -> Result<Success, Failure> {
-    let ended = |task: &&TaskView| task.state != TaskState::Dead(Fate::Finished);
+fn told(tasks: &[TaskView], job: &JobKey) -> Ended {
+    let (job, ended) = (job.to_string(), |task: &&TaskView| outcome(task.state).is_some());
     let Some(task) = tasks.iter().find(ended) else {
-        let whose = job.map(|job| format!("{job}: ")).unwrap_or_default();
-        let number = crate::format::counted(tasks.len() as u64, "task");
-        print(&format!("{whose}{number} finished\n"))?;
-        return Ok(Success::Done);
+        let text = format!("{} finished", crate::format::counted(tasks.len() as u64, "task"));
+        return Ended { job, outcome: Outcome::Finished, task: None, exit: 0, text };
     };
     let note = tell::note(task, crate::clock::now());
     let note = if note.is_empty() { String::new() } else { format!(": {note}") };
-    print(&format!("{} {}{note}\n", task.name, tell::state(task)))?;
-    Ok(Success::Ended(code(task.state)))
+    Ended {
+        job,
+        outcome: outcome(task.state).unwrap_or(Outcome::Failed),
+        task: Some(task.name.clone()),
+        exit: code(task.state),
+        text: format!("{}{note}", tell::state(task)),
+    }
+}
+
+/// Of one that did not finish.
+fn outcome(state: TaskState) -> Option<Outcome> {
+    match state {
+        TaskState::Dead(Fate::Finished) => None,
+        TaskState::Dead(Fate::Killed) => Some(Outcome::Stopped),
+        TaskState::Dead(Fate::DependencyFailed) => Some(Outcome::NeverRan),
+        _ => Some(Outcome::Failed),
+    }
 }
 
 /// As shells count.
@@ -390,6 +489,28 @@ mod tests {
         assert_eq!(said, [false, false, false, false, false, false, false, true]);
         let mut short = Vain::new(Duration::from_millis(50));
         assert_eq!([short.look(true), short.look(true)], [false, true]);
+    }
+
+    #[test]
+    fn a_task_that_ends_with_three_is_told_from_one_that_has_no_place() {
+        let task: TaskView = serde_json::from_value(serde_json::json!({
+            "name": "dev/sums/0", "index": 0, "state": {"dead": {"failed": {"code": 3}}},
+            "healthy": true, "attempt": 1, "version": 1, "machine": null, "alloc": null,
+            "limits": {"cpu": 1, "ram": 1}, "reservation": {"cpu": 1, "ram": 1},
+            "ports": [], "devices": [], "waits_for": [], "failures_in_row": 1,
+            "not_before": 0, "changed_at": 0, "crashed_on": [],
+        }))
+        .unwrap();
+        let name = |text: &str| cellwright_cell::name::Name::new(text).unwrap();
+        let key = JobKey { user: name("dev"), job: name("sums") };
+        let failed = told(&[task], &key);
+        assert_eq!((failed.outcome, failed.exit), (Outcome::Failed, 3));
+        assert_eq!(failed.text, "failed: exit code 3");
+        let waits = Ended { outcome: Outcome::NotPlaced, ..failed.clone() };
+        let json = |ended: &Ended| serde_json::to_value(ended).unwrap()["outcome"].clone();
+        assert_eq!([json(&failed), json(&waits)], ["failed", "not_placed"]);
+        assert_eq!(waits.success(), Success::DoesNotFit);
+        assert_eq!(failed.success(), Success::Ended(3));
     }
 
     #[test]

@@ -17,9 +17,9 @@ Examples:
   cell sim whatif --trace example:examples/small-cell --job job.json -o json
 
 The workload is packed first; then the whole job is added, and tasks of lower
-priority may be evicted for it. They are given other places as the next passes of
-a live cell would, evicting lower priorities in turn. Exit code 3 when not all of
-the job finds a place.";
+priority may be evicted for it. They are given other places as the next passes
+of a live cell would, evicting lower priorities in turn. Exit code 3 when not
+all of the job finds a place.";
 
 /// Say what adding a job would do: where it goes, who is evicted, what pends
 #[derive(Debug, Args)]

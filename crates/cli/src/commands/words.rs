@@ -11,6 +11,17 @@ pub fn word(value: &impl Serialize) -> String {
     }
 }
 
+/// One of an enumeration as it was typed, `best effort` and `best-effort` as well as `best_effort`.
+pub fn one_of<T: Copy + Serialize>(text: &str, all: &[T]) -> Result<T, String> {
+    let same = |name: &str| name.replace(['-', '_'], " ");
+    let typed = same(text);
+    let found = all.iter().find(|known| word(*known) == typed);
+    found.copied().ok_or_else(|| {
+        let names: Vec<String> = all.iter().map(|known| word(known).replace(' ', "_")).collect();
+        format!("allowed: {}", names.join(", "))
+    })
+}
+
 fn said(value: &Value) -> String {
     match value {
         Value::String(text) => text.replace('_', " "),
@@ -27,6 +38,16 @@ fn said(value: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn words_are_taken_as_they_are_printed() {
+        use cellwright_cell::priority::Band;
+        for text in ["best effort", "best-effort", "best_effort"] {
+            assert_eq!(one_of(text, &Band::ALL), Ok(Band::BestEffort));
+        }
+        let wrong = one_of("bach", &Band::ALL).unwrap_err();
+        assert_eq!(wrong, "allowed: best_effort, batch, production, monitoring");
+    }
 
     #[test]
     fn enumerations_read_as_words() {

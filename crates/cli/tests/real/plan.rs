@@ -109,6 +109,20 @@ fn a_plan_says_by_its_code_what_would_wait_and_explain_why() {
     let refused = cell(&[&at[..], &["plan", &file]].concat());
     assert_eq!(refused.status.code(), Some(1));
     assert!(text(&refused.stderr).contains("priority"), "{}", text(&refused.stderr));
+    // What only the cell can refuse: more than it has to give.
+    let mut much = web(1, "1");
+    (much["priority"], much["task"]["limits"]["cpu"]) = (value!(200), value!(900_000_000));
+    fs::write(&file, much.to_string()).unwrap();
+    let refused = cell(&[&at[..], &["plan", &file]].concat());
+    let (told, why) = (text(&refused.stdout), text(&refused.stderr));
+    assert_eq!(refused.status.code(), Some(1), "{told}{why}");
+    assert!(told.contains("the cell would refuse it") && !told.contains("--plan"), "{told}");
+    assert!(why.contains("asked 900,000 cores") && why.contains("next: "), "{why}");
+    let cron = value!({"name": "tick", "schedule": "0 0 1 1 *", "job": web(1, "1")});
+    fs::write(&file, cron.to_string()).unwrap();
+    let cron = cell(&[&at[..], &["plan", &file]].concat());
+    assert_eq!((cron.status.code(), text(&cron.stdout).as_str()), (Some(0), "nothing to plan\n"));
+    assert!(text(&cron.stderr).contains("tick is a periodic job"), "{}", text(&cron.stderr));
     running.stop();
 }
 

@@ -248,7 +248,7 @@ fn output_of_a_task_without_a_place_is_waited_for_and_absent_tasks_are_told_once
     let at = ["--master", address.as_str()];
     let large = folder.path("large.json");
     let spec = r#"{"name": "large", "priority": 100, "count": 2, "task":
-        {"limits": {"cpu": 900000, "ram": 1048576}, "command": ["true"]}}"#;
+        {"limits": {"cpu": 900000, "ram": 33554432}, "command": ["true"]}}"#;
     std::fs::write(&large, spec).unwrap();
     said(&[&at[..], &["run", &large]].concat());
     let refused = |words: &[&str], code: i32| {
@@ -260,6 +260,16 @@ fn output_of_a_task_without_a_place_is_waited_for_and_absent_tasks_are_told_once
     assert!(absent.contains("dev/large has no task 5-9"), "{absent}");
     let kinds = refused(&["events", "--kind", "tsk"], 2);
     assert!(kinds.contains("task") && kinds.contains("machine"), "{kinds}");
+    let endless = refused(&["events", "-o", "json", "--follow"], 2);
+    assert!(endless.contains("-o jsonl"), "{endless}");
+    let events = said(&[&at[..], &["events", "-o", "json"]].concat());
+    let events: serde_json::Value = serde_json::from_str(&events).unwrap();
+    assert!(events.as_array().unwrap().iter().any(|event| event["object"] == "dev/large/0"));
+    let wait =
+        cell(&[&at[..], &["wait", "large", "--place-timeout", "1ms", "-o", "json"]].concat());
+    assert_eq!(wait.status.code(), Some(3), "{}", text(&wait.stderr));
+    let ended: serde_json::Value = serde_json::from_str(&text(&wait.stdout)).unwrap();
+    assert_eq!((&ended["outcome"], &ended["exit"]), (&"not_placed".into(), &3.into()));
     let both = Running::start(&[&at[..], &["logs", "-f", "large/[0-4]"]].concat());
     both.hear("dev/large has no task 2-4");
     let one = Running::start(&[&at[..], &["logs", "-f", "large/0"]].concat());
@@ -340,4 +350,42 @@ fn completion_and_manual_pages_are_made_from_the_commands() {
     assert!(told.contains("pages in "), "{told}");
     let page = std::fs::read_to_string(folder.path("man/cell-status.1")).unwrap();
     assert!(page.contains("\\-\\-watch"), "{page}");
+}
+
+#[test]
+fn history_is_written_in_the_tables_of_public_traces() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder, "1");
+    crate::wait_machines(&address, 1);
+    let once = r#""restart": {"max_failures": 0},"#;
+    for (name, command) in
+        [("good", r#"["sim", "finish", "1"]"#), ("bad", r#"["sim", "fail", "1"]"#)]
+    {
+        said(&["--master", &address, "run", &job(&folder, name, command, once)]);
+        cell(&["--master", &address, "wait", name]);
+    }
+    let trace = folder.path("trace");
+    let told = said(&["--master", &address, "sql", "--trace", &trace]);
+    assert!(told.contains("1.0 is the largest machine: "), "{told}");
+    let rows = |table: &str| -> Vec<Vec<String>> {
+        let text = std::fs::read_to_string(format!("{trace}/{table}.csv")).unwrap();
+        text.lines().skip(1).map(|row| row.split(',').map(str::to_owned).collect()).collect()
+    };
+    let jobs = rows("collection_events");
+    let of = |job: &str| -> Vec<&Vec<String>> { jobs.iter().filter(|row| row[9] == job).collect() };
+    let strings = |texts: [&str; 2]| texts.map(str::to_owned).to_vec();
+    let kinds =
+        |rows: &[&Vec<String>]| -> Vec<String> { rows.iter().map(|row| row[1].clone()).collect() };
+    assert_eq!((kinds(&of("good")), kinds(&of("bad"))), (strings(["0", "6"]), strings(["0", "5"])));
+    let tasks = rows("instance_events");
+    let bad: Vec<&Vec<String>> = tasks.iter().filter(|row| row[2] == of("bad")[0][2]).collect();
+    assert_eq!(kinds(&bad), ["0", "3", "5"], "{bad:?}");
+    let end = bad[2];
+    assert_eq!((end[6].as_str(), end[9].as_str()), ("100", "1"), "{end:?}");
+    assert!(end[11].parse::<f64>().unwrap() > 0.0, "{end:?}");
+    let machines = rows("machine_events");
+    assert_eq!((machines[0][2].as_str(), machines[0][4].as_str()), ("1", "1.000000000"));
+    let again = cell(&["--master", &address, "sql", "--trace", &trace]);
+    assert_eq!(again.status.code(), Some(1), "what is there is not written over");
+    running.stop();
 }

@@ -51,8 +51,8 @@ impl HistoryDesk {
     /// without it, a desk knows of events alone.
     pub fn attach(&self, handle: &Handle, clock: Arc<dyn Clock>) {
         let told = self.clone();
-        handle.tell_usage(Box::new(move |state, machine, usage| {
-            told.measured(state, machine, usage, clock.wall());
+        handle.tell_usage(Box::new(move |state, machine, usage, tenure| {
+            told.measured(state, machine, usage, tenure, clock.wall());
         }));
         let asked = self.clone();
         handle.tell_past_usage(Box::new(move |mark| {

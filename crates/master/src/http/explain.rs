@@ -127,7 +127,10 @@ impl Api {
         let spec = row.spec().clone();
         let mut found = Vec::new();
         if at == TaskState::Pending {
-            found.extend(self.unserved_lane(&spec).await);
+            found.extend(match stopped_set(state, &spec) {
+                Some(stopped) => Some(stopped),
+                None => self.unserved_lane(&spec).await,
+            });
         }
         if awaits_packages(at) {
             found.extend(missing::packages(state, &spec));
@@ -176,6 +179,20 @@ fn said_first(obstacles: &[ObstacleView], text: &str) -> String {
     said.chain([text.to_owned()]).collect()
 }
 
+/// Tasks of a job inside an alloc set wait for one of that name: for good, unless somebody runs it
+/// again.
+fn stopped_set(state: &State, spec: &JobSpec) -> Option<ObstacleView> {
+    let set = spec.alloc_set.as_ref()?;
+    let row = state.job_named(set).and_then(|id| state.jobs().get(id));
+    let message = match row.map(|row| row.state) {
+        Some(JobState::Stopping | JobState::Dead(_)) => format!("alloc set {set} was stopped"),
+        Some(_) => return None,
+        None => format!("there is no alloc set {set} any more"),
+    };
+    let hint = "run it again, and its tasks go on there".to_owned();
+    Some(ObstacleView { code: "no-alloc-set".to_owned(), message, hint })
+}
+
 /// What explanations of one question share.
 struct Asked<'a> {
     api: &'a Api,
@@ -203,7 +220,7 @@ impl Asked<'_> {
                 let here = why_here(board, id, state, Options::default(), SEED);
                 shown::placed(&mut told, state, id, here, now);
             }
-            _ => shown::apart(&mut told, row, now),
+            _ => shown::apart(&mut told, state, row, now),
         }
         Some(told)
     }

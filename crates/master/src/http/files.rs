@@ -184,7 +184,7 @@ fn blob_error(error: BlobError) -> ApiError {
 
 /// The sentence starts with what the event is about, under the name it had then.
 fn event(state: &State, item: Happened) -> EventRecord {
-    let Happened { index, position, object, event } = item;
+    let Happened { index, position, object, other: _, event } = item;
     let rendered = render::event(state, &event);
     let text = match rendered.split_once(' ') {
         Some((_, rest)) => format!("{object} {rest}"),

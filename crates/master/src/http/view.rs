@@ -24,7 +24,7 @@ use cellwright_cell::reason::Reason;
 use cellwright_cell::render;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::state::State;
-use cellwright_cell::task::{LastEnd, Task};
+use cellwright_cell::task::{Fate, LastEnd, Task, TaskState};
 use cellwright_cell::time::Time;
 use std::collections::BTreeMap;
 
@@ -112,7 +112,17 @@ pub(super) fn task(state: &State, usage: &Usage, id: TaskId) -> Option<TaskView>
         changed_at: row.changed_at,
         crashed_on: row.crashed_on.iter().filter_map(crash).collect(),
         last_end: row.last_end.as_ref().map(|end| last_end(state, end)),
+        needed: needed(state, row),
     })
+}
+
+/// For want of which job a task never ran.
+pub(super) fn needed(state: &State, row: &Task) -> Option<String> {
+    if row.state != TaskState::Dead(Fate::DependencyFailed) {
+        return None;
+    }
+    let failed = state.unmet(state.jobs().get(row.job)?)?;
+    Some(state.job_key(failed)?.to_string())
 }
 
 fn last_end(state: &State, end: &LastEnd) -> EndView {

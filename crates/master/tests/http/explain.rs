@@ -1,4 +1,4 @@
-//! Why a task waits, when it is not for a machine: for a scheduler, or for a package.
+//! Why a task waits, when it is not for a machine: for a scheduler, a package or an alloc set.
 
 use crate::agent::say;
 use crate::support::{Cell, job, within};
@@ -97,4 +97,51 @@ async fn a_package_that_nobody_has_is_a_reason_in_plans_and_explanations() {
     assert_eq!(obstacles(&cell, "runs").await, json!([]));
     say(&cell, Command::MachineDown { machine }).await;
     assert_eq!(obstacles(&cell, "runs").await, nobody);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_ran_in_an_alloc_set_that_was_stopped_is_told_so() {
+    let cell = Cell::start().await;
+    cell.furnish(1).await;
+    let mut set = job("pair", 1);
+    (set["kind"], set["task"]["command"]) = (json!("alloc_set"), json!([]));
+    let mut inside = job("inside", 1);
+    inside["alloc_set"] = json!({ "user": "ubar", "job": "pair" });
+    for spec in [set, inside] {
+        cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": spec })).await;
+    }
+    let codes = |found: &Value| -> Vec<String> {
+        let found = found.as_array().unwrap().iter();
+        found.map(|one| one["code"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(codes(&obstacles(&cell, "inside").await), ["lane-not-served"]);
+    cell.must("DELETE /v1/jobs/ubar/pair", Value::Null).await;
+    let told = obstacles(&cell, "inside").await;
+    assert_eq!(codes(&told), ["no-alloc-set"]);
+    assert_eq!(told[0]["message"], "alloc set ubar/pair was stopped");
+    let target = "GET /v1/jobs/ubar/inside/tasks/0/explain";
+    let text = cell.must(target, Value::Null).await.body["item"]["text"].to_string();
+    assert!(text.contains("It runs only inside an alloc of its set"), "{text}");
+    assert!(!text.contains("waiting will not help"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_never_ran_names_the_job_it_needed() {
+    let cell = Cell::start().await;
+    cell.furnish(1).await;
+    let mut join = job("join", 1);
+    join["after"] = json!([{ "job": { "user": "ubar", "job": "jfoo" } }]);
+    cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": join })).await;
+    cell.must("DELETE /v1/jobs/ubar/jfoo", Value::Null).await;
+    let task = cell.must("GET /v1/jobs/ubar/join/tasks/0", Value::Null).await.body;
+    assert_eq!(task["item"]["needed"], "ubar/jfoo", "{task}");
+    let target = "GET /v1/jobs/ubar/join/tasks/0/explain";
+    let text = cell.must(target, Value::Null).await.body["item"]["text"].to_string();
+    let want = "never ran: ubar/jfoo, which it needed, did not succeed.";
+    assert!(text.contains(want), "{text}");
+    let sql = "select event, reason, detail from events where object like 'ubar/join%' \
+               and event = 'never-ran' order by kind";
+    let answer = cell.must("POST /v1/sql", json!({ "query": sql })).await.body;
+    let row = json!(["never-ran", "dependency-failed", "ubar/jfoo"]);
+    assert_eq!(answer["rows"], json!([row.clone(), row]), "{answer}");
 }

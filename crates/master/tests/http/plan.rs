@@ -154,5 +154,5 @@ async fn a_task_is_explained_where_it_runs_when_it_fails_and_when_it_is_gone() {
     cell.must("DELETE /v1/jobs/ubar/jfoo", Value::Null).await;
     report(&cell, 1, 1, 1, Observed::Stopped).await;
     let dead = explain("tasks/1/explain").await;
-    assert!(dead["text"].as_str().unwrap().starts_with("killed: its owner"), "{dead}");
+    assert!(dead["text"].as_str().unwrap().starts_with("stopped: its owner"), "{dead}");
 }

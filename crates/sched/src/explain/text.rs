@@ -351,7 +351,11 @@ impl Text<'_> {
                 format!("{asked}, the largest has {}", self.free(t.dimension, t.largest))
             })
             .collect();
+        let lacks_alloc = |r: &ReasonCount| r.code == "no-alloc-here" && r.machines > 0;
         match too_large.is_empty() {
+            true if e.reasons.iter().any(lacks_alloc) => {
+                Some("It runs only inside an alloc of its set: it waits for one.".into())
+            }
             true => Some(
                 "As asked, no machine could take it even when empty: waiting will not help.".into(),
             ),

@@ -18,15 +18,18 @@ const VICTIMS: usize = 8;
 /// Characters of a value; a command line can be long.
 const VALUE: usize = 48;
 
-pub fn plan(plan: &PlanView, next: &str, style: Style) -> String {
+pub fn plan(plan: &PlanView, next: Option<&str>, style: Style) -> String {
     let mut out = String::new();
     for job in &plan.jobs {
         out.push_str(&one(job, style));
         out.push('\n');
     }
-    match next.starts_with("cell ") {
-        true => out.push_str(&format!("{} {}\n", style.strong("next:"), folded(next))),
-        false => out.push_str(&format!("{next}\n")),
+    match next {
+        Some(next) if next.starts_with("cell ") => {
+            out.push_str(&format!("{} {}\n", style.strong("next:"), folded(next)));
+        }
+        Some(next) => out.push_str(&format!("{next}\n")),
+        None => {}
     }
     out
 }
@@ -47,7 +50,10 @@ fn one(job: &JobPlan, style: Style) -> String {
     let what = match job.action {
         PlanAction::Create => "a new job".to_owned(),
         PlanAction::Update => format!("an update{version}"),
-        PlanAction::Nothing => format!("as it is{version}"),
+        PlanAction::Nothing => match job.version {
+            Some(version) => format!("unchanged, at version {version}"),
+            None => "unchanged".to_owned(),
+        },
         PlanAction::Refused => style.bad("the cell would refuse it"),
     };
     let mut out = format!("{name}: {what}\n");

@@ -24,8 +24,8 @@ const PERIOD: Duration = Duration::from_secs(2);
 const USUAL: (u16, u16) = (80, 24);
 
 const AFTER_HELP: &str = "\
-Keys: tab between machines and jobs, up and down to scroll, s to sort by another column,
-p to hold the picture, q to quit.";
+Keys: tab between machines and jobs, up and down to scroll, s to sort by another
+column, p to hold the picture, q to quit.";
 
 /// Machines and jobs on one screen: usage against reservation and limit
 #[derive(Debug, Args)]

@@ -1,5 +1,6 @@
 //! Explanations as readers get them: sentences for people, the same as data for programs.
 
+use crate::http::view::needed;
 use cellwright_api::types::{
     CandidateView, CounterfactualView, ExplanationView, FailingView, HappenedView, HereView,
     ReasonView, TaskCounts, WaitingGroup,
@@ -83,6 +84,7 @@ fn is_end(change: TaskChange) -> bool {
             | C::Restarted { .. }
             | C::Finished
             | C::FailedForGood
+            | C::GaveUp { .. }
             | C::Killed
             | C::NeverRan
     )
@@ -254,7 +256,7 @@ pub(super) fn placed(
     let machine = row.machine.and_then(|id| state.machines().get(id));
     let machine = machine.map_or_else(|| "a machine".to_owned(), |row| row.spec.name.to_string());
     let what = match row.state {
-        TaskState::Assigned => format!("assigned: {machine} has still to start it."),
+        TaskState::Assigned => format!("starting: {machine} has still to start it."),
         TaskState::Running if !row.healthy => {
             format!("running on {machine}, but it fails its health check.")
         }
@@ -304,7 +306,7 @@ fn cause_text(cause: StopCause) -> &'static str {
         StopCause::Preempted => "a task of higher priority took its place",
         StopCause::Drained => "its machine is drained",
         StopCause::OverCommitted => "its machine holds more than it has",
-        StopCause::AllocMoved => "its alloc moves away",
+        StopCause::AllocMoved => "its alloc stops or moves away",
         StopCause::RestartInPlace => "it starts again here with a new spec",
         StopCause::UpdateMoves => "its new spec needs another place",
         StopCause::Unhealthy => "it failed its health check and starts again here",
@@ -374,7 +376,7 @@ fn listed(words: &[String]) -> String {
 }
 
 /// A task that is neither in the queue nor on a machine.
-pub(super) fn apart(told: &mut ExplanationView, row: &Task, now: Time) {
+pub(super) fn apart(told: &mut ExplanationView, state: &State, row: &Task, now: Time) {
     let ended = match row.state {
         TaskState::Deferred => {
             told.text = match &told.waits_for[..] {
@@ -385,11 +387,14 @@ pub(super) fn apart(told: &mut ExplanationView, row: &Task, now: Time) {
             return;
         }
         TaskState::Dead(Fate::Finished) => "finished: it ended with success.".to_owned(),
-        TaskState::Dead(Fate::Killed) => "killed: its owner stopped or shrank the job.".to_owned(),
-        TaskState::Dead(Fate::DependencyFailed) => {
-            "never ran: a job it had to wait for did not succeed.".to_owned()
+        TaskState::Dead(Fate::Killed) => {
+            "stopped: its owner stopped it, or shrank the job.".to_owned()
         }
-        TaskState::Dead(Fate::Failed(exit)) => for_good(row, exit),
+        TaskState::Dead(Fate::DependencyFailed) => match needed(state, row) {
+            Some(job) => format!("never ran: {job}, which it needed, did not succeed."),
+            None => "never ran: a job it needed did not succeed.".to_owned(),
+        },
+        TaskState::Dead(Fate::Failed(exit)) => for_good(state, row, exit),
         _ => String::new(),
     };
     let last = told.last_end.as_ref().map(|end| format!("\nLast: {}.", end.text));
@@ -401,7 +406,7 @@ pub(super) fn apart(told: &mut ExplanationView, row: &Task, now: Time) {
 }
 
 /// By its own rule where its end has one, or because it failed too often.
-fn for_good(row: &Task, exit: ExitClass) -> String {
+fn for_good(state: &State, row: &Task, exit: ExitClass) -> String {
     match (exit, row.last_end.as_ref().map(|end| &end.why)) {
         (_, Some(Reason::NotRetried { exit, forgiven })) => {
             let rule = render::not_retried(*exit, *forgiven);
@@ -412,7 +417,10 @@ fn for_good(row: &Task, exit: ExitClass) -> String {
              not tried again."
                 .to_owned()
         }
-        _ => "failed for good: its job allows no more failures.".to_owned(),
+        _ => {
+            let how = render::ended(state, exit);
+            format!("failed for good: {how}, and its job allows no more failures.")
+        }
     }
 }
 
@@ -426,12 +434,12 @@ pub(super) fn job_text(
     let counted = [
         (tasks.running, "running"),
         (tasks.pending, "pending"),
-        (tasks.assigned, "assigned"),
+        (tasks.assigned, "starting"),
         (tasks.deferred, "deferred"),
         (tasks.stopping, "stopping"),
         (tasks.finished, "finished"),
         (tasks.failed, "failed"),
-        (tasks.killed, "killed"),
+        (tasks.killed, "stopped"),
     ];
     let some = counted.iter().filter(|(count, _)| *count > 0);
     let some: Vec<String> = some.map(|(count, word)| format!("{count} {word}")).collect();
