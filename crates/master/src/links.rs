@@ -530,7 +530,7 @@ mod tests {
         said.shortages = vec![ShortageReport { dimension, lasted, asked: 1 }];
         let shortages = said.shortages.clone();
         let wanted = Difference::Shortages { machine, incarnation: 1, shortages };
-        assert_eq!(found(&said), [wanted.clone()]);
+        assert_eq!(found(&said), std::slice::from_ref(&wanted));
         assert_eq!(found(&said), [wanted], "lost on its way, and found again");
         let shortages = said.shortages.clone();
         log(Command::SetShortages { machine, incarnation: 1, shortages });

@@ -27,10 +27,8 @@ pub(super) fn check(state: &State) -> Check {
 
 pub(super) fn check_step(step: &Step<'_>) -> Check {
     let Some((command, _)) = step.only() else { return Ok(()) };
-    let by_choice = matches!(
-        command,
-        Command::Evict { cause: EvictCause::Drain | EvictCause::Rebalance, .. }
-    );
+    let by_choice =
+        matches!(command, Command::Evict { cause: EvictCause::Drain | EvictCause::Rebalance, .. });
     for (id, before) in step.before.jobs.iter() {
         let Some(after) = step.after.jobs.get(id) else { continue };
         let stopped = if by_choice { stopped(step, before) } else { 0 };
