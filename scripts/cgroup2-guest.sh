@@ -19,6 +19,9 @@ settle() {
     mount -t cgroup2 cgroup2 /new/sys/fs/cgroup
     mount -t devtmpfs devtmpfs /new/dev
     mkdir -p /new/dev/pts /new/dev/shm /new/dev/mqueue
+    # The kernel makes devices, and leaves these links to others.
+    ln -s /proc/self/fd /new/dev/fd
+    for link in 0:stdin 1:stdout 2:stderr; do ln -s "fd/${link%:*}" "/new/dev/${link#*:}"; done
     mount -t devpts devpts /new/dev/pts
     mount -t tmpfs shm /new/dev/shm
     cd /new
