@@ -5,6 +5,7 @@ mod support;
 
 use cellwright_cell::command::{Command, Done};
 use cellwright_cell::fit::{self, Candidate};
+use cellwright_cell::reason::Misfit;
 use cellwright_cell::task::TaskState;
 use cellwright_cell::time::Time;
 use cellwright_sched::feasible;
@@ -24,8 +25,14 @@ fn agrees_with_fit(world: &World) -> Result<(), TestCaseError> {
                 prop_assert_eq!(&got, &want, "task {:?} on {:?}", task, spot);
                 let all = feasible::all(&world.board, class, &spot);
                 prop_assert_eq!(all.first(), want.as_ref(), "first of all: {:?}", &all);
-                let mut ordered = all.clone();
+                // Volumes were added last, and come right after constraints.
+                let is_volume = |m: &Misfit| matches!(m, Misfit::Volume(_));
+                let (volumes, mut ordered): (Vec<_>, Vec<_>) =
+                    all.iter().cloned().partition(is_volume);
                 ordered.sort();
+                let last_constraint = Misfit::Constraint { position: u32::MAX };
+                let at = ordered.partition_point(|m| *m <= last_constraint);
+                ordered.splice(at..at, volumes);
                 prop_assert_eq!(
                     all.iter().map(|m| m.code()).collect::<Vec<_>>(),
                     ordered.iter().map(|m| m.code()).collect::<Vec<_>>()

@@ -35,8 +35,8 @@ impl Past {
         let mut past = Past { from, ..Past::default() };
         let mut warned = None;
         for event in events.iter().filter(|event| event.at >= since) {
-            let What::Task { task, attempt, change, .. } = &event.what else { continue };
-            let text = with_name(state, *task, *attempt, render::event(state, event));
+            let What::Task { attempt, change, .. } = &event.what else { continue };
+            let text = render::event(state, event);
             let text = text.split_once(' ').map_or(text.as_str(), |(_, rest)| rest).to_owned();
             let reason = event.reason.code().to_owned();
             let told = HappenedView { at: event.at, attempt: *attempt, reason, text };
@@ -52,18 +52,6 @@ impl Past {
         }
         past
     }
-}
-
-/// A machine that has left the cell has no name any more; the row of the task still says where its
-/// last attempt ended.
-fn with_name(state: &State, task: TaskId, attempt: u32, text: String) -> String {
-    const NUMBERED: &str = "machine#";
-    let end = state.tasks().get(task).and_then(|row| row.last_end.as_ref());
-    let end = end.filter(|end| end.attempt == attempt);
-    let Some((before, after)) = text.split_once(NUMBERED) else { return text };
-    let Some(end) = end else { return text };
-    let after = after.trim_start_matches(|c: char| c.is_ascii_digit());
-    format!("{before}{}{after}", end.machine)
 }
 
 fn with_notice(mut end: HappenedView, notice: Option<Notice>) -> HappenedView {
