@@ -38,7 +38,6 @@ pages! {
     reclamation: "reclamation.md",
     the_command_line: "command-line.md",
     history: "history.md",
-    why_pending: "why-pending.md",
     troubleshooting: "troubleshooting.md",
     operations: "operations.md",
     the_api: "api.md",
