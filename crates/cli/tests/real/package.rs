@@ -3,7 +3,7 @@
 use crate::support::{Folder, PATIENCE, Running, cell, command, json, said, text};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 fn server(folder: &Folder) -> String {
     let path = folder.0.join("server");
