@@ -7,8 +7,8 @@
 //! * `<!-- file: NAME -->`: the block is what a reader is asked to put into the file NAME.
 //! * `<!-- not run: WHY -->`: it cannot be run here, for a reason that is printed.
 //! * `<!-- needs: root -->`: run only by root, elsewhere said to be skipped.
-//! * `<!-- again: WHY -->`: its commands do no harm if they are typed again until they print what is
-//!   shown, as those that only look are anyway.
+//! * `<!-- again: WHY -->`: its commands do no harm if they are typed again until they print what
+//!   is shown, as those that only look are anyway.
 //! * `<!-- terminal: NAME -->`: its one command goes on in a terminal of its own. The walk goes on
 //!   once it has printed what is shown, and it ends with the page, or at `<!-- ctrl-c: NAME -->` or
 //!   `<!-- kill: NAME -->`. The page's own cell is in the terminal `cell`, its data in the folder

@@ -4,8 +4,9 @@
 //! Only non-production leaves, the lowest priority first, of equals the one that is expected to use
 //! most of what is short. One task for each time the machine asks, and an agent asks again only
 //! after it has watched for a while that the last departure did not suffice; while somebody is on
-//! its way out, asking again sends nobody after it. So whoever would not have been needed stays. What must leave does so whatever its disruption budget says, because
-//! production waits for it; asking is what bounds the rate.
+//! its way out, asking again sends nobody after it. So whoever would not have been needed stays.
+//! What must leave does so whatever its disruption budget says, because production waits for it;
+//! asking is what bounds the rate.
 //!
 //! Such a machine takes nothing of non-production until its agent has seen it well for a while:
 //! see [`crate::machine::Machine::takes_only_prod`]. Rejected: a note on the task that left, that

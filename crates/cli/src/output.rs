@@ -138,7 +138,8 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
 }
 
 /// Many values that are printed as they come. JSON and YAML are one list all the same, so that
-/// whatever reads a document reads it; whoever goes on for ever has no end to write, and takes lines.
+/// whatever reads a document reads it; whoever goes on for ever has no end to write, and takes
+/// lines.
 #[derive(Debug)]
 pub struct Items {
     form: Form,

@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Program, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than any command of a page takes, also on a machine that has ten times as much to do as it
-/// can: only what will never be as the page says is waited for so long.
+/// Longer than any command of a page takes, also on a machine that has ten times as much to do as
+/// it can: only what will never be as the page says is waited for so long.
 const LONGEST: Duration = Duration::from_secs(300);
 /// Commands that only look: what they show may not have come to pass yet, so they are typed again.
 /// A reader does the same.
