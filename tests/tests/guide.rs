@@ -30,6 +30,7 @@ pages! {
     updates: "updates.md",
     plans: "plan.md",
     priorities: "priorities.md",
+    why_pending: "why-pending.md",
     packages: "packages.md",
     health: "health.md",
     names: "names.md",
