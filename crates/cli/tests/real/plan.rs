@@ -160,38 +160,3 @@ fn shapes_that_fit_are_published_and_a_job_can_be_their_measure() {
     assert!(text(&wrong.stderr).contains("allowed: a=b"), "{}", text(&wrong.stderr));
     running.stop();
 }
-
-#[test]
-fn shapes_that_fit_are_published_and_a_job_can_be_their_measure() {
-    let folder = Folder::new();
-    let (running, address) = dev(&folder, "2");
-    let at = ["--master", &address];
-    let told = json(&[&at[..], &["shapes", "-o", "json"]].concat());
-    assert_eq!((&told["machines_total"], told["sets"].as_array().unwrap().len()), (&2.into(), 2));
-    // Two empty machines alike: one step, and each takes one of the largest.
-    let set = &told["sets"][0];
-    assert_eq!(
-        (&set["ladder"][0]["machines"], &set["ladder"][0]["easy"]),
-        (&2.into(), &true.into())
-    );
-    let table = said(&[&at[..], &["shapes", "--priority", "200"]].concat());
-    assert!(
-        table.starts_with("production, priority 200: 2 of 2 machines take such work\n"),
-        "{table}"
-    );
-    assert!(table.contains("\nlargest: ") && table.contains(" easy\n"), "{table}");
-    let none = cell(&[&at[..], &["shapes", "--cpu", "900", "--ram", "1GiB"]].concat());
-    assert_eq!(none.status.code(), Some(3), "{}", text(&none.stderr));
-    assert!(text(&none.stdout).contains("tasks of 900 cores cpu and 1 GiB ram: 0 tasks"));
-    let file = folder.path("web.json");
-    fs::write(&file, web(1, "1000").to_string()).unwrap();
-    said(&[&at[..], &["run", &file]].concat());
-    let like = json(&[&at[..], &["shapes", "--like", "web", "-o", "json"]].concat());
-    let like = &like["sets"][0]["like"];
-    assert_eq!(like["job"], "dev/web", "{like}");
-    assert!(like["tasks"].as_u64() > Some(0), "{like}");
-    let wrong = cell(&[&at[..], &["shapes", "--constraint", "disks>many"]].concat());
-    assert_eq!(wrong.status.code(), Some(2));
-    assert!(text(&wrong.stderr).contains("allowed: a=b"), "{}", text(&wrong.stderr));
-    running.stop();
-}
