@@ -22,8 +22,7 @@ fail() {
     exit 1
 }
 if [ -z "${CELL_GUEST:-}" ]; then
-    say "skipped: CELL_GUEST names no program that starts a guest; see scripts/cgroup2.sh"
-    exit 0
+    fail "CELL_GUEST names no program that starts a guest; see scripts/cgroup2.sh"
 fi
 [ -x "$CELL_GUEST" ] || fail "CELL_GUEST: $CELL_GUEST; allowed: a program that starts a guest"
 guest="$(realpath "$CELL_GUEST")"

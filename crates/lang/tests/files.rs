@@ -222,7 +222,7 @@ fn json_and_yaml_have_places_too() {
     check("w.yaml", "web: 5\n", 1, "5", "is no job");
     check(
         "tick.yaml",
-        "name: a\nschedule: '* * * *'\njob: {cpu: '1', ram: 1MiB, command: [a], priority: 1}",
+        "name: a\nschedule: '* * * *'\njob: {cpu: '1', ram: 16MiB, command: [a], priority: 1}",
         2,
         "'* * * *'",
         "* * * *",
@@ -369,7 +369,7 @@ fn depth_and_output_are_limited_by_name() {
     let limits = Limits { output_bytes: 1 << 20, ..Limits::default() };
     check("{ a: std.repeat('x', 2000000) }", limits, "output limit: 1 MiB");
     let limits = Limits { documents: 2, ..Limits::default() };
-    let many = "[{ name: 'j%d' % i, priority: 0, cpu: '1', ram: '1MiB', command: [] }
+    let many = "[{ name: 'j%d' % i, priority: 0, cpu: '1', ram: '16MiB', command: [] }
                  for i in std.range(1, 3)]";
     check(many, limits, "job limit: 2 in one file");
 }

@@ -87,7 +87,7 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
     let spec = serde_json::json!({
         "name": "early", "count": 1, "priority": 100,
         "task": {
-            "limits": { "cpu": 100, "ram": 1 << 20 }, "command": ["run"], "packages": [stored],
+            "limits": { "cpu": 100, "ram": 32 << 20 }, "command": ["run"], "packages": [stored],
         },
     });
     let file = folder.path("early.json");

@@ -131,7 +131,10 @@ fn no_device_but_the_plain_ones_is_open_in_its_group() {
         child.stdin.take().unwrap().write_all(b"go\n").unwrap();
         String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
     };
-    assert_eq!(ask(None), "null\nkmsg\n");
+    // Where the computer itself has no such device there is nothing to forbid.
+    if std::path::Path::new("/dev/kmsg").exists() {
+        assert_eq!(ask(None), "null\nkmsg\n");
+    }
     let spec = lab.spec("devices", "echo up; exec sleep 1000");
     let mut running = lab.start("devices", &spec, &Limits::default());
     assert_eq!(running.hear("up\n"), "up\n");
