@@ -401,11 +401,19 @@ fn a_checkpoint_is_mended_by_hand() {
     let (state, mended) = (folder.path("state.jsonl"), folder.path("mended.ckpt"));
     let told = said(&["checkpoint", "export", &file, "--out", &state]);
     assert!(told.contains(&format!("next: mend it, then: cell checkpoint import {state}")));
+    let again = cell(&["checkpoint", "export", &file, "--out", &state]);
+    let error = text(&again.stderr);
+    assert!(again.status.code() == Some(1) && error.contains(&state), "{error}");
     let users = said(&["checkpoint", "export", &file, "--table", "users"]);
     assert!(users.lines().nth(1).unwrap().starts_with(r#"{"table":"users","id":0,"#), "{users}");
     let hash = |file: &str| json(&["checkpoint", "show", file, "-o", "json"])["hash"].clone();
     said(&["checkpoint", "import", &state, "--out", &mended]);
     assert_eq!(hash(&mended), hash(&file), "nothing was touched");
+    for file in [&state, &mended] {
+        let held = std::fs::metadata(file).unwrap().permissions();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&held) & 0o777;
+        assert_eq!(mode, 0o600, "{file} has secrets in it");
+    }
 
     let whole = std::fs::read_to_string(&state).unwrap();
     let without = |parts: &[&str]| {

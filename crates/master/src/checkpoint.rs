@@ -13,6 +13,7 @@
 
 use crate::clock::{Clock, SystemClock};
 use crate::replicated::{View, pack, readable};
+use cellwright_api::context::write_private;
 use cellwright_cell::command::Entry;
 use cellwright_cell::encode::{self, LoadError, Rows};
 use cellwright_cell::state::State;
@@ -23,7 +24,7 @@ use cellwright_store::{
 };
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
@@ -183,7 +184,8 @@ fn at(path: &Path) -> impl Fn(io::Error) -> CheckpointError {
     move |why| CheckpointError::Io { path: path.clone(), why }
 }
 
-/// Writes a checkpoint to a file of one's choice: whole, or not at all.
+/// Writes a checkpoint to a file of one's choice: whole, or not at all. Only its owner can read
+/// it, for the secrets of tasks are in it.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -193,11 +195,12 @@ pub fn write(view: &View, path: &Path) -> Result<Listed, CheckpointError> {
     let mut bytes = header.encode();
     bytes.extend_from_slice(&encode::save(&view.state));
     let fresh = path.with_extension("unfinished");
-    let written = File::create(&fresh).and_then(|mut file| {
-        file.write_all(&bytes)?;
-        file.sync_all()
-    });
-    written.map_err(at(&fresh))?;
+    // What a crash left may be open to others, and would stay so.
+    match fs::remove_file(&fresh) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(at(&fresh)(why)),
+        _ => {}
+    }
+    write_private(&fresh, &bytes).map_err(at(&fresh))?;
     fs::rename(&fresh, path).map_err(at(path))?;
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         File::open(folder).and_then(|dir| dir.sync_all()).map_err(at(folder))?;
@@ -478,6 +481,21 @@ mod tests {
         assert_eq!(checkpoints.before(Target::Time(Time(49))).unwrap(), None);
         let newest = checkpoints.before(Target::Time(Time(90))).unwrap().unwrap();
         assert_eq!(read(&newest).unwrap().0.index, 9);
+    }
+
+    #[test]
+    fn only_its_owner_reads_a_checkpoint_whatever_was_there_before() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = Folder::new();
+        let path = folder.0.join("x.ckpt");
+        for old in [&path, &path.with_extension("unfinished")] {
+            fs::write(old, "open to all").unwrap();
+            fs::set_permissions(old, fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        write(&after(1..=3), &path).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode, read(&path).unwrap().0.index), (0o600, 3));
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
     }
 
     #[test]

@@ -5,18 +5,21 @@ use crate::commands::{Success, parse};
 use crate::failure::Failure;
 use crate::format;
 use crate::output::print;
+use cellwright_api::context::write_private;
 use cellwright_cell::encode::text::{self, Pick, Place, TableName};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_master::checkpoint;
 use clap::Args;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 pub struct ExportArgs {
     /// The checkpoint
     file: PathBuf,
 
-    /// Where to write [default: the standard output]
+    /// The new file to write, for its owner's eyes: secrets of tasks are in it [default: the
+    /// standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 
@@ -54,8 +57,7 @@ impl ExportArgs {
             return Ok(Success::Done);
         };
         let shown = out.display().to_string();
-        std::fs::write(&out, &written)
-            .map_err(|source| Failure::Write { what: shown.clone(), source })?;
+        write_new(&out, &written)?;
         let lines = format::counted(written.lines().count() as u64, "line");
         let next = match pick == Pick::default() {
             true => format!("mend it, then: cell checkpoint import {shown} --out FILE"),
@@ -63,5 +65,37 @@ impl ExportArgs {
         };
         print(&format!("{lines} in {shown}\nnext: {next}\n"))?;
         Ok(Success::Done)
+    }
+}
+
+/// Specs of jobs have their secrets in them, so nobody else may read it; and what is there may be
+/// an export that somebody has half mended.
+fn write_new(out: &Path, text: &str) -> Result<(), Failure> {
+    let shown = out.display().to_string();
+    write_private(out, text.as_bytes()).map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => Failure::Work {
+            message: format!("{shown} is there already and is not overwritten"),
+            next: "choose another file for --out".into(),
+        },
+        _ => Failure::Write { what: shown, source },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn an_export_is_for_its_owner_alone_and_overwrites_nothing() {
+        let name = format!("cell-export-{}.jsonl", std::process::id());
+        let out = std::env::temp_dir().join(name);
+        write_new(&out, "first").unwrap();
+        let again = write_new(&out, "second").unwrap_err().to_string();
+        let mode = std::fs::metadata(&out).unwrap().permissions().mode() & 0o777;
+        let left = std::fs::read_to_string(&out).unwrap();
+        std::fs::remove_file(&out).unwrap();
+        assert_eq!((mode, left.as_str()), (0o600, "first"));
+        assert!(again.contains(&out.display().to_string()), "{again}");
     }
 }
