@@ -123,10 +123,11 @@ impl Packages {
     async fn in_time(&self, package: &PackageRef, task: TaskId) -> Result<Pinned, ObtainError> {
         let until = Instant::now() + PATIENCE;
         let mut pause = PAUSE;
+        let mut before = None;
         loop {
             let error = match self.now(package, task).await {
                 Ok(pinned) => return Ok(pinned),
-                Err(error) => error,
+                Err(error) => more_telling(before, error),
             };
             if !error.may_pass() || Instant::now() + pause > until {
                 return Err(error);
@@ -134,6 +135,7 @@ impl Packages {
             if pause == PAUSE {
                 tracing::warn!(%error, "asked for again for a minute");
             }
+            before = Some(error);
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -194,11 +196,32 @@ impl Packages {
     }
 }
 
+/// A machine that gave wrong bytes is not asked again for a while: that nobody is left to ask is
+/// not why there is no package.
+fn more_telling(before: Option<ObtainError>, now: ObtainError) -> ObtainError {
+    before.filter(|_| now.is_no_source()).unwrap_or(now)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::folder::scratch::Scratch;
     use cellwright_cell::name::Token;
+    use cellwright_package::cache::FetchError;
+
+    #[test]
+    fn that_nobody_is_left_to_ask_does_not_hide_what_those_asked_said() {
+        let error = |why| ObtainError::Fetch { name: "server".into(), why: Arc::new(why) };
+        let failed = |why: &str| error(FetchError::AllFailed(why.into()));
+        let check = |before, now, expected: &str| {
+            let told = more_telling(before, now).to_string();
+            assert!(told.contains(expected), "{told}");
+        };
+        check(None, error(FetchError::NoSource), "no source is known");
+        check(Some(failed("n1: away")), error(FetchError::NoSource), "n1: away");
+        check(Some(failed("n1: away")), failed("n2: away"), "n2: away");
+        check(Some(failed("n1: away")), error(FetchError::Unusable("broken".into())), "broken");
+    }
 
     /// Whether a task waits for such a package before its start has failed.
     async fn waits_for(digest: &str, bytes: u64) -> bool {

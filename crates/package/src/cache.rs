@@ -83,6 +83,13 @@ impl ObtainError {
     pub fn may_pass(&self) -> bool {
         matches!(self, ObtainError::Fetch { why, .. } if why.may_pass())
     }
+
+    /// Whether there was nobody to ask, which says less than any other error.
+    #[must_use]
+    pub fn is_no_source(&self) -> bool {
+        let ObtainError::Fetch { why, .. } = self else { return false };
+        matches!(**why, FetchError::NoSource)
+    }
 }
 
 /// One package that is here.

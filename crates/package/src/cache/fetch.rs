@@ -45,6 +45,9 @@ pub enum FetchError {
     NoSource,
     #[error("no source gave it: {0}")]
     AllFailed(String),
+    /// Somebody whose word counts gave it, and it is no package or another one.
+    #[error("what the masters have of it is of no use: {0}")]
+    Unusable(String),
     #[error("{0}")]
     Package(#[from] PackageError),
     #[error("the fetch was cut short")]
@@ -52,7 +55,8 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// Whether the same may be had later: nothing is wrong with the package, but nobody gave it.
+    /// Whether the same may be had later: nothing is known to be wrong with the package, but nobody
+    /// gave it. A machine alone that gave wrong bytes says nothing of what the masters have.
     pub(super) fn may_pass(&self) -> bool {
         matches!(self, FetchError::NoSource | FetchError::AllFailed(_))
     }
@@ -95,6 +99,8 @@ pub(super) struct Fetch {
     settings: Settings,
     asked: Vec<Asked>,
     partial: Arc<Partial>,
+    /// What is wrong with it, as the first of those who vouch for it has it.
+    unusable: Option<String>,
 }
 
 type Answer = (usize, u32, Result<Bytes, SourceError>);
@@ -115,12 +121,14 @@ impl Fetch {
             lacks: BTreeMap::new(),
             gone: None,
         });
-        Fetch { digest, bytes, settings, asked: asked.collect(), partial }
+        Fetch { digest, bytes, settings, asked: asked.collect(), partial, unusable: None }
     }
 
-    /// Who gave bytes that were not the package's.
+    /// Which machines gave bytes that were not the package's. A master is none: it gives what an
+    /// owner brought, and one broken package must not keep a machine from all others.
     pub(super) fn liars(&self) -> Vec<String> {
-        let liars = self.asked.iter().filter(|a| a.gone == Some(SourceError::Wrong));
+        let wrong = |a: &&Asked| a.gone == Some(SourceError::Wrong) && !a.source.vouches();
+        let liars = self.asked.iter().filter(wrong);
         liars.map(|asked| asked.source.name().to_owned()).collect()
     }
 
@@ -147,21 +155,39 @@ impl Fetch {
                 Ok(()) => self.settle(place.clone()).await,
                 failed => failed,
             };
-            let own = match &done {
+            let (own, why) = match &done {
                 // Every chunk was as this head says, so the head is wrong, and who gave it.
-                Err(FetchError::Package(PackageError::OtherContent { .. })) => SourceError::Wrong,
+                Err(FetchError::Package(why @ PackageError::OtherContent { .. })) => {
+                    (SourceError::Wrong, why.to_string())
+                }
                 Err(FetchError::AllFailed(_)) => {
-                    self.asked[at].gone.clone().unwrap_or(SourceError::Lacks)
+                    let own = self.asked[at].gone.clone().unwrap_or(SourceError::Lacks);
+                    (own, "its chunks are not those that its head names".to_owned())
                 }
                 _ => return done,
             };
+            if own == SourceError::Wrong {
+                self.of_no_use(at, why);
+            }
             // Whom a wrong head made a liar is none.
             for (asked, before) in self.asked.iter_mut().zip(before) {
                 asked.start_over(before);
             }
             self.asked[at].gone = Some(own);
         }
-        Err(self.all_failed())
+        Err(match self.unusable.take() {
+            Some(why) => FetchError::Unusable(why),
+            None => self.all_failed(),
+        })
+    }
+
+    /// Notes what is wrong with the package as this source has it, if its word counts.
+    fn of_no_use(&mut self, at: usize, why: String) {
+        let source = &self.asked[at].source;
+        if source.vouches() {
+            tracing::warn!(source = source.name(), package = %self.digest, %why, "of no use");
+            self.unusable.get_or_insert(why);
+        }
     }
 
     fn those(&self, vouching: bool) -> Vec<usize> {
@@ -188,6 +214,7 @@ impl Fetch {
                 Ok(Parsed::Needs(more)) => wanted = more,
                 Err(why) => {
                     self.asked[at].gone = Some(SourceError::Failed(why.to_string()));
+                    self.of_no_use(at, why.to_string());
                     return None;
                 }
             }

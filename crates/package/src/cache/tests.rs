@@ -225,6 +225,35 @@ async fn without_a_master_one_machine_at_a_time_is_believed_until_the_end() {
 }
 
 #[tokio::test]
+async fn a_broken_package_is_not_waited_for_and_its_owner_is_told_why_each_time() {
+    let folder = Folder::new();
+    let (reference, content) = package(&folder, "server", 1);
+    let (_, other) = package(&folder, "herver", 1);
+    let headless: Bytes = vec![0; content.len()].into();
+    let cache = open(&folder, "cache", PLENTY);
+    let broken = [
+        (Way::Honest, &headless, "not a package"),
+        (Way::OtherHead, &other, "the content's digest is"),
+        (Way::Lies, &content, "its chunks are not those that its head names"),
+    ];
+    for (way, content, reason) in broken {
+        let master = Fake::new("master", true, way, content);
+        let away = Fake::new("away", true, Way::DiesAfter(0), content);
+        for _ in 0..2 {
+            let error = cache.obtain(&reference, sources(&[&away, &master])).await.unwrap_err();
+            assert!(!error.may_pass() && error.to_string().contains(reason), "{error}");
+        }
+        // A machine's word says nothing of the package.
+        let machine = Fake::new(reason, false, way, content);
+        let error = cache.obtain(&reference, sources(&[&away, &machine])).await.unwrap_err();
+        assert!(error.may_pass(), "{error}");
+    }
+    assert!(!cache.told().shunned.contains(&"master".to_owned()), "other packages are fine");
+    let right = Fake::new("master", true, Way::Honest, &content);
+    cache.obtain(&reference, sources(&[&right])).await.unwrap();
+}
+
+#[tokio::test]
 async fn the_longest_unused_goes_when_room_is_needed_and_nothing_in_use_does() {
     let folder = Folder::new();
     let made: Vec<_> = ["a", "b", "c", "d"].map(|name| package(&folder, name, 1)).into();
