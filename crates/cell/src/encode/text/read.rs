@@ -38,6 +38,10 @@ fn shown(line: &Option<usize>) -> String {
     line.map_or_else(String::new, |line| format!("line {line}: "))
 }
 
+/// Ids that may be without a line, since rows are taken out by hand. Each takes memory, and a slip
+/// in the number of slots must not take all there is.
+const MAX_DROPPED: u64 = 1_000_000;
+
 /// A state from text, and what is known of the mending.
 pub struct Mended {
     pub place: Place,
@@ -62,6 +66,7 @@ pub fn read(text: &str) -> Result<Mended, TextError> {
     for (number, line) in lines {
         found.take(number, line, &head.slots)?;
     }
+    found.check_slots(number, &head.slots)?;
     let place = Place { index: head.index, term: head.term };
     let (rows, dropped, numbers) = found.finish(&head);
     let raised = Some(rows.attempt_floor).filter(|floor| *floor > head.attempt_floor);
@@ -128,6 +133,31 @@ impl Found {
                 Ok(())
             }
         }
+    }
+
+    fn check_slots(&self, line: usize, slots: &Slots) -> Result<(), TextError> {
+        let all = [
+            (TableName::Users, slots.users, self.users.ids()),
+            (TableName::Machines, slots.machines, self.machines.ids()),
+            (TableName::Resources, slots.resources, self.resources.ids()),
+            (TableName::Jobs, slots.jobs, self.jobs.ids()),
+            (TableName::Tasks, slots.tasks, self.tasks.ids()),
+            (TableName::Crons, slots.crons, self.crons.ids()),
+            (TableName::Tokens, slots.tokens, self.tokens.ids()),
+            (TableName::Blobs, slots.blobs, self.blobs.ids()),
+        ];
+        for (table, slots, ids) in all {
+            let most = ids.saturating_add(MAX_DROPPED);
+            if u64::from(slots) > most {
+                let field = format!("slots.{table}");
+                let why = format!(
+                    "is {slots}; allowed: at most {most}, {MAX_DROPPED} above the {ids} ids that \
+                     have a row here or are vacant"
+                );
+                return Err(TextError::Line { line, field, why });
+            }
+        }
+        Ok(())
     }
 
     fn finish(self, head: &Head) -> (Rows, Vec<(TableName, u32)>, Numbers) {
@@ -244,6 +274,12 @@ impl<T: DeserializeOwned + Serialize> Gathered<T> {
     fn vacant_in(&self, from: u32, to: u32) -> Option<usize> {
         let (_, (last, line)) = self.vacant.range(..=to).next_back()?;
         (*last >= from).then_some(*line)
+    }
+
+    /// How many ids have a line.
+    fn ids(&self) -> u64 {
+        let vacant = self.vacant.iter().map(|(from, (to, _))| u64::from(to - from) + 1);
+        vacant.fold(self.rows.len() as u64, u64::saturating_add)
     }
 
     fn line_of(&self, id: u32) -> Option<usize> {

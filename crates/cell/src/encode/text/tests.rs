@@ -126,6 +126,16 @@ fn lines_that_are_wrong_are_refused_by_field_and_what_is_allowed() {
 }
 
 #[test]
+fn a_slip_in_the_number_of_slots_does_not_take_all_memory() {
+    let slots = |machines: u32| with(r#""machines":2,"#, &format!(r#""machines":{machines},"#));
+    refused(
+        &slots(4_000_000_000),
+        "line 1: slots.machines: is 4000000000; allowed: at most 1000002, 1000000 above the 2 ids",
+    );
+    assert_eq!(mended(&slots(5)).dropped.len(), 3);
+}
+
+#[test]
 fn rows_are_picked_by_job_and_by_machine() {
     let rows = Rows::of(&cell().state);
     let shown = |pick: Pick| -> Vec<String> {
