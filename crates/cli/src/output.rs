@@ -97,7 +97,8 @@ pub fn with_default(command: Command, form: &str) -> Result<Command, Failure> {
 fn defaulted(command: Command, form: &'static str) -> Command {
     let is_form = |arg: &clap::Arg| {
         let values = arg.get_possible_values();
-        values.len() == FORMS.len() && values.iter().all(|v| FORMS.contains(&v.get_name()))
+        // A command may have more forms of its own.
+        FORMS.iter().all(|form| values.iter().any(|value| value.get_name() == *form))
     };
     command
         .mut_args(|arg| if is_form(&arg) { arg.default_value(form) } else { arg })

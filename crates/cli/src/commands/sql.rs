@@ -67,8 +67,14 @@ pub struct SqlArgs {
 enum SqlOutput {
     /// For people.
     Table,
+    /// The same: a table of rows is as wide as they are.
+    Wide,
     /// The whole answer as one object.
     Json,
+    /// The whole answer as one object.
+    Yaml,
+    /// The first column alone, one a line.
+    Name,
     /// One object a row.
     Jsonl,
     /// Comma-separated, with a header.
@@ -104,10 +110,11 @@ impl SqlArgs {
 
     fn show(&self, answer: &SqlAnswer) -> Result<(), Failure> {
         match self.output {
-            SqlOutput::Json => return print_json(answer),
+            SqlOutput::Json | SqlOutput::Yaml => return print_json(answer),
+            SqlOutput::Name => print(&names(answer))?,
             SqlOutput::Jsonl => print(&lines(answer)?)?,
             SqlOutput::Csv => print(&csv(answer))?,
-            SqlOutput::Table => {
+            SqlOutput::Table | SqlOutput::Wide => {
                 let header: Vec<&str> = answer.columns.iter().map(String::as_str).collect();
                 let row = |row: &Vec<SqlValue>| row.iter().map(shown).collect();
                 let rows: Vec<Vec<String>> = answer.rows.iter().map(row).collect();
@@ -118,7 +125,7 @@ impl SqlArgs {
             let rows = format::counted(answer.rows.len() as u64, "row");
             eprintln!("there is more than these {rows}: raise --limit, or ask for less");
         }
-        if self.output == SqlOutput::Table {
+        if matches!(self.output, SqlOutput::Table | SqlOutput::Wide) {
             eprintln!("{}", reach_back(answer.reaches_back_to));
         }
         Ok(())
@@ -149,6 +156,13 @@ fn shown(value: &SqlValue) -> String {
         SqlValue::Real(number) => number.to_string(),
         SqlValue::Text(text) => text.clone(),
     }
+}
+
+/// Nothing where a row has no value there: a line would be taken for a name.
+fn names(answer: &SqlAnswer) -> String {
+    let first = answer.rows.iter().filter_map(|row| row.first());
+    let named = first.filter(|value| **value != SqlValue::Null);
+    named.map(|value| shown(value) + "\n").collect()
 }
 
 fn lines(answer: &SqlAnswer) -> Result<String, Failure> {
@@ -276,6 +290,16 @@ mod tests {
         assert_eq!(csv(&answer()), "user,n\nann,7\n\"a \"\"b\"\", c\",\n");
         let text = lines(&answer()).unwrap();
         assert_eq!(text.lines().next(), Some(r#"{"user":"ann","n":7}"#));
+    }
+
+    #[test]
+    fn every_form_of_other_commands_is_one_of_a_query_too() {
+        for form in crate::output::FORMS {
+            assert!(SqlOutput::from_str(form, false).is_ok(), "{form}");
+        }
+        let mut answer = answer();
+        answer.rows.push(vec![SqlValue::Null, SqlValue::Integer(1)]);
+        assert_eq!(names(&answer), "ann\na \"b\", c\n");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::past::{PastArgs, note_unsure};
 use crate::commands::{Success, parse};
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{print, print_json};
+use crate::output::{Items, print};
 use cellwright_cell::command::{Actor, Done, Entry, Request, Verdict};
 use cellwright_master::audit::describe;
 use cellwright_master::checkpoint::Target;
@@ -22,8 +22,14 @@ use std::path::PathBuf;
 enum Form {
     /// For people.
     Table,
+    /// The same: a table of entries is as wide as they are.
+    Wide,
     /// One array.
     Json,
+    /// One list.
+    Yaml,
+    /// Log indices alone, one a line.
+    Name,
     /// One object on each line, as they are read.
     Jsonl,
 }
@@ -38,7 +44,7 @@ pub struct LogArgs {
     #[arg(long, value_name = "INDEX|TIME", value_parser = parse::place)]
     to: Option<Target>,
 
-    /// With json and jsonl: every request in full, with its verdict
+    /// With json, yaml and jsonl: every request in full, with its verdict
     #[arg(long)]
     full: bool,
 
@@ -56,9 +62,14 @@ pub struct LogArgs {
 
 impl LogArgs {
     pub fn run(self) -> Result<Success, Failure> {
-        if self.full && self.output == Form::Table {
+        let unable = match self.output {
+            Form::Table | Form::Wide => Some("a table"),
+            Form::Name => Some("names"),
+            Form::Json | Form::Yaml | Form::Jsonl => None,
+        };
+        if let Some(what) = unable.filter(|_| self.full) {
             return Err(Failure::Usage {
-                message: "--full has no effect on a table".into(),
+                message: format!("--full has no effect on {what}"),
                 next: "add -o jsonl, or leave out --full".into(),
             });
         }
@@ -97,8 +108,8 @@ impl LogArgs {
     }
 
     fn print(&self, past: &Past, from: u64) -> Result<(), Failure> {
-        let mut collected = Vec::new();
-        if self.output == Form::Table {
+        let mut items = Items::new(false)?;
+        if matches!(self.output, Form::Table | Form::Wide) {
             print(&line(["index", "term", "time", "done", "refused"], "what"))?;
         }
         past.entries(from, self.last(), |placed| {
@@ -106,18 +117,12 @@ impl LogArgs {
                 return Ok(());
             }
             match self.output {
-                Form::Table => print(&as_line(&placed)),
-                Form::Json => {
-                    collected.push(self.as_json(&placed));
-                    Ok(())
-                }
-                Form::Jsonl => print(&format!("{}\n", self.as_json(&placed))),
+                Form::Table | Form::Wide => print(&as_line(&placed)),
+                Form::Name => print(&format!("{}\n", placed.index)),
+                Form::Json | Form::Yaml | Form::Jsonl => items.add(&self.as_json(&placed)),
             }
         })?;
-        match self.output {
-            Form::Json => print_json(&collected),
-            Form::Table | Form::Jsonl => Ok(()),
-        }
+        items.end()
     }
 
     /// Places without a time of their own go with an open end only.
@@ -250,6 +255,18 @@ fn in_words(entry: &Entry, verdicts: Option<&[Verdict]>) -> String {
                 _ => format!("{name} x{count}"),
             };
             names(entry).into_iter().map(counted).collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_of_other_commands_is_one_of_the_log_too() {
+        for form in crate::output::FORMS {
+            assert!(Form::from_str(form, false).is_ok(), "{form}");
         }
     }
 }
