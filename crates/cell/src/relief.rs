@@ -2,11 +2,12 @@
 //! whoever it may asks for help, and somebody has to leave it.
 //!
 //! Only non-production leaves, the lowest priority first, of equals the one that is expected to use
-//! most of what is short. One task for each time the machine asks, and an agent asks again only
-//! after it has watched for a while that the last departure did not suffice; while somebody is on
-//! its way out, asking again sends nobody after it. So whoever would not have been needed stays.
-//! What must leave does so whatever its disruption budget says, because production waits for it;
-//! asking is what bounds the rate.
+//! most of what is short. Whoever states no limit of that may use any of it, and nobody knows how
+//! much, so it leaves after those of its priority of whom that is known. One task for each time the
+//! machine asks, and an agent asks again only after it has watched for a while that the last
+//! departure did not suffice; while somebody is on its way out, asking again sends nobody after it.
+//! So whoever would not have been needed stays. What must leave does so whatever its disruption
+//! budget says, because production waits for it; asking is what bounds the rate.
 //!
 //! Such a machine takes nothing of non-production until its agent has seen it well for a while:
 //! see [`crate::machine::Machine::takes_only_prod`]. Rejected: a note on the task that left, that
@@ -17,12 +18,12 @@ use crate::machine::{Machine, MachineStatus, Shortage, ShortageReport};
 use crate::resource::Dimension;
 use crate::spec::JobKind;
 use crate::state::State;
-use crate::task::{StopCause, TaskState};
+use crate::task::{StopCause, Task, TaskState};
 use crate::time::Time;
 use std::cmp::Reverse;
 
 /// Who is to leave the machine now, and for want of what; nobody while no request of its agent is
-/// open, or none of those who may leave uses what is short.
+/// open, or none of those who may leave can be using what is short.
 #[must_use]
 pub fn next(state: &State, machine: MachineId) -> Option<(TaskId, Dimension)> {
     let row = state.machines().get(machine).filter(|row| row.status == MachineStatus::Up)?;
@@ -46,22 +47,30 @@ fn victim(state: &State, machine: MachineId, dimension: Dimension) -> Option<Tas
             && !spec.priority.is_prod()
             && task.alloc.is_none_or(stays);
         let uses = match spec.kind {
-            JobKind::Tasks => task.reservation.get(dimension),
+            JobKind::Tasks => used(state, task, dimension),
             JobKind::AllocSet => used_inside(state, *id, dimension),
         };
-        (may && uses > 0).then_some((spec.priority, Reverse(uses), *id))
+        uses.filter(|_| may).map(|uses| (spec.priority, Reverse(uses), *id))
     });
     weighed.min().map(|(_, _, id)| id)
 }
 
+/// What a task is expected to use: 0 where nobody knows, since it states no limit; none where it is
+/// known to use nothing.
+fn used(state: &State, task: &Task, dimension: Dimension) -> Option<u64> {
+    let is_unstated = state.spec_of(task)?.limits_of(task.index).get(dimension) == 0;
+    let uses = task.reservation.get(dimension);
+    (uses > 0 || is_unstated).then_some(uses)
+}
+
 /// An alloc itself uses nothing.
-fn used_inside(state: &State, alloc: TaskId, dimension: Dimension) -> u64 {
+fn used_inside(state: &State, alloc: TaskId, dimension: Dimension) -> Option<u64> {
     let inner = state.alloc_load(alloc).map_or(&[][..], |load| &load.tasks);
     let uses = |id: &TaskId| {
         let task = state.tasks().get(*id).filter(|task| task.state.holds_resources())?;
-        Some(task.reservation.get(dimension))
+        used(state, task, dimension)
     };
-    inner.iter().filter_map(uses).fold(0, u64::saturating_add)
+    inner.iter().filter_map(uses).reduce(u64::saturating_add)
 }
 
 /// Whether somebody is on its way out for want of something.

@@ -148,6 +148,34 @@ mod tests {
         assert_eq!(cell.states("jprod"), [TaskState::Running]);
     }
 
+    #[test]
+    fn who_states_no_rate_leaves_after_those_of_its_priority_who_state_one() {
+        const RATE: Dimension = Dimension::DiskRate;
+        let mut cell = Cell::with_machines(1);
+        cell.grant("ubar", Band::BestEffort, 100);
+        let jobs = [("jprod", 200, 0), ("jhog", 100, 0), ("jrate", 100, 2), ("jidle", 50, 1)];
+        for (name, priority, rate) in jobs {
+            let mut spec = job(name, 1, priority);
+            spec.task.limits = Resources::new(1, 1, 1, rate);
+            cell.submit(&spec);
+            cell.run(name, 0, "m1");
+        }
+        // It states a rate, and is known to use none of it.
+        let idle = cell.task_id("jidle", 0);
+        cell.state.edit_task(idle, |task| task.reservation.disk_rate = 0);
+        for (asked, leaves) in [(1, "jrate"), (2, "jhog")] {
+            let shortage = ShortageReport { dimension: RATE, lasted: Span::seconds(60), asked };
+            assert_eq!(short(&mut cell, vec![shortage]), "done");
+            assert_eq!(next(&cell), Some(format!("ubar/{leaves}/0")));
+            let (task, attempt) = (cell.task_id(leaves, 0), cell.task(leaves, 0).attempt);
+            cell.ok(Command::Evict { task, attempt, cause: EvictCause::Relief(RATE) });
+            cell.report(leaves, 0, Observed::Stopped);
+        }
+        let shortage = ShortageReport { dimension: RATE, lasted: Span::seconds(60), asked: 3 };
+        assert_eq!(short(&mut cell, vec![shortage]), "done");
+        assert_eq!(next(&cell), None, "production and whoever uses nothing stay");
+    }
+
     fn no_relief() -> String {
         "refused: not possible while machine m1 asks for no relief".into()
     }
