@@ -156,6 +156,10 @@ impl State {
     pub fn blobs(&self) -> &Table<BlobId, Blob> {
         &self.blobs
     }
+    /// What clients were answered lately.
+    pub fn windows(&self) -> &Windows {
+        &self.windows
+    }
     pub fn capacity(&self) -> Resources {
         self.capacity
     }

@@ -23,11 +23,12 @@ use cellwright_api::internal::PROTOCOL;
 use cellwright_api::secret::sha256;
 use cellwright_api::spiffe::{Identity, Part};
 use cellwright_api::task_identity::{TaskIdentityAnswer, TaskIdentityRequest};
-use cellwright_cell::command::{Command, RequestId, Verdict};
+use cellwright_cell::command::{Actor, Command, RequestId, Verdict};
 use cellwright_cell::credential::{SecretHash, TokenFlaw, TokenKind};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Name;
 use cellwright_cell::reason::Refusal;
+use cellwright_cell::replay::{Seen, fingerprint};
 use cellwright_cell::state::State;
 use cellwright_cell::task::TaskState;
 use cellwright_cell::time::{Span, Time};
@@ -95,10 +96,6 @@ impl Admission {
                 return Err(JoinError::Flaw(TokenFlaw::NotForJoining));
             }
         };
-        // Of others the log knows by whom: perhaps by this very request.
-        if is_used && matches!(part, Part::Master(_)) {
-            return Err(JoinError::Flaw(TokenFlaw::Used));
-        }
         let signing =
             SigningRequest::parse(&request.signing_request).map_err(JoinError::Request)?;
         // The cell in the request is not looked at: the joiner has yet to learn its name.
@@ -110,6 +107,11 @@ impl Admission {
             _ => Some(number(&id, &request.signing_request)),
         };
         let command = Command::UseJoinToken { id, secret_hash };
+        // Not left to the log: whoever has a used token could write to it without end, and push
+        // out what is remembered of honest joiners.
+        if is_used && !number.is_some_and(|number| has_used(state, number, &command)) {
+            return Err(JoinError::Flaw(TokenFlaw::Used));
+        }
         Ok(Admission { command, id: number, part, request: signing })
     }
 
@@ -135,6 +137,12 @@ impl Admission {
             authority_key: replica.then(|| authority.key_pem().clone()),
         })
     }
+}
+
+/// Whether it was this very request that used its token.
+fn has_used(state: &State, number: RequestId, command: &Command) -> bool {
+    let seen = state.windows().look_up(&Actor::System, number, fingerprint(command));
+    matches!(seen, Seen::Before(Ok(_)))
 }
 
 /// Half of a strong hash, so that nobody finds another signing request with the same number.

@@ -604,9 +604,12 @@ async fn an_agent_joins_a_running_cell_once_and_renews() {
     assert_eq!(status, 200, "{body:?}");
     let again: JoinAnswer = postcard::from_bytes(&body).unwrap();
     assert_eq!(Holder::of_pem(&again.certificate).unwrap().identity, identity);
+    let remembered = || master.handle().read().state.windows().len();
+    let before = remembered();
     let thief = asking(&token, &token.signing_key(&[]).unwrap());
     let (status, body) = send(address, &pinned, None, JOIN_PATH, thief).await;
     assert!(status == 403 && String::from_utf8_lossy(&body).contains("used before"), "{body:?}");
+    assert_eq!(remembered(), before, "a used token writes nothing");
     // The cell does not know the machine yet, so there is nothing to renew.
     let next = NewKey::make(&identity, &[]).unwrap();
     let renewal =
@@ -721,6 +724,12 @@ fn a_join_token_is_good_for_one_certificate() {
     assert_eq!((used.clone(), state.tokens().len()), (Ok(Done::Applied), before));
     let answer = again.certify(used, &authority, at).unwrap();
     assert_eq!(Holder::of_pem(&answer.certificate).unwrap().identity.part, agent);
+    // Once the use is known, nobody else gets as far as the log, not even who was refused there.
+    let third = request(&authority, JoinKind::Agent, "n7", &agent);
+    for other in [&thief, &third] {
+        let refused = Admission::judge(other, &state, at);
+        assert!(matches!(refused, Err(JoinError::Flaw(TokenFlaw::Used))));
+    }
     let late = at.plus(Span::seconds(900));
     let expired = Admission::judge(&joining, &state, late);
     assert!(matches!(expired, Err(JoinError::Flaw(TokenFlaw::Expired))));
@@ -785,9 +794,7 @@ fn a_scheduler_joins_once_under_its_name_and_cannot_sign() {
     assert_eq!(holder.identity.part, scheduler);
     assert!(answer.authority_key.is_none());
     let another = request(&authority, JoinKind::Scheduler, "s1", &scheduler);
-    let again = Admission::judge(&another, &state, at).unwrap();
-    let used = use_token(&mut state, at, &again);
-    let refused = again.certify(used, &authority, at);
+    let refused = Admission::judge(&another, &state, at);
     assert!(matches!(refused, Err(JoinError::Flaw(TokenFlaw::Used))));
     let next = NewKey::make(&holder.identity, &[]).unwrap();
     let renewed = renew(PROTOCOL, &next.signing_request, &holder, &authority, &state, at);
