@@ -9,11 +9,16 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
+/// The first runc that knows the action of our filter's rules for kills (`SCMP_ACT_KILL_PROCESS`):
+/// one before it would refuse every container.
+const LEAST_RUNC: (u32, u32, u32) = (1, 1, 3);
+
 /// What stands in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     NotRoot { uid: u32 },
     NoRuntime { error: String },
+    OldRuntime { runtime: String },
     NoOverlay { error: String },
     NoCgroups { error: String },
 }
@@ -23,6 +28,11 @@ impl fmt::Display for Obstacle {
         match self {
             Obstacle::NotRoot { uid } => write!(f, "the agent runs as user {uid}, not as root"),
             Obstacle::NoRuntime { error } => write!(f, "no container runtime: {error}"),
+            Obstacle::OldRuntime { runtime } => {
+                let (major, minor, patch) = LEAST_RUNC;
+                write!(f, "the container runtime is too old: {runtime}; allowed: runc ")?;
+                write!(f, "{major}.{minor}.{patch} or later")
+            }
             Obstacle::NoOverlay { error } => write!(f, "no overlay file system: {error}"),
             Obstacle::NoCgroups { error } => write!(f, "no control groups: {error}"),
         }
@@ -60,7 +70,13 @@ pub fn probe(runtime: &dyn Runtime, run: &Path) -> Probe {
     if let (0, Err(e)) = (uid, try_overlay(&run.join("probe"))) {
         obstacles.push(Obstacle::NoOverlay { error: e.to_string() });
     }
-    match runtime.version() {
+    let version = runtime.version();
+    if let Ok(runtime) = &version
+        && is_too_old(runtime)
+    {
+        obstacles.push(Obstacle::OldRuntime { runtime: runtime.clone() });
+    }
+    match version {
         Ok(runtime) if obstacles.is_empty() => Probe::Ready { runtime: with_holes(&runtime) },
         Ok(_) => Probe::Off { obstacles },
         Err(e) => {
@@ -81,15 +97,24 @@ fn with_holes(runtime: &str) -> String {
 
 /// Holes through which a task gets out, by the first versions without them.
 fn lacking(runtime: &str) -> Option<&'static str> {
-    let version = runtime.strip_prefix("runc version ")?;
-    let mut numbers = version.split(|sign: char| !sign.is_ascii_digit());
-    let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok());
-    match (next()?, next()?, next().unwrap_or(0)) {
+    match runc_version(runtime)? {
         (1, 1, patch) if patch >= 12 => Some("CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881"),
         (1, 2, 8..) | (1, 3, 3..) | (1, 4.., _) | (2.., ..) => None,
         (1, 2.., _) => Some("CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881"),
         _ => Some("CVE-2024-21626, CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881"),
     }
+}
+
+/// A runtime of another name, or that tells no number, is taken at its word.
+fn is_too_old(runtime: &str) -> bool {
+    runc_version(runtime).is_some_and(|version| version < LEAST_RUNC)
+}
+
+fn runc_version(runtime: &str) -> Option<(u32, u32, u32)> {
+    let version = runtime.strip_prefix("runc version ")?;
+    let mut numbers = version.split(|sign: char| !sign.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok());
+    Some((next()?, next()?, next().unwrap_or(0)))
 }
 
 /// Some file systems cannot be the upper layer of an overlay, so only mounting one tells.
@@ -121,6 +146,20 @@ mod tests {
             assert_eq!(holes(mended), None, "{mended}");
         }
         assert_eq!(lacking("crun version 1.8"), None);
+    }
+
+    #[test]
+    fn a_runtime_that_would_refuse_the_filter_is_an_obstacle() {
+        for old in ["1.0.0-rc93", "1.0.3", "1.1.0", "1.1.2+ds1"] {
+            assert!(is_too_old(&format!("runc version {old}")), "{old}");
+        }
+        for new in ["1.1.3", "1.1.5+ds1", "1.2.0-rc.1", "1.10.0", "2.0.0", "unknown"] {
+            assert!(!is_too_old(&format!("runc version {new}")), "{new}");
+        }
+        assert!(!is_too_old("crun version 1.0.1"));
+        let old = Obstacle::OldRuntime { runtime: "runc version 1.1.2".into() };
+        let why = Probe::Off { obstacles: vec![old] }.why_not().unwrap_or_default();
+        assert!(why.ends_with("runc version 1.1.2; allowed: runc 1.1.3 or later"), "{why}");
     }
 
     #[test]
