@@ -43,8 +43,11 @@ function plain(value) {
 function About({ machine }) {
   const lines = (texts) => (texts.length ? html`<ul>${texts.map((text) => html`<li>${text}</li>`)}</ul>` : null);
   const pairs = (map) => lines(Object.entries(map || {}).map(([key, value]) => `${key}=${plain(value)}`));
-  const devices = (machine.spec.devices || []).map(
-    (device, at) => `${device.kind} ${device.model}, ${1000 - (machine.devices_used[at] || 0)} of 1000 free`,
+  // A device that is gone keeps its place in the list; its model says what it was.
+  const devices = (machine.spec.devices || []).map((device, at) =>
+    device.kind === "(gone)"
+      ? `${device.model}, gone`
+      : `${device.kind} ${device.model}, ${1000 - (machine.devices_used[at] || 0)} of 1000 free`,
   );
   const named = machine.named.map((n) => {
     const name = typeof n.name === "string" ? n.name : n.name.name;

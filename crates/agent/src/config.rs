@@ -404,6 +404,14 @@ fn check_volumes(config: &Config) -> Result<(), ConfigError> {
         let allowed = format!("absolute paths of at most {most} ASCII characters, without spaces");
         return wrong("volumes", volume.path.display().to_string(), allowed);
     }
+    let differs = |one: &LentVolume, other: &LentVolume| {
+        one.path == other.path && one.writable != other.writable
+    };
+    let twice = |volume: &&LentVolume| config.volumes.iter().any(|other| differs(volume, other));
+    if let Some(volume) = config.volumes.iter().find(twice) {
+        let allowed = "each path either for writing or for reading alone, not both";
+        return wrong("volumes", volume.path.display().to_string(), allowed.into());
+    }
     let is_ours =
         |name: &&Token| name.as_str().strip_prefix(LENT).is_some_and(|path| path.starts_with('/'));
     match config.attributes.keys().find(is_ours) {
@@ -429,6 +437,10 @@ mod tests {
             ("volumes = [\"srv\"]", "volumes: srv; allowed: absolute paths of at most 121"),
             ("volumes = [\"/a b\"]", "volumes: /a b; allowed: absolute paths"),
             ("volumes = [7]", "volumes: 7; allowed: a path, or { path"),
+            (
+                "volumes = [\"/a\", { path = \"/a/\", writable = false }]",
+                "volumes: /a; allowed: each path either for writing",
+            ),
             ("volumes = [{ path = \"/a\", write = true }]", "unknown field `write`"),
             ("attributes = { \"volume./a\" = { integer = 1 } }", "attributes: volume./a; allowed"),
         ] {

@@ -9,8 +9,7 @@
 
 use crate::config::{Config, ConfigError, LentDevice};
 use crate::driver::DriverError;
-use crate::positions::GONE;
-use cellwright_cell::device::{Device, DeviceGrant};
+use cellwright_cell::device::{Device, DeviceGrant, GONE};
 use cellwright_cell::name::Token;
 use cellwright_isolate::container::DeviceNode;
 use std::fs;
@@ -79,6 +78,10 @@ fn with_lent(found: Vec<Held>, lent: &[LentDevice]) -> Result<Vec<Held>, ConfigE
             value,
             allowed,
         };
+        if entry.kind.as_str() == GONE {
+            let allowed = "any other kind; this one is of devices that are not there any more";
+            return Err(wrong("kind", GONE.into(), allowed.into()));
+        }
         for node in &entry.nodes {
             DeviceNode::of(node).map_err(|why| {
                 let allowed = format!("paths of devices of this machine: {why}");
@@ -199,7 +202,7 @@ pub fn granted(all: &[Held], grants: &[DeviceGrant]) -> Result<Vec<Granted>, Dri
             value: format!("device {} of this machine", grant.device),
             allowed: format!("those it has: {}", all.len()),
         })?;
-        if held.device.kind.as_str() == GONE {
+        if held.device.is_gone() {
             return Err(DriverError::Cannot {
                 field: "task.devices",
                 value: format!(
@@ -291,6 +294,9 @@ mod tests {
         let bad = lent("[[devices]]\nkind = \"kvm\"\nnodes = [\"/etc/passwd\"]");
         let error = with_lent(vec![], &bad).unwrap_err().to_string();
         assert!(error.contains("devices[0].nodes: /etc/passwd; allowed: paths of"), "{error}");
+        let gone = lent("[[devices]]\nkind = \"(gone)\"");
+        let error = with_lent(vec![], &gone).unwrap_err().to_string();
+        assert!(error.contains("devices[0].kind: (gone); allowed: any other kind"), "{error}");
         let two = lent("[[devices]]\nkind = \"gpu\"\n[[devices]]\nkind = \"gpu\"\nid = \"1\"");
         let ids = |all: Vec<Held>| all.iter().map(|held| held.id.to_string()).collect::<Vec<_>>();
         assert_eq!(ids(with_lent(vec![], &two).unwrap()), ["0", "1"]);

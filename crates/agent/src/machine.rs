@@ -100,21 +100,25 @@ pub fn say(spec: &mut MachineSpec, name: &str, text: Option<&str>) {
 }
 
 /// Says which folders it lends: by the path that its operator wrote, and by where that leads, for
-/// jobs may name either. One that is not there is not lent.
+/// jobs may name either. One that is not there is not lent, and one to which two ways lead with
+/// different answers is for reading alone.
 pub fn say_lent(spec: &mut MachineSpec, volumes: &[LentVolume]) {
+    let mut there = Vec::new();
     for volume in volumes {
-        let real = match volume.path.canonicalize() {
-            Ok(real) => real,
+        match volume.path.canonicalize() {
+            Ok(real) => there.push((volume, real)),
             Err(error) => {
                 tracing::warn!(path = %volume.path.display(), %error, "a volume is not lent");
-                continue;
             }
-        };
-        for path in [&volume.path, &real] {
+        }
+    }
+    for (volume, real) in &there {
+        let writable = there.iter().all(|(other, at)| at != real || other.writable);
+        for path in [&volume.path, real] {
             // The operator's spelling can be told; where it leads may be too long a name.
             let name = path.to_str().and_then(|path| lent_attribute(path).ok());
             let Some(name) = name else { continue };
-            let how = if volume.writable { LENT_WRITABLE } else { LENT_READ_ONLY };
+            let how = if writable { LENT_WRITABLE } else { LENT_READ_ONLY };
             spec.attributes.insert(name, AttributeValue::Text(how.to_owned()));
         }
     }
@@ -156,6 +160,14 @@ mod tests {
         };
         assert!(lends(&real, false) && lends(&link, false) && !lends(&real, true));
         assert!(!lends(&scratch.path("gone"), false));
+        for volumes in [[(&link, false), (&real, true)], [(&real, false), (&link, true)]] {
+            let mut spec = describe(&config).unwrap().spec;
+            say_lent(&mut spec, &volumes.map(|(path, writable)| volume(path, writable)));
+            for path in [&real, &link] {
+                let source = path.to_str().unwrap().to_owned();
+                assert!(!Loan { source, writable: true }.is_granted(&spec.attributes));
+            }
+        }
         assert!(check_machine(&spec).is_ok());
     }
 

@@ -12,12 +12,9 @@
 use crate::devices::Held;
 use crate::machine::Described;
 use crate::record::{self, Keep, RecordError};
-use cellwright_cell::device::{Device, MAX_DEVICES};
+use cellwright_cell::device::{Device, GONE, MAX_DEVICES};
 use cellwright_cell::name::{BadName, Token};
 use std::path::Path;
-
-/// The kind of a device that is not there any more.
-pub const GONE: &str = "(gone)";
 
 /// Puts the machine's devices where they were, and writes down where the new ones are.
 ///

@@ -6,7 +6,7 @@
 //! `apply`. The ranges also carry the arithmetic: below them no sum the cell keeps can overflow.
 
 use crate::constraint::{AttributeValue, Constraint, MAX_PATTERN, Operator};
-use crate::device::{DeviceRequest, MAX_DEVICES, WHOLE};
+use crate::device::{DeviceRequest, GONE, MAX_DEVICES, WHOLE};
 use crate::disruption::{DisruptionLimit, MAX_DISRUPTIONS};
 use crate::health::{HealthCheck, Probe};
 use crate::isolation::{HIDDEN, Network, Secret, Volume};
@@ -49,6 +49,8 @@ pub const MAX_SPAN: Span = Span::seconds(366 * 24 * 3600);
 
 /// Bytes of memory below which what is to become the program does not live to become it.
 pub const LEAST_RAM: u64 = 2 << 20;
+/// The same in a container, where the runtime has to fit in while it makes it.
+pub const LEAST_RAM_CONTAINED: u64 = 16 << 20;
 
 type Checked = Result<(), Refusal>;
 
@@ -117,6 +119,18 @@ pub fn may_bound_notice(spec: &JobSpec) -> Checked {
     }
 }
 
+/// A rule for what is asked anew, apart from [`check_job`]: a kind is any token to logs and rows
+/// from before it.
+///
+/// # Errors
+/// [`Refusal::BadField`] for a job that asks for the gaps that devices left.
+pub fn asks_for_no_gaps(spec: &JobSpec) -> Checked {
+    ensure(!spec.task.devices.iter().any(|request| request.kind.as_str() == GONE), || {
+        let allowed = "any other kind; this one is of devices that are not there any more";
+        bad("task.devices.kind", GONE, allowed)
+    })
+}
+
 /// None at all is what `max_down` of 0 says, and has no next time to wait for.
 fn disruptions(limit: DisruptionLimit) -> Checked {
     ensure((1..=MAX_DISRUPTIONS).contains(&limit.most), || {
@@ -138,8 +152,9 @@ pub fn can_begin(spec: &JobSpec) -> Checked {
     }
     let enough = |field: String, ram: u64| {
         ensure(ram >= LEAST_RAM, || {
-            let allowed = "(2 MiB) or more, and in a container 16777216 (16 MiB) or more";
-            bad(field, ram, format!("{LEAST_RAM} {allowed}"))
+            let least = |bytes: u64| format!("{bytes} ({} MiB) or more", bytes >> 20);
+            let (plain, contained) = (least(LEAST_RAM), least(LEAST_RAM_CONTAINED));
+            bad(field, ram, format!("{plain}, and in a container {contained}"))
         })
     };
     enough("task.limits.ram".to_owned(), spec.task.limits.ram)?;
@@ -684,7 +699,8 @@ mod tests {
             let mut spec = job("jfoo", 3, 200);
             spec.task.limits.ram = LEAST_RAM;
             change(&mut spec);
-            let allowed = if field.is_empty() { "" } else { "2097152 (2 MiB) or more" };
+            let allowed = "2097152 (2 MiB) or more, and in a container 16777216 (16 MiB) or more";
+            let allowed = if field.is_empty() { "" } else { allowed };
             judge(can_begin(&spec), (field, allowed));
         };
         check(|_| (), "");
@@ -716,6 +732,12 @@ mod tests {
         check(|s| s.task.devices = vec![gpu(1, 0)], "task.devices.milli", "1 to 1000");
         check(|s| s.task.devices = vec![gpu(1, 1001)], "task.devices.milli", "1 to 1000");
         check(|s| s.task.devices = vec![gpu(2, 500)], "task.devices.milli", "1000 when more");
+        let mut spec = job("jfoo", 3, 200);
+        spec.task.devices = vec![gpu(1, 500), gpu(1, 500)];
+        judge(asks_for_no_gaps(&spec), ("", ""));
+        spec.task.devices[1].kind = token(GONE);
+        judge(asks_for_no_gaps(&spec), ("task.devices.kind", "any other kind"));
+        judge(check_job(&spec), ("", ""));
         check(|s| s.task.named = vec![amount("a", 1), amount("b", 1)], "", "");
         let unsorted = |s: &mut JobSpec| s.task.named = vec![amount("b", 1), amount("a", 1)];
         check(unsorted, "task.named", "names in order");

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub const WHOLE: u16 = 1000;
 /// Most devices one machine can have.
 pub const MAX_DEVICES: usize = 64;
+/// The kind of a device that is not there any more and keeps its place in its machine's list.
+/// Nobody can ask for it or lend it.
+pub const GONE: &str = "(gone)";
 
 /// One device of a machine. Its position in the machine's list is its identity there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -18,6 +21,14 @@ pub struct Device {
     pub kind: Token,
     /// Which model: `a100`.
     pub model: Token,
+}
+
+impl Device {
+    /// Whether only its place is left.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.kind.as_str() == GONE
+    }
 }
 
 /// What a task asks for: `count` distinct devices of `kind`, `milli` shares of each, of one of

@@ -114,14 +114,15 @@ pub struct Loan {
 }
 
 impl Loan {
-    /// Whether a machine with these attributes lends the folder, or one that it is in.
+    /// Whether a machine with these attributes lends the folder, or one that it is in. Of those the
+    /// innermost decides: what is for reading inside what is for writing is for reading.
     #[must_use]
     pub fn is_granted(&self, attributes: &Attributes) -> bool {
-        around(&self.source).any(|folder| {
-            let said = lent_attribute(folder).ok().and_then(|name| attributes.get(&name));
-            let Some(AttributeValue::Text(how)) = said else { return false };
-            how == LENT_WRITABLE || !self.writable && how == LENT_READ_ONLY
-        })
+        let said = |folder| attributes.get(&lent_attribute(folder).ok()?);
+        let Some(AttributeValue::Text(how)) = around(&self.source).find_map(said) else {
+            return false;
+        };
+        how == LENT_WRITABLE || !self.writable && how == LENT_READ_ONLY
     }
 }
 
@@ -199,7 +200,13 @@ mod tests {
         let all = machine(&[("/", LENT_READ_ONLY), ("/srv", LENT_WRITABLE)]);
         let loan = |source: &str, writable| Loan { source: source.into(), writable };
         assert!(loan("/etc", false).is_granted(&all) && !loan("/etc", true).is_granted(&all));
-        assert!(loan("/srv/x", true).is_granted(&all), "the nearest is not the only one");
+        assert!(loan("/srv/x", true).is_granted(&all), "the innermost decides");
+        let fixed = machine(&[("/srv", LENT_WRITABLE), ("/srv/models", LENT_READ_ONLY)]);
+        for (source, writes) in [("/srv/x", true), ("/srv/models", false), ("/srv/models/a", false)]
+        {
+            assert!(loan(source, false).is_granted(&fixed), "{source}");
+            assert_eq!(loan(source, true).is_granted(&fixed), writes, "{source}");
+        }
         assert!(lent_attribute("/a b").is_err());
         assert_eq!(loan("/x", true).to_string(), "volume /x for writing");
     }

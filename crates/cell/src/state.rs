@@ -37,6 +37,8 @@ pub const DISMISSALS: u32 = 2;
 pub const LAST_ENDS: u32 = 3;
 /// From this level on a task that borrows folders is put only where they are lent.
 pub const VOLUMES: u32 = 4;
+/// From this level on nobody can ask for the gap that a device left.
+pub const GAPS: u32 = 4;
 /// From this level on masters say in the log what machines are short of.
 pub const RELIEF: u32 = 4;
 

@@ -398,6 +398,7 @@ impl Reader {
 /// Rules for what is written now, which jobs from before need not keep.
 fn asked_anew(spec: &JobSpec) -> Result<(), Refusal> {
     admit::may_bound_notice(spec)?;
+    admit::asks_for_no_gaps(spec)?;
     admit::can_begin(spec)
 }
 

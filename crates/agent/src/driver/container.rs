@@ -27,6 +27,7 @@ use super::{Driver, DriverError, Start};
 use crate::config::{Config, LentVolume};
 use crate::folder::Folders;
 use crate::shim::protocol::{Container, Launch};
+use cellwright_cell::admit::LEAST_RAM_CONTAINED;
 use cellwright_cell::isolation::Network as Asked;
 use cellwright_isolate::container::{
     Bind, Bundle, ContainerId, ContainerSpec, DeviceNode, IdRange, Network, Probe, Runc, Scratch,
@@ -42,8 +43,6 @@ use std::path::{Path, PathBuf};
 const SHIFTED: IdRange = IdRange { first: 0x7000_0000, count: 65_536 };
 /// Room in `/tmp`.
 const TMP_BYTES: u64 = 64 << 20;
-/// Below this the runtime itself does not fit in, while it makes the container.
-const LEAST_RAM: u64 = 16 << 20;
 /// Folders of the machine's own programs.
 const PROGRAMS: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// What programs look up in `/etc`, and nothing that is secret.
@@ -218,9 +217,11 @@ impl ContainerDriver {
     /// A folder of the machine that its operator lends to tasks; links in it lead nowhere else.
     fn lent(&self, source: &str, writable: bool) -> Result<PathBuf, DriverError> {
         let found = fs::canonicalize(source).map_err(io(Path::new(source)))?;
-        let covers =
-            |lent: &LentVolume| found.starts_with(&lent.path) && (lent.writable || !writable);
-        if self.volumes.iter().any(covers) {
+        // Of folders inside each other the innermost decides. Two ways to one folder may have been
+        // given different answers: then it is not for writing.
+        let around = self.volumes.iter().filter(|lent| found.starts_with(&lent.path));
+        let innermost = around.max_by_key(|lent| (lent.path.components().count(), !lent.writable));
+        if innermost.is_some_and(|lent| lent.writable || !writable) {
             return Ok(found);
         }
         let shown = |lent: &LentVolume| {
@@ -319,11 +320,14 @@ impl Driver for ContainerDriver {
 
     fn prepare(&self, start: &Start<'_>) -> Result<Launch, DriverError> {
         let ram = start.work.limits.ram;
-        if ram < LEAST_RAM && !start.work.isolation.slack_ram {
+        if ram < LEAST_RAM_CONTAINED && !start.work.isolation.slack_ram {
             return Err(DriverError::Cannot {
                 field: "task.limits.ram",
                 value: ram.to_string(),
-                allowed: format!("{LEAST_RAM} ({} MiB) or more in a container", LEAST_RAM >> 20),
+                allowed: format!(
+                    "{LEAST_RAM_CONTAINED} ({} MiB) or more in a container",
+                    LEAST_RAM_CONTAINED >> 20
+                ),
             });
         }
         let root = root_package(start);
@@ -431,7 +435,11 @@ mod tests {
     fn only_what_is_lent_can_be_borrowed() {
         let folder = Folder::new();
         let [lent, kept, shown] = ["lent", "kept", "shown"].map(|name| folder.path(name));
+        let fixed = lent.join("fixed");
+        let open = fixed.join("open");
         fs::create_dir_all(lent.join("inner")).unwrap();
+        fs::create_dir_all(open.join("inner")).unwrap();
+        fs::create_dir_all(fixed.join("inner")).unwrap();
         fs::create_dir_all(&kept).unwrap();
         fs::create_dir_all(&shown).unwrap();
         symlink(&kept, lent.join("way-out")).unwrap();
@@ -440,18 +448,27 @@ mod tests {
             state: folder.path("state"),
             run: folder.path("run"),
             host_layer: folder.path("layer"),
-            volumes: [(&lent, true), (&shown, false)]
-                .into_iter()
-                .filter_map(|(path, writable)| real(&LentVolume { path: path.clone(), writable }))
-                .collect(),
+            // One way to a folder says that it may be written to, another that it may not.
+            volumes: [
+                (&fixed, false),
+                (&lent, true),
+                (&open, true),
+                (&shown, false),
+                (&shown, true),
+            ]
+            .into_iter()
+            .filter_map(|(path, writable)| real(&LentVolume { path: path.clone(), writable }))
+            .collect(),
             users: Vec::new(),
             version: String::new(),
             shifts: true,
         };
         let borrow = |path: PathBuf, writable| driver.lent(path.to_str().unwrap(), writable);
         assert!(borrow(lent.join("inner"), true).is_ok() && borrow(lent.clone(), false).is_ok());
-        assert!(borrow(shown.clone(), false).is_ok());
-        for path in [kept, lent.join("way-out"), "/etc".into(), shown] {
+        assert!(borrow(shown.clone(), false).is_ok() && borrow(fixed.clone(), false).is_ok());
+        assert!(borrow(open.join("inner"), true).is_ok());
+        let inner = fixed.join("inner");
+        for path in [kept, lent.join("way-out"), "/etc".into(), shown, fixed, inner] {
             let error = borrow(path.clone(), true).unwrap_err().to_string();
             assert!(error.contains("what this machine's operator lends"), "{path:?}: {error}");
         }

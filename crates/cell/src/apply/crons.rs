@@ -28,7 +28,7 @@ impl Context<'_> {
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
         self.owner_or_admin(user, &key)?;
         spec.check()?;
-        self.notice_left_to_others(&spec.job)?;
+        self.asked_anew(&spec.job)?;
         let object = || format!("periodic job {key}");
         let (now, spec) = (self.now, Arc::new(spec.clone()));
         let old = self.state.cron_named(&key);

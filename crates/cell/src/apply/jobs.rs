@@ -16,7 +16,7 @@ use crate::quota::Capability;
 use crate::reason::{Reason, Refusal};
 use crate::resource::{Dimension, Shortfall};
 use crate::spec::{JobKind, JobSpec};
-use crate::state::LAST_ENDS;
+use crate::state::{GAPS, LAST_ENDS};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -99,15 +99,19 @@ impl Context<'_> {
         if !spec.reclaimable && old.is_none_or(|old| old.reclaimable) {
             self.require(Capability::DisableReclamation)?;
         }
-        self.notice_left_to_others(spec)
+        self.asked_anew(spec)
     }
 
-    /// Batch work of any user would otherwise take everybody's notice away.
-    pub(super) fn notice_left_to_others(&self, spec: &JobSpec) -> Result<(), Refusal> {
-        match self.state.level < LAST_ENDS {
-            true => Ok(()),
-            false => admit::may_bound_notice(spec),
+    /// Rules that jobs from before need not keep.
+    pub(super) fn asked_anew(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        // Batch work of any user would otherwise take everybody's notice away.
+        if self.state.level >= LAST_ENDS {
+            admit::may_bound_notice(spec)?;
         }
+        if self.state.level >= GAPS {
+            admit::asks_for_no_gaps(spec)?;
+        }
+        Ok(())
     }
 
     /// Tasks in an alloc set spend what its owner pays for.
@@ -301,11 +305,14 @@ mod tests {
     use crate::after::After;
     use crate::apply::fixture::{Cell, job, key, name};
     use crate::command::{Command, Done, Observed};
+    use crate::device::{DeviceRequest, GONE};
+    use crate::name::Token;
     use crate::priority::{Band, Priority};
     use crate::quota::Capability;
     use crate::render;
     use crate::resource::Resources;
     use crate::spec::{JobKind, JobSpec};
+    use crate::state::GAPS;
     use crate::task::{ExitClass, Fate, TaskState};
     use crate::time::{Span, Time};
     use TaskState::{Dead, Deferred, Pending};
@@ -334,6 +341,21 @@ mod tests {
         }
         other.priority = Priority(200);
         cell.submit(&other);
+    }
+
+    #[test]
+    fn nobody_asks_for_the_gap_that_a_device_left() {
+        let mut cell = Cell::with_machines(1);
+        let mut spec = job("jfoo", 1, 100);
+        let (kind, models) = (Token::new(GONE).unwrap(), Vec::new());
+        spec.task.devices = vec![DeviceRequest { kind, models, count: 1, milli: 1000 }];
+        // A log from before the rule means what it meant.
+        cell.state.level = GAPS - 1;
+        cell.submit(&spec);
+        cell.state.level = GAPS;
+        spec.name = name("jbar");
+        let said = cell.refused(submit(spec));
+        assert!(said.contains("task.devices.kind") && said.contains(GONE), "{said}");
     }
 
     /// Submits into a cell with a quota of 100 in which `jfoo` (3 tasks of 10, batch) lives.

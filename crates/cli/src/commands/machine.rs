@@ -164,7 +164,11 @@ pub fn shown(machine: &MachineView) -> String {
     rows.extend(spec.devices.iter().enumerate().map(|(number, device)| {
         let used = machine.devices_used.get(number).copied().unwrap_or_default();
         let free = WHOLE.saturating_sub(used);
-        let told = format!("{} {}, {free} of {WHOLE} free", device.kind, device.model);
+        // Of a device that is gone there is nothing to be had, and its model is what it was.
+        let told = match device.is_gone() {
+            true => format!("{}, gone", device.model),
+            false => format!("{} {}, {free} of {WHOLE} free", device.kind, device.model),
+        };
         (format!("device {number}"), told)
     }));
     let attributes = spec.attributes.iter();
@@ -280,7 +284,8 @@ fn list(machines: &[MachineView], silent: &BTreeMap<String, u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellwright_cell::name::JobKey;
+    use cellwright_cell::device::{Device, GONE};
+    use cellwright_cell::name::{JobKey, Token};
     use cellwright_cell::resource::Dimension;
     use cellwright_cell::time::Time;
     use serde_json::json;
@@ -299,17 +304,35 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_machine_that_is_short_says_of_what_and_since_when() {
+    fn machine() -> MachineView {
         let some = json!({ "cpu": 1000, "ram": 1 << 30 });
-        let mut machine: MachineView = serde_json::from_value(json!({
+        serde_json::from_value(json!({
             "name": "m1", "status": "up", "draining": false, "over_committed": false,
             "generation": 1, "incarnation": 1, "spec": { "name": "m1", "capacity": some },
             "reserved": some, "prod_limits": some, "limits": some, "available": some,
             "available_prod": some, "tasks": 2, "leaving": 0, "named": [], "devices_used": [],
             "packages": 0, "retained_bytes": 0,
         }))
-        .unwrap();
+        .unwrap()
+    }
+
+    #[test]
+    fn a_device_that_is_gone_has_no_share_to_be_had() {
+        let mut machine = machine();
+        let device = |kind: &str, model: &str| Device {
+            kind: Token::new(kind).unwrap(),
+            model: Token::new(model).unwrap(),
+        };
+        machine.spec.devices = vec![device(GONE, "gpu:a"), device("gpu", "a100")];
+        machine.devices_used = vec![0, 250];
+        let told = shown(&machine);
+        assert!(told.contains("gpu:a, gone") && !told.contains(GONE), "{told}");
+        assert!(told.contains("gpu a100, 750 of 1000 free"), "{told}");
+    }
+
+    #[test]
+    fn a_machine_that_is_short_says_of_what_and_since_when() {
+        let mut machine = machine();
         let listed = |machine: &MachineView| list(std::slice::from_ref(machine), &BTreeMap::new());
         assert!(!shown(&machine).contains("short") && !listed(&machine).contains("short"));
         let (dimension, since) = (Dimension::Cpu, Time(1_700_000_000_000));

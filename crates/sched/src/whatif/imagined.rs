@@ -45,6 +45,7 @@ impl Stage {
         if let Whose::New { spec, .. } = whose {
             admit::check_job(spec)?;
             admit::may_bound_notice(spec)?;
+            admit::asks_for_no_gaps(spec)?;
         }
         let mut board = board.clone();
         // Who waits already found no place, and must not be what this pass is spent on.
