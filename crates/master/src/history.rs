@@ -48,6 +48,9 @@ const AGAIN: Duration = Duration::from_secs(5);
 const CATCH_UP: Duration = Duration::from_secs(2);
 /// Queries at once; each may keep a processor busy.
 const QUERIES: usize = 2;
+/// An agent that found its replica dead is back within so many polls: a few masters that it waits
+/// at, and as many attempts in vain. One that comes later was with its own.
+const TURNS: u64 = 10;
 /// How far the writer stands back, of 19.
 const NICE: i32 = 10;
 /// After a turn the writer rests so many times as long as it worked, unless somebody waits: three
@@ -99,17 +102,25 @@ struct Usage {
 
 /// When each machine last told here what its tasks use, and in which tenure.
 #[derive(Default)]
-struct Told(BTreeMap<MachineId, (u64, Time)>);
+struct Told(BTreeMap<MachineId, (Tenure, Time)>);
 
 impl Told {
     /// The time that a word covers: since the one before, unless another replica may have been told
     /// meanwhile. Rather a few seconds in nobody's books than in those of two.
+    ///
+    /// Whoever was sent to a replica that does not answer tries all masters in turn, for as long as
+    /// that one is down. Each of them counts the time that the agent waited for its answer: were
+    /// it the time until it came back, those of the others would be in it.
     fn covers(&mut self, machine: MachineId, tenure: Tenure, at: Time) -> Span {
-        let before = self.0.remove(&machine).filter(|(number, _)| *number == tenure.number);
-        if !tenure.ends {
-            self.0.insert(machine, (tenure.number, at));
+        let before = self.0.insert(machine, (tenure, at));
+        let before = before.filter(|(before, _)| before.number == tenure.number);
+        let Some((before, since)) = before else { return Span::ZERO };
+        let span = at.since(since);
+        if !before.ends {
+            return span;
         }
-        before.map_or(Span::ZERO, |(_, before)| at.since(before))
+        let is_back = span.0 <= before.holds.0.saturating_mul(TURNS);
+        if is_back { span.min(before.holds) } else { Span::ZERO }
     }
 }
 
@@ -459,14 +470,34 @@ mod tests {
     fn time_that_a_machine_spent_with_another_replica_is_not_counted_here() {
         let (mut told, machine) = (Told::default(), MachineId(1));
         let mut covers = |number, ends, seconds: u64| {
-            told.covers(machine, Tenure { number, ends }, Time(seconds * 1000)).0 / 1000
+            let tenure = Tenure { number, ends, holds: Span::seconds(5) };
+            told.covers(machine, tenure, Time(seconds * 1000)).0 / 1000
         };
         assert_eq!(covers(1, false, 100), 0, "nobody knows since when");
         assert_eq!(covers(1, false, 105), 5);
         assert_eq!(covers(1, true, 110), 5, "the last word here");
-        assert_eq!(covers(1, false, 130), 0, "it was elsewhere");
-        assert_eq!(covers(1, false, 135), 5);
-        assert_eq!(covers(2, false, 150), 0, "it may have been elsewhere");
-        assert_eq!(covers(2, false, 155), 5);
+        assert_eq!(covers(1, false, 170), 0, "it was elsewhere");
+        assert_eq!(covers(1, false, 175), 5);
+        assert_eq!(covers(2, false, 190), 0, "it may have been elsewhere");
+        assert_eq!(covers(2, false, 195), 5);
+    }
+
+    /// What replicas count in 200 s of a machine whose own one is dead, when it speaks to them in
+    /// turn every `every` ms.
+    fn counted(replicas: usize, every: u64) -> u64 {
+        let tenure = Tenure { number: 1, ends: true, holds: Span::seconds(5) };
+        let mut books: Vec<Told> = (0..replicas).map(|_| Told::default()).collect();
+        let words = (0..=200_000 / every).map(|word| Time(word * every));
+        let turns = (0..replicas).cycle();
+        words.zip(turns).map(|(at, turn)| books[turn].covers(MachineId(1), tenure, at).0).sum()
+    }
+
+    #[test]
+    fn while_a_replica_is_dead_its_machines_are_counted_once_by_the_others() {
+        assert_eq!(counted(1, 5000), 200_000, "all of it");
+        // The first word at each replica says nothing of the time before.
+        assert_eq!(counted(2, 5000), 195_000, "and by none twice");
+        assert_eq!(counted(4, 5000), 185_000);
+        assert_eq!(counted(2, 10_000), 95_000, "dialling the dead is in nobody's books");
     }
 }

@@ -51,6 +51,8 @@ pub struct Tenure {
     pub number: u64,
     /// The agent is sent to another replica with the answer to this word.
     pub ends: bool,
+    /// How long that answer may take; until it is there the agent speaks to nobody else.
+    pub holds: Span,
 }
 
 /// Which replicas there are and who leads, as this replica sees it.
@@ -320,7 +322,7 @@ impl LinkShard {
 
     fn tenure_of(&self, report: &AgentReport) -> Tenure {
         let number = self.tenure.load(Ordering::Relaxed);
-        Tenure { number, ends: self.redial(report).is_some() }
+        Tenure { number, ends: self.redial(report).is_some(), holds: self.settings.poll }
     }
 
     fn redial(&self, report: &AgentReport) -> Option<String> {
