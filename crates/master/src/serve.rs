@@ -143,11 +143,7 @@ pub async fn run_master(
         audit: handle.replicated().records.audit.clone(),
         refusals: Refusals::default(),
     });
-    let names = handle.replicated().names.clone();
-    let dns = match config.dns_listen {
-        Some(listen) => Some(DnsServer::start(listen, names, config.zone.clone()).await?),
-        None => None,
-    };
+    let dns = answer_dns(&config, &handle).await?;
     let history = keep_history(&config, &handle, &files.history, clock.clone())?;
     let (stopping, stopped) = watch::channel(false);
     let limits = config.limits();
@@ -206,6 +202,15 @@ impl Running {
         self.master.stop().await;
         self.history.stop().await;
     }
+}
+
+/// Answers DNS where it is to be answered, for as long as the cell tells this replica anything.
+async fn answer_dns(config: &Config, handle: &Handle) -> Result<Option<DnsServer>, ListenError> {
+    let Some(listen) = config.dns_listen else { return Ok(None) };
+    let names = handle.replicated().names.clone();
+    let handle = handle.clone();
+    let is_over = move || handle.is_removed();
+    DnsServer::start(listen, names, config.zone.clone(), is_over).await.map(Some)
 }
 
 /// Starts writing history, and has usage told to it.

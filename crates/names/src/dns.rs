@@ -65,7 +65,8 @@ pub struct DnsServer {
 }
 
 impl DnsServer {
-    /// Listens on UDP and TCP.
+    /// Listens on UDP and TCP. `is_over`: names are not kept up to date any more, so that resolvers
+    /// had better ask another server.
     ///
     /// # Errors
     /// When the address cannot be had.
@@ -73,8 +74,9 @@ impl DnsServer {
         listen: SocketAddr,
         names: Names,
         zone: Zone,
+        is_over: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Result<DnsServer, ListenError> {
-        DnsServer::start_with(listen, names, zone, ALLOWANCE).await
+        DnsServer::start_with(listen, names, zone, ALLOWANCE, Box::new(is_over)).await
     }
 
     async fn start_with(
@@ -82,13 +84,14 @@ impl DnsServer {
         names: Names,
         zone: Zone,
         allowance: u32,
+        is_over: IsOver,
     ) -> Result<DnsServer, ListenError> {
         let failed = |why| ListenError { address: listen, why };
         let tcp = TcpListener::bind(listen).await.map_err(failed)?;
         // With port 0 the system chose one, and both must have the same.
         let address = tcp.local_addr().map_err(failed)?;
         let udp = UdpSocket::bind(address).await.map_err(failed)?;
-        let mut server = Server::new(Handler::new(names, zone, allowance));
+        let mut server = Server::new(Handler::new(names, zone, allowance, is_over));
         server.register_socket(udp);
         server.register_listener(tcp, TCP_IDLE, TCP_QUEUE);
         Ok(DnsServer { address, server })
@@ -108,9 +111,12 @@ impl DnsServer {
     }
 }
 
+type IsOver = Box<dyn Fn() -> bool + Send + Sync>;
+
 struct Handler {
     names: Names,
     zone: Zone,
+    is_over: IsOver,
     allowance: Mutex<Allowance>,
     started: Instant,
     questions: Semaphore,
@@ -234,10 +240,10 @@ impl RequestHandler for Handler {
 }
 
 impl Handler {
-    fn new(names: Names, zone: Zone, allowance: u32) -> Handler {
+    fn new(names: Names, zone: Zone, allowance: u32, is_over: IsOver) -> Handler {
         let allowance = Mutex::new(Allowance::new(allowance));
         let questions = Semaphore::new(MOST_QUESTIONS);
-        Handler { names, zone, allowance, started: Instant::now(), questions }
+        Handler { names, zone, is_over, allowance, started: Instant::now(), questions }
     }
 
     /// Whether the asker gets a full answer to this kind of question.
@@ -262,8 +268,14 @@ impl Handler {
         }
         let name = info.query.name().to_string().to_ascii_lowercase();
         let kind = kind_of(info.query.query_type());
-        if self.zone.inside(&name).is_some() && !self.allows(request, kind) {
-            return Reply::over_tcp();
+        if self.zone.inside(&name).is_some() {
+            // Resolvers ask the next server; an old address would be taken for the truth.
+            if (self.is_over)() {
+                return Reply::refusal(ResponseCode::ServFail);
+            }
+            if !self.allows(request, kind) {
+                return Reply::over_tcp();
+            }
         }
         let most = if request.protocol() == Protocol::Udp { MOST_UDP } else { MOST_TCP };
         let turn = (usize::from(metadata.id), most);

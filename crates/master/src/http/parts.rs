@@ -90,6 +90,9 @@ impl Api {
             Caller::Anonymous | Caller::System(_) => {}
             _ => return Err(stranger(&caller, "the agent of the machine it speaks for")),
         }
+        if self.handle.is_removed() {
+            return Err(removed());
+        }
         self.still_here(&caller)?;
         encode(&holders::of(&self.handle.read().state, &request))
     }
@@ -98,6 +101,10 @@ impl Api {
         if request.wait > MAX_WAIT {
             let allowed = format!("at most {} ms", MAX_WAIT.0);
             return Err(ApiError::field("wait", &request.wait.0.to_string(), &allowed));
+        }
+        // Whoever followed it here would see nothing happen for good.
+        if self.handle.is_removed() {
+            return Err(removed());
         }
         encode(&self.handle.log_after(request.after, request.wait).await)
     }

@@ -2,6 +2,10 @@
 //! cost the cell its majority.
 
 use crate::support::{Cell, Got, PEER, Plan, within};
+use cellwright_api::client::parts::HoldersRequest;
+use cellwright_api::error::Code;
+use cellwright_cell::name::{Name, Token};
+use cellwright_cell::time::Span;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -94,6 +98,15 @@ async fn a_replica_that_was_removed_and_runs_on_says_so_and_answers_nothing_else
         let got = second.ask(target, NONE).await;
         assert_eq!((got.status, got.code()), (503, "not-ready"), "{target}: {}", got.text);
         assert!(got.text.contains("this replica was removed from the cell"), "{}", got.text);
+    }
+    let client = second.client(None);
+    let machine = Name::new("m1").unwrap();
+    let digest = Token::new(&"ab".repeat(32)).unwrap();
+    let wanted = HoldersRequest { machine, digest, task: None };
+    let log = within(client.log_after(0, Span(10))).await.map(drop);
+    let holders = within(client.holders(&wanted)).await.map(drop);
+    for told in [log, holders] {
+        assert_eq!(told.unwrap_err().code(), Some(Code::NotReady));
     }
     assert_eq!(second.must("GET /v1/masters", NONE).await.body["role"], "removed");
     assert_eq!(second.must("GET /healthz", NONE).await.text, "ok\n");

@@ -10,6 +10,8 @@ use hickory_server::net::tcp::TcpClientStream;
 use hickory_server::net::udp::UdpClientStream;
 use hickory_server::proto::op::{DnsResponse, Message, Query};
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -23,7 +25,9 @@ async fn serve_with(cell: &Cell, allowance: u32) -> (DnsServer, Names) {
     let names = Names::default();
     names.restored(&cell.state, cell.index);
     let zone = Zone::new(&name("main"), "cell.internal").unwrap();
-    (DnsServer::start_with(LOOPBACK, names.clone(), zone, allowance).await.unwrap(), names)
+    let go_on = Box::new(|| false);
+    let server = DnsServer::start_with(LOOPBACK, names.clone(), zone, allowance, go_on).await;
+    (server.unwrap(), names)
 }
 
 async fn udp(server: &DnsServer) -> Client<TokioRuntimeProvider> {
@@ -101,6 +105,29 @@ async fn a_client_finds_tasks_and_ports_and_a_dead_task_is_gone_at_once() {
     let over = ask(&mut client, web, RecordType::TXT).await;
     assert_eq!(over.metadata.response_code, ResponseCode::NXDomain);
     server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn names_that_are_not_kept_any_more_are_not_told() {
+    let mut cell = Cell::with_machines(1);
+    cell.submit(job("web", 1, 0));
+    cell.run("web", 0, 0);
+    let names = Names::default();
+    names.restored(&cell.state, cell.index);
+    let zone = Zone::new(&name("main"), "cell.internal").unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let flag = over.clone();
+    let is_over = move || flag.load(Ordering::Relaxed);
+    let server = DnsServer::start(LOOPBACK, names, zone, is_over).await.unwrap();
+    let mut client = udp(&server).await;
+    let web = "web.ada.main.cell.internal.";
+    assert_eq!(shown(&ask(&mut client, web, RecordType::A).await), ["10.0.0.1"]);
+    over.store(true, Ordering::Relaxed);
+    for text in [web, "nobody.main.cell.internal."] {
+        let (told, _) = packet(&server, text, None).await;
+        assert_eq!(told.metadata.response_code, ResponseCode::ServFail, "{text}");
+        assert!(told.answers.is_empty() && !told.metadata.authoritative, "{told:?}");
+    }
 }
 
 #[tokio::test]
