@@ -6,7 +6,8 @@ pub(super) mod shown;
 
 use super::call::Call;
 use super::jobs::find;
-use super::{Answered, Api, missing, reply, view};
+use super::missing::Missing;
+use super::{Answered, Api, reply, view};
 use crate::lease::LaneName;
 use crate::replicated::View;
 use cellwright_api::error::{ApiError, Code};
@@ -42,7 +43,7 @@ impl Api {
         let row = view.state.tasks().get(id).cloned();
         let missing = || Api::missing(Code::NoSuchTask, view.state.task_name(id));
         let row = row.ok_or_else(missing)?;
-        let obstacles = self.obstacles(&view.state, row.job, row.state).await;
+        let obstacles = self.obstacles(&view.state, row.job, row.state).await?;
         let now = self.clock.wall();
         let served = is_served(&obstacles);
         let (index, explanation) = self
@@ -64,9 +65,9 @@ impl Api {
         let key = call.job()?;
         let (view, consistent) = call.view(self).await?;
         let id = find(&view.state, &key)?;
-        let waiting = self.obstacles(&view.state, id, TaskState::Pending).await;
+        let waiting = self.obstacles(&view.state, id, TaskState::Pending).await?;
         let failed = TaskState::Dead(Fate::Failed(ExitClass::CouldNotStart));
-        let failing = self.obstacles(&view.state, id, failed).await;
+        let failing = self.obstacles(&view.state, id, failed).await?;
         let now = self.clock.wall();
         let served = is_served(&waiting);
         let (index, made) = self
@@ -122,8 +123,13 @@ impl Api {
     }
 
     /// What keeps a task of the job from running in this state, whatever machines offer.
-    async fn obstacles(&self, state: &State, job: JobId, at: TaskState) -> Vec<ObstacleView> {
-        let Some(row) = state.jobs().get(job) else { return Vec::new() };
+    async fn obstacles(
+        &self,
+        state: &State,
+        job: JobId,
+        at: TaskState,
+    ) -> Result<Vec<ObstacleView>, ApiError> {
+        let Some(row) = state.jobs().get(job) else { return Ok(Vec::new()) };
         let spec = row.spec().clone();
         let mut found = Vec::new();
         if at == TaskState::Pending {
@@ -133,9 +139,11 @@ impl Api {
             });
         }
         if awaits_packages(at) {
-            found.extend(missing::packages(state, &spec));
+            let state = state.clone();
+            let look = move |_: &Api| Ok(Missing::of(&state, [&*spec]).obstacles(&spec));
+            found.extend(self.blocking(look).await?);
         }
-        found
+        Ok(found)
     }
 
     /// Whether tasks wait for a scheduler rather than for a machine. A replica that does not lead

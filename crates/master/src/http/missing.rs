@@ -10,21 +10,39 @@ use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::Token;
 use cellwright_cell::spec::{JobSpec, PackageRef};
 use cellwright_cell::state::State;
+use std::collections::BTreeSet;
 
 /// Digits of a digest in a sentence.
 const SHORT: usize = 12;
 
-pub(super) fn packages(state: &State, spec: &JobSpec) -> Vec<ObstacleView> {
-    let missing = spec.task.packages.iter().filter(|package| !is_here(state, &package.digest));
-    missing.map(obstacle).collect()
-}
+/// Digests of packages that nobody has.
+pub(super) struct Missing(BTreeSet<Token>);
 
-fn is_here(state: &State, digest: &Token) -> bool {
-    state.blob_named(digest).is_some()
-        || state.machines().iter().any(|(_, row)| {
-            row.status == MachineStatus::Up
-                && row.packages.iter().any(|held| held.digest == *digest)
-        })
+impl Missing {
+    /// Of all that the jobs name. Machines are gone through once however many packages there are;
+    /// in a large cell that is still no work for a thread that others wait for.
+    pub(super) fn of<'a>(state: &State, specs: impl IntoIterator<Item = &'a JobSpec>) -> Missing {
+        let named = specs.into_iter().flat_map(|spec| &spec.task.packages);
+        let unknown = named.filter(|package| state.blob_named(&package.digest).is_none());
+        let mut missing: BTreeSet<Token> = unknown.map(|package| package.digest.clone()).collect();
+        for (_, row) in state.machines().iter() {
+            if missing.is_empty() {
+                break;
+            }
+            if row.status == MachineStatus::Up {
+                for held in &row.packages {
+                    missing.remove(&held.digest);
+                }
+            }
+        }
+        Missing(missing)
+    }
+
+    /// Of one of those jobs.
+    pub(super) fn obstacles(&self, spec: &JobSpec) -> Vec<ObstacleView> {
+        let missing = spec.task.packages.iter().filter(|package| self.0.contains(&package.digest));
+        missing.map(obstacle).collect()
+    }
 }
 
 fn obstacle(package: &PackageRef) -> ObstacleView {
@@ -34,5 +52,48 @@ fn obstacle(package: &PackageRef) -> ObstacleView {
         code: "package-not-in-cell".to_owned(),
         message: format!("package {name} ({short}) is not in the cell"),
         hint: format!("bring it with `cell package push FILE --name {name}`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::testing::{Cell, job};
+    use cellwright_cell::command::Command;
+    use cellwright_cell::id::MachineId;
+
+    fn package(name: &str) -> PackageRef {
+        let digest = Token::new(&name.repeat(64)).unwrap();
+        PackageRef { name: Token::new(name).unwrap(), digest, bytes: 9 }
+    }
+
+    fn needs(packages: &[&str]) -> JobSpec {
+        let mut spec = job("jfoo", 1);
+        spec.task.packages = packages.iter().map(|name| package(name)).collect();
+        spec
+    }
+
+    /// All jobs at once are told what each alone is.
+    #[test]
+    fn each_job_lacks_what_neither_the_masters_nor_a_machine_that_is_up_has() {
+        let mut cell = Cell::with_machines(3);
+        let held: [&[&str]; 3] = [&["a"], &["b", "c"], &["d"]];
+        for (machine, held) in (0..).map(MachineId).zip(held) {
+            let packages = held.iter().map(|name| package(name)).collect();
+            cell.ok(Command::SetMachinePackages { machine, packages });
+        }
+        cell.ok(Command::MachineDown { machine: MachineId(2) });
+        let cases = [
+            (needs(&[]), vec![]),
+            (needs(&["a", "b"]), vec![]),
+            (needs(&["c", "d", "e"]), vec!["d", "e"]),
+            (needs(&["e", "a"]), vec!["e"]),
+        ];
+        let all = Missing::of(&cell.state, cases.iter().map(|(spec, _)| spec));
+        for (spec, lacks) in &cases {
+            let want: Vec<_> = lacks.iter().map(|name| obstacle(&package(name))).collect();
+            assert_eq!(all.obstacles(spec), want);
+            assert_eq!(Missing::of(&cell.state, [spec]).obstacles(spec), want);
+        }
     }
 }

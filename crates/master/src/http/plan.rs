@@ -3,7 +3,8 @@
 
 use super::call::Call;
 use super::explain::shown;
-use super::{Answered, Api, missing, reply, user_of};
+use super::missing::Missing;
+use super::{Answered, Api, reply, user_of};
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{
     FieldDiff, JobPlan, MAX_PLANNED, PlanAction, PlanJobs, PlanToken, PlanView, PlannedDisruption,
@@ -49,22 +50,26 @@ impl Api {
             asked.push((owner, spec));
         }
         // The barrier: what was acknowledged before is in the mirror too.
-        let (view, consistent) = call.view(self).await?;
-        let mut obstacles = Vec::new();
+        let (_, consistent) = call.view(self).await?;
+        let mut lanes = Vec::new();
         for (_, spec) in &asked {
-            let lane = self.unserved_lane(spec).await;
-            obstacles.push(lane.into_iter().chain(missing::packages(&view.state, spec)));
+            lanes.push(self.unserved_lane(spec).await);
         }
         let by = caller.actor();
-        let (index, mut plan) = self
+        let (index, plan) = self
             .ask_mirror(move |_, view, board| {
+                let missing = Missing::of(&view.state, asked.iter().map(|(_, spec)| spec));
                 let (state, board) = (view.state.clone(), board.clone());
                 let options = Options::default();
                 let mut stage = Rehearsal::new(state, board, options, SEED, &Sequential);
                 let mut plans = Vec::new();
-                for (owner, spec) in &asked {
+                for ((owner, spec), lane) in asked.iter().zip(lanes) {
                     let told = stage.job(&by, owner, spec);
-                    plans.push(shown_plan(stage.state(), told, spec));
+                    let mut plan = shown_plan(stage.state(), told, spec);
+                    if plan.tasks != PlannedTasks::default() {
+                        plan.obstacles.extend(lane.into_iter().chain(missing.obstacles(spec)));
+                    }
+                    plans.push(plan);
                 }
                 let bases = plans.iter().map(JobPlan::base);
                 let specs = asked.into_iter().map(|(_, spec)| spec);
@@ -73,11 +78,6 @@ impl Api {
                 Ok((view.index, PlanView { jobs: plans, token }))
             })
             .await?;
-        for (plan, obstacle) in plan.jobs.iter_mut().zip(obstacles) {
-            if plan.tasks != PlannedTasks::default() {
-                plan.obstacles.extend(obstacle);
-            }
-        }
         reply::one(&call, index, consistent, plan)
     }
 }
