@@ -18,8 +18,9 @@ use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
 use cellwright_store::Disk;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 const DIR: &str = "events";
@@ -234,19 +235,22 @@ impl EventLog {
         most_bytes: usize,
     ) -> io::Result<Option<Vec<Event>>> {
         let mut found = Vec::new();
-        let whole = self.each_after(from, most_bytes, |event| {
+        let seen = self.each_of(from + 1..=u64::MAX, most_bytes, |event| {
             if matches!(&event.what, What::Task { job: of, index: nth, change, .. }
                 if (*of, *nth) == (job, index) && *change != TaskChange::ReservationChanged)
             {
                 found.push(event);
             }
         })?;
-        Ok(whole.then_some(found))
+        Ok(seen.map(|_| found))
     }
 
-    /// How many tasks that `counts` says yes to, by job and index, found their first place after
-    /// `since`, and from when on that was looked at. Looks back as [`EventLog::lately`] does, until
-    /// `enough` were found.
+    /// How many tasks that `counts` says yes to, by job and index, found a place after `since`,
+    /// and from when on that was looked at. Looks back as [`EventLog::lately`] does, until `enough`
+    /// were found; no event is read twice.
+    ///
+    /// A task is counted once, however often it was placed. Rejected: only first attempts, because
+    /// a row that was another task's before goes on with its numbers.
     ///
     /// # Errors
     /// When a file cannot be read or is damaged.
@@ -260,55 +264,59 @@ impl EventLog {
         const MOST_BYTES: usize = 8 << 20;
         let (last, oldest) = (self.last(), self.reaches_back_to().unwrap_or_default());
         let mut found = (0, Time::NEVER);
+        let (mut placed, mut first) = (BTreeSet::new(), Time::NEVER);
+        let (mut to, mut bytes) = (last, MOST_BYTES);
         for stride in STRIDES {
             let from = last.saturating_sub(stride).max(oldest);
-            let (mut placed, mut first) = (0, Time::NEVER);
-            let whole = self.each_after(from, MOST_BYTES, |event| {
+            let seen = self.each_of(from + 1..=to, bytes, |event| {
                 first = first.min(event.at);
-                if let What::Task { job, index, attempt: 1, change, .. } = event.what
+                if let What::Task { job, index, change, .. } = event.what
                     && matches!(change, TaskChange::Scheduled { .. })
                     && event.at > since
                     && counts(job, index)
                 {
-                    placed += 1;
+                    placed.insert((job, index));
                 }
             })?;
-            if !whole {
-                break;
-            }
-            found = (placed, first.max(since));
-            if placed >= enough || first <= since || from <= oldest {
+            // Part of a stride says nothing of how long that part took.
+            let Some(seen) = seen else { break };
+            (to, bytes) = (from, bytes.saturating_sub(seen));
+            let count = u32::try_from(placed.len()).unwrap_or(u32::MAX);
+            found = (count, first.max(since));
+            if count >= enough || first <= since || from <= oldest {
                 break;
             }
         }
         Ok(found)
     }
 
-    /// Hands on every event after log index `from`; false, and not all, when those are more than
-    /// `most_bytes`.
-    fn each_after(
+    /// Hands on every event of these entries and says how many bytes that were; nothing, and not
+    /// all handed on, when it is more than `most_bytes`.
+    fn each_of(
         &self,
-        from: u64,
+        entries: RangeInclusive<u64>,
         most_bytes: usize,
         mut take: impl FnMut(Event),
-    ) -> io::Result<bool> {
-        let (mut at, mut bytes) = (from + 1, 0);
-        loop {
-            let stretch = self.segments.read_from(at, READ_BYTES)?;
-            let Some(last) = stretch.records.last().map(|record| record.number) else {
-                return Ok(true);
-            };
+    ) -> io::Result<Option<usize>> {
+        let (mut at, mut bytes) = (*entries.start(), 0);
+        while at <= *entries.end() {
+            let stretch = self.segments.read_from(at, READ_BYTES.min(most_bytes - bytes))?;
+            let Some(last) = stretch.records.last().map(|record| record.number) else { break };
             for record in stretch.records {
+                if record.number > *entries.end() {
+                    return Ok(Some(bytes));
+                }
                 bytes += record.payload.len();
+                if bytes > most_bytes {
+                    return Ok(None);
+                }
                 let body: Body = postcard::from_bytes(&record.payload)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 body.events.into_iter().for_each(&mut take);
             }
-            if bytes > most_bytes {
-                return Ok(false);
-            }
             at = last + 1;
         }
+        Ok(Some(bytes))
     }
 
     /// The names of all rows that the events are about. A row that is gone by now is remembered
@@ -571,39 +579,88 @@ mod tests {
         assert_eq!((rest.items.len() as u64, rest.gap), (40 - back, false));
     }
 
-    #[test]
-    fn first_places_are_counted_from_a_moment_on() {
+    fn web(count: u32) -> Command {
+        let job = serde_json::json!({"name": "web", "priority": 0, "count": count,
+            "task": {"limits": {"cpu": 10, "ram": 10}, "command": ["true"]}});
+        let spec = serde_json::from_value(job).unwrap();
+        Command::SubmitJob { owner: name("ann"), spec }
+    }
+
+    /// Ann's job `web` in a cell of one machine, and a plan for each of its tasks from entry 3 on.
+    fn placed_web(log: &EventLog, state: &mut State, count: u32) {
+        let machine = serde_json::json!({"name": "m1", "capacity": {"cpu": 1000, "ram": 1000}});
+        let machine = serde_json::from_value(machine).unwrap();
+        step(log, state, 1, vec![add("ann"), Command::AddMachine(machine)]);
+        let up = Command::MachineUp { machine: MachineId(0), incarnation: 1 };
+        step(log, state, 2, vec![up, web(count)]);
+        (0..count).for_each(|task| place(log, state, 3 + u64::from(task), TaskId(task)));
+    }
+
+    fn place(log: &EventLog, state: &mut State, index: u64, task: TaskId) {
         use cellwright_cell::plan::{Assignment, Group, Plan};
+        let assignment = Assignment {
+            task,
+            attempt: state.tasks().get(task).unwrap().attempt,
+            machine: MachineId(0),
+            alloc: None,
+            ports: Vec::new(),
+            devices: Vec::new(),
+        };
+        let group = Group { victims: Vec::new(), assignments: vec![assignment] };
+        let plan = Plan { made_at: 0, groups: vec![group] };
+        step(log, state, index, vec![Command::CommitPlan(plan)]);
+    }
+
+    #[test]
+    fn places_are_counted_from_a_moment_on() {
         let folder = Folder::new();
         let log = EventLog::open(folder.disk(), KEEP).unwrap();
         let mut state = State::default();
         assert_eq!(log.placed_lately(Time(0), 1, |_, _| true).unwrap().0, 0);
-        let machine = serde_json::json!({"name": "m1", "capacity": {"cpu": 1000, "ram": 1000}});
-        let machine = serde_json::from_value(machine).unwrap();
-        step(&log, &mut state, 1, vec![add("ann"), Command::AddMachine(machine)]);
-        let up = Command::MachineUp { machine: MachineId(0), incarnation: 1 };
-        let job = serde_json::json!({"name": "web", "priority": 0, "count": 3,
-            "task": {"limits": {"cpu": 10, "ram": 10}, "command": ["true"]}});
-        let spec = serde_json::from_value(job).unwrap();
-        let submit = Command::SubmitJob { owner: name("ann"), spec };
-        step(&log, &mut state, 2, vec![up, submit]);
-        for task in 0..3 {
-            let assignment = Assignment {
-                task: TaskId(task),
-                attempt: 0,
-                machine: MachineId(0),
-                alloc: None,
-                ports: Vec::new(),
-                devices: Vec::new(),
-            };
-            let group = Group { victims: Vec::new(), assignments: vec![assignment] };
-            let plan = Plan { made_at: 0, groups: vec![group] };
-            step(&log, &mut state, 3 + u64::from(task), vec![Command::CommitPlan(plan)]);
-        }
+        placed_web(&log, &mut state, 3);
         let found = |since| log.placed_lately(Time(since), 9, |_, _| true).unwrap();
         assert_eq!(found(0), (3, Time(10)));
         assert_eq!(found(30), (2, Time(30)));
         assert_eq!(found(50), (0, Time(50)));
         assert_eq!(log.placed_lately(Time(0), 9, |_, index| index == 1).unwrap().0, 1);
+    }
+
+    #[test]
+    fn places_are_counted_in_a_cell_that_has_purged_a_job() {
+        let folder = Folder::new();
+        let log = EventLog::open(folder.disk(), KEEP).unwrap();
+        let mut state = State::default();
+        step(&log, &mut state, 1, vec![add("ann"), web(1)]);
+        let job = cellwright_cell::name::JobKey { user: name("ann"), job: name("web") };
+        let purge = Command::PurgeJobs { ended_before: Time::NEVER };
+        step(&log, &mut state, 2, vec![Command::StopJob { job, expect: None }, purge]);
+        assert!(state.tasks().is_empty());
+        let machine = serde_json::json!({"name": "m1", "capacity": {"cpu": 1000, "ram": 1000}});
+        let machine = serde_json::from_value(machine).unwrap();
+        let up = Command::MachineUp { machine: MachineId(0), incarnation: 1 };
+        step(&log, &mut state, 3, vec![Command::AddMachine(machine), up, web(2)]);
+        let rows: Vec<TaskId> = state.tasks().iter().map(|(id, _)| id).collect();
+        assert!(state.tasks().iter().all(|(_, row)| row.attempt > 0), "the row goes on");
+        for (index, task) in (4..).zip(rows) {
+            place(&log, &mut state, index, task);
+        }
+        assert_eq!(log.placed_lately(Time(0), 9, |_, _| true).unwrap().0, 2);
+    }
+
+    #[test]
+    fn places_far_back_are_counted_once_each() {
+        let folder = Folder::new();
+        let log = EventLog::open(folder.disk(), Keep { segment_bytes: 1 << 20, ..KEEP }).unwrap();
+        let mut state = State::default();
+        placed_web(&log, &mut state, 3);
+        for index in 10..400 {
+            step(&log, &mut state, index, vec![add(&format!("u{index}"))]);
+        }
+        let found = log.placed_lately(Time(0), 9, |_, _| true).unwrap();
+        assert_eq!(found, (3, Time(10)), "in the second stride");
+        let last = |bytes| log.each_of(396..=398, bytes, |_| {}).unwrap();
+        let whole = last(1 << 20).unwrap();
+        assert_eq!(last(whole), Some(whole));
+        assert_eq!(last(whole - 1), None);
     }
 }

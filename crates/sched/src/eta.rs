@@ -25,12 +25,15 @@ use cellwright_cell::time::Time;
 use std::collections::BTreeMap;
 
 /// Most moments looked at: the first half one by one, later ones so many together that the last
-/// look is at the end of what is known.
+/// look is at the end of what is known, as far as the work allows.
 const MOST_MOMENTS: usize = 256;
-/// Looks at waiting tasks for one estimate: a question must not take seconds.
-const MOST_LOOKS: usize = 200_000;
-/// Looks at the whole queue that are made however long it is.
-const FEWEST: usize = 16;
+/// Work for one estimate, in looks at a waiting task: at about a third of a microsecond each a
+/// tenth of a second. Questions are answered one at a time, so that is what others wait for. It is
+/// the work that is bounded and not the looks, because what ended comes back: neither the queue
+/// nor what is known to happen has to get shorter on the way.
+pub const MOST_WORK: usize = 300_000;
+/// What a placement costs in such looks: machines are searched and scored for it.
+const PLACEMENT: usize = 10;
 /// Ends named of the machine that the task goes to.
 const NAMED: usize = 5;
 
@@ -66,6 +69,18 @@ pub enum NoStart {
     TooFar { until: Time },
 }
 
+/// Of which task it is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Question {
+    pub task: TaskId,
+    pub now: Time,
+    /// Whether a pass might place it as things are, so that a cell in which nothing ends need not
+    /// be copied to learn that.
+    pub fits_now: bool,
+    /// See [`MOST_WORK`]. The first pass is made in any case.
+    pub most_work: usize,
+}
+
 /// Something that is known to happen.
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -79,28 +94,26 @@ enum Step {
     Look,
 }
 
-/// When `task` would start. `board` is the board of `state`; `fits_now` says whether a pass might
-/// place it as things are, so that a cell in which nothing ends need not be copied to learn that.
+/// When a task would start. `board` is the board of `state`.
 ///
 /// # Errors
 /// Why nobody can say.
 pub fn estimate(
     state: &State,
     board: &Board,
-    task: TaskId,
-    now: Time,
-    fits_now: bool,
+    question: Question,
     options: Options,
     seed: u64,
 ) -> Result<Start, NoStart> {
+    let Question { task, now, fits_now, most_work } = question;
     let future = known(state, task, now);
     if future.is_empty() && !fits_now {
         return Err(NoStart::NothingEnds);
     }
     let solver = Solver::new(options);
     let board = board.clone();
-    let play = Play { state, board, task, now, future, solver, seed, freed: Vec::new() };
-    play.run()
+    let (freed, work) = (Vec::new(), 0);
+    Play { state, board, task, now, future, solver, seed, freed, work, most_work }.run()
 }
 
 /// What is known to happen, by time.
@@ -144,44 +157,73 @@ struct Play<'a> {
     seed: u64,
     /// Who has left which machine.
     freed: Vec<(TaskId, MachineId)>,
+    /// Done so far.
+    work: usize,
+    most_work: usize,
 }
 
 impl Play<'_> {
     fn run(mut self) -> Result<Start, NoStart> {
-        let looks = MOST_LOOKS / self.board.pending().len().max(1);
-        let looks = looks.clamp(FEWEST, MOST_MOMENTS);
         let (mut at, mut ended) = (self.now, false);
-        for look in 0..looks {
+        for looked in 1..=MOST_MOMENTS {
             if let Some(machine) = self.pass(at) {
                 return Ok(self.start(at, machine));
             }
-            let together = match look < looks / 2 {
-                true => 1,
-                false => self.future.len().div_ceil((looks - 1 - look).max(1)),
-            };
+            if self.future.is_empty() {
+                return Err(match ended {
+                    true => NoStart::NotEvenThen { until: at },
+                    false => NoStart::NothingEnds,
+                });
+            }
             let mut moment = None;
-            for _ in 0..together {
-                let Some((time, steps)) = self.future.pop_first() else { break };
+            // None after the last look: the moment that is named is one that was looked at.
+            for _ in 0..self.together(looked) {
+                let Some((time, steps)) = self.due() else { break };
                 moment = Some(time);
                 ended |= steps.iter().any(|step| matches!(step, Step::End { .. }));
                 steps.into_iter().for_each(|step| self.step(time, step));
             }
             match moment {
                 Some(time) => at = time,
-                None if ended => return Err(NoStart::NotEvenThen { until: at }),
-                None => return Err(NoStart::NothingEnds),
+                None => break,
             }
         }
         Err(NoStart::TooFar { until: at })
     }
 
+    /// How many moments go together before the next look, after so many looks.
+    fn together(&self, looked: usize) -> usize {
+        // Half of the work that is left is for the looks, half for what happens between them.
+        let half = self.most_work.saturating_sub(self.work) / 2;
+        let affordable = (half / self.board.pending().len().max(1)).max(1);
+        match affordable.min(MOST_MOMENTS - looked) {
+            0 => 0,
+            left if looked < left => 1,
+            left => self.future.len().div_ceil(left).min(half / left).max(1),
+        }
+    }
+
+    /// What happens next, if work is left for that and for the look after it.
+    fn due(&mut self) -> Option<(Time, Vec<Step>)> {
+        let steps = self.future.first_key_value().map_or(0, |(_, steps)| steps.len());
+        // Each may put one more task into the queue.
+        let needed = self.board.pending().len() + 2 * steps;
+        if self.work + needed > self.most_work {
+            return None;
+        }
+        self.work += steps;
+        self.future.pop_first()
+    }
+
     /// A pass over everybody who waits; where the task goes, if it does.
     fn pass(&mut self, at: Time) -> Option<MachineId> {
+        self.work += self.board.pending().len();
         let queue = Queue::new(&self.board, self.solver.options.order, at, self.seed);
         let outcome = self.solver.pass_over(&mut self.board, queue, self.seed);
         let mut found = None;
         for assignment in outcome.plan.groups.iter().flat_map(|group| &group.assignments) {
             let task = assignment.task;
+            self.work += PLACEMENT;
             if task == self.task {
                 found = Some(assignment.machine);
             }

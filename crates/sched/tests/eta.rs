@@ -9,7 +9,7 @@ use cellwright_cell::resource::Resources;
 use cellwright_cell::task::{ExitClass, TaskState};
 use cellwright_cell::time::{Span, Time};
 use cellwright_sched::Options;
-use cellwright_sched::eta::{Basis, NoStart, Start, estimate};
+use cellwright_sched::eta::{Basis, MOST_WORK, NoStart, Question, Start, estimate};
 use support::World;
 use support::specs;
 
@@ -59,8 +59,12 @@ fn run(world: &mut World, at: u64, name: &str, size: u64, max_run: Option<u64>) 
 }
 
 fn eta(world: &World, task: TaskId, now: u64) -> Result<Start, NoStart> {
-    let (state, board) = (&world.state, &world.board);
-    estimate(state, board, task, Time(now), true, Options::exact(), SEED)
+    eta_within(world, task, now, MOST_WORK)
+}
+
+fn eta_within(world: &World, task: TaskId, now: u64, most_work: usize) -> Result<Start, NoStart> {
+    let question = Question { task, now: Time(now), fits_now: true, most_work };
+    estimate(&world.state, &world.board, question, Options::exact(), SEED)
 }
 
 /// `stays` for ever and `short` until 61,000 share the only machine.
@@ -130,7 +134,8 @@ fn nothing_is_said_when_nothing_is_known() {
     world.schedule(Options::exact(), SEED);
     assert_eq!(eta(&world, waits, 5000), Err(NoStart::NothingEnds));
     let (state, board) = (&world.state, &world.board);
-    let quick = estimate(state, board, waits, Time(5000), false, Options::exact(), SEED);
+    let question = Question { task: waits, now: Time(5000), fits_now: false, most_work: MOST_WORK };
+    let quick = estimate(state, board, question, Options::exact(), SEED);
     assert_eq!(quick, Err(NoStart::NothingEnds));
 }
 
@@ -182,7 +187,47 @@ fn one_that_ran_too_long_comes_back_as_its_job_says() {
     assert_eq!(eta(&world, first, 2000).map(|start| start.at), Ok(Time(11_000)));
     let second = submit(&mut world, "second", 1000, None);
     world.schedule(Options::exact(), SEED);
-    // Whenever the stronger one fails, the first is before it.
-    let none = eta(&world, second, 2000);
-    assert!(matches!(none, Err(NoStart::TooFar { until }) if until > Time(11_000)), "{none:?}");
+    // Whenever the stronger one fails, the first is before it. The 256th and last look is at the
+    // 128th of its ends, 13,000 apart, and not at what comes after.
+    let until = Time(11_000 + 127 * 13_000);
+    assert_eq!(eta(&world, second, 2000), Err(NoStart::TooFar { until }));
+}
+
+#[test]
+fn the_work_is_bounded_and_what_was_not_looked_at_is_not_named() {
+    let mut world = cell(1);
+    for number in 1..=5 {
+        run(&mut world, 1000, &format!("t{number}"), 200, Some(number * 10_000));
+    }
+    world.now = 2000;
+    let waits = submit(&mut world, "waits", 1000, None);
+    world.schedule(Options::exact(), SEED);
+    let at = |most_work| eta_within(&world, waits, 2000, most_work).map(|start| start.at);
+    assert_eq!(at(MOST_WORK), Ok(Time(51_000)));
+    let until = |until| Err(NoStart::TooFar { until: Time(until) });
+    // A look is 1, and so is an end; before one there must be enough for the look after it.
+    assert_eq!(at(6), until(21_000));
+    assert_eq!(at(4), until(11_000));
+    assert_eq!(at(0), until(2000), "the first pass is made in any case");
+}
+
+#[test]
+fn a_long_queue_is_looked_at_less_often() {
+    // And what ends comes back, so that what is known to happen never runs out.
+    let mut world = cell(1);
+    let mut again = specs::plain("again", 1, 100, Resources::new(1000, 1000, 0, 0));
+    again.task.max_run = Some(Span(10_000));
+    again.restart.backoff = Span(3000);
+    world.must(Command::SubmitJob { owner: ada(), spec: again });
+    world.now = 1000;
+    world.schedule(Options::exact(), SEED);
+    let running = world.tasks_in(|state| state == TaskState::Assigned)[0];
+    report(&mut world, running, Observed::Started);
+    let many = specs::plain("many", 2000, 90, Resources::new(2000, 2000, 0, 0));
+    world.must(Command::SubmitJob { owner: ada(), spec: many.clone() });
+    let job = world.state.job_named(&JobKey { user: ada(), job: many.name }).unwrap();
+    let waits = world.state.jobs().get(job).unwrap().tasks[0];
+    // Passes are at 1000, at each end and at the end of each back-off: six cost 12,030.
+    let none = eta_within(&world, waits, 1000, 12_500);
+    assert_eq!(none, Err(NoStart::TooFar { until: Time(37_000) }));
 }

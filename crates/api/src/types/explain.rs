@@ -90,8 +90,8 @@ pub struct EtaView {
     pub starts_in: Option<Span>,
     /// What it rests on: `next-pass` (it has a place), `not-before` (its back-off or lease),
     /// `known-ends` (tasks that may run only so long), `rate` (how fast such tasks found places
-    /// lately); or why there is none: `nothing-ends`, `not-even-then`, `too-far`, `never-fits`,
-    /// `no-scheduler`.
+    /// lately); or why there is none: `nothing-ends`, `not-even-then`, `too-far`, `closed`,
+    /// `never-fits`, `no-scheduler`.
     pub basis: String,
     /// How sure that is, in words.
     pub confidence: String,

@@ -50,7 +50,7 @@ impl Api {
             .ask_mirror(move |api, view, board| {
                 let asked = Asked { api, view, now, served };
                 let past = api.past(&view.state, row.job, row.index);
-                let made = asked.task(board, id, past);
+                let made = asked.task(board, id, past, true);
                 Ok((view.index, made))
             })
             .await?;
@@ -211,7 +211,14 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn task(&self, board: &mut Board, id: TaskId, past: Past) -> Option<ExplanationView> {
+    /// `timed`: with when it starts, if it waits.
+    fn task(
+        &self,
+        board: &mut Board,
+        id: TaskId,
+        past: Past,
+        timed: bool,
+    ) -> Option<ExplanationView> {
         let (state, now) = (&self.view.state, self.now);
         let row = state.tasks().get(id)?;
         let mut told = blank(state, id, past, now)?;
@@ -222,7 +229,10 @@ impl Asked<'_> {
                 shown::waiting(&mut told, &made);
                 let events = &self.api.handle.replicated().records.events;
                 let outlook = Outlook { state, board, events, now, served: self.served };
-                outlook.add(&mut told, &made, id);
+                outlook.add_easier(&mut told, &made, id);
+                if timed {
+                    outlook.add_eta(&mut told, &made, id);
+                }
             }
             state_now if state_now.on_machine() => {
                 let here = why_here(board, id, state, Options::default(), SEED);
@@ -246,11 +256,14 @@ impl Asked<'_> {
         let mut alike: Vec<Vec<(u32, TaskId)>> = alike.into_values().collect();
         alike.sort_by_key(|tasks| std::cmp::Reverse(tasks.len()));
         let left_out = alike.len().saturating_sub(GROUPS);
-        let mut groups = Vec::new();
+        let mut groups: Vec<WaitingGroup> = Vec::new();
         for tasks in alike.into_iter().take(GROUPS) {
             let (index, task) = *tasks.first()?;
             let past = self.api.past(state, id, index);
-            let Some(why) = self.task(board, task, past) else { continue };
+            // To play the queue forward costs more than all the rest, so that is done for the
+            // largest group that waits.
+            let timed = groups.iter().all(|group| group.why.eta.is_none());
+            let Some(why) = self.task(board, task, past, timed) else { continue };
             groups.push(WaitingGroup {
                 count: tasks.len() as u32,
                 tasks: tasks.iter().take(NAMED).map(|(index, _)| *index).collect(),

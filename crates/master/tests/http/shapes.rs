@@ -125,6 +125,21 @@ async fn a_task_that_waits_starts_when_the_one_in_its_way_has_to_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_is_told_once_when_it_starts_for_its_largest_group_that_waits() {
+    let cell = furnished(None).await;
+    let mut spec = job("mixed", 3);
+    spec["task"]["limits"] = json!({ "cpu": 2000, "ram": 2000 });
+    spec["overrides"] = json!({ "0": { "limits": { "cpu": 3000, "ram": 3000 } } });
+    cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": spec })).await;
+    let told = cell.must("GET /v1/jobs/ubar/mixed/explain?consistent=true", Value::Null).await;
+    let groups = told.body["item"]["groups"].as_array().unwrap();
+    let counts: Vec<_> = groups.iter().map(|group| group["count"].as_u64()).collect();
+    assert_eq!(counts, [Some(2), Some(1)], "{}", told.text);
+    assert_eq!(groups[0]["why"]["eta"]["basis"], "never-fits", "{}", told.text);
+    assert_eq!(groups[1]["why"]["eta"], Value::Null, "{}", told.text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_promised_when_nothing_is_known_to_end() {
     let cell = furnished(None).await;
     submit(&cell, "stays", 650, None).await;

@@ -9,10 +9,11 @@
 use crate::events::EventLog;
 use cellwright_api::types::{EasierView, EtaView, ExplanationView};
 use cellwright_cell::id::{JobId, TaskId};
+use cellwright_cell::reason::Misfit;
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::state::State;
 use cellwright_cell::time::{Span, Time};
-use cellwright_sched::eta::{Basis, NoStart, Start, estimate};
+use cellwright_sched::eta::{Basis, MOST_WORK, NoStart, Question, Start, estimate};
 use cellwright_sched::explain::Explanation;
 use cellwright_sched::explain::names::Names;
 use cellwright_sched::explain::units::{Natural, Rounding, Units, span};
@@ -35,26 +36,31 @@ pub(super) struct Outlook<'a> {
 }
 
 impl Outlook<'_> {
-    /// Adds both to an explanation: as data always, as text where it does not repeat what the
-    /// explanation says of a task that fits, that has to wait for its time, or that never will.
-    pub fn add(&self, told: &mut ExplanationView, made: &Explanation, id: TaskId) {
+    /// Adds the smaller request to an explanation: as data always, as text unless the task fits.
+    pub fn add_easier(&self, told: &mut ExplanationView, made: &Explanation, id: TaskId) {
         let class = self.board.class_of(id);
         let found = class.and_then(|class| shapes::easier(self.board, class, EASY_PERCENT));
         // A change of one thing that helps as many machines is nearer and said already.
         let known = made.counterfactual.as_ref().map_or(0, |change| change.machines);
         told.easier = found.filter(|found| found.machines > known).map(|f| easier(made, &f));
+        if let Some(easier) = told.easier.as_ref().filter(|_| made.fitting() == 0) {
+            told.text.push('\n');
+            told.text.push_str(&easier.text);
+        }
+    }
+
+    /// Adds when it starts: as data always, as text where it does not repeat what the explanation
+    /// says of a task that fits, that has to wait for its time or for machines that are closed, or
+    /// that never will.
+    pub fn add_eta(&self, told: &mut ExplanationView, made: &Explanation, id: TaskId) {
         let eta = self.eta(made, id);
         let is_news = !matches!(
             eta.basis.as_str(),
-            "next-pass" | "not-before" | "never-fits" | "no-scheduler"
+            "next-pass" | "not-before" | "never-fits" | "closed" | "no-scheduler"
         );
-        if made.fitting() == 0 {
-            let easier = told.easier.as_ref().map(|easier| easier.text.as_str());
-            let eta = is_news.then_some(eta.text.as_str());
-            for line in easier.into_iter().chain(eta) {
-                told.text.push('\n');
-                told.text.push_str(line);
-            }
+        if made.fitting() == 0 && is_news {
+            told.text.push('\n');
+            told.text.push_str(&eta.text);
         }
         told.eta = Some(eta);
     }
@@ -67,10 +73,10 @@ impl Outlook<'_> {
         let allowed = made.victims.as_ref().is_some_and(|victims| victims.allowed);
         let fits = made.fitting() > 0 || allowed;
         if made.when_empty == 0 && !fits {
-            return none("never-fits", "no machine that is up could take it even when empty");
+            return nowhere(made);
         }
-        let options = Options::default();
-        match estimate(self.state, self.board, id, now, fits, options, SEED) {
+        let question = Question { task: id, now, fits_now: fits, most_work: MOST_WORK };
+        match estimate(self.state, self.board, question, Options::default(), SEED) {
             Ok(start) => self.known(&start, now),
             Err(why) => self.by_rate(made, id, now).unwrap_or_else(|| unknown(why, now)),
         }
@@ -172,6 +178,20 @@ fn guess(placed: u32, window: Span, position: u32, now: Time) -> Option<EtaView>
     })
 }
 
+/// Why there is no estimate for what no machine would take if it were empty. That is not to say
+/// that none ever will: a machine that drains, is down or is short itself is not asked, and inside
+/// an alloc set there may be no alloc yet.
+fn nowhere(made: &Explanation) -> EtaView {
+    let is_for = |misfit: Misfit| {
+        made.reasons.iter().any(|reason| reason.code == misfit.code() && reason.machines > 0)
+    };
+    let awaits_alloc = made.too_large.is_empty() && is_for(Misfit::NoAllocHere);
+    match made.once_open > 0 || is_for(Misfit::MachineShort) || awaits_alloc {
+        true => none("closed", "the machines that could take it are closed to it now"),
+        false => none("never-fits", "no machine that is up could take it even when empty"),
+    }
+}
+
 fn unknown(why: NoStart, now: Time) -> EtaView {
     match why {
         NoStart::NothingEnds => none("nothing-ends", "nothing that holds room has a known end"),
@@ -179,6 +199,9 @@ fn unknown(why: NoStart, now: Time) -> EtaView {
             let until = span(until.since(now));
             let why = format!("all that has a known end has ended in {until}, which is not enough");
             none("not-even-then", &why)
+        }
+        NoStart::TooFar { until } if until <= now => {
+            none("too-far", "too many wait for the queue to be played forward")
         }
         NoStart::TooFar { until } => {
             let why = format!("there is no room in the next {}", span(until.since(now)));
@@ -215,6 +238,41 @@ fn easier(made: &Explanation, found: &Easier) -> EasierView {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cellwright_cell::priority::Priority;
+    use cellwright_sched::explain::{Detail, ReasonCount, TooLarge};
+
+    /// No machine would take it if it were empty, and all three refuse it for this.
+    fn refused(code: &'static str) -> Explanation {
+        Explanation {
+            priority: Priority(100),
+            limits: Resources::ZERO,
+            reservation: Resources::ZERO,
+            machines_total: 3,
+            reasons: vec![ReasonCount { code, machines: 3, detail: Detail::Nothing }],
+            counterfactual: None,
+            alternatives: Vec::new(),
+            when_empty: 0,
+            kept_apart: 0,
+            once_open: 0,
+            too_large: Vec::new(),
+            victims: None,
+            gang: None,
+            standing: None,
+        }
+    }
+
+    #[test]
+    fn what_waits_for_machines_to_open_is_not_said_never_to_fit() {
+        let basis = |made: &Explanation| nowhere(made).basis;
+        assert_eq!(basis(&refused("constraint")), "never-fits");
+        assert_eq!(basis(&refused("machine-draining")), "never-fits", "too small when open");
+        assert_eq!(basis(&Explanation { once_open: 2, ..refused("machine-draining") }), "closed");
+        assert_eq!(basis(&refused("machine-short")), "closed");
+        let inside = refused("no-alloc-here");
+        assert_eq!(basis(&inside), "closed");
+        let too_large = vec![TooLarge { dimension: Dimension::Cpu, asked: 2, largest: 1 }];
+        assert_eq!(basis(&Explanation { too_large, ..inside }), "never-fits");
+    }
 
     #[test]
     fn a_guess_is_the_pace_of_those_who_were_placed_while_it_waited() {
@@ -247,5 +305,7 @@ mod tests {
         let words = "all that has a known end has ended in 1 min, which is not enough";
         check(NoStart::NotEvenThen { until }, "not-even-then", words);
         check(NoStart::TooFar { until }, "too-far", "there is no room in the next 1 min");
+        let words = "too many wait for the queue to be played forward";
+        check(NoStart::TooFar { until: at(100) }, "too-far", words);
     }
 }
