@@ -4,6 +4,7 @@ mod support;
 
 use cellwright_cell::fit::{self, Candidate};
 use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
+use cellwright_cell::machine::Machine;
 use cellwright_cell::name::Name;
 use cellwright_cell::reason::Refusal;
 use cellwright_cell::resource::Resources;
@@ -47,7 +48,8 @@ fn lived_in(seed: u64, machines: u32, steps: usize) -> World {
 /// How often a non-prod task of these limits goes into what is free.
 fn room_for(world: &World, limits: Resources) -> u32 {
     let times = |machine: MachineId| {
-        let open = world.state.machines().get(machine).is_some_and(|row| row.schedulable());
+        let takes = |row: &Machine| row.schedulable() && !row.takes_only_prod();
+        let open = world.state.machines().get(machine).is_some_and(takes);
         let (_, free) = world.board.free(machine);
         let pairs = free.to_array().into_iter().zip(limits.to_array());
         let times = pairs.filter(|(_, ask)| *ask > 0).map(|(free, ask)| free / ask).min();

@@ -118,7 +118,9 @@ fn a_plan_says_by_its_code_what_would_wait_and_explain_why() {
     assert_eq!(refused.status.code(), Some(1), "{told}{why}");
     assert!(told.contains("the cell would refuse it") && !told.contains("--plan"), "{told}");
     assert!(why.contains("asked 900,000 cores") && why.contains("next: "), "{why}");
-    let cron = value!({"name": "tick", "schedule": "0 0 1 1 *", "job": web(1, "1")});
+    let mut run = web(1, "1");
+    run["name"] = value!("tick");
+    let cron = value!({"name": "tick", "schedule": "0 0 1 1 *", "job": run});
     fs::write(&file, cron.to_string()).unwrap();
     let cron = cell(&[&at[..], &["plan", &file]].concat());
     assert_eq!((cron.status.code(), text(&cron.stdout).as_str()), (Some(0), "nothing to plan\n"));

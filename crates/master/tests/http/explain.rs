@@ -103,6 +103,7 @@ async fn a_package_that_nobody_has_is_a_reason_in_plans_and_explanations() {
 async fn whoever_ran_in_an_alloc_set_that_was_stopped_is_told_so() {
     let cell = Cell::start().await;
     cell.furnish(1).await;
+    say(&cell, Command::MachineUp { machine: MachineId(0), incarnation: 1 }).await;
     let mut set = job("pair", 1);
     (set["kind"], set["task"]["command"]) = (json!("alloc_set"), json!([]));
     let mut inside = job("inside", 1);

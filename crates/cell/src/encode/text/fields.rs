@@ -101,6 +101,10 @@ fn path_at(text: &str, column: usize, why: &str) -> String {
         }
         at += 1;
     }
+    // A list of the wrong length is wrong as a whole.
+    if why.starts_with("invalid length") {
+        inside.pop();
+    }
     // What is missing is missing from the object, not from the last of its fields.
     if why.starts_with("missing field")
         && let Some(Inside::Object { key, .. }) = inside.last_mut()

@@ -88,7 +88,7 @@ fn rows_that_contradict_each_other_are_refused_with_the_line() {
     refused(&without(r#""name":"m1""#), "is on machine row 0, which does not exist");
     let small = with(r#""name":"m1","capacity":{"cpu":100"#, r#""name":"m1","capacity":{"cpu":1"#);
     refused(&small, "the rows contradict each other: overcommit");
-    let huge = with(r#""attempt":1"#, r#""attempt":4000000000"#);
+    let huge = with(r#""attempt":2"#, r#""attempt":4000000000"#);
     refused(&huge, "attempt is 4000000000; allowed: at most");
 }
 
@@ -102,7 +102,10 @@ fn lines_that_are_wrong_are_refused_by_field_and_what_is_allowed() {
     refused(&with(r#""index":42,"#, ""), "line 1: the line: missing field `index`");
     refused(&with(r#"{"table":"users""#, r#"{"table":"user""#), "line 2: table: unknown variant");
     refused(&with(r#"{"table":"users""#, r#"{"table":"user""#), "`users`, `machines`");
-    refused(&with(r#""cpu":100"#, r#""cpu":"100""#), "row.spec.capacity.cpu: invalid type");
+    refused(
+        &with(r#""capacity":{"cpu":100"#, r#""capacity":{"cpu":"100""#),
+        "row.spec.capacity.cpu: invalid type",
+    );
     refused(&with(r#""healthy":"#, r#""health":"#), "missing field `healthy`");
     refused(
         &with(r#""alloc":null"#, r#""allocs":null"#),
