@@ -160,7 +160,8 @@ pub struct ExplanationView {
     /// What keeps it waiting whatever the machines have to offer.
     #[serde(default)]
     pub obstacles: Vec<ObstacleView>,
-    /// When it will start; only for a task that waits for a machine.
+    /// When it will start; only for a task that waits for a machine, and of a job for the largest
+    /// group of them.
     #[serde(default)]
     pub eta: Option<EtaView>,
     /// The nearest smaller request that fits on many machines; absent when it fits as it is, or
