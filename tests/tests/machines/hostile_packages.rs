@@ -3,8 +3,7 @@
 //! and the agent goes on. And a job that names a package nobody has yet.
 
 use cellwright_api::secret::{hex, sha256};
-use cellwright_api::types::Changed;
-use cellwright_cell::reason::Reason;
+use cellwright_api::types::{Changed, EventView};
 use cellwright_cell::task::{ExitClass, Fate, TaskState};
 use cellwright_tests::machines::{Machines, STAY, Wanted, on};
 use serde_json::{Value, json};
@@ -146,9 +145,9 @@ async fn refused(cell: &Machines, hostile: &Hostile) {
     cell.all(name, |task| task.state == end).await;
     let why = explained(cell, name);
     assert!(why.contains("could not start: ") && why.contains(reason), "{name}: {why}");
-    let cause = Reason::Exited(ExitClass::CouldNotStart);
     let events = cell.events(name).await;
-    assert!(events.iter().any(|event| event.reason == cause), "{name}: {events:#?}");
+    let told = |event: &EventView| event.text.contains("could not start");
+    assert!(events.iter().any(told), "{name}: {events:#?}");
     let packages = cell.data(1).join("packages");
     for place in ["files", "folders", "incoming"] {
         assert_eq!(names(&packages.join(place)), Vec::<String>::new(), "{name}: {place}");
