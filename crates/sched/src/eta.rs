@@ -27,8 +27,8 @@ use std::collections::BTreeMap;
 /// Most moments looked at: the first half one by one, later ones so many together that the last
 /// look is at the end of what is known, as far as the work allows.
 const MOST_MOMENTS: usize = 256;
-/// Work for one estimate, in looks at a waiting task: at about a third of a microsecond each a
-/// tenth of a second. Questions are answered one at a time, so that is what others wait for. It is
+/// Work for one estimate, in looks at a waiting task: meant to be a tenth of a second, reckoned at
+/// a third of a microsecond each and not measured. Questions are answered one at a time, so that is what others wait for. It is
 /// the work that is bounded and not the looks, because what ended comes back: neither the queue
 /// nor what is known to happen has to get shorter on the way.
 pub const MOST_WORK: usize = 300_000;
