@@ -28,9 +28,9 @@ use std::collections::BTreeMap;
 /// look is at the end of what is known, as far as the work allows.
 const MOST_MOMENTS: usize = 256;
 /// Work for one estimate, in looks at a waiting task: meant to be a tenth of a second, reckoned at
-/// a third of a microsecond each and not measured. Questions are answered one at a time, so that is what others wait for. It is
-/// the work that is bounded and not the looks, because what ended comes back: neither the queue
-/// nor what is known to happen has to get shorter on the way.
+/// a third of a microsecond each and not measured. Questions are answered one at a time, so that is
+/// what others wait for. It is the work that is bounded and not the looks, because what ended comes
+/// back: neither the queue nor what is known to happen has to get shorter on the way.
 pub const MOST_WORK: usize = 300_000;
 /// What a placement costs in such looks: machines are searched and scored for it.
 const PLACEMENT: usize = 10;
