@@ -14,7 +14,7 @@ use crate::table::{self, rewrapped};
 use cellwright_api::types::{LikeView, ShapeSet, ShapeView, ShapesQuery, ShapesView};
 use cellwright_cell::constraint::{AttributeValue, Constraint, Operator, Strength};
 use cellwright_cell::name::Token;
-use cellwright_cell::priority::Priority;
+use cellwright_cell::priority::{MAX_PRIORITY, Priority};
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_sched::explain::units::{Natural, Rounding, Units};
 use clap::Args;
@@ -22,7 +22,7 @@ use clap::Args;
 const EXAMPLES: &str = "\
 Examples:
   cell shapes
-  cell shapes --priority 200 --constraint os=linux
+  cell shapes --priority 200 --constraint arch=x86_64
   cell shapes --cpu 2 --ram 4GiB
   cell shapes --like dev/web";
 
@@ -31,7 +31,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct ShapesArgs {
     /// For tasks of this priority [default: for batch and for production]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=399))]
+    #[arg(long, value_name = "N", value_parser = priority)]
     priority: Option<u16>,
 
     /// Count tasks with so many cores each
@@ -51,7 +51,7 @@ pub struct ShapesArgs {
           conflicts_with_all = ["cpu", "ram", "disk", "priority", "constraint", "label"])]
     like: Option<Typed>,
 
-    /// Only machines on which it holds: os=linux, os!=linux, disks>=2, gpu (has it), !gpu
+    /// Only machines on which it holds: arch=x86_64, os!=debian, cpus>=8, cgroup (has it), !cgroup
     #[arg(long, value_name = "CONSTRAINT", value_parser = constraint)]
     constraint: Vec<Constraint>,
 
@@ -60,7 +60,7 @@ pub struct ShapesArgs {
     label: Vec<String>,
 
     /// Percent of the machines that must take a shape for it to be easy
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
     easy: Option<u32>,
 
     #[command(flatten)]
@@ -88,7 +88,7 @@ impl ShapesArgs {
         let told = ask(async { Ok(cell.client.shapes(&query).await?.value.item) })?;
         match self.output.output {
             Output::Json => print_json(&told)?,
-            Output::Table => print(&shown(&told))?,
+            Output::Table => print(&shown(&told, self.wishes()))?,
         }
         let is_none = |set: &ShapeSet| match (&set.like, &set.asked) {
             (Some(like), _) => like.tasks == 0,
@@ -100,9 +100,32 @@ impl ShapesArgs {
             false => Ok(Success::Done),
         }
     }
+
+    /// What machines must have, where none is left that does.
+    fn wishes(&self) -> Option<&'static str> {
+        match (self.constraint.is_empty(), self.label.is_empty()) {
+            _ if self.like.is_some() => Some("what the job asks of machines"),
+            (false, false) => Some("the constraints and labels"),
+            (false, true) => Some("the constraints"),
+            (true, false) => Some("the labels"),
+            (true, true) => None,
+        }
+    }
 }
 
-/// `os=linux`, `disks>=2`, `gpu`, `!gpu`; what reads as a whole number is one.
+fn priority(text: &str) -> Result<u16, String> {
+    const ALLOWED: &str = "allowed: a number from 0 to 399, with best effort from 0, batch from \
+                           100, production from 200 and monitoring from 300";
+    let read = text.parse::<u16>().ok().filter(|number| *number <= MAX_PRIORITY);
+    read.ok_or_else(|| ALLOWED.to_owned())
+}
+
+fn percent(text: &str) -> Result<u32, String> {
+    let read = text.parse::<u32>().ok().filter(|percent| (1..=100).contains(percent));
+    read.ok_or_else(|| "allowed: a whole number from 1 to 100".to_owned())
+}
+
+/// `arch=x86_64`, `cpus>=8`, `gpu`, `!gpu`; what reads as a whole number is one.
 fn constraint(text: &str) -> Result<Constraint, String> {
     const ALLOWED: &str = "allowed: a=b, a!=b, a<n, a<=n, a>n, a>=n, a or !a";
     let token = |text: &str| Token::new(text.trim()).map_err(|_| ALLOWED.to_owned());
@@ -132,13 +155,13 @@ fn constraint(text: &str) -> Result<Constraint, String> {
     Ok(Constraint { attribute, operator, strength: Strength::Hard })
 }
 
-fn shown(told: &ShapesView) -> String {
-    let sets = told.sets.iter().map(|set| set_shown(set, told.machines_total));
+fn shown(told: &ShapesView, wishes: Option<&str>) -> String {
+    let sets = told.sets.iter().map(|set| set_shown(set, told.machines_total, wishes));
     sets.collect::<Vec<_>>().join("\n")
 }
 
-fn set_shown(set: &ShapeSet, total: u32) -> String {
-    let takes = if set.machines == 1 { "takes" } else { "take" };
+fn set_shown(set: &ShapeSet, total: u32, wishes: Option<&str>) -> String {
+    let takes = if set.machines == 1 || total == 1 { "takes" } else { "take" };
     let mut out = format!(
         "{}, priority {}: {} of {} {takes} such work\n",
         set.band,
@@ -149,22 +172,30 @@ fn set_shown(set: &ShapeSet, total: u32) -> String {
     if let Some(like) = &set.like {
         out.push_str(&like_shown(like));
     } else if let Some(shape) = &set.asked {
-        let (cpu, ram) = words(shape.limits);
-        out.push_str(&format!("tasks of {cpu} and {ram}: {}\n", placed(shape)));
+        out.push_str(&format!("tasks of {}: {}\n", words(shape.limits), placed(shape)));
     }
     if set.ladder.is_empty() {
-        out.push_str("nothing fits: no machine has CPU and memory free\n");
+        out.push_str(&format!("nothing fits: {}\n", why_nothing(set, total, wishes)));
         return out;
     }
     for largest in &set.largest {
-        let (cpu, ram) = words(largest.limits);
-        out.push_str(&format!("largest: {cpu} and {ram} on {}\n", largest.machine));
+        let limits = words(largest.limits);
+        out.push_str(&format!("largest: {limits} on {}\n", largest.machine));
     }
     let easy = counted(u64::from(set.easy_from), "machine");
     out.push_str(&format!("easy is what {easy} or more would take\n\n"));
     let rows: Vec<Vec<String>> = set.ladder.iter().map(row).collect();
     out.push_str(&table::render_told(&["cpu", "ram", "tasks", "machines", ""], &rows));
     out
+}
+
+fn why_nothing(set: &ShapeSet, total: u32, wishes: Option<&str>) -> String {
+    match wishes {
+        _ if total == 0 => "the cell has no machines".to_owned(),
+        _ if set.machines > 0 => "no machine has CPU and memory free".to_owned(),
+        Some(wishes) => format!("no machine that takes work now meets {wishes}"),
+        None => "no machine takes such work now, as `cell machine ls` shows".to_owned(),
+    }
 }
 
 fn like_shown(like: &LikeView) -> String {
@@ -194,13 +225,19 @@ fn row(shape: &ShapeView) -> Vec<String> {
     ]
 }
 
-/// For reading: rounded down.
-fn words(limits: Resources) -> (String, String) {
+/// What there is something of, for reading: rounded down.
+fn words(limits: Resources) -> String {
     let amount = |dimension: Dimension| {
         let amount = Natural.amount(dimension, limits.get(dimension), Rounding::Down);
         format!("{amount} {dimension}")
     };
-    (amount(Dimension::Cpu), amount(Dimension::Ram))
+    let some = Dimension::ALL.into_iter().filter(|dimension| limits.get(*dimension) > 0);
+    let mut some: Vec<String> = some.map(amount).collect();
+    let last = some.pop().unwrap_or_default();
+    match some.is_empty() {
+        true => last,
+        false => format!("{} and {last}", some.join(", ")),
+    }
 }
 
 /// As `--cpu` takes it.
@@ -232,6 +269,55 @@ mod tests {
         for (bytes, want) in [(5 << 28, "1280MiB"), (4 << 30, "4GiB"), (896, "896B")] {
             assert_eq!(typed_size(bytes), want);
             assert_eq!(size(want), Ok(bytes));
+        }
+    }
+
+    fn told(total: u32, machines: u32, limits: Option<Resources>) -> ShapesView {
+        let shape = |limits| ShapeView { limits, tasks: 0, machines: 0, easy: false };
+        let set = ShapeSet {
+            priority: Priority(100),
+            band: Priority(100).band(),
+            machines,
+            easy_from: 1,
+            largest: Vec::new(),
+            ladder: Vec::new(),
+            asked: limits.map(shape),
+            like: None,
+        };
+        ShapesView { machines_total: total, easy_percent: 25, sets: vec![set] }
+    }
+
+    #[test]
+    fn why_nothing_fits_is_told_as_it_is() {
+        let check = |total: u32, machines: u32, wishes: Option<&str>, want: &str| {
+            let said = shown(&told(total, machines, None), wishes);
+            assert!(said.contains(&format!("nothing fits: {want}")), "{want}: {said}");
+        };
+        check(0, 0, Some("the constraints"), "the cell has no machines");
+        check(1, 0, Some("the constraints"), "no machine that takes work now meets the const");
+        check(1, 0, None, "no machine takes such work now");
+        check(1, 1, Some("the constraints"), "no machine has CPU and memory free");
+    }
+
+    #[test]
+    fn a_shape_is_told_with_all_that_was_asked_and_nothing_else() {
+        let check = |limits: Resources, want: &str| {
+            let said = shown(&told(1, 1, Some(limits)), None);
+            assert!(said.contains(&format!("\ntasks of {want}: 0 tasks on 0 ")), "{said}");
+        };
+        check(Resources::new(0, 0, 1 << 40, 0), "1 TiB disk");
+        check(Resources::new(500, 1 << 28, 0, 0), "0.5 cores cpu and 256 MiB ram");
+        let all = "1 core cpu, 1 GiB ram and 2 GiB disk";
+        check(Resources::new(1000, 1 << 30, 2 << 30, 0), all);
+    }
+
+    #[test]
+    fn numbers_are_read_or_refused_with_what_is_allowed() {
+        assert_eq!((priority("0"), priority("399")), (Ok(0), Ok(399)));
+        assert_eq!((percent("1"), percent("100")), (Ok(1), Ok(100)));
+        for bad in ["prod", "400", "-1", ""] {
+            assert!(priority(bad).is_err_and(|error| error.contains("allowed: ")), "{bad:?}");
+            assert!(percent(bad).is_err_and(|error| error.contains("allowed: ")), "{bad:?}");
         }
     }
 
