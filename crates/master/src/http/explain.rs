@@ -69,11 +69,11 @@ impl Api {
         let failed = TaskState::Dead(Fate::Failed(ExitClass::CouldNotStart));
         let failing = self.obstacles(&view.state, id, failed).await?;
         let now = self.clock.wall();
-        let served = is_served(&waiting);
+        let (served, lacks) = (is_served(&waiting), !failing.is_empty());
         let (index, made) = self
             .ask_mirror(move |api, view, board| {
                 let asked = Asked { api, view, now, served };
-                Ok((view.index, asked.job(board, id)))
+                Ok((view.index, asked.job(board, id, lacks)))
             })
             .await?;
         let gone = || Api::missing(Code::NoSuchJob, format!("job {key} any more"));
@@ -85,7 +85,8 @@ impl Api {
             _ => None,
         };
         let all: Vec<_> = made.groups.iter().map(|group| concerns(group).cloned()).collect();
-        if all.iter().any(Option::is_some) {
+        // A task that starts is in no group, and cannot run without its packages either.
+        if all.iter().any(Option::is_some) || made.tasks.assigned > 0 {
             made.text = said_first(found, &made.text);
         }
         for (group, found) in made.groups.iter_mut().zip(all) {
@@ -243,7 +244,8 @@ impl Asked<'_> {
         Some(told)
     }
 
-    fn job(&self, board: &mut Board, id: JobId) -> Option<JobExplanation> {
+    /// `lacks`: packages of the job are to be had nowhere.
+    fn job(&self, board: &mut Board, id: JobId, lacks: bool) -> Option<JobExplanation> {
         let state = &self.view.state;
         let job = state.jobs().get(id)?;
         let mut alike: BTreeMap<Matter, Vec<(u32, TaskId)>> = BTreeMap::new();
@@ -272,7 +274,8 @@ impl Asked<'_> {
         }
         let tasks = state.job_load(id).map(view::counts).unwrap_or_default();
         let dead = matches!(job.state, JobState::Dead(_));
-        let text = shown::job_text(&tasks, &groups, left_out, dead);
+        let is_well = !dead && !(lacks && tasks.assigned > 0);
+        let text = shown::job_text(&tasks, &groups, left_out, is_well);
         let job_name = state.job_key(id)?.to_string();
         Some(JobExplanation { job: job_name, state: job.state, tasks, text, groups })
     }

@@ -4,7 +4,8 @@ use crate::agent::say;
 use crate::support::{Cell, job, within};
 use cellwright_api::internal::{LeaseRequest, PassStatistics};
 use cellwright_cell::command::Command;
-use cellwright_cell::id::MachineId;
+use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::plan::{Assignment, Group, Plan};
 use cellwright_cell::spec::PackageRef;
 use cellwright_master::handle::Caller;
 use serde_json::{Value, json};
@@ -97,6 +98,33 @@ async fn a_package_that_nobody_has_is_a_reason_in_plans_and_explanations() {
     assert_eq!(obstacles(&cell, "runs").await, json!([]));
     say(&cell, Command::MachineDown { machine }).await;
     assert_eq!(obstacles(&cell, "runs").await, nobody);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_whose_tasks_all_start_says_which_package_they_wait_for() {
+    let cell = furnished().await;
+    lease(&cell, "s1", "").await;
+    let package = json!({ "name": "server", "digest": "ab".repeat(32), "bytes": 9 });
+    let mut spec = job("runs", 1);
+    spec["task"]["packages"] = json!([package]);
+    cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": spec })).await;
+    let machine = MachineId(0);
+    say(&cell, Command::MachineUp { machine, incarnation: 1 }).await;
+    // The first task there is belongs to the job that the cell is furnished with.
+    let (task, ports, devices) = (TaskId(1), Vec::new(), Vec::new());
+    let assignment = Assignment { task, attempt: 0, machine, alloc: None, ports, devices };
+    let group = Group { victims: Vec::new(), assignments: vec![assignment] };
+    say(&cell, Command::CommitPlan(Plan { made_at: 0, groups: vec![group] })).await;
+    let text = async || {
+        let whole = cell.must("GET /v1/jobs/ubar/runs/explain", Value::Null).await.body;
+        whole["item"]["text"].as_str().unwrap().to_owned()
+    };
+    let lacks = text().await;
+    assert!(lacks.starts_with("package server (abababababab) is not in the cell: "), "{lacks}");
+    assert!(lacks.ends_with("\n1 starting."), "{lacks}");
+    let package: PackageRef = serde_json::from_value(package).unwrap();
+    say(&cell, Command::SetMachinePackages { machine, packages: [package].into() }).await;
+    assert_eq!(text().await, "1 starting. Nothing keeps its tasks from running.");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -417,7 +417,7 @@ pub(super) fn job_text(
     tasks: &TaskCounts,
     groups: &[WaitingGroup],
     left_out: usize,
-    dead: bool,
+    is_well: bool,
 ) -> String {
     let counted = [
         (tasks.running, "running"),
@@ -433,7 +433,7 @@ pub(super) fn job_text(
     let some: Vec<String> = some.map(|(count, word)| format!("{count} {word}")).collect();
     let mut text = if some.is_empty() { "no tasks".to_owned() } else { some.join(", ") };
     text.push('.');
-    if groups.is_empty() && !dead {
+    if groups.is_empty() && is_well {
         text.push_str(" Nothing keeps its tasks from running.");
     }
     for group in groups {
