@@ -35,6 +35,12 @@ function Drain({ machine, path }) {
     : html`<button onClick=${() => act(true)}>Drain…</button>`;
 }
 
+/** What a drain waits for; a time that is past by our clock is no time to come. */
+function waitEnd(wait) {
+  if (wait.limit === "max_down") return `, of which ${plural(wait.down, "task")} down`;
+  return wait.next > Date.now() ? `, next at ${moment(wait.next)}` : "";
+}
+
 /** `{text: "x86_64"}` or `{integer: 3}` as the operator wrote it; a label is a text already. */
 function plain(value) {
   return typeof value === "object" ? (value.text ?? value.integer) : value;
@@ -96,8 +102,8 @@ export default function Machine({ names: [name] }) {
       <span>${plural(machine.tasks, "task")}${machine.leaving ? `, ${machine.leaving} on the way out` : ""}</span>
     </p>
     ${(machine.drain_waits || []).map(
-      (wait) => html`<p>${plural(wait.tasks, "task")} waiting for the disruption limit of
-        <${Link} to=${to("jobs", wait.job.user, wait.job.job)}>${wait.job.user}/${wait.job.job}<//>${wait.next ? `, next at ${moment(wait.next)}` : ""}.</p>`,
+      (wait) => html`<p>${plural(wait.tasks, "task")} waiting for ${wait.limit === "max_down" ? "max_down" : "the disruption limit"} of
+        <${Link} to=${to("jobs", wait.job.user, wait.job.job)}>${wait.job.user}/${wait.job.job}<//>${waitEnd(wait)}.</p>`,
     )}
     <${Problem} error=${read.error} />
     <${Card} title="Resources">

@@ -1,7 +1,7 @@
 //! Tasks that have to leave: for a drain, within their budgets; for production work, with notice.
 
 use crate::ledger::{KEEP, lines, most_down};
-use cellwright_api::types::{DrainWaitView, EventView, TaskView};
+use cellwright_api::types::{DrainLimit, DrainWaitView, EventView, TaskView};
 use cellwright_cell::event::{TaskChange, What};
 use cellwright_cell::name::Name;
 use cellwright_cell::task::TaskState;
@@ -102,7 +102,8 @@ async fn a_drain_waits_for_how_often_a_job_may_be_disrupted() {
     let waits = cell.until("another waits", async |cell| cell.machine(number).await);
     let waits = waits.await.drain_waits;
     let next = Some(first.plus(Span::seconds(3600)));
-    assert_eq!(waits, [DrainWaitView { job: key("web"), tasks: 1, next }]);
+    let limit = DrainLimit::Disruptions;
+    assert_eq!(waits, [DrainWaitView { job: key("web"), tasks: 1, next, limit, down: 0 }]);
     let moved = cell
         .until("the first runs elsewhere", async |cell| {
             let tasks = cell.tasks("web").await;

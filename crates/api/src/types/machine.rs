@@ -53,7 +53,7 @@ pub struct MachineView {
     /// Disk kept for log savers.
     pub retained_bytes: u64,
     /// Of a machine that drains: jobs whose tasks have to wait there, for they were disrupted as
-    /// often as they allow.
+    /// often as they allow, or are down in as great a number.
     #[serde(default)]
     pub drain_waits: Vec<DrainWaitView>,
     /// What it lacks although its agent holds back whoever it may; while there is something, it
@@ -62,17 +62,35 @@ pub struct MachineView {
     pub shortages: Vec<ShortageView>,
 }
 
-/// Tasks that stay on a machine that drains until the disruption limit of a job lets them go.
+/// What a job says of how it may be disrupted.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum DrainLimit {
+    /// How often, over time.
+    #[default]
+    Disruptions,
+    /// How many may be down at once.
+    MaxDown,
+}
+
+/// Tasks that stay on a machine that drains until a limit of a job lets them go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DrainWaitView {
     /// Whose limit it is.
     pub job: JobKey,
     /// Tasks, or allocs with tasks of the job inside.
     pub tasks: u32,
-    /// When the next of them may leave, in milliseconds since the Unix epoch. Absent: inside an
-    /// alloc are more of them than may ever leave at once; they go one by one, as other allocs of
-    /// the set have room.
+    /// When the next of them may leave, in milliseconds since the Unix epoch. Absent with
+    /// `max_down`, and where inside an alloc are more of them than may ever leave at once; they go
+    /// one by one, as other allocs of the set have room.
     pub next: Option<Time>,
+    #[serde(default)]
+    pub limit: DrainLimit,
+    /// With `max_down`: tasks of the job that are down now, here or elsewhere.
+    #[serde(default)]
+    pub down: u32,
 }
 
 /// Who gave a machine a package, or a part of one.

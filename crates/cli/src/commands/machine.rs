@@ -9,13 +9,14 @@ use crate::failure::Failure;
 use crate::output::{Output, print, print_json};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
-use crate::{format, table};
+use crate::{clock, format, table};
 use cellwright_api::client::Change;
 use cellwright_api::types::{
-    DrainWaitView, MachinePackages, MachineView, PackageOnMachine, ShortageView,
+    DrainLimit, DrainWaitView, MachinePackages, MachineView, PackageOnMachine, ShortageView,
 };
 use cellwright_cell::device::WHOLE;
 use cellwright_cell::name::Name;
+use cellwright_cell::time::Time;
 use cellwright_sim::experiment::load::Units;
 use clap::{Args, Subcommand};
 use std::collections::BTreeMap;
@@ -123,17 +124,25 @@ pub fn drain(cell: &Cell, machine: &Name, on: bool) -> Result<(), Failure> {
     let mut said = format!("machine {machine} {what}\n");
     if on {
         let now = ask(async { Ok(cell.client.machine(machine).await?.value.item) })?;
-        now.drain_waits.iter().for_each(|wait| said.push_str(&format!("{}\n", waiting(wait))));
+        let waits = now.drain_waits.iter().map(|wait| waiting(wait, clock::now()));
+        waits.for_each(|wait| said.push_str(&format!("{wait}\n")));
     }
     said.push_str("next: cell machine ls\n");
     print(&said)
 }
 
 /// `2 tasks wait for the disruption limit of ann/web, next at 2026-03-01 12:00:00Z`.
-fn waiting(wait: &DrainWaitView) -> String {
+fn waiting(wait: &DrainWaitView, now: Time) -> String {
     let tasks = format::counted(u64::from(wait.tasks), "task");
     let verb = if wait.tasks == 1 { "waits" } else { "wait" };
+    if wait.limit == DrainLimit::MaxDown {
+        let are = if wait.down == 1 { "is" } else { "are" };
+        let down = format!("{} {are} down", format::count(u64::from(wait.down)));
+        return format!("{tasks} {verb} for max_down of {}: {down}", wait.job);
+    }
     let next = match wait.next {
+        // The cell's time goes on with what is written in its log.
+        Some(at) if at <= now => "next in a moment".to_owned(),
         Some(at) => format!("next at {}", format::utc(at)),
         None => "which lets fewer leave at once than an alloc holds".to_owned(),
     };
@@ -158,7 +167,7 @@ pub fn shown(machine: &MachineView) -> String {
         rows[0].1 = "draining".to_owned();
     }
     let waits = machine.drain_waits.iter();
-    rows.extend(waits.map(|wait| ("drain".to_owned(), waiting(wait))));
+    rows.extend(waits.map(|wait| ("drain".to_owned(), waiting(wait, clock::now()))));
     rows.extend(machine.shortages.iter().map(|shortage| ("short of".to_owned(), short(shortage))));
     rows.extend(spec.address.map(|address| ("address".to_owned(), address.to_string())));
     rows.extend(spec.devices.iter().enumerate().map(|(number, device)| {
@@ -287,14 +296,17 @@ mod tests {
     use cellwright_cell::device::{Device, GONE};
     use cellwright_cell::name::{JobKey, Token};
     use cellwright_cell::resource::Dimension;
-    use cellwright_cell::time::Time;
     use serde_json::json;
 
     #[test]
     fn who_holds_up_a_drain_is_named() {
         let name = |text| Name::new(text).unwrap();
         let job = JobKey { user: name("ann"), job: name("web") };
-        let told = |tasks, next| waiting(&DrainWaitView { job: job.clone(), tasks, next });
+        let wait = |tasks, next| {
+            let (job, limit) = (job.clone(), DrainLimit::Disruptions);
+            DrainWaitView { job, tasks, next, limit, down: 0 }
+        };
+        let told = |tasks, next| waiting(&wait(tasks, next), Time(59_999));
         assert_eq!(
             told(1, Some(Time(60_000))),
             "1 task waits for the disruption limit of ann/web, next at 1970-01-01 00:01:00Z"
@@ -302,6 +314,12 @@ mod tests {
         assert!(
             told(2, None).starts_with("2 tasks wait for the disruption limit of ann/web, which")
         );
+        let past = told(1, Some(Time(59_999)));
+        assert!(past.ends_with("ann/web, next in a moment"), "{past}");
+        let down = |down| DrainWaitView { limit: DrainLimit::MaxDown, down, ..wait(2, None) };
+        let told = |number| waiting(&down(number), Time(0));
+        assert_eq!(told(1), "2 tasks wait for max_down of ann/web: 1 is down");
+        assert_eq!(told(0), "2 tasks wait for max_down of ann/web: 0 are down");
     }
 
     fn machine() -> MachineView {

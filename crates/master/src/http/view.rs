@@ -2,9 +2,9 @@
 
 use crate::usage::Usage;
 use cellwright_api::types::{
-    BlobView, CrashView, CronView, DrainWaitView, EndView, JobRow, JobView, MachineView, NamedView,
-    QuotaView, ResourceOnMachine, ResourceView, ShortageView, TaskCounts, TaskView, TokenView,
-    UserView,
+    BlobView, CrashView, CronView, DrainLimit, DrainWaitView, EndView, JobRow, JobView,
+    MachineView, NamedView, QuotaView, ResourceOnMachine, ResourceView, ShortageView, TaskCounts,
+    TaskView, TokenView, UserView,
 };
 use cellwright_cell::blob::Blob;
 use cellwright_cell::command::Actor;
@@ -197,22 +197,41 @@ pub(super) fn machine(state: &State, usage: &Usage, id: MachineId) -> Option<Mac
 
 /// By the date of the log: the next of them to go will move it on.
 fn drain_waits(state: &State, load: &MachineLoad) -> Vec<DrainWaitView> {
-    let mut waits: BTreeMap<JobId, (u32, Time)> = BTreeMap::new();
+    let mut waits: BTreeMap<(JobId, DrainLimit), (u32, Time)> = BTreeMap::new();
     for task in &load.tasks {
         let inside = state.tasks().get(*task).is_none_or(|row| row.alloc.is_some());
         if inside {
             continue;
         }
-        if let Some((job, turn)) = disruption::held_back(state, *task, state.now()) {
-            let (tasks, next) = waits.entry(job).or_insert((0, Time::NEVER));
-            (*tasks, *next) = (*tasks + 1, turn.min(*next));
-        }
+        let (of, turn) = match disruption::held_back(state, *task, state.now()) {
+            Some((job, turn)) => ((job, DrainLimit::Disruptions), turn),
+            None => match at_max_down(state, *task) {
+                Some(job) => ((job, DrainLimit::MaxDown), Time::NEVER),
+                None => continue,
+            },
+        };
+        let (tasks, next) = waits.entry(of).or_insert((0, Time::NEVER));
+        (*tasks, *next) = (*tasks + 1, turn.min(*next));
     }
-    let view = |(job, (tasks, next)): (JobId, (u32, Time))| {
+    let view = |((job, limit), (tasks, next)): ((JobId, DrainLimit), (u32, Time))| {
         let next = (next != Time::NEVER).then_some(next);
-        Some(DrainWaitView { job: state.job_key(job)?, tasks, next })
+        let down = match limit {
+            DrainLimit::Disruptions => 0,
+            DrainLimit::MaxDown => state.job_load(job).map_or(0, JobLoad::down),
+        };
+        Some(DrainWaitView { job: state.job_key(job)?, tasks, next, limit, down })
     };
     waits.into_iter().filter_map(view).collect()
+}
+
+/// A job of which more would be down without `task` than it allows.
+fn at_max_down(state: &State, task: TaskId) -> Option<JobId> {
+    let is_over = |(job, tasks): &(JobId, u32)| {
+        let most = state.jobs().get(*job).and_then(|row| row.spec().max_down);
+        let down = state.job_load(*job).map_or(0, JobLoad::down);
+        most.is_some_and(|most| down.saturating_add(*tasks) > most)
+    };
+    disruption::disrupted(state, task).into_iter().find(is_over).map(|(job, _)| job)
 }
 
 fn shortage(row: &Shortage) -> ShortageView {
@@ -321,8 +340,29 @@ mod tests {
         cell.control();
         let next = Some(Time(cell.now).plus(Span::seconds(600)));
         cell.settle();
-        assert_eq!(waits(&cell), [DrainWaitView { job: key("jfoo"), tasks: 2, next }]);
+        let limit = DrainLimit::Disruptions;
+        let held = DrainWaitView { job: key("jfoo"), tasks: 2, next, limit, down: 0 };
+        assert_eq!(waits(&cell), [held]);
         cell.ok(Command::StopDrain { name: name("m0"), expect: None });
         assert_eq!(waits(&cell), [], "nobody has to go");
+    }
+
+    #[test]
+    fn a_machine_says_which_jobs_may_not_have_more_down() {
+        let mut cell = Cell::with_machines(2);
+        cell.submit(&JobSpec { max_down: Some(1), ..job("jfoo", 3) });
+        cell.submit(&JobSpec { max_down: Some(0), ..job("jbar", 1) });
+        cell.settle();
+        let waits = |cell: &Cell| {
+            machine(&cell.state, &Usage::default(), MachineId(0)).unwrap().drain_waits
+        };
+        cell.ok(Command::StartDrain { name: name("m0"), expect: None });
+        let held = |job: &str, tasks, down| {
+            let limit = DrainLimit::MaxDown;
+            DrainWaitView { job: key(job), tasks, next: None, limit, down }
+        };
+        assert_eq!(waits(&cell), [held("jbar", 1, 0)], "one of the others may go");
+        cell.control();
+        assert_eq!(waits(&cell), [held("jfoo", 2, 1), held("jbar", 1, 0)]);
     }
 }
