@@ -434,6 +434,14 @@ fn a_checkpoint_is_mended_by_hand() {
     check("line 1: levels: unknown field `levels`, expected one of `checkpoint`");
     std::fs::write(&state, users).unwrap();
     check("line 1: part: is true");
+    without(&[r#"{"end":true}"#]);
+    let cut = cell(&["checkpoint", "import", &state, "--check"]);
+    let error = text(&cut.stderr);
+    assert!(cut.status.code() == Some(1) && error.contains("it was cut; allowed:"), "{error}");
+    let none = cell(&["checkpoint", "export", &file, "--job", "admin/stcuk"]);
+    let error = text(&none.stderr);
+    assert!(none.status.code() == Some(1) && error.contains("no job admin/stcuk"), "{error}");
+    assert!(none.stdout.is_empty(), "{}", text(&none.stdout));
     without(&[row, token]);
     let told = said(&["checkpoint", "import", &state, "--out", &mended]);
     assert!(told.contains("every rule of the cell holds\n2 rows taken out: 1 of users"), "{told}");

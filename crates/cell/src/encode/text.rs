@@ -1,13 +1,15 @@
 //! A state as text, to be read and mended by hand in extremis: one JSON object a line, one line a
 //! row, so that `grep`, `sed`, `jq` and an editor all do.
 //!
-//! The first line is the head. Each other line is of one table and is a row with its id, or a
+//! The first line is the head and the last one the end mark, without which nobody could tell whether
+//! text was cut between two lines. Each other line is of one table and is a row with its id, or a
 //! stretch of ids whose rows are gone:
 //!
 //! ```json
 //! {"checkpoint":1,"index":42,"term":2,"level":3,…,"slots":{"users":2,…}}
 //! {"table":"jobs","id":3,"name":"ann/web","row":{…}}
 //! {"table":"jobs","vacant":[0,2]}
+//! {"end":true}
 //! ```
 //!
 //! `name` is for the reader; rows refer to each other by id. A line that is taken out takes its row
@@ -137,7 +139,7 @@ struct Head {
     slots: Slots,
 }
 
-/// How many ids each table has given away.
+/// How many ids each table has given away, and how many windows there are, which have none.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Slots {
@@ -149,6 +151,14 @@ struct Slots {
     crons: u32,
     tokens: u32,
     blobs: u32,
+    windows: u32,
+}
+
+/// The last line of a whole text.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct End {
+    end: bool,
 }
 
 /// Any other line, as it is read: an id and its row, or ids from the first up to and with the
@@ -264,6 +274,10 @@ pub fn write(place: Place, rows: &Rows, pick: &Pick) -> String {
     writer.table(TableName::Tokens, &rows.tokens, |token| About::named(&token.id));
     writer.table(TableName::Blobs, &rows.blobs, |blob| About::named(&blob.digest));
     writer.windows();
+    // A part is never imported, so nobody has to know whether it was cut.
+    if pick.is_whole() {
+        writer.line(&json(&End { end: true }));
+    }
     writer.out
 }
 
@@ -279,6 +293,7 @@ fn head(place: Place, rows: &Rows, pick: &Pick) -> Head {
         crons: rows.crons.len() as u32,
         tokens: rows.tokens.len() as u32,
         blobs: rows.blobs.len() as u32,
+        windows: rows.windows.len() as u32,
     };
     Head {
         checkpoint: VERSION,

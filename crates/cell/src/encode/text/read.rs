@@ -2,7 +2,7 @@
 //! then everything that the loader asks of a checkpoint.
 
 use super::fields::{compare, parse};
-use super::{Head, Line, Place, Slots, TableName, VERSION, WindowRow};
+use super::{End, Head, Line, Place, Slots, TableName, VERSION, WindowRow};
 use crate::blob::Blob;
 use crate::command::Actor;
 use crate::credential::AccessToken;
@@ -24,6 +24,11 @@ use std::collections::BTreeMap;
 pub enum TextError {
     #[error("the text is empty; allowed: what `cell checkpoint export` writes")]
     Empty,
+    #[error(
+        "the text ends before its end mark: it was cut; allowed: all that `cell checkpoint export` \
+         writes, up to the last line, {{\"end\":true}}"
+    )]
+    Cut,
     #[error("line {line}: {field}: {why}")]
     Line { line: usize, field: String, why: String },
     #[error("{}{why}", shown(.line))]
@@ -46,7 +51,7 @@ const MAX_DROPPED: u64 = 1_000_000;
 pub struct Mended {
     pub place: Place,
     pub state: State,
-    /// Rows whose lines were taken out.
+    /// Rows whose lines were taken out. Windows have no ids: which of them it was is not known.
     pub dropped: Vec<(TableName, u32)>,
     /// New tasks begin above the attempts of those that were taken out.
     pub attempt_floor_raised_to: Option<u32>,
@@ -63,9 +68,18 @@ pub fn read(text: &str) -> Result<Mended, TextError> {
     compare(number, line, None, &head)?;
     check_head(number, &head)?;
     let mut found = Found::default();
+    let mut end = None;
     for (number, line) in lines {
-        found.take(number, line, &head.slots)?;
+        if let Some(end) = end {
+            let why = format!("is after the end mark in line {end}; allowed: nothing");
+            return Err(TextError::Line { line: number, field: "the line".into(), why });
+        }
+        match is_end(line) {
+            true => end = Some(number),
+            false => found.take(number, line, &head.slots)?,
+        }
     }
+    end.ok_or(TextError::Cut)?;
     found.check_slots(number, &head.slots)?;
     let place = Place { index: head.index, term: head.term };
     let (rows, dropped, numbers) = found.finish(&head);
@@ -75,6 +89,10 @@ pub fn read(text: &str) -> Result<Mended, TextError> {
         TextError::State { line, why }
     })?;
     Ok(Mended { place, state, dropped, attempt_floor_raised_to: raised })
+}
+
+fn is_end(line: &str) -> bool {
+    serde_json::from_str(line).is_ok_and(|End { end }| end)
 }
 
 fn check_head(line: usize, head: &Head) -> Result<(), TextError> {
@@ -145,6 +163,7 @@ impl Found {
             (TableName::Crons, slots.crons, self.crons.ids()),
             (TableName::Tokens, slots.tokens, self.tokens.ids()),
             (TableName::Blobs, slots.blobs, self.blobs.ids()),
+            (TableName::Windows, slots.windows, self.windows.len() as u64),
         ];
         for (table, slots, ids) in all {
             let most = ids.saturating_add(MAX_DROPPED);
@@ -184,6 +203,8 @@ impl Found {
         if dropped.iter().any(|(table, _)| *table == TableName::Tasks) {
             rows.attempt_floor = rows.attempt_floor.max(head.next_attempt);
         }
+        let windows = rows.windows.len().try_into().unwrap_or(u32::MAX);
+        dropped.extend((windows..slots.windows).map(|window| (TableName::Windows, window)));
         (rows, dropped, numbers)
     }
 }

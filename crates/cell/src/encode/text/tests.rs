@@ -139,6 +139,42 @@ fn a_slip_in_the_number_of_slots_does_not_take_all_memory() {
 }
 
 #[test]
+fn text_that_was_cut_is_refused_wherever_it_was() {
+    let text = text();
+    assert!(text.ends_with("}\n{\"end\":true}\n"), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    for kept in 1..lines.len() {
+        let cut: String = lines[..kept].iter().flat_map(|line| [*line, "\n"]).collect();
+        refused(&cut, "the text ends before its end mark: it was cut; allowed: all that");
+    }
+    refused(text.trim_end().strip_suffix('}').unwrap(), &format!("line {}: ", lines.len()));
+    // What a formatter makes of the mark is the mark; what was put behind it was put there by
+    // mistake.
+    mended(&with(r#"{"end":true}"#, "{ \"end\": true }\n\n"));
+    refused(
+        &format!("{text}{}\n", lines[1]),
+        &format!("line {}: the line: is after the end mark in line", lines.len() + 1),
+    );
+}
+
+#[test]
+fn windows_that_were_taken_out_are_counted() {
+    let mut windows = text().matches(r#"{"table":"windows""#).count();
+    let dropped = match windows {
+        // A cell that has answered nobody: as if one had been there.
+        0 => {
+            windows = 1;
+            mended(&with(r#""windows":0}"#, r#""windows":1}"#)).dropped
+        }
+        _ => mended(&without(r#"{"table":"windows""#)).dropped,
+    };
+    assert_eq!(
+        dropped.iter().map(|(table, _)| *table).collect::<Vec<_>>(),
+        vec![TableName::Windows; windows]
+    );
+}
+
+#[test]
 fn rows_are_picked_by_job_and_by_machine() {
     let rows = Rows::of(&cell().state);
     let shown = |pick: Pick| -> Vec<String> {

@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use crate::format;
 use crate::output::print;
 use cellwright_api::context::write_private;
+use cellwright_cell::encode::Rows;
 use cellwright_cell::encode::text::{self, Pick, Place, TableName};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_master::checkpoint;
@@ -51,6 +52,7 @@ impl ExportArgs {
         }
         let place = Place { index: header.index, term: header.term };
         let pick = Pick { table: self.table, job: self.job, machine: self.machine };
+        is_there(&self.file, place, &rows, &pick)?;
         let written = text::write(place, &rows, &pick);
         let Some(out) = self.out else {
             print(&written)?;
@@ -66,6 +68,30 @@ impl ExportArgs {
         print(&format!("{lines} in {shown}\nnext: {next}\n"))?;
         Ok(Success::Done)
     }
+}
+
+/// Whoever types a name wrong must not take the head alone for all there is of it. A table without
+/// rows, or a job without tasks on a machine, is an answer.
+fn is_there(file: &Path, place: Place, rows: &Rows, pick: &Pick) -> Result<(), Failure> {
+    let has = |pick: &Pick| text::write(place, rows, pick).lines().nth(1).is_some();
+    let lacks = |what: String, table: TableName| {
+        let file = file.display();
+        Failure::Work {
+            message: format!("there is no {what} in {file}"),
+            next: format!("see which there are: cell checkpoint export {file} --table {table}"),
+        }
+    };
+    if let Some(job) = &pick.job
+        && !has(&Pick { job: Some(job.clone()), ..Pick::default() })
+    {
+        return Err(lacks(format!("job {job}"), TableName::Jobs));
+    }
+    if let Some(machine) = &pick.machine
+        && !has(&Pick { machine: Some(machine.clone()), ..Pick::default() })
+    {
+        return Err(lacks(format!("machine {machine}"), TableName::Machines));
+    }
+    Ok(())
 }
 
 /// Specs of jobs have their secrets in them, so nobody else may read it; and what is there may be
@@ -84,7 +110,30 @@ fn write_new(out: &Path, text: &str) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cellwright_cell::state::State;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn what_is_not_in_the_checkpoint_is_named() {
+        let rows = Rows::of(&State::default());
+        let place = Place { index: 1, term: 1 };
+        let said = |pick: Pick| is_there(Path::new("f.ckpt"), place, &rows, &pick);
+        let job = Pick { job: Some(parse::job("admin/stcuk").unwrap()), ..Pick::default() };
+        let machine = Pick { machine: Some(Name::new("n9").unwrap()), ..Pick::default() };
+        for (pick, what, table) in
+            [(job, "job admin/stcuk", "jobs"), (machine, "machine n9", "machines")]
+        {
+            match said(pick).unwrap_err() {
+                Failure::Work { message, next } => {
+                    assert_eq!(message, format!("there is no {what} in f.ckpt"));
+                    assert!(next.ends_with(&format!("export f.ckpt --table {table}")), "{next}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let table = Pick { table: Some(TableName::Blobs), ..Pick::default() };
+        assert!(said(table).is_ok() && said(Pick::default()).is_ok());
+    }
 
     #[test]
     fn an_export_is_for_its_owner_alone_and_overwrites_nothing() {

@@ -59,6 +59,7 @@ impl ImportArgs {
 fn refused(file: &str, error: &TextError) -> Failure {
     let next = match error {
         TextError::Line { .. } | TextError::Empty => "correct that line, then run it again",
+        TextError::Cut => "take all of the export, or export the checkpoint again",
         TextError::State { .. } => "correct the rows that are named, then run it again",
     };
     Failure::Work { message: format!("{file}: {error}"), next: next.into() }
