@@ -8,7 +8,9 @@ use crate::output::print;
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use cellwright_api::client::Change;
+use cellwright_cell::admit;
 use cellwright_cell::name::JobKey;
+use cellwright_cell::spec::JobSpec;
 use clap::{ArgGroup, Args};
 
 const EXAMPLES: &str = "\
@@ -60,7 +62,7 @@ impl ResizeArgs {
 
     async fn other_limits(&self, cell: &Cell, key: &JobKey) -> Result<(), Failure> {
         let job = cell.client.job(key).await?.value.item;
-        let mut spec = job.spec;
+        let spec = job.spec;
         // What is read has no secrets in it, so writing it back would lose them.
         if !spec.task.secrets.is_empty() {
             return Err(Failure::Work {
@@ -68,11 +70,7 @@ impl ResizeArgs {
                 next: "change the limits in its file: cell run FILE".into(),
             });
         }
-        let limits = &mut spec.task.limits;
-        limits.cpu = self.cpu.unwrap_or(limits.cpu);
-        limits.ram = self.ram.unwrap_or(limits.ram);
-        limits.disk = self.disk.unwrap_or(limits.disk);
-        spec.count = self.tasks.unwrap_or(spec.count);
+        let spec = self.resized(spec)?;
         let change = Change { expect: Some(job.version), ..Change::default() };
         let done = cell.client.update_job(&key.user, &spec, &change).await?.value;
         let what = match done.changed {
@@ -81,6 +79,25 @@ impl ResizeArgs {
         };
         print(&format!("job {key} {what}\nnext: cell update {key} status\n"))
     }
+
+    /// The spec that results, if its tasks can begin: the same is asked of job files, and the cell
+    /// itself would roll the job into tasks that never start.
+    fn resized(&self, mut spec: JobSpec) -> Result<JobSpec, Failure> {
+        let limits = &mut spec.task.limits;
+        limits.cpu = self.cpu.unwrap_or(limits.cpu);
+        limits.ram = self.ram.unwrap_or(limits.ram);
+        limits.disk = self.disk.unwrap_or(limits.disk);
+        spec.count = self.tasks.unwrap_or(spec.count);
+        admit::can_begin(&spec).map_err(|refusal| {
+            // Tasks with limits of their own are not reached by this command.
+            let next = match spec.task.limits.ram < admit::LEAST_RAM {
+                true => "the same command with a larger --ram",
+                false => "change the limits in its file: cell run FILE",
+            };
+            Failure::work(&refusal, next)
+        })?;
+        Ok(spec)
+    }
 }
 
 async fn more_tasks(cell: &Cell, key: &JobKey, count: u32) -> Result<(), Failure> {
@@ -88,4 +105,43 @@ async fn more_tasks(cell: &Cell, key: &JobKey, count: u32) -> Result<(), Failure
     let tasks = crate::format::counted(u64::from(count), "task");
     let what = if done.changed { "has now" } else { "had already" };
     print(&format!("job {key} {what} {tasks}\nnext: cell status {key}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ResizeArgs,
+    }
+
+    fn resized(options: &[&str], overrides: &str) -> Result<JobSpec, Failure> {
+        let line = Line::try_parse_from([&["resize", "ann/web"], options].concat()).unwrap();
+        let spec = format!(
+            r#"{{"name": "web", "priority": 100, "overrides": {overrides},
+                 "task": {{"limits": {{"cpu": 100, "ram": 33554432}}, "command": ["sleep"]}}}}"#
+        );
+        line.args.resized(serde_json::from_str(&spec).unwrap())
+    }
+
+    #[test]
+    fn tasks_that_could_not_begin_are_refused_before_anything_is_sent() {
+        let said = |options: &[&str], overrides: &str| match resized(options, overrides) {
+            Err(Failure::Work { message, next }) => (message, next),
+            other => panic!("{other:?}"),
+        };
+        let (message, next) = said(&["--ram", "1B"], "{}");
+        let want = "field task.limits.ram: value 1 is not valid; allowed: 2097152 (2 MiB) or more";
+        assert!(message.starts_with(want), "{message}");
+        assert_eq!(next, "the same command with a larger --ram");
+        let own = r#"{"0": {"limits": {"cpu": 100, "ram": 1}}}"#;
+        let (message, next) = said(&["--cpu", "1"], own);
+        assert!(message.starts_with("field overrides.0.limits.ram: value 1"), "{message}");
+        assert!(next.contains("in its file"), "{next}");
+        let spec = resized(&["--ram", "2MiB", "--cpu", "0", "--tasks", "3"], "{}").unwrap();
+        assert_eq!((spec.task.limits.ram, spec.task.limits.cpu, spec.count), (2 << 20, 0, 3));
+    }
 }
