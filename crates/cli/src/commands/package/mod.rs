@@ -21,6 +21,7 @@ use cellwright_package::PackageError;
 use clap::{Args, Subcommand};
 use hyper::Method;
 use std::fs;
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -219,15 +220,37 @@ impl Drop for Scratch {
     }
 }
 
+/// The system's words for it do not name the path.
+fn no_such(path: &Path, error: &io::Error) -> Failure {
+    Failure::Work {
+        message: format!("{}: {error}", path.display()),
+        next: "check the path, then run it again".into(),
+    }
+}
+
 /// `NAME.package` in this folder.
 fn default_target(source: &Path) -> Result<PathBuf, Failure> {
-    let resolved = fs::canonicalize(source)
-        .map_err(|source| Failure::work(&source, "check the path, then run it again"))?;
+    let resolved = fs::canonicalize(source).map_err(|error| no_such(source, &error))?;
     match resolved.file_stem().and_then(|stem| stem.to_str()) {
         Some(stem) => Ok(PathBuf::from(format!("{stem}.package"))),
         None => Err(Failure::Usage {
             message: format!("{} has no name to call the package by", source.display()),
             next: "the same command with --to FILE".into(),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_not_there_is_named() {
+        let path = Path::new("no-such-folder/nosuch");
+        let built = default_target(path).map(drop).unwrap_err().to_string();
+        let pushed = push::checked(path).map(drop).unwrap_err().to_string();
+        for said in [built, pushed] {
+            assert!(said.starts_with("no-such-folder/nosuch: No such file"), "{said}");
+        }
     }
 }

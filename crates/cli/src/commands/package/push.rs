@@ -1,6 +1,6 @@
 //! `cell package push`: a package to the masters, and what to write into a job.
 
-use super::{Scratch, failed, has_bytes};
+use super::{Scratch, failed, has_bytes, no_such};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
@@ -78,8 +78,8 @@ impl PushArgs {
 }
 
 /// Reads all of it first: what the masters are given is what every machine will get.
-fn checked(file: &Path) -> Result<(PackageDigest, u64), Failure> {
-    let cannot = |e: std::io::Error| Failure::work(&e, "check the path, then run it again");
+pub(super) fn checked(file: &Path) -> Result<(PackageDigest, u64), Failure> {
+    let cannot = |error: std::io::Error| no_such(file, &error);
     let opened = File::open(file).map_err(cannot)?;
     let bytes = opened.metadata().map_err(cannot)?.len();
     let (digest, _) = list(opened, bytes, Limits::default()).map_err(failed)?;

@@ -1,6 +1,6 @@
 //! `cell package show`: a package is read to its end under the rules of unpacking.
 
-use super::{Scratch, digits, failed, one};
+use super::{Scratch, digits, failed, no_such, one};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
@@ -43,7 +43,7 @@ impl ShowArgs {
     }
 
     fn show(&self, path: &Path) -> Result<(), Failure> {
-        let cannot = |e: std::io::Error| Failure::work(&e, "check the path, then run it again");
+        let cannot = |error: std::io::Error| no_such(path, &error);
         let file = File::open(path).map_err(cannot)?;
         let bytes = file.metadata().map_err(cannot)?.len();
         let (digest, listed) = list(file, bytes, Limits::default()).map_err(failed)?;
