@@ -1,9 +1,9 @@
 //! A state as text, to be read and mended by hand in extremis: one JSON object a line, one line a
 //! row, so that `grep`, `sed`, `jq` and an editor all do.
 //!
-//! The first line is the head and the last one the end mark, without which nobody could tell whether
-//! text was cut between two lines. Each other line is of one table and is a row with its id, or a
-//! stretch of ids whose rows are gone:
+//! The first line is the head and the last one the end mark, without which nobody could tell
+//! whether text was cut between two lines. Each other line is of one table and is a row with its
+//! id, or a stretch of ids whose rows are gone:
 //!
 //! ```json
 //! {"checkpoint":1,"index":42,"term":2,"level":3,…,"slots":{"users":2,…}}
