@@ -319,17 +319,7 @@ impl Driver for ContainerDriver {
     }
 
     fn prepare(&self, start: &Start<'_>) -> Result<Launch, DriverError> {
-        let ram = start.work.limits.ram;
-        if ram < LEAST_RAM_CONTAINED && !start.work.isolation.slack_ram {
-            return Err(DriverError::Cannot {
-                field: "task.limits.ram",
-                value: ram.to_string(),
-                allowed: format!(
-                    "{LEAST_RAM_CONTAINED} ({} MiB) or more in a container",
-                    LEAST_RAM_CONTAINED >> 20
-                ),
-            });
-        }
+        has_enough(start)?;
         let root = root_package(start);
         let (ids, user_namespace, owner) = self.who(start, root)?;
         write_files(start, Some(owner))?;
@@ -406,6 +396,20 @@ impl Driver for ContainerDriver {
             Err(error) => tracing::error!(%error, "containers cannot be listed"),
         }
     }
+}
+
+/// The runtime itself counts against the limit while it starts a container.
+fn has_enough(start: &Start<'_>) -> Result<(), DriverError> {
+    let ram = start.work.limits.ram;
+    if ram >= LEAST_RAM_CONTAINED || start.work.isolation.slack_ram {
+        return Ok(());
+    }
+    let least = LEAST_RAM_CONTAINED >> 20;
+    Err(DriverError::Cannot {
+        field: "task.limits.ram",
+        value: ram.to_string(),
+        allowed: format!("{LEAST_RAM_CONTAINED} ({least} MiB) or more in a container"),
+    })
 }
 
 #[cfg(test)]

@@ -274,7 +274,7 @@ impl Asked<'_> {
         }
         let tasks = state.job_load(id).map(view::counts).unwrap_or_default();
         let dead = matches!(job.state, JobState::Dead(_));
-        let is_well = !dead && !(lacks && tasks.assigned > 0);
+        let is_well = !(dead || lacks && tasks.assigned > 0);
         let text = shown::job_text(&tasks, &groups, left_out, is_well);
         let job_name = state.job_key(id)?.to_string();
         Some(JobExplanation { job: job_name, state: job.state, tasks, text, groups })

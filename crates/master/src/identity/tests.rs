@@ -610,26 +610,31 @@ async fn an_agent_joins_a_running_cell_once_and_renews() {
     let (status, body) = send(address, &pinned, None, JOIN_PATH, thief).await;
     assert!(status == 403 && String::from_utf8_lossy(&body).contains("used before"), "{body:?}");
     assert_eq!(remembered(), before, "a used token writes nothing");
-    // The cell does not know the machine yet, so there is nothing to renew.
+    renewals_are_refused(address, &pinned, &own, &audit).await;
+    drop(stop);
+    serving.await.unwrap();
+    master.stop().await;
+}
+
+/// Of an agent whose machine the cell does not know yet, and of nobody.
+async fn renewals_are_refused(address: SocketAddr, pinned: &Trust, own: &Papers, audit: &AuditLog) {
+    let identity = own.holder().unwrap().identity;
     let next = NewKey::make(&identity, &[]).unwrap();
     let renewal =
         RenewRequest { protocol: PROTOCOL, signing_request: next.signing_request.clone() };
     let renewal = postcard::to_stdvec(&renewal).unwrap();
-    let (status, body) = send(address, &pinned, Some(&own), RENEW_PATH, renewal.clone()).await;
+    let (status, body) = send(address, pinned, Some(own), RENEW_PATH, renewal.clone()).await;
     assert_eq!(status, 403, "{body:?}");
-    let (status, _) = send(address, &pinned, None, RENEW_PATH, renewal).await;
+    let (status, _) = send(address, pinned, None, RENEW_PATH, renewal).await;
     assert_eq!(status, 401);
     let refused = audit.read_after(0, u32::MAX, 10).unwrap().items;
     assert_eq!(refused.len(), 1);
     assert_eq!(refused[0].line.verdict, "no-identity");
     for _ in 0..3 * PER_SOURCE {
-        assert_eq!(send(address, &pinned, None, RENEW_PATH, vec![]).await.0, 401);
+        assert_eq!(send(address, pinned, None, RENEW_PATH, vec![]).await.0, 401);
     }
     let lines = audit.read_after(0, u32::MAX, 1000).unwrap().items.len() as u64;
     assert_eq!(lines, PER_SOURCE, "the rest is counted");
-    drop(stop);
-    serving.await.unwrap();
-    master.stop().await;
 }
 
 #[test]
