@@ -196,6 +196,10 @@ impl Call {
     pub async fn json<T: DeserializeOwned>(&mut self, api: &Api) -> Result<T, ApiError> {
         provenance::json(&self.headers)?;
         let bytes = self.body(api.settings.body_limit).await?;
+        // As an object a list would be taken too, field by field; the API's description knows none.
+        if bytes.trim_ascii_start().first() == Some(&b'[') {
+            return Err(ApiError::field("body", "a list", "an object"));
+        }
         serde_json::from_slice(&bytes).map_err(|error| bad_json(&error))
     }
 }

@@ -68,6 +68,13 @@ async fn explained(cell: &Cell, job: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_is_no_body() {
+    let cell = Cell::start().await;
+    let got = cell.ask("POST /v1/shapes", json!([null, null])).await;
+    assert!(got.status == 400 && got.text.contains("an object"), "{} {}", got.status, got.text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shapes_are_counted_for_both_kinds_of_work_and_for_what_is_asked() {
     let cell = furnished(None).await;
     let told = shapes(&cell, json!({})).await;
