@@ -36,7 +36,7 @@ api() { scripts/api-contract.sh; }
 # Power cuts under a master at work; skipped where the tool for it is not.
 powercut() { scripts/powercut.sh; }
 
-# Containers under control groups of version 2 alone, in a guest; skipped where nothing starts one.
+# Containers under control groups of version 2 alone, in a guest that `CELL_GUEST` starts.
 cgroup2() { scripts/cgroup2.sh; }
 
 deny() { cargo deny --locked check licenses bans sources; }
