@@ -16,7 +16,7 @@ help: ## this list
 
 run: ## build cell quickly and start a cell on this machine in the foreground
 	@scripts/install-tools.sh build
-	@echo "building cell; the first time takes minutes" >&2
+	@echo "building cell; the first time takes four minutes on two cores" >&2
 	cargo build --profile quick --locked -p cellwright-cli
 	$(TARGET)/quick/cell dev --data-dir $(TARGET)/cell-dev $(if $(MACHINES),--machines $(MACHINES)) $(if $(DNS),--dns $(DNS)) --listen $(LISTEN)
 

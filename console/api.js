@@ -1,6 +1,8 @@
 // The API as the console asks it: JSON, and server-sent events read from a fetch. EventSource would
 // be shorter and cannot send a token.
 
+import { EventReader } from "./stream.js";
+
 const TOKEN = "cell.token";
 
 export class ApiError extends Error {
@@ -93,37 +95,6 @@ export async function all(path, most = 5000, signal) {
   return { items, whole: false };
 }
 
-/** Splits a stream of bytes into server-sent events. */
-class EventReader {
-  constructor(take) {
-    this.take = take;
-    this.rest = "";
-    this.decoder = new TextDecoder();
-  }
-
-  feed(bytes) {
-    this.rest += this.decoder.decode(bytes, { stream: true });
-    let end = this.rest.indexOf("\n\n");
-    while (end >= 0) {
-      this.event(this.rest.slice(0, end));
-      this.rest = this.rest.slice(end + 2);
-      end = this.rest.indexOf("\n\n");
-    }
-  }
-
-  event(text) {
-    let kind = "message";
-    let id = null;
-    let data = "";
-    for (const line of text.split("\n")) {
-      if (line.startsWith("event: ")) kind = line.slice(7);
-      else if (line.startsWith("id: ")) id = line.slice(4);
-      else if (line.startsWith("data: ")) data += line.slice(6);
-    }
-    if (data) this.take(kind, JSON.parse(data), id);
-  }
-}
-
 /*
  * A browser opens six connections to a master without TLS, for all tabs together, and a watch holds
  * one. So a page that nobody sees lets go of its watches, and goes on from there when it is seen.
@@ -155,14 +126,13 @@ addEventListener("pagehide", rest);
 addEventListener("pageshow", rise);
 
 /** One connection of a watch, read to its end. */
-async function listen(path, last, signal, began, take) {
+async function listen(path, last, signal, began) {
   const response = await fetch(path, {
     signal,
     headers: headers(last ? { "last-event-id": last } : {}),
   });
   if (!response.ok) throw await refusal(response);
-  began();
-  const events = new EventReader(take);
+  const events = began();
   const body = response.body.getReader();
   for (;;) {
     const { done, value } = await body.read();
@@ -173,28 +143,30 @@ async function listen(path, last, signal, began, take) {
 
 /**
  * Follows a watch until the returned function is called; comes back by itself after a break, from
- * where it was. `on(kind, data)` for each event, `tell(state, error)` with "live" or "lost".
+ * where it was. `on(kind, data)` for each event, `tell(state, error)` with "live" or "lost". `reader`
+ * makes for each connection what its bytes are fed to.
  */
-export function watch(path, on, tell = () => {}) {
+export function watch(path, on, tell = () => {}, reader = (take) => new EventReader(take)) {
   let connection = null;
   let over = false;
   let last = null;
   let pause = 500;
   const cut = () => connection && connection.abort();
-  const began = () => {
-    pause = 500;
-    tell("live");
-  };
   const take = (kind, data, id) => {
     if (id) last = id;
     if (!over) on(kind, data);
+  };
+  const began = () => {
+    pause = 500;
+    tell("live");
+    return reader(take);
   };
   const forever = async () => {
     while (!over) {
       await whenAwake();
       connection = new AbortController();
       try {
-        await listen(path, last, connection.signal, began, take);
+        await listen(path, last, connection.signal, began);
       } catch (error) {
         if (over) return;
         if (!awake) continue;

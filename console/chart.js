@@ -6,6 +6,9 @@ import { amount } from "./units.js";
 
 const PAD = { left: 76, right: 12, top: 10, bottom: 22 };
 
+/** Dashes of the limit lie in the gaps of the reservation: both are seen where they are the same. */
+const LINES = [["limit", [5, 7], 1.5], ["reserved", [7, 5], 1.5], ["used", [], 2]];
+
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
@@ -89,9 +92,10 @@ function draw(canvas, points, dimension) {
   frame.y = (v) => frame.bottom - (v / top) * (frame.bottom - PAD.top);
   axes(pen, frame, top, dimension, from, until);
   pen.lineJoin = "round";
-  for (const [key, dash, thick] of [["limit", [2, 3], 1.5], ["reserved", [6, 3], 1.5], ["used", [], 2]]) {
+  for (const [key, dash, thick] of LINES) {
     pen.strokeStyle = pen.fillStyle = colour(`--${key}`);
     pen.setLineDash(dash);
+    pen.lineDashOffset = key === "limit" ? -LINES[1][1][0] : 0;
     pen.lineWidth = thick;
     line(pen, frame, points, key, dimension);
   }

@@ -26,6 +26,8 @@ function Frame({ close, children }) {
   useEffect(() => {
     const dialog = box.current;
     dialog.showModal();
+    // The focus may be on a button at the end; a long one is read from its top.
+    dialog.scrollTop = 0;
     return () => dialog.open && dialog.close();
   }, []);
   return html`<dialog ref=${box} onClose=${close} aria-labelledby="dialog-title">${children}</dialog>`;

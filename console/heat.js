@@ -50,6 +50,26 @@ function ramp(theme) {
 
 const ramps = { light: ramp("light"), dark: ramp("dark") };
 
+/**
+ * The same for the band: by percent of the machine that is promised, and of that what is production.
+ * Made when it is first asked for.
+ */
+const bandTables = {};
+function bandTable(theme) {
+  if (bandTables[theme]) return bandTables[theme];
+  const { production, batch, empty } = BANDS[theme];
+  const out = new Int32Array(101 * 101);
+  for (let share = 0; share <= 100; share += 1) {
+    const full = mix(batch, production, share / 100);
+    for (let limit = 1; limit <= 100; limit += 1) {
+      out[limit * 101 + share] = pack(mix(empty, full, 0.35 + (0.65 * limit) / 100));
+    }
+    out[share] = pack(empty);
+  }
+  bandTables[theme] = out;
+  return out;
+}
+
 export function css([r, g, b]) {
   return `rgb(${r} ${g} ${b})`;
 }
@@ -74,23 +94,47 @@ function layout(machines, width, height) {
   return { step, columns, rows, gap: step > 12 ? 2 : step > 4 ? 1 : 0 };
 }
 
-function colourOf(columns, slot, measure, dimension, theme) {
-  if (columns.state[slot] & DOWN) return pack(SPECIAL[theme].down);
+/** The colour of a slot. Which columns it is made of is looked up here, once for all squares. */
+function colours({ columns }, { measure, dimension, theme }) {
+  const { state } = columns;
+  const down = pack(SPECIAL[theme].down);
   if (measure === "band") {
-    const limit = columns[`${dimension}_limit`][slot];
-    if (limit <= 0) return pack(BANDS[theme].empty);
-    const production = columns[`${dimension}_production`][slot] / limit;
-    const full = mix(BANDS[theme].batch, BANDS[theme].production, Math.min(1, production));
-    return pack(mix(BANDS[theme].empty, full, 0.35 + 0.65 * Math.min(1, limit / 100)));
+    const limits = columns[`${dimension}_limit`];
+    const production = columns[`${dimension}_production`];
+    const table = bandTable(theme);
+    return (slot) => {
+      if (state[slot] & DOWN) return down;
+      const limit = limits[slot];
+      const share = limit > 0 ? Math.min(100, Math.round((100 * production[slot]) / limit)) : 0;
+      return table[Math.min(100, limit) * 101 + share];
+    };
   }
-  const share = columns[`${dimension}_${measure}`][slot];
-  if (share < 0) return pack(SPECIAL[theme].unknown);
-  return ramps[theme][Math.min(share, ramps[theme].length - 1)];
+  const shares = columns[`${dimension}_${measure}`];
+  const table = ramps[theme];
+  const unknown = pack(SPECIAL[theme].unknown);
+  return (slot) => {
+    if (state[slot] & DOWN) return down;
+    const share = shares[slot];
+    return share < 0 ? unknown : table[Math.min(share, table.length - 1)];
+  };
+}
+
+/** The bytes that were painted last, used again while the size stays. */
+let held = null;
+
+function blank(pen, width, height) {
+  if (held && held.image.width === width && held.image.height === height) {
+    held.pixels.fill(0);
+  } else {
+    const image = pen.createImageData(width, height);
+    held = { image, pixels: new Int32Array(image.data.buffer) };
+  }
+  return held;
 }
 
 /** Paints the map; returns its layout, for finding the machine under a pointer. */
-export function paint(canvas, machines, { measure, dimension, theme, dim }) {
-  const order = machines.ordered();
+export function paint(canvas, machines, look) {
+  const { order } = machines;
   const width = canvas.parentElement.clientWidth;
   const plan = layout(order.length, width, Math.min(420, Math.max(180, window.innerHeight * 0.45)));
   const ratio = plan.step > 6 ? Math.min(2, window.devicePixelRatio || 1) : 1;
@@ -103,50 +147,49 @@ export function paint(canvas, machines, { measure, dimension, theme, dim }) {
     canvas.style.height = `${h}px`;
   }
   const pen = canvas.getContext("2d", { alpha: true });
-  const image = pen.createImageData(pw, ph);
-  const pixels = new Int32Array(image.data.buffer);
+  const { image, pixels } = blank(pen, pw, ph);
   const side = Math.round((plan.step - plan.gap) * ratio);
   const pace = plan.step * ratio;
-  const { columns } = machines;
-  for (let i = 0; i < order.length; i += 1) {
-    let colour = colourOf(columns, order[i], measure, dimension, theme);
-    if (dim && !dim[order[i]]) colour = (colour & 0x00ffffff) | (40 << 24);
-    const left = Math.round((i % plan.columns) * pace);
-    const top = Math.round(Math.floor(i / plan.columns) * pace);
-    for (let y = top; y < top + side; y += 1) {
-      pixels.fill(colour, y * pw + left, y * pw + left + side);
+  const colourOf = colours(machines, look);
+  for (let first = 0, row = 0; first < order.length; first += plan.columns, row += 1) {
+    const top = Math.round(row * pace) * pw;
+    const end = Math.min(plan.columns, order.length - first);
+    for (let i = 0; i < end; i += 1) {
+      const colour = colourOf(order[first + i]);
+      const left = top + Math.round(i * pace);
+      for (let x = left; x < left + side; x += 1) pixels[x] = colour;
     }
+    // The other lines of these squares are the same.
+    for (let y = 1; y < side; y += 1) pixels.copyWithin(top + y * pw, top, top + pw);
   }
   pen.putImageData(image, 0, 0);
-  marks(pen, machines, order, plan, ratio);
+  marks(pen, machines, plan, ratio);
   return { ...plan, order };
 }
 
 /** Draining machines have a corner, over-committed ones a dot: not by colour alone. */
-function marks(pen, machines, order, plan, ratio) {
-  const { state } = machines.columns;
-  if (!state) return;
+function marks(pen, { columns: { state }, order }, plan, ratio) {
   const side = (plan.step - plan.gap) * ratio;
+  const [corners, dots] = [new Path2D(), new Path2D()];
   for (let i = 0; i < order.length; i += 1) {
     const bits = state[order[i]];
     if (!(bits & (DRAINING | OVER))) continue;
     const x = (i % plan.columns) * plan.step * ratio;
     const y = Math.floor(i / plan.columns) * plan.step * ratio;
     if (bits & DRAINING) {
-      pen.fillStyle = "#f0a020";
-      pen.beginPath();
-      pen.moveTo(x, y);
-      pen.lineTo(x + side, y);
-      pen.lineTo(x, y + side);
-      pen.fill();
+      corners.moveTo(x, y);
+      corners.lineTo(x + side, y);
+      corners.lineTo(x, y + side);
     }
     if (bits & OVER) {
-      pen.fillStyle = "#e0203c";
-      pen.beginPath();
-      pen.arc(x + side / 2, y + side / 2, side / 4, 0, 7);
-      pen.fill();
+      dots.moveTo(x + (side * 3) / 4, y + side / 2);
+      dots.arc(x + side / 2, y + side / 2, side / 4, 0, 7);
     }
   }
+  pen.fillStyle = "#f0a020";
+  pen.fill(corners);
+  pen.fillStyle = "#e0203c";
+  pen.fill(dots);
 }
 
 /** Position in the order of the machine at a point, or -1. */

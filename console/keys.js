@@ -1,7 +1,7 @@
 // The keyboard: everything has a place in the tab order, and what is used often has a key.
 
 import { html } from "./vendor/htm-preact.js";
-import { go, to } from "./parts.js";
+import { ROW_LINK, go, to } from "./parts.js";
 import { open } from "./dialog.js";
 
 /** Views by the key that follows `g`. */
@@ -19,7 +19,8 @@ function isTyping(target) {
 }
 
 export function listen(turnTheme) {
-  let went = 0;
+  /** When `g` was pressed; long ago at first, or a key on a fresh page would be taken for its second. */
+  let went = -Infinity;
   const press = (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog")) return;
     if (isTyping(event.target)) {
@@ -27,11 +28,12 @@ export function listen(turnTheme) {
       return;
     }
     const after = performance.now() - went < 1500;
-    went = 0;
+    went = -Infinity;
     const view = after && VIEWS.find(([key]) => key === event.key);
     if (view) go(view[2]);
     else if (event.key === "g") went = performance.now();
     else if (event.key === "/") focusFilter(event);
+    else if ((event.key === "j" || event.key === "k") && !event.target.closest("tbody")) focusRow();
     else if (event.key === "?") open(Keys);
     else if (event.key === "t") turnTheme();
     else return;
@@ -49,21 +51,30 @@ function focusFilter() {
   }
 }
 
+/** Into the table of the page; from there on it walks by itself. */
+function focusRow() {
+  const link = document.querySelector(`main table.linked ${ROW_LINK}`);
+  if (link) link.focus();
+}
+
 export function Keys({ close }) {
   const rows = [
     ...VIEWS.map(([key, title]) => [`g ${key}`, title]),
     ["/", "Go to the filter of the page"],
-    ["↑ ↓ or k j", "Walk through the rows of a table"],
-    ["← ↑ → ↓", "Walk through the machines of the map; Enter opens one"],
+    ["j k", "To the rows of a table, and through them, as ↓ ↑ there; Enter opens one"],
+    ["← ↑ → ↓", "Walk through the machines of the map, Home and End to its ends; Enter opens one"],
+    ["Ctrl+Enter", "Run the query on the SQL page"],
+    ["Shift+Tab", "Leave a terminal, which has all other keys"],
+    ["Shift+PageUp", "In a terminal: what went by; Shift+PageDown back"],
     ["t", "Light or dark"],
     ["?", "These keys"],
     ["Esc", "Leave a field or a dialog"],
   ];
-  return html`<form method="dialog">
+  return html`<div>
     <h2 id="dialog-title">Keys</h2>
     <dl class="facts keys">
       ${rows.map(([key, what]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}
     </dl>
-    <p class="buttons"><button class="primary" autofocus onClick=${close}>Close</button></p>
-  </form>`;
+    <p class="buttons"><button type="button" class="primary" autofocus onClick=${close}>Close</button></p>
+  </div>`;
 }

@@ -66,92 +66,70 @@ export function useStore(store) {
   return store;
 }
 
-/** Columns of `/v1/overview` as typed arrays, one slot a machine. */
-export class Machines {
-  constructor() {
-    this.clear();
-  }
+/** Least and most time until a worker that broke has a successor. */
+const PAUSES = [500, 8000];
 
-  clear() {
-    this.slots = new Map();
-    this.names = [];
-    this.count = 0;
-    this.columns = {};
-    this.order = null;
-  }
-
-  column(name) {
-    let found = this.columns[name];
-    if (!found || found.length < this.names.length) {
-      const wider = new Int32Array(Math.max(256, this.names.length * 2));
-      if (found) wider.set(found);
-      found = this.columns[name] = wider;
-    }
-    return found;
-  }
-
-  /** Takes in a picture, or what changed in it. */
-  take(picture) {
-    if (picture.whole) this.clear();
-    const { id, name, ...rest } = picture.machines;
-    const slots = new Array(id.length);
-    for (let i = 0; i < id.length; i += 1) {
-      let slot = this.slots.get(id[i]);
-      if (slot === undefined) {
-        slot = this.names.length;
-        this.slots.set(id[i], slot);
-        this.names.push(name[i]);
-        this.order = null;
-      }
-      slots[i] = slot;
-    }
-    for (const [key, values] of Object.entries(rest)) {
-      const column = this.column(key);
-      for (let i = 0; i < values.length; i += 1) {
-        column[slots[i]] = values[i] === null ? -1 : values[i];
-      }
-    }
-    for (const gone of picture.gone) {
-      const slot = this.slots.get(gone);
-      if (slot === undefined) continue;
-      this.slots.delete(gone);
-      this.names[slot] = null;
-      this.order = null;
-    }
-  }
-
-  /** Slots in the order of names, numbers in them counted as numbers. */
-  ordered() {
-    if (!this.order) {
-      const compare = new Intl.Collator("en", { numeric: true }).compare;
-      const here = [];
-      for (let slot = 0; slot < this.names.length; slot += 1) {
-        if (this.names[slot] !== null) here.push(slot);
-      }
-      this.order = here.sort((a, b) => compare(this.names[a], this.names[b]));
-    }
-    return this.order;
-  }
+/**
+ * Bytes of the watch are read by a worker; what it makes of them comes back ready to be painted.
+ * `broke()` when it does not load, dies or cannot read what came: it is of no use from then on.
+ */
+function painter(store, came, broke) {
+  const worker = new Worker("/console/picture.js", { type: "module" });
+  // A connection alone shows nothing new: the picture is live once a worker made one of it.
+  let connected = false;
+  worker.onmessage = ({ data: { sums, ...told } }) => {
+    Object.assign(store.machines, told);
+    store.sums = sums;
+    came();
+    if (connected) store.tell("live");
+    else store.changed();
+  };
+  const reader = () => {
+    worker.postMessage("begin");
+    return { feed: (bytes) => worker.postMessage(bytes, [bytes.buffer]) };
+  };
+  const tell = (state, error) => {
+    connected = state === "live";
+    if (!connected) store.tell(state, error);
+  };
+  const stop = watch("/v1/watch/overview", () => {}, tell, reader);
+  const end = () => {
+    // What it said last may still be on its way.
+    worker.onmessage = null;
+    worker.onerror = null;
+    stop();
+    worker.terminate();
+  };
+  worker.onerror = () => {
+    end();
+    broke();
+  };
+  return end;
 }
 
 export const overview = new Store((store) => {
-  store.machines = store.machines || new Machines();
-  store.sums = store.sums || null;
-  return watch(
-    "/v1/watch/overview",
-    (kind, picture) => {
-      if (kind !== "overview") return;
-      const begin = performance.now();
-      store.machines.take(picture);
-      const { machines, gone, ...sums } = picture;
-      store.sums = sums;
-      store.took = performance.now() - begin;
-      store.changed();
-    },
-    (state, error) => store.tell(state, error),
-  );
+  const [least, most] = PAUSES;
+  let pause = least;
+  let timer = 0;
+  let end = null;
+  const came = () => {
+    pause = least;
+  };
+  const begin = () => {
+    end = painter(store, came, () => {
+      store.tell("lost", new Error("The picture of the cell could not be read."));
+      timer = setTimeout(begin, pause);
+      pause = Math.min(pause * 2, most);
+    });
+  };
+  begin();
+  return () => {
+    clearTimeout(timer);
+    end();
+  };
 });
-overview.machines = new Machines();
+/** Names and columns by slot, and slots in the order of names. */
+overview.machines = { names: [], order: [], columns: {} };
 overview.sums = null;
 
 /** Of more jobs than this the list is sorted and drawn once a second, not at every change. */

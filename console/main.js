@@ -44,9 +44,18 @@ const PAGES = {
   sql: [[0, () => import("./pages/sql.js")]],
 };
 
+/** A name in an address; one that is no text is looked for as it is written, and not found. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 /** The page of an address and the names in it. */
 function route(path) {
-  const parts = path.slice(BASE.length).split("/").filter(Boolean).map(decodeURIComponent);
+  const parts = path.slice(BASE.length).split("/").filter(Boolean).map(decoded);
   const [first = "", ...names] = parts;
   const found = (PAGES[first] || []).find(([n]) => n === names.length);
   return { first, names, load: found && found[1], key: parts.join("/") };
@@ -103,6 +112,7 @@ function Loaded({ here }) {
   const [error, reset] = useErrorBoundary((problem) => console.error(problem));
   const [broken, fail] = useState(null);
   useEffect(() => {
+    fail(null);
     if (!here.load) return;
     if (error) reset();
     here.load().then(

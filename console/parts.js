@@ -141,6 +141,8 @@ export function Facts({ rows }) {
 }
 
 const STEP = 100;
+/** What the keyboard opens a row with. */
+export const ROW_LINK = "tr > :first-child a";
 
 /**
  * A table whose columns sort: `[{key, title, of, show, number}]`. Rows beyond a hundred are shown
@@ -153,9 +155,10 @@ export function Table({ columns, rows, sort, onSort, keyOf, hrefOf, label, empty
   const walk = (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1 }[event.key];
     if (!step || event.target.tagName === "INPUT") return;
-    const links = [...body.current.querySelectorAll("tr > :first-child a")];
-    const here = links.indexOf(document.activeElement);
-    const next = links[here + step];
+    const links = [...body.current.querySelectorAll(ROW_LINK)];
+    // From any link of a row, to those above and below.
+    const row = document.activeElement.closest("tr");
+    const next = links[links.findIndex((link) => link.closest("tr") === row) + step];
     if (next) {
       event.preventDefault();
       next.focus();
@@ -248,6 +251,16 @@ export function Command({ text }) {
 export function useQuery(name, start) {
   const read = () => new URLSearchParams(location.search).get(name) ?? start;
   const [value, set] = useState(read);
+  useEffect(() => {
+    // A link to the same page with another query, or the way back from it.
+    const moved = () => set(read());
+    addEventListener("popstate", moved);
+    const stop = onMove(moved);
+    return () => {
+      removeEventListener("popstate", moved);
+      stop();
+    };
+  }, [name]);
   const put = (next) => {
     const query = new URLSearchParams(location.search);
     if (next === start || next === "") query.delete(name);

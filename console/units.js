@@ -86,37 +86,60 @@ export function words(code) {
   return String(code).replaceAll("_", " ").replaceAll("-", " ");
 }
 
-/** `{stopping: "drained"}` and its like as [word, detail, tone]. */
-function taskState(state) {
+/** `{stopping: "drained"}` and its like as [word, detail, tone]; the words are the command line's. */
+function taskState({ state, needed, last_end: end }) {
   if (typeof state === "string") {
     const tones = { running: "good", pending: "warn", assigned: "info", deferred: "calm" };
-    return [state, "", tones[state] || "calm"];
+    return [state === "assigned" ? "starting" : state, "", tones[state] || "calm"];
   }
-  if (state && state.stopping) return ["stopping", words(state.stopping), "warn"];
+  if (state && state.stopping) {
+    return ["stopping", state.stopping === "killed" ? "by request" : words(state.stopping), "warn"];
+  }
   const fate = state && state.dead;
   if (fate === "finished") return ["finished", "", "calm"];
-  if (fate === "killed") return ["killed", "", "calm"];
-  if (fate === "dependency_failed") return ["never ran", "the job before it failed", "bad"];
-  if (fate && fate.failed) return ["failed", exit(fate.failed), "bad"];
+  if (fate === "killed") return ["stopped", "", "calm"];
+  if (fate === "dependency_failed") {
+    const job = needed ? `${needed}, which it needed,` : "a job it needed";
+    return ["never ran", `${job} did not succeed`, "bad"];
+  }
+  if (fate && fate.failed) return ["failed", end ? ended(end) : exit(fate.failed), "bad"];
   return [words(JSON.stringify(state)), "", "calm"];
 }
 
-export function exit(how) {
+function exit(how) {
   if (how && how.code !== undefined) return `exit code ${how.code}`;
   if (how && how.signal !== undefined) return `signal ${how.signal}`;
-  return words(how);
+  return words(typeof how === "object" ? Object.keys(how)[0] : how);
+}
+
+/** How an attempt ended, shorter than the event says it. */
+export function ended({ why, text }) {
+  const how = why && why.exited;
+  return how && (how.code !== undefined || how.signal !== undefined) ? exit(how) : text;
+}
+
+function times(n) {
+  return ["", "once", "twice"][n] || `${count(n)} times`;
 }
 
 /** A task that waits for its next try after failing is not just pending. */
 export function taskWords(task, now = Date.now()) {
-  const [word, detail, tone] = taskState(task.state);
+  const [word, detail, tone] = taskState(task);
   if (task.state === "pending" && task.failures_in_row > 0) {
+    const why = task.last_end ? `, ${ended(task.last_end)}` : "";
     const again = task.not_before > now ? `, next try ${ago(task.not_before, now)}` : "";
-    return ["failing", `failed ${task.failures_in_row} in a row${again}`, "bad"];
+    return ["failing", `failed ${times(task.failures_in_row)}${why}${again}`, "bad"];
   }
   if (task.state === "running" && !task.healthy) return ["unhealthy", "", "bad"];
   return [word, detail, tone];
 }
+
+const OUTCOMES = {
+  succeeded: ["succeeded", "calm"],
+  failed: ["failed", "bad"],
+  killed: ["stopped", "calm"],
+  dependency_failed: ["never ran", "bad"],
+};
 
 export function jobState(job) {
   const state = job.state;
@@ -124,32 +147,31 @@ export function jobState(job) {
     if (state === "active" && job.tasks.pending > 0) return ["active", "warn"];
     return [state, state === "active" ? "good" : state === "stopping" ? "warn" : "calm"];
   }
-  const end = state && state.dead;
-  const tones = { succeeded: "calm", killed: "calm", failed: "bad", dependency_failed: "bad" };
-  return [words(end), tones[end] || "calm"];
+  return OUTCOMES[state && state.dead] || [words(state && state.dead), "calm"];
 }
 
 export function isLive(job) {
   return typeof job.state === "string";
 }
 
+/** Counts by their names in the API, how they look, and the word for them. */
 export const TASK_WORDS = [
-  ["running", "good"],
-  ["assigned", "info"],
-  ["pending", "warn"],
-  ["stopping", "stop"],
-  ["failed", "bad"],
-  ["finished", "done"],
-  ["killed", "gone"],
-  ["deferred", "calm"],
+  ["running", "good", "running"],
+  ["assigned", "info", "starting"],
+  ["pending", "warn", "pending"],
+  ["stopping", "stop", "stopping"],
+  ["failed", "bad", "failed"],
+  ["finished", "done", "finished"],
+  ["killed", "gone", "stopped"],
+  ["deferred", "calm", "deferred"],
 ];
 
 /** `3 running, 1 pending`. */
 export function tally(tasks) {
-  const parts = TASK_WORDS.filter(([word]) => tasks[word] > 0);
-  return parts.map(([word]) => `${count(tasks[word])} ${word}`).join(", ") || "no tasks";
+  const parts = TASK_WORDS.filter(([name]) => tasks[name] > 0);
+  return parts.map(([name, , word]) => `${count(tasks[name])} ${word}`).join(", ") || "no tasks";
 }
 
 export function total(tasks) {
-  return TASK_WORDS.reduce((sum, [word]) => sum + (tasks[word] || 0), 0);
+  return TASK_WORDS.reduce((sum, [name]) => sum + (tasks[name] || 0), 0);
 }

@@ -3,8 +3,8 @@
 #
 #   scripts/install-tools.sh build     a C linker and, as root, a container runtime, for `make run`
 #   scripts/install-tools.sh test      and rustfmt, clippy, a small root for containers, tools for
-#                                      trial networks and power cuts, a registry of images and a
-#                                      browser, for `make test`
+#                                      trial networks and power cuts, a registry of images, a
+#                                      browser and DuckDB, for `make test`
 #   scripts/install-tools.sh verify    and cargo-deny, for `make verify`
 #   scripts/install-tools.sh bench     a C linker and etcd, a peer of `make bench`
 set -euo pipefail
@@ -13,6 +13,7 @@ cd "$(dirname "$0")/.."
 # Built here because packaged copies are too old to know today's licence names. The debug build takes
 # a third of the time, and a check of our few hundred crates takes a second either way.
 CARGO_DENY_VERSION=0.20.2
+DUCKDB_VERSION=2.0.0
 
 say() { printf 'install-tools: %s\n' "$*" >&2; }
 fail() {
@@ -144,6 +145,16 @@ need_registry() {
     fi
 }
 
+# Archives of history are read by DuckDB in a test. Without it that test says that it is skipped.
+need_duckdb() {
+    local place="${XDG_CACHE_HOME:-$HOME/.cache}/cellwright/duckdb"
+    "$place/bin/python" -c 'import duckdb' 2>/dev/null && return
+    say "fetching DuckDB $DUCKDB_VERSION"
+    rm -rf "$place"
+    python3 -m venv "$place" && "$place/bin/pip" install --quiet "duckdb==$DUCKDB_VERSION" >&2 ||
+        say "DuckDB cannot be fetched; the test of archives will be skipped, or fail in CI"
+}
+
 what="${1:-test}"
 case "$what" in
 build | test | verify | bench) ;;
@@ -166,6 +177,7 @@ if [ "$what" = test ]; then
     need_busybox
     need_registry
     need_browser
+    need_duckdb
 fi
 if [ "$what" = verify ]; then
     need_cargo_deny

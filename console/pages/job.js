@@ -90,8 +90,8 @@ function Updating({ job, tasks, path }) {
   const act = (verb, what, why, path2) =>
     confirm({ what, why, verb, act: () => post(path2), done: () => say(`${verb}: asked for.`) });
   return html`<${Card} title=${update.undoing ? "Update being undone" : "Update in progress"} kind="update">
-    <p>From version ${update.from} to ${update.to}, opened <${When} at=${update.opened_at} />.
-      ${plural(done, "task")} of ${tasks.length} at version ${goal}, ${plural(update.disruptions, "disruption")} so far${
+    <p>From version ${update.from} to ${update.to}, opened <${When} at=${update.opened_at} />.${" "}
+      ${count(done)} of ${plural(tasks.length, "task")} at version ${goal}, ${plural(update.disruptions, "disruption")} so far${
         update.skipped.length ? `, ${plural(update.skipped.length, "task")} skipped` : ""
       }.</p>
     <progress max=${tasks.length || 1} value=${done} aria-label="Tasks at the new version"></progress>

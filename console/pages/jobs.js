@@ -16,7 +16,7 @@ export const COLUMNS = [
     key: "user",
     title: "Owner",
     of: (job) => job.user,
-    show: (job) => html`<${Link} to=${`${to("jobs")}?q=${job.user}/`} class="quiet">${job.user}<//>`,
+    show: (job) => html`<${Link} to=${`${to("jobs")}?q=${encodeURIComponent(`${job.user}/`)}`} class="quiet">${job.user}<//>`,
   },
   {
     key: "state",

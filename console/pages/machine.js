@@ -6,7 +6,7 @@ import { confirm, say } from "../dialog.js";
 import { useRead } from "../live.js";
 import { Badge, Card, Facts, Link, Meter, MeterKey, Page, Problem, Table, Wait, to, useSort } from "../parts.js";
 import { useEventsOf } from "../past.js";
-import { DIMENSIONS, bytes, moment, plural, words } from "../units.js";
+import { DIMENSIONS, bytes, count, moment, plural, words } from "../units.js";
 import { EventList, TASKS } from "./job.js";
 
 const COLUMNS = [
@@ -35,10 +35,30 @@ function Drain({ machine, path }) {
     : html`<button onClick=${() => act(true)}>Drain…</button>`;
 }
 
-/** What a drain waits for; a time that is past by our clock is no time to come. */
-function waitEnd(wait) {
-  if (wait.limit === "max_down") return `, of which ${plural(wait.down, "task")} down`;
-  return wait.next > Date.now() ? `, next at ${moment(wait.next)}` : "";
+/** What keeps a task on a machine that drains, in the words of the command line. */
+function DrainWait({ wait: { job, tasks, limit, down, next } }) {
+  const who = html`<${Link} to=${to("jobs", job.user, job.job)}>${job.user}/${job.job}<//>`;
+  const waits = `${plural(tasks, "task")} ${tasks === 1 ? "waits" : "wait"} for`;
+  if (limit === "max_down") {
+    return html`<li>${waits} <code>max_down</code> of ${who}: ${count(down)} ${down === 1 ? "is" : "are"} down.</li>`;
+  }
+  let then = "which lets fewer leave at once than an alloc holds";
+  // A time that is past by our clock is no time to come.
+  if (next) then = next > Date.now() ? `next at ${moment(next)}` : "next in a moment";
+  return html`<li>${waits} the disruption limit of ${who}, ${then}.</li>`;
+}
+
+/** How far a drain has come. */
+function Draining({ machine }) {
+  if (!machine.draining) return null;
+  const text = machine.tasks
+    ? `${plural(machine.tasks, "task")} ${machine.tasks === 1 ? "is" : "are"} still here${
+        machine.leaving ? `, ${count(machine.leaving)} on the way out` : ""}. Nothing new is placed on it.`
+    : "Nothing runs here any more, and nothing new is placed on it.";
+  return html`<${Card} title="Draining" kind="drain">
+    <p>${text}</p>
+    <ul>${machine.drain_waits.map((wait) => html`<${DrainWait} wait=${wait} />`)}</ul>
+  <//>`;
 }
 
 /** `{text: "x86_64"}` or `{integer: 3}` as the operator wrote it; a label is a text already. */
@@ -99,12 +119,9 @@ export default function Machine({ names: [name] }) {
       ${machine.over_committed && html`<${Badge} tone="bad">over-committed<//>`}
       ${(machine.shortages || []).map((s) => html`<${Badge} tone="warn">
         ${s.over ? "was short of" : "short of"} ${words(s.dimension)}, takes only production<//>`)}
-      <span>${plural(machine.tasks, "task")}${machine.leaving ? `, ${machine.leaving} on the way out` : ""}</span>
+      <span>${plural(machine.tasks, "task")}</span>
     </p>
-    ${(machine.drain_waits || []).map(
-      (wait) => html`<p>${plural(wait.tasks, "task")} waiting for ${wait.limit === "max_down" ? "max_down" : "the disruption limit"} of
-        <${Link} to=${to("jobs", wait.job.user, wait.job.job)}>${wait.job.user}/${wait.job.job}<//>${waitEnd(wait)}.</p>`,
-    )}
+    <${Draining} machine=${machine} />
     <${Problem} error=${read.error} />
     <${Card} title="Resources">
       ${DIMENSIONS.filter(([d]) => capacity[d]).map(
@@ -121,6 +138,7 @@ export default function Machine({ names: [name] }) {
     <//>
     <div class="columns">
       <${Card} title="Events" aside=${history.since ? `since ${moment(history.since)}` : ""}>
+        <${Problem} error=${history.error} />
         <${EventList} items=${history.items} wait=${history.wait} empty="Nothing happened in what is kept." />
       <//>
       <${About} machine=${machine} />

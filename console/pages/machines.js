@@ -65,7 +65,7 @@ export default function Machines() {
     const { machines } = store;
     const of = (slot) => ({ name: machines.names[slot], of: (key) => machines.columns[key][slot] });
     const wanted = text.toLowerCase();
-    const found = machines.ordered().map(of);
+    const found = Array.from(machines.order, of);
     return found.filter((row) => row.name.includes(wanted) && stands(row.of("state"), state));
   }, [store.version, text, state]);
   return html`<${Page} title="Machines" live=${store}>

@@ -13,9 +13,9 @@ function themeNow() {
   return document.documentElement.dataset.theme || "light";
 }
 
-/** Redraws when the theme turns or the window changes. */
+/** Redraws when the theme turns or the window changes; the number says how often that was. */
 function useScreen() {
-  const [, turn] = useState(0);
+  const [turns, turn] = useState(0);
   useEffect(() => {
     const again = () => turn((n) => n + 1);
     addEventListener("resize", again);
@@ -26,21 +26,21 @@ function useScreen() {
       theme.disconnect();
     };
   }, []);
+  return turns;
 }
 
 function HeatMap({ measure, dimension }) {
-  useScreen();
+  const screen = useScreen();
   const store = useStore(overview);
   const canvas = useRef(null);
   const plan = useRef(null);
   const [picked, pick] = useState(-1);
   useLayoutEffect(() => {
-    const begin = performance.now();
     plan.current = paint(canvas.current, store.machines, { measure, dimension, theme: themeNow() });
-    store.painted = performance.now() - begin;
     // Once a page, for whoever measures how long it took to get here.
     if (store.sums && !performance.getEntriesByName(DRAWN).length) performance.mark(DRAWN);
-  });
+    // Not as the pointer moves: the squares stay as they are.
+  }, [store.version, measure, dimension, screen]);
   const over = (event) => {
     const box = canvas.current.getBoundingClientRect();
     pick(find(plan.current, event.clientX - box.left, event.clientY - box.top));
@@ -153,8 +153,11 @@ function Sums({ sums }) {
 export default function Overview() {
   const store = useStore(overview);
   const recent = useStore(events);
-  const [measure, setMeasure] = useQuery("show", "reserved");
-  const [dimension, setDimension] = useQuery("of", "cpu");
+  const [show, setMeasure] = useQuery("show", "reserved");
+  const [of, setDimension] = useQuery("of", "cpu");
+  // An address may have been written by hand.
+  const measure = Object.hasOwn(MEASURES, show) ? show : "reserved";
+  const dimension = of === "ram" ? "ram" : "cpu";
   const { sums } = store;
   if (!sums) {
     return html`<${Page} title="Overview" live=${store}>

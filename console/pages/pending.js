@@ -58,19 +58,29 @@ function Waiting({ job, open }) {
   <//>`;
 }
 
-function Ladder({ set }) {
+/** Why no shape fits, in the words of the command line. */
+function whyNothing(set, total) {
+  if (!total) return "the cell has no machines";
+  return set.machines ? "no machine has CPU and memory free" : "no machine takes such work now";
+}
+
+function Ladder({ set, total }) {
+  const takes = set.machines === 1 || total === 1 ? "takes" : "take";
   const largest = set.largest.map(
     (one) => `${amount("cpu", one.limits.cpu)} with ${amount("ram", one.limits.ram)} on ${one.machine}`,
   );
-  if (!set.ladder.length) return html`<p class="faint">Nothing fits ${words(set.band)} work: no machine has CPU and memory free.</p>`;
-  return html`<p class="faint">${words(set.band)}: the largest task is ${largest.join(", or ")}.</p>
-    <div class="scroll"><table aria-label="Shapes that fit ${words(set.band)} work">
-      <thead><tr><th>CPU</th><th>Memory</th><th class="number">Tasks</th><th class="number">Machines</th><th></th></tr></thead>
+  const head = html`<h3>${words(set.band)} <small>${count(set.machines)} of ${plural(total, "machine")} ${takes} such work</small></h3>`;
+  if (!set.ladder.length) return html`<div>${head}<${Empty}>Nothing fits: ${whyNothing(set, total)}.<//></div>`;
+  return html`<div>${head}
+    <table class="shapes" aria-label="Shapes that fit ${words(set.band)} work">
+      <thead><tr><th scope="col">A task of</th><th scope="col" class="number">Tasks</th><th scope="col" class="number">Machines</th><th></th></tr></thead>
       <tbody>${set.ladder.map((shape) => html`<tr>
-        <td>${amount("cpu", shape.limits.cpu)}</td><td>${amount("ram", shape.limits.ram)}</td>
+        <td>${amount("cpu", shape.limits.cpu)}, ${amount("ram", shape.limits.ram)}</td>
         <td class="number">${count(shape.tasks)}</td><td class="number">${count(shape.machines)}</td>
         <td>${shape.easy && html`<${Badge} tone="good">easy<//>`}</td></tr>`)}</tbody>
-    </table></div>`;
+    </table>
+    <p class="faint">The largest is ${largest.join(", or ")}. Easy is what ${plural(set.easy_from, "machine")} or more would take.</p>
+  </div>`;
 }
 
 /** What would not have to wait. */
@@ -84,7 +94,8 @@ function Fitting() {
       <small>shapes of task that find a place at once</small></h2>
     ${shown && read.error && html`<${Problem} error=${read.error} />`}
     ${shown && !view && !read.error && html`<${Wait} />`}
-    ${shown && view && view.sets.map((set) => html`<${Ladder} key=${set.band} set=${set} />`)}
+    ${shown && view && html`<div class="ladders">${view.sets.map(
+      (set) => html`<${Ladder} key=${set.band} set=${set} total=${view.machines_total} />`)}</div>`}
     ${shown && view && html`<${Command} text="cell shapes" />`}
   <//>`;
 }

@@ -6,7 +6,7 @@ import { useRead } from "../live.js";
 import { Badge, Card, Choice, Command, Facts, Link, Meter, MeterKey, Page, Problem, Wait, When, to, useQuery } from "../parts.js";
 import { useEventsOf, useSeries } from "../past.js";
 import { Exec } from "../terminal.js";
-import { DIMENSIONS, moment, taskWords } from "../units.js";
+import { DIMENSIONS, moment, taskWords, words } from "../units.js";
 import { EventList, Usage } from "./job.js";
 import { Explanation } from "./pending.js";
 
@@ -69,8 +69,8 @@ function Logs({ user, job, index, newest }) {
   useEffect(() => {
     if (stick.current && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [text]);
-  const words = { live: "live", lost: "not to be had", wait: "connecting", end: "ended" };
-  return html`<${Card} title="Output" aside=${words[state[0]]}>
+  const said = { live: "live", lost: "not to be had", wait: "connecting", end: "ended" };
+  return html`<${Card} title="Output" aside=${said[state[0]]}>
     <div class="tools">
       <${Choice} label="Stream" value=${stream} options=${[["stdout", "stdout"], ["stderr", "stderr"]]} onPick=${pick} />
       ${newest > 1 && html`<${Choice} label="From attempt" value=${since} options=${beginnings(newest)} onPick=${begin} />`}
@@ -91,6 +91,19 @@ function Resources({ task }) {
     )}
     <${MeterKey} />
   <//>`;
+}
+
+const NOTICES = {
+  left_in_time: "warned, left within its notice",
+  overrun: "warned, killed when its notice was over",
+  not_given: "killed without notice",
+};
+
+/** Its fate: how the attempt that ended last did. */
+function LastEnd({ end }) {
+  const notice = end.notice ? `; ${NOTICES[end.notice] || words(end.notice)}` : "";
+  return html`Attempt ${end.attempt} on <${Link} to=${to("machines", end.machine)}>${end.machine}<//>,${" "}
+    <${When} at=${end.at} />: ${end.text}${notice}`;
 }
 
 /** How it stands, in a sentence. */
@@ -116,6 +129,7 @@ function Standing({ task }) {
       ["Waits for", task.waits_for.join(", ")],
       ["Failures in a row", task.failures_in_row || null],
       ["Not before", task.not_before > Date.now() ? html`<${When} at=${task.not_before} />` : null],
+      ["Last end", task.last_end && html`<${LastEnd} end=${task.last_end} />`],
       ["Crashed on", crashed],
       ["Changed", html`<${When} at=${task.changed_at} />`],
     ]} />
@@ -155,6 +169,7 @@ export default function Task({ names: [user, job, index] }) {
     ${task.attempt > 0 && html`<${Inside} name=${name} path=${`${path}/exec`} runs=${task.state === "running"} />`}
     <${Usage} points=${points} known="It is on no machine." />
     <${Card} title="History" aside=${history.since ? `since ${moment(history.since)}` : ""}>
+      <${Problem} error=${history.error} />
       <${EventList} items=${history.items} wait=${history.wait} empty="Nothing happened in what is kept." />
     <//>
   <//>`;

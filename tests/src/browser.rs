@@ -147,6 +147,13 @@ impl Browser {
         self.post("/execute/sync", json!({ "script": script, "args": [] }))
     }
 
+    /// What a promise in the page becomes; it is asked for once.
+    #[must_use]
+    pub fn awaits(&self, promise: &str) -> Value {
+        let script = format!("{promise}.then(arguments[arguments.length - 1])");
+        self.post("/execute/async", json!({ "script": script, "args": [] }))
+    }
+
     /// The text of the page as a person sees it.
     #[must_use]
     pub fn text(&self) -> String {

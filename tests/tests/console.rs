@@ -7,6 +7,7 @@ use cellwright_tests::binary::{cell, said};
 use cellwright_tests::browser::{Browser, key};
 use cellwright_tests::folder::Folder;
 use cellwright_tests::process::Process;
+use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -40,14 +41,17 @@ impl Desk {
     }
 
     fn submit_at(&self, priority: u32, name: &str, count: u32, cpu: u64, command: &str) {
-        let file = self.folder.path(&format!("{name}.json"));
         let ram = cpu << 18;
-        let spec = format!(
-            r#"{{"name": "{name}", "count": {count}, "priority": {priority}, "labels": {{"tier": "{name}"}},
-                "task": {{"limits": {{"cpu": {cpu}, "ram": {ram}}},
-                         "command": ["sh", "-c", "{command}"]}}}}"#
-        );
-        fs::write(&file, spec).expect("a file");
+        self.run(&json!({
+            "name": name, "count": count, "priority": priority, "labels": { "tier": name },
+            "task": { "limits": { "cpu": cpu, "ram": ram }, "command": ["sh", "-c", command] },
+        }));
+    }
+
+    fn run(&self, spec: &Value) {
+        let name = spec["name"].as_str().expect("a job has a name");
+        let file = self.folder.path(&format!("{name}.json"));
+        fs::write(&file, spec.to_string()).expect("a file");
         self.cli(&["run", file.to_str().expect("a name")]);
     }
 
@@ -86,6 +90,7 @@ async fn every_page_opens_in_light_and_dark_and_on_a_phone() {
     let Some(desk) = Desk::set().await else { return };
     desk.submit("web", 2, 100, TALK);
     desk.submit("huge", 1, 900_000, "true");
+    desk.submit("a-job-with-a-rather-long-name-that-somebody-made-up", 1, 100, TALK);
     let pages: [(&str, &str, &str); 9] = [
         ("overview", "/", "tasks running"),
         ("jobs", "/console/jobs", "web"),
@@ -111,6 +116,9 @@ async fn every_page_opens_in_light_and_dark_and_on_a_phone() {
                     wide.as_u64() <= Some(u64::from(width)),
                     "{name} is {wide} of {width} wide"
                 );
+                let cut = "return [...document.querySelectorAll('.scroll')]
+                    .every((box) => box.scrollWidth <= box.clientWidth)";
+                assert_eq!(desk.browser.run(cut), true, "{name}: columns out of sight at {width}");
                 let text = desk.browser.text();
                 assert!(!text.contains("[object") && !text.contains("undefined"), "{name}: {text}");
                 desk.browser.picture(&pictures().join(format!("{name}-{scheme}-{width}.png")));
@@ -133,7 +141,7 @@ async fn what_happens_is_seen_without_loading_anything_again() {
     desk.browser.says("What it asks for").await;
     assert_eq!(desk.path(), "/console/jobs/dev/late");
     desk.cli(&["job", "stop", "dev/late"]);
-    desk.browser.says("2 killed").await;
+    desk.browser.says("2 stopped").await;
     assert_eq!(desk.browser.run("return window.mark"), "still the same page");
     let _ = desk.browser.run("history.back()");
     desk.browser.holds("return location.pathname === '/console/jobs'").await;
@@ -191,6 +199,170 @@ async fn the_keyboard_reaches_everything_that_is_needed() {
 }
 
 #[tokio::test]
+async fn keys_lead_into_a_table_and_all_of_them_are_told() {
+    let Some(desk) = Desk::set().await else { return };
+    desk.submit("mail", 1, 100, TALK);
+    desk.submit("web", 1, 100, TALK);
+    let browser = &desk.browser;
+    desk.open("/console/jobs");
+    browser.says("web").await;
+    let here = |name: &str| format!("return document.activeElement.textContent === '{name}'");
+    browser.press(&["j"]);
+    browser.holds(&here("mail")).await;
+    // From another link of the row too.
+    browser.press(&[key::TAB, "j"]);
+    browser.holds(&here("web")).await;
+    browser.press(&["j"]);
+    browser.holds(&here("web")).await;
+    browser.press(&["k"]);
+    browser.holds(&here("mail")).await;
+    browser.press(&["?"]);
+    browser.says("Go to the filter of the page").await;
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/console.md");
+    let guide = fs::read_to_string(guide).expect("the guide");
+    let told = browser.text();
+    for key in ["Ctrl+Enter", "Shift+Tab", "Shift+PageUp", "Shift+PageDown", "Home", "End"] {
+        assert!(told.contains(key) && guide.contains(key), "{key}: {told}");
+    }
+    // Whoever leaves a dialog is where they were.
+    browser.press(&[key::ENTER]);
+    browser.holds(&here("mail")).await;
+    desk.nothing_is_wrong();
+}
+
+#[tokio::test]
+async fn an_address_is_heeded_however_one_came_to_it() {
+    let Some(desk) = Desk::set().await else { return };
+    desk.submit("web", 1, 100, TALK);
+    let browser = &desk.browser;
+    desk.open("/console/jobs");
+    browser.says("1 job").await;
+    let field = |text: &str| format!("return document.querySelector('input').value === '{text}'");
+    browser.click("td a.quiet").await;
+    browser.holds(&field("dev/")).await;
+    browser.click("nav.side li:nth-child(2) a").await;
+    browser.holds(&field("")).await;
+    let _ = browser.run("history.back()");
+    browser.holds(&field("dev/")).await;
+    // What nobody would have made a link to.
+    desk.open("/console/?show=nothing&of=nothing");
+    browser.says("Point at a machine").await;
+    browser.holds("return document.querySelector('.heat canvas').width > 0").await;
+    desk.open("/console/jobs/%E0%A4%A");
+    browser.says("No such page").await;
+    desk.nothing_is_wrong();
+}
+
+#[tokio::test]
+async fn what_a_drain_waits_for_and_what_fits_now_are_told() {
+    let Some(desk) = Desk::set().await else { return };
+    let browser = &desk.browser;
+    desk.run(&json!({
+        "name": "web", "count": 2, "priority": 120, "max_down": 1,
+        "task": { "limits": { "cpu": 100, "ram": 16 << 20 }, "command": ["sh", "-c", TALK] },
+    }));
+    browser.resize(390, 844);
+    desk.open("/console/pending");
+    browser.says("Nothing waits").await;
+    browser.click(".waiting button").await;
+    browser.says("Easy is what 1 machine or more would take.").await;
+    browser.says("1 of 1 machine takes such work").await;
+    let wide = browser.run("return document.documentElement.scrollWidth");
+    assert!(wide.as_u64() <= Some(390), "{wide} wide");
+    browser.picture(&pictures().join("shapes-390.png"));
+    desk.open("/console/jobs/dev/web");
+    browser.says("2 running").await;
+    desk.cli(&["machine", "drain", "local"]);
+    desk.open("/console/machines/local");
+    browser.says("1 task waits for max_down of dev/web: 1 is down.").await;
+    browser.picture(&pictures().join("drain-390.png"));
+    desk.open("/console/pending");
+    browser.click(".waiting button").await;
+    browser.says("Nothing fits: no machine takes such work now.").await;
+    desk.nothing_is_wrong();
+}
+
+/// Run in the page: what the worker says of a stream in pieces is left in `window.heard`.
+const PICTURES: &str = r#"
+    const worker = new Worker("/console/picture.js", { type: "module" });
+    window.heard = [];
+    worker.onmessage = ({ data: { sums, names, order, columns } }) => window.heard.push([
+        sums.jobs, names ? Array.from(order, (slot) => names[slot]).join() : "as before",
+        columns.tasks.join(), columns.cpu_used.join(),
+    ].join(" "));
+    const picture = (whole, jobs, id, name, tasks, cpu_used, gone) => [
+        "id: 7", "event: overview",
+        `data: ${JSON.stringify({ whole, jobs, machines: { id, name, tasks, cpu_used }, gone })}`,
+    ].join("\n");
+    const text = [
+        picture(true, 1, [4, 9, 6], ["m10", "m2", "größer"], [1, 2, 3], [10, null, 30], []),
+        ": still here",
+        picture(false, 2, [9], ["m2"], [5], [50], []),
+        picture(false, 3, [11], ["m1"], [7], [70], [6]),
+        picture(true, 4, [3], ["alone"], [8], [80], []), "",
+    ].join("\n\n");
+    worker.postMessage("begin");
+    const bytes = new TextEncoder().encode(text);
+    for (let at = 0; at < bytes.length; at += 7) worker.postMessage(bytes.slice(at, at + 7));
+"#;
+
+#[tokio::test]
+async fn the_worker_makes_columns_of_what_the_watch_says() {
+    let Some(desk) = Desk::set().await else { return };
+    desk.open("/console/jobs");
+    let _ = desk.browser.run(PICTURES);
+    desk.browser.holds("return window.heard.length === 4").await;
+    let heard = [
+        "1 größer,m2,m10 1,2,3 10,-1,30",
+        "2 as before 1,5,3 10,50,30",
+        "3 m1,m2,m10 1,5,3,7 10,50,30,70",
+        "4 alone 8 80",
+    ];
+    assert_eq!(desk.browser.run("return window.heard"), json!(heard));
+    desk.nothing_is_wrong();
+}
+
+/// Run before the page: workers are counted and find no file until `window.mended`, and each word
+/// on how fresh the page is goes into `window.fresh`.
+const BROKEN: &str = r#"
+    [window.workers, window.fresh, window.mended] = [[], [], false];
+    const Whole = Worker;
+    window.Worker = class extends Whole {
+        constructor(file, options) {
+            super(window.mended ? file : "/console/pages/nothing.js", options);
+            window.workers.push(this);
+        }
+    };
+    new MutationObserver(() => {
+        const word = document.querySelector("header .live")?.textContent;
+        if (word && word !== window.fresh.at(-1)) window.fresh.push(word);
+    }).observe(document, { subtree: true, childList: true, characterData: true, attributes: true });
+"#;
+
+#[tokio::test]
+async fn a_worker_that_broke_has_a_successor_and_only_a_picture_is_live() {
+    let Some(desk) = Desk::set().await else { return };
+    let browser = &desk.browser;
+    let script = json!({ "source": BROKEN });
+    browser.devtools("Page.addScriptToEvaluateOnNewDocument", script);
+    desk.open("/");
+    // The watch has its connection long before the third.
+    browser.holds("return window.workers.length >= 3").await;
+    assert_eq!(browser.run("return window.fresh.includes('live')"), false);
+    browser.says("The picture of the cell could not be read.").await;
+    let _ = browser.run("window.mended = true");
+    browser.says("tasks running").await;
+    browser.holds("return window.fresh.at(-1) === 'live'").await;
+    // Neither the word that begins a connection nor bytes of one: it cannot be read.
+    let _ = browser.run("window.count = workers.length; workers.at(-1).postMessage({})");
+    browser.holds("return workers.length === window.count + 1").await;
+    desk.submit("late", 2, 100, TALK);
+    let seen = "return document.body.innerText.replaceAll('\\n', ' ').includes('2 tasks running')";
+    browser.holds(seen).await;
+    browser.holds("return window.fresh.slice(-2).join() === 'reconnecting,live'").await;
+}
+
+#[tokio::test]
 async fn what_an_earlier_attempt_wrote_can_be_read() {
     let Some(desk) = Desk::set().await else { return };
     desk.submit("web", 1, 100, "echo word $CELL_ATTEMPT; test $CELL_ATTEMPT -gt 1 && sleep 1000");
@@ -203,6 +375,7 @@ async fn what_an_earlier_attempt_wrote_can_be_read() {
     browser.click("[aria-label='From attempt'] button:last-child").await;
     let both = "── attempt 1 ──\nword 1\n\n── attempt 2 ──\nword 2\n";
     browser.until("the first one too", |b| (written(b) == both).then_some(())).await;
+    browser.says("Attempt 1 on local").await;
     assert_eq!(browser.run("return location.search"), "?attempt=1");
     desk.nothing_is_wrong();
 }
@@ -222,7 +395,7 @@ async fn changes_ask_first_and_then_happen() {
     assert!(desk.cli(&["job", "status", "dev/web"]).contains("running"));
     browser.click("button.danger").await;
     browser.click("dialog button.danger").await;
-    browser.says("1 killed").await;
+    browser.says("1 stopped").await;
     browser.holds("return !document.querySelector('button.danger')").await;
     desk.open("/console/machines/local");
     browser.says("Drain…").await;
@@ -230,7 +403,25 @@ async fn changes_ask_first_and_then_happen() {
     browser.click("dialog button.primary").await;
     browser.says("Undrain…").await;
     browser.says("draining").await;
+    browser.says("Nothing runs here any more").await;
     assert!(desk.cli(&["machine", "show", "local"]).contains("drain"));
+    desk.nothing_is_wrong();
+}
+
+#[tokio::test]
+async fn an_update_is_told_and_can_be_undone() {
+    let Some(desk) = Desk::set().await else { return };
+    desk.submit("web", 2, 100, TALK);
+    let browser = &desk.browser;
+    desk.open("/console/jobs/dev/web");
+    browser.says("2 running").await;
+    desk.submit("web", 2, 100, "sleep 1000");
+    browser.says("Update in progress").await;
+    browser.says("ago. 2 of 2 tasks at version 2").await;
+    browser.click(".update button").await;
+    browser.says("Undo the update of dev/web?").await;
+    browser.click("dialog button.primary").await;
+    browser.says("Update being undone").await;
     desk.nothing_is_wrong();
 }
 

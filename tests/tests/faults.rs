@@ -233,10 +233,14 @@ async fn a_replica_with_a_damaged_log_is_rebuilt_from_its_peers() {
     damage(&cell, 3);
     let repaired = cell.cell(&["master", "repair", "--config", &config]).expect("repaired");
     assert!(repaired.contains("is damaged at byte"), "{repaired}");
+    // Sentences are folded where they reach the edge of a terminal.
+    let unfolded = |said: String| said.split_whitespace().collect::<Vec<_>>().join(" ");
     let ready = cell.cell(&["master", "repair", "--config", &config]).expect("it looks again");
+    let ready = unfolded(ready);
     assert!(ready.contains("is ready to join, nothing is to be repaired"), "{ready}");
     cut_short(&cell, 3);
     let again = cell.cell(&["master", "repair", "--config", &config]).expect("repaired again");
+    let again = unfolded(again);
     assert!(again.contains("that was cut short"), "{again}");
     cell.start(3);
     let after = write(&client, 0, 2).await.expect("a change");

@@ -426,8 +426,8 @@ pub fn end(folder: &Path, cause: Cause) -> Exit {
 fn lost(why: &str) -> Exit {
     let cause = Cause::Lost(why.to_owned());
     let memory = MemoryEnd::Nothing;
-    let (code, signal, notice) = (None, None, None);
-    Exit { code, signal, cause, memory, notice, started: None, ended: boot::now() }
+    let (code, signal, notice, started) = (None, None, None, None);
+    Exit { code, signal, cause, memory, notice, started, ended: boot::now(), filtered: false }
 }
 
 fn words(exit: &Exit) -> String {

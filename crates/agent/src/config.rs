@@ -242,6 +242,16 @@ fn default_data() -> PathBuf {
 }
 
 impl Config {
+    /// The same, with these folders lent as well.
+    ///
+    /// # Errors
+    /// When masters cannot be told of one of them, or are told two things of it.
+    pub fn lending(mut self, volumes: Vec<LentVolume>) -> Result<Config, ConfigError> {
+        self.volumes.extend(volumes);
+        check_volumes(&self)?;
+        Ok(self)
+    }
+
     /// # Errors
     /// When it is not TOML, or says what cannot be.
     pub fn parse(text: &str) -> Result<Config, ConfigError> {

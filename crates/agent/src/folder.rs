@@ -12,6 +12,7 @@
 //! | … `ports`, `packages`, `secrets` | what a task is told beside its folder |
 //! | `containers`, `packages` | where containers are laid out; what tasks run |
 //! | `ended/TASK-ATTEMPT` | order, end and logs of attempts that are over, for a while |
+//! | `shortages` | what the machine is short of, for the next agent |
 //! | `trash` | what is being removed |
 //!
 //! Folders of attempts can be passed through by everybody and listed by nobody; a program's own

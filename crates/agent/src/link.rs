@@ -87,12 +87,14 @@ impl Link {
     /// Polls for as long as the agent runs.
     pub async fn run(self) {
         let Some(mut master) = self.masters.first().cloned() else { return };
-        let (mut tries, mut hang, mut pause, mut silent) = (0, FIRST_HANG, PAUSE, false);
-        let mut dismissed = false;
+        let (mut tries, mut hang, mut pause) = (0, FIRST_HANG, PAUSE);
+        // Each kind of failure is told once, however many masters and tries it takes.
+        let (mut told, mut dismissed) = (Vec::new(), false);
         loop {
             match self.poll(&master, hang).await {
                 Ok(Some(answered)) => {
-                    if std::mem::take(&mut silent) {
+                    if !told.is_empty() {
+                        told.clear();
                         tracing::info!(%master, "a master answers again");
                     }
                     if answered.is_dismissed != dismissed {
@@ -104,8 +106,9 @@ impl Link {
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    if !std::mem::replace(&mut silent, true) {
-                        tracing::warn!(%master, %error, "no answer; tasks go on");
+                    if !told.contains(&error.code()) {
+                        told.push(error.code());
+                        say_failed(&master, &error);
                     }
                     tries += 1;
                     if let Some(other) = self.masters.get(tries % self.masters.len()) {
@@ -171,6 +174,16 @@ struct Answered {
     /// Another master to dial.
     redial: Option<String>,
     is_dismissed: bool,
+}
+
+fn say_failed(master: &str, error: &ClientError) {
+    match error.api() {
+        Some(refused) => {
+            let next = &refused.hint;
+            tracing::warn!(master, %error, next, "refused; tasks go on");
+        }
+        None => tracing::warn!(master, %error, "no answer; tasks go on"),
+    }
 }
 
 /// Once each time it changes, for whoever wonders why a machine stands idle.

@@ -25,7 +25,7 @@ use crate::usage::Sampler;
 use crate::watch::{Readings, Watched};
 use cellwright_api::client::Client;
 use cellwright_api::client::agent::AgentDialler;
-use cellwright_api::internal::{AgentOrders, AgentReport, PROTOCOL};
+use cellwright_api::internal::{AgentOrders, AgentReport, REPORT_FORMAT};
 use cellwright_api::output::ADDRESS_ATTRIBUTE;
 use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
@@ -500,7 +500,7 @@ impl Agent {
         // By the clock of this boot, so that it grows over a restart of the agent too.
         self.reported = boot::now().max(self.reported + 1);
         AgentReport {
-            protocol: PROTOCOL,
+            format: REPORT_FORMAT,
             machine: self.machine.name.clone(),
             incarnation: self.life.incarnation,
             number: self.reported,

@@ -8,6 +8,7 @@
 //! thread ([`count`]): nobody gets out of a kill by having too much to count.
 
 mod count;
+mod past;
 
 use crate::core::Attempt;
 use cellwright_cell::id::TaskId;
@@ -25,6 +26,7 @@ use cellwright_isolate::control::{
 use cellwright_isolate::machine::Room;
 use cellwright_isolate::usage::{DiskUse, Meter, Reading};
 use count::Counts;
+use past::Past;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -131,7 +133,7 @@ pub fn start(
 ) -> std::io::Result<SyncSender<Vec<Watched>>> {
     let (send, lists): (_, Receiver<Vec<Watched>>) = sync_channel(1);
     let counts = Counts::default();
-    let mut watcher = Watcher::new(machine, readings, counts.clone());
+    let mut watcher = Watcher::new(crate::boot::now(), machine, readings, counts.clone());
     let counter = count::start(counts, found.clone())?;
     std::thread::Builder::new().name("watch".into()).spawn(move || {
         while let Ok(tasks) = lists.recv() {
@@ -155,10 +157,12 @@ struct Watcher {
     readings: Readings,
     /// What they have on disk, as far as it was counted.
     counts: Counts,
+    /// For the next agent.
+    past: Past,
 }
 
 impl Watcher {
-    fn new(machine: Machine, readings: Readings, counts: Counts) -> Watcher {
+    fn new(now: u64, machine: Machine, readings: Readings, counts: Counts) -> Watcher {
         let total = |capacity: u64| capacity / KEPT_FREE;
         let keep = Room {
             ram_available: total(machine.capacity.ram),
@@ -166,8 +170,12 @@ impl Watcher {
             files_free: FILES_KEPT_FREE,
         };
         let disk = BlockDevice::of(&machine.data).ok().flatten();
+        let past = Past::open(&machine.data);
+        let control = Control::asking_after(machine.ask_after, past.known().clone(), Time(now));
+        // The masters may be told before the first look.
+        *readings.lock_shortages() = control.shortages(Time(now));
         Watcher {
-            control: Control::asking_after(machine.ask_after),
+            control,
             machine,
             keep,
             disk,
@@ -175,6 +183,7 @@ impl Watcher {
             used: BTreeMap::new(),
             readings,
             counts,
+            past,
         }
     }
 
@@ -286,6 +295,7 @@ impl Watcher {
             findings.extend(self.carry_out(action, &by_attempt));
         }
         *self.readings.lock_shortages() = self.control.shortages(Time(now));
+        self.past.keep(self.control.remembered(Time(now)));
         findings
     }
 
@@ -412,11 +422,15 @@ mod tests {
         }
 
         fn watcher(&self) -> Watcher {
+            self.watcher_at(0)
+        }
+
+        fn watcher_at(&self, now: u64) -> Watcher {
             let capacity = Resources::new(2000, 1 << 30, 1 << 30, 0);
             let cores = vec![CpuList::new(vec![0])];
             let (data, ask_after) = (self.folder.path(""), Span::seconds(2));
             let machine = Machine { capacity, cores, data, ask_after };
-            Watcher::new(machine, Readings::default(), Counts::default())
+            Watcher::new(now, machine, Readings::default(), Counts::default())
         }
 
         /// Microseconds of CPU in a tenth of a second that the kernel lets a task have.
@@ -489,6 +503,37 @@ mod tests {
         assert_eq!(told(5000, &crowded), [(Dimension::Cpu, 4000, 2)]);
         assert_eq!(told(6000, &crowded[..1]), [(Dimension::Cpu, 5000, 0)]);
         assert_eq!(told(8000, &crowded[..1]), nothing);
+    }
+
+    #[test]
+    fn the_next_agent_goes_on_asking_where_this_one_was() {
+        let Some(lab) = Lab::open() else { return };
+        let room = Room { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
+        let crowded = [sample(&lab.tasks[0], 1900, 500), sample(&lab.tasks[1], 20, 900)];
+        let told = |watcher: &Watcher| -> Vec<(u64, u32)> {
+            let told = watcher.readings.shortages();
+            told.into_iter().map(|short| (short.lasted.0, short.asked)).collect()
+        };
+        let mut watcher = lab.watcher_at(1000);
+        watcher.share(1000, room, &crowded, &lab.tasks);
+        // The first look of the next one finds no rates, and asks for nothing yet.
+        let mut watcher = lab.watcher_at(2000);
+        watcher.share(3000, room, &[], &lab.tasks);
+        assert_eq!(told(&watcher), []);
+        watcher.share(4000, room, &crowded, &lab.tasks);
+        assert_eq!(told(&watcher), [(3000, 1)]);
+        // And one more says so before it has looked at all.
+        assert_eq!(told(&lab.watcher_at(5000)), [(4000, 1)]);
+        // Not after nobody looked for as long as a shortage must last.
+        assert_eq!(told(&lab.watcher_at(6001)), []);
+        // Times of another boot mean nothing.
+        let path = lab.folder.path("shortages");
+        let text = fs::read_to_string(&path).unwrap();
+        let boot_id = crate::boot::boot_id().unwrap();
+        let body = text.lines().nth(1).unwrap().replace(&boot_id, "another");
+        let value: serde_json::Value = serde_json::from_str(&body).unwrap();
+        crate::record::write(&path, &value, crate::record::Keep::Process).unwrap();
+        assert_eq!(told(&lab.watcher_at(5000)), []);
     }
 
     #[test]

@@ -16,6 +16,8 @@ mod lanes;
 mod outcome;
 pub mod parts;
 mod path;
+mod refusals;
+mod said;
 mod session;
 mod watch;
 
@@ -28,6 +30,7 @@ use crate::error::{ApiError, Code};
 use crate::routes::{CELL_INDEX, CELL_READ, IDEMPOTENCY_KEY};
 use crate::secret::Secret;
 use bytes::Bytes;
+use cellwright_cell::units::times;
 use connection::{Fault, Pool};
 use content::Payload;
 use hyper::body::Incoming;
@@ -35,6 +38,8 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, IF_MATC
 use hyper::{Method, StatusCode};
 use lanes::Lanes;
 use outcome::{Next, is_of_removed, judge};
+use refusals::Refusals;
+use said::Said;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,6 +62,9 @@ pub struct Settings {
     pub attempt_timeout: Duration,
     /// How long one call may take, all attempts together.
     pub deadline: Duration,
+    /// How long to go on when every master refuses connections and none was ever reached. For
+    /// parts of the cell that is for ever: their masters may be started after them.
+    pub refused_for: Duration,
     pub backoff: Duration,
     pub backoff_max: Duration,
     /// Unused connections kept per master.
@@ -74,6 +82,7 @@ impl Settings {
             connect_timeout: Duration::from_secs(3),
             attempt_timeout: Duration::from_secs(10),
             deadline: Duration::from_secs(30),
+            refused_for: Duration::MAX,
             backoff: Duration::from_millis(50),
             // An election takes about a second: a client that pauses longer makes it two.
             backoff_max: Duration::from_millis(400),
@@ -89,7 +98,7 @@ pub enum ClientError {
     /// The cell answered, and said no.
     #[error("{0}")]
     Api(ApiError),
-    #[error("no master answers: {last} (tried {tried} times)")]
+    #[error("no master answers: {last} (tried {})", times(u64::from(*tried)))]
     Unreachable { tried: u32, last: String },
     /// It was sent, and nobody knows what became of it.
     #[error("the connection was lost after the request was sent, its fate is unknown: {0}")]
@@ -414,12 +423,15 @@ impl Client {
         let first = self.preferred();
         let mut address = first.clone();
         let mut wait = self.shared.settings.backoff;
-        let mut tried = 0;
-        let mut hops = 0;
+        let (mut tried, mut hops, mut refusals) = (0, 0, Refusals::default());
+        let mut said = Said::default();
         loop {
             tried += 1;
+            let asked = address.clone();
             let until = deadline.min(Instant::now() + call.attempt_timeout);
-            let (error, pause) = match timeout_at(until, self.once(&address, &call)).await {
+            let came = timeout_at(until, self.once(&address, &call)).await;
+            refusals.note(matches!(&came, Ok(Err(fault)) if fault.refused), Instant::now());
+            let (error, pause) = match came {
                 Ok(Ok(response)) => match judge(&response, call.repeatable) {
                     Next::Done => {
                         self.lock_preferred().address = address;
@@ -440,7 +452,8 @@ impl Client {
                     Next::Later(after, error) => {
                         let next = self.other(&address);
                         if next == address && is_of_removed(&error) {
-                            return Err(error);
+                            said.note(asked, error);
+                            return Err(said.whole(tried));
                         }
                         address = next;
                         (error, Some(after.unwrap_or(wait)))
@@ -465,8 +478,9 @@ impl Client {
                 }
             };
             let resume = Instant::now() + pause.map_or(Duration::ZERO, |p| self.jitter(p, tried));
-            if resume >= deadline {
-                return Err(error);
+            said.note(asked, error);
+            if resume >= deadline || self.is_deserted(&refusals, resume) {
+                return Err(said.whole(tried));
             }
             if pause.is_some() {
                 sleep_until(resume).await;

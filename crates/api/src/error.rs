@@ -70,7 +70,7 @@ codes! {
     NoSuchResource = ("no-such-resource", 404, "list the resources: GET /v1/resources");
     NoSuchCron = ("no-such-cron", 404, "list the crons: cell cron ls");
     NoSuchToken = ("no-such-token", 404, "list the tokens: cell token ls");
-    NoSuchBlob = ("no-such-blob", 404, "list the packages: cell package ls");
+    NoSuchBlob = ("no-such-package", 404, "list the packages: cell package ls");
     NoSuchReplica = ("no-such-replica", 404, "list the masters: cell master status");
     NoSuchRow = ("no-such-row", 404, "it may have ended meanwhile; read again");
     MethodNotAllowed = ("method-not-allowed", 405, "see the methods of the path in details");
@@ -166,10 +166,14 @@ impl ApiError {
         // A value can be as long as a request; an error is read by a person.
         let value: String = value.chars().take(200).collect();
         let message = format!("parameter {name}: value {value:?} is not valid; allowed: {allowed}");
-        ApiError::new(Code::BadParameter, message)
+        let error = ApiError::new(Code::BadParameter, message)
             .with("parameter", name)
             .with("value", value)
-            .with("allowed", allowed)
+            .with("allowed", allowed);
+        match name {
+            "selector" => error.hint("labels, as in -l team=search,tier!=web,gpu,'!spot'"),
+            _ => error,
+        }
     }
 
     /// A field of a body that is not as it must be.
@@ -221,6 +225,7 @@ pub fn code_of(refusal: &Refusal) -> Code {
             Code::StaleVersion
         }
         R::WrongState { .. } | R::WrongTaskState { .. } | R::TooEarly { .. } => Code::WrongState,
+        R::HoldsTasks { .. } => Code::WrongState,
         R::DoesNotFit { .. } | R::MayNotPreempt { .. } | R::NeedlessVictim(_) => Code::DoesNotFit,
         R::BudgetExhausted { .. } | R::DisruptedTooOften { .. } => Code::BudgetExhausted,
         R::PartialGang { .. } => Code::DoesNotFit,
@@ -247,7 +252,26 @@ fn facts(refusal: &Refusal) -> Vec<(&'static str, Value)> {
             ("available", json!(shortfall.available)),
         ],
         Refusal::NotAllowed { capability, .. } => vec![("capability", json!(capability))],
+        Refusal::HoldsTasks { tasks, .. } => vec![("tasks", json!(tasks))],
         _ => vec![],
+    }
+}
+
+/// What to type next, where that depends on more than the code.
+fn hint_of(refusal: &Refusal) -> Option<String> {
+    match refusal {
+        Refusal::HoldsTasks { machine, tasks } => {
+            let them = if *tasks == 1 { "it" } else { "them" };
+            Some(format!(
+                "move {them} away first: cell drain -m {machine} --wait; or end {them}: \
+                 cell machine rm {machine} --force"
+            ))
+        }
+        Refusal::WrongState { what } => {
+            let job = what.strip_prefix("job ")?.strip_suffix(" is stopping")?;
+            Some(format!("wait until it is over, then do it again: cell wait {job}"))
+        }
+        _ => None,
     }
 }
 
@@ -256,6 +280,9 @@ impl From<&Refusal> for ApiError {
         let mut error = ApiError::new(code_of(refusal), refusal.to_string());
         for (name, value) in facts(refusal) {
             error = error.with(name, value);
+        }
+        if let Some(hint) = hint_of(refusal) {
+            error = error.hint(hint);
         }
         match serde_json::to_value(refusal) {
             Ok(value) => error.with("refusal", value),
@@ -296,6 +323,29 @@ mod tests {
         assert_eq!(error.details["value"], "0");
         assert_eq!(error.details["allowed"], "1 to 10");
         assert!(error.message.contains("count") && error.message.contains("1 to 10"));
+    }
+
+    #[test]
+    fn a_machine_that_holds_tasks_is_said_with_what_to_type() {
+        let machine = cellwright_cell::name::Name::new("m1").unwrap();
+        let error = ApiError::from(Refusal::HoldsTasks { machine, tasks: 2 });
+        assert_eq!((error.code, &error.details["tasks"]), (Code::WrongState, &json!(2)));
+        assert!(error.hint.contains("cell drain -m m1 --wait; or end them"), "{}", error.hint);
+    }
+
+    #[test]
+    fn a_job_that_is_stopping_is_to_be_waited_for() {
+        let hint = |what: &str| ApiError::from(Refusal::WrongState { what: what.into() }).hint;
+        let stopping = hint("job dev/hello is stopping");
+        assert!(stopping.ends_with("do it again: cell wait dev/hello"), "{stopping}");
+        assert_eq!(hint("job dev/hello is dead"), Code::WrongState.hint());
+    }
+
+    #[test]
+    fn a_wrong_selector_is_answered_with_a_right_one() {
+        let error = ApiError::parameter("selector", "team in (a)", "terms a=b");
+        assert!(error.hint.contains("-l team=search,tier!=web"), "{}", error.hint);
+        assert_eq!(ApiError::parameter("limit", "x", "1").hint, Code::BadParameter.hint());
     }
 
     #[test]

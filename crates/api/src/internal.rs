@@ -26,6 +26,16 @@ use std::collections::BTreeSet;
 /// Version of these messages. A peer of another major version is refused by name.
 pub const PROTOCOL: u32 = 1;
 
+/// Format of an agent's report and of the orders that answer it: the first number of a report, and
+/// looked at before the rest, which another build may have made of other parts. Masters and agents
+/// are not upgraded at once, so it is raised with every change of either, and of anything in them.
+pub const REPORT_FORMAT: u32 = 2;
+
+/// What builds sent that had no format yet: their protocol. The last of them made reports and took
+/// orders of the same parts as [`REPORT_FORMAT`], and its agents are heard while they are upgraded.
+/// Whoever raises the format drops this, unless it is still so.
+const UNNUMBERED: u32 = 1;
+
 /// A position in the log. Agents obey only a newer one, so that a replica left behind cannot give
 /// orders. Only entries that a quorum holds are applied, so the index alone orders all that
 /// replicas of one log can say; the era tells the log of a restored cell from the one before.
@@ -43,7 +53,8 @@ pub struct Epoch {
 /// What an agent says at every poll: everything it knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentReport {
-    pub protocol: u32,
+    /// [`REPORT_FORMAT`]. Invariant: the first field, so that it can be read without the others.
+    pub format: u32,
     pub machine: Name,
     /// Number of this life of the agent's machine; grows with every boot.
     pub incarnation: u64,
@@ -65,6 +76,51 @@ pub struct AgentReport {
     /// What the machine is short of although whoever may be is held back, in full; each resource
     /// once, in their order.
     pub shortages: Vec<ShortageReport>,
+}
+
+/// Why a report cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadReport {
+    #[error("the agent reports in format {found}, this master reads format {REPORT_FORMAT}")]
+    Format { found: u32 },
+    #[error("not the report of an agent: {0}")]
+    Broken(String),
+}
+
+impl BadReport {
+    /// What whoever runs the agent is to do.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            BadReport::Format { found } if *found < REPORT_FORMAT => {
+                "put the masters' build on its machine and restart the agent; its tasks run on"
+            }
+            BadReport::Format { .. } => {
+                "upgrade the masters first, one after another; agents come after them"
+            }
+            BadReport::Broken(_) => "run one build on masters and agents",
+        }
+    }
+}
+
+impl AgentReport {
+    /// Reads what an agent of any build sent, if it is made as reports are here.
+    ///
+    /// # Errors
+    /// When its build makes reports of another format, or it is no report.
+    pub fn read(bytes: &[u8]) -> Result<AgentReport, BadReport> {
+        let broken = |why: postcard::Error| BadReport::Broken(why.to_string());
+        let (found, _) = postcard::take_from_bytes::<u32>(bytes).map_err(broken)?;
+        match found {
+            REPORT_FORMAT => postcard::from_bytes(bytes).map_err(broken),
+            // Earlier builds sent that number before other parts: what is left over counts too.
+            UNNUMBERED => match postcard::take_from_bytes(bytes) {
+                Ok((report, [])) => Ok(report),
+                _ => Err(BadReport::Format { found }),
+            },
+            _ => Err(BadReport::Format { found }),
+        }
+    }
 }
 
 /// What one task used since the last report.
@@ -216,5 +272,82 @@ impl PassStatistics {
         self.micros += later.micros;
         self.longest_micros = self.longest_micros.max(later.longest_micros);
         self.evaluations += later.evaluations;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use xxhash_rust::xxh3::xxh3_64;
+
+    fn report() -> Value {
+        let amount = json!({ "cpu": 1, "ram": 2, "disk": 3, "disk_rate": 4 });
+        json!({
+            "format": REPORT_FORMAT, "machine": "m1", "incarnation": 5, "number": 6,
+            "taken": { "era": 7, "index": 8 }, "hang": true, "orders_digest": 9,
+            "spec": { "name": "m1", "capacity": amount },
+            "tasks": [{ "task": 10, "attempt": 11, "saver": 12,
+                "state": { "running": { "healthy": true } } }],
+            "packages": [{ "name": "p", "digest": "ab", "bytes": 13 }],
+            "usage": [{ "task": 10, "attempt": 11, "used": amount }],
+            "shortages": [{ "dimension": "cpu", "lasted": 14, "asked": 15 }],
+        })
+    }
+
+    fn orders() -> Value {
+        let amount = json!({ "cpu": 1, "ram": 2, "disk": 3, "disk_rate": 4 });
+        let work = json!({
+            "command": ["a"], "env": { "b": "c" }, "limits": amount, "reservation": amount,
+            "ports": [5], "devices": [{ "device": 6, "milli": 7 }],
+            "packages": [{ "name": "p", "digest": "ab", "bytes": 8 }], "notice": 9,
+            "priority": 10, "appclass": "batch", "alloc": 11,
+            "waits_for": [{ "task": 12, "attempt": 13 }], "delay": 14, "health": null,
+            "max_run": 15, "files": { "d": "e" }, "user": "f", "logs": null,
+        });
+        let task = json!({ "task": 16, "attempt": 17, "saver": 18, "name": "u/j/0",
+            "action": { "run": work }, "lease": 19 });
+        json!({
+            "epoch": { "era": 20, "index": 21 }, "tasks": [task], "orders_digest": 22,
+            "poll": 23, "heard_ago": 24, "redial": "h", "is_dismissed": true,
+        })
+    }
+
+    /// Whoever changes a part of either raises the number, and then this.
+    #[test]
+    fn reports_and_orders_of_this_format_are_made_as_ever() {
+        let report: AgentReport = serde_json::from_value(report()).unwrap();
+        let orders: AgentOrders = serde_json::from_value(orders()).unwrap();
+        let bytes = postcard::to_stdvec(&report).unwrap();
+        assert_eq!(AgentReport::read(&bytes), Ok(report));
+        let hash = xxh3_64(&[bytes, postcard::to_stdvec(&orders).unwrap()].concat());
+        assert_eq!((REPORT_FORMAT, format!("{hash:016x}")), (2, "1472035b814faad1".to_owned()));
+    }
+
+    /// Its agents go on while masters are upgraded, which come first.
+    #[test]
+    fn a_report_of_the_build_before_is_read_if_all_of_it_is_understood() {
+        let now: AgentReport = serde_json::from_value(report()).unwrap();
+        let before = AgentReport { format: UNNUMBERED, ..now };
+        let bytes = postcard::to_stdvec(&before).unwrap();
+        assert_eq!(AgentReport::read(&bytes), Ok(before));
+        let other = Err(BadReport::Format { found: UNNUMBERED });
+        assert_eq!(AgentReport::read(&bytes[..bytes.len() - 1]), other, "a part is missing");
+        assert_eq!(AgentReport::read(&[&bytes[..], &[0]].concat()), other, "a part too many");
+    }
+
+    #[test]
+    fn a_report_of_another_format_is_told_by_its_number_whatever_follows() {
+        let told = |bytes: &[u8]| AgentReport::read(bytes).unwrap_err();
+        // What the rest of it means nobody here can know.
+        for (found, hint) in [(1, "restart the agent"), (REPORT_FORMAT + 1, "the masters first")] {
+            let error = told(&[found as u8, 0xff, 0xff]);
+            assert_eq!(error, BadReport::Format { found });
+            let (text, ours) = (error.to_string(), format!("reads format {REPORT_FORMAT}"));
+            assert!(text.contains(&format!("in format {found}")) && text.contains(&ours), "{text}");
+            assert!(error.hint().contains(hint), "{}", error.hint());
+        }
+        assert!(matches!(told(&[]), BadReport::Broken(_)));
+        assert!(matches!(told(&[REPORT_FORMAT as u8]), BadReport::Broken(_)));
     }
 }

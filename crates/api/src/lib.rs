@@ -9,6 +9,7 @@ pub mod exec;
 pub mod internal;
 pub mod openapi;
 pub mod output;
+pub mod packages;
 pub mod papers;
 pub mod routes;
 pub mod seats;

@@ -5,8 +5,10 @@
 //! Rejected: macros on handlers. They document what a handler looks like, not what is checked
 //! before it runs, and the client would have to depend on the server to read them.
 
+mod numbers;
 mod table;
 
+pub use numbers::OutOfRange;
 pub use table::routes;
 
 use crate::error::Code;

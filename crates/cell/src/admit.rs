@@ -5,11 +5,15 @@
 //! check what it reads. Whether the cell has the owner, the quota or the alloc set is decided by
 //! `apply`. The ranges also carry the arithmetic: below them no sum the cell keeps can overflow.
 
+mod volumes;
+
+pub use volumes::volumes_can_be_seen;
+
 use crate::constraint::{AttributeValue, Constraint, MAX_PATTERN, Operator};
 use crate::device::{DeviceRequest, GONE, MAX_DEVICES, WHOLE};
 use crate::disruption::{DisruptionLimit, MAX_DISRUPTIONS};
 use crate::health::{HealthCheck, Probe};
-use crate::isolation::{HIDDEN, Network, Secret, Volume};
+use crate::isolation::{HIDDEN, Network, Secret};
 use crate::label::Labels;
 use crate::machine::MachineSpec;
 use crate::name::Token;
@@ -33,7 +37,7 @@ pub const MAX_SPEC_TEXT: usize = 1 << 23;
 /// Words of a command, variables of an environment.
 pub const MAX_WORDS: usize = 1024;
 /// A task is asked no more often: whoever asks uses the machine's time, not the task's.
-const MIN_PROBE_INTERVAL: u64 = 100;
+pub const MIN_PROBE_INTERVAL: u64 = 100;
 /// Bytes that one log file has at least.
 pub const MIN_LOG_FILE: u64 = 4096;
 /// Log files of one stream.
@@ -287,20 +291,7 @@ fn isolation(task: &TaskSpec) -> Checked {
         bad("task.isolation.network", "own", "host for a task that asks for ports")
     })?;
     list_length("task.isolation.volumes", asked.volumes.len(), MAX_LIST)?;
-    asked.volumes.iter().try_for_each(volume)
-}
-
-/// Absolute, and nothing in it that leads elsewhere than it reads.
-fn volume(volume: &Volume) -> Checked {
-    let part = |part: &str| !part.is_empty() && part != "." && part != "..";
-    for (field, path) in [("source", &volume.source), ("target", &volume.target)] {
-        let plain = path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(part));
-        ensure(plain && path.len() <= 4096 && !path.contains('\0'), || {
-            let field = format!("task.isolation.volumes.{field}");
-            bad(field, format!("{path:?}"), "absolute, as /srv/data, without ..")
-        })?;
-    }
-    Ok(())
+    asked.volumes.iter().enumerate().try_for_each(|(position, one)| volumes::volume(position, one))
 }
 
 /// Names are those of files. The message never has a value in it.
@@ -598,6 +589,7 @@ mod tests {
     use crate::apply::fixture::{all, job, key, machine};
     use crate::constraint::Strength;
     use crate::device::Device;
+    use crate::isolation::Volume;
     use crate::machine::PortRange;
     use crate::name::Token;
     use crate::named::ResourceName;
@@ -830,9 +822,18 @@ mod tests {
             |source: &str| Volume { source: source.into(), target: "/data".into(), writable: true };
         check(|s| s.task.isolation.volumes = vec![volume("/srv/data")], "", "");
         for path in ["srv", "/", "/srv/../etc", "/srv//x"] {
-            let field = "task.isolation.volumes.source";
-            check(|s| s.task.isolation.volumes = vec![volume(path)], field, "absolute");
+            let field = "task.isolation.volumes.1.source";
+            let both = || vec![volume("/srv"), volume(path)];
+            check(|s| s.task.isolation.volumes = both(), field, "absolute");
         }
+        let mut spec = job("jfoo", 3, 200);
+        spec.task.isolation.volumes = vec![volume("/srv"), volume("/opt")];
+        let field = "task.isolation.volumes.1.target";
+        judge(volumes_can_be_seen(&spec), (field, "each target once"));
+        spec.task.isolation.volumes[1].target = "/dev/shm".into();
+        judge(volumes_can_be_seen(&spec), (field, "outside /proc, /sys and /dev"));
+        spec.task.isolation.volumes[1].target = "/models".into();
+        judge(volumes_can_be_seen(&spec), ("", ""));
         let secret =
             |name: &str, value: &str| BTreeMap::from([(token(name), Secret(value.to_owned()))]);
         check(|s| s.task.secrets = secret("key.pem", "x"), "", "");

@@ -39,7 +39,7 @@ impl<'de> Visitor<'de> for OneOrMore {
     type Value = Vec<After>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a job to start after, or a list of them")
+        f.write_str(r#"{"job": {"user": "ann", "job": "load"}}, or a list of these"#)
     }
 
     fn visit_unit<E: Error>(self) -> Result<Vec<After>, E> {

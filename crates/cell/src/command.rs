@@ -253,6 +253,12 @@ pub enum Command {
         incarnation: u64,
         shortages: Vec<ShortageReport>,
     },
+    /// As [`Command::RemoveMachine`], unless the machine is up with tasks on it. Judged here and
+    /// not by whoever asks: a plan may come in between.
+    RemoveEmptyMachine {
+        name: Name,
+        expect: Option<u32>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

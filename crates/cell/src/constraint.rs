@@ -46,6 +46,9 @@ pub enum Operator {
     VersionBelow(String),
 }
 
+/// Most that a preference can weigh.
+pub const MAX_WEIGHT: u8 = 100;
+
 /// How strongly a constraint is meant.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -56,7 +59,7 @@ pub enum Strength {
     #[default]
     Hard,
     /// A preference; the weight (1 to 100) says how much it counts against the others.
-    Soft(u8),
+    Soft(#[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_WEIGHT)))] u8),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -108,8 +111,8 @@ impl Constraint {
                 Err(format!("version {v:?} is not valid; allowed: dotted parts such as 6.10.1"))
             }
             _ => match self.strength {
-                Strength::Soft(w) if !(1..=100).contains(&w) => {
-                    Err(format!("weight {w} is out of range; allowed: 1 to 100"))
+                Strength::Soft(w) if !(1..=MAX_WEIGHT).contains(&w) => {
+                    Err(format!("weight {w} is out of range; allowed: 1 to {MAX_WEIGHT}"))
                 }
                 _ => Ok(()),
             },

@@ -38,7 +38,10 @@ pub enum MissedRuns {
     /// One run makes up for all of them: that of the latest.
     RunOnce,
     /// Each gets its run; of more than `max` the latest ones do.
-    RunAll { max: u32 },
+    RunAll {
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_RUNS)))]
+        max: u32,
+    },
 }
 
 /// What happens at a slot while the last run still goes on.
@@ -76,6 +79,7 @@ pub struct CronSpec {
     /// How many of the latest runs stay on record, 1 to 100; ended ones beyond are forgotten at
     /// once. Left out: 3.
     #[serde(default = "three")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_RUNS)))]
     pub keep_runs: u32,
 }
 

@@ -43,9 +43,11 @@ pub struct DeviceRequest {
     pub models: Vec<Token>,
     /// Left out: 1.
     #[serde(default = "one_device")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_DEVICES)))]
     pub count: u8,
     /// Left out: 1000, whole devices.
     #[serde(default = "whole_device")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = WHOLE)))]
     pub milli: u16,
 }
 

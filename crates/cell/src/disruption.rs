@@ -6,6 +6,8 @@
 //! ones cannot matter. Rejected: reading them off the tasks' rows, which say how the last attempt
 //! ended. A task that is moved twice, or that crashes after it was moved, would count too little.
 
+#[cfg(feature = "schema")]
+use crate::admit::MAX_SPAN;
 use crate::id::{JobId, TaskId};
 use crate::job::Job;
 use crate::state::State;
@@ -23,9 +25,11 @@ pub const MAX_DISRUPTIONS: u32 = 1000;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DisruptionLimit {
-    /// Tasks, 1 or more.
+    /// Tasks.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_DISRUPTIONS)))]
     pub most: u32,
-    /// In milliseconds.
+    /// Length of the span, in milliseconds.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1, "maximum" = MAX_SPAN.0)))]
     pub within: Span,
 }
 

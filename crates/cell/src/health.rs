@@ -1,6 +1,8 @@
 //! How a task says that it is well (B15). The agent of its machine asks; what it hears decides
 //! whether the task counts as started, and whether it is started again.
 
+#[cfg(feature = "schema")]
+use crate::admit::{MAX_SPAN, MIN_PROBE_INTERVAL};
 use crate::time::Span;
 use serde::{Deserialize, Serialize};
 
@@ -12,16 +14,23 @@ pub struct HealthCheck {
     pub probe: Probe,
     /// Milliseconds between two probes. Left out: 10,000.
     #[serde(default = "defaults::interval")]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(extend("minimum" = MIN_PROBE_INTERVAL, "maximum" = MAX_SPAN.0))
+    )]
     pub interval: Span,
     /// Milliseconds an answer may take. Left out: 2,000.
     #[serde(default = "defaults::timeout")]
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1, "maximum" = MAX_SPAN.0)))]
     pub timeout: Span,
     /// Milliseconds after the start in which failures do not count. Until the first success, or the
     /// end of this time, the task is still starting. Left out: 30,000.
     #[serde(default = "defaults::start_period")]
+    #[cfg_attr(feature = "schema", schemars(extend("maximum" = MAX_SPAN.0)))]
     pub start_period: Span,
     /// Failures in a row that make it ill. Left out: 3.
     #[serde(default = "defaults::failures")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub failures: u32,
 }
 

@@ -9,9 +9,12 @@
 //! `read-only`. Rejected: a list of its own in the machine's spec, which no constraint could speak
 //! of and which every agent and every stored machine would have had to learn.
 
+#[cfg(feature = "schema")]
+use crate::admit::MAX_PROCESSES;
 use crate::constraint::{AttributeValue, Attributes};
 use crate::name::{BadName, Token};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Most processes and threads of a task that does not say.
@@ -63,6 +66,7 @@ pub struct Isolation {
     /// Cores that are closed to other latency-sensitive tasks. Left out: 0.
     pub whole_cores: u32,
     /// Most processes and threads. Left out: 1024.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_PROCESSES)))]
     pub processes: u32,
     /// Folders of the machine that its operator lends to tasks. Left out: none.
     pub volumes: Vec<Volume>,
@@ -101,6 +105,83 @@ impl Volume {
     #[must_use]
     pub fn loan(&self) -> Loan {
         Loan { source: self.source.clone(), writable: self.writable }
+    }
+}
+
+/// Places in a container that are the kernel's: nothing is put there or below.
+pub const KERNEL_PLACES: [&str; 3] = ["/proc", "/sys", "/dev"];
+/// Folders of the machine's programs, for reading alone: the root of a task that names no package.
+pub const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+/// What programs look up in `/etc`, and nothing secret: the machine's own, for reading alone,
+/// for a task that names no package as its root.
+pub const LOOKED_UP: [&str; 16] = [
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/group",
+    "/etc/hosts",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/passwd",
+    "/etc/pki",
+    "/etc/protocols",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/etc/ssl",
+];
+/// How names are found on the machine's network, whatever the root of those who use it.
+pub const NAMES: [&str; 2] = ["/etc/hosts", "/etc/resolv.conf"];
+/// What a task is given at these places cannot be written to, so nothing can be put below either.
+const GIVEN: [&str; 5] = ["/packages", "/secrets", "/identity", "/ports", "/devices"];
+/// These are filled for every task, and whatever covered them would take that away.
+const FILLED: [&str; 3] = ["/work", "/alloc", "/etc"];
+
+impl Isolation {
+    /// The first volume that no task could see where it asks for it: its position, and what is
+    /// allowed instead. Admission asks this of new jobs, agents of jobs from before it did.
+    ///
+    /// One volume inside another is fine where the outer has a folder to put it on, which nobody
+    /// knows before the machine is chosen.
+    #[must_use]
+    pub fn misplaced(&self) -> Option<(usize, &'static str)> {
+        let mut seen = BTreeSet::new();
+        self.volumes.iter().enumerate().find_map(|(position, volume)| {
+            let target = volume.target.as_str();
+            let taken = if seen.insert(target) { None } else { Some("each target once") };
+            taken.or_else(|| self.reserved(target)).map(|allowed| (position, allowed))
+        })
+    }
+
+    fn reserved(&self, target: &str) -> Option<&'static str> {
+        let is_in = |places: &[&str]| around(target).any(|folder| places.contains(&folder));
+        if is_in(&KERNEL_PLACES) {
+            return Some("a path outside /proc, /sys and /dev");
+        }
+        if is_in(&GIVEN) {
+            return Some("a path outside /packages, /secrets, /identity, /ports and /devices");
+        }
+        if FILLED.contains(&target) {
+            return Some(
+                "any path but /work, /alloc and /etc; one inside them is fine, save what programs \
+                 look up in /etc",
+            );
+        }
+        if self.network == Network::Host && is_in(&NAMES) {
+            return Some("any path but /etc/hosts and /etc/resolv.conf on the machine's network");
+        }
+        if self.root.is_none() && is_in(&LOOKED_UP) {
+            return Some(
+                "a path outside what programs look up in /etc (/etc/passwd, /etc/ssl, /etc/pki…), \
+                 unless a package is the task's root",
+            );
+        }
+        (self.root.is_none() && is_in(&PROGRAMS)).then_some(
+            "a path outside the machine's programs (/usr, /bin, /sbin, /lib…), unless a package is \
+             the task's root",
+        )
     }
 }
 
@@ -209,6 +290,63 @@ mod tests {
         }
         assert!(lent_attribute("/a b").is_err());
         assert_eq!(loan("/x", true).to_string(), "volume /x for writing");
+    }
+
+    #[test]
+    fn a_folder_is_seen_where_nothing_else_is() {
+        let check = |targets: &[&str], root: Option<&str>, want: Option<(usize, &str)>| {
+            let volume = |target: &&str| {
+                let (source, target) = ("/srv".into(), (*target).into());
+                Volume { source, target, writable: false }
+            };
+            let volumes = targets.iter().map(volume).collect();
+            let root = root.map(|root| Token::new(root).unwrap());
+            let asked = Isolation { volumes, root, ..Isolation::default() };
+            let found = asked.misplaced();
+            assert_eq!(found.map(|found| found.0), want.map(|want| want.0), "{targets:?}");
+            let says = want.is_none_or(|want| found.is_some_and(|(_, text)| text.contains(want.1)));
+            assert!(says, "{targets:?}: {found:?}");
+        };
+        check(&["/data", "/alloc/data", "/etc/app", "/tmp", "/process", "/users"], None, None);
+        check(&["/data", "/data/cache"], None, None);
+        check(&["/data", "/models", "/data"], None, Some((2, "each target once")));
+        for kernels in ["/proc", "/proc/sys/x", "/sys", "/dev/shm"] {
+            check(&[kernels], Some("alpine"), Some((0, "outside /proc, /sys and /dev")));
+        }
+        for given in ["/packages", "/packages/tool", "/secrets", "/identity/x", "/ports"] {
+            check(&["/data", given], None, Some((1, "outside /packages")));
+        }
+        for filled in ["/work", "/alloc", "/etc"] {
+            check(&[filled], Some("alpine"), Some((0, "any path but /work")));
+        }
+        for looked_up in ["/etc/ssl", "/etc/ssl/certs", "/etc/pki", "/etc/passwd"] {
+            check(&[looked_up], None, Some((0, "look up in /etc (")));
+            check(&[looked_up], Some("alpine"), None);
+        }
+        check(&["/etc/ssl-app", "/etc/hosts.d"], None, None);
+        for names in NAMES {
+            for root in [None, Some("alpine")] {
+                check(&[names], root, Some((0, "on the machine's network")));
+            }
+        }
+        for programs in ["/usr", "/usr/local/x", "/lib64"] {
+            check(&[programs], None, Some((0, "machine's programs")));
+            check(&[programs], Some("alpine"), None);
+        }
+    }
+
+    #[test]
+    fn names_on_a_network_of_ones_own_are_ones_own() {
+        let volume = |target: &&str| Volume {
+            source: "/srv".into(),
+            target: (*target).into(),
+            writable: false,
+        };
+        let volumes: Vec<Volume> = NAMES.iter().map(volume).collect();
+        let own = Isolation { network: Network::Own, volumes, ..Isolation::default() };
+        assert!(own.misplaced().is_some_and(|(_, allowed)| allowed.contains("a package")));
+        let root = Some(Token::new("alpine").unwrap());
+        assert_eq!(Isolation { root, ..own }.misplaced(), None);
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub mod load;
 pub mod machine;
 pub mod name;
 pub mod named;
+pub mod near;
 pub mod obligation;
 pub mod observed;
 pub mod plan;

@@ -14,7 +14,7 @@ pub const MAX_PRIORITY: u16 = 399;
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Priority(pub u16);
+pub struct Priority(#[cfg_attr(feature = "schema", schemars(range(max = MAX_PRIORITY)))] pub u16);
 
 /// Priority bands, lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

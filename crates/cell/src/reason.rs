@@ -12,6 +12,7 @@ use crate::resource::{Dimension, Shortfall};
 use crate::spec::Domain;
 use crate::task::{ExitClass, TaskState};
 use crate::time::{Span, Time};
+use crate::units::counted;
 use serde::{Deserialize, Serialize};
 
 /// Why a task does not fit on a machine. Declaration order is precedence: of several reasons the
@@ -131,7 +132,10 @@ pub enum Refusal {
     MayNotPreempt { by: Priority, victim: Priority },
     #[error("victim {0:?} is not needed: the group fits without it")]
     NeedlessVictim(TaskId),
-    #[error("job row {job:?}: {down} tasks down already, at most {max} allowed")]
+    #[error(
+        "job row {job:?}: {} down already, at most {max} allowed",
+        counted(u64::from(*down), "task")
+    )]
     BudgetExhausted { job: JobId, down: u32, max: u32 },
     #[error("a gang is placed whole: {placed} of {needed} tasks in the group")]
     PartialGang { placed: u32, needed: u32 },
@@ -153,13 +157,18 @@ pub enum Refusal {
     NoSuchToken(Name),
     #[error("token {id} lets nobody in: {flaw}")]
     BadToken { id: Name, flaw: TokenFlaw },
-    #[error("there is no blob {0}")]
+    #[error("there is no package {0}")]
     NoSuchBlob(Token),
     #[error(
-        "job row {job:?}: at most {most} tasks are disrupted within {} ms, the next at {} ms",
-        within.0, next.0
+        "job row {job:?}: at most {} disrupted within {} ms, the next at {} ms",
+        counted(u64::from(*most), "task"), within.0, next.0
     )]
     DisruptedTooOften { job: JobId, most: u32, within: Span, next: Time },
+    #[error(
+        "machine {machine} is up with {} on it, which would end at once",
+        counted(u64::from(*tasks), "task")
+    )]
+    HoldsTasks { machine: Name, tasks: u32 },
 }
 
 /// Why something happened to a task, job, machine or resource.

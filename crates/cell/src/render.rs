@@ -2,7 +2,8 @@
 //! rows. Golden transcripts and the CLI speak with this voice alone, so that what a test pins is
 //! what people read.
 //!
-//! A row that is gone has no name any more; it is then called by its number (`task#7`).
+//! A row that is gone has no name any more; it is then called by its number (`task#7`), but for the
+//! machine of a task, of which it is said that it is gone.
 
 use crate::command::{Done, Verdict};
 use crate::credential::TokenKind;
@@ -17,6 +18,7 @@ use crate::spec::Domain;
 use crate::state::State;
 use crate::task::ExitClass;
 use crate::time::Time;
+use crate::units::{counted, times};
 
 /// `ubar/jfoo/3 scheduled on m17: found a place`.
 #[must_use]
@@ -97,7 +99,8 @@ pub fn refusal(state: &State, refusal: &Refusal) -> String {
         }
         Refusal::BudgetExhausted { job, down, max } => {
             let name = job_name(state, *job);
-            format!("{name} has {down} tasks down already, at most {max} allowed")
+            let down = counted(u64::from(*down), "task");
+            format!("{name} has {down} down already, at most {max} allowed")
         }
         Refusal::DisruptedTooOften { job, most, within, next } => {
             let (name, within) = (job_name(state, *job), within.0);
@@ -105,7 +108,8 @@ pub fn refusal(state: &State, refusal: &Refusal) -> String {
                 Time::NEVER => "never so many at once".to_owned(),
                 next => format!("the next at {} ms", next.0),
             };
-            format!("{name} has at most {most} tasks disrupted within {within} ms, {next}")
+            let most = counted(u64::from(*most), "task");
+            format!("{name} has at most {most} disrupted within {within} ms, {next}")
         }
         // The rest hold names already.
         other => other.to_string(),
@@ -122,14 +126,15 @@ pub fn misfit(state: &State, misfit: &Misfit) -> String {
         Misfit::CrashedHere => "it crashed there too often".into(),
         Misfit::NoAllocHere => "no alloc of its alloc set is there".into(),
         Misfit::Spread { domain, limit } => {
-            format!("{} holds {limit} tasks of the job already", domain_name(*domain))
+            let tasks = counted(u64::from(*limit), "task");
+            format!("{} holds {tasks} of the job already", domain_name(*domain))
         }
         Misfit::StaticPort { port, holder: Some(holder) } => {
             format!("port {port} is held by {}", state.task_name(*holder))
         }
         Misfit::StaticPort { port, holder: None } => format!("port {port} is not free"),
         Misfit::DynamicPorts { asked, available } => {
-            format!("{asked} ports asked, {available} free")
+            format!("{} asked, {available} free", counted(u64::from(*asked), "port"))
         }
         Misfit::Device { kind, asked, milli, available } => {
             format!("{asked} {kind} with {milli} milli free asked, {available} available")
@@ -249,9 +254,7 @@ pub fn not_retried(exit: ExitClass, forgiven: u32) -> String {
     };
     match forgiven {
         0 => format!("not retried: {what} is final"),
-        1 => format!("not retried: {what} is forgiven once"),
-        2 => format!("not retried: {what} is forgiven twice"),
-        many => format!("not retried: {what} is forgiven {many} times"),
+        some => format!("not retried: {what} is forgiven {}", times(u64::from(some))),
     }
 }
 
@@ -266,7 +269,11 @@ fn how_given_up(state: &State, change: TaskChange, why: &Reason) -> String {
 }
 
 fn task_change(state: &State, change: TaskChange) -> String {
-    let at = |machine: MachineId| machine_name(state, machine);
+    // What becomes of a task is read by its owner, to whom the number of a machine says nothing.
+    let at = |machine: MachineId| match state.machines().get(machine) {
+        Some(row) => row.spec.name.to_string(),
+        None => "a machine that is gone".to_owned(),
+    };
     match change {
         TaskChange::Submitted => "submitted".into(),
         TaskChange::Released => "released".into(),
@@ -308,7 +315,9 @@ fn job_change(change: JobChange) -> String {
         JobChange::UpdateOpened { version } => format!("update to version {version} opened"),
         JobChange::UpdateUndone { version } => format!("update undone, back to version {version}"),
         JobChange::UpdateClosed { version } => format!("update closed at version {version}"),
-        JobChange::Resized { count } => format!("resized to {count} tasks"),
+        JobChange::Resized { count } => {
+            format!("resized to {}", counted(u64::from(count), "task"))
+        }
         JobChange::Stopping => "told to stop".into(),
         JobChange::Succeeded => "succeeded".into(),
         JobChange::Failed => "failed".into(),
@@ -449,7 +458,7 @@ fn token_name(state: &State, token: TokenId) -> String {
 
 fn blob_name(state: &State, blob: BlobId) -> String {
     let row = state.blobs().get(blob);
-    row.map_or_else(|| format!("blob#{}", blob.0), |row| format!("blob {}", row.digest))
+    row.map_or_else(|| format!("package#{}", blob.0), |row| format!("package {}", row.digest))
 }
 
 fn resource_name(state: &State, resource: ResourceId) -> String {
@@ -496,6 +505,17 @@ mod tests {
         // Of what is forgotten only the numbers are left.
         let purge = Command::PurgeJobs { ended_before: Time::NEVER };
         check(&mut cell, purge, &["job#0/0 forgotten: requested", "job#0 forgotten: requested"]);
+    }
+
+    #[test]
+    fn a_task_of_a_machine_that_is_gone_is_told_without_numbers() {
+        let mut cell = Cell::with_machines(1);
+        cell.submit(&job("jfoo", 1, 100));
+        let lost = |machine| task_change(&cell.state, TaskChange::Lost { machine });
+        assert_eq!(lost(MachineId(0)), "lost with m1, pending again");
+        assert_eq!(lost(MachineId(9)), "lost with a machine that is gone, pending again");
+        let spread = Misfit::Spread { domain: Domain::Machine, limit: 1 };
+        assert_eq!(misfit(&cell.state, &spread), "the machine holds 1 task of the job already");
     }
 
     #[test]

@@ -6,6 +6,8 @@
 //! change without changing the past. Rejected: a second set of structs for requests, which would
 //! have to be kept in step with this one by hand.
 
+#[cfg(feature = "schema")]
+use crate::admit::{MAX_LOG_FILES, MAX_SPAN, MIN_LOG_FILE};
 use crate::after;
 use crate::constraint::Constraint;
 use crate::device::DeviceRequest;
@@ -16,6 +18,8 @@ use crate::label::Labels;
 use crate::name::{JobKey, Name, Token};
 use crate::named::NamedAmount;
 use crate::priority::{AppClass, Priority};
+#[cfg(feature = "schema")]
+use crate::resource::MAX_QUANTITY;
 use crate::resource::Resources;
 use crate::retry::Retries;
 use crate::time::Span;
@@ -49,6 +53,7 @@ pub struct PackageRef {
     pub name: Token,
     /// Hex digest of the content.
     pub digest: Token,
+    #[cfg_attr(feature = "schema", schemars(range(max = MAX_QUANTITY)))]
     pub bytes: u64,
 }
 
@@ -65,6 +70,7 @@ pub struct TaskSpec {
     /// Ports the task insists on; two tasks that insist on one port never share a machine.
     /// Left out: none.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(inner(range(min = 1))))]
     pub static_ports: Vec<u16>,
     /// Sorted by name. Left out: none.
     #[serde(default)]
@@ -82,10 +88,12 @@ pub struct TaskSpec {
     pub env: BTreeMap<String, String>,
     /// Milliseconds between the warning signal and the kill. Left out: 10,000.
     #[serde(default = "defaults::notice")]
+    #[cfg_attr(feature = "schema", schemars(extend("maximum" = MAX_SPAN.0)))]
     pub notice: Span,
     /// How to tell that a task is well. `None`: one that runs is.
     pub health: Option<HealthCheck>,
     /// Milliseconds after which an attempt is killed and counts as failed. `None`: never.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1, "maximum" = MAX_SPAN.0)))]
     pub max_run: Option<Span>,
     /// Small files by their path in the task's folder, written before each start. Left out: none.
     #[serde(default)]
@@ -109,10 +117,13 @@ pub struct TaskSpec {
 #[serde(deny_unknown_fields)]
 pub struct LogLimits {
     /// Bytes of one file.
+    #[cfg_attr(feature = "schema", schemars(range(min = MIN_LOG_FILE, max = MAX_QUANTITY)))]
     pub file_bytes: u64,
     /// Files, the present one included.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_LOG_FILES)))]
     pub files: u32,
     /// Bytes a second; more is dropped and counted.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_QUANTITY)))]
     pub rate: u64,
 }
 
@@ -142,6 +153,7 @@ pub enum Domain {
 #[serde(deny_unknown_fields)]
 pub struct SpreadLimit {
     pub domain: Domain,
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub limit: u32,
 }
 
@@ -156,7 +168,9 @@ pub struct RestartPolicy {
     /// Kinds of ends that are forgiven more or less often than that. Left out: none.
     pub retry: Retries,
     /// First wait, in milliseconds; doubles with each failure in a row, up to `backoff_max`.
+    #[cfg_attr(feature = "schema", schemars(extend("maximum" = MAX_SPAN.0)))]
     pub backoff: Span,
+    #[cfg_attr(feature = "schema", schemars(extend("maximum" = MAX_SPAN.0)))]
     pub backoff_max: Span,
     /// Whether a task that finished with success is started again (services) or is done (batch).
     pub restart_on_success: bool,
@@ -194,8 +208,10 @@ mod defaults {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RetainDisk {
+    #[cfg_attr(feature = "schema", schemars(range(max = MAX_QUANTITY)))]
     pub bytes: u64,
-    /// In milliseconds.
+    /// How long, in milliseconds.
+    #[cfg_attr(feature = "schema", schemars(extend("maximum" = MAX_SPAN.0)))]
     pub keep: Span,
     /// Of an alloc set: the job, inside the set and of the same owner, that is run on what an alloc
     /// left when it ended, again and again until it succeeds or the time is over. `None`: nobody.
@@ -213,6 +229,7 @@ pub struct JobSpec {
     pub kind: JobKind,
     /// Left out: 1.
     #[serde(default = "defaults::one")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_TASKS)))]
     pub count: u32,
     pub priority: Priority,
     /// Left out: batch.
@@ -246,6 +263,7 @@ pub struct JobSpec {
     pub max_update_disruptions: Option<u32>,
     /// Most milliseconds of notice for those whom tasks of this job push out, however much they ask
     /// for themselves. `None`: as they ask.
+    #[cfg_attr(feature = "schema", schemars(extend("maximum" = MAX_SPAN.0)))]
     pub preemption_notice_max: Option<Span>,
     #[serde(default)]
     pub restart: RestartPolicy,
@@ -254,6 +272,7 @@ pub struct JobSpec {
     #[serde(default = "defaults::yes")]
     pub reclaimable: bool,
     /// Lease, in milliseconds, of a job of which two instances of a task must never overlap.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1, "maximum" = MAX_SPAN.0)))]
     pub at_most_one: Option<Span>,
     pub retain_disk: Option<RetainDisk>,
     /// How many tasks the system may choose to disrupt over time, however few are down at once.

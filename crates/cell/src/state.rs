@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// Behaviour of `apply` this build understands. A cell starts at 1, whatever build begins it, and
 /// is raised by command once every replica knows the next level: a log means the same to all who
 /// replay it.
-pub const LEVEL: u32 = 4;
+pub const LEVEL: u32 = 5;
 
 /// From this level on, parts that were sent away are remembered.
 pub const DISMISSALS: u32 = 2;
@@ -41,6 +41,11 @@ pub const VOLUMES: u32 = 4;
 pub const GAPS: u32 = 4;
 /// From this level on masters say in the log what machines are short of.
 pub const RELIEF: u32 = 4;
+/// From this level on a machine can be removed on the condition that nothing runs on it.
+pub const EMPTY_REMOVAL: u32 = 5;
+/// From this level on no job is admitted whose tasks could not see a folder that they borrow where
+/// it asks for it.
+pub const SEEN_VOLUMES: u32 = 5;
 
 #[derive(Clone, Debug)]
 pub struct State {
@@ -254,7 +259,9 @@ impl State {
         Some(JobKey { user, job: row.spec.name.clone() })
     }
 
-    /// Hash over everything saved; equal on replicas that applied the same entries.
+    /// Hash over everything saved; equal on replicas of one build that applied the same entries.
+    /// Answers kept for repeated requests are hashed with their words, so hashes of two builds that
+    /// word a refusal differently differ after it, and are not compared.
     pub fn hash(&mut self) -> u64 {
         let mut scratch = Vec::with_capacity(512);
         let parts = [

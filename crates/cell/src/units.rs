@@ -61,9 +61,44 @@ pub fn grouped(value: u64) -> String {
     out
 }
 
+/// `1 machine`, `12,477 machines`.
+#[must_use]
+pub fn counted(number: u64, noun: &str) -> String {
+    counted_as(number, noun, &format!("{noun}s"))
+}
+
+/// The same for nouns with a plural of their own, and for what is said of them: `1 entry`,
+/// `2 tasks wait`.
+#[must_use]
+pub fn counted_as(number: u64, one: &str, many: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        _ => format!("{} {many}", grouped(number)),
+    }
+}
+
+/// `once`, `twice`, `3 times`.
+#[must_use]
+pub fn times(number: u64) -> String {
+    match number {
+        1 => "once".into(),
+        2 => "twice".into(),
+        _ => format!("{} times", grouped(number)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_not_told_as_many() {
+        let said = [0, 1, 2, 1200].map(|number| counted(number, "task"));
+        assert_eq!(said, ["0 tasks", "1 task", "2 tasks", "1,200 tasks"]);
+        let said = [1, 3].map(|number| counted_as(number, "entry", "entries"));
+        assert_eq!(said, ["1 entry", "3 entries"]);
+        assert_eq!([0, 1, 2, 3].map(times), ["0 times", "once", "twice", "3 times"]);
+    }
 
     #[test]
     fn amounts_read_as_a_person_would_write_them() {

@@ -191,8 +191,9 @@ impl From<ClientError> for Failure {
                 next: "correct --master, or use --context with a context of that cell".into(),
             },
             ClientError::Unreachable { .. } => {
-                let next = "see whether a master runs there, by its output or with systemctl \
-                            status cell-master; for a cell of your own: cell dev";
+                let next = "see whether a master runs there: systemctl status cell-master; for a \
+                            cell of your own: cell dev (make run); for another one: cell context \
+                            ls";
                 Failure::Work { message, next: next.into() }
             }
             ClientError::Unknown(_) => {
@@ -300,5 +301,6 @@ mod tests {
         let next = next(ClientError::Unreachable { tried: 1, last: "m1: refused".into() });
         assert!(!next.contains("cell master status"), "{next}");
         assert!(next.contains("systemctl status cell-master"), "{next}");
+        assert!(next.contains("cell dev") && next.contains("cell context ls"), "{next}");
     }
 }

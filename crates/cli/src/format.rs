@@ -2,32 +2,9 @@
 
 use cellwright_cell::time::{Span, Time};
 use cellwright_sim::experiment::load::Units;
+use std::cmp::Ordering;
 
-/// `12,477`.
-pub fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// `1 machine`, `12,477 machines`.
-pub fn counted(number: u64, noun: &str) -> String {
-    counted_as(number, noun, &format!("{noun}s"))
-}
-
-/// The same for nouns with a plural of their own.
-pub fn counted_as(number: u64, one: &str, many: &str) -> String {
-    match number {
-        1 => format!("1 {one}"),
-        _ => format!("{} {many}", count(number)),
-    }
-}
+pub use cellwright_cell::units::{counted, counted_as, grouped as count, times};
 
 /// `2026-03-01 12:00:00Z`.
 pub fn utc(time: Time) -> String {
@@ -86,6 +63,37 @@ pub fn since(then: Time, now: Time) -> String {
     span(Span(now.0.saturating_sub(then.0)))
 }
 
+/// The order of names for people, who count: `m2` before `m10`.
+pub fn by_name(one: &str, other: &str) -> Ordering {
+    let (mut one_rest, mut other_rest) = (one, other);
+    loop {
+        let (a, b) = (leading(one_rest), leading(other_rest));
+        let order = match (a.starts_with(is_digit), b.starts_with(is_digit)) {
+            (true, true) => {
+                let (a, b) = (a.trim_start_matches('0'), b.trim_start_matches('0'));
+                a.len().cmp(&b.len()).then_with(|| a.cmp(b))
+            }
+            _ => a.cmp(b),
+        };
+        if order.is_ne() || a.is_empty() {
+            // Names that count alike, as `m1` and `m01`, are still two.
+            return order.then_with(|| one.cmp(other));
+        }
+        (one_rest, other_rest) = (&one_rest[a.len()..], &other_rest[b.len()..]);
+    }
+}
+
+fn is_digit(character: char) -> bool {
+    character.is_ascii_digit()
+}
+
+/// The digits a text begins with, or all up to the first digit.
+fn leading(text: &str) -> &str {
+    let digits = text.starts_with(is_digit);
+    let end = text.find(|character| is_digit(character) != digits);
+    &text[..end.unwrap_or(text.len())]
+}
+
 /// `1.234 s` or `56.7 ms`.
 pub fn seconds(seconds: f64) -> String {
     match seconds {
@@ -140,6 +148,14 @@ mod tests {
         let said = [0, 1, 1500, 99_000, 100_000, 7_200_000, 172_800_000].map(|ms| span(Span(ms)));
         assert_eq!(said, ["0 s", "1 s", "2 s", "99 s", "1 min", "2 h", "2 d"]);
         assert_eq!(since(Time(10_000), Time(4_000)), "0 s");
+    }
+
+    #[test]
+    fn names_are_in_the_order_people_count_in() {
+        let mut names = ["m10", "m2", "rack-b-1", "m1", "m01", "m", "rack-a-12-x", "rack-a-2-y"];
+        names.sort_by(|one, other| by_name(one, other));
+        let want = ["m", "m01", "m1", "m2", "m10", "rack-a-2-y", "rack-a-12-x", "rack-b-1"];
+        assert_eq!(names, want);
     }
 
     #[test]

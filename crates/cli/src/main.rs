@@ -30,7 +30,8 @@ Examples:
   cell status hello
   cell logs dev/hello -f
   cell sim pack --trace example:examples/small-cell
-  cell sim whatif --trace example:examples/small-cell --job cpu=8,ram=32GiB,count=20
+  cell sim whatif --trace example:examples/small-cell \\
+    --job cpu=8,ram=32GiB,count=20
   cell sim pack --help
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 the job does not fit.";
@@ -38,7 +39,7 @@ Exit codes: 0 done, 1 error, 2 wrong usage, 3 the job does not fit.";
 /// Manage a cell: a set of machines as one.
 #[derive(Debug, Parser)]
 #[command(name = "cell", version, arg_required_else_help = true, subcommand_required = true)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, max_term_width = table::WIDTH)]
 struct Cli {
     #[command(flatten)]
     reach: reach::Reach,
@@ -119,5 +120,62 @@ fn part_of_another() -> Option<ExitCode> {
         [verb] if verb == cellwright_lang::CHILD => Some(cellwright_lang::run_child()),
         [verb, words @ ..] if verb == session::LEADER => Some(session::leader::run(words)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Command;
+
+    /// Every command there is, by what is typed for it.
+    fn commands() -> Vec<(String, Command)> {
+        fn add(command: &Command, typed: &str, found: &mut Vec<(String, Command)>) {
+            found.push((typed.to_owned(), command.clone()));
+            for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
+                add(inner, &format!("{typed} {}", inner.get_name()), found);
+            }
+        }
+        let mut root = Cli::command();
+        root.build();
+        let mut found = Vec::new();
+        add(&root, "cell", &mut found);
+        found
+    }
+
+    /// Something, and without a full stop, as all of them are.
+    fn is_said(text: &str) -> bool {
+        !text.trim().is_empty() && (!text.ends_with('.') || text.ends_with("..."))
+    }
+
+    #[test]
+    fn every_command_and_every_argument_says_what_it_is_for() {
+        let mut silent = Vec::new();
+        for (typed, command) in commands() {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            if !is_said(&about) {
+                silent.push(format!("{typed}: {about:?}"));
+            }
+            for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+                let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                if !is_said(&help) {
+                    silent.push(format!("{typed} {}: {help:?}", arg.get_id()));
+                }
+            }
+        }
+        assert!(silent.is_empty(), "{silent:#?}");
+    }
+
+    #[test]
+    fn no_help_is_wider_than_a_terminal() {
+        let mut wide = Vec::new();
+        for (typed, mut command) in commands() {
+            for text in [command.render_help(), command.render_long_help()] {
+                let text = text.to_string();
+                let lines = text.lines().filter(|line| line.chars().count() > table::WIDTH);
+                wide.extend(lines.map(|line| format!("{typed}: {line}")));
+            }
+        }
+        assert!(wide.is_empty(), "{wide:#?}");
     }
 }

@@ -9,11 +9,12 @@
 mod yaml;
 
 use crate::failure::Failure;
+use crate::table;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgMatches, Command};
 use serde::Serialize;
 use serde_json::Value;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
 /// What a command has to make of its result.
@@ -129,6 +130,28 @@ pub fn print(text: &str) -> Result<(), Failure> {
         io::ErrorKind::BrokenPipe => Failure::OutputClosed,
         _ => Failure::Write { what: "the result".into(), source },
     })
+}
+
+/// Writes sentences and tables for people to stdout, no wider than a terminal is.
+pub fn say(text: &str) -> Result<(), Failure> {
+    print(&table::prose(text))
+}
+
+/// Says something to a person beside the result, such as that there is none: on stderr, wrapped at
+/// a terminal and on one line for whoever reads it with a program.
+pub fn aside(text: &str) {
+    match io::stderr().is_terminal() {
+        true => eprint!("{}", table::prose(text)),
+        false => eprintln!("{text}"),
+    }
+}
+
+/// Writes a value in the form for programs that was asked for; its names are those given.
+pub fn print_named(value: &impl Serialize, names: &[String]) -> Result<(), Failure> {
+    match form() {
+        Form::Name => print(&names.iter().map(|name| format!("{name}\n")).collect::<String>()),
+        _ => print_json(value),
+    }
 }
 
 /// Writes a value in the form for programs that was asked for.

@@ -7,10 +7,16 @@ use cellwright_sim::experiment::progress::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokio::time::timeout;
 
 /// Time between two plain lines.
 const QUIET: Duration = Duration::from_secs(5);
+/// What is over by then has no bar.
+const SOON: Duration = Duration::from_millis(500);
+/// A bar is looked after this often.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// What fits the stderr we have.
 pub fn to_stderr() -> Box<dyn Progress> {
@@ -45,11 +51,9 @@ impl Transfer {
             }
         }
     }
-}
 
-impl registry::Progress for Transfer {
-    fn begins(&self, layers: usize, bytes: u64) {
-        let what = format::counted(layers as u64, "layer");
+    /// So many bytes of `what` are to come, or to go.
+    fn begin(&self, what: String, bytes: u64) {
         if let Some(Ok(mut stage)) = self.lines.as_ref().map(Mutex::lock) {
             (stage.name, stage.steps) = (what.clone(), bytes);
         }
@@ -61,15 +65,48 @@ impl registry::Progress for Transfer {
         self.bar.set_message(what);
     }
 
-    fn came(&self, bytes: u64) {
-        self.bar.inc(bytes);
+    fn at(&self, place: impl FnOnce(u64) -> u64) {
         let Some(Ok(mut stage)) = self.lines.as_ref().map(Mutex::lock) else { return };
-        stage.done += bytes;
+        stage.done = place(stage.done);
         if stage.last.elapsed() >= QUIET {
             let (done, all) = (format::bytes(stage.done), format::bytes(stage.steps));
             eprintln!("{}: {done} of {all}", stage.name);
             stage.last = Instant::now();
         }
+    }
+
+    /// Shows how much of `what` is `sent` until that is over; what is over at once shows nothing.
+    pub async fn sending<T>(
+        what: &str,
+        bytes: u64,
+        sent: &AtomicU64,
+        over: impl Future<Output = T>,
+    ) -> T {
+        let mut over = std::pin::pin!(over);
+        if let Ok(done) = timeout(SOON, &mut over).await {
+            return done;
+        }
+        let transfer = Transfer::to_stderr();
+        transfer.begin(what.to_owned(), bytes);
+        loop {
+            let sent = sent.load(Ordering::Relaxed);
+            transfer.bar.set_position(sent);
+            transfer.at(|_| sent);
+            if let Ok(done) = timeout(LOOK_EVERY, &mut over).await {
+                return done;
+            }
+        }
+    }
+}
+
+impl registry::Progress for Transfer {
+    fn begins(&self, layers: usize, bytes: u64) {
+        self.begin(format::counted(layers as u64, "layer"), bytes);
+    }
+
+    fn came(&self, bytes: u64) {
+        self.bar.inc(bytes);
+        self.at(|done| done + bytes);
     }
 
     fn lost(&self, bytes: u64) {
@@ -84,6 +121,60 @@ impl Drop for Transfer {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// How something stands that is waited for: a line that is redrawn on a terminal, otherwise what is
+/// new whenever it is.
+pub struct Standing {
+    /// On a terminal.
+    bar: Option<ProgressBar>,
+    said: Vec<String>,
+}
+
+impl Standing {
+    pub fn to_stderr() -> Standing {
+        let bar = io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new_spinner();
+            bar.enable_steady_tick(Duration::from_millis(100));
+            bar
+        });
+        Standing { bar, said: Vec::new() }
+    }
+
+    /// On a terminal alone, where whoever reads a file wants to know nothing but how it ended.
+    pub fn if_seen() -> Option<Standing> {
+        io::stderr().is_terminal().then(Standing::to_stderr)
+    }
+
+    /// How it stands now, each thing by itself.
+    pub fn tell(&mut self, things: Vec<String>) {
+        match &self.bar {
+            Some(bar) => bar.set_message(things.join("; ")),
+            None => news(&self.said, &things).for_each(|thing| eprintln!("{thing}")),
+        }
+        self.said = things;
+    }
+
+    /// Does something that writes, with the line out of its way.
+    pub fn beside<T>(&self, write: impl FnOnce() -> T) -> T {
+        match &self.bar {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        }
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// What was not said the last time.
+fn news<'a>(said: &[String], things: &'a [String]) -> impl Iterator<Item = &'a String> {
+    things.iter().filter(|thing| !said.contains(thing))
 }
 
 struct Bar {
@@ -153,5 +244,23 @@ impl Progress for Lines {
             stage.done += steps;
             format!("{} {}/{}: {note}", stage.name, stage.done, stage.steps)
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_as_it_stood_is_not_told_again() {
+        let things = |texts: &[&str]| -> Vec<String> {
+            texts.iter().map(|text| (*text).to_owned()).collect()
+        };
+        let told = |before: &[&str], now: &[&str]| -> Vec<String> {
+            news(&things(before), &things(now)).cloned().collect()
+        };
+        assert_eq!(told(&[], &["3 left", "1 waits"]), ["3 left", "1 waits"]);
+        assert_eq!(told(&["3 left", "1 waits"], &["2 left", "1 waits"]), ["2 left"]);
+        assert!(told(&["2 left", "1 waits"], &["2 left"]).is_empty());
     }
 }

@@ -10,10 +10,14 @@ use clap::Args;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long a person waits before being told that nobody answers.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a person waits where every master refuses to be connected to. An election is no reason
+/// to wait longer: then somebody is there. A master that restarts may be, and is asked for so long.
+pub const REFUSED: Duration = Duration::from_secs(1);
 /// How long one master may take to answer what each knows by itself: connecting gets three seconds.
 const EACH: Duration = Duration::from_secs(4);
 
@@ -31,6 +35,18 @@ pub struct Reach {
     /// The file of contexts [default: ~/.config/cellwright/contexts.toml]
     #[arg(long, value_name = "FILE", global = true)]
     pub contexts: Option<PathBuf>,
+}
+
+/// Set once this process had an answer: then whoever refuses now was there, and may come back.
+static ANSWERED: AtomicBool = AtomicBool::new(false);
+
+/// The cell has answered this process, which goes on to ask it again.
+pub fn answered() {
+    ANSWERED.store(true, Ordering::Relaxed);
+}
+
+fn refused_for() -> Duration {
+    if ANSWERED.load(Ordering::Relaxed) { Duration::MAX } else { REFUSED }
 }
 
 /// A cell that can be asked.
@@ -74,7 +90,12 @@ impl Reach {
     }
 
     pub fn cell(&self) -> Result<Cell, Failure> {
-        self.within(PATIENCE)
+        self.within(PATIENCE, refused_for())
+    }
+
+    /// For a part of the cell, which may be started before its masters.
+    pub fn as_part(&self) -> Result<Cell, Failure> {
+        self.within(PATIENCE, Duration::MAX)
     }
 
     /// For what any master can answer: no election is waited for, only each master in turn.
@@ -82,11 +103,16 @@ impl Reach {
         let cell = self.cell()?;
         let masters = cell.context.map_or(1, |context| context.masters.len());
         let all = EACH.saturating_mul(u32::try_from(masters).unwrap_or(u32::MAX));
-        self.within(all.min(PATIENCE))
+        self.within(all.min(PATIENCE), refused_for())
     }
 
-    /// A cell whose answers may take this long.
-    fn within(&self, patience: Duration) -> Result<Cell, Failure> {
+    /// A cell whose answers may take this long, and which may refuse so long to be connected to.
+    fn within(&self, patience: Duration, refused_for: Duration) -> Result<Cell, Failure> {
+        let settings = |masters: Vec<String>| Settings {
+            deadline: patience,
+            refused_for,
+            ..Settings::new(masters)
+        };
         if !self.masters.is_empty() {
             if self.context.is_some() {
                 return Err(Failure::Usage {
@@ -95,7 +121,7 @@ impl Reach {
                     next: "the same command with one of the two".into(),
                 });
             }
-            return open(self.masters.clone(), patience);
+            return open(settings(self.masters.clone()));
         }
         let addresses = match &self.context {
             Some(_) => Vec::new(),
@@ -107,7 +133,7 @@ impl Reach {
         };
         let named = loaded.as_ref().ok().and_then(known);
         if !addresses.is_empty() && named.is_none() {
-            return open(addresses, patience);
+            return open(settings(addresses));
         }
         let (path, contexts) = loaded?;
         let (name, context) = contexts
@@ -117,10 +143,9 @@ impl Reach {
             Failure::work(&error, "correct the context, or have the cell's administrator make one")
         })?;
         let open = tls.is_none();
-        let mut settings = Settings::new(context.masters.clone());
+        let mut settings = settings(context.masters.clone());
         settings.tls = tls.map(Arc::new);
         settings.token.clone_from(&context.token);
-        settings.deadline = patience;
         let client = Client::new(settings)?;
         Ok(Cell { client, open, context: Some(context.clone()) })
     }
@@ -136,9 +161,8 @@ fn split_addresses(text: &str) -> Vec<String> {
     text.split(',').map(bare).filter(|address| !address.is_empty()).collect()
 }
 
-fn open(masters: Vec<String>, deadline: Duration) -> Result<Cell, Failure> {
-    let client = Client::new(Settings { deadline, ..Settings::new(masters) })?;
-    Ok(Cell { client, open: true, context: None })
+fn open(settings: Settings) -> Result<Cell, Failure> {
+    Ok(Cell { client: Client::new(settings)?, open: true, context: None })
 }
 
 impl Cell {

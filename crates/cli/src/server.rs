@@ -1,6 +1,7 @@
 //! What commands that keep running have in common: a runtime, a log on stderr, and an end when the
 //! system or the person at the terminal asks for it.
 
+use crate::commands::Success;
 use crate::failure::Failure;
 use std::future::Future;
 use std::io;
@@ -9,6 +10,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 const CANNOT: &str = "free memory or threads on this machine, then run it again";
+/// As shells count an end by ctrl-c.
+const INTERRUPTED: u8 = 130;
 /// What is logged unless `CELL_LOG` says otherwise: our own parts, and warnings of the rest. Not
 /// those of consensus: it warns at every vote it loses and every call that fails, which our parts
 /// say once (`master/src/announce.rs`, `http_peers.rs`); what it cannot recover from ends the
@@ -20,6 +23,23 @@ const LOGGED: &str = "warn,openraft=off,cellwright_agent=info,cellwright_master=
 pub fn ask<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| Failure::work(&error, CANNOT))?.block_on(work)
+}
+
+/// Does the work, unless ctrl-c comes first: then says what `left` has to say of all that goes on
+/// without whoever waited for it.
+pub async fn unless_interrupted(
+    left: impl AsyncFnOnce() -> String,
+    work: impl Future<Output = Result<Success, Failure>>,
+) -> Result<Success, Failure> {
+    tokio::select! {
+        done = work => done,
+        _ = tokio::signal::ctrl_c() => {
+            let left = left().await;
+            // What the terminal echoed of the key stands in a line of its own.
+            eprintln!("\n{left}");
+            Ok(Success::Ended(INTERRUPTED))
+        }
+    }
 }
 
 /// For a command that serves.

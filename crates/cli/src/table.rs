@@ -9,20 +9,31 @@ pub const WIDTH: usize = 80;
 
 /// Rows of cells without lines around them. The first column is to the left, numbers to the right.
 pub fn render(header: &[&str], rows: &[Vec<String>]) -> String {
-    rendered(header, rows, usize::MAX)
+    rendered(header, rows, usize::MAX, WIDTH)
+}
+
+/// The same for a table that is set in by so many columns.
+pub fn render_inset(header: &[&str], rows: &[Vec<String>], inset: usize) -> String {
+    let indent = " ".repeat(inset);
+    let lines = rendered(header, rows, usize::MAX, WIDTH.saturating_sub(inset));
+    // Of the blanks that a line begins with, one is padding; more say which column it goes on in.
+    let bare = |line: &str| line.strip_prefix(' ').unwrap_or(line).to_owned();
+    lines.lines().map(|line| format!("{indent}{}\n", bare(line))).collect()
 }
 
 /// The same, but the last column is text and to the left.
 pub fn render_told(header: &[&str], rows: &[Vec<String>]) -> String {
-    rendered(header, rows, header.len().saturating_sub(1))
+    rendered(header, rows, header.len().saturating_sub(1), WIDTH)
 }
 
-fn rendered(header: &[&str], rows: &[Vec<String>], told: usize) -> String {
+fn rendered(header: &[&str], rows: &[Vec<String>], told: usize, width: usize) -> String {
+    // A width beyond that is as good as none.
+    let width = u16::try_from(width).unwrap_or(u16::MAX);
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
     match output::is_wide() {
         true => table.set_content_arrangement(ContentArrangement::Disabled),
-        false => table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH as u16),
+        false => table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width),
     };
     if !header.is_empty() {
         table.set_header(cells(header.iter().map(|text| (*text).to_owned()), told));
@@ -64,11 +75,47 @@ fn cells(texts: impl Iterator<Item = String>, told: usize) -> Row {
 
 /// Words wrapped to the width; lines after the first start with `indent`.
 pub fn wrapped(first: &str, indent: &str, text: &str) -> String {
+    folded(first, indent, text.split_whitespace())
+}
+
+/// Things with commas between them, wrapped between one and the next.
+pub fn listed(first: &str, indent: &str, things: &[String]) -> String {
+    let last = things.len().saturating_sub(1);
+    let comma = |at: usize| if at < last { "," } else { "" };
+    let things = things.iter().enumerate().map(|(at, thing)| format!("{thing}{}", comma(at)));
+    let things: Vec<String> = things.collect();
+    folded(first, indent, things.iter().map(String::as_str))
+}
+
+/// Sentences for people: each line wrapped by itself, going on two columns further in. Lines that
+/// are set in, as tables are, and lines with a command to type are as they were: what is to be
+/// copied is not broken. So are lines with a path or a digest, which are as wide as that is.
+pub fn prose(text: &str) -> String {
+    let fold = |line: &str| {
+        let whole = output::is_wide() || line.starts_with(' ') || line.contains(": cell ");
+        let is_value = |word: &str| width(word) > WIDTH / 2;
+        match whole || width(line) <= WIDTH || line.split(' ').any(is_value) {
+            true => format!("{line}\n"),
+            false => wrapped("", "  ", line),
+        }
+    };
+    text.lines().map(fold).collect()
+}
+
+/// Columns that a text takes; colours take none.
+fn width(text: &str) -> usize {
+    let mut pieces = text.split('\u{1b}');
+    let plain = pieces.next().unwrap_or_default().chars().count();
+    let coloured = pieces.map(|piece| piece.split_once('m').map_or(piece, |(_, rest)| rest));
+    plain + coloured.map(|rest| rest.chars().count()).sum::<usize>()
+}
+
+fn folded<'a>(first: &str, indent: &str, words: impl Iterator<Item = &'a str>) -> String {
     let mut out = String::from(first);
-    let mut used = first.chars().count();
+    let mut used = width(first);
     let mut is_start = true;
-    for word in text.split_whitespace() {
-        let length = word.chars().count();
+    for word in words {
+        let length = width(word);
         if !is_start && used + 1 + length > WIDTH {
             out.push('\n');
             out.push_str(indent);
@@ -132,6 +179,43 @@ mod tests {
         assert!(out.lines().all(|line| line.chars().count() <= WIDTH), "{out}");
         assert!(out.contains("word end.") || out.contains("      end."), "{out}");
         assert_eq!(out.lines().filter(|line| line.starts_with("    next")).count(), 1);
+    }
+
+    #[test]
+    fn sentences_are_folded_and_what_is_to_be_copied_is_not() {
+        let long = "word ".repeat(30);
+        let command = format!("next: cell run {long}");
+        let text = format!("{long}\n{command}\n  {long}\nshort\n");
+        let lines: Vec<String> = prose(&text).lines().map(str::to_owned).collect();
+        assert_eq!(lines.len(), 5, "{lines:?}");
+        assert!(lines[..2].iter().all(|line| width(line) <= WIDTH), "{lines:?}");
+        assert!(lines[1].starts_with("  word"), "{lines:?}");
+        assert_eq!([lines[2].trim_end(), lines[4].as_str()], [command.trim_end(), "short"]);
+        let path = format!("{long} {}\n", "x".repeat(41));
+        assert_eq!(prose(&path), path);
+        assert_eq!(width("\u{1b}[1;31malarm\u{1b}[0m x"), 7);
+        let things: Vec<String> = (0..30).map(|n| format!("{n} of them")).collect();
+        let list = listed("", "  ", &things);
+        let all = |line: &str| width(line) <= WIDTH && line.trim_end_matches(',').ends_with("them");
+        assert!(list.lines().all(all), "{list}");
+    }
+
+    #[test]
+    fn a_table_that_is_set_in_is_narrower() {
+        let rows = vec![vec!["name ".repeat(12), "text ".repeat(12)]];
+        let out = render_inset(&["what", "more"], &rows, 10);
+        assert!(out.lines().all(|line| line.starts_with("          ")), "{out}");
+        assert!(out.lines().all(|line| width(line) <= WIDTH), "{out}");
+    }
+
+    #[test]
+    fn a_cell_that_goes_on_stays_in_its_column() {
+        let rows = vec![vec!["first".into(), "text ".repeat(20).trim_end().to_owned()]];
+        let out = render_inset(&["what", "more"], &rows, 4);
+        let lines: Vec<&str> = out.lines().collect();
+        assert!(lines.len() > 2 && lines[1].starts_with("    first  text"), "{out}");
+        assert!(lines[2..].iter().all(|line| line.starts_with(&" ".repeat(11))), "{out}");
+        assert_eq!(out.matches("text").count(), 20, "{out}");
     }
 
     #[test]

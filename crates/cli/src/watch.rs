@@ -7,6 +7,7 @@
 use crate::commands::Success;
 use crate::failure::Failure;
 use crate::output::print;
+use crate::reach;
 use crate::server::ask;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -28,8 +29,11 @@ pub fn repeat(mut show: impl FnMut() -> Result<Success, Failure>) -> Result<Succ
         }
         first = false;
         let shown = show()?;
-        if !matches!(shown, Success::Done | Success::NobodyLeads) {
-            return Ok(shown);
+        reach::answered();
+        match shown {
+            // What does not fit now, or has no leader, is what somebody watches to see change.
+            Success::Done | Success::DoesNotFit | Success::NobodyLeads => {}
+            Success::WouldChange | Success::Ended(_) => return Ok(shown),
         }
         ask(async {
             let mut ticks = interval(PERIOD);

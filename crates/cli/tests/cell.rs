@@ -2,6 +2,8 @@
 
 #[path = "real/agent.rs"]
 mod agent;
+#[path = "real/common.rs"]
+mod common;
 #[path = "real/contain.rs"]
 mod contain;
 #[path = "real/devices.rs"]
@@ -20,6 +22,8 @@ mod reach;
 mod registry;
 #[path = "real/session.rs"]
 mod session;
+#[path = "real/shown.rs"]
+mod shown;
 mod support;
 #[path = "real/usage.rs"]
 mod usage;
@@ -180,6 +184,19 @@ fn what_does_not_fit_is_explained_and_what_is_wrong_is_refused_by_name() {
     assert_eq!(nobody.status.code(), Some(2));
     assert!(text(&nobody.stderr).contains("--agent"), "{}", text(&nobody.stderr));
     running.stop();
+}
+
+#[test]
+fn where_nobody_listens_is_told_soon_with_what_to_type() {
+    let output = cell(&["--master", &free_address(), "status"]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("refused") && error.contains("for a cell of your own: cell dev"));
+    // So many tries, with pauses that double, fit into a second on the fastest machine. A slower
+    // one makes fewer, and one or two of them are words.
+    let (_, tried) = error.split_once("tried ").expect("how often it tried");
+    let tried = tried.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(2);
+    assert!(tried <= 10, "{error}");
 }
 
 /// A replica's files and address.
@@ -364,6 +381,9 @@ fn a_checkpoint_makes_a_new_cell() {
     assert_eq!(shown["users"], 2);
     let refused = cell(&["checkpoint", "restore", &file, "--config", &place.config]);
     assert!(text(&refused.stderr).contains("holds a cell already"));
+    let absent = folder.path("absent.ckpt");
+    let refused = cell(&["checkpoint", "restore", &absent, "--config", "/no/such/config"]);
+    assert!(text(&refused.stderr).contains("absent.ckpt: No such file"), "the file comes first");
     restore(&place, &file);
     let running = place.start();
     let users = json(&[&mine[..], &["user", "ls", "-o", "json"]].concat());
@@ -519,6 +539,9 @@ fn a_cell_without_a_majority_says_so_and_so_does_a_replica_that_was_removed() {
     stands(&mine, 0, "cell at");
     two.kill();
     stands(&mine, 1, "of 2 replicas answer: m1; next: cell");
+    let status = said(&[&mine[..], &["master", "status"]].concat());
+    assert!(status.starts_with("nobody leads, term "), "{status}");
+    assert!(status.contains("\nalarm no leader for "), "{status}");
     let two = second.start();
     stands(&mine, 0, "cell at");
 

@@ -124,7 +124,7 @@ fn kind(what: &What) -> &'static str {
         What::LevelRaised { .. } => "cell",
         What::Cron { .. } => "cron",
         What::Token { .. } => "token",
-        What::Blob { .. } => "blob",
+        What::Blob { .. } => "package",
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod archive;
 mod columns;
+mod counted;
 mod day;
 mod error;
 mod fold;
@@ -29,6 +30,8 @@ pub use share::{Mark, Told};
 pub use store::{History, Place, Settings, Stretch};
 pub use usage::{Measured, UsageRow, WINDOW, Whose, Windows};
 
+#[cfg(test)]
+mod other_readers;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -122,7 +122,7 @@ pub const OTHER_EVENTS: Table = Table {
         DAY,
         LOG_INDEX,
         POSITION,
-        must("kind", Kind::Text, "user, resource, cron, token, blob or cell."),
+        must("kind", Kind::Text, "user, resource, cron, token, package or cell."),
         must("object", Kind::Text, "Name of what it happened to."),
         EVENT,
         may("machine", Kind::Text, "Machine a resource is on."),
@@ -203,7 +203,11 @@ pub const EVENTS: Table = Table {
         DAY,
         LOG_INDEX,
         POSITION,
-        must("kind", Kind::Text, "task, job, machine, user, resource, cron, token, blob or cell."),
+        must(
+            "kind",
+            Kind::Text,
+            "task, job, machine, user, resource, cron, token, package or cell.",
+        ),
         must("object", Kind::Text, "user/job/index, user/job, or a name."),
         may("user", Kind::Text, "Owner of the job, for tasks and jobs."),
         may("job", Kind::Text, "Name of the job, for tasks and jobs."),
@@ -236,6 +240,17 @@ impl Table {
     #[must_use]
     pub fn names(&self) -> String {
         self.columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The same of a stored table as queries see it: what was written before packages were called
+    /// packages has another word for them, here and in archives.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let one = |column: &Column| match column.name {
+            "kind" => "CASE kind WHEN 'blob' THEN 'package' ELSE kind END AS kind",
+            name => name,
+        };
+        self.columns.iter().map(one).collect::<Vec<_>>().join(", ")
     }
 
     /// `a INTEGER NOT NULL, b TEXT`.

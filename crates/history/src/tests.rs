@@ -265,6 +265,31 @@ fn usage_that_comes_twice_counts_once_and_adds_up_to_days() {
 }
 
 #[test]
+fn packages_are_found_by_that_name_whatever_they_were_called_when_they_were_written() {
+    use cellwright_cell::event::BlobChange;
+    let folder = Folder::new();
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    let added = |index: u64| {
+        let what = What::Blob { blob: cellwright_cell::id::BlobId(1), change: BlobChange::Added };
+        fact(index, 0, "cafe", BEGIN + index * DAY, what, Reason::Requested)
+    };
+    let level =
+        fact(9, 0, "cell", BEGIN + 9 * DAY, What::LevelRaised { level: 2 }, Reason::Requested);
+    take(&mut history, &[added(1), added(8), level]);
+    let before = "update recent_other_events set kind = 'blob' where kind = 'package'";
+    assert_eq!(history.db.execute(before, []).unwrap(), 2);
+    assert_eq!(history.tidy(Time(BEGIN + 9 * DAY)).unwrap().archived_rows, 1);
+    take(&mut history, &[added(10)]);
+    for table in ["events", "other_events"] {
+        let find = format!("select count(*) from {table} where kind = 'package'");
+        assert_eq!(number(&ask(&folder, &find)), 3, "{table}");
+        let kinds = format!("select kind, count(*) from {table} group by kind");
+        let row = |kind: &str, times| vec![Value::Text(kind.into()), Value::Integer(times)];
+        assert_eq!(ask(&folder, &kinds).rows, [row("cell", 1), row("package", 3)], "{table}");
+    }
+}
+
+#[test]
 fn a_folder_of_a_newer_build_is_left_alone() {
     let folder = Folder::new();
     drop(History::open(folder.path(), settings()).unwrap());

@@ -25,6 +25,7 @@
 
 mod cores;
 mod kills;
+mod relief;
 mod throttle;
 
 #[cfg(test)]
@@ -38,6 +39,8 @@ use cellwright_cell::priority::{AppClass, Priority};
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::time::{Span, Time};
 use kills::Dying;
+use relief::Relief;
+pub use relief::{Remembered, SEEN_AGAIN};
 use std::collections::{BTreeMap, BTreeSet};
 use throttle::Throttle;
 
@@ -203,16 +206,6 @@ impl KillReason {
     }
 }
 
-/// A request to the master, and what became of the shortage.
-#[derive(Clone, Copy, Debug)]
-struct Plea {
-    since: Time,
-    /// 0 once the machine was well: another shortage is another plea.
-    asked: u32,
-    /// When it was last asked, or last short after it had been well.
-    at: Time,
-}
-
 /// What was decided so far and still holds.
 #[derive(Clone, Debug)]
 pub struct Control {
@@ -226,9 +219,7 @@ pub struct Control {
     starved_since: Option<Time>,
     /// When the caps of the greedy were last changed.
     curbed: Option<Time>,
-    short_since: BTreeMap<Dimension, Time>,
-    ask_after: Span,
-    pleas: BTreeMap<Dimension, Plea>,
+    relief: Relief,
 }
 
 impl Default for Control {
@@ -243,29 +234,28 @@ impl Default for Control {
             dying: BTreeMap::new(),
             starved_since: None,
             curbed: None,
-            short_since: BTreeMap::new(),
-            ask_after: ASK_AFTER,
-            pleas: BTreeMap::new(),
+            relief: Relief::new(ASK_AFTER),
         }
     }
 }
 
 impl Control {
-    /// One that asks for help after so long.
+    /// One that asks for help after so long, and takes up what another remembered.
     #[must_use]
-    pub fn asking_after(ask_after: Span) -> Control {
-        Control { ask_after, ..Control::default() }
+    pub fn asking_after(ask_after: Span, past: Remembered, now: Time) -> Control {
+        Control { relief: Relief::after(past, ask_after, now), ..Control::default() }
+    }
+
+    /// What the next one is to know: all else it finds out by itself.
+    #[must_use]
+    pub fn remembered(&self, now: Time) -> Remembered {
+        self.relief.remembered(now)
     }
 
     /// What the masters are to know of the machine, in the order of dimensions.
     #[must_use]
     pub fn shortages(&self, now: Time) -> Vec<ShortageReport> {
-        let told = |(dimension, plea): (&Dimension, &Plea)| ShortageReport {
-            dimension: *dimension,
-            lasted: now.since(plea.since),
-            asked: plea.asked,
-        };
-        self.pleas.iter().map(told).collect()
+        self.relief.shortages(now)
     }
 
     /// One look, one list of things to do, in this order. What holds already is not repeated, so an
@@ -285,7 +275,7 @@ impl Control {
         self.share_cpu(now, machine, &alive, &mut actions);
         self.share_disk_rate(now, machine, &alive, &mut actions);
         self.size_memory(machine, &alive, &mut actions);
-        self.ask(now, &mut actions);
+        self.relief.ask(now, &mut actions);
         actions
     }
 
@@ -352,44 +342,5 @@ impl Control {
                 actions.push(Action::SizeMemory { attempt, protect, throttle });
             }
         }
-    }
-
-    /// Notes whether a dimension is short, for [`Control::ask`].
-    fn note_shortage(&mut self, dimension: Dimension, now: Time, short: bool) {
-        if short {
-            self.short_since.entry(dimension).or_insert(now);
-        } else {
-            self.short_since.remove(&dimension);
-        }
-    }
-
-    /// Asks for what has been short for long, again and again while it is, and forgets what there
-    /// has been enough of for as long.
-    fn ask(&mut self, now: Time, actions: &mut Vec<Action>) {
-        let long = |since: Time| now.since(since) >= self.ask_after;
-        for (dimension, since) in &self.short_since {
-            let (dimension, since) = (*dimension, *since);
-            let known = self.pleas.get_mut(&dimension);
-            let asked = match known {
-                Some(plea) if plea.asked > 0 && !long(plea.at) => continue,
-                Some(plea) if plea.asked > 0 => plea.asked.saturating_add(1),
-                _ if long(since) => 1,
-                Some(plea) => {
-                    plea.at = now;
-                    continue;
-                }
-                None => continue,
-            };
-            self.pleas.insert(dimension, Plea { since, asked, at: now });
-            actions.push(Action::AskForRelief { dimension, since, asked });
-        }
-        let short = &self.short_since;
-        self.pleas.retain(|dimension, plea| {
-            let well = !short.contains_key(dimension);
-            if well && plea.asked > 0 {
-                (plea.asked, plea.at) = (0, now);
-            }
-            !(well && long(plea.at))
-        });
     }
 }

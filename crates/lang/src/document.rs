@@ -7,9 +7,9 @@ use crate::schema::Schema;
 use crate::shape::{Checker, guess};
 use cellwright_cell::admit;
 use cellwright_cell::cron::CronSpec;
-use cellwright_cell::name::{JobKey, Name};
+use cellwright_cell::name::{JobKey, MAX_NAME, Name};
 use cellwright_cell::reason::Refusal;
-use cellwright_cell::spec::JobSpec;
+use cellwright_cell::spec::{JobKind, JobSpec};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -89,6 +89,11 @@ pub(crate) struct Reader {
     pub written: BTreeMap<Path, Path>,
     default_owner: Option<Name>,
     short: Vec<(Path, String)>,
+    /// References that no job could have as its name: field and text.
+    nameless: Vec<(Path, String)>,
+    /// Jobs of the file by name, with the kind that is written: whoever refers to one that has
+    /// something wrong with it has not made a mistake.
+    named: Vec<(String, Option<Value>)>,
 }
 
 impl Reader {
@@ -121,13 +126,16 @@ impl Reader {
     }
 
     fn document(&mut self, mut map: Map<String, Value>, path: &Path, key: Option<&str>) {
-        let before = self.checker.wrong.len();
+        let (before, nameless) = (self.checker.wrong.len(), self.nameless.len());
         let owner = self.owner(&mut map, path);
         if let (false, Some(key)) = (map.contains_key("name"), key) {
             map.insert("name".into(), json!(key));
             self.written.insert(path.field("name"), path.clone());
         }
         let is_cron = map.contains_key("schedule");
+        if let (false, Some(Value::String(name))) = (is_cron, map.get("name")) {
+            self.named.push((name.clone(), map.get("kind").cloned()));
+        }
         let inner = if is_cron { path.field("job") } else { path.clone() };
         match (is_cron, map.contains_key("job")) {
             (false, _) => self.lengthen(&mut map, &inner, owner.as_ref()),
@@ -148,15 +156,11 @@ impl Reader {
         if self.checker.wrong.len() > before {
             return;
         }
+        // What stands in for a name is nothing that admission could judge.
+        let is_written = self.nameless.len() == nameless;
         let document = match is_cron {
-            true => self
-                .spec(value, path, |spec: &CronSpec| {
-                    spec.check().and_then(|()| asked_anew(&spec.job))
-                })
-                .map(|spec: CronSpec| Document::Cron(CronDocument { owner, spec })),
-            false => self
-                .spec(value, path, |spec| admit::check_job(spec).and_then(|()| asked_anew(spec)))
-                .map(|spec: JobSpec| Document::Job(JobDocument { owner, spec })),
+            true => self.cron(value, path, owner, is_written),
+            false => self.job(value, path, owner, is_written),
         };
         self.placed.extend(document.map(|document| Placed { path: path.clone(), document, short }));
     }
@@ -171,22 +175,48 @@ impl Reader {
         given.as_str().and_then(|name| Name::new(name).ok())
     }
 
-    /// The spec, admitted by the cell's own rules.
-    fn spec<T: DeserializeOwned>(
+    fn job(
         &mut self,
         value: Value,
         path: &Path,
-        admit: impl Fn(&T) -> Result<(), Refusal>,
-    ) -> Option<T> {
-        let spec: T = match serde_json::from_value(value) {
-            Ok(spec) => spec,
-            Err(error) => {
-                self.checker.add(path, format!("this is not understood: {error}"), None);
-                return None;
-            }
-        };
-        match admit(&spec) {
-            Ok(()) => Some(spec),
+        owner: Option<Name>,
+        is_written: bool,
+    ) -> Option<Document> {
+        let spec: JobSpec = self.spec(value, path)?;
+        if is_written {
+            self.admitted(path, admit::check_job(&spec).and_then(|()| asked_anew(&spec)))?;
+        }
+        Some(Document::Job(JobDocument { owner, spec }))
+    }
+
+    fn cron(
+        &mut self,
+        value: Value,
+        path: &Path,
+        owner: Option<Name>,
+        is_written: bool,
+    ) -> Option<Document> {
+        let spec: CronSpec = self.spec(value, path)?;
+        if is_written {
+            let job = admit::check_job(&spec.job).and_then(|()| asked_anew(&spec.job));
+            self.admitted(&path.field("job"), job)?;
+            self.admitted(path, spec.check())?;
+        }
+        Some(Document::Cron(CronDocument { owner, spec }))
+    }
+
+    fn spec<T: DeserializeOwned>(&mut self, value: Value, path: &Path) -> Option<T> {
+        let read = serde_json::from_value(value);
+        read.map_err(|error| {
+            self.checker.add(path, format!("this is not understood: {error}"), None);
+        })
+        .ok()
+    }
+
+    /// Notes what the cell's own rules say of the spec at `path`.
+    fn admitted(&mut self, path: &Path, verdict: Result<(), Refusal>) -> Option<()> {
+        match verdict {
+            Ok(()) => Some(()),
             Err(Refusal::BadField { field, value, allowed }) => {
                 let path = below(path, &field);
                 self.checker.add(&path, format!("{field}: {value} is not valid"), Some(allowed));
@@ -277,7 +307,16 @@ impl Reader {
     /// `user/job`, or a bare name of this file.
     fn reference(&mut self, value: &mut Value, path: &Path, owner: Option<&Name>) {
         let Value::String(text) = value else { return };
-        if let Some((user, job)) = text.split_once('/') {
+        let (user, job) = match text.split_once('/') {
+            Some((user, job)) => (Some(user), job),
+            None => (None, text.as_str()),
+        };
+        if user.into_iter().chain([job]).any(|name| Name::new(name).is_err()) {
+            self.nameless.push((path.clone(), text.clone()));
+            *value = json!({ "user": "somebody", "job": "something" });
+            return;
+        }
+        if let Some(user) = user {
             *value = json!({ "user": user, "job": job });
             return;
         }
@@ -334,19 +373,21 @@ impl Reader {
 
     /// Bare names are jobs of this file.
     fn resolved(&mut self) {
-        let is_set =
-            |document: &Document| document.job().kind == cellwright_cell::spec::JobKind::AllocSet;
-        let names = |sets: bool| -> Vec<String> {
-            let jobs = self.placed.iter().filter(|p| matches!(p.document, Document::Job(_)));
-            let wanted = jobs.filter(|p| is_set(&p.document) == sets);
-            wanted.map(|p| p.document.name().to_string()).collect()
+        // A kind that is neither may be meant as either.
+        let names = |other: &str, unless_said: bool| -> Vec<String> {
+            let is_one = |kind: &Option<Value>| match kind {
+                None | Some(Value::Null) => unless_said,
+                Some(kind) => kind != other,
+            };
+            let wanted =
+                self.named.iter().filter(|(name, kind)| is_one(kind) && Name::new(name).is_ok());
+            wanted.map(|(name, _)| name.clone()).collect()
         };
-        let (jobs, sets) = (names(false), names(true));
+        let (jobs, sets) = (names("alloc_set", true), names("tasks", false));
         let short: Vec<(Path, String)> =
             self.placed.iter().flat_map(|placed| placed.short.clone()).collect();
         for (path, name) in short {
-            let of_sets = matches!(path.0.last(), Some(Step::Field(f)) if f == "alloc_set");
-            let (known, what) = if of_sets { (&sets, "alloc set") } else { (&jobs, "job") };
+            let (known, what) = referred(&path, &jobs, &sets);
             if known.contains(&name) {
                 continue;
             }
@@ -357,6 +398,45 @@ impl Reader {
                 false => format!("{}; USER/{name} for one in the cell already", known.join(", ")),
             };
             self.checker.add(&path, message, Some(help));
+        }
+        for (path, text) in std::mem::take(&mut self.nameless) {
+            let (known, what) = referred(&path, &jobs, &sets);
+            let last = text.rsplit('/').next().unwrap_or_default();
+            let message = format!("no {what} can be called {text:?}");
+            let message = message + &guess(last, known.iter().map(String::as_str));
+            let here = known.iter().map(|name| format!("{name}, ")).collect::<String>();
+            let help = format!(
+                "{here}or USER/NAME for one that is in the cell already, each of 1 to {MAX_NAME} \
+                 characters a-z, 0-9 and -, not starting or ending with -"
+            );
+            let help = help.trim_start_matches("or ").to_owned();
+            self.checker.add(&path, message, Some(help));
+        }
+        self.users_that_are_jobs(&jobs);
+    }
+
+    /// `web/0` is the job `0` of a user `web`; hardly anybody means that who has a job `web`.
+    fn users_that_are_jobs(&mut self, jobs: &[String]) {
+        let owners: Vec<Option<Name>> =
+            self.placed.iter().map(|placed| self.key(&placed.document).0).collect();
+        for placed in &self.placed {
+            let at = match placed.document {
+                Document::Job(_) => placed.path.clone(),
+                Document::Cron(_) => placed.path.field("job"),
+            };
+            for (position, after) in placed.document.job().after.iter().enumerate() {
+                let user = &after.job.user;
+                if !jobs.iter().any(|job| job == user.as_str())
+                    || owners.contains(&Some(user.clone()))
+                {
+                    continue;
+                }
+                let path = at.field("after").index(position).field("job");
+                let message = format!("{user} is a job of this file, and here the name of a user");
+                let help =
+                    format!("for that job write '{user}'; one can wait for whole jobs alone");
+                self.warnings.push((path, message, help));
+            }
         }
     }
 
@@ -395,11 +475,49 @@ impl Reader {
     }
 }
 
+/// Among which names a reference is looked up, and what they are names of.
+fn referred<'a>(
+    path: &Path,
+    jobs: &'a [String],
+    sets: &'a [String],
+) -> (&'a [String], &'static str) {
+    match path.0.last() {
+        Some(Step::Field(field)) if field == "alloc_set" => (sets, "alloc set"),
+        _ => (jobs, "job"),
+    }
+}
+
 /// Rules for what is written now, which jobs from before need not keep.
 fn asked_anew(spec: &JobSpec) -> Result<(), Refusal> {
     admit::may_bound_notice(spec)?;
     admit::asks_for_no_gaps(spec)?;
-    admit::can_begin(spec)
+    admit::volumes_can_be_seen(spec)?;
+    admit::can_begin(spec)?;
+    runs_a_program(spec)
+}
+
+/// No package brings a command with it, so a task without one fails wherever it is started. As with
+/// what cannot begin, that is a rule for those who write jobs, not for the log.
+fn runs_a_program(spec: &JobSpec) -> Result<(), Refusal> {
+    let names_one = |field: String, command: &[String]| match command.first() {
+        Some(program) if !program.is_empty() => Ok(()),
+        _ => Err(Refusal::BadField {
+            field,
+            value: format!("{command:?}"),
+            allowed: "a program and its arguments, such as [\"sleep\", \"60\"]".into(),
+        }),
+    };
+    if spec.kind == JobKind::AllocSet {
+        return Ok(());
+    }
+    let own = || spec.overrides.iter().filter_map(|(at, own)| Some((at, own.command.as_ref()?)));
+    for (at, command) in own() {
+        names_one(format!("overrides.{at}.command"), command)?;
+    }
+    match own().count() < spec.count as usize {
+        true => names_one("task.command".to_owned(), &spec.task.command),
+        false => Ok(()),
+    }
 }
 
 /// Whether an object is a job rather than an object of jobs.

@@ -16,7 +16,7 @@ pub mod format;
 mod json;
 pub mod limits;
 mod locate;
-mod near;
+mod number;
 mod path;
 pub mod schema;
 mod shape;

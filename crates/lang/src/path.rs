@@ -29,16 +29,16 @@ impl Path {
         Path(steps)
     }
 
-    /// `inner` below this one, as admission writes fields: `task.limits.ram`, `constraints.1`.
+    /// `inner` below this one, as admission writes fields: `task.limits.ram`, `constraints.1`. The
+    /// overrides are by number too, and no list.
     #[must_use]
     pub fn below(&self, inner: &str) -> Path {
-        let step = |part: &str| match part.parse() {
-            Ok(position) => Step::Index(position),
-            Err(_) => Step::Field(part.to_owned()),
-        };
-        let mut steps = self.0.clone();
-        steps.extend(inner.split('.').filter(|part| !part.is_empty()).map(step));
-        Path(steps)
+        let parts = inner.split('.').filter(|part| !part.is_empty());
+        parts.fold(self.clone(), |path, part| match (part.parse(), path.0.last()) {
+            (Ok(_), Some(Step::Field(list))) if list == "overrides" => path.field(part),
+            (Ok(position), _) => path.index(position),
+            (Err(_), _) => path.field(part),
+        })
     }
 }
 

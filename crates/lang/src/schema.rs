@@ -4,11 +4,21 @@
 
 use crate::units::Unit;
 use cellwright_cell::cron::CronSpec;
+use cellwright_cell::resource::MAX_QUANTITY;
 use cellwright_cell::spec::JobSpec;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 use std::sync::OnceLock;
+
+/// Amounts of types that count whole cells elsewhere: those of one task have an end.
+const BOUNDED: [(&str, &str); 5] = [
+    ("Resources", "cpu"),
+    ("Resources", "ram"),
+    ("Resources", "disk"),
+    ("Resources", "disk_rate"),
+    ("NamedAmount", "amount"),
+];
 
 /// Types by their name, with references between them.
 pub(crate) struct Schema {
@@ -22,7 +32,15 @@ impl Schema {
             let mut generator: SchemaGenerator = SchemaSettings::draft2020_12().into_generator();
             generator.subschema_for::<JobSpec>();
             generator.subschema_for::<CronSpec>();
-            Schema { definitions: generator.take_definitions(false).into_iter().collect() }
+            let mut definitions: Map<String, Value> =
+                generator.take_definitions(false).into_iter().collect();
+            for (owner, field) in BOUNDED {
+                let fields = definitions.get_mut(owner).and_then(|d| d.get_mut("properties"));
+                if let Some(shape) = fields.and_then(|fields| fields.get_mut(field)) {
+                    shape["maximum"] = json!(MAX_QUANTITY);
+                }
+            }
+            Schema { definitions }
         })
     }
 
@@ -89,18 +107,17 @@ pub fn file_schema() -> Value {
     if let Some(cron) = definitions.get_mut("CronSpec") {
         add_owner(cron);
     }
-    let document = json!({ "anyOf": [
-        { "$ref": "#/$defs/JobSpec" },
-        { "$ref": "#/$defs/CronSpec" },
-    ] });
+    // Lists and objects of jobs may be in each other.
+    let whole = json!({ "$ref": "#" });
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Jobs of a cell",
         "description": "One job or periodic job, a list of them, or an object of them by name.",
         "anyOf": [
-            document,
-            { "type": "array", "items": document },
-            { "type": "object", "additionalProperties": document },
+            { "$ref": "#/$defs/JobSpec" },
+            { "$ref": "#/$defs/CronSpec" },
+            { "type": "array", "items": whole },
+            { "type": "object", "additionalProperties": whole },
         ],
         "$defs": definitions,
     })
@@ -130,6 +147,31 @@ fn flatten(spec: &mut Value, schema: &Schema) {
             spec["properties"][field] = json!({ "$ref": reference, "description": about });
         }
     }
+    // One job is a list of one.
+    let after = &mut spec["properties"]["after"];
+    let (about, default) = (after["description"].clone(), after["default"].clone());
+    let either = [after.take(), json!({ "$ref": "#/$defs/After" })];
+    *after = json!({ "anyOf": either, "description": about, "default": default });
     // A job in an object has its name from there; a task may be written in short.
     spec["required"] = json!(["priority"]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn editors_know_every_short_form() {
+        let schema = file_schema();
+        let fields = &schema["$defs"]["JobSpec"]["properties"];
+        assert_eq!(fields["after"]["anyOf"][0]["type"], "array");
+        assert_eq!(fields["after"]["anyOf"][1]["$ref"], "#/$defs/After");
+        assert_eq!(schema["$defs"]["After"]["anyOf"][1]["type"], "string");
+        assert_eq!(fields["ram"]["$ref"], "#/$defs/Resources/properties/ram");
+        assert_eq!(schema["$defs"]["Resources"]["properties"]["ram"]["anyOf"][1]["type"], "string");
+        assert_eq!(schema["$defs"]["Span"]["anyOf"][1]["type"], "string");
+        // In lists and objects, and in those in each other.
+        assert_eq!(schema["anyOf"][2]["items"]["$ref"], "#");
+        assert_eq!(schema["anyOf"][3]["additionalProperties"]["$ref"], "#");
+    }
 }

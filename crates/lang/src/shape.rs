@@ -5,12 +5,13 @@
 //! in the file it is, and cannot say what was most likely meant.
 
 use crate::locate::Part;
-use crate::near::nearest;
+use crate::number::{Number, wanted};
 use crate::path::Path;
 use crate::schema::{Schema, unit_of};
-use crate::units::Unit;
 use cellwright_cell::cron::schedule::Schedule;
 use cellwright_cell::name::{Name, Token};
+use cellwright_cell::near::nearest;
+use cellwright_cell::priority::MAX_PRIORITY;
 use serde_json::{Map, Value, json};
 
 /// What other systems call it.
@@ -70,35 +71,41 @@ impl Checker {
     pub(crate) fn check(&mut self, value: &mut Value, name: &str, path: &Path) {
         let schema = Schema::get();
         if let Some(definition) = schema.definition(name) {
-            self.typed(value, definition, name, path);
+            self.typed(value, definition, name, Number::default(), path);
         }
     }
 
-    fn shaped(&mut self, value: &mut Value, shape: &Value, unit: Option<Unit>, path: &Path) {
+    fn shaped(&mut self, value: &mut Value, shape: &Value, number: Number, path: &Path) {
+        let number = number.at(shape);
         let (shape, name) = Schema::get().resolve(shape);
         if let Some(name) = name {
-            return self.typed(value, shape, name, path);
+            return self.typed(value, shape, name, number.of_type(name), path);
         }
         if let Some(any) = shape.get("anyOf").and_then(Value::as_array) {
             let null = |shape: &&Value| shape.get("type") == Some(&json!("null"));
             let other = any.iter().find(|shape| !null(shape));
             return match other {
                 Some(_) if value.is_null() && any.iter().any(|shape| null(&shape)) => {}
-                Some(other) => self.shaped(value, other, unit, path),
+                Some(other) => self.shaped(value, other, number, path),
                 None => {}
             };
         }
         if shape.get("oneOf").is_some() {
             return self.variant(value, shape, path);
         }
-        self.plain(value, shape, unit, path);
+        self.plain(value, shape, number, path);
     }
 
     /// Types with a rule of their own come first.
-    fn typed(&mut self, value: &mut Value, shape: &Value, name: &str, path: &Path) {
+    fn typed(&mut self, value: &mut Value, shape: &Value, name: &str, number: Number, path: &Path) {
         match (name, &*value) {
-            ("Span", _) => return self.plain(value, shape, Some(Unit::Milliseconds), path),
             ("Priority", Value::String(word)) => return self.band(&word.clone(), value, path),
+            ("Priority", _) => {
+                let before = self.wrong.len();
+                self.plain(value, shape, number, path);
+                self.wrong[before..].iter_mut().for_each(|wrong| wrong.help = Some(bands()));
+                return;
+            }
             ("AttributeValue", Value::String(text)) => *value = json!({ "text": text }),
             ("AttributeValue", Value::Number(number)) => *value = json!({ "integer": number }),
             ("Name" | "Token" | "Schedule", Value::String(text)) => {
@@ -123,14 +130,14 @@ impl Checker {
         match (shape.get("properties").and_then(Value::as_object), value) {
             (Some(fields), Value::Object(map)) => self.object(map, shape, fields, name, path),
             (Some(_), value) => self.kind(value, "an object", path),
-            (None, value) => self.shaped_again(value, shape, path),
+            (None, value) => self.shaped_again(value, shape, number, path),
         }
     }
 
-    fn shaped_again(&mut self, value: &mut Value, shape: &Value, path: &Path) {
+    fn shaped_again(&mut self, value: &mut Value, shape: &Value, number: Number, path: &Path) {
         match shape.get("$ref").is_some() || shape.get("anyOf").is_some() {
-            true => self.shaped(value, shape, None, path),
-            false => self.plain(value, shape, None, path),
+            true => self.shaped(value, shape, number, path),
+            false => self.plain(value, shape, number, path),
         }
     }
 
@@ -139,10 +146,9 @@ impl Checker {
         match BANDS.iter().find(|(band, _)| *band == plain) {
             Some((_, lowest)) => *value = json!(lowest),
             None => {
-                let words: Vec<&str> = BANDS.iter().map(|(band, _)| *band).collect();
+                let words = BANDS.iter().map(|(band, _)| *band);
                 let message = format!("{word:?} is not a priority");
-                let help = format!("{}, or a number from 0 to 399", words.join(", "));
-                self.add(path, message + &guess(word, words), Some(help));
+                self.add(path, message + &guess(word, words), Some(bands()));
             }
         }
     }
@@ -158,7 +164,9 @@ impl Checker {
         for (name, value) in map.iter_mut() {
             let path = path.field(name);
             match fields.get(name) {
-                Some(shape) => self.shaped(value, shape, unit_of(owner, name), &path),
+                Some(shape) => {
+                    self.shaped(value, shape, Number::of(unit_of(owner, name)), &path);
+                }
                 None => self.unknown(name, known(owner, fields).into_iter(), &path),
             }
         }
@@ -170,8 +178,8 @@ impl Checker {
             strange.filter_map(|name| guessed(name, others.iter().copied())).collect();
         for name in required.into_iter().flatten().filter_map(Value::as_str) {
             if !map.contains_key(name) && !meant.contains(&name) {
-                let about = fields.get(name).and_then(|f| f.get("description")?.as_str());
-                self.named(path, format!("`{name}` is missing"), about.map(str::to_owned));
+                let help = fields.get(name).and_then(|shape| takes(owner, name, shape));
+                self.named(path, format!("`{name}` is missing"), help);
                 self.wrong.last_mut().into_iter().for_each(|last| last.missing = true);
             }
         }
@@ -233,7 +241,7 @@ impl Checker {
         match (fields, value) {
             (Some(fields), Value::Object(map)) => self.object(map, shape, fields, "", path),
             (Some(_), value) => self.kind(value, "an object", path),
-            (None, value) => self.shaped(value, shape, None, path),
+            (None, value) => self.shaped(value, shape, Number::default(), path),
         }
     }
 
@@ -241,7 +249,7 @@ impl Checker {
         self.add(path, format!("{wanted} is wanted here, not {}", shown(value)), None);
     }
 
-    fn plain(&mut self, value: &mut Value, shape: &Value, unit: Option<Unit>, path: &Path) {
+    fn plain(&mut self, value: &mut Value, shape: &Value, number: Number, path: &Path) {
         let kinds: Vec<&str> = match shape.get("type") {
             Some(Value::String(kind)) => vec![kind],
             Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
@@ -252,12 +260,15 @@ impl Checker {
         }
         let kind = kinds.iter().find(|kind| **kind != "null").copied().unwrap_or_default();
         match (kind, &mut *value) {
-            ("integer", _) => self.integer(value, shape, unit, path),
+            ("integer", _) => match number.read(value, shape) {
+                Ok(read) => *value = read,
+                Err((message, allowed)) => self.add(path, message, Some(allowed)),
+            },
             ("boolean", Value::Bool(_)) | ("string", Value::String(_)) => {}
             ("array", Value::Array(items)) => {
                 let inner = shape.get("items").unwrap_or(&Value::Null);
                 for (position, item) in items.iter_mut().enumerate() {
-                    self.shaped(item, inner, unit, &path.index(position));
+                    self.shaped(item, inner, number.of_items(), &path.index(position));
                 }
             }
             ("object", Value::Object(map)) => self.map(map, shape, path),
@@ -296,51 +307,25 @@ impl Checker {
                 Some(allowed) => {
                     self.named(&path, format!("{name:?} is not valid here"), Some(allowed));
                 }
-                None => self.shaped(value, inner, None, &path),
+                None => self.shaped(value, inner, Number::default(), &path),
             }
         }
     }
+}
 
-    fn integer(&mut self, value: &mut Value, shape: &Value, unit: Option<Unit>, path: &Path) {
-        let help = unit.map(|unit| unit.allowed().to_owned());
-        let number = match (&*value, unit) {
-            (Value::String(text), Some(unit)) => match unit.parse(text) {
-                Some(number) => i128::from(number),
-                None => return self.add(path, format!("{text:?} is no amount here"), help),
-            },
-            (Value::String(text), None) if text.parse::<u64>().is_ok() => {
-                let help = format!("write it without quotes: {text}");
-                return self.add(
-                    path,
-                    format!("a number is wanted here, not {text:?}"),
-                    Some(help),
-                );
-            }
-            (Value::Number(number), _) => match whole(number) {
-                Some(number) => number,
-                None => {
-                    let help = help.unwrap_or("a whole number".into());
-                    return self.add(path, format!("{number} is no whole number"), Some(help));
-                }
-            },
-            (other, _) => {
-                return self.add(
-                    path,
-                    format!("a number is wanted here, not {}", shown(other)),
-                    help,
-                );
-            }
-        };
-        let (least, most) = range(shape);
-        if number < least || number > most {
-            let help = Some(format!("{least} to {most}"));
-            return self.add(path, format!("{number} is out of range"), help);
-        }
-        *value = match u64::try_from(number) {
-            Ok(number) => json!(number),
-            Err(_) => json!(i64::try_from(number).unwrap_or(i64::MIN)),
-        };
+/// What a priority can be.
+fn bands() -> String {
+    let words: Vec<&str> = BANDS.iter().map(|(band, _)| *band).collect();
+    format!("{}, or a number from 0 to {MAX_PRIORITY}", words.join(", "))
+}
+
+/// What a field that is not there takes, or else what it is for.
+fn takes(owner: &str, field: &str, shape: &Value) -> Option<String> {
+    if Schema::get().resolve(shape).1 == Some("Priority") {
+        return Some(bands());
     }
+    let about = || shape.get("description")?.as_str().map(str::to_owned);
+    wanted(owner, field, shape).or_else(about)
 }
 
 /// Fields that may stand in an object of the type; in a job also those that are short for others.
@@ -352,27 +337,6 @@ fn known<'a>(owner: &str, fields: &'a Map<String, Value>) -> Vec<&'a str> {
         known.extend(Schema::get().fields("Resources"));
     }
     known
-}
-
-fn whole(number: &serde_json::Number) -> Option<i128> {
-    let exact = number.as_u64().map(i128::from).or_else(|| number.as_i64().map(i128::from));
-    exact.or_else(|| {
-        let float = number.as_f64()?;
-        (float.fract() == 0.0 && float.abs() < 1e15).then_some(float as i128)
-    })
-}
-
-fn range(shape: &Value) -> (i128, i128) {
-    let bound = |name: &str| shape.get(name).and_then(Value::as_i64).map(i128::from);
-    let format = shape.get("format").and_then(Value::as_str).unwrap_or_default();
-    let (least, most) = match format {
-        "uint8" => (0, i128::from(u8::MAX)),
-        "uint16" => (0, i128::from(u16::MAX)),
-        "uint32" => (0, i128::from(u32::MAX)),
-        "uint64" | "uint" => (0, i128::from(u64::MAX)),
-        _ => (i128::from(i64::MIN), i128::from(i64::MAX)),
-    };
-    (bound("minimum").unwrap_or(least), bound("maximum").unwrap_or(most))
 }
 
 /// `; did you mean ...?`, or nothing.
@@ -391,7 +355,7 @@ fn guessed<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<
 }
 
 /// A value in an error: short.
-fn shown(value: &Value) -> String {
+pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::Null => "null".into(),
         Value::Bool(value) => value.to_string(),

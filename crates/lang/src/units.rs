@@ -20,8 +20,8 @@ impl Unit {
                  a core"
             }
             Unit::Bytes => {
-                "a text such as \"512MiB\" or \"2GB\" (B, KiB, MiB, GiB, TiB, kB, MB, GB, TB), or \
-                 a whole number of bytes"
+                "a text such as \"512MiB\" or \"2GB\" (B, KiB, MiB, GiB, TiB, PiB, kB, MB, GB, \
+                 TB), or a whole number of bytes"
             }
             Unit::BytesPerSecond => {
                 "a text such as \"10MiB/s\", or a whole number of bytes a second"
@@ -30,6 +30,36 @@ impl Unit {
                 "a text such as \"500ms\", \"90s\", \"1h30m\" (ms, s, m, h, d), or a whole number \
                  of milliseconds"
             }
+        }
+    }
+
+    /// The text that means `number`, in the largest unit that has it whole.
+    #[must_use]
+    pub fn written(self, number: u64) -> String {
+        const BYTES: [(&str, u64); 5] = [
+            ("PiB", 1 << 50),
+            ("TiB", 1 << 40),
+            ("GiB", 1 << 30),
+            ("MiB", 1 << 20),
+            ("KiB", 1 << 10),
+        ];
+        const TIMES: [(&str, u64); 4] =
+            [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
+        let in_units = |units: &[(&str, u64)], smallest: &str| {
+            let whole = units.iter().find(|(_, size)| number > 0 && number.is_multiple_of(*size));
+            match whole {
+                Some((unit, size)) => format!("{}{unit}", number / size),
+                None => format!("{number}{smallest}"),
+            }
+        };
+        match self {
+            Unit::Cpu => {
+                let text = format!("{}.{:03}", number / 1000, number % 1000);
+                text.trim_end_matches('0').trim_end_matches('.').to_owned()
+            }
+            Unit::Bytes => in_units(&BYTES, "B"),
+            Unit::BytesPerSecond => format!("{}/s", in_units(&BYTES, "B")),
+            Unit::Milliseconds => in_units(&TIMES, "ms"),
         }
     }
 
@@ -111,6 +141,26 @@ fn scaled(text: &str, size: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_is_read_as_what_it_was() {
+        let check = |unit: Unit, number: u64, want: &str| {
+            assert_eq!(unit.written(number), want);
+            assert_eq!(unit.parse(want), Some(number), "{want}");
+        };
+        check(Unit::Cpu, 0, "0");
+        check(Unit::Cpu, 1500, "1.5");
+        check(Unit::Cpu, 10_000, "10");
+        check(Unit::Bytes, 0, "0B");
+        check(Unit::Bytes, 4096, "4KiB");
+        check(Unit::Bytes, 1 << 50, "1PiB");
+        check(Unit::Bytes, 1023, "1023B");
+        check(Unit::BytesPerSecond, 10 << 20, "10MiB/s");
+        check(Unit::Milliseconds, 0, "0ms");
+        check(Unit::Milliseconds, 100, "100ms");
+        check(Unit::Milliseconds, 366 * 86_400_000, "366d");
+        check(Unit::Milliseconds, 5_400_000, "90m");
+    }
 
     #[test]
     fn amounts_are_exact_or_refused() {

@@ -43,7 +43,8 @@ fn check(name: &str, text: &str, line: u32, caret: &str, says: &str) {
     let place = wrong[0].place.as_ref().unwrap_or_else(|| panic!("no place: {all}"));
     let letters = place.text.chars().skip(place.column as usize - 1).take(place.width as usize);
     assert_eq!((place.line, letters.collect::<String>().as_str()), (line, caret), "{all}");
-    assert!(all.replace('\n', " ").contains(says), "{says:?} is not in {all}");
+    let words: Vec<&str> = all.split_whitespace().collect();
+    assert!(words.join(" ").contains(says), "{says:?} is not in {all}");
 }
 
 /// The same job four ways.
@@ -153,11 +154,13 @@ fn service(line: &str) -> String {
     )
 }
 
+fn in_service(line: &str, caret: &str, says: &str) {
+    check("web.jsonnet", &service(line), 3, caret, says);
+}
+
 #[test]
 fn what_is_wrong_is_shown_where_it_is_written() {
-    let check = |line: &str, caret: &str, says: &str| {
-        check("web.jsonnet", &service(line), 3, caret, says);
-    };
+    let check = in_service;
     check(
         "  prioirty: 200,",
         "prioirty",
@@ -167,28 +170,29 @@ fn what_is_wrong_is_shown_where_it_is_written() {
     check("  memory: '1GiB',", "memory", "did you mean `ram`?");
     check("  comand: [],", "comand", "did you mean `command`?");
     check("  count: 'three',", "'three'", "a number is wanted here, not \"three\"");
-    check("  count: 0,", "0", "count: 0 is not valid");
     check("  count: 2.5,", "2.5", "2.5 is no whole number");
-    check("  max_run: '2 hours',", "'2 hours'", "\"1h30m\" (ms, s, m, h, d)");
-    check("  disk: '2 gigs',", "'2 gigs'", "\"512MiB\"");
     check("  priority: 'prodction',", "'prodction'", "did you mean `production`?");
-    check("  priority: 900,", "900", "at most 399");
-    check("  disruptions: { most: 0, within: '1h' },", "0", "1 to 1000");
-    check(
-        "  disruptions: { most: 1, within: '1 hour' },",
-        "'1 hour'",
-        "\"1h30m\" (ms, s, m, h, d)",
-    );
-    check("  disruptions: { most: 1, within: 0 },", "0", "1 ms or more");
-    check("  disruptions: { most: 1, within: 9, per: 1 },", "per", "no field `per` here");
     check("  after: 'wbe',", "'wbe'", "there is no job \"wbe\" in this file; did you mean `web`?");
+    check("  after: 'Web/x',", "'Web/x'", "no job can be called \"Web/x\"");
+    check("  after: ['a/wbe/0'],", "'a/wbe/0'", "allowed: web, or USER/NAME for one that is in");
+    check("  after: 'dev/wEb',", "'dev/wEb'", "can be called \"dev/wEb\"; did you mean `web`?");
     check("  alloc_set: 'pool',", "'pool'", "there is no alloc set \"pool\" in this file");
-    check("  static_ports: [80, 70000],", "70000", "70000 is out of range");
     check("  spread: [{ domain: 'shelf', limit: 1 }],", "'shelf'", "machine, rack, power");
     check("  health: cell.http('ok'), ports: 1,", "health", "a path from / on");
     check("  env: { PORT: 80 },", "80", "write it in quotes: '80'");
     check("  isolation: { netwrok: 'own' },", "netwrok", "did you mean `network`?");
     check("  labels: { 'a b': 'c' },", "'a b'", "printable ASCII");
+    check(
+        "  isolation: { volumes: [{ source: '/srv', target: '/dev/shm' }] },",
+        "'/dev/shm'",
+        "a path outside /proc, /sys and /dev",
+    );
+    check(
+        "  isolation: { volumes: [{ source: '/srv', target: 'data' }] },",
+        "'data'",
+        "absolute, as /srv/data, without ..",
+    );
+    check("  overrides: { '0': { limits: { cpu: 1, ram: 5 } } },", "5", "2097152 (2 MiB) or more");
     check(
         "  constraints: [cell.where('os', '~', 'x')],",
         "cell.where('os', '~', 'x')",
@@ -197,8 +201,36 @@ fn what_is_wrong_is_shown_where_it_is_written() {
     check("  task: { limits: { rma: 5 } },", "rma", "did you mean `ram`?");
     check("  kind: 'alloc-set',", "'alloc-set'", "did you mean `alloc_set`?");
     check("  command: 'sleep 5',", "'sleep 5'", "write it in brackets");
+    check("  command: [],", "[]", "allowed: a program and its arguments");
+    check("  command: [''],", "['']", "task.command: [\"\"] is not valid");
+    check("  overrides: { '0': { command: [] } },", "[]", "overrides.0.command: [] is not valid");
     check("  count: missing,", "missing", "`missing` is not defined");
     check("  count: 3 +,", ",", "cannot stand here");
+}
+
+#[test]
+fn numbers_and_times_are_told_with_their_range() {
+    let check = in_service;
+    check("  count: 0,", "0", "0 is out of range");
+    check("  count: -1,", "-1", "allowed: a whole number from 1 to 200000");
+    check("  count: 1e30,", "1e30", "allowed: a whole number from 1 to 200000");
+    check("  max_run: '2 hours',", "'2 hours'", "\"1h30m\" (ms, s, m, h, d)");
+    check("  disk: '2 gigs',", "'2 gigs'", "\"512MiB\"");
+    check("  priority: 900,", "900", "production, monitoring, or a number from 0 to 399");
+    check("  max_run: '400d',", "'400d'", "\"400d\" is out of range");
+    check("  max_run: '400d',", "'400d'", "allowed: 1ms to 366d, as a text such as");
+    check("  disruptions: { most: 0, within: '1h' },", "0", "1 to 1000");
+    check("  disruptions: { most: -1, within: '1h' },", "-1", "a whole number from 1 to 1000");
+    check("  disruptions: { most: 1 },", "disruptions", "`within` is missing");
+    check("  disruptions: { most: 1 },", "disruptions", "allowed: 1ms to 366d, as a text such as");
+    check(
+        "  disruptions: { most: 1, within: '1 hour' },",
+        "'1 hour'",
+        "\"1h30m\" (ms, s, m, h, d)",
+    );
+    check("  disruptions: { most: 1, within: 0 },", "0", "allowed: 1ms to 366d");
+    check("  disruptions: { most: 1, within: 9, per: 1 },", "per", "no field `per` here");
+    check("  static_ports: [80, 70000],", "70000", "70000 is out of range");
 }
 
 #[test]
@@ -220,6 +252,21 @@ fn json_and_yaml_have_places_too() {
         "`cpu` is missing",
     );
     check("w.yaml", "web: 5\n", 1, "5", "is no job");
+    let volumes = "[{source: /a, target: /data},\n   {source: /b, target: /data}]";
+    let yaml = format!(
+        "{{name: web, priority: 200, cpu: '1', ram: 1GiB, command: [a],\n isolation: {{volumes: \
+         {volumes}}}}}"
+    );
+    check("w.yaml", &yaml, 3, "/data", "allowed: each target once");
+    let json = "{\"name\": \"web\", \"priority\": 200, \"cpu\": \"1\", \"ram\": \"1GiB\",\n \
+                \"command\": [\"a\"], \"isolation\": {\"volumes\": [{\"source\": \"/a\",\n \
+                \"target\": \"/work\"}]}}";
+    check("w.json", json, 3, "\"/work\"", "volumes.0.target: \"/work\" is not valid");
+    let cron = "name: a\nschedule: '* * * * *'\njob: {cpu: '1', ram: 1MiB, command: [a],\n  \
+                priority: 1, count: 0}\n";
+    check("tick.yaml", cron, 4, "0", "field: job.count");
+    let cron = cron.replace("count: 0", "count: 1");
+    check("tick.yaml", &cron, 3, "1MiB", "2097152 (2 MiB) or more");
     check(
         "tick.yaml",
         "name: a\nschedule: '* * * *'\njob: {cpu: '1', ram: 16MiB, command: [a], priority: 1}",
@@ -257,6 +304,45 @@ fn names_and_references_are_those_of_the_whole_file() {
     assert!(shown(&wrong).contains("each job once"), "{}", shown(&wrong));
     let elsewhere = format!("{{name: a, after: ads/load, {run}}}");
     assert_eq!(jobs("f.yaml", &elsewhere)[0].after[0].job.to_string(), "ads/load");
+}
+
+#[test]
+fn what_is_wrong_is_told_once_and_not_of_who_refers_to_it() {
+    let run = "priority: 0, cpu: '1', ram: '1GiB', command: [a]";
+    let two = format!("a: {{after: [Web, Foo], {run}}}\nb: {{after: a, {run}}}\n");
+    let Err(Diagnostics(wrong)) = load("f.yaml", &two) else { panic!("no names") };
+    let all = shown(&wrong);
+    assert_eq!(wrong.len(), 2, "{all}");
+    assert!(wrong[0].message.contains("can be called \"Web\""), "{all}");
+    assert!(wrong[1].message.contains("can be called \"Foo\""), "{all}");
+    let cron = format!("name: t\nschedule: '* * * * *'\njob: {{after: [W, F], {run}}}\n");
+    let Err(Diagnostics(wrong)) = load("f.yaml", &cron) else { panic!("no names") };
+    assert_eq!(wrong.len(), 2, "{}", shown(&wrong));
+    // By the schema, by admission, and by a kind that is none.
+    let count = format!("a: {{count: 0, {run}}}\nb: {{after: a, {run}}}\n");
+    check("f.yaml", &count, 1, "0", "0 is out of range");
+    let small = format!("a: {{{run}}}\nb: {{after: a, {run}}}\n").replacen("1GiB", "1MiB", 1);
+    check("f.yaml", &small, 1, "'1MiB'", "2097152 (2 MiB) or more");
+    let kind = format!("a: {{kind: alloc-set, {run}}}\nb: {{alloc_set: a, {run}}}\n");
+    check("f.yaml", &kind, 1, "alloc-set", "did you mean `alloc_set`?");
+    // What is of the wrong kind is none all the same.
+    let job = format!("a: {{count: 0, {run}}}\nb: {{alloc_set: a, {run}}}\n");
+    let Err(Diagnostics(wrong)) = load("f.yaml", &job) else { panic!("no set") };
+    assert_eq!(wrong.len(), 2, "{}", shown(&wrong));
+}
+
+#[test]
+fn a_job_in_the_place_of_a_user_is_doubted() {
+    let run = "priority: 0, cpu: '1', ram: '1GiB', command: [a]";
+    let warned = |text: &str| load("f.yaml", text).unwrap().warnings;
+    let [warning] = &warned(&format!("a: {{{run}}}\nb: {{after: a/0, {run}}}\n"))[..] else {
+        panic!("one warning")
+    };
+    assert!(warning.message.starts_with("a is a job of this file"), "{}", warning.message);
+    assert_eq!(warning.place.as_ref().unwrap().line, 2);
+    let own = format!("a: {{{run}}}\nb: {{owner: a, {run}}}\nc: {{after: a/b, {run}}}\n");
+    assert!(warned(&own).is_empty(), "a is a user of this file as well");
+    assert!(warned(&format!("b: {{after: ads/load, {run}}}\n")).is_empty());
 }
 
 #[test]
@@ -369,7 +455,7 @@ fn depth_and_output_are_limited_by_name() {
     let limits = Limits { output_bytes: 1 << 20, ..Limits::default() };
     check("{ a: std.repeat('x', 2000000) }", limits, "output limit: 1 MiB");
     let limits = Limits { documents: 2, ..Limits::default() };
-    let many = "[{ name: 'j%d' % i, priority: 0, cpu: '1', ram: '16MiB', command: [] }
+    let many = "[{ name: 'j%d' % i, priority: 0, cpu: '1', ram: '16MiB', command: ['a'] }
                  for i in std.range(1, 3)]";
     check(many, limits, "job limit: 2 in one file");
 }

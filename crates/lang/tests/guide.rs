@@ -1,6 +1,8 @@
 //! The tables of fields in the guide are those of the schema: every field of every type, with what
 //! it takes and what it means. `UPDATE_GUIDE=1` writes them anew.
 
+use cellwright_cell::units::grouped;
+use cellwright_lang::units::Unit;
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -124,9 +126,12 @@ fn written_variant(out: &mut String, variant: &Value) {
 
 /// What may stand in a field, in a word or a link.
 fn takes(shape: &Value) -> String {
+    let (least, most) = (shape["minimum"].as_u64(), shape["maximum"].as_u64());
     if let Some(name) = shape["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
         if let Some((_, word)) = WORDS.iter().find(|(known, _)| *known == name) {
-            return (*word).to_owned();
+            // That no time is beyond a year is said once.
+            let from = least.map(|least| Unit::Milliseconds.written(least));
+            return from.map_or((*word).to_owned(), |from| format!("{word} from {from} on"));
         }
         let title = TYPES.iter().find(|(known, _)| *known == name).map(|(_, title)| *title);
         return match title {
@@ -140,14 +145,24 @@ fn takes(shape: &Value) -> String {
     if let Some(any) = shape["anyOf"].as_array() {
         let full = any.iter().find(|shape| shape["type"] != "null").unwrap();
         let amount = any.iter().any(|shape| shape["type"] == "string") && full["type"] == "integer";
-        return if amount { "amount".to_owned() } else { takes(full) };
+        let mut full = full.clone();
+        if let Some(least) = least {
+            full["minimum"] = least.into();
+        }
+        return if amount { "amount".to_owned() } else { takes(&full) };
     }
     let kind = match &shape["type"] {
         Value::Array(kinds) => kinds.iter().find(|kind| *kind != "null").unwrap(),
         kind => kind,
     };
     match kind.as_str().unwrap_or_default() {
-        "integer" => "number".to_owned(),
+        "integer" => match (least, most) {
+            (Some(least), Some(most)) => {
+                format!("number from {} to {}", grouped(least), grouped(most))
+            }
+            (Some(least @ 1..), None) => format!("number from {least} on"),
+            _ => "number".to_owned(),
+        },
         "boolean" => "true or false".to_owned(),
         "string" => "text".to_owned(),
         "array" => format!("list of {}", takes(&shape["items"])),

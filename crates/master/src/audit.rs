@@ -264,13 +264,15 @@ pub fn describe(command: &Command) -> (&'static str, String) {
         C::AddToken { id, kind, .. } => ("add_token", format!("{id} for {}", bearer(kind))),
         C::RevokeToken { id } => ("revoke_token", id.to_string()),
         C::UseJoinToken { id, .. } => ("use_join_token", id.to_string()),
-        C::AddBlob { digest, .. } => ("add_blob", digest.to_string()),
-        C::RemoveBlob { digest } => ("remove_blob", digest.to_string()),
+        C::AddBlob { digest, .. } => ("add_package", digest.to_string()),
+        C::RemoveBlob { digest } => ("remove_package", digest.to_string()),
         C::SetResource { namespace, name, .. } => ("set_resource", format!("{namespace}/{name}")),
         C::DeleteResource { namespace, name } => ("delete_resource", format!("{namespace}/{name}")),
         C::AddMachine(spec) => ("add_machine", spec.name.to_string()),
         C::UpdateMachine { spec, .. } => ("update_machine", spec.name.to_string()),
-        C::RemoveMachine { name, .. } => ("remove_machine", name.to_string()),
+        C::RemoveMachine { name, .. } | C::RemoveEmptyMachine { name, .. } => {
+            ("remove_machine", name.to_string())
+        }
         C::StartDrain { name, .. } => ("start_drain", name.to_string()),
         C::StopDrain { name, .. } => ("stop_drain", name.to_string()),
         C::MachineUp { machine, .. } => ("machine_up", row(machine)),

@@ -53,19 +53,19 @@ impl fmt::Display for Digest {
 
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
-    #[error("there is no blob {0} here")]
+    #[error("there is no package {0} here")]
     Absent(Digest),
     #[error("the content's digest is {found}, not {expected}")]
     OtherContent { expected: Digest, found: Digest },
-    #[error("blob {digest} has {bytes} bytes")]
+    #[error("package {digest} has {bytes} bytes")]
     Beyond { digest: Digest, bytes: u64 },
-    #[error("blob {0} is damaged on this replica's disk")]
+    #[error("package {0} is damaged on this replica's disk")]
     Damaged(Digest),
     #[error("the content is longer than {limit} bytes")]
     TooLong { limit: u64 },
-    #[error("only {have} of {needed} replicas could store the blob: {why}")]
+    #[error("only {have} of {needed} replicas could store the package: {why}")]
     TooFewCopies { have: usize, needed: usize, why: String },
-    #[error("no replica could give blob {digest}: {why}")]
+    #[error("no replica could give package {digest}: {why}")]
     NoCopy { digest: Digest, why: String },
     #[error(
         "the disk has {free} bytes free and keeps {reserve} in reserve; packages are refused until \
@@ -286,7 +286,7 @@ impl Reading {
         }
         let aside = self.path.with_extension(DAMAGED);
         fs::rename(&self.path, &aside).map_err(at(&self.path))?;
-        tracing::error!(path = %aside.display(), "blob damaged on disk; moved aside");
+        tracing::error!(path = %aside.display(), "package damaged on disk; moved aside");
         Err(BlobError::Damaged(self.digest))
     }
 }

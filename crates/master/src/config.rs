@@ -43,7 +43,7 @@ const KEYS: &[Key] = &[
         "Number of this replica in the replicated log. Never used again, not even by\n\
                     the same host after its disk was lost.",
     ),
-    key("data_dir", "\"/var/lib/cellwright/master\"", "Log, snapshots, events, keys and blobs."),
+    key("data_dir", "\"/var/lib/cellwright/master\"", "Log, snapshots, events, keys and packages."),
     key("listen", "\"0.0.0.0:7070\"", "Address and port to listen on."),
     key("advertise", "", "host:port at which clients, agents and other replicas reach this one."),
     key(

@@ -13,7 +13,7 @@ use crate::replicated::{Replicated, View};
 use crate::share;
 use crate::usage::UsageBook;
 use cellwright_api::internal::{
-    AgentOrders, AgentReport, Difference, Epoch, LinkForward, PROTOCOL, TaskUsage,
+    AgentOrders, AgentReport, Difference, Epoch, LinkForward, TaskUsage,
 };
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::desired::{DesiredTask, desired, kept};
@@ -126,8 +126,6 @@ struct Outgoing {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
-    #[error("protocol version {found} is not supported; this replica speaks {PROTOCOL}")]
-    Protocol { found: u32 },
     #[error("machine {machine} sent the description of {spec}; an agent speaks for its own")]
     OtherMachine { machine: Name, spec: Name },
 }
@@ -169,11 +167,8 @@ impl LinkShard {
     /// One poll: takes the report, answers when there are new orders or the interval is over.
     ///
     /// # Errors
-    /// When the agent speaks another protocol.
+    /// When the agent speaks for another machine.
     pub async fn poll(&self, report: AgentReport) -> Result<AgentOrders, LinkError> {
-        if report.protocol != PROTOCOL {
-            return Err(LinkError::Protocol { found: report.protocol });
-        }
         if let Some(spec) = report.spec.as_ref().filter(|spec| spec.name != report.machine) {
             let (machine, spec) = (report.machine.clone(), spec.name.clone());
             return Err(LinkError::OtherMachine { machine, spec });
@@ -441,6 +436,7 @@ mod tests {
     use crate::replicated::CellMachine;
     use crate::segments::tests::Folder;
     use crate::settings::Settings;
+    use cellwright_api::internal::REPORT_FORMAT;
     use cellwright_cell::command::{Actor, Command, Entry, Request};
     use cellwright_cell::encode;
     use cellwright_cell::machine::ShortageReport;
@@ -465,7 +461,7 @@ mod tests {
 
     fn report(incarnation: u64, number: u64) -> AgentReport {
         AgentReport {
-            protocol: PROTOCOL,
+            format: REPORT_FORMAT,
             machine: Name::new("machine-1").unwrap(),
             incarnation,
             number,

@@ -6,6 +6,7 @@ mod support;
 use cellwright_cell::command::{Command, Done};
 use cellwright_cell::fit::{self, Candidate};
 use cellwright_cell::reason::Misfit;
+use cellwright_cell::state::VOLUMES;
 use cellwright_cell::task::TaskState;
 use cellwright_cell::time::Time;
 use cellwright_sched::feasible;
@@ -95,6 +96,41 @@ fn random_cells_refuse_some_groups() {
         }
     }
     assert!(refused > 10, "{refused}");
+}
+
+/// Pairs of a task that waits and a machine that it cannot go to for its volumes.
+fn kept_by_volumes(world: &World) -> usize {
+    let mut kept = 0;
+    for task in world.tasks_in(|state| state == TaskState::Pending) {
+        let Some(class) = world.board.class_of(task) else { continue };
+        let class = world.board.class(class);
+        for (machine, _) in world.state.machines().iter() {
+            let spots = feasible::spots(&world.board, class, machine);
+            let all = spots.into_iter().flat_map(|spot| feasible::all(&world.board, class, &spot));
+            kept += all.filter(|misfit| matches!(misfit, Misfit::Volume(_))).count();
+        }
+    }
+    kept
+}
+
+#[test]
+fn volumes_are_judged_from_the_level_on_from_which_machines_say_what_they_lend() {
+    let mut kept = 0;
+    for seed in 0..20 {
+        let mut world = World::at_level(VOLUMES - 1, seed, 4);
+        (0..20).for_each(|_| world.step());
+        world.schedule(Options::exact(), seed);
+        (0..5).for_each(|_| world.submit());
+        assert_eq!(kept_by_volumes(&world), 0, "seed {seed}");
+        agrees_with_fit(&world).unwrap();
+        world.must(Command::RaiseLevel { level: VOLUMES });
+        is_fresh(&world).unwrap();
+        agrees_with_fit(&world).unwrap();
+        kept += kept_by_volumes(&world);
+        world.schedule(Options::exact(), seed);
+        is_fresh(&world).unwrap();
+    }
+    assert!(kept > 10, "{kept}");
 }
 
 proptest! {

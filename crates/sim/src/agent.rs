@@ -1,17 +1,19 @@
 //! A virtual agent: speaks the real protocol of agents, runs nothing. Starts, stops, finishes and
 //! fails as a task's command tells it (`["sim", "finish", "500"]` ends well after 500 ms,
-//! `["sim", "fail", "500"]` badly; anything else runs until stopped).
+//! `["sim", "fail", "500"]` badly; anything else runs until stopped). What runs longer than its
+//! `max_run` is ended as a real agent ends it.
 //!
 //! Pure: time comes in as milliseconds, what to send comes out as reports. Around it stands either
 //! the simulated network or a real connection to a real master.
 
-use cellwright_api::internal::{AgentOrders, AgentReport, Epoch, PROTOCOL};
+use cellwright_api::internal::{AgentOrders, AgentReport, Epoch, REPORT_FORMAT};
 use cellwright_cell::desired::{Action, DesiredTask};
 use cellwright_cell::id::{Attempt, TaskId};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::observed::{ObservedState, ObservedTask};
 use cellwright_cell::plan::Victim;
 use cellwright_cell::task::ExitClass;
+use cellwright_cell::time::Span;
 use std::collections::BTreeMap;
 
 /// How long things take on the virtual machine, in milliseconds.
@@ -52,8 +54,38 @@ struct Local {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Never,
-    Finish { after: u64 },
-    Fail { after: u64 },
+    Finish {
+        after: u64,
+    },
+    Fail {
+        after: u64,
+    },
+    /// Its `max_run` is over first.
+    TimeOut {
+        after: u64,
+    },
+}
+
+impl Ending {
+    /// When it ends by itself, counted from its start.
+    fn after(self) -> Option<u64> {
+        match self {
+            Ending::Never => None,
+            Ending::Finish { after } | Ending::Fail { after } | Ending::TimeOut { after } => {
+                Some(after)
+            }
+        }
+    }
+
+    /// Its own end, unless it is not allowed to run as long.
+    fn within(self, max_run: Option<Span>) -> Ending {
+        match max_run {
+            Some(Span(length)) if self.after().is_none_or(|own| length < own) => {
+                Ending::TimeOut { after: length }
+            }
+            _ => self,
+        }
+    }
 }
 
 /// A task began or ceased to run here: what overlap checks are made from.
@@ -132,7 +164,7 @@ impl VirtualAgent {
             state: *state,
         });
         AgentReport {
-            protocol: PROTOCOL,
+            format: REPORT_FORMAT,
             machine: self.spec.name.clone(),
             incarnation: self.incarnation,
             number: self.reports,
@@ -200,7 +232,7 @@ impl VirtualAgent {
                 }
                 let ready = Some(now + self.pace.start);
                 let mut local = Local::new(desired, ObservedState::Preparing, ready);
-                local.ends = ending(&work.command);
+                local.ends = ending(&work.command).within(work.max_run);
                 local.waits_for.clone_from(&work.waits_for);
                 // Tasks in an alloc use the alloc's room.
                 local.cpu = if work.alloc.is_some() { 0 } else { work.limits.cpu };
@@ -251,6 +283,7 @@ impl VirtualAgent {
             ObservedState::Preparing => ObservedState::Running { healthy: true },
             ObservedState::Running { .. } => match local.ends {
                 Ending::Fail { .. } => ObservedState::Failed(ExitClass::Code(1)),
+                Ending::TimeOut { .. } => ObservedState::Failed(ExitClass::TimedOut),
                 _ => ObservedState::Finished,
             },
             ended => ended,
@@ -262,9 +295,9 @@ impl VirtualAgent {
     fn enter(&mut self, task: TaskId, was: ObservedState, next: ObservedState, now: u64) {
         let Some(local) = self.tasks.get_mut(&task) else { return };
         local.state = next;
-        local.until = match (next, local.ends) {
-            (ObservedState::Running { .. }, Ending::Finish { after } | Ending::Fail { after }) => {
-                Some(now + after)
+        local.until = match next {
+            ObservedState::Running { .. } => {
+                local.ends.after().map(|after| now.saturating_add(after))
             }
             _ => None,
         };
@@ -361,5 +394,70 @@ fn ending(command: &[String]) -> Ending {
         ["sim", "finish", ms] => after(ms).map_or(Ending::Never, |after| Ending::Finish { after }),
         ["sim", "fail", ms] => after(ms).map_or(Ending::Never, |after| Ending::Fail { after }),
         _ => Ending::Never,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::plain_machine;
+    use cellwright_cell::name::Name;
+    use cellwright_cell::resource::Resources;
+    use serde_json::json;
+
+    const START: u64 = 100;
+
+    fn orders(words: &[&str], max_run: Option<u64>) -> AgentOrders {
+        let work = json!({
+            "command": words, "env": {}, "files": {}, "max_run": max_run,
+            "limits": { "cpu": 1, "ram": 1 }, "reservation": { "cpu": 1, "ram": 1 },
+            "ports": [], "devices": [], "packages": [], "notice": 1000, "priority": 100,
+            "appclass": "batch", "waits_for": [], "delay": 0,
+        });
+        let task = DesiredTask {
+            task: TaskId(7),
+            attempt: 1,
+            saver: 0,
+            name: "ubar/jfoo/0".into(),
+            action: Action::Run(serde_json::from_value(work).unwrap()),
+            lease: None,
+        };
+        AgentOrders {
+            epoch: Epoch { era: 1, index: 1 },
+            tasks: Some(vec![task]),
+            orders_digest: 1,
+            poll: Span::seconds(10),
+            heard_ago: None,
+            redial: None,
+            is_dismissed: false,
+        }
+    }
+
+    /// How a task with this command ends, and when; `None` while it still runs.
+    fn check(words: &[&str], max_run: Option<u64>, want: Option<(u64, ObservedState)>) {
+        let capacity = Resources::new(1000, 1 << 30, 0, 0);
+        let spec = plain_machine(Name::new("m1").unwrap(), capacity).spec;
+        let mut agent = VirtualAgent::new(spec, 1, Pace { start: START, stop: 50 });
+        agent.obey(orders(words, max_run), 0, 0);
+        assert!(agent.advance(START) && agent.running() == 1, "{words:?}");
+        let Some((at, state)) = want else {
+            assert_eq!(agent.next_change(), None, "{words:?}");
+            return;
+        };
+        assert_eq!(agent.next_change(), Some(START + at), "{words:?}");
+        assert!(!agent.advance(START + at - 1) && agent.advance(START + at), "{words:?}");
+        assert_eq!(agent.report(false).tasks[0].state, state, "{words:?}");
+    }
+
+    #[test]
+    fn a_task_ends_as_told_or_when_its_time_is_over() {
+        let timed_out = ObservedState::Failed(ExitClass::TimedOut);
+        check(&["serve"], None, None);
+        check(&["serve"], Some(3000), Some((3000, timed_out)));
+        check(&["sim", "finish", "500"], None, Some((500, ObservedState::Finished)));
+        check(&["sim", "finish", "500"], Some(500), Some((500, ObservedState::Finished)));
+        check(&["sim", "finish", "500"], Some(499), Some((499, timed_out)));
+        let failed = ObservedState::Failed(ExitClass::Code(1));
+        check(&["sim", "fail", "500"], Some(9000), Some((500, failed)));
     }
 }

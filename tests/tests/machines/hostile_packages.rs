@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tar::{EntryType, Header};
 
 /// What the packages of a machine may take: 4096 entries, a block for each.
@@ -103,7 +104,7 @@ async fn put(cell: &Machines, name: &str, bytes: &[u8]) -> Value {
     fs::write(&path, bytes).expect("written");
     cell.until("it is stored", async |cell| {
         let target = format!("/v1/blobs/{digest}");
-        cell.client().put_file::<Changed>(&target, &path).await.ok().map(drop)
+        cell.client().put_file::<Changed>(&target, &path, &Arc::default()).await.ok().map(drop)
     })
     .await;
     json!({ "name": name, "digest": digest, "bytes": bytes.len() })

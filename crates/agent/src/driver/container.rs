@@ -28,7 +28,7 @@ use crate::config::{Config, LentVolume};
 use crate::folder::Folders;
 use crate::shim::protocol::{Container, Launch};
 use cellwright_cell::admit::LEAST_RAM_CONTAINED;
-use cellwright_cell::isolation::Network as Asked;
+use cellwright_cell::isolation::{Isolation, LOOKED_UP, NAMES, Network as Asked, PROGRAMS};
 use cellwright_isolate::container::{
     Bind, Bundle, ContainerId, ContainerSpec, DeviceNode, IdRange, Network, Probe, Runc, Scratch,
     User, probe, sweep,
@@ -43,27 +43,6 @@ use std::path::{Path, PathBuf};
 const SHIFTED: IdRange = IdRange { first: 0x7000_0000, count: 65_536 };
 /// Room in `/tmp`.
 const TMP_BYTES: u64 = 64 << 20;
-/// Folders of the machine's own programs.
-const PROGRAMS: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// What programs look up in `/etc`, and nothing that is secret.
-const LOOKED_UP: [&str; 16] = [
-    "alternatives",
-    "ca-certificates",
-    "group",
-    "hosts",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "mime.types",
-    "nsswitch.conf",
-    "passwd",
-    "pki",
-    "protocols",
-    "resolv.conf",
-    "services",
-    "ssl",
-];
 
 pub struct ContainerDriver {
     program: PathBuf,
@@ -120,9 +99,9 @@ impl ContainerDriver {
         fs::create_dir_all(layer).map_err(io(layer))?;
         let open = fs::Permissions::from_mode(0o755);
         fs::set_permissions(layer, open).map_err(io(layer))?;
-        for name in PROGRAMS {
-            if let Ok(target) = fs::read_link(Path::new("/").join(name)) {
-                symlink(target, layer.join(name)).map_err(io(layer))?;
+        for place in PROGRAMS {
+            if let Ok(target) = fs::read_link(place) {
+                symlink(target, layer.join(place.trim_start_matches('/'))).map_err(io(layer))?;
             }
         }
         Ok(())
@@ -200,6 +179,7 @@ impl ContainerDriver {
             check_package_name(name)?;
             binds.push(bind(unpacked.clone(), &format!("/packages/{name}"), false));
         }
+        check_targets(&start.work.isolation)?;
         for volume in &start.work.isolation.volumes {
             let source = self.lent(&volume.source, volume.writable)?;
             binds.push(bind(source, &volume.target, volume.writable));
@@ -207,8 +187,7 @@ impl ContainerDriver {
         if root.is_none() {
             binds.extend(machines_programs());
         } else if start.work.isolation.network == Asked::Host {
-            let names = ["/etc/hosts", "/etc/resolv.conf"].into_iter();
-            let there = names.filter(|path| Path::new(path).exists());
+            let there = NAMES.into_iter().filter(|path| Path::new(path).exists());
             binds.extend(there.map(|path| bind(path.into(), path, false)));
         }
         Ok(binds)
@@ -243,6 +222,17 @@ fn real(volume: &LentVolume) -> Option<LentVolume> {
     Some(LentVolume { path: volume.path.canonicalize().ok()?, writable: volume.writable })
 }
 
+/// A job that was admitted before its volumes' targets were looked at may ask for any.
+fn check_targets(asked: &Isolation) -> Result<(), DriverError> {
+    let Some((position, allowed)) = asked.misplaced() else { return Ok(()) };
+    let target = asked.volumes.get(position).map(|volume| volume.target.clone());
+    Err(DriverError::Cannot {
+        field: "task.isolation.volumes.target",
+        value: target.unwrap_or_default(),
+        allowed: allowed.into(),
+    })
+}
+
 /// Lends what it was given; says where inside each device is.
 fn lend(start: &Start<'_>, spec: &mut ContainerSpec) -> Result<Vec<Vec<PathBuf>>, DriverError> {
     let mut seen = Vec::new();
@@ -263,9 +253,8 @@ fn lend(start: &Start<'_>, spec: &mut ContainerSpec) -> Result<Vec<Vec<PathBuf>>
 /// The machine's programs and what they look up.
 fn machines_programs() -> Vec<Bind> {
     let is_folder = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|about| about.is_dir());
-    let programs = PROGRAMS.iter().map(|name| Path::new("/").join(name)).filter(is_folder);
-    let looked_up =
-        LOOKED_UP.iter().map(|name| Path::new("/etc").join(name)).filter(|path| path.exists());
+    let programs = PROGRAMS.iter().map(PathBuf::from).filter(is_folder);
+    let looked_up = LOOKED_UP.iter().map(PathBuf::from).filter(|path| path.exists());
     let bind = |path: PathBuf| Bind { source: path.clone(), target: path, writable: false };
     programs.chain(looked_up).map(bind).collect()
 }
@@ -416,6 +405,7 @@ fn has_enough(start: &Start<'_>) -> Result<(), DriverError> {
 mod tests {
     use super::*;
     use crate::folder::scratch::Scratch as Folder;
+    use cellwright_cell::isolation::Volume;
 
     #[test]
     fn accounts_are_the_packages_first_and_never_behind_a_link() {
@@ -433,6 +423,27 @@ mod tests {
         symlink(folder.path("elsewhere"), root.join("etc/passwd")).unwrap();
         // The machine may have an account of that name; it is not this one.
         assert_ne!(account(Some("root"), Some(&root)).unwrap(), (7, 8));
+    }
+
+    #[test]
+    fn what_is_borrowed_covers_nothing_that_a_task_has() {
+        let asked = |targets: &[&str]| {
+            let volume = |target: &&str| Volume {
+                source: "/srv".into(),
+                target: (*target).into(),
+                writable: false,
+            };
+            let volumes = targets.iter().map(volume).collect();
+            check_targets(&Isolation { volumes, ..Isolation::default() })
+        };
+        assert!(asked(&["/data", "/alloc/data"]).is_ok());
+        let said = asked(&["/data", "/work"]).unwrap_err().to_string();
+        assert!(said.contains("task.isolation.volumes.target: /work"), "{said}");
+        // Whatever is bound from the machine has a rule.
+        for bind in machines_programs() {
+            let target = bind.target.to_str().unwrap().to_owned();
+            assert!(asked(&[&target]).is_err(), "{target}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! since.
 
 use super::DriverError;
+use crate::session::program::Sought;
 use crate::shim::protocol::Launch;
 use cellwright_isolate::container::{Bundle, ContainerId, Exec, Runc, Runtime};
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,9 @@ pub struct Entry {
     /// What the runtime reads and where it is put, when a container is entered. Absent: the command
     /// itself is started.
     pub within: Option<Within>,
+    /// What is looked for before anything is started. Absent: nobody was asked to, or could tell.
+    #[serde(default)]
+    pub sought: Option<Sought>,
 }
 
 /// What entering a container takes beside a command.
@@ -60,6 +64,14 @@ pub fn enter(enter: &Enter<'_>) -> Result<Entry, DriverError> {
         env.retain(|(name, _)| name != "TERM");
         env.push(("TERM".to_owned(), enter.term.unwrap_or("dumb").to_owned()));
     }
+    let sought = Sought {
+        program: enter.command.first().cloned().unwrap_or_default(),
+        task: launch.name.clone(),
+        path: env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone()),
+        directory: launch.directory.clone(),
+        root_of: None,
+        group: None,
+    };
     let Some(container) = &launch.container else {
         return Ok(Entry {
             command: enter.command.clone(),
@@ -68,6 +80,7 @@ pub fn enter(enter: &Enter<'_>) -> Result<Entry, DriverError> {
             identity: launch.identity,
             group: launch.group.clone(),
             within: None,
+            sought: Some(sought),
         });
     };
     let (uid, gid) = launch.identity.unwrap_or((0, 0));
@@ -93,6 +106,10 @@ pub fn enter(enter: &Enter<'_>) -> Result<Entry, DriverError> {
         group: launch.group.clone().ok_or_else(no_group)?,
         inner,
     };
+    // One whose first process is not known is for the runtime to find.
+    let first = bundle.first_process().ok();
+    let group = launch.group.clone();
+    let sought = first.map(|process| Sought { root_of: Some(process), group, ..sought });
     let command = runtime.exec(bundle.id(), &within.file, Some(&within.inner));
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     Ok(Entry {
@@ -102,6 +119,7 @@ pub fn enter(enter: &Enter<'_>) -> Result<Entry, DriverError> {
         identity: None,
         group: None,
         within: Some(within),
+        sought,
     })
 }
 
@@ -145,6 +163,9 @@ mod tests {
         assert_eq!(found.command, ["sh", "-c", "date"]);
         assert!(found.env.contains(&("TERM".into(), "vt220".into())) && found.env.len() == 2);
         assert_eq!((found.identity, found.group.as_deref()), (Some((33, 34)), Some("/cell/7-1")));
+        let sought = found.sought.unwrap();
+        assert_eq!((sought.program.as_str(), sought.task.as_str()), ("sh", "u/j/0"));
+        assert_eq!((sought.root_of, sought.group), (None, None));
     }
 
     #[test]

@@ -69,6 +69,13 @@ async fn whole(line: std::os::unix::net::UnixStream) -> io::Result<()> {
     let mut first = String::new();
     from.read_line(&mut first).await?;
     let told: Told = serde_json::from_str(&first)?;
+    if let Some(frames) = refused(&told) {
+        let mut to = to.lock().await;
+        for frame in frames {
+            frame.write(&mut *to).await?;
+        }
+        return Ok(());
+    }
     let last = match start(&told) {
         Ok(running) => running.serve_to_the_end(&told.entry, from, &to).await,
         Err(error) => {
@@ -85,6 +92,13 @@ async fn whole(line: std::os::unix::net::UnixStream) -> io::Result<()> {
         Some(frame) => frame.write(&mut *to.lock().await).await,
         None => Ok(()),
     }
+}
+
+/// What is said instead, where somebody asked for what can be seen not to run. Nobody reads what is
+/// said of a quiet one: how its start fails is what is of interest.
+fn refused(told: &Told) -> Option<[Frame; 2]> {
+    let sought = told.entry.sought.as_ref().filter(|_| !told.quiet)?;
+    sought.lack().map(|lack| sought.told(lack, told.terminal.is_some()))
 }
 
 /// With what kind of frame an output travels, and where it is read.

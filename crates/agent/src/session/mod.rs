@@ -11,6 +11,7 @@
 
 pub mod helper;
 pub mod leader;
+pub mod program;
 mod pty;
 
 use crate::attempt::ShimProgram;

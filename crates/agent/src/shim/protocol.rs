@@ -159,6 +159,9 @@ pub struct Exit {
     /// On the boot clock.
     pub started: Option<u64>,
     pub ended: u64,
+    /// Whether the container's filter of system calls ended it, whatever signal is told.
+    #[serde(default)]
+    pub filtered: bool,
 }
 
 /// What memory had to do with an end.
@@ -207,8 +210,8 @@ mod tests {
     #[test]
     fn an_end_is_told_by_its_cause_and_by_what_memory_had_to_do_with_it() {
         let exit = |cause, code, signal, memory| {
-            let notice = None;
-            Exit { code, signal, cause, memory, notice, started: None, ended: 0 }.end()
+            let (notice, started, filtered) = (None, None, false);
+            Exit { code, signal, cause, memory, notice, started, ended: 0, filtered }.end()
         };
         let kill = |memory| exit(Cause::Itself, None, Some(9), memory);
         assert_eq!(kill(MemoryEnd::Nothing), End::Failed(ExitClass::Signal(9)));

@@ -32,8 +32,10 @@ const READ_BYTES: usize = 16 * 1024;
 const REQUEST_BYTES: u64 = 4096;
 
 /// What SIGSYS means.
-const FILTERED: &str = "killed by a filter of system calls, as is who sends SIGKILL to the first \
-                        process of its container";
+const FILTERED: &str = "killed by a filter of system calls";
+/// What it means where the container's own filter sent it: these are all that it kills for.
+const FILTERED_BY_CONTAINER: &str = "killed by a filter of system calls: it sent SIGKILL to the \
+     first process of its container, or made a call of another architecture";
 
 /// A request, and where its answer goes.
 type Asked = (Request, mpsc::UnboundedSender<String>);
@@ -99,8 +101,8 @@ fn too_late() -> Exit {
 
 fn unstarted(cause: Cause) -> Exit {
     let memory = MemoryEnd::Nothing;
-    let (code, signal, notice) = (None, None, None);
-    Exit { code, signal, cause, memory, notice, started: None, ended: boot::now() }
+    let (code, signal, notice, started) = (None, None, None, None);
+    Exit { code, signal, cause, memory, notice, started, ended: boot::now(), filtered: false }
 }
 
 /// An end that the program itself could not say anything about is told in its log.
@@ -110,6 +112,7 @@ pub fn explain(folder: &Path, logs: LogSettings, exit: &Exit) {
         (Cause::Condemned { why, .. }, _) => format!("killed: {why}"),
         (Cause::Itself, MemoryEnd::OwnLimit) => "killed for memory: at its own limit".into(),
         (Cause::Itself, MemoryEnd::Bystander) => "killed for memory: others were short".into(),
+        (Cause::Itself, _) if exit.filtered => FILTERED_BY_CONTAINER.into(),
         (Cause::Itself, _) if exit.signal == Some(Signal::SYS.as_raw()) => FILTERED.into(),
         _ => return,
     };
@@ -254,5 +257,26 @@ async fn converse(
     tokio::select! {
         () = read => {}
         () = write => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::scratch::Scratch;
+
+    #[test]
+    fn an_end_by_a_filter_is_told_whatever_the_signal() {
+        let told = |signal, filtered| {
+            let folder = Scratch::new();
+            std::fs::create_dir_all(folder.path(LOGS)).unwrap();
+            let exit = Exit { signal: Some(signal), filtered, ..unstarted(Cause::Itself) };
+            let logs = LogSettings { file_bytes: 4096, files: 2, rate: 4096 };
+            explain(&folder.path(""), logs, &exit);
+            std::fs::read_to_string(folder.path(LOGS).join("stderr")).unwrap_or_default()
+        };
+        assert_eq!(told(9, false), "");
+        assert_eq!(told(31, false), format!("[cell: {FILTERED}]\n"));
+        assert_eq!(told(9, true), format!("[cell: {FILTERED_BY_CONTAINER}]\n"));
     }
 }

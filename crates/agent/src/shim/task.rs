@@ -6,7 +6,9 @@ use super::room::Room;
 use crate::boot;
 use crate::proc::Process;
 use cellwright_cell::task::{ExitClass, Notice};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process, kill_process_group, wait, waitid,
+};
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -31,6 +33,8 @@ pub struct Task {
     started: u64,
     /// How the program itself ended.
     ended: Option<(Option<i32>, Option<i32>)>,
+    /// Whether that was the container's filter of system calls.
+    filtered: bool,
     /// What memory had to do with it.
     memory: MemoryEnd,
     /// Why it is to die, from the first who said so.
@@ -62,6 +66,7 @@ pub fn start(launch: &Launch, room: Room) -> Result<(Task, Pipes), Box<(io::Erro
         room,
         started,
         ended: None,
+        filtered: false,
         memory: MemoryEnd::Nothing,
         cause: None,
         warned: false,
@@ -207,9 +212,14 @@ impl Task {
     /// The reaper of everything below it has no children only when nothing is below it.
     fn reap(&mut self) {
         loop {
+            // Each time anew: it may end meanwhile, and once it is reaped nobody can tell.
+            let filtered = self.is_filtered();
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == self.pid => {
-                    self.ended = Some((status.exit_status(), status.terminating_signal()));
+                    let signal = status.terminating_signal();
+                    let meant = if filtered { Some(Signal::KILL.as_raw()) } else { signal };
+                    self.ended = Some((status.exit_status(), meant));
+                    self.filtered = filtered;
                     self.memory = self.room.memory();
                 }
                 Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
@@ -217,6 +227,20 @@ impl Task {
                 Err(_) => return self.has_children = false,
             }
         }
+    }
+
+    /// Whether it ended, is not reaped yet, and the container's filter ended it. The kernel spares
+    /// the first process of a container the SIGKILL that it sends itself, so that filter ends it by
+    /// SIGSYS. It is told as what it did.
+    fn is_filtered(&self) -> bool {
+        if self.ended.is_some() || self.room.container.is_none() {
+            return false;
+        }
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let Ok(Some(end)) = waitid(WaitId::Pid(self.pid), options) else { return false };
+        let by_filter = end.terminating_signal() == Some(Signal::SYS.as_raw());
+        let its = || filters(&self.pid.as_raw_nonzero().to_string());
+        by_filter && has_none_of_its_own(its(), filters("self"))
     }
 
     /// What stood around the task, to be taken down.
@@ -246,8 +270,22 @@ impl Task {
             notice: self.notice(),
             started: Some(self.started),
             ended: boot::now(),
+            filtered: self.filtered,
         }
     }
+}
+
+/// Filters of system calls that a process is under; kernels before 5.9 do not say.
+fn filters(process: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let count = status.lines().find_map(|line| line.strip_prefix("Seccomp_filters:"))?;
+    count.trim().parse().ok()
+}
+
+/// One filter is the container's; those that this process is under are passed on. Where the kernel
+/// does not say, it is taken for the container's.
+fn has_none_of_its_own(its: Option<u64>, here: Option<u64>) -> bool {
+    its <= here.map(|here| here + 1)
 }
 
 fn below() -> Vec<Process> {
@@ -260,5 +298,17 @@ fn send(to: &[Process], signal: Signal) {
     for pid in to.iter().filter_map(|process| Pid::from_raw(process.pid)) {
         // Gone meanwhile is what is wanted.
         let _ = kill_process(pid, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_of_its_own_is_told_from_the_containers() {
+        assert!(has_none_of_its_own(Some(1), Some(0)) && has_none_of_its_own(Some(3), Some(2)));
+        assert!(!has_none_of_its_own(Some(2), Some(0)) && !has_none_of_its_own(Some(4), Some(2)));
+        assert!(has_none_of_its_own(None, None), "kernels before 5.9");
     }
 }

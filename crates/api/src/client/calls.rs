@@ -276,9 +276,12 @@ impl Client {
         self.get("/v1/cluster_status?summary=true").await
     }
 
-    /// What a name, or its beginning, can mean.
+    /// What a name, or its beginning, can mean. A replica that is behind would take an older job
+    /// for the last one, so the leader is asked for that.
     pub async fn find(&self, name: &str) -> Result<Reply<Page<FoundView>>, ClientError> {
-        let query = encode_query(&[("name", Some(name.to_owned()))]);
+        let is_last = name.split('/').next() == Some("last");
+        let consistent = is_last.then(|| "true".to_owned());
+        let query = encode_query(&[("name", Some(name.to_owned())), ("consistent", consistent)]);
         self.get(&format!("/v1/find{query}")).await
     }
 

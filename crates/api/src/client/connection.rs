@@ -15,7 +15,9 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -34,16 +36,18 @@ pub(super) type Sender = SendRequest<Outgoing>;
 pub(crate) struct Fault {
     /// Whether the other side may have got the request.
     pub sent: bool,
+    /// Nobody listens there.
+    pub refused: bool,
     pub why: String,
 }
 
 impl Fault {
-    fn before(why: String) -> Fault {
-        Fault { sent: false, why }
+    pub fn before(why: String) -> Fault {
+        Fault { sent: false, refused: false, why }
     }
 
-    fn after(address: &str, why: impl std::fmt::Display) -> Fault {
-        Fault { sent: true, why: format!("{address}: {why}") }
+    pub fn after(address: &str, why: impl std::fmt::Display) -> Fault {
+        Fault { sent: true, refused: false, why: format!("{address}: {why}") }
     }
 
     pub fn into_unreachable(self, tried: u32) -> ClientError {
@@ -63,6 +67,8 @@ pub(super) struct Pool {
     connect_timeout: Duration,
     most_idle: usize,
     idle: Mutex<BTreeMap<String, Vec<Sender>>>,
+    /// Whether anybody was ever reached.
+    connected: AtomicBool,
 }
 
 impl Pool {
@@ -72,7 +78,12 @@ impl Pool {
         most_idle: usize,
     ) -> Pool {
         let tls = tls.map(TlsConnector::from);
-        Pool { tls, connect_timeout, most_idle, idle: Mutex::default() }
+        let connected = AtomicBool::new(false);
+        Pool { tls, connect_timeout, most_idle, idle: Mutex::default(), connected }
+    }
+
+    pub fn has_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
     }
 
     /// Sends the call and reads the whole answer; the content of a streamed one is left to be read.
@@ -123,7 +134,7 @@ impl Pool {
             Ok(response) => Ok((response, sender)),
             Err(mut error) => {
                 let sent = error.take_message().is_none();
-                Err(Fault { sent, why: format!("{address}: {}", error.error()) })
+                Err(Fault { sent, ..Fault::before(format!("{address}: {}", error.error())) })
             }
         }
     }
@@ -131,14 +142,22 @@ impl Pool {
     /// A new connection.
     pub async fn dial_in_time(&self, address: &str) -> Result<Sender, Fault> {
         match timeout(self.connect_timeout, self.dial(address)).await {
-            Ok(result) => result.map_err(Fault::before),
+            Ok(result) => {
+                self.connected.fetch_or(result.is_ok(), Ordering::Relaxed);
+                result
+            }
             Err(_) => Err(Fault::before(format!("{address}: connecting took too long"))),
         }
     }
 
-    async fn dial(&self, address: &str) -> Result<Sender, String> {
-        let say = |what: &str, why: &dyn std::fmt::Display| format!("{address}: {what}: {why}");
-        let stream = TcpStream::connect(address).await.map_err(|e| say("cannot connect", &e))?;
+    async fn dial(&self, address: &str) -> Result<Sender, Fault> {
+        let say = |what: &str, why: &dyn std::fmt::Display| {
+            Fault::before(format!("{address}: {what}: {why}"))
+        };
+        let stream = TcpStream::connect(address).await.map_err(|e| {
+            let refused = e.kind() == ErrorKind::ConnectionRefused;
+            Fault { refused, ..say("cannot connect", &e) }
+        })?;
         stream.set_nodelay(true).map_err(|e| say("cannot set up the socket", &e))?;
         match &self.tls {
             None => handshake(stream).await,

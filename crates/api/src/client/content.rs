@@ -19,6 +19,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -33,11 +34,12 @@ const MOST_BYTES: usize = 64 << 20;
 
 pub(super) type Outgoing = UnsyncBoxBody<Bytes, io::Error>;
 
-/// What a call carries. A file is opened anew for every attempt.
+/// What a call carries. A file is opened anew for every attempt, and what was sent of it counted
+/// from nought.
 #[derive(Clone)]
 pub(crate) enum Payload {
     Whole(Bytes),
-    File { path: Arc<Path>, bytes: u64 },
+    File { path: Arc<Path>, bytes: u64, sent: Arc<AtomicU64> },
 }
 
 impl Payload {
@@ -46,14 +48,15 @@ impl Payload {
             Payload::Whole(bytes) => {
                 Full::new(bytes.clone()).map_err(|never| match never {}).boxed_unsync()
             }
-            Payload::File { path, .. } => file_body(path.clone()),
+            Payload::File { path, sent, .. } => file_body(path.clone(), sent.clone()),
         }
     }
 }
 
-fn file_body(path: Arc<Path>) -> Outgoing {
+fn file_body(path: Arc<Path>, sent: Arc<AtomicU64>) -> Outgoing {
+    sent.store(0, Ordering::Relaxed);
     let pieces = stream::try_unfold(None, move |file: Option<File>| {
-        let path = path.clone();
+        let (path, sent) = (path.clone(), sent.clone());
         async move {
             let reading = tokio::task::spawn_blocking(move || {
                 let mut file = file.map_or_else(|| File::open(&path), Ok)?;
@@ -61,6 +64,7 @@ fn file_body(path: Arc<Path>) -> Outgoing {
                 Ok::<_, io::Error>((file, piece))
             });
             let (file, piece) = reading.await.map_err(io::Error::other)??;
+            sent.fetch_add(piece.len() as u64, Ordering::Relaxed);
             Ok((!piece.is_empty()).then(|| (Frame::data(Bytes::from(piece)), Some(file))))
         }
     });
@@ -183,7 +187,8 @@ impl Client {
         opened(address.to_owned(), self.exchange_at(address, &call, limit).await?)
     }
 
-    /// Sends a file that is named by its digest, so that sending it twice does no harm.
+    /// Sends a file that is named by its digest, so that sending it twice does no harm. `sent` is
+    /// how many bytes of it are on their way, for whoever watches.
     ///
     /// # Errors
     /// When the file cannot be read, what the cell refused, or that it could not be reached.
@@ -191,11 +196,12 @@ impl Client {
         &self,
         path: &str,
         file: &Path,
+        sent: &Arc<AtomicU64>,
     ) -> Result<Reply<T>, ClientError> {
         // A refusal that meets a body on its way may be lost with the connection, so the leader is
         // asked for before the body is sent and not by it.
         self.find_leader().await?;
-        json_reply(self.exchange(self.file_call(path, file).await?).await?)
+        json_reply(self.exchange(self.file_call(path, file, sent.clone()).await?).await?)
     }
 
     /// Sends a file to one replica and nobody else, within `limit` and the time it takes to send.
@@ -210,12 +216,17 @@ impl Client {
         file: &Path,
         limit: Duration,
     ) -> Result<(), ClientError> {
-        let call = self.file_call(path, file).await?;
+        let call = self.file_call(path, file, Arc::default()).await?;
         let Payload::File { bytes, .. } = call.body else { return Ok(()) };
         self.exchange_at(address, &call, limit + transfer_time(bytes)).await.map(drop)
     }
 
-    async fn file_call(&self, path: &str, file: &Path) -> Result<Call, ClientError> {
+    async fn file_call(
+        &self,
+        path: &str,
+        file: &Path,
+        sent: Arc<AtomicU64>,
+    ) -> Result<Call, ClientError> {
         let file: Arc<Path> = file.into();
         let shown = file.clone();
         let sized = file.clone();
@@ -225,7 +236,7 @@ impl Client {
             Err(why) => return Err(ClientError::Settings(format!("{}: {why}", shown.display()))),
         };
         let mut call = self.call(Method::PUT, path, Bytes::new(), true);
-        call.body = Payload::File { path: file, bytes };
+        call.body = Payload::File { path: file, bytes, sent };
         call.deadline += transfer_time(bytes);
         call.attempt_timeout = call.deadline;
         let binary = HeaderValue::from_static("application/octet-stream");

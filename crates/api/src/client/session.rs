@@ -58,7 +58,7 @@ impl Client {
         let mut call = self.call(Method::POST, path, Bytes::new(), false);
         ask_for(&mut call);
         let mut address = self.preferred();
-        let mut last = Fault { sent: false, why: String::new() };
+        let mut last = Fault::before(String::new());
         let tries = self.shared.settings.masters.len();
         for _ in 0..tries {
             match self.shared.pool.dial_in_time(&address).await {

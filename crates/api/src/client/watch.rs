@@ -4,6 +4,7 @@
 
 use super::connection::Fault;
 use super::outcome::{Next, judge};
+use super::refusals::Refusals;
 use super::{Client, ClientError, Received, header};
 use crate::routes::LAST_EVENT_ID;
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::time::Duration;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// A connection silent for longer is dead: the server says something at least every 15 seconds.
 const SILENCE: Duration = Duration::from_secs(45);
@@ -41,14 +42,18 @@ pub struct Watch<T> {
     open: Option<Incoming>,
     parser: Parser,
     address: String,
+    /// How often connecting was tried, and refused in a row.
+    tried: u32,
+    refusals: Refusals,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T: DeserializeOwned> Watch<T> {
     pub(super) fn new(client: Client, path: String, after: Option<String>) -> Watch<T> {
         let address = client.preferred();
-        let parser = Parser::default();
-        Watch { client, path, after, open: None, parser, address, of: PhantomData }
+        let (parser, refusals) = (Parser::default(), Refusals::default());
+        let (open, tried) = (None, 0);
+        Watch { client, path, after, open, parser, address, tried, refusals, of: PhantomData }
     }
 
     /// The id of the last event that had one.
@@ -60,7 +65,8 @@ impl<T: DeserializeOwned> Watch<T> {
     /// The next event, however long it takes. Cancelling loses nothing.
     ///
     /// # Errors
-    /// When the cell refuses to be watched; losing a connection is not an error.
+    /// When the cell refuses to be watched, or nobody was ever there; losing a connection is not
+    /// an error.
     pub async fn next(&mut self) -> Result<WatchEvent<T>, ClientError> {
         let mut wait = self.client.shared.settings.backoff;
         loop {
@@ -97,10 +103,18 @@ impl<T: DeserializeOwned> Watch<T> {
         }
         let pool = &self.client.shared.pool;
         let opened = timeout(call.attempt_timeout, pool.open(&self.address, &call)).await;
-        let late = |_| Fault { sent: true, why: String::new() };
-        let Ok(response) = opened.map_err(late).and_then(|result| result) else {
-            self.address = self.client.other(&self.address);
-            return Ok(Some(wait));
+        let late = |_| Fault::after(&self.address, "no answer in time");
+        let response = match opened.map_err(late).and_then(|result| result) {
+            Ok(response) => response,
+            Err(fault) => {
+                self.tried += 1;
+                self.refusals.note(fault.refused, Instant::now());
+                if self.client.is_deserted(&self.refusals, Instant::now() + wait) {
+                    return Err(fault.into_unreachable(self.tried));
+                }
+                self.address = self.client.other(&self.address);
+                return Ok(Some(wait));
+            }
         };
         let (parts, body) = response.into_parts();
         if parts.status.is_success() {

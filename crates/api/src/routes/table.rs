@@ -62,7 +62,8 @@ const FORCE: Parameter = Parameter {
 };
 const FIND_NAME: Parameter = Parameter {
     name: "name",
-    about: "A name, or how it begins: web, ann/web, ann/web/3, m1.",
+    about: "A name, or how it begins: web, ann/web, ann/web/3, m1; or last: the caller's job that \
+            was submitted last.",
     shape: Shape::Text(200),
 };
 const AFTER_EVENT: Parameter = Parameter {

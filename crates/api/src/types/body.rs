@@ -50,7 +50,7 @@ pub struct SetCapabilities {
 #[serde(deny_unknown_fields)]
 pub struct AddUserToken {
     /// Milliseconds the token is good for.
-    #[schemars(range(min = 1))]
+    #[schemars(extend("minimum" = 1))]
     pub valid_for: Span,
 }
 
@@ -71,7 +71,7 @@ pub struct AddJoinToken {
     /// The machine, replica or scheduler; the token is good for this name alone.
     pub name: Name,
     /// Milliseconds the token is good for.
-    #[schemars(range(min = 1))]
+    #[schemars(extend("minimum" = 1))]
     pub valid_for: Span,
 }
 
@@ -282,9 +282,11 @@ impl BatchItem {
             BatchItem::CloseUpdate { job, expect } => Command::CloseUpdate { job, expect },
             BatchItem::AddMachine(spec) => Command::AddMachine(spec),
             BatchItem::UpdateMachine { spec, expect } => Command::UpdateMachine { spec, expect },
-            // Whether tasks are spared was looked at before: the log takes it at its word.
-            BatchItem::RemoveMachine { name, expect, force: _ } => {
+            BatchItem::RemoveMachine { name, expect, force: true } => {
                 Command::RemoveMachine { name, expect }
+            }
+            BatchItem::RemoveMachine { name, expect, force: false } => {
+                Command::RemoveEmptyMachine { name, expect }
             }
             BatchItem::StartDrain { name, expect } => Command::StartDrain { name, expect },
             BatchItem::StopDrain { name, expect } => Command::StopDrain { name, expect },

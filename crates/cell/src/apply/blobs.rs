@@ -19,11 +19,11 @@ impl Context<'_> {
         if let Some(old) = self.state.blob_named(digest).and_then(|id| self.state.blobs.get(id)) {
             return match old.bytes == bytes {
                 true => Ok(Done::Unchanged),
-                false => Err(Refusal::Exists(format!("blob {digest} of {} bytes", old.bytes))),
+                false => Err(Refusal::Exists(format!("package {digest} of {} bytes", old.bytes))),
             };
         }
         if !self.state.blobs.has_room_for(1) {
-            return Err(Refusal::Full("blobs".into()));
+            return Err(Refusal::Full("packages".into()));
         }
         let (digest, created, by) = (digest.clone(), self.now, self.by.clone());
         let blob = self.state.insert_blob(Blob { digest, bytes, created, by });
@@ -40,7 +40,7 @@ impl Context<'_> {
         }
         let (blob, _) = found.ok_or_else(|| Refusal::NoSuchBlob(digest.clone()))?;
         if let Some(holder) = self.holder_of(digest) {
-            return Err(Refusal::WrongState { what: format!("{holder} needs blob {digest}") });
+            return Err(Refusal::WrongState { what: format!("{holder} needs package {digest}") });
         }
         self.state.remove_blob(blob);
         self.emit(What::Blob { blob, change: BlobChange::Removed }, Reason::Requested);
@@ -101,14 +101,14 @@ mod tests {
         let a = "a".repeat(64);
         check(&mut cell, "ubar", add("a", 9), "done");
         check(&mut cell, "ufoo", add("a", 9), "nothing to do");
-        let other = format!("refused: blob {a} of 9 bytes exists already");
+        let other = format!("refused: package {a} of 9 bytes exists already");
         check(&mut cell, "ufoo", add("a", 8), &other);
         let lacks = "refused: user ufoo lacks the capability administrate_jobs";
         check(&mut cell, "ufoo", remove("a"), lacks);
         check(&mut cell, "ufoo", remove("b"), lacks);
         check(&mut cell, "nobody", add("b", 9), "refused: there is no user nobody");
         check(&mut cell, "ubar", remove("a"), "done");
-        assert_eq!(cell.refused(remove("a")), format!("there is no blob {a}"));
+        assert_eq!(cell.refused(remove("a")), format!("there is no package {a}"));
         let short = Command::AddBlob { digest: Token::new("abc").unwrap(), bytes: 1 };
         assert!(cell.refused(short).starts_with("field digest: value abc is not valid"));
         assert!(cell.refused(add("A", 1)).starts_with("field digest"));
@@ -132,7 +132,7 @@ mod tests {
         };
         cell.ok(Command::SetCron { owner: name("ubar"), spec: cron, expect: None });
         let needs = |who: &str, letter: &str| {
-            format!("not possible while {who} needs blob {}", letter.repeat(64))
+            format!("not possible while {who} needs package {}", letter.repeat(64))
         };
         assert_eq!(cell.refused(remove("a")), needs("job ubar/jfoo", "a"));
         assert_eq!(cell.refused(remove("b")), needs("periodic job ubar/tick", "b"));

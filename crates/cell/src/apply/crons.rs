@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(due(cron(&cell), Time(cell.now)), []);
         assert_eq!(cell.ok(fire(70)), Done::Unchanged);
         let user = Command::RemoveUser { name: name("ubar"), expect: None };
-        assert_eq!(cell.refused(user), "not possible while user ubar has 1 periodic jobs");
+        assert_eq!(cell.refused(user), "not possible while user ubar has 1 periodic job");
         cell.ok(Command::AddUser { name: name("ufoo") });
         let remove = |expect| Command::RemoveCron { cron: key("ubar/tick"), expect };
         assert!(cell.by("ufoo", remove(None)).is_err());

@@ -224,7 +224,7 @@ mod tests {
             machine";
         check(drain, "jfoo", 1, Drain, waits);
         // The second task of jfoo is down already; once it runs, one may go.
-        let budget = "1 tasks down already, at most 1 allowed";
+        let budget = "1 task down already, at most 1 allowed";
         let mut cell = cell();
         let said = evict(&mut cell, "jfoo", 0, Rebalance);
         assert!(said.contains(budget), "{said}");
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(evict(&mut cell, "jfoo", 0, Drain), "done");
         let first = cell.now;
         let too_soon = format!(
-            "refused: ubar/jfoo has at most 1 tasks disrupted within 100 ms, the next at {} ms",
+            "refused: ubar/jfoo has at most 1 task disrupted within 100 ms, the next at {} ms",
             first + 100
         );
         assert_eq!(evict(&mut cell, "jfoo", 1, Drain), too_soon);

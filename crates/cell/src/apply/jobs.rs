@@ -16,7 +16,7 @@ use crate::quota::Capability;
 use crate::reason::{Reason, Refusal};
 use crate::resource::{Dimension, Shortfall};
 use crate::spec::{JobKind, JobSpec};
-use crate::state::{GAPS, LAST_ENDS};
+use crate::state::{GAPS, LAST_ENDS, SEEN_VOLUMES};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -110,6 +110,9 @@ impl Context<'_> {
         }
         if self.state.level >= GAPS {
             admit::asks_for_no_gaps(spec)?;
+        }
+        if self.state.level >= SEEN_VOLUMES {
+            admit::volumes_can_be_seen(spec)?;
         }
         Ok(())
     }
@@ -306,13 +309,14 @@ mod tests {
     use crate::apply::fixture::{Cell, job, key, name};
     use crate::command::{Command, Done, Observed};
     use crate::device::{DeviceRequest, GONE};
+    use crate::isolation::Volume;
     use crate::name::Token;
     use crate::priority::{Band, Priority};
     use crate::quota::Capability;
     use crate::render;
     use crate::resource::Resources;
     use crate::spec::{JobKind, JobSpec};
-    use crate::state::GAPS;
+    use crate::state::{GAPS, SEEN_VOLUMES, VOLUMES};
     use crate::task::{ExitClass, Fate, TaskState};
     use crate::time::{Span, Time};
     use TaskState::{Dead, Deferred, Pending};
@@ -356,6 +360,24 @@ mod tests {
         spec.name = name("jbar");
         let said = cell.refused(submit(spec));
         assert!(said.contains("task.devices.kind") && said.contains(GONE), "{said}");
+    }
+
+    #[test]
+    fn a_volume_that_no_task_could_see_is_refused() {
+        let mut cell = Cell::with_machines(1);
+        let mut spec = job("jfoo", 1, 100);
+        let (source, target) = ("/srv".into(), "/proc/sys".into());
+        spec.task.isolation.volumes = vec![Volume { source, target, writable: false }];
+        // A log from before the rule means what it meant, also where volumes were judged already.
+        for (level, job) in [(VOLUMES - 1, "jfoo"), (VOLUMES, "jbar"), (SEEN_VOLUMES - 1, "jbaz")] {
+            cell.state.level = level;
+            spec.name = name(job);
+            cell.submit(&spec);
+        }
+        cell.state.level = SEEN_VOLUMES;
+        spec.name = name("jnew");
+        let said = cell.refused(submit(spec));
+        assert!(said.contains("task.isolation.volumes.0.target: value \"/proc/sys\""), "{said}");
     }
 
     /// Submits into a cell with a quota of 100 in which `jfoo` (3 tasks of 10, batch) lives.

@@ -18,6 +18,7 @@ use crate::quota::Capability;
 use crate::reason::{Reason, Refusal};
 use crate::resource::Resources;
 use crate::spec::PackageRef;
+use crate::state::{EMPTY_REMOVAL, State};
 use crate::task::{StopCause, TaskState};
 use crate::time::{Span, Time};
 use std::collections::BTreeSet;
@@ -25,6 +26,21 @@ use std::collections::BTreeSet;
 /// Added to the lease of an `at_most_one` task whose machine was lost: covers the difference
 /// between the machine's clock and log time.
 pub const LEASE_MARGIN: Span = Span::seconds(5);
+
+/// What is on a machine that is up ends at once when it is removed, without notice and within no
+/// job's budget. Whoever means that says so.
+///
+/// # Errors
+/// That it holds tasks, and how many.
+pub fn spares_tasks(state: &State, name: &Name) -> Result<(), Refusal> {
+    let Some(machine) = state.machine_named(name) else { return Ok(()) };
+    let is_up = state.machines().get(machine).is_some_and(|row| row.status == MachineStatus::Up);
+    let tasks = state.machine_load(machine).map_or(0, |load| load.tasks.len());
+    match is_up && tasks > 0 {
+        true => Err(Refusal::HoldsTasks { machine: name.clone(), tasks: tasks as u32 }),
+        false => Ok(()),
+    }
+}
 
 impl Context<'_> {
     /// A new machine is down until its agent reports.
@@ -101,6 +117,17 @@ impl Context<'_> {
         self.machine_event(machine, MachineChange::Removed, Reason::Requested);
         self.remember_gone(PartKind::Agent, name);
         Ok(Done::Applied)
+    }
+
+    /// As [`Context::remove_machine`], for whoever looked and saw nothing on it.
+    pub(super) fn remove_empty_machine(&mut self, name: &Name, expect: Option<u32>) -> Verdict {
+        self.require(Capability::ManageMachines)?;
+        if self.state.level < EMPTY_REMOVAL {
+            let what = "some replica is of a build that removes machines on no condition";
+            return Err(Refusal::WrongState { what: what.into() });
+        }
+        spares_tasks(self.state, name)?;
+        self.remove_machine(name, expect)
     }
 
     /// An agent is heard. A higher incarnation is a new life: what the earlier one ran is lost.
@@ -220,8 +247,10 @@ mod tests {
     use crate::id::MachineId;
     use crate::machine::{MachineSpec, MachineStatus};
     use crate::name::Token;
+    use crate::reason::Refusal;
     use crate::render;
     use crate::spec::{JobKind, RetainDisk};
+    use crate::state::EMPTY_REMOVAL;
     use crate::task::{Fate, TaskState};
     use crate::time::{Span, Time};
     use std::collections::BTreeSet;
@@ -313,6 +342,30 @@ mod tests {
         check_lost(Command::MachineDown { machine: M1 });
         check_lost(Command::RemoveMachine { name: name("m1"), expect: None });
         check_lost(up(2));
+    }
+
+    #[test]
+    fn whoever_removes_an_empty_machine_spares_what_was_placed_meanwhile() {
+        let mut cell = Cell::with_machines(2);
+        cell.submit(&job("jfoo", 2, 100));
+        let remove = || Command::RemoveEmptyMachine { name: name("m1"), expect: None };
+        assert!(cell.refused(remove()).contains("some replica is of a build"));
+        cell.state.level = EMPTY_REMOVAL;
+        // Placed after somebody looked.
+        cell.run("jfoo", 0, "m1");
+        let held = "machine m1 is up with 1 task on it, which would end at once";
+        assert_eq!(cell.refused(remove()), held);
+        cell.run("jfoo", 1, "m1");
+        assert!(cell.refused(remove()).contains("m1 is up with 2 tasks on it"));
+        assert!(matches!(cell.by("ubar", remove()), Err(Refusal::NotAllowed { .. })));
+        assert!(cell.states("jfoo").iter().all(|state| state.holds_resources()));
+        // What is down holds nothing any more; what is not there is said.
+        cell.ok(Command::MachineDown { machine: M1 });
+        assert_eq!(cell.ok(remove()), Done::Applied);
+        assert_eq!(cell.refused(remove()), "there is no machine m1");
+        let empty = |expect| Command::RemoveEmptyMachine { name: name("m2"), expect };
+        assert!(cell.refused(empty(Some(7))).contains("is at version 1, not 7"));
+        assert_eq!(cell.ok(empty(Some(1))), Done::Applied);
     }
 
     #[test]

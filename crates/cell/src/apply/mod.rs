@@ -32,6 +32,7 @@ mod update;
 mod users;
 
 pub(crate) use life::back_off;
+pub use machines::spares_tasks;
 pub(crate) use resources::SYSTEM_NAMESPACE;
 
 use crate::command::{Actor, Command, Done, Entry, Request, Verdict};
@@ -106,6 +107,7 @@ impl Context<'_> {
             C::AddMachine(spec) => self.add_machine(spec),
             C::UpdateMachine { spec, expect } => self.update_machine(spec, *expect),
             C::RemoveMachine { name, expect } => self.remove_machine(name, *expect),
+            C::RemoveEmptyMachine { name, expect } => self.remove_empty_machine(name, *expect),
             C::MachineUp { machine, incarnation } => self.machine_up(*machine, *incarnation),
             C::MachineDown { machine } => self.machine_down(*machine),
             C::StartDrain { name, expect } => self.set_drain(name, true, *expect),

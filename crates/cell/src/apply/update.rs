@@ -20,6 +20,7 @@ use crate::name::{JobKey, Name};
 use crate::reason::{Reason, Refusal};
 use crate::spec::JobSpec;
 use crate::task::{StopCause, Task, TaskState};
+use crate::units::counted;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -121,7 +122,9 @@ impl Context<'_> {
         let rows = job.tasks.iter().filter_map(|task| self.state.tasks.get(*task));
         let left = rows.filter(|task| behind(task)).count();
         if left > 0 {
-            let what = format!("{left} tasks of job {key} still have to be updated");
+            let (left, have) =
+                (counted(left as u64, "task"), if left == 1 { "has" } else { "have" });
+            let what = format!("{left} of job {key} still {have} to be updated");
             return Err(Refusal::WrongState { what });
         }
         self.adopt_where_free(id);
@@ -499,7 +502,7 @@ mod tests {
         let mut cell = rolling(&spec);
         cell.ok(update(&new_program(&spec), None));
         cell.ok(step(0));
-        let full = "ubar/jfoo has 1 tasks down already, at most 1 allowed";
+        let full = "ubar/jfoo has 1 task down already, at most 1 allowed";
         assert_eq!(cell.refused(step(1)), full);
         cell.report("jfoo", 0, Observed::Stopped);
         assert_eq!(cell.refused(step(1)), full);

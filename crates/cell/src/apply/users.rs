@@ -17,6 +17,7 @@ use crate::reason::{Reason, Refusal};
 use crate::resource::{Resources, Shortfall};
 use crate::state::{LAST_ENDS, State};
 use crate::time::Time;
+use crate::units::counted;
 use std::collections::BTreeSet;
 
 impl Context<'_> {
@@ -42,21 +43,20 @@ impl Context<'_> {
         let counts = |job: &Job| job.user == user && (all || !job.is_dead());
         let live = self.state.jobs.iter().filter(|(_, job)| counts(job)).count();
         if live > 0 {
-            let what = match (all, live) {
-                (true, _) => format!("user {name} has {live} jobs"),
-                (false, 1) => format!("user {name} has 1 live job"),
-                (false, _) => format!("user {name} has {live} live jobs"),
-            };
+            let live = counted(live as u64, if all { "job" } else { "live job" });
+            let what = format!("user {name} has {live}");
             return Err(Refusal::WrongState { what });
         }
         let owned = self.state.resources.iter().filter(|(_, r)| r.owner == Some(user)).count();
         if owned > 0 {
-            let what = format!("user {name} owns {owned} ephemeral resources");
+            let owned = counted(owned as u64, "ephemeral resource");
+            let what = format!("user {name} owns {owned}");
             return Err(Refusal::WrongState { what });
         }
         let crons = self.state.crons.iter().filter(|(_, cron)| cron.user == user).count();
         if crons > 0 {
-            let what = format!("user {name} has {crons} periodic jobs");
+            let crons = counted(crons as u64, "periodic job");
+            let what = format!("user {name} has {crons}");
             return Err(Refusal::WrongState { what });
         }
         let dead = self.state.jobs.iter().filter(|(_, job)| job.user == user).count();

@@ -99,7 +99,7 @@ pub(super) fn read_state(payload: &[u8]) -> Result<State, LoadError> {
         tasks: read_table(&mut reader, "task")?,
         crons: read_table(&mut reader, "periodic job")?,
         tokens: read_table(&mut reader, "token")?,
-        blobs: read_table(&mut reader, "blob")?,
+        blobs: read_table(&mut reader, "package")?,
         windows: read_windows(&mut reader)?,
         ..State::default()
     };

@@ -12,9 +12,10 @@
 //! {"end":true}
 //! ```
 //!
-//! `name` is for the reader; rows refer to each other by id. A line that is taken out takes its row
-//! out. What can be computed is not written, so nothing of it can be mended wrongly. Text that was
-//! not touched gives back the very bytes that it was made of.
+//! `name` is for the reader: it says what the row says, or is left out, so whoever changes it alone
+//! is told that nothing would come of it. Rows refer to each other by id. A line that is taken out
+//! takes its row out. What can be computed is not written, so nothing of it can be mended wrongly.
+//! Text that was not touched gives back the very bytes that it was made of.
 //!
 //! Rejected: one pretty document. It reads well while it is small, but then no tool that works on
 //! lines can take a row out of it, and an error could not name the row by its line.
@@ -28,6 +29,7 @@ pub use read::{Mended, TextError, read};
 
 use super::Rows;
 use crate::command::{Actor, Verdict};
+use crate::cron::Cron;
 use crate::job::Job;
 use crate::name::{JobKey, Name};
 use crate::replay::{Answered, Window};
@@ -58,6 +60,8 @@ pub enum TableName {
     Tasks,
     Crons,
     Tokens,
+    /// What users know as packages; text from before has the other word.
+    #[serde(rename = "packages", alias = "blobs")]
     Blobs,
     /// What clients were answered lately, should they ask again.
     Windows,
@@ -87,7 +91,7 @@ impl fmt::Display for TableName {
             TableName::Tasks => "tasks",
             TableName::Crons => "crons",
             TableName::Tokens => "tokens",
-            TableName::Blobs => "blobs",
+            TableName::Blobs => "packages",
             TableName::Windows => "windows",
         })
     }
@@ -169,9 +173,8 @@ struct Line<T> {
     #[serde(rename = "table")]
     _table: TableName,
     id: Option<u32>,
-    /// For people alone.
-    #[serde(rename = "name")]
-    _name: Option<String>,
+    /// For people; it has to be right all the same.
+    name: Option<String>,
     vacant: Option<(u32, u32)>,
     row: Option<T>,
 }
@@ -268,9 +271,7 @@ pub fn write(place: Place, rows: &Rows, pick: &Pick) -> String {
     writer.table(TableName::Resources, &rows.resources, |row| About::named(&row.name));
     writer.table(TableName::Jobs, &rows.jobs, |job| About::named(rows.job_name(job)));
     writer.table(TableName::Tasks, &rows.tasks, |task| rows.about_task(task));
-    writer.table(TableName::Crons, &rows.crons, |cron| {
-        About::named(format!("{}/{}", rows.user_name(cron.user.slot()), cron.spec.name))
-    });
+    writer.table(TableName::Crons, &rows.crons, |cron| About::named(rows.cron_name(cron)));
     writer.table(TableName::Tokens, &rows.tokens, |token| About::named(&token.id));
     writer.table(TableName::Blobs, &rows.blobs, |blob| About::named(&blob.digest));
     writer.windows();
@@ -318,6 +319,28 @@ impl Rows {
 
     fn job_name(&self, job: &Job) -> String {
         format!("{}/{}", self.user_name(job.user.slot()), job.name)
+    }
+
+    fn cron_name(&self, cron: &Cron) -> String {
+        format!("{}/{}", self.user_name(cron.user.slot()), cron.spec.name)
+    }
+
+    /// What the row with this id is called; nothing where there is none, or it has no name.
+    fn name_of(&self, table: TableName, id: u32) -> Option<String> {
+        fn row<T>(rows: &[Option<T>], id: u32) -> Option<&T> {
+            rows.get(id as usize)?.as_ref()
+        }
+        Some(match table {
+            TableName::Users => row(&self.users, id)?.name.to_string(),
+            TableName::Machines => row(&self.machines, id)?.spec.name.to_string(),
+            TableName::Resources => row(&self.resources, id)?.name.to_string(),
+            TableName::Jobs => self.job_name(row(&self.jobs, id)?),
+            TableName::Tasks => self.about_task(row(&self.tasks, id)?).name,
+            TableName::Crons => self.cron_name(row(&self.crons, id)?),
+            TableName::Tokens => row(&self.tokens, id)?.id.to_string(),
+            TableName::Blobs => row(&self.blobs, id)?.digest.to_string(),
+            TableName::Windows => return None,
+        })
     }
 
     fn about_task(&self, task: &Task) -> About<'_> {

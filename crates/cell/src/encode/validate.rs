@@ -58,7 +58,7 @@ pub(super) fn rows(state: &State) -> Checked {
         check_cron(&format!("periodic job row {} ({})", id.0, cron.spec.name), cron)?;
     }
     for (id, row) in state.blobs.iter() {
-        admitted(&format!("blob row {}", id.0), blob::check(&row.digest, row.bytes))?;
+        admitted(&format!("package row {}", id.0), blob::check(&row.digest, row.bytes))?;
     }
     windows(state)
 }

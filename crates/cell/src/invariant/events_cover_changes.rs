@@ -144,7 +144,7 @@ fn every_change_is_told(step: &Step<'_>, changed: &Touched, told: &Touched) -> C
     let cron = changed.crons.difference(&told.crons).next().map(|id| id.0);
     let token = changed.tokens.difference(&told.tokens).next().map(|id| id.0);
     let blob = changed.blobs.difference(&told.blobs).next().map(|id| id.0);
-    let row = names("periodic job", cron).or(names("token", token)).or(names("blob", blob));
+    let row = names("periodic job", cron).or(names("token", token)).or(names("package", blob));
     if let Some(row) = row {
         return Err(violation(NAME, row, "changed without an event"));
     }

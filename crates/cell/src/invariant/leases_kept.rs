@@ -44,7 +44,10 @@ fn lost(step: &Step<'_>) -> BTreeSet<TaskId> {
         Some((Command::MachineDown { machine } | Command::MachineUp { machine, .. }, Ok(_))) => {
             Some(*machine)
         }
-        Some((Command::RemoveMachine { name, .. }, Ok(_))) => step.before.machine_named(name),
+        Some((
+            Command::RemoveMachine { name, .. } | Command::RemoveEmptyMachine { name, .. },
+            Ok(_),
+        )) => step.before.machine_named(name),
         _ => None,
     };
     let there = |task: &Task| machine.is_some() && task.machine == machine;

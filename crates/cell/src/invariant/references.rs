@@ -39,7 +39,7 @@ fn names(state: &State) -> Check {
     unique("user", state.users.iter().map(|(_, u)| &u.name))?;
     unique("resource", state.resources.iter().map(|(_, r)| &r.name))?;
     unique("token", state.tokens.iter().map(|(_, t)| &t.id))?;
-    unique("blob", state.blobs.iter().map(|(_, b)| &b.digest))?;
+    unique("package", state.blobs.iter().map(|(_, b)| &b.digest))?;
     let crons = state.crons.iter().map(|(_, c)| format!("{}/{}", c.user.0, c.spec.name));
     unique("periodic job", crons)?;
     for (id, row) in state.resources.iter() {

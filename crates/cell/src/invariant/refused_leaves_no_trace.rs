@@ -55,7 +55,7 @@ fn same_rows(before: &State, after: &State) -> Check {
     same("resource", &before.resources, &after.resources)?;
     same("periodic job", &before.crons, &after.crons)?;
     same("token", &before.tokens, &after.tokens)?;
-    same("blob", &before.blobs, &after.blobs)?;
+    same("package", &before.blobs, &after.blobs)?;
     same("job", &before.jobs, &after.jobs)?;
     same("task", &before.tasks, &after.tasks)
 }

@@ -275,7 +275,7 @@ fn compare_indexes(state: &State, parts: &Parts) -> Check {
     equal_map("token id", kept, &tokens)?;
     let blobs = state.blobs.iter().map(|(id, b)| (b.digest.clone(), id)).collect();
     let kept = state.blob_names.iter().map(|(k, v)| (k.clone(), *v)).collect();
-    equal_map("blob digest", kept, &blobs)?;
+    equal_map("package digest", kept, &blobs)?;
     let vacant: BTreeSet<TaskId> = (0..state.tasks.slots())
         .map(TaskId::from_slot)
         .filter(|id| state.tasks.get(*id).is_none())

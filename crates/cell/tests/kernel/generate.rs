@@ -23,7 +23,7 @@ use cellwright_cell::quota::{Capability, Quota};
 use cellwright_cell::relief;
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::spec::JobKind;
-use cellwright_cell::state::State;
+use cellwright_cell::state::{LEVEL, State};
 use cellwright_cell::task::{ExitClass, Notice, Task, TaskState};
 use cellwright_cell::time::{Span, Time};
 
@@ -151,7 +151,7 @@ fn any_command(state: &State, draw: &mut Draw) -> Command {
         90..93 => resource(state, draw),
         93..98 => reservations(state, draw),
         _ => match draw.below(3) {
-            0 => Command::RaiseLevel { level: draw.below(5) as u32 },
+            0 => Command::RaiseLevel { level: draw.below(u64::from(LEVEL) + 1) as u32 },
             _ => Command::PurgeJobs { ended_before: state.now() },
         },
     }
@@ -161,7 +161,7 @@ fn machine_command(state: &State, draw: &mut Draw) -> Command {
     let name = build::name(&machine_name(draw));
     let machine = some_machine(state, draw);
     let row = state.machines().get(machine);
-    match draw.below(21) {
+    match draw.below(22) {
         19 | 20 => shortages(state, draw),
         18 => Command::Enlist(specs::machine(name.as_str(), draw)),
         0 | 1 => Command::AddMachine(specs::machine(name.as_str(), draw)),
@@ -176,6 +176,7 @@ fn machine_command(state: &State, draw: &mut Draw) -> Command {
             },
         },
         3 => Command::RemoveMachine { name, expect: keyed::expect(draw) },
+        21 => Command::RemoveEmptyMachine { name, expect: keyed::expect(draw) },
         4 => Command::MachineDown { machine },
         5 | 11 => Command::StartDrain { name, expect: keyed::expect(draw) },
         6 | 7 => Command::StopDrain { name, expect: keyed::expect(draw) },

@@ -75,7 +75,10 @@ fn a_job_waits_for_none_for_one_or_for_several() {
     assert_eq!(jobs("[]"), [""; 0]);
     assert_eq!(jobs(&one("a")), ["ada/a"]);
     assert_eq!(jobs(&format!("[{}, {}]", one("a"), one("b"))), ["ada/a", "ada/b"]);
-    refused::<JobSpec>(&with("3"), &["a job to start after, or a list of them"]);
+    refused::<JobSpec>(
+        &with("3"),
+        &[r#"{"job": {"user": "ann", "job": "load"}}, or a list of these"#],
+    );
     refused::<JobSpec>(&with(r#"{"job": {"user": "ada"}}"#), &["missing field `job`"]);
 }
 

@@ -109,9 +109,12 @@ impl Teller {
         let before = self.world.state.clone();
         let outcome = self.world.apply(sent)?;
         let state = &self.world.state;
-        // What is gone has a name only in the state before; a row without one shows as `#`.
+        // What is gone has a name only in the state before; a row without one shows as `#`,
+        // and the machine of a task as gone.
         let told = |event: &Event| match render::event(state, event) {
-            text if text.contains('#') => render::event(&before, event),
+            text if text.contains('#') || text.contains("that is gone") => {
+                render::event(&before, event)
+            }
             text => text,
         };
         let answers = outcome.verdicts.iter().map(|verdict| render::verdict(state, verdict));
@@ -148,6 +151,9 @@ impl Teller {
             }
             ("remove-machine", [name]) => {
                 Command::RemoveMachine { name: build::name(name), expect: None }
+            }
+            ("remove-empty-machine", [name]) => {
+                Command::RemoveEmptyMachine { name: build::name(name), expect: None }
             }
             ("up", [name, options @ ..]) => {
                 let incarnation = Options::new(options)?.number("life")?.unwrap_or(1);

@@ -323,6 +323,7 @@ fn commands() -> Vec<Command> {
         Command::AddMachine(machine_spec()),
         Command::UpdateMachine { spec: machine_spec(), expect: None },
         Command::RemoveMachine { name: name("m1"), expect: None },
+        Command::RemoveEmptyMachine { name: name("m1"), expect: None },
         Command::MachineUp { machine, incarnation: 3 },
         Command::MachineDown { machine },
         Command::StartDrain { name: name("m1"), expect: None },
@@ -473,6 +474,7 @@ fn refusals() -> Vec<Refusal> {
         Refusal::BadToken { id: name("t1"), flaw: TokenFlaw::Expired },
         Refusal::NoSuchBlob(token("ab")),
         Refusal::DisruptedTooOften { job: JobId(4), most: 1, within: Span(60), next: Time(90) },
+        Refusal::HoldsTasks { machine: name("m1"), tasks: 2 },
     ]
 }
 

@@ -5,7 +5,7 @@ use super::pack::PackArgs;
 use super::shown::{notes, problems};
 use crate::args::{Usual, not_for};
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print_json, say};
 use crate::table::wrapped;
 use crate::{format, progress, style, table};
 use cellwright_sim::experiment::arrivals::{ArrivalOptions, ArrivalResult, arrivals};
@@ -29,7 +29,7 @@ pub fn run(args: PackArgs) -> Result<Success, Failure> {
     match (args.output.output, results.as_slice()) {
         (Output::Json, [one]) => print_json(one)?,
         (Output::Json, all) => print_json(&Workloads { workloads: all })?,
-        (Output::Table, all) => print(&shown(all))?,
+        (Output::Table, all) => say(&shown(all))?,
     }
     Ok(Success::Done)
 }

@@ -4,12 +4,13 @@ use super::Success;
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Items, Output, print};
+use crate::output::{Items, Output, aside, print};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::table;
 use cellwright_api::client::PageAt;
 use cellwright_api::types::AuditView;
+use cellwright_cell::time::Time;
 use clap::Args;
 
 const AFTER_HELP: &str = "\
@@ -47,10 +48,13 @@ impl AuditArgs {
     async fn show(&self, cell: &Cell) -> Result<(), Failure> {
         let for_people = self.output.output == Output::Table;
         let mut items = Items::new(false)?;
+        let (mut reaches, mut found) = (None, false);
         let mut page = PageAt { limit: Some(1000), after: self.after.clone(), consistent: false };
         loop {
             let part = cell.client.audit(&page).await?.value;
+            reaches = reaches.or(part.items.first().map(|line| line.at));
             for line in part.items.iter().filter(|line| self.wants(line)) {
+                found = true;
                 match for_people {
                     true => print(&told(line))?,
                     false => items.add(line)?,
@@ -58,9 +62,26 @@ impl AuditArgs {
             }
             match part.next {
                 Some(next) => page.after = Some(next),
-                None if for_people => return Ok(()),
+                None if for_people => {
+                    if !found {
+                        aside(&self.nothing(reaches));
+                    }
+                    return Ok(());
+                }
                 None => return items.end(),
             }
+        }
+    }
+
+    /// `reaches`: when the first of all lines was written that there are to choose from.
+    fn nothing(&self, reaches: Option<Time>) -> String {
+        match (&self.after, reaches) {
+            (Some(_), _) => "nothing like that came after this cursor".to_owned(),
+            (None, Some(at)) => format!(
+                "nothing like that since {}, as far back as this replica's audit reaches",
+                format::utc(at)
+            ),
+            (None, None) => "the audit of the replica that answers is empty".to_owned(),
         }
     }
 
@@ -79,4 +100,20 @@ fn told(line: &AuditView) -> String {
     let command = command.replace('_', " ");
     let first = format!("{}  ", format::utc(*at));
     table::line(&first, "    ", &format!("{caller}: {command} {object}: {verdict}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_finds_nothing_is_told_how_far_back_was_looked() {
+        let output = OutputArgs { output: Output::Table };
+        let mut asked = AuditArgs { caller: None, object: None, after: None, output };
+        let said = asked.nothing(Some(Time(0)));
+        assert!(said.starts_with("nothing like that since 1970-01-01 00:00:00Z, as far"), "{said}");
+        assert!(asked.nothing(None).ends_with("is empty"));
+        asked.after = Some("7".into());
+        assert!(asked.nothing(Some(Time(0))).ends_with("after this cursor"));
+    }
 }

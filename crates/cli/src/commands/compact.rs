@@ -4,7 +4,7 @@ use super::Success;
 use super::shown::{notes, problems};
 use crate::args::{OutputArgs, SchedulerArgs, TraceArgs, Usual};
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print_json, say};
 use crate::table::wrapped;
 use crate::{format, progress, style, table};
 use cellwright_sched::score::packing::Model;
@@ -20,9 +20,9 @@ use std::path::{Path, PathBuf};
 const EXAMPLES: &str = "\
 Examples:
   cell sim compact --trace example:examples/small-cell
-  cell sim compact --trace google2011:../shared/traces/google2011 --prod-only --at limits
-  cell sim compact --trace google2011:../shared/traces/google2011 --score all --trials 5 -o json
-  cell sim compact --trace google2011:../shared/traces/google2011 --randomization --trials 3
+  cell sim compact --trace google2011:DIR --prod-only --at limits
+  cell sim compact --trace google2011:DIR --score all --trials 5 -o json
+  cell sim compact --trace google2011:DIR --randomization --trials 3
 
 Each trial takes machines away in a random order, packing from scratch each
 time, until more tasks pend than allowed. The answer to plan with is the 90th
@@ -112,7 +112,7 @@ impl CompactArgs {
         match (self.output.output, results.as_slice()) {
             (Output::Json, [result]) => print_json(&WithChart { result, svg: &self.svg })?,
             (Output::Json, scores) => print_json(&ByScore { scores, svg: &self.svg })?,
-            (Output::Table, all) => print(&shown(all, &load.source.to_string(), &self.svg))?,
+            (Output::Table, all) => say(&shown(all, &load.source.to_string(), &self.svg))?,
         }
         Ok(Success::Done)
     }

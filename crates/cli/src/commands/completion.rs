@@ -18,6 +18,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CompletionArgs {
+    /// Which
     #[arg(value_name = "SHELL", value_enum)]
     shell: Known,
 }

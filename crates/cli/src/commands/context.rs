@@ -3,7 +3,7 @@
 use super::Success;
 use crate::args::OutputArgs;
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, aside, print_json, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::table;
@@ -41,11 +41,13 @@ struct Listed<'a> {
 
 #[derive(Debug, Args)]
 pub struct UseArgs {
+    /// Which
     name: String,
 }
 
 #[derive(Debug, Args)]
 pub struct AddArgs {
+    /// The file they are in
     file: PathBuf,
 
     /// What to call it here; for a file with one context
@@ -74,26 +76,29 @@ impl Context {
                     .collect();
                 match args.output.output {
                     Output::Json => print_json(&listed)?,
-                    Output::Table => print(&list(&listed))?,
+                    Output::Table if listed.is_empty() => {
+                        aside("no contexts; next: cell context add FILE");
+                    }
+                    Output::Table => say(&list(&listed))?,
                 }
             }
             Context::Use(args) => {
                 let name = contexts.pick(Some(&args.name)).map_err(failed)?.0.to_owned();
                 contexts.current = Some(name.clone());
                 contexts.save(&path).map_err(failed)?;
-                print(&format!("context {name} is meant when none is named\nnext: cell status\n"))?;
+                say(&format!("context {name} is meant when none is named\nnext: cell status\n"))?;
             }
             Context::Add(args) => {
                 let names = args.add(&mut contexts)?;
                 contexts.save(&path).map_err(failed)?;
                 for name in names {
-                    print(&format!("context {name} is in {}\n", path.display()))?;
+                    say(&format!("context {name} is in {}\n", path.display()))?;
                 }
             }
             Context::Refresh => {
                 let name = contexts.pick(reach.context.as_deref()).map_err(failed)?.0.to_owned();
                 let masters = ask(masters(&reach.cell()?))?;
-                print(&format!("context {name}: {}\n", masters.join(" ")))?;
+                say(&format!("context {name}: {}\n", masters.join(" ")))?;
                 if let Some(context) = contexts.contexts.get_mut(&name) {
                     context.masters = masters;
                 }

@@ -4,7 +4,7 @@ use super::target::{Typed, typed};
 use super::{Success, pages};
 use crate::args::{OutputArgs, WatchArgs};
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, aside, print_json, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{clock, format, table};
@@ -39,6 +39,7 @@ pub struct LsArgs {
 
 #[derive(Debug, Args)]
 pub struct OneArgs {
+    /// Its name, as `cell cron ls` shows it
     #[arg(value_name = "CRON", value_parser = typed)]
     cron: Typed,
 }
@@ -52,7 +53,10 @@ impl Cron {
                 let crons: Vec<CronView> = ask(all)?;
                 match args.output.output {
                     Output::Json => print_json(&crons)?,
-                    Output::Table => print(&list(&crons))?,
+                    Output::Table if crons.is_empty() => {
+                        aside("no crons; next: cell init nightly --cron");
+                    }
+                    Output::Table => say(&list(&crons))?,
                 }
             }
             Cron::Pause(args) => paused(&cell, &ask(args.cron.cron(&cell))?, true)?,
@@ -64,7 +68,7 @@ impl Cron {
                 let _: Changed = ask(async {
                     Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value)
                 })?;
-                print(&format!("cron {key} is gone; its jobs stay\n"))?;
+                say(&format!("cron {key} is gone; its jobs stay\n"))?;
             }
         }
         Ok(Success::Done)
@@ -92,13 +96,10 @@ fn paused(cell: &Cell, key: &JobKey, pause: bool) -> Result<(), Failure> {
         (false, true) => "runs again",
         (false, false) => "was not paused",
     };
-    print(&format!("cron {key} {what}\nnext: cell cron ls\n"))
+    say(&format!("cron {key} {what}\nnext: cell cron ls\n"))
 }
 
 fn list(crons: &[CronView]) -> String {
-    if crons.is_empty() {
-        return "no crons\nnext: cell run FILE\n".into();
-    }
     let now = clock::now();
     let rows: Vec<Vec<String>> = crons
         .iter()

@@ -6,9 +6,9 @@ use super::events::{Event, lately};
 use super::sql::reach_back;
 use super::status::{JobStatus, Thing, find};
 use super::words::word;
-use crate::args::OutputArgs;
+use crate::args::{OutputArgs, WatchArgs};
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print_named, say};
 use crate::reach::Reach;
 use crate::server::ask;
 use crate::{format, style};
@@ -29,6 +29,9 @@ pub struct DescribeArgs {
     /// A name, or how it begins
     #[arg(value_name = "THING")]
     what: String,
+
+    #[command(flatten)]
+    watch: WatchArgs,
 
     #[command(flatten)]
     output: OutputArgs,
@@ -59,8 +62,8 @@ impl DescribeArgs {
             Ok(Described::new(thing, lately(&cell, &condition, args, SHOWN).await))
         })?;
         match self.output.output {
-            Output::Json => print_json(&described)?,
-            Output::Table => print(&shown(&described))?,
+            Output::Json => print_named(&described, &described.thing.names())?,
+            Output::Table => say(&shown(&described))?,
         }
         Ok(Success::Done)
     }
@@ -164,14 +167,9 @@ fn fields(task: &TaskView, names: &[&str]) -> String {
 fn last_end(task: &TaskView) -> String {
     let Some(end) = &task.last_end else { return String::new() };
     let notice = end.notice.map(|notice| format!("  {}\n", notice.words())).unwrap_or_default();
-    format!(
-        "attempt {} on {} ended {}: {} ({})\n{notice}",
-        end.attempt,
-        end.machine,
-        format::utc(end.at),
-        end.text,
-        word(&end.code),
-    )
+    let ended = format!("attempt {} on {} ended ", end.attempt, end.machine);
+    let how = format!("{}: {} ({})", format::utc(end.at), end.text, word(&end.code));
+    format!("{}{notice}", crate::table::wrapped(&ended, "  ", &how))
 }
 
 fn yaml(value: &impl Serialize) -> String {

@@ -8,18 +8,22 @@
 use super::dev_ports::Block;
 use super::dev_ready::{grant_production, until_up};
 use super::fleet::{FleetArgs, Papers};
-use super::parse::{cores, size};
+use super::parse::{some_cores, some_size};
 use super::scheduler::{SchedulerArgs, run_scheduler};
 use super::{Success, agent, pages};
 use crate::failure::Failure;
 use crate::output::print;
 use crate::server::{serve, told_to_stop};
-use cellwright_agent::config::{Config as AgentConfig, DriverChoice};
+use crate::table::wrapped;
+use cellwright_agent::config::{Config as AgentConfig, DriverChoice, LentVolume};
 use cellwright_agent::listen::Access as Dialled;
+use cellwright_agent::machine::CONTAINERS_OFF;
 use cellwright_agent::main_loop::{Agent, AgentError, Farewell};
 use cellwright_api::client::{Change, Client, Settings};
 use cellwright_api::types::Changed;
+use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::credential::{PartKind, TokenKind};
+use cellwright_cell::machine::MachineSpec;
 use cellwright_master::config::Config;
 use cellwright_master::serve::{Access, Running, ServeError, run_master};
 use cellwright_sim::fleet::Fleet;
@@ -55,16 +59,21 @@ pub struct DevArgs {
     #[arg(long, value_enum, default_value = "auto")]
     driver: Driver,
 
+    /// A folder of this machine that tasks in containers may borrow as a volume, :ro after it for
+    /// reading alone; repeat it for several
+    #[arg(long, value_name = "PATH[:ro]", value_parser = lent, conflicts_with = "machines")]
+    lend: Vec<LentVolume>,
+
     /// Cores of each virtual machine
-    #[arg(long, value_name = "CORES", default_value = "4", value_parser = cores)]
+    #[arg(long, value_name = "CORES", default_value = "4", value_parser = some_cores)]
     cpu: u64,
 
     /// Memory of each virtual machine
-    #[arg(long, value_name = "SIZE", default_value = "16GiB", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "16GiB", value_parser = some_size)]
     ram: u64,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Driver {
     Auto,
     Container,
@@ -75,6 +84,32 @@ enum Driver {
 const LOCAL: &str = "local";
 /// The configuration of this machine's agent.
 const AGENT: &str = "name = \"local\"";
+
+/// `/srv/data` or `/srv/models:ro`. One that is not there is refused: whoever types it wrong would
+/// wait for a task that waits for it.
+fn lent(text: &str) -> Result<LentVolume, String> {
+    let (path, writable) = match text.strip_suffix(":ro") {
+        Some(path) => (path, false),
+        None => (text.strip_suffix(":rw").unwrap_or(text), true),
+    };
+    let path = std::path::absolute(path).map_err(|error| error.to_string())?;
+    match path.is_dir() {
+        // Without a slash at its end, as jobs spell it.
+        true => Ok(LentVolume { path: path.components().collect(), writable }),
+        false => Err("no such folder; allowed: one that is there, or one with :ro after it".into()),
+    }
+}
+
+/// What whoever lends folders is told where there are no containers to lend them to; without it,
+/// tasks with volumes would wait and nobody would know why.
+fn not_lent(lend: &[LentVolume], machine: &MachineSpec) -> String {
+    let why = machine.attributes.iter().find(|(name, _)| name.as_str() == CONTAINERS_OFF);
+    let Some((_, AttributeValue::Text(why))) = why.filter(|_| !lend.is_empty()) else {
+        return String::new();
+    };
+    let nothing = "--lend lends nothing, and tasks with volumes wait: no containers here";
+    wrapped("", "  ", &format!("{nothing} ({why})"))
+}
 
 /// Whoever tries things out has no replica to stop and no configuration file to correct.
 fn not_started(error: ServeError) -> Failure {
@@ -90,10 +125,23 @@ fn not_started(error: ServeError) -> Failure {
 /// The machines of the cell.
 enum Machines {
     Virtual(Fleet),
-    Real { stop: oneshot::Sender<()>, done: JoinHandle<()>, _ports: Block },
+    Real {
+        stop: oneshot::Sender<()>,
+        done: JoinHandle<()>,
+        /// What is to be said of it before it is used, if anything.
+        warning: String,
+        _ports: Block,
+    },
 }
 
 impl Machines {
+    fn warning(&self) -> &str {
+        match self {
+            Machines::Virtual(_) => "",
+            Machines::Real { warning, .. } => warning,
+        }
+    }
+
     /// Tasks get their notice. Whoever does not want to wait asks again, and leaves them running.
     async fn stop(self) -> Result<(), Failure> {
         let (stop, done) = match self {
@@ -117,11 +165,17 @@ impl DevArgs {
     /// A master and a scheduler without machines.
     pub fn bare(data_dir: PathBuf, listen: SocketAddr) -> DevArgs {
         let driver = Driver::Auto;
-        let (dns, machines) = (None, Some(0));
-        DevArgs { data_dir, listen, dns, machines, driver, cpu: 4000, ram: 16 << 30 }
+        let (dns, machines, lend) = (None, Some(0), Vec::new());
+        DevArgs { data_dir, listen, dns, machines, driver, lend, cpu: 4000, ram: 16 << 30 }
     }
 
     pub fn run(self) -> Result<Success, Failure> {
+        if self.driver == Driver::Process && !self.lend.is_empty() {
+            return Err(Failure::Usage {
+                message: "--lend is for tasks in containers, and --driver process has none".into(),
+                next: "the same command without one of the two".into(),
+            });
+        }
         let config = self.config()?;
         serve(self.cell(config))
     }
@@ -157,7 +211,7 @@ impl DevArgs {
         let wanted = self.machines.map_or(1, |number| number as usize);
         until_up(running.handle(), wanted).await;
         grant_production(&client, running.handle()).await?;
-        print(&self.welcome(&running, &address))?;
+        print(&self.welcome(&running, &address, machines.warning()))?;
         told_to_stop().await?;
         machines.stop().await?;
         scheduler.abort();
@@ -216,6 +270,7 @@ impl DevArgs {
         }
         let (mut agent, ports) = self.agent()?;
         agent.listen(Dialled::Open, &masters).await?;
+        let warning = not_lent(&self.lend, agent.machine());
         let (stop, stopped) = oneshot::channel();
         let farewell = async {
             // Dropped unsent is as good as told.
@@ -223,7 +278,7 @@ impl DevArgs {
             Farewell::StopTasks
         };
         let done = tokio::spawn(agent.run(client.clone(), masters, farewell));
-        Ok(Machines::Real { stop, done, _ports: ports })
+        Ok(Machines::Real { stop, done, warning, _ports: ports })
     }
 
     /// This machine's agent, and the ports that are its alone as long as they are held.
@@ -231,7 +286,12 @@ impl DevArgs {
         let folder = self.data_dir.join("agent");
         std::fs::create_dir_all(&folder)
             .map_err(|source| Failure::Write { what: folder.display().to_string(), source })?;
-        let mut config = AgentConfig::parse(AGENT).map_err(AgentError::from)?;
+        let config = AgentConfig::parse(AGENT).map_err(AgentError::from)?;
+        let lending = config.lending(self.lend.clone());
+        let mut config = lending.map_err(|error| Failure::Usage {
+            message: error.to_string(),
+            next: "correct --lend, then run it again".into(),
+        })?;
         let ports = Block::take(&folder.join("ports"))?;
         config.ports = Some(ports.range);
         config.data_dir = folder;
@@ -245,7 +305,7 @@ impl DevArgs {
         Ok((agent::open(config)?, ports))
     }
 
-    fn welcome(&self, running: &Running, address: &str) -> String {
+    fn welcome(&self, running: &Running, address: &str, warning: &str) -> String {
         let program = std::env::args().next().unwrap_or_else(|| "cell".into());
         let machines = match self.machines {
             Some(number) => crate::format::counted(u64::from(number), "virtual machine"),
@@ -253,7 +313,7 @@ impl DevArgs {
         };
         let names = self.dns.map_or(String::new(), |at| format!("names are answered at {at}\n"));
         format!(
-            "cell dev serves {} with {machines}; its data is in {}\n{names}\
+            "cell dev serves {} with {machines}\nits data is in {}\n{names}{warning}\
              everybody on this computer may do everything with it; stop it with ctrl-c\n\
              next, in another terminal:\n\
              \x20 {program} --master {address} run examples/hello.json\n\
@@ -263,5 +323,21 @@ impl DevArgs {
             running.url(),
             self.data_dir.display(),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_lent_by_their_whole_path_and_for_reading_if_it_says_so() {
+        let volume = |path: &str, writable| LentVolume { path: path.into(), writable };
+        assert_eq!(lent("/usr/"), Ok(volume("/usr", true)));
+        assert_eq!(lent("/usr:rw"), Ok(volume("/usr", true)));
+        assert_eq!(lent("/usr/bin/.:ro"), Ok(volume("/usr/bin", false)));
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(lent("."), Ok(LentVolume { path: here, writable: true }));
+        assert!(lent("/no/such/folder:ro").unwrap_err().contains("no such folder"));
     }
 }

@@ -1,14 +1,19 @@
 //! `cell drain -m MACHINE`: the machine's verb among the others, since it is what one types before
-//! touching one.
+//! touching one. Whoever waits for its end sees on stderr how many tasks are left and whose limit
+//! holds them there: a drain can take as long as the jobs' owners allow.
 
 use super::Success;
-use super::machine::drain;
+use super::machine::{drain, order_drain, waiting};
 use super::parse::name;
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::say;
+use crate::progress::Standing;
 use crate::reach::{Cell, Reach};
-use crate::server::ask;
+use crate::server::{ask, unless_interrupted};
+use crate::{clock, format};
+use cellwright_api::types::MachineView;
 use cellwright_cell::name::Name;
+use cellwright_cell::time::Time;
 use clap::Args;
 
 /// Take machines out of use: no new work, and what runs there moves within the jobs' budgets
@@ -22,7 +27,7 @@ pub struct DrainArgs {
     #[arg(long)]
     undo: bool,
 
-    /// Stay until nothing is on them any more
+    /// Stay until nothing is on them any more, and say how far it is
     #[arg(long, conflicts_with = "undo")]
     wait: bool,
 }
@@ -30,34 +35,118 @@ pub struct DrainArgs {
 impl DrainArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let cell = reach.cell()?;
+        if !self.wait {
+            self.machines.iter().try_for_each(|machine| drain(&cell, machine, !self.undo))?;
+            return Ok(Success::Done);
+        }
         for machine in &self.machines {
-            drain(&cell, machine, !self.undo)?;
+            say(&order_drain(&cell, machine, true)?)?;
         }
-        for machine in self.machines.iter().filter(|_| self.wait) {
-            ask(until_empty(&cell, machine))?;
-            print(&format!(
-                "machine {machine} has no tasks any more\n\
-                 next: cell machine rm {machine}, or cell drain -m {machine} --undo\n"
-            ))?;
-        }
-        Ok(Success::Done)
+        let emptied = until_empty(&cell, &self.machines);
+        ask(unless_interrupted(async || left_draining(&self.machines), emptied))
     }
 }
 
-async fn until_empty(cell: &Cell, machine: &Name) -> Result<(), Failure> {
+fn left_draining(machines: &[Name]) -> String {
+    let named: Vec<String> = machines.iter().map(|machine| format!("-m {machine}")).collect();
+    let named = named.join(" ");
+    let goes = if machines.len() == 1 { "the drain goes" } else { "the drains go" };
+    format!(
+        "{goes} on without you\n\
+         next: cell drain {named} --wait\n\
+         or take it back: cell drain {named} --undo"
+    )
+}
+
+async fn until_empty(cell: &Cell, machines: &[Name]) -> Result<Success, Failure> {
+    let mut progress = Standing::to_stderr();
     // Tells that something is different somewhere, at once and then whenever it is so.
     let mut changes = cell.client.watch::<serde_json::Value>("/v1/watch/overview", None);
+    let mut left: Vec<&Name> = machines.iter().collect();
     loop {
-        let now = cell.client.machine(machine).await?.value.item;
-        if !now.draining {
-            return Err(Failure::Work {
-                message: format!("machine {machine} takes work again: somebody ended the drain"),
-                next: format!("cell machine show {machine}"),
-            });
+        let (mut full, mut things) = (Vec::new(), Vec::new());
+        for machine in left {
+            let now = cell.client.machine(machine).await?.value.item;
+            if !now.draining {
+                return Err(Failure::Work {
+                    message: format!(
+                        "machine {machine} takes work again: somebody ended the drain"
+                    ),
+                    next: format!("cell machine show {machine}"),
+                });
+            }
+            if now.tasks == 0 {
+                progress.beside(|| say(&empty(machine)))?;
+                continue;
+            }
+            things.extend(standing(&now, clock::now()));
+            full.push(machine);
         }
-        if now.tasks == 0 {
-            return Ok(());
+        if full.is_empty() {
+            return Ok(Success::Done);
         }
+        left = full;
+        progress.tell(things);
         changes.next().await?;
+    }
+}
+
+fn empty(machine: &Name) -> String {
+    format!(
+        "machine {machine} has no tasks any more\n\
+         next: cell machine rm {machine}, or cell drain -m {machine} --undo\n"
+    )
+}
+
+/// How many are left on it, and who of them waits for what.
+fn standing(machine: &MachineView, now: Time) -> Vec<String> {
+    let tasks = format::counted(u64::from(machine.tasks), "task");
+    let leaving = match machine.leaving {
+        0 => String::new(),
+        leaving => format!(", {} on the way out", format::count(u64::from(leaving))),
+    };
+    let mut things = vec![format!("machine {}: {tasks} left{leaving}", machine.name)];
+    things.extend(machine.drain_waits.iter().map(|wait| waiting(wait, now)));
+    things
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn who_waits_for_a_drain_is_told_how_far_it_is_and_whose_limit_it_waits_for() {
+        let some = json!({ "cpu": 1000, "ram": 1 << 30 });
+        let mut machine: MachineView = serde_json::from_value(json!({
+            "name": "m1", "status": "up", "draining": true, "over_committed": false,
+            "generation": 1, "incarnation": 1, "spec": { "name": "m1", "capacity": some },
+            "reserved": some, "prod_limits": some, "limits": some, "available": some,
+            "available_prod": some, "tasks": 3, "leaving": 1, "named": [], "devices_used": [],
+            "packages": 0, "retained_bytes": 0, "drain_waits": [
+                { "job": { "user": "ann", "job": "web" }, "tasks": 2, "next": 60_000 },
+            ],
+        }))
+        .unwrap();
+        assert_eq!(
+            standing(&machine, Time(0)),
+            [
+                "machine m1: 3 tasks left, 1 on the way out",
+                "2 tasks wait for the disruption limit of ann/web, next at 1970-01-01 00:01:00Z",
+            ]
+        );
+        (machine.tasks, machine.leaving) = (1, 0);
+        machine.drain_waits.clear();
+        assert_eq!(standing(&machine, Time(0)), ["machine m1: 1 task left"]);
+    }
+
+    #[test]
+    fn whoever_leaves_is_told_that_the_drain_goes_on() {
+        let names = |names: &[&str]| -> Vec<Name> {
+            names.iter().map(|name| Name::new(name).unwrap()).collect()
+        };
+        let one = left_draining(&names(&["m1"]));
+        assert!(one.starts_with("the drain goes on without you\nnext: cell drain -m m1 --wait"));
+        assert!(left_draining(&names(&["m1", "m2"])).contains("cell drain -m m1 -m m2 --undo"));
     }
 }

@@ -6,6 +6,7 @@
 //! which the cell answers as it did the first time.
 
 use crate::failure::Failure;
+use crate::reach::REFUSED;
 use cellwright_api::client::{Client, Settings};
 use cellwright_api::context::write_private;
 use cellwright_api::enroll::{JOIN_PATH, JoinAnswer, JoinRequest, JoinToken, NewKey};
@@ -32,7 +33,8 @@ pub async fn enrol(
     }
     let tls = tls::client(trust, None)
         .map_err(|error| Failure::work(&error, "copy the token whole and run it again"))?;
-    let settings = Settings { tls: Some(Arc::new(tls)), ..Settings::new(masters.to_vec()) };
+    let tls = Some(Arc::new(tls));
+    let settings = Settings { tls, refused_for: REFUSED, ..Settings::new(masters.to_vec()) };
     Ok(Client::new(settings)?.call_internal(JOIN_PATH, request).await?)
 }
 

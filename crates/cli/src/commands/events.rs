@@ -10,7 +10,7 @@ use super::target::{Typed, typed};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Items, Output, print};
+use crate::output::{Items, Output, aside, print};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::table::line;
@@ -42,7 +42,7 @@ const COLUMNS: [&str; 12] = [
 
 /// What events are of.
 const KINDS: [&str; 9] =
-    ["task", "job", "machine", "user", "resource", "cron", "token", "blob", "cell"];
+    ["task", "job", "machine", "user", "resource", "cron", "token", "package", "cell"];
 
 /// What happened in the cell
 #[derive(Debug, Args)]
@@ -110,7 +110,7 @@ impl EventsArgs {
             return match self.output.output {
                 Output::Table => {
                     if !wanted.found {
-                        eprintln!("nothing of what was asked for has happened");
+                        aside("nothing of what was asked for has happened");
                     }
                     Ok(())
                 }

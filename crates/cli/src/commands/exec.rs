@@ -30,7 +30,8 @@ Examples:
   cell exec dev/hello/0 -- tar c data > data.tar
 
 The command runs in the task's folder, with its environment, as its user and
-within its limits, and ends with the task. The exit code is the command's.
+within its limits, and ends with the task. The exit code is the command's; 127
+where the task has no such program, 126 where it is not executable.
 Owners of a job may enter its tasks; users with the capability enter_tasks
 anybody's. Every command is audited.";
 
@@ -79,7 +80,8 @@ impl ExecArgs {
             let term = std::env::var("TERM").unwrap_or_default();
             (size(), term.chars().take(64).collect())
         });
-        let (job, index) = self.task.one_task(cell, "cell exec").await?;
+        let again = |task: &str| again(self.terminal, task, &self.command);
+        let (job, index) = self.task.one_task(cell, again).await?;
         let stream = match cell.client.exec(&job, index, &self.command, terminal).await {
             Ok(stream) => stream,
             Err(error) if error.code() == Some(Code::WrongState) => {
@@ -92,6 +94,18 @@ impl ExecArgs {
         drop(raw);
         ended
     }
+}
+
+/// The same command for this task, as it can be pasted into a shell.
+fn again(terminal: bool, task: &str, command: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    let word = |word: &String| match !word.is_empty() && word.chars().all(plain) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    };
+    let command: Vec<String> = command.iter().map(word).collect();
+    let flag = if terminal { "-t " } else { "" };
+    format!("cell exec {flag}{task} -- {}", command.join(" "))
 }
 
 /// What it does instead, and where to look for the reason.
@@ -285,6 +299,15 @@ mod tests {
             panic!("another failure");
         };
         assert_eq!((said.as_str(), then.as_str()), (message, next));
+    }
+
+    #[test]
+    fn the_command_to_type_again_has_all_that_was_typed() {
+        let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let plain = again(false, "dev/web/0", &words(&["ls", "-l", "/tmp"]));
+        assert_eq!(plain, "cell exec dev/web/0 -- ls -l /tmp");
+        let quoted = again(true, "dev/web/0", &words(&["sh", "-c", "echo it's $HOME", ""]));
+        assert_eq!(quoted, r"cell exec -t dev/web/0 -- sh -c 'echo it'\''s $HOME' ''");
     }
 
     #[test]

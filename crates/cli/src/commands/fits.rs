@@ -4,7 +4,7 @@ use super::Success;
 use super::question::{QuestionArgs, header, places, refused};
 use super::shown::{explained, notes, problems};
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print_json, say};
 use crate::table::wrapped;
 use crate::{format, style};
 use cellwright_sched::whatif::Fits;
@@ -16,7 +16,7 @@ Examples:
   cell sim fits --trace example:examples/small-cell --job cpu=2,ram=8GiB
   cell sim fits --trace example:examples/small-cell \\
     --job 'cpu=1,ram=2GiB,static_ports=8080,constraints=arch = arm64'
-  cell sim fits --trace google2011:../shared/traces/google2011 --job cpu=0.25,ram=0.1
+  cell sim fits --trace google2011:DIR --job cpu=0.25,ram=0.1
 
 The workload is packed first; then tasks of the job are added one by one,
 without evicting anybody, until one finds no place. Amounts of google2011 are
@@ -38,7 +38,7 @@ impl FitsArgs {
             .map_err(|refusal| refused(&refusal))?;
         match self.question.output.output {
             Output::Json => print_json(&answer)?,
-            Output::Table => print(&shown(&answer))?,
+            Output::Table => say(&shown(&answer))?,
         }
         Ok(Success::Done)
     }

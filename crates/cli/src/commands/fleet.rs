@@ -1,11 +1,11 @@
 //! `cell sim agents`: thousands of virtual machines on the line of a real master.
 
 use super::Success;
-use super::parse::{cores, size, span};
+use super::parse::{some_cores, some_size, span};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print_json, say};
 use crate::reach::Reach;
 use crate::server::{serve, told_to_stop};
 use cellwright_api::client::{Client, Settings};
@@ -35,8 +35,8 @@ Examples:
 
 The machines speak the protocol of real agents and run nothing: a task whose
 command is `sim finish 500` ends well after 500 ms, `sim fail 500` badly, any
-other runs until it is stopped. With --config, on a master's machine, each
-machine gets its own certificate.";
+other runs until it is stopped or its max_run is over. With --config, on a
+master's machine, each machine gets its own certificate.";
 
 /// Virtual machines that poll a real master
 #[derive(Debug, Args)]
@@ -47,11 +47,11 @@ pub struct FleetArgs {
     machines: u32,
 
     /// Cores of each
-    #[arg(long, value_name = "CORES", default_value = "16", value_parser = cores)]
+    #[arg(long, value_name = "CORES", default_value = "16", value_parser = some_cores)]
     cpu: u64,
 
     /// Memory of each
-    #[arg(long, value_name = "SIZE", default_value = "64GiB", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "64GiB", value_parser = some_size)]
     ram: u64,
 
     /// Machines are called PREFIX-0, PREFIX-1, ...
@@ -117,7 +117,7 @@ impl FleetArgs {
             let summary = self.watch(&fleet).await?;
             match self.output.output {
                 Output::Json => print_json(&summary)?,
-                Output::Table => print(&shown(&summary))?,
+                Output::Table => say(&shown(&summary))?,
             }
             Ok(Success::Done)
         })
@@ -188,9 +188,11 @@ impl FleetArgs {
                     let now = fleet.summary();
                     let (connected, running) = (now.connected, now.tasks_running);
                     eprintln!(
-                        "{connected} of {} machines connected, {} polls, {} failed, {running} \
-                         tasks running",
-                        now.agents, now.polls, now.failures
+                        "{connected} of {} connected, {}, {} failed, {} running",
+                        format::counted(now.agents as u64, "machine"),
+                        format::counted(now.polls, "poll"),
+                        now.failures,
+                        format::counted(running as u64, "task"),
                     );
                 }
             }

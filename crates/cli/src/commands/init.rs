@@ -2,7 +2,7 @@
 
 use super::{Success, parse};
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::say;
 use cellwright_cell::name::Name;
 use clap::Args;
 use std::fs::OpenOptions;
@@ -110,7 +110,7 @@ impl InitArgs {
             },
             _ => Failure::Write { what: file.clone(), source },
         })?;
-        print(&format!("wrote {file}\nnext: cell validate {file} && cell run {file}\n"))?;
+        say(&format!("wrote {file}\nnext: cell validate {file} && cell run {file}\n"))?;
         Ok(Success::Done)
     }
 }

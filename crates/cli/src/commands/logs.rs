@@ -138,7 +138,10 @@ impl Wanted {
             true => {
                 let newest = cell.client.task(job, index).await?.value.item.attempt;
                 let none = || Failure::Work {
-                    message: format!("{job}/{index} has been placed {newest} times"),
+                    message: format!(
+                        "{job}/{index} has been placed {}",
+                        crate::format::times(u64::from(newest))
+                    ),
                     next: "the same command without --previous".into(),
                 };
                 Some(newest.checked_sub(1).filter(|number| *number > 0).ok_or_else(none)?)
@@ -158,7 +161,8 @@ impl Wanted {
     ) -> Result<(), Failure> {
         let mut query = self.query(cell, job, index).await?;
         loop {
-            let piece = cell.client.output(job, index, &query).await.map_err(refused)?;
+            let piece = cell.client.output(job, index, &query).await;
+            let piece = piece.map_err(|error| refused(job, error))?;
             let OutputPiece { attempt, text, next, ended } = piece.value;
             printer.take(&text)?;
             if ended || text.is_empty() {
@@ -195,7 +199,9 @@ impl Wanted {
                 Heard::Waits => eprintln!("{} waits for a place", printer.name),
                 Heard::NeverRan => eprintln!("{} ended without having run", printer.name),
                 Heard::End => printer.finish()?,
-                Heard::Failed(error) if indexes.len() == 1 => return Err(refused(error)),
+                Heard::Failed(error) if indexes.len() == 1 => {
+                    return Err(refused(job, error));
+                }
                 Heard::Failed(error) => eprintln!("{}: {error}", printer.name),
             }
         }
@@ -231,10 +237,10 @@ fn ranges(indexes: &[u32]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-fn refused(error: ClientError) -> Failure {
+fn refused(job: &JobKey, error: ClientError) -> Failure {
     match error.code() {
         Some(Code::NoSuchTask) => {
-            Failure::work(&error, "see whether it ran: cell job status USER/JOB")
+            Failure::work(&error, &format!("see whether it ran: cell status {job}"))
         }
         _ => error.into(),
     }

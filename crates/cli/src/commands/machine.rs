@@ -6,7 +6,7 @@ use super::words::word;
 use super::{Success, pages};
 use crate::args::{OutputArgs, WatchArgs};
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, aside, print_json, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{clock, format, table};
@@ -60,6 +60,7 @@ pub struct ShowArgs {
 
 #[derive(Debug, Args)]
 pub struct OneArgs {
+    /// Its name, as `cell machine ls` shows it
     #[arg(value_name = "MACHINE", value_parser = name)]
     machine: Name,
 }
@@ -79,12 +80,17 @@ impl Machine {
         let cell = reach.cell()?;
         match self {
             Machine::Ls(args) => {
-                let machines = ask(pages::machines(&cell))?;
+                let mut machines = ask(pages::machines(&cell))?;
+                machines
+                    .sort_by(|one, other| format::by_name(one.name.as_str(), other.name.as_str()));
                 match args.output.output {
                     Output::Json => print_json(&machines)?,
+                    Output::Table if machines.is_empty() => {
+                        aside(&format!("no machines; next: {}", first_machine(&cell)));
+                    }
                     Output::Table => {
                         let silent = ask(async { Ok(Alarms::of_leader(&cell).await) })?.silent;
-                        print(&list(&machines, &silent))?;
+                        say(&list(&machines, &silent))?;
                     }
                 }
             }
@@ -93,7 +99,7 @@ impl Machine {
                 let machine = ask(async { Ok(cell.client.machine(name).await?.value.item) })?;
                 match args.output.output {
                     Output::Json => print_json(&machine)?,
-                    Output::Table => print(&shown(&machine))?,
+                    Output::Table => say(&shown(&machine))?,
                 }
             }
             Machine::Packages(args) => {
@@ -101,7 +107,7 @@ impl Machine {
                 let told = ask(async { Ok(cell.client.machine_packages(name).await?.value) })?;
                 match args.output.output {
                     Output::Json => print_json(&told)?,
-                    Output::Table => print(&packages(name, &told))?,
+                    Output::Table => say(&packages(name, &told))?,
                 }
             }
             Machine::Drain(args) => drain(&cell, &args.machine, true)?,
@@ -112,7 +118,8 @@ impl Machine {
     }
 }
 
-pub fn drain(cell: &Cell, machine: &Name, on: bool) -> Result<(), Failure> {
+/// Has a machine drained or not, and says which.
+pub fn order_drain(cell: &Cell, machine: &Name, on: bool) -> Result<String, Failure> {
     let change = Change::default();
     let done = ask(async { Ok(cell.client.drain_machine(machine, on, &change).await?.value) })?;
     let what = match (on, done.changed) {
@@ -121,18 +128,22 @@ pub fn drain(cell: &Cell, machine: &Name, on: bool) -> Result<(), Failure> {
         (false, true) => "takes work again",
         (false, false) => "took work already",
     };
-    let mut said = format!("machine {machine} {what}\n");
+    Ok(format!("machine {machine} {what}\n"))
+}
+
+pub fn drain(cell: &Cell, machine: &Name, on: bool) -> Result<(), Failure> {
+    let mut said = order_drain(cell, machine, on)?;
     if on {
         let now = ask(async { Ok(cell.client.machine(machine).await?.value.item) })?;
         let waits = now.drain_waits.iter().map(|wait| waiting(wait, clock::now()));
         waits.for_each(|wait| said.push_str(&format!("{wait}\n")));
     }
     said.push_str("next: cell machine ls\n");
-    print(&said)
+    say(&said)
 }
 
 /// `2 tasks wait for the disruption limit of ann/web, next at 2026-03-01 12:00:00Z`.
-fn waiting(wait: &DrainWaitView, now: Time) -> String {
+pub fn waiting(wait: &DrainWaitView, now: Time) -> String {
     let tasks = format::counted(u64::from(wait.tasks), "task");
     let verb = if wait.tasks == 1 { "waits" } else { "wait" };
     if wait.limit == DrainLimit::MaxDown {
@@ -199,8 +210,8 @@ fn packages(machine: &Name, told: &MachinePackages) -> String {
     let MachinePackages { packages, taken_bytes, most_bytes, .. } = told;
     let count = format::counted(packages.len() as u64, "package");
     let mut out = format!(
-        "{machine}: {count}, {} of {}\nsince its agent started: {} from masters, {} from other \
-         machines, {} given to them\n",
+        "{machine}: {count}, {} of {}\nfetched since its agent started: {} from masters, {} from \
+         machines\ngiven to other machines: {}\n",
         format::bytes(*taken_bytes),
         format::bytes(*most_bytes),
         format::bytes(told.from_masters),
@@ -243,6 +254,15 @@ fn row_of_package(package: &PackageOnMachine) -> Vec<String> {
     vec![digest, name, format::bytes(package.disk_bytes), state.to_owned(), from.join("; ")]
 }
 
+/// What brings a machine into a cell that has none.
+pub fn first_machine(cell: &Cell) -> &'static str {
+    match cell.open {
+        // Nobody joins there with a token.
+        true => "cell sim agents --machines 3, or start `cell dev` again",
+        false => "cell token create --agent MACHINE",
+    }
+}
+
 fn remove(cell: &Cell, machine: &Name, force: bool) -> Result<(), Failure> {
     let change = Change::default();
     ask(async { Ok(cell.client.remove_machine(machine, force, &change).await?) })?;
@@ -250,7 +270,7 @@ fn remove(cell: &Cell, machine: &Name, force: bool) -> Result<(), Failure> {
         true => "start `cell dev` again".to_owned(),
         false => format!("cell token create --agent {machine}"),
     };
-    print(&format!(
+    say(&format!(
         "machine {machine} is not part of the cell any more\n\
          next, should it come back: {back}\n"
     ))
@@ -258,9 +278,6 @@ fn remove(cell: &Cell, machine: &Name, force: bool) -> Result<(), Failure> {
 
 /// `silent`: seconds since some of them were heard from.
 fn list(machines: &[MachineView], silent: &BTreeMap<String, u64>) -> String {
-    if machines.is_empty() {
-        return "no machines\nnext: cell token create --agent MACHINE\n".into();
-    }
     let amount = |dimension, amount| format::amount(Units::CoresAndBytes, dimension, amount);
     let rows: Vec<Vec<String>> = machines
         .iter()
@@ -332,6 +349,24 @@ mod tests {
             "packages": 0, "retained_bytes": 0,
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn the_packages_of_a_machine_are_told_within_a_terminal() {
+        let source = json!({ "name": "another-machine-of-the-rack", "is_master": false,
+            "bytes": 1_500_000, "is_wrong": false });
+        let package = json!({ "digest": "4c".repeat(32), "name": "the-server-of-the-search-team",
+            "disk_bytes": 1 << 21, "in_use": true, "is_damaged": false,
+            "from": [source, source] });
+        let told: MachinePackages = serde_json::from_value(json!({
+            "packages": [package], "taken_bytes": 1_500_000, "most_bytes": 10_u64 << 30,
+            "from_masters": 15_000_000, "from_machines": 15_000_000, "given": 15_000_000,
+            "shunned": ["10.0.0.7:7071", "10.0.0.8:7071"],
+        }))
+        .unwrap();
+        let text = table::prose(&packages(&Name::new("m1").unwrap(), &told));
+        assert!(text.lines().all(|line| line.chars().count() <= table::WIDTH), "{text}");
+        assert!(text.contains("14.3 MiB from masters"), "{text}");
     }
 
     #[test]

@@ -82,7 +82,8 @@ Examples:
   cell sim pack --trace example:examples/small-cell --explain ci/riscv-port/0
   cell sim compact --trace example:examples/small-cell --trials 11
   cell sim fits --trace example:examples/small-cell --job cpu=2,ram=8GiB
-  cell sim whatif --trace example:examples/small-cell --job cpu=8,ram=32GiB,count=20";
+  cell sim whatif --trace example:examples/small-cell \\
+    --job cpu=8,ram=32GiB,count=20";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {

@@ -4,7 +4,7 @@ use super::shown::{asked_task, notes, problems, reasons};
 use super::{Success, arrivals};
 use crate::args::{OutputArgs, SchedulerArgs, Score, TraceArgs, Usual, not_for, parse_load};
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print_json, say};
 use crate::table::wrapped;
 use crate::{format, progress, style, table};
 use cellwright_sim::experiment::load::{load, load_as_it_stands};
@@ -18,9 +18,9 @@ Examples:
   cell sim pack --trace example:examples/small-cell
   cell sim pack --trace example:examples/small-cell --explain ci/riscv-port/0
   cell sim pack --trace checkpoint:00000000000000000042.ckpt
-  cell sim pack --trace google2011:../shared/traces/google2011 -o json
-  cell sim pack --trace google2011:../shared/traces/google2011 --prod-only --at limits
-  cell sim pack --trace openb:../shared/traces/openb --pods all --load 1.3 --seeds 10
+  cell sim pack --trace google2011:DIR -o json
+  cell sim pack --trace google2011:DIR --prod-only --at limits
+  cell sim pack --trace openb:DIR --pods all --load 1.3 --seeds 10
 
 The trace is read and submitted by the commands a live cell takes, one
 scheduling pass places what it can, and the cell checks every placement again.
@@ -119,7 +119,7 @@ impl PackArgs {
         drop(progress);
         match self.output.output {
             Output::Json => print_json(&result)?,
-            Output::Table => print(&shown(&result, &self.trace.trace.to_string()))?,
+            Output::Table => say(&shown(&result, &self.trace.trace.to_string()))?,
         }
         Ok(Success::Done)
     }

@@ -44,6 +44,20 @@ pub fn cores(text: &str) -> Result<u64, String> {
         .map_err(|_| "allowed: a number of cores with at most 3 decimals, as 1.5".into())
 }
 
+/// Cores, and not none of them.
+pub fn some_cores(text: &str) -> Result<u64, String> {
+    let more = "allowed: a number of cores from 0.001 on with at most 3 decimals, as 1.5";
+    cores(text).ok().filter(|milli| *milli > 0).ok_or_else(|| more.to_owned())
+}
+
+/// A size, and not none.
+pub fn some_size(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 => Err("allowed: a whole number from 1 on with B, KiB, MiB, GiB or TiB, as 64GiB".into()),
+        bytes => Ok(bytes),
+    }
+}
+
 /// A place in the log: an index, or a time as lists print it. A time without a fraction means the
 /// whole of that second, for what happened in it is printed with the same second.
 pub fn place(text: &str) -> Result<Target, String> {
@@ -132,6 +146,10 @@ mod tests {
     #[test]
     fn what_is_typed_is_read_or_refused_with_what_is_allowed() {
         assert_eq!((cores("1.5"), size("2GiB")), (Ok(1500), Ok(2 << 30)));
+        assert_eq!((some_cores("0.001"), some_size("1B")), (Ok(1), Ok(1)));
+        for none in [some_cores("0").err(), some_cores("x").err(), some_size("0GiB").err()] {
+            assert!(none.is_some_and(|error| error.contains("allowed: ")));
+        }
         assert_eq!(span("15m"), Ok(Span::seconds(900)));
         assert_eq!(job("ann/web").map(|key| key.to_string()), Ok("ann/web".into()));
         for wrong in [cores("x").err(), size("2").err(), span("5").err(), job("web").err()] {

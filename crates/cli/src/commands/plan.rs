@@ -7,7 +7,7 @@ use super::parse::name;
 use super::planned;
 use crate::args::OutputArgs;
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print, print_json, say};
 use crate::reach::Reach;
 use crate::server::ask;
 use crate::style;
@@ -62,7 +62,7 @@ impl PlanArgs {
         let next = self.next(&plan);
         match self.output.output {
             Output::Json => print_json(&plan)?,
-            Output::Table => print(&told::plan(&plan, next.as_deref(), style::for_stdout()))?,
+            Output::Table => say(&told::plan(&plan, next.as_deref(), style::for_stdout()))?,
         }
         let refused = plan.jobs.iter().find_map(|job| {
             let error = job.refused.as_ref()?;

@@ -2,6 +2,7 @@
 
 use super::file;
 use crate::failure::Failure;
+use crate::output::aside;
 use crate::reach::Cell;
 use cellwright_api::types::{PlanJobs, PlanToken, PlanView, SubmitJob};
 use cellwright_cell::name::Name;
@@ -13,10 +14,10 @@ pub fn load(file: &str, owner: Option<&Name>) -> Result<PlanJobs, Failure> {
     let documents = file::loaded(file, owner)?.documents;
     for document in &documents {
         if let Document::Cron(cron) = document {
-            eprintln!(
+            aside(&format!(
                 "{} is a periodic job: each of its runs is placed when its time has come",
                 cron.spec.name
-            );
+            ));
         }
     }
     Ok(PlanJobs { jobs: jobs(&documents, owner) })

@@ -2,9 +2,9 @@
 
 use super::parse::{cores, name, size, when};
 use super::{Success, pages, words};
-use crate::args::OutputArgs;
+use crate::args::{OutputArgs, WatchArgs};
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, aside, print_json, say};
 use crate::reach::Reach;
 use crate::server::ask;
 use crate::{format, table};
@@ -31,6 +31,7 @@ pub enum Quota {
 
 #[derive(Debug, Args)]
 pub struct SetArgs {
+    /// Who
     #[arg(value_name = "USER", value_parser = name)]
     user: Name,
 
@@ -71,6 +72,9 @@ pub struct LsArgs {
     user: Option<Name>,
 
     #[command(flatten)]
+    watch: WatchArgs,
+
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -102,7 +106,7 @@ impl SetArgs {
             });
         }
         ask(put(&cell.client, &user, band, &Granted { amount, from, until }))?;
-        print(&format!("user {user} has quota in {}\nnext: cell quota ls\n", word(band)))
+        say(&format!("user {user} has quota in {}\nnext: cell quota ls\n", word(band)))
     }
 }
 
@@ -115,7 +119,11 @@ impl LsArgs {
         };
         match self.output.output {
             Output::Json => print_json(&users),
-            Output::Table => print(&list(&users)),
+            Output::Table if users.iter().all(|user| user.quota.is_empty()) => {
+                aside("no quota; next: cell quota set USER batch --cpu 2 --ram 4GiB");
+                Ok(())
+            }
+            Output::Table => say(&list(&users)),
         }
     }
 }

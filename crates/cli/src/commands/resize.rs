@@ -1,10 +1,10 @@
 //! `cell resize`: more or fewer tasks, or other limits for each, without the file at hand.
 
 use super::Success;
-use super::parse::{cores, size};
+use super::parse::{size, some_cores};
 use super::target::{Typed, typed};
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::say;
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use cellwright_api::client::Change;
@@ -21,12 +21,17 @@ Examples:
 Another number of tasks takes effect at once. Other limits are a rolling update:
 cell update JOB.";
 
+const USAGE: &str = "\
+cell resize [OPTIONS]
+       <--tasks <N>|--cpu <CORES>|--ram <SIZE>|--disk <SIZE>> <JOB>";
+
 /// Change how many tasks a job has, or how much each may use
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = USAGE)]
 #[command(group = ArgGroup::new("size").required(true).multiple(true)
     .args(["tasks", "cpu", "ram", "disk"]))]
 pub struct ResizeArgs {
+    /// Which
     #[arg(value_name = "JOB", value_parser = typed)]
     job: Typed,
 
@@ -35,7 +40,7 @@ pub struct ResizeArgs {
     tasks: Option<u32>,
 
     /// Cores of each task
-    #[arg(long, value_name = "CORES", value_parser = cores)]
+    #[arg(long, value_name = "CORES", value_parser = some_cores)]
     cpu: Option<u64>,
 
     /// Memory of each task
@@ -77,7 +82,7 @@ impl ResizeArgs {
             true => format!("rolls to version {}", done.version.unwrap_or(job.version)),
             false => "was like this already".into(),
         };
-        print(&format!("job {key} {what}\nnext: cell update {key} status\n"))
+        say(&format!("job {key} {what}\nnext: cell update {key} status\n"))
     }
 
     /// The spec that results, if its tasks can begin: the same is asked of job files, and the cell
@@ -104,7 +109,7 @@ async fn more_tasks(cell: &Cell, key: &JobKey, count: u32) -> Result<(), Failure
     let done = cell.client.resize_job(key, count, &Change::default()).await?.value;
     let tasks = crate::format::counted(u64::from(count), "task");
     let what = if done.changed { "has now" } else { "had already" };
-    print(&format!("job {key} {what} {tasks}\nnext: cell status {key}\n"))
+    say(&format!("job {key} {what} {tasks}\nnext: cell status {key}\n"))
 }
 
 #[cfg(test)]
@@ -141,7 +146,13 @@ mod tests {
         let (message, next) = said(&["--cpu", "1"], own);
         assert!(message.starts_with("field overrides.0.limits.ram: value 1"), "{message}");
         assert!(next.contains("in its file"), "{next}");
-        let spec = resized(&["--ram", "2MiB", "--cpu", "0", "--tasks", "3"], "{}").unwrap();
-        assert_eq!((spec.task.limits.ram, spec.task.limits.cpu, spec.count), (2 << 20, 0, 3));
+        let spec = resized(&["--ram", "2MiB", "--cpu", "0.5", "--tasks", "3"], "{}").unwrap();
+        assert_eq!((spec.task.limits.ram, spec.task.limits.cpu, spec.count), (2 << 20, 500, 3));
+    }
+
+    #[test]
+    fn no_cores_are_a_slip() {
+        let refused = Line::try_parse_from(["resize", "ann/web", "--cpu", "0"]).err().unwrap();
+        assert!(refused.to_string().contains("from 0.001 on"), "{refused}");
     }
 }

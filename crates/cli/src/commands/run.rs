@@ -6,7 +6,7 @@ use super::{Success, file, package, parse, planned};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, aside, print, print_named, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use cellwright_api::client::{Change, ClientError};
@@ -87,7 +87,7 @@ impl RunArgs {
         let plan = ask(self.held(&cell, owner.as_ref(), &documents))?;
         // Advice only: a cell that cannot list its packages now may well take the jobs.
         for warning in ask(package::warnings(&cell, &documents)).unwrap_or_default() {
-            eprintln!("{warning}");
+            aside(&warning);
         }
         let table = self.output.output == Output::Table;
         let mut done = Vec::new();
@@ -95,13 +95,13 @@ impl RunArgs {
             match ask(run_document(&cell, owner.as_ref(), document, plan.as_ref())) {
                 Ok(ran) => {
                     if table {
-                        print(&ran.shown())?;
+                        say(&ran.shown())?;
                     }
                     done.push(ran);
                 }
                 Err(failure) => {
                     if !table {
-                        print_json(&done)?;
+                        print_named(&done, &names_of(&done))?;
                     }
                     return Err(failure);
                 }
@@ -120,7 +120,7 @@ impl RunArgs {
                 let name = ran.key().to_string();
                 ran.ended = seen.iter().find(|ended| ended.job == name).cloned();
             }
-            print_json(&done)?;
+            print_named(&done, &names_of(&done))?;
         }
         ended
     }
@@ -154,6 +154,10 @@ impl Ran {
         let word = if self.kind == "cron" { "periodic job" } else { "job" };
         format!("{word} {} of {tasks}: {what}\n", self.key())
     }
+}
+
+fn names_of(done: &[Ran]) -> Vec<String> {
+    done.iter().map(|ran| ran.key().to_string()).collect()
 }
 
 fn jobs_of(done: &[Ran]) -> Vec<JobKey> {
@@ -261,4 +265,25 @@ async fn run_cron(cell: &Cell, owner: Name, cron: &CronDocument) -> Result<Ran, 
         cell.client.change(method, &path, Some(&cron.spec), &change).await?.value;
     let became = if there.is_some() { Became::Updated } else { Became::Created };
     Ok(ran("cron", owner, &cron.spec.job, became, &changed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_run_is_named_with_its_owner() {
+        let name = |text: &str| Name::new(text).unwrap();
+        let ran = Ran {
+            kind: "job",
+            owner: name("dev"),
+            name: name("web"),
+            became: Became::Created,
+            tasks: 1,
+            index: 7,
+            version: Some(1),
+            ended: None,
+        };
+        assert_eq!(names_of(&[ran]), ["dev/web"]);
+    }
 }

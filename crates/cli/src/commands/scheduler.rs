@@ -140,7 +140,7 @@ impl SchedulerArgs {
             let papers = self.papers(reach)?;
             return serve(self.apart(papers));
         }
-        let client = reach.cell()?.client;
+        let client = reach.as_part()?.client;
         serve(self.until_stopped(client))
     }
 

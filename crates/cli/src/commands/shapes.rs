@@ -2,12 +2,12 @@
 //! how many tasks of one shape, or more of a job, would. Amounts are printed as they are typed.
 
 use super::Success;
-use super::parse::{cores, size};
+use super::parse::{size, some_cores, some_size};
 use super::target::{Typed, typed};
-use crate::args::OutputArgs;
+use crate::args::{OutputArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::format::{count, counted, counted_as};
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print_json, say};
 use crate::reach::Reach;
 use crate::server::ask;
 use crate::table::{self, rewrapped};
@@ -35,11 +35,11 @@ pub struct ShapesArgs {
     priority: Option<u16>,
 
     /// Count tasks with so many cores each
-    #[arg(long, value_name = "CORES", value_parser = cores)]
+    #[arg(long, value_name = "CORES", value_parser = some_cores)]
     cpu: Option<u64>,
 
     /// Count tasks with so much memory each
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = some_size)]
     ram: Option<u64>,
 
     /// Count tasks with so much disk space each
@@ -62,6 +62,9 @@ pub struct ShapesArgs {
     /// Percent of the machines that must take a shape for it to be easy
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     easy: Option<u32>,
+
+    #[command(flatten)]
+    watch: WatchArgs,
 
     #[command(flatten)]
     output: OutputArgs,
@@ -88,7 +91,7 @@ impl ShapesArgs {
         let told = ask(async { Ok(cell.client.shapes(&query).await?.value.item) })?;
         match self.output.output {
             Output::Json => print_json(&told)?,
-            Output::Table => print(&shown(&told, self.wishes()))?,
+            Output::Table => say(&shown(&told, self.wishes()))?,
         }
         let is_none = |set: &ShapeSet| match (&set.like, &set.asked) {
             (Some(like), _) => like.tasks == 0,
@@ -261,10 +264,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn of_nothing_any_number_would_fit() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            _args: ShapesArgs,
+        }
+        let read = |words: &[&str]| <Line as clap::Parser>::try_parse_from(words).map(drop);
+        assert!(read(&["shapes", "--cpu", "0.5", "--ram", "1GiB", "--disk", "0B"]).is_ok());
+        for nothing in [["shapes", "--cpu", "0"], ["shapes", "--ram", "0B"]] {
+            let said = read(&nothing).unwrap_err().to_string();
+            assert!(said.contains("allowed: "), "{said}");
+        }
+    }
+
+    #[test]
     fn shapes_are_printed_as_they_are_typed() {
         for (milli, want) in [(50, "0.05"), (1250, "1.25"), (2000, "2"), (10_000, "10")] {
             assert_eq!(typed_cores(milli), want);
-            assert_eq!(cores(want), Ok(milli));
+            assert_eq!(some_cores(want), Ok(milli));
         }
         for (bytes, want) in [(5 << 28, "1280MiB"), (4 << 30, "4GiB"), (896, "896B")] {
             assert_eq!(typed_size(bytes), want);

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Where to look when nobody leads; of no use to whoever looks there.
+pub const NEXT: &str = "; next: cell master status";
 
 /// What a page of metrics says of alarms.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -39,7 +41,7 @@ impl Alarms {
     }
 
     /// Asks the replica at this address.
-    pub async fn of(cell: &Cell, address: &str) -> Result<Alarms, String> {
+    async fn of(cell: &Cell, address: &str) -> Result<Alarms, String> {
         let page = cell.client.bytes_at(address, "/metrics", PATIENCE).await;
         let page = page.map_err(|error| error.to_string())?;
         Ok(Alarms::read(&String::from_utf8_lossy(&page)))
@@ -54,11 +56,17 @@ impl Alarms {
         if leader_of(&asked[0]).is_none() {
             asked.extend(others(cell, &asked[0]).await);
         }
+        Alarms::among(cell, &asked).await.unwrap_or_default()
+    }
+
+    /// Asks the leader that one of those who answered knows, one at least. That none does is the
+    /// alarm.
+    pub async fn among(cell: &Cell, asked: &[MasterStatus]) -> Result<Alarms, String> {
         match asked.iter().find_map(leader_of) {
-            Some(address) => Alarms::of(cell, &address).await.unwrap_or_default(),
+            Some(address) => Alarms::of(cell, &address).await,
             None => {
-                let alarms = vec![leaderless(&asked)];
-                Alarms { alarms, is_leaderless: true, ..Alarms::default() }
+                let alarms = vec![leaderless(asked)];
+                Ok(Alarms { alarms, is_leaderless: true, ..Alarms::default() })
             }
         }
     }
@@ -98,11 +106,11 @@ fn leaderless(asked: &[MasterStatus]) -> String {
         members.iter().filter(answers).map(|member| member.name.as_str()).collect();
     let who = match names.is_empty() {
         true => "only one that is no member answers".to_owned(),
+        false if members.len() == 1 => "its only replica answers".to_owned(),
         false => format!("of {} replicas answer: {}", members.len(), names.join(", ")),
     };
     format!(
-        "no leader for {}: nothing can change, and what is shown may be old; {who}; next: cell \
-         master status",
+        "no leader for {}: nothing can change, and what is shown may be old; {who}{NEXT}",
         format::span(Span(longest))
     )
 }

@@ -6,8 +6,8 @@ mod trace;
 
 use super::Success;
 use crate::failure::Failure;
-use crate::output::{print, print_json};
-use crate::reach::Reach;
+use crate::output::{aside, print, print_json};
+use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{format, table};
 use cellwright_api::types::{DEFAULT_SQL_ROWS, MAX_SQL_ROWS, SqlAnswer, SqlQuery, SqlValue};
@@ -24,17 +24,18 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const EXAMPLES: &str = "\
 Examples:
   cell sql --tables
-  cell sql \"select user, day, sum(count) from task_events_daily group by user, day\"
-  cell sql \"select * from task_events where user = ? and event = 'failed'\" --arg ann
-  cell sql \"select day, sum(cpu_used) / 3600000 cores from usage_daily group by day\" -o csv
-  cell sql --trace DIR";
+  cell sql \"select user, day, sum(count) from task_events_daily group by 1, 2\"
+  cell sql \"select * from task_events where event = ?\" --arg failed
+  cell sql \"select day, sum(cpu_used) / 3600000 from usage_daily group by 1\" \\
+    -o csv
+  cell sql --export-trace DIR";
 
 /// Ask the history of the cell: one SELECT
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SqlArgs {
     /// The query, in SQLite's dialect
-    #[arg(value_name = "SELECT", required_unless_present_any = ["tables", "trace"])]
+    #[arg(value_name = "SELECT", required_unless_present_any = ["tables", "export_trace"])]
     query: Option<String>,
 
     /// Value of the next `?` in the query; numbers are numbers
@@ -50,9 +51,10 @@ pub struct SqlArgs {
     #[arg(long, conflicts_with = "query")]
     tables: bool,
 
-    /// Write all of history into this folder, in the tables of the public cluster traces
+    /// Write all of history into this folder as CSV files, in the tables of the public cluster
+    /// traces of 2019; -o says how to tell what was written
     #[arg(long, value_name = "DIR", conflicts_with_all = ["query", "tables", "data"])]
-    trace: Option<PathBuf>,
+    export_trace: Option<PathBuf>,
 
     /// Read the data directory of a master that does not run
     #[arg(long, value_name = "DIR")]
@@ -87,9 +89,8 @@ impl SqlArgs {
             print(&described())?;
             return Ok(Success::Done);
         }
-        if let Some(folder) = &self.trace {
-            let cell = reach.cell()?;
-            ask(trace::export(&cell, folder))?;
+        if let Some(folder) = &self.export_trace {
+            self.export(&reach.cell()?, folder)?;
             return Ok(Success::Done);
         }
         let query = SqlQuery {
@@ -108,6 +109,22 @@ impl SqlArgs {
         Ok(Success::Done)
     }
 
+    fn export(&self, cell: &Cell, folder: &Path) -> Result<(), Failure> {
+        let is_table = matches!(self.output, SqlOutput::Table | SqlOutput::Wide);
+        let told = |written: &trace::Written| match is_table {
+            true => print(&written.as_text()),
+            false => Ok(()),
+        };
+        let exported = ask(trace::export(cell, folder, told))?;
+        match self.output {
+            SqlOutput::Table | SqlOutput::Wide => print(&exported.scale()),
+            SqlOutput::Json | SqlOutput::Yaml => print_json(&exported),
+            SqlOutput::Name => print(&names(&exported.as_answer())),
+            SqlOutput::Jsonl => print(&lines(&exported.as_answer())?),
+            SqlOutput::Csv => print(&csv(&exported.as_answer())),
+        }
+    }
+
     fn show(&self, answer: &SqlAnswer) -> Result<(), Failure> {
         match self.output {
             SqlOutput::Json | SqlOutput::Yaml => return print_json(answer),
@@ -118,7 +135,10 @@ impl SqlArgs {
                 let header: Vec<&str> = answer.columns.iter().map(String::as_str).collect();
                 let row = |row: &Vec<SqlValue>| row.iter().map(shown).collect();
                 let rows: Vec<Vec<String>> = answer.rows.iter().map(row).collect();
-                print(&table::plain(&header, &rows))?;
+                match rows.is_empty() {
+                    true => aside("no rows"),
+                    false => print(&table::plain(&header, &rows))?,
+                }
             }
         }
         if answer.truncated {
@@ -257,9 +277,12 @@ fn described() -> String {
         out.push_str(&table::wrapped(&format!("{}: ", known.name), "  ", known.about));
         for column in known.columns {
             let kind = column.kind.as_str().to_lowercase();
-            let rule = if column.required { "" } else { ", may be absent" };
+            let rule = if column.required { "" } else { "; may be absent" };
             let first = format!("  {:14} {kind:8} ", column.name);
-            let text = format!("{}{rule}", column.about);
+            let text = match column.about.strip_suffix('.') {
+                Some(about) if !about.ends_with('.') => format!("{about}{rule}."),
+                _ => format!("{}{rule}", column.about),
+            };
             out.push_str(&table::wrapped(&first, &" ".repeat(first.len()), &text));
         }
         out.push('\n');
@@ -317,5 +340,7 @@ mod tests {
             assert!(text.contains(&format!("{}: ", known.name)));
         }
         assert!(text.lines().all(|line| line.chars().count() <= table::WIDTH), "{text}");
+        let stops = text.replace("...", "");
+        assert!(!stops.contains(".,") && !stops.contains(".;"), "{text}");
     }
 }

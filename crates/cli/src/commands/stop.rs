@@ -3,7 +3,7 @@
 use super::target::{Typed, typed};
 use super::{Success, pages};
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::say;
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use cellwright_api::client::{Change, JobFilter};
@@ -56,7 +56,7 @@ impl StopArgs {
 async fn stop_job(cell: &Cell, job: &JobKey) -> Result<(), Failure> {
     let done = cell.client.stop_job(job, &Change::default()).await?.value;
     let what = if done.changed { "is told to stop" } else { "was stopping already, or is over" };
-    print(&format!("job {job} {what}\nnext: cell status {job}\n"))
+    say(&format!("job {job} {what}\nnext: cell status {job}\n"))
 }
 
 async fn stop_tasks(cell: &Cell, job: &JobKey, indexes: &[u32]) -> Result<(), Failure> {
@@ -64,9 +64,9 @@ async fn stop_tasks(cell: &Cell, job: &JobKey, indexes: &[u32]) -> Result<(), Fa
         let done = cell.client.stop_task(job, *index, &Change::default()).await?.value;
         let what =
             if done.changed { "is told to stop" } else { "was stopping already, or is over" };
-        print(&format!("task {job}/{index} {what}\n"))?;
+        say(&format!("task {job}/{index} {what}\n"))?;
     }
-    print(&format!("next: cell status {job}\n"))
+    say(&format!("next: cell status {job}\n"))
 }
 
 async fn stop_selected(cell: &Cell, selector: &str) -> Result<(), Failure> {

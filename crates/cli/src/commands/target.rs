@@ -5,7 +5,7 @@
 use super::pages;
 use crate::failure::Failure;
 use crate::reach::Cell;
-use cellwright_api::types::{FoundKind, FoundView};
+use cellwright_api::types::{FoundKind, FoundView, TaskView};
 use cellwright_cell::name::JobKey;
 
 /// Tasks that may be named by one range.
@@ -81,18 +81,23 @@ impl Typed {
         Ok(Target { job, tasks })
     }
 
-    /// One task: the one that was named, or the only one of the job. `verb` is what is to be done.
-    pub async fn one_task(&self, cell: &Cell, verb: &str) -> Result<(JobKey, u32), Failure> {
+    /// One task: the one that was named, or the only one of the job that is not over. `again` is
+    /// the command with the name of a task in it.
+    pub async fn one_task(
+        &self,
+        cell: &Cell,
+        again: impl Fn(&str) -> String,
+    ) -> Result<(JobKey, u32), Failure> {
         let Target { job, tasks } = self.resolve(cell).await?;
         let indexes = match tasks {
             Some(indexes) => indexes,
-            None => pages::tasks(cell, &job).await?.iter().map(|task| task.index).collect(),
+            None => meant(&pages::tasks(cell, &job).await?),
         };
         match indexes[..] {
             [one] => Ok((job, one)),
             _ => Err(Failure::Usage {
                 message: format!("{job} stands for {} tasks; allowed: one", indexes.len()),
-                next: format!("{verb} {job}/{}", indexes.first().copied().unwrap_or(0)),
+                next: again(&format!("{job}/{}", indexes.first().copied().unwrap_or(0))),
             }),
         }
     }
@@ -107,6 +112,16 @@ impl Typed {
             });
         }
         the_one(cell, &self.job, |kind| kind == FoundKind::Cron, "periodic job", next).await
+    }
+}
+
+/// Those of a job that are not over; where all are, all of them.
+fn meant(tasks: &[TaskView]) -> Vec<u32> {
+    let live: Vec<u32> =
+        tasks.iter().filter(|task| !task.state.is_dead()).map(|task| task.index).collect();
+    match live.is_empty() {
+        true => tasks.iter().map(|task| task.index).collect(),
+        false => live,
     }
 }
 
@@ -147,6 +162,27 @@ pub fn ambiguous(text: &str, found: &[FoundView]) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_stands_for_its_tasks_that_are_not_over() {
+        let task = |(index, state): (usize, &serde_json::Value)| -> TaskView {
+            serde_json::from_value(serde_json::json!({
+                "name": format!("dev/web/{index}"), "index": index, "state": state,
+                "healthy": true, "attempt": 1, "version": 1, "machine": null, "alloc": null,
+                "limits": {"cpu": 1, "ram": 1}, "reservation": {"cpu": 1, "ram": 1},
+                "ports": [], "devices": [], "waits_for": [], "failures_in_row": 0,
+                "not_before": 0, "changed_at": 0, "crashed_on": [],
+            }))
+            .unwrap()
+        };
+        let of = |states: &[serde_json::Value]| {
+            meant(&states.iter().enumerate().map(task).collect::<Vec<_>>())
+        };
+        let (runs, over) = (serde_json::json!("running"), serde_json::json!({"dead": "killed"}));
+        assert_eq!(of(&[over.clone(), runs.clone(), over.clone()]), [1]);
+        assert_eq!(of(&[runs.clone(), runs, over.clone()]), [0, 1]);
+        assert_eq!(of(&[over.clone(), over]), [0, 1]);
+    }
 
     #[test]
     fn jobs_tasks_and_ranges_are_read() {

@@ -110,11 +110,7 @@ fn next_try(at: Time, now: Time) -> String {
 }
 
 fn times(count: u32) -> String {
-    match count {
-        1 => "once".into(),
-        2 => "twice".into(),
-        _ => format!("{} times", format::count(u64::from(count))),
-    }
+    format::times(u64::from(count))
 }
 
 /// Numbers of tasks that are not nought: `2 running, 1 pending`.

@@ -5,7 +5,7 @@ use super::parse::{name, span};
 use super::{Success, pages};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, aside, print_json, say};
 use crate::reach::Reach;
 use crate::server::ask;
 use crate::{clock, format, table};
@@ -16,6 +16,13 @@ use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
 use clap::{ArgGroup, Args, Subcommand};
 use hyper::Method;
+
+const CREATE_USAGE: &str = "\
+cell token create [OPTIONS]
+       <--agent <MACHINE>|--replica <NAME>|--scheduler <NAME>>";
+const DISMISS_USAGE: &str = "\
+cell token dismiss [OPTIONS]
+       <--agent <MACHINE>|--replica <NAME>|--scheduler <NAME>>";
 
 /// Tokens: create, ls, revoke, dismiss
 #[derive(Debug, Subcommand)]
@@ -59,7 +66,11 @@ impl LsArgs {
         }
         match self.output.output {
             Output::Json => print_json(&tokens)?,
-            Output::Table => print(&list(&tokens))?,
+            Output::Table if tokens.is_empty() => aside(match cell.open {
+                true => "no tokens: an open master asks for none",
+                false => "no tokens; next: cell token create --agent MACHINE",
+            }),
+            Output::Table => say(&list(&tokens))?,
         }
         Ok(Success::Done)
     }
@@ -73,15 +84,12 @@ impl RevokeArgs {
         let _: Changed = ask(async {
             Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value)
         })?;
-        print(&format!("token {} is worthless from now on\n", self.id))?;
+        say(&format!("token {} is worthless from now on\n", self.id))?;
         Ok(Success::Done)
     }
 }
 
 fn list(tokens: &[TokenView]) -> String {
-    if tokens.is_empty() {
-        return "no tokens\n".into();
-    }
     let now = clock::now();
     let rows: Vec<Vec<String>> = tokens
         .iter()
@@ -107,6 +115,7 @@ fn list(tokens: &[TokenView]) -> String {
 }
 
 #[derive(Debug, Args)]
+#[command(override_usage = DISMISS_USAGE)]
 #[command(group = ArgGroup::new("part").required(true).args(["agent", "replica", "scheduler"]))]
 pub struct DismissArgs {
     /// The agent of a machine that was never part of the cell, or is not any more
@@ -142,7 +151,7 @@ impl DismissArgs {
         })?;
         let Dismiss { part, name } = body;
         let again = if done.changed { "" } else { " already" };
-        print(&format!(
+        say(&format!(
             "{part} {name} is dismissed{again}\n\
              next, should it come back: cell token create --{part} {name}\n"
         ))?;
@@ -158,6 +167,7 @@ fn nobody() -> Failure {
 }
 
 #[derive(Debug, Args)]
+#[command(override_usage = CREATE_USAGE)]
 #[command(group = ArgGroup::new("joiner").required(true).args(["agent", "replica", "scheduler"]))]
 pub struct CreateArgs {
     /// For the agent of this machine
@@ -204,7 +214,7 @@ impl Token {
         match args.output.output {
             Output::Json => print_json(&made)?,
             Output::Table => {
-                print(&format!(
+                say(&format!(
                     "{}\ngood once, until {}\n\
                      next, there: cell {next} --master {}\n",
                     made.token,

@@ -4,7 +4,7 @@ use super::target::{Typed, typed};
 use super::{Success, pages};
 use crate::args::{OutputArgs, WatchArgs};
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print_json, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{format, table};
@@ -28,9 +28,11 @@ until it is closed.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UpdateArgs {
+    /// The job that is updated
     #[arg(value_name = "JOB", value_parser = typed)]
     job: Typed,
 
+    /// How far it is, back to the version before, or for good
     #[arg(value_name = "WHAT", value_enum, default_value = "status")]
     what: What,
 
@@ -78,7 +80,7 @@ impl UpdateArgs {
         let status = ask(read(&cell, &key))?;
         match self.output.output {
             Output::Json => print_json(&status)?,
-            Output::Table => print(&shown(&status))?,
+            Output::Table => say(&shown(&status))?,
         }
         Ok(Success::Done)
     }
@@ -100,7 +102,7 @@ impl UpdateArgs {
             (_, true) => "is closed: the version it has is the one that counts",
             (_, false) => "was closed already",
         };
-        print(&format!("the update of {key} {what}\nnext: cell status {key}\n"))
+        say(&format!("the update of {key} {what}\nnext: cell status {key}\n"))
     }
 }
 
@@ -145,8 +147,15 @@ fn shown(status: &Status) -> String {
         .collect();
     out.push('\n');
     out.push_str(&table::render(&["version", "tasks", "running"], &rows));
-    if update.is_some() {
-        out.push_str(&format!("next: cell update {job} close, or: cell update {job} undo\n"));
+    match update {
+        None => {}
+        // It is on its way back, and ends by itself.
+        Some(roll) if roll.undoing => {
+            out.push_str(&format!("next: cell status {job} --watch\n"));
+        }
+        Some(_) => {
+            out.push_str(&format!("next: cell update {job} close, or: cell update {job} undo\n"));
+        }
     }
     out
 }
@@ -170,5 +179,6 @@ mod tests {
         let status = Status { job: "dev/web".into(), version: 2, update: Some(roll), tasks };
         let told = shown(&status);
         assert!(told.starts_with("dev/web: undoing from version 3 to 2, opened "), "{told}");
+        assert!(told.ends_with("\nnext: cell status dev/web --watch\n"), "{told}");
     }
 }

@@ -6,7 +6,7 @@ use super::words::{one_of, word};
 use super::{Success, pages};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, aside, print, print_json, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::table;
@@ -51,12 +51,14 @@ pub struct ShowArgs {
 
 #[derive(Debug, Args)]
 pub struct OneArgs {
+    /// Their name, as `cell user ls` shows it
     #[arg(value_name = "USER", value_parser = name)]
     user: Name,
 }
 
 #[derive(Debug, Args)]
 pub struct CapabilityArgs {
+    /// Who
     #[arg(value_name = "USER", value_parser = name)]
     user: Name,
 
@@ -68,6 +70,7 @@ pub struct CapabilityArgs {
 
 #[derive(Debug, Args)]
 pub struct AddArgs {
+    /// What they are called
     #[arg(value_name = "USER", value_parser = name)]
     user: Name,
 
@@ -83,6 +86,7 @@ pub struct AddArgs {
 
 #[derive(Debug, Args)]
 pub struct TokenArgs {
+    /// Who
     #[arg(value_name = "USER", value_parser = name)]
     user: Name,
 
@@ -122,7 +126,10 @@ impl User {
                 let users: Vec<UserView> = ask(all)?;
                 match args.output.output {
                     Output::Json => print_json(&users)?,
-                    Output::Table => print(&list(&users))?,
+                    Output::Table if users.is_empty() => {
+                        aside("no users; next: cell user add NAME")
+                    }
+                    Output::Table => say(&list(&users))?,
                 }
             }
             User::Show(args) => {
@@ -130,7 +137,7 @@ impl User {
                 let user = ask(async { Ok(cell.client.user(name).await?.value.item) })?;
                 match args.output.output {
                     Output::Json => print_json(&user)?,
-                    Output::Table => print(&super::status::shown_user(&user))?,
+                    Output::Table => say(&super::status::shown_user(&user))?,
                 }
             }
             User::Grant(args) => args.change(&cell, true)?,
@@ -182,7 +189,7 @@ fn remove(cell: &Cell, user: &Name) -> Result<(), Failure> {
         }
         other => other,
     })?;
-    print(&format!(
+    say(&format!(
         "user {user} is not part of the cell any more; their tokens are worthless from now on\n"
     ))
 }

@@ -4,7 +4,7 @@ use super::{Success, file, parse};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print_json, say};
 use cellwright_cell::name::Name;
 use cellwright_lang::diagnostic::Diagnostic;
 use cellwright_lang::{Diagnostics, Document};
@@ -59,7 +59,7 @@ impl ValidateArgs {
                 for checked in &all {
                     file::show(&checked.diagnostics);
                     if checked.valid {
-                        print(&format!("{}: {}\n", checked.file, counted(&checked.documents)))?;
+                        say(&format!("{}: {}\n", checked.file, counted(&checked.documents)))?;
                     }
                 }
             }

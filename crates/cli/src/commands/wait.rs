@@ -3,16 +3,20 @@
 
 use super::Success;
 use super::logs::Wanted;
+use super::status::words_of_starts;
 use super::target::{Target, Typed, typed};
 use super::tell;
 use crate::args::OutputArgs;
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print_json, say};
+use crate::progress::Standing;
 use crate::reach::{Cell, Reach};
-use crate::server::ask;
-use crate::table::rewrapped;
-use cellwright_api::client::{JobFilter, Watch};
+use crate::server::{ask, unless_interrupted};
+use crate::table::{rewrapped, wrapped};
+use cellwright_api::client::{ClientError, JobFilter, Watch};
+use cellwright_api::error::Code;
 use cellwright_api::types::{ExplanationView, JobView, MachineView, ReasonView, TaskView};
+use cellwright_cell::job::JobState;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::JobKey;
 use cellwright_cell::resource::Resources;
@@ -20,8 +24,9 @@ use cellwright_cell::task::{ExitClass, Fate, TaskState};
 use cellwright_cell::time::Span;
 use clap::Args;
 use serde::Serialize;
+use std::cell::RefCell;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 const AFTER_HELP: &str = "\
 Exit code: that of the first task that did not finish, 128 and the signal's
@@ -53,17 +58,24 @@ pub struct WaitArgs {
 impl WaitArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let cell = reach.cell()?;
-        let ended = ask(self.over(&cell))?;
-        match self.output.output {
-            Output::Table => ended.show(false)?,
-            Output::Json => print_json(&ended)?,
-        }
-        Ok(ended.success())
+        ask(async {
+            let target = self.target.resolve(&cell).await?;
+            let over = async {
+                let ended = self.over(&cell, &target).await?;
+                match self.output.output {
+                    Output::Table => ended.show(false)?,
+                    Output::Json => print_json(&ended)?,
+                }
+                Ok(ended.success())
+            };
+            let left = async || left_running(std::slice::from_ref(&target.job));
+            unless_interrupted(left, over).await
+        })
     }
 
-    async fn over(&self, cell: &Cell) -> Result<Ended, Failure> {
-        let target = self.target.resolve(cell).await?;
-        let over = self.patience.over(cell, &target, until_over(cell, &target));
+    async fn over(&self, cell: &Cell, target: &Target) -> Result<Ended, Failure> {
+        let over = until_over(cell, target, Standing::if_seen());
+        let over = self.patience.over(cell, target, over);
         let Some(limit) = self.timeout else { return over.await };
         timeout(Duration::from_millis(limit.0), over).await.unwrap_or_else(|_| {
             let span = crate::format::span(limit);
@@ -86,6 +98,9 @@ pub struct Ended {
     pub exit: u8,
     /// For people.
     pub text: String,
+    /// Whether it could not even start: what it wrote does not say why.
+    #[serde(skip)]
+    pub never_started: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -108,9 +123,12 @@ impl Ended {
                 eprintln!("{}", left_waiting(&self.job, text));
                 Ok(())
             }
-            (Outcome::Finished, _) if named => print(&format!("{}: {text}\n", self.job)),
-            (_, Some(task)) => print(&format!("{task} {text}\n")),
-            _ => print(&format!("{text}\n")),
+            (Outcome::Finished, _) if named => say(&format!("{}: {text}\n", self.job)),
+            (_, Some(task)) if self.never_started => {
+                say(&format!("{task} {text}\nnext: cell explain {task}\n"))
+            }
+            (_, Some(task)) => say(&format!("{task} {text}\n")),
+            _ => say(&format!("{text}\n")),
         }
     }
 
@@ -165,7 +183,7 @@ impl AttendArgs {
         output: Output,
         seen: &mut Vec<Ended>,
     ) -> Result<Success, Failure> {
-        let named: Vec<String> = jobs.iter().map(ToString::to_string).collect();
+        let left = RefCell::new(jobs.to_vec());
         ask(async {
             let over = async {
                 let (mut worst, several) = (Success::Done, jobs.len() > 1);
@@ -174,7 +192,7 @@ impl AttendArgs {
                     let over = async {
                         match self.follow {
                             true => followed(cell, &target).await,
-                            false => until_over(cell, &target).await,
+                            false => until_over(cell, &target, Standing::if_seen()).await,
                         }
                     };
                     let ended = self.patience.over(cell, &target, over).await?;
@@ -184,25 +202,63 @@ impl AttendArgs {
                     if worst == Success::Done {
                         worst = ended.success();
                     }
+                    // One that has no place waits on.
+                    if ended.outcome != Outcome::NotPlaced {
+                        left.borrow_mut().retain(|other| other != job);
+                    }
                     seen.push(ended);
                 }
                 Ok(worst)
             };
-            tokio::select! {
-                worst = over => worst,
-                _ = tokio::signal::ctrl_c() => {
-                    let first = named.first().map_or("JOB", String::as_str);
-                    eprintln!("\n{} goes on without you", named.join(", "));
-                    eprintln!("next: cell logs -f {first}, cell wait or cell stop {first}");
-                    Ok(Success::Ended(INTERRUPTED))
-                }
-            }
+            let told = async || left_running(&not_over(cell, left.take()).await);
+            unless_interrupted(told, over).await
         })
     }
 }
 
-/// As shells count an end by ctrl-c.
-const INTERRUPTED: u8 = 130;
+/// Whoever leaves does not wait longer than this to hear what goes on.
+const LEAVING: Duration = Duration::from_secs(1);
+/// So many jobs that go on are named.
+const NAMED: usize = 5;
+
+/// Those that are not over. They are waited for one after the other, so one that had no turn yet
+/// may have ended long ago; one that the cell says nothing of in time goes on for all we know.
+async fn not_over(cell: &Cell, jobs: Vec<JobKey>) -> Vec<JobKey> {
+    let (latest, mut left) = (Instant::now() + LEAVING, Vec::new());
+    for job in jobs {
+        let is_over = match timeout_at(latest, cell.client.job(&job)).await {
+            Ok(Ok(found)) => matches!(found.value.item.state, JobState::Dead(_)),
+            Ok(Err(ClientError::Api(error))) => error.code == Code::NoSuchJob,
+            Ok(Err(_)) | Err(_) => false,
+        };
+        if !is_over {
+            left.push(job);
+        }
+    }
+    left
+}
+
+fn left_running(jobs: &[JobKey]) -> String {
+    match jobs {
+        [] => "all of it is over\nnext: cell status".to_owned(),
+        [one] => format!(
+            "{one} goes on without you\n\
+             next: cell logs -f {one}\n\
+             or wait on: cell wait {one}, or end it: cell stop {one}"
+        ),
+        [first, ..] => {
+            let named: Vec<String> = jobs.iter().take(NAMED).map(ToString::to_string).collect();
+            let more = match jobs.len().saturating_sub(NAMED) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let number = crate::format::counted(jobs.len() as u64, "job");
+            let text = format!("{number} go on without you: {}{more}", named.join(", "));
+            format!("{}next: cell status, or cell logs -f {first}", wrapped("", "  ", &text))
+        }
+    }
+}
+
 /// No machine takes it. A task may end with this as well: what was said tells them apart.
 const NOT_PLACED: u8 = 3;
 
@@ -210,7 +266,7 @@ const NOT_PLACED: u8 = 3;
 async fn followed(cell: &Cell, target: &Target) -> Result<Ended, Failure> {
     placed(cell, &target.job).await?;
     let wanted = Wanted::following();
-    let (shown, ended) = tokio::join!(wanted.show(cell, target), until_over(cell, target));
+    let (shown, ended) = tokio::join!(wanted.show(cell, target), until_over(cell, target, None));
     // Output that cannot be read does not change how it ended.
     if let Err(failure) = shown {
         eprintln!("output: {failure}");
@@ -238,8 +294,12 @@ async fn placed(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The end of a job, or of some of its tasks.
-async fn until_over(cell: &Cell, target: &Target) -> Result<Ended, Failure> {
+/// The end of a job, or of some of its tasks; `standing` says meanwhile how the job is.
+async fn until_over(
+    cell: &Cell,
+    target: &Target,
+    mut standing: Option<Standing>,
+) -> Result<Ended, Failure> {
     let key = &target.job;
     // Asked first: a job nobody knows is an error at once.
     cell.client.job(key).await?;
@@ -253,15 +313,18 @@ async fn until_over(cell: &Cell, target: &Target) -> Result<Ended, Failure> {
             });
         };
         let over = match &target.tasks {
-            None => matches!(job.state, cellwright_cell::job::JobState::Dead(_)),
+            None => matches!(job.state, JobState::Dead(_)),
             Some(_) => true,
         };
         if !over {
+            if let Some(standing) = &mut standing {
+                standing.tell(vec![format!("{key}: {}", tell::counts(&job.tasks))]);
+            }
             continue;
         }
         let tasks = tasks_of(cell, target).await?;
         if tasks.iter().all(|task| task.state.is_dead()) {
-            return Ok(told(&tasks, key));
+            return Ok(with_cause(cell, key, &tasks, told(&tasks, key)).await);
         }
     }
 }
@@ -330,6 +393,7 @@ impl Patience {
                 task: Some(why.task),
                 exit: NOT_PLACED,
                 text: why.text,
+                never_started: false,
             }),
         }
     }
@@ -439,7 +503,8 @@ fn told(tasks: &[TaskView], job: &JobKey) -> Ended {
     let (job, ended) = (job.to_string(), |task: &&TaskView| outcome(task.state).is_some());
     let Some(task) = tasks.iter().find(ended) else {
         let text = format!("{} finished", crate::format::counted(tasks.len() as u64, "task"));
-        return Ended { job, outcome: Outcome::Finished, task: None, exit: 0, text };
+        let (outcome, never_started) = (Outcome::Finished, false);
+        return Ended { job, outcome, task: None, exit: 0, text, never_started };
     };
     let note = tell::note(task, crate::clock::now());
     let note = if note.is_empty() { String::new() } else { format!(": {note}") };
@@ -449,7 +514,20 @@ fn told(tasks: &[TaskView], job: &JobKey) -> Ended {
         task: Some(task.name.clone()),
         exit: code(task.state),
         text: format!("{}{note}", tell::state(task)),
+        never_started: task.state == TaskState::Dead(Fate::Failed(ExitClass::CouldNotStart)),
     }
+}
+
+/// With the words of the machine where the task could not start, if they can be had.
+async fn with_cause(cell: &Cell, key: &JobKey, tasks: &[TaskView], mut ended: Ended) -> Ended {
+    let is_it = |task: &&TaskView| ended.task.as_ref() == Some(&task.name);
+    let Some(task) = tasks.iter().find(is_it).filter(|_| ended.never_started) else {
+        return ended;
+    };
+    for words in words_of_starts(cell, key, std::slice::from_ref(task)).await {
+        ended.text = format!("{}: {}", ended.text, words.said);
+    }
+    ended
 }
 
 /// Of one that did not finish.
@@ -503,6 +581,10 @@ mod tests {
         .unwrap();
         let name = |text: &str| cellwright_cell::name::Name::new(text).unwrap();
         let key = JobKey { user: name("dev"), job: name("sums") };
+        let state = TaskState::Dead(Fate::Failed(ExitClass::CouldNotStart));
+        let unable = told(&[TaskView { state, ..task.clone() }], &key);
+        assert_eq!((unable.never_started, unable.exit), (true, 1));
+        assert_eq!(unable.text, "failed: could not start");
         let failed = told(&[task], &key);
         assert_eq!((failed.outcome, failed.exit), (Outcome::Failed, 3));
         assert_eq!(failed.text, "failed: exit code 3");
@@ -511,6 +593,27 @@ mod tests {
         assert_eq!([json(&failed), json(&waits)], ["failed", "not_placed"]);
         assert_eq!(waits.success(), Success::DoesNotFit);
         assert_eq!(failed.success(), Success::Ended(3));
+        assert!(!failed.never_started);
+    }
+
+    #[test]
+    fn whoever_leaves_is_told_what_goes_on_and_how_to_follow_it() {
+        let key = |job: &str| {
+            let name = |text: &str| cellwright_cell::name::Name::new(text).unwrap();
+            JobKey { user: name("dev"), job: name(job) }
+        };
+        let one = left_running(&[key("web")]);
+        assert!(one.starts_with("dev/web goes on without you\nnext: cell logs -f dev/web\n"));
+        assert!(one.contains("cell wait dev/web") && one.contains("cell stop dev/web"), "{one}");
+        let two = left_running(&[key("web"), key("db")]);
+        let told = "2 jobs go on without you: dev/web, dev/db\nnext: cell status, or cell logs -f ";
+        assert!(two.starts_with(told), "{two}");
+        let many: Vec<JobKey> = (0..7).map(|n| key(&format!("a-rather-long-name-{n}"))).collect();
+        let many = left_running(&many);
+        assert!(many.lines().all(|line| line.len() <= crate::table::WIDTH), "{many}");
+        let flat = many.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains("name-3, dev/a-rather-long-name-4 and 2 more next: "), "{many}");
+        assert!(left_running(&[]).starts_with("all of it is over"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::Success;
 use super::question::{QuestionArgs, header, places, refused};
 use super::shown::{explained, notes, problems};
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print_json, say};
 use crate::table::wrapped;
 use crate::{format, style, table};
 use cellwright_sched::whatif::{Evicted, JobLoss, Whatif};
@@ -13,7 +13,8 @@ use clap::Args;
 
 const EXAMPLES: &str = "\
 Examples:
-  cell sim whatif --trace example:examples/small-cell --job cpu=8,ram=32GiB,count=20
+  cell sim whatif --trace example:examples/small-cell \\
+    --job cpu=8,ram=32GiB,count=20
   cell sim whatif --trace example:examples/small-cell --job job.json -o json
 
 The workload is packed first; then the whole job is added, and tasks of lower
@@ -37,7 +38,7 @@ impl WhatifArgs {
             .map_err(|refusal| refused(&refusal))?;
         match self.question.output.output {
             Output::Json => print_json(&answer)?,
-            Output::Table => print(&shown(&answer))?,
+            Output::Table => say(&shown(&answer))?,
         }
         match answer.answer.pending {
             0 => Ok(Success::Done),

@@ -432,7 +432,7 @@ fn output_is_shown_and_followed_to_the_end_and_a_task_that_runs_too_long_is_kill
     assert_eq!(said(&["--master", &address, "logs", "dev/talks", "--stderr"]), "problem\n");
     assert_eq!(said(&["--master", &address, "logs", "dev/talks", "--tail", "1"]), "two\n");
     let absent = support::cell(&["--master", &address, "logs", "dev/talks", "--attempt", "7"]);
-    assert!(support::text(&absent.stderr).contains("has been placed 1 times"), "{absent:?}");
+    assert!(support::text(&absent.stderr).contains("has been placed once"), "{absent:?}");
     running.stop();
 }
 

@@ -82,7 +82,7 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
     let removed = said(&[&with(&["package", "rm"])[..], &[short]].concat());
     assert!(removed.contains("removed"), "{removed}");
     refused(&[&with(&["package", "rm"])[..], &[short]].concat(), 1, "no package begins with");
-    assert!(said(&with(&["package", "ls"])).contains("no packages"));
+    assert!(text(&cell(&with(&["package", "ls"])).stderr).contains("no packages"));
     // A job may come before its package; whoever runs it is told.
     let spec = serde_json::json!({
         "name": "early", "count": 1, "priority": 100,

@@ -1,6 +1,6 @@
 //! Plan, then run what was planned; and what a plan says of jobs that wait or have changed.
 
-use crate::support::{Folder, cell, json, said, text};
+use crate::support::{Folder, Running, cell, json, said, text};
 use crate::{dev, wait_running};
 use cellwright_cell::name::{JobKey, Name};
 use serde_json::{Value, json as value};
@@ -150,6 +150,11 @@ fn shapes_that_fit_are_published_and_a_job_can_be_their_measure() {
     let none = cell(&[&at[..], &["shapes", "--cpu", "900", "--ram", "1GiB"]].concat());
     assert_eq!(none.status.code(), Some(3), "{}", text(&none.stderr));
     assert!(text(&none.stdout).contains("tasks of 900 cores cpu and 1 GiB ram: 0 tasks"));
+    let watched = Running::start(&[&at[..], &["shapes", "--cpu", "900", "--watch"]].concat());
+    // What stands between one answer and the next.
+    watched.hear("---");
+    watched.hear("tasks of 900 cores cpu: 0 tasks");
+    watched.kill();
     let file = folder.path("web.json");
     fs::write(&file, web(1, "1000").to_string()).unwrap();
     said(&[&at[..], &["run", &file]].concat());

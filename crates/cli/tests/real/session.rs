@@ -28,8 +28,8 @@ fn waiting(folder: &Folder, address: &str) {
     wait(address, "web", runs(1));
 }
 
-/// A terminal with `cell exec -t` on it.
-struct Screen {
+/// A terminal with a `cell` on it.
+pub struct Screen {
     own: File,
     pieces: Receiver<Vec<u8>>,
     seen: String,
@@ -37,7 +37,7 @@ struct Screen {
 }
 
 impl Screen {
-    fn open(size: (u16, u16), args: &[&str]) -> Screen {
+    pub fn open(size: (u16, u16), args: &[&str]) -> Screen {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let own = openpt(flags).unwrap();
         grantpt(&own).unwrap();
@@ -48,7 +48,8 @@ impl Screen {
         resize(&own, size);
         let end = || Stdio::from(theirs.try_clone().unwrap());
         let mut command = command(args);
-        command.env("TERM", "vt220").stdin(end()).stdout(end()).stderr(end());
+        command.env("TERM", "vt220").env_remove("NO_COLOR");
+        command.stdin(end()).stdout(end()).stderr(end());
         let child = command.spawn().unwrap();
         let own = File::from(own);
         let mut reader = own.try_clone().unwrap();
@@ -69,7 +70,7 @@ impl Screen {
     }
 
     /// Waits until this is on the screen, after what was waited for before.
-    fn shows(&mut self, part: &str) {
+    pub fn shows(&mut self, part: &str) {
         while !self.seen.contains(part) {
             let piece = self.pieces.recv_timeout(PATIENCE);
             let piece = piece.unwrap_or_else(|_| panic!("never shows {part:?}: {:?}", self.seen));
@@ -77,6 +78,13 @@ impl Screen {
         }
         let end = self.seen.find(part).unwrap() + part.len();
         self.seen.drain(..end);
+    }
+
+    /// What else comes until the command has ended.
+    pub fn rest(mut self) -> String {
+        self.child.wait().unwrap();
+        self.pieces.iter().for_each(|piece| self.seen.push_str(&text(&piece)));
+        self.seen
     }
 }
 
@@ -145,16 +153,33 @@ fn bytes_travel_both_ways_and_streams_stay_apart() {
     assert_eq!(output.status.code(), Some(7));
     let output = cell(&[&exec[..], &["sh", "-c", "kill -TERM $$"]].concat());
     assert_eq!(output.status.code(), Some(128 + 15));
-    let output = cell(&[&exec[..], &["/absent/program"]].concat());
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("/absent/program"), "{}", text(&output.stderr));
+    lacks_programs(&address);
     let output = cell(&["--master", &address, "exec", "dev/web/1", "--", "true"]);
     assert!(text(&output.stderr).contains("no-such-task"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).ends_with(": cell status dev/web\n"), "{}", text(&output.stderr));
     said(&["--master", &address, "job", "stop", "dev/web"]);
     wait(&address, "web", |task| matches!(task.state, cellwright_cell::task::TaskState::Dead(_)));
     let output = cell(&[&exec[..], &["true"]].concat());
     assert!(text(&output.stderr).contains("does not run"), "{}", text(&output.stderr));
     running.stop();
+}
+
+/// What is not there, or no program, is told in words of ours and by the code that shells have for
+/// it, with a terminal and without.
+fn lacks_programs(address: &str) {
+    let exec = ["--master", address, "exec", "dev/web/0", "--"];
+    let on_screen = ["--master", address, "exec", "-t", "dev/web/0", "--"];
+    let absent = "error: no program \"no-such-program\" in the task dev/web/0";
+    let passive = "error: \"/etc/passwd\" in the task dev/web/0 is not executable";
+    for (program, code, said) in [("no-such-program", 127, absent), ("/etc/passwd", 126, passive)] {
+        let output = cell(&[&exec[..], &[program]].concat());
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        assert!(error.starts_with(said) && error.contains("\nnext: "), "{error}");
+        let mut screen = Screen::open((24, 80), &[&on_screen[..], &[program]].concat());
+        screen.shows(said);
+        assert_eq!(screen.child.wait().unwrap().code(), Some(code));
+    }
 }
 
 /// Says its number, and stays, with a child that tries to get away.
@@ -311,5 +336,6 @@ fn a_container_is_entered_where_its_task_is() {
     screen.types("hello\r");
     screen.shows("<hello vt220>");
     assert_eq!(screen.child.wait().unwrap().code(), Some(4));
+    lacks_programs(&address);
     running.stop();
 }

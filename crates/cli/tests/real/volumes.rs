@@ -3,7 +3,7 @@
 
 use crate::agent::{runs, wait};
 use crate::contain::can;
-use crate::support::{Folder, Running, cell, free_address, json, said, text};
+use crate::support::{Folder, Running, cell, command, free_address, json, said, text};
 use serde_json::{Value, json as value};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -104,6 +104,57 @@ fn borrows(source: &str) -> Value {
 }
 
 #[test]
+fn a_cell_for_trying_things_out_lends_what_its_flags_say() {
+    if !can("a_cell_for_trying_things_out_lends_what_its_flags_say") {
+        return;
+    }
+    let folder = Folder::new();
+    let [data, lent, shown] = ["data", "lent", "shown"].map(|name| folder.path(name));
+    for path in [&lent, &shown] {
+        fs::create_dir(path).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let read_only = format!("{shown}:ro");
+    let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--driver", "container"];
+    let running = Running::start(&[&args[..], &["--lend", &lent, "--lend", &read_only]].concat());
+    let address = running.address();
+    let spec = value!({
+        "name": "keeps", "priority": 100, "restart": { "max_failures": 0 },
+        "task": {
+            "limits": { "cpu": 100, "ram": 64 << 20 },
+            "command": ["sh", "-c", "touch /data/kept && ! touch /shown/kept"],
+            "isolation": { "volumes": [
+                { "source": lent, "target": "/data", "writable": true },
+                { "source": shown, "target": "/shown", "writable": false },
+            ]},
+        },
+    });
+    let file = folder.path("keeps.json");
+    fs::write(&file, spec.to_string()).unwrap();
+    said(&["--master", &address, "run", &file, "--wait"]);
+    assert!(fs::exists(format!("{lent}/kept")).unwrap());
+    assert!(!fs::exists(format!("{shown}/kept")).unwrap());
+    running.stop();
+    let refused = cell(&["dev", "--data-dir", &data, "--lend", &lent, "--driver", "process"]);
+    assert!(text(&refused.stderr).contains("--lend is for tasks in containers"));
+}
+
+#[test]
+fn a_cell_without_containers_says_that_it_lends_nothing() {
+    let folder = Folder::new();
+    let (data, lent) = (folder.path("data"), folder.path("lent"));
+    fs::create_dir(&lent).unwrap();
+    let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--lend", &lent];
+    // A container runtime is found by its name.
+    let mut dev = command(&args);
+    dev.env("PATH", folder.path("nothing"));
+    let running = Running::of(dev);
+    running.hear("--lend lends nothing, and tasks with volumes wait: no containers here");
+    running.hear("everybody on this computer");
+    running.stop();
+}
+
+#[test]
 fn tasks_that_borrow_a_folder_run_where_it_is_lent_and_wait_where_it_is_not() {
     if !can("volumes") {
         return;
@@ -124,6 +175,7 @@ fn tasks_that_borrow_a_folder_run_where_it_is_lent_and_wait_where_it_is_not() {
     pair.run("held", 1, &borrows(&pair.lent), &on_m1);
     let why = pair.explain("dev/held/0");
     assert!(why.contains("1 does not lend volume"), "{why}");
+    assert!(why.contains(&format!("cell dev --lend {}", pair.lent)), "{why}");
     assert!(why.contains("1 fails the constraint place = m1"), "{why}");
 
     let file = pair.file("nowhere", 1, &borrows("/no/such/folder"), &value!({}));

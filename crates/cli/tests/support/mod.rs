@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bounds every wait; nothing takes nearly as long.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks at what cannot be watched.
+const LOOK: Duration = Duration::from_millis(20);
 
 pub fn repo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -39,6 +41,19 @@ pub fn said(args: &[&str]) -> String {
 
 pub fn json(args: &[&str]) -> serde_json::Value {
     serde_json::from_str(&said(args)).expect("output is JSON")
+}
+
+/// Looks until there is something, and fails with `never` where there is nothing in time.
+#[expect(clippy::disallowed_methods, reason = "there is no event to wait for; looks are bounded")]
+pub fn until<T>(never: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{never}");
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// A folder of its own, gone with the test.
@@ -83,7 +98,10 @@ pub struct Running {
 
 impl Running {
     pub fn start(args: &[&str]) -> Running {
-        let mut command = command(args);
+        Running::of(command(args))
+    }
+
+    pub fn of(mut command: Command) -> Running {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
         let mut child = command.spawn().expect("cell starts");
         let (sender, lines) = mpsc::channel();
@@ -137,6 +155,24 @@ impl Running {
     pub fn ended(mut self) {
         let ended = self.child.wait().expect("it ends");
         assert!(ended.success(), "{ended}");
+    }
+
+    /// The code that it ends with, told to by ctrl-c as soon as it listens for that.
+    pub fn interrupt(mut self) -> (Vec<String>, Option<i32>) {
+        let pid = self.child.id().to_string();
+        let status = format!("/proc/{pid}/status");
+        // The second lowest bit stands for the second signal, which is that of the key.
+        let listens = || {
+            let text = std::fs::read_to_string(&status).unwrap_or_default();
+            let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+            caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0) & 2 != 0
+        };
+        until("it never listens for ctrl-c", || listens().then_some(()));
+        let told = Command::new("kill").args(["-INT", &pid]).status().expect("kill runs");
+        assert!(told.success());
+        let child = &mut self.child;
+        let ended = until("ctrl-c never ends it", || child.try_wait().expect("it is ours"));
+        (self.lines.iter().collect(), ended.code())
     }
 
     /// As an operator would.

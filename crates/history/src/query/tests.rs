@@ -185,3 +185,60 @@ fn usage_of_days_that_are_in_archives_is_not_shown_twice() {
     let time = i64::try_from(new.time.0).unwrap();
     assert_eq!(answer.rows, [[Value::Integer(2), Value::Integer(time)]]);
 }
+
+/// What counting answers, if it does.
+fn counted(folder: &Folder, sql: &str) -> Option<Vec<Vec<Value>>> {
+    let reader = Reader::new(folder.path());
+    Some(reader.by_counting(Instant::now(), sql, &[], Bounds::default())?.rows)
+}
+
+/// What sorting answers.
+fn sorted(folder: &Folder, sql: &str) -> Vec<Vec<Value>> {
+    let reader = Reader::new(folder.path());
+    let db = reader.open(Instant::now(), Duration::from_secs(60)).unwrap();
+    reader.offer_rows(&db, &[]).unwrap();
+    let mut statement = db.prepare(sql).unwrap();
+    fetch(&mut statement, &[], Bounds::default()).unwrap().0
+}
+
+#[test]
+fn counting_answers_what_sorting_answers() {
+    let folder = folder(4000);
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    assert!(history.tidy(Time(BEGIN + 12 * DAY)).unwrap().archived_rows > 0);
+    for sql in [
+        "select user, day, count(*) from task_events group by user, day",
+        "select day, user, count(*) from task_events group by user, day order by 3 desc, 1, 2",
+        "select distinct event from task_events order by event",
+        "select event, count(*) from task_events where user = 'ann' group by event",
+        "select exit_code, exit_class, count(*), max(user) from task_events group by 1, 2",
+        "select machine, count(distinct event) n from task_events group by 1 having n > 0",
+        "select event, count(*) from machine_events group by event",
+        "select event, sum(task_index), avg(attempt) from task_events group by event",
+    ] {
+        let sorted = sorted(&folder, sql);
+        assert!(!sorted.is_empty(), "{sql}");
+        assert_eq!(counted(&folder, sql), Some(sorted), "{sql}");
+    }
+}
+
+#[test]
+fn what_cannot_be_counted_is_answered_in_the_ordinary_way() {
+    let folder = folder(4000);
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    assert!(history.tidy(Time(BEGIN + 12 * DAY)).unwrap().archived_rows > 0);
+    for sql in [
+        "select user, count(*) from task_events where day = '2026-11-02' group by user",
+        "select user, count(*) from events group by user",
+        "select a.user, count(*) from task_events a, task_events b where a.day = b.day group by 1",
+        "select user || day, count(*) from task_events group by 1",
+        "select user, nothing from task_events group by 1",
+        "select distinct user from usage",
+    ] {
+        assert_eq!(counted(&folder, sql), None, "{sql}");
+    }
+    let bounds = Bounds { time: Duration::ZERO, ..Bounds::default() };
+    let sql = "select user, day, count(*) from task_events group by user, day";
+    let answer = Reader::new(folder.path()).query(sql, &[], bounds);
+    assert_eq!(answer, Err(QueryError::TooSlow(Duration::ZERO)));
+}

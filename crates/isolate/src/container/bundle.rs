@@ -7,7 +7,7 @@
 use super::config::description;
 use super::device;
 use super::spec::{ContainerId, ContainerSpec, overlay_path};
-use crate::{Error, mounts};
+use crate::{Error, kernel_file, mounts};
 use oci_spec::OciSpecError;
 use rustix::mount::{MountFlags, mount};
 use std::ffi::CString;
@@ -46,6 +46,17 @@ impl Bundle {
 
     pub(super) fn pid_file(&self) -> PathBuf {
         self.directory.join("pid")
+    }
+
+    /// The first process of the container, which may have ended by now.
+    ///
+    /// # Errors
+    /// When the runtime has not said which it is.
+    pub fn first_process(&self) -> Result<u32, Error> {
+        let path = self.pid_file();
+        let text = kernel_file::read(&path)?;
+        let number = kernel_file::parse(&path, "process", text.trim())?;
+        u32::try_from(number).map_err(|_| Error::invalid("process", number, "a process number"))
     }
 
     pub(super) fn runtime_log(&self) -> PathBuf {

@@ -7,7 +7,6 @@
 use super::bundle::Bundle;
 use super::spec::ContainerId;
 use crate::Error;
-use crate::kernel_file;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -147,10 +146,9 @@ impl Runtime for Runc {
     }
 
     fn run(&self, bundle: &Bundle, streams: Streams) -> Result<u32, Error> {
-        let pid_file = bundle.pid_file();
         let mut command = self.logged(&bundle.runtime_log(), "run");
         command.arg("--detach").arg("--bundle").arg(bundle.directory());
-        command.arg("--pid-file").arg(&pid_file);
+        command.arg("--pid-file").arg(bundle.pid_file());
         command.arg(bundle.id().as_str());
         // The agent's variables are no business of the container's first process, but a runtime
         // given by name alone is found through one of them.
@@ -162,9 +160,7 @@ impl Runtime for Runc {
             let message = last_error(&log).unwrap_or_else(|| status.to_string());
             return Err(self.failed("run", bundle.id(), message));
         }
-        let text = kernel_file::read(&pid_file)?;
-        let pid = kernel_file::parse(&pid_file, "process", text.trim())?;
-        u32::try_from(pid).map_err(|_| self.failed("run", bundle.id(), format!("process {pid}")))
+        bundle.first_process()
     }
 
     /// What its record is made of is the runtime's business: one that is unlike what we know is

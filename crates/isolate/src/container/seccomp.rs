@@ -152,7 +152,8 @@ pub fn profile() -> Result<LinuxSeccomp, OciSpecError> {
 
 /// The kernel spares the first process of a container every signal from inside, SIGKILL too, and
 /// says that it was sent: a program that kills itself would go on, and end well. Whoever tries is
-/// killed instead, by SIGSYS, which spares nobody.
+/// killed instead, by SIGSYS, which spares nobody. Of the first process itself the agent's shim
+/// tells SIGKILL.
 fn kills_of_the_first() -> Result<Vec<LinuxSyscall>, OciSpecError> {
     // Who is meant is the first argument of all of them.
     let calls = [("kill", 1), ("tkill", 1), ("rt_sigqueueinfo", 1), ("tgkill", 2)];

@@ -4,6 +4,7 @@
 use super::device::DeviceNode;
 use crate::Error;
 use crate::cgroup::GroupPath;
+use cellwright_cell::isolation::KERNEL_PLACES;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -105,7 +106,7 @@ impl ContainerSpec {
         inside("cwd", &self.cwd)?;
         // A working directory under one of these can be a door to the host (a descriptor of the
         // runtime, for one), and no program has reason to start there.
-        if ["/proc", "/sys", "/dev"].iter().any(|dir| self.cwd.starts_with(dir)) {
+        if KERNEL_PLACES.iter().any(|place| self.cwd.starts_with(place)) {
             let allowed = "a directory outside /proc, /sys and /dev";
             return Err(Error::invalid("cwd", self.cwd.display(), allowed));
         }
@@ -117,8 +118,8 @@ impl ContainerSpec {
         for target in targets.chain(self.scratch.iter().map(|scratch| &scratch.target)) {
             inside("mount target", target)?;
             // Below /dev as well: what the runtime hides, it hides behind /dev/null.
-            let kernels = ["/proc", "/sys", "/dev"];
-            if target == Path::new("/") || kernels.iter().any(|dir| target.starts_with(dir)) {
+            let mut kernels = KERNEL_PLACES.iter();
+            if target == Path::new("/") || kernels.any(|place| target.starts_with(place)) {
                 let allowed = "a place in the container other than /, /proc, /sys and /dev";
                 return Err(Error::invalid("mount target", target.display(), allowed));
             }

@@ -114,10 +114,10 @@ impl Control {
             let short = keep.saturating_sub(free).saturating_sub(going);
             let left = self.free_up(now, what, short, tasks, actions);
             match what {
-                Scarce::Ram => self.note_shortage(Dimension::Ram, now, left > 0),
+                Scarce::Ram => self.relief.note(Dimension::Ram, now, left > 0),
                 Scarce::Disk => disk_left = left,
                 Scarce::Files => {
-                    self.note_shortage(Dimension::Disk, now, disk_left > 0 || left > 0);
+                    self.relief.note(Dimension::Disk, now, disk_left > 0 || left > 0);
                 }
             }
         }

@@ -386,16 +386,66 @@ fn told(control: &mut Control, from: u64, seconds: &[(u64, bool)]) -> Vec<Option
     told
 }
 
+fn asking_after(seconds: u64) -> Control {
+    Control::asking_after(Span::seconds(seconds), Remembered::default(), Time(0))
+}
+
 #[test]
 fn a_machine_is_short_for_the_masters_until_it_has_been_well_for_as_long() {
-    let mut control = Control::asking_after(Span::seconds(10));
+    let mut control = asking_after(10);
     let all = [(10, true), (1, true), (1, false), (9, false), (1, false)];
     assert_eq!(told(&mut control, 0, &all), [None, Some(1), Some(0), Some(0), None]);
     // Short again before that: well only after a whole while, asked for only after one.
-    let mut control = Control::asking_after(Span::seconds(10));
+    let mut control = asking_after(10);
     let all = [(11, true), (8, false), (9, true), (9, false), (11, true), (1, false), (10, false)];
     let want = [Some(1), Some(0), Some(0), Some(0), Some(1), Some(0), None];
     assert_eq!(told(&mut control, 0, &all), want);
+}
+
+/// When help is asked for from second `from` on, by one that takes up what was known at `left`.
+/// Its first look finds no rates; then the machine is short or is not.
+fn asks_after_a_restart(left: u64, from: u64, short: bool) -> Vec<u64> {
+    let (machine, tasks) = pressed();
+    let mut control = Control::default();
+    (0..=left).for_each(|now| drop(control.step(second(now), &machine, &tasks)));
+    let mut next = Control::asking_after(ASK_AFTER, control.remembered(second(left)), second(from));
+    let is_told = left >= 60 && from - left <= 60;
+    assert_eq!(next.shortages(second(from)).len(), usize::from(is_told));
+    let asks = |now: &u64| {
+        let seen = if *now == from { &[][..] } else { &tasks[..if short { 3 } else { 1 }] };
+        let actions = next.step(second(*now), &machine, seen);
+        actions.iter().any(|action| matches!(action, Action::AskForRelief { .. }))
+    };
+    (from..from + 130).filter(asks).collect()
+}
+
+#[test]
+fn a_restart_does_not_put_off_relief() {
+    assert_eq!(asks_after_a_restart(40, 45, true), [60, 120]);
+    assert_eq!(asks_after_a_restart(65, 70, true), [120, 180], "asked once before it");
+    // Long enough by the first look, which does not see it: not before the second.
+    assert_eq!(asks_after_a_restart(55, 61, true), [62, 122, 182]);
+    assert_eq!(asks_after_a_restart(55, 61, false), [0u64; 0], "it was over by then");
+    // Nobody looked for as long as it takes to matter.
+    assert_eq!(asks_after_a_restart(40, 101, true), [162, 222]);
+    assert_eq!(asks_after_a_restart(65, 130, true), [191, 251], "what it asked before is past");
+}
+
+#[test]
+fn what_was_remembered_is_dropped_when_it_is_not_seen_again() {
+    let (machine, tasks) = pressed();
+    let mut control = Control::default();
+    (0..=65).for_each(|now| drop(control.step(second(now), &machine, &tasks)));
+    let mut next = Control::asking_after(ASK_AFTER, control.remembered(second(65)), second(66));
+    let mut asked = |now: u64| {
+        next.step(second(now), &machine, &tasks[..1]);
+        next.shortages(second(now)).first().map(|shortage| shortage.asked)
+    };
+    let until = 66 + SEEN_AGAIN.0 / 1000;
+    assert!((66..until).all(|now| asked(now) == Some(1)));
+    assert!((until..until + 60).all(|now| asked(now) == Some(0)));
+    assert_eq!(asked(until + 60), None);
+    assert!(next.remembered(second(200)).is_empty());
 }
 
 #[test]

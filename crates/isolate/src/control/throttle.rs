@@ -113,7 +113,7 @@ impl Control {
         } else {
             self.cpu.ease(capacity, QUICKLY, &batch);
         }
-        self.note_shortage(Dimension::Cpu, now, hurt);
+        self.relief.note(Dimension::Cpu, now, hurt);
         self.curb_the_greedy(now, full, by_batch, capacity, (&batch, &sensitive));
         let starved = CapWhy::StarvedBatch { since: self.starved_since.unwrap_or(now) };
         for sample in tasks {
@@ -190,7 +190,7 @@ impl Control {
         } else {
             self.disk_rate.ease(capacity, QUICKLY, &batch);
         }
-        self.note_shortage(Dimension::DiskRate, now, short);
+        self.relief.note(Dimension::DiskRate, now, short);
         for sample in tasks {
             actions.extend(self.disk_rate.tell(sample, None, CapWhy::Yields));
         }

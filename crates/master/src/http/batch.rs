@@ -1,11 +1,11 @@
 //! Many changes in one call: one entry of the log, one fsync, a verdict for each.
 
 use super::call::Call;
-use super::machines::spares_tasks;
+use super::machines::sparing_removal;
 use super::{Answered, Api, reply, user_of};
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{Batch, BatchAnswer, BatchItem, Changed, ItemVerdict, MAX_BATCH};
-use cellwright_cell::command::RequestId;
+use cellwright_cell::command::{Command, RequestId};
 use cellwright_cell::replay::WINDOW;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -27,14 +27,14 @@ impl Api {
         let mut requests = Vec::with_capacity(items.len());
         let mut places = Vec::with_capacity(items.len());
         for (at, item) in items.into_iter().enumerate() {
-            let spared = match (&item, &now) {
-                (BatchItem::RemoveMachine { name, force: false, .. }, Some(state)) => {
-                    spares_tasks(state, name)
-                }
-                _ => Ok(()),
-            };
-            let command = spared
-                .and_then(|()| item.into_command(user_of(caller)))
+            let command = item
+                .into_command(user_of(caller))
+                .and_then(|command| match (command, &now) {
+                    (Command::RemoveEmptyMachine { name, expect }, Some(state)) => {
+                        sparing_removal(state, name, expect)
+                    }
+                    (command, _) => Ok(command),
+                })
                 .and_then(|command| self.within_limits(&command).map(|()| command));
             match command {
                 Ok(command) => {

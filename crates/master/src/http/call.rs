@@ -200,7 +200,9 @@ impl Call {
         if bytes.trim_ascii_start().first() == Some(&b'[') {
             return Err(ApiError::field("body", "a list", "an object"));
         }
-        serde_json::from_slice(&bytes).map_err(|error| bad_json(&error))
+        serde_json::from_slice(&bytes).map_err(|error| {
+            bad_number(self.route, &bytes, &error).unwrap_or_else(|| bad_json(&error))
+        })
     }
 }
 
@@ -310,6 +312,20 @@ fn own_number(key: &str) -> Option<RequestId> {
         client: u64::from_str_radix(client, 16).ok()?,
         sequence: sequence.parse().ok()?,
     })
+}
+
+/// The field, where a number is none of its type: serde names the type alone.
+fn bad_number(route: &Route, bytes: &[u8], error: &serde_json::Error) -> Option<ApiError> {
+    let text = error.to_string();
+    let is_number = ["invalid value: integer", "invalid type: floating point"];
+    if !is_number.iter().any(|start| text.starts_with(start)) {
+        return None;
+    }
+    let found = route.request.out_of_range(&serde_json::from_slice(bytes).ok()?)?;
+    let error = ApiError::field(&found.field, &found.value, &found.allowed)
+        .with("line", error.line())
+        .with("column", error.column());
+    Some(error)
 }
 
 /// What serde says, with the field's name where it gives one.

@@ -1,10 +1,13 @@
 //! Changes: a command through the log, and its verdict as an answer.
 
 use super::call::Call;
+use super::jobs::guess;
 use super::{Answered, Api, reply};
 use cellwright_api::error::ApiError;
 use cellwright_api::types::Changed;
 use cellwright_cell::command::{Command, Done};
+use cellwright_cell::reason::Refusal;
+use cellwright_cell::state::State;
 
 impl Api {
     /// Proposes one command under the caller's key; the index at which it stands, and what it did.
@@ -21,10 +24,15 @@ impl Api {
             Err(refusal) => {
                 let mut error = ApiError::from(&refusal).with("index", answer.index);
                 // Rows have names here; the refusal itself only knows numbers.
-                error.message = self
-                    .handle
-                    .replicated()
-                    .with(|view| cellwright_cell::render::refusal(&view.state, &refusal));
+                let said = |state: &State| cellwright_cell::render::refusal(state, &refusal);
+                error.message = match &refusal {
+                    // All jobs are looked through, which nobody who applies the log shall wait for.
+                    Refusal::NoSuchJob(key) => {
+                        let view = self.handle.read();
+                        said(&view.state) + &guess(&view.state, key)
+                    }
+                    _ => self.handle.replicated().with(|view| said(&view.state)),
+                };
                 Err(error)
             }
         }

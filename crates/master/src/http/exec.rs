@@ -90,7 +90,7 @@ impl Api {
         else {
             let found = serde_json::to_value(row.map(|row| row.state)).unwrap_or_default();
             return Err(ApiError::new(Code::WrongState, format!("{name} does not run"))
-                .hint("wait until it runs: cell job status USER/JOB")
+                .hint(format!("wait until it runs: cell status {name} --watch"))
                 .with("state", found));
         };
         let term = call.query("term").map(str::to_owned);

@@ -1,6 +1,7 @@
 //! What a name can mean. People type what they remember: `web`, `ann/web`, `ann/web/3`, the first
 //! letters of a machine. Whatever has just that name is meant; only where nothing has, everything
-//! that begins like it is a candidate. A name that several users have is the caller's own.
+//! that begins like it is a candidate. A name that several users have is the caller's own. `last`
+//! is the job that the caller submitted last, unless something is called so.
 //!
 //! Rejected: lists read by the client, which would carry a whole cell to find one word in it.
 
@@ -14,20 +15,26 @@ use cellwright_cell::job::Job;
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::JobKind;
 use cellwright_cell::state::State;
+use std::collections::BTreeSet;
 
 /// Candidates that are listed; whoever sees so many types more letters.
 const MOST: usize = 50;
+/// Where nothing is called so: what the caller submitted last.
+const LAST: &str = "last";
 
 impl Api {
     pub(super) async fn find(&self, call: Call) -> Answered {
         let text = call.query("name").unwrap_or_default().to_owned();
         let (view, consistent) = call.view(self).await?;
-        let (exact, mut like) = search(&view.state, &text);
-        let mut items = if exact.is_empty() { std::mem::take(&mut like) } else { exact };
         let own = match call.caller()? {
             // Whoever asks an open master works in this user's name.
             Caller::Anonymous => OPEN_USER,
             caller => user_of(caller).map_or("", Name::as_str),
+        };
+        let (exact, like) = search(&view.state, &text);
+        let mut items = match exact.is_empty() {
+            true => newest(&view.state, &text, own).map_or(like, |found| vec![found]),
+            false => exact,
         };
         own_first(&mut items, &text, own);
         items.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
@@ -51,6 +58,35 @@ fn own_first(items: &mut Vec<FoundView>, text: &str, own: &str) {
     items.retain(|found| {
         is_own(found) || !kinds.contains(&found.kind) || !found.name.ends_with(&tail)
     });
+}
+
+/// `last` or `last/3`: the job that a user submitted last, or a task of it. Runs of periodic jobs
+/// are nobody's doing, and would take the word away every minute.
+fn newest(state: &State, text: &str, own: &str) -> Option<FoundView> {
+    let (word, index) = match text.split_once('/') {
+        Some((word, index)) => (word, Some(index.parse::<usize>().ok()?)),
+        None => (text, None),
+    };
+    let user = state.user_named(&Name::new(own).ok()?).filter(|_| word == LAST)?;
+    let runs: BTreeSet<JobId> =
+        state.crons().iter().flat_map(|(_, cron)| cron.runs.iter().copied()).collect();
+    let mine = state.jobs().iter().filter(|(id, job)| job.user == user && !runs.contains(id));
+    let (id, job) = mine.max_by_key(|(id, job)| (job.submitted_at, *id))?;
+    let name = state.job_key(id)?;
+    match index {
+        None => Some(FoundView { kind: kind_of(job), name: name.to_string() }),
+        Some(index) if index < job.tasks.len() => {
+            Some(FoundView { kind: FoundKind::Task, name: format!("{name}/{index}") })
+        }
+        Some(_) => None,
+    }
+}
+
+fn kind_of(job: &Job) -> FoundKind {
+    match job.spec().kind {
+        JobKind::Tasks => FoundKind::Job,
+        JobKind::AllocSet => FoundKind::AllocSet,
+    }
 }
 
 /// What is called so, and what begins so.
@@ -108,11 +144,7 @@ impl Search<'_> {
         if state.job_named(&key) != Some(id) {
             return;
         }
-        let kind = match job.spec().kind {
-            JobKind::Tasks => FoundKind::Job,
-            JobKind::AllocSet => FoundKind::AllocSet,
-        };
-        self.owned(kind, key.user.as_str(), key.job.as_str());
+        self.owned(kind_of(job), key.user.as_str(), key.job.as_str());
         let Some((of, index)) = self.text.rsplit_once('/') else { return };
         let Ok(index) = index.parse::<usize>() else { return };
         let full = key.to_string();

@@ -9,6 +9,7 @@ use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::job::JobState;
 use cellwright_cell::label;
 use cellwright_cell::name::JobKey;
+use cellwright_cell::near::nearest;
 use cellwright_cell::reason::Refusal;
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::state::{LAST_ENDS, State};
@@ -35,7 +36,44 @@ fn task_state(state: TaskState) -> &'static str {
 }
 
 pub(super) fn find(state: &State, job: &JobKey) -> Result<JobId, ApiError> {
-    state.job_named(job).ok_or_else(|| Refusal::NoSuchJob(job.clone()).into())
+    state.job_named(job).ok_or_else(|| {
+        let mut error = ApiError::from(Refusal::NoSuchJob(job.clone()));
+        error.message.push_str(&guess(state, job));
+        error
+    })
+}
+
+/// Most names that one that there is not is compared with: a guess must not cost more than what
+/// was asked for.
+const MAX_COMPARED: usize = 1000;
+/// Names longer or shorter by more letters are not what was meant.
+const MAX_LETTERS: usize = 3;
+
+/// `; did you mean ...?` for a job that there is not, or nothing: the nearest name among the jobs
+/// of that user. Where there is no such user, a job may be meant in the user's place.
+///
+/// It looks through all jobs: not to be called where the state is locked.
+pub(super) fn guess(state: &State, wrong: &JobKey) -> String {
+    let jobs = || state.jobs().iter().map(|(_, row)| row);
+    let meant = match state.user_named(&wrong.user) {
+        Some(user) => {
+            let own = jobs().filter(|row| row.user == user);
+            let names = own.map(|row| row.spec().name.as_str());
+            let name = nearest(wrong.job.as_str(), alike(wrong.job.as_str(), names));
+            name.map(|name| format!("{}/{name}", wrong.user))
+        }
+        None => jobs().find(|row| row.spec().name == wrong.user).and_then(|row| {
+            let owner = state.users().get(row.user)?;
+            Some(format!("{}/{}", owner.name, wrong.user))
+        }),
+    };
+    meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"))
+}
+
+/// The names among these that are worth comparing with `wrong`.
+fn alike<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+    let letters = wrong.len();
+    names.filter(move |name| name.len().abs_diff(letters) <= MAX_LETTERS).take(MAX_COMPARED)
 }
 
 impl Call {
@@ -48,6 +86,7 @@ impl Call {
         found.ok_or_else(|| {
             let tasks = row.map_or(0, |row| row.tasks.len());
             Api::missing(Code::NoSuchTask, format!("task {job}/{index}; it has {tasks}"))
+                .hint(format!("list the tasks of the job: cell status {job}"))
         })
     }
 }
@@ -161,5 +200,26 @@ impl Api {
         let task = view::task(&view.state, &self.handle.usage().await, id);
         let missing = || Api::missing(Code::NoSuchTask, view.state.task_name(id));
         reply::one(&call, view.index, consistent, task.ok_or_else(missing)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guess_compares_a_bounded_number_of_names_of_like_length() {
+        let check = |others: usize, other: &str, want: Option<&str>| {
+            let names = std::iter::repeat_n(other, others).chain(["web-server-of-ann"]);
+            let wrong = "web-servre-of-ann";
+            assert_eq!(nearest(wrong, alike(wrong, names)), want, "{others} of {other}");
+        };
+        let right = Some("web-server-of-ann");
+        check(MAX_COMPARED - 1, "nothing-like-that", right);
+        check(MAX_COMPARED, "nothing-like-that", None);
+        // Those of another length cost nothing, however many they are.
+        check(MAX_COMPARED * 2, "web", right);
+        let far = "web-server-of-ann-two";
+        assert_eq!(alike("web-server-of-ann", [far].into_iter()).count(), 0);
     }
 }

@@ -4,14 +4,15 @@ use super::call::Call;
 use super::output::{Agent, of_agent};
 use super::{Answered, Api, reply, view};
 use cellwright_api::client::parts::HOLDINGS_PATH;
-use cellwright_api::error::{ApiError, Code};
+use cellwright_api::error::ApiError;
 use cellwright_api::types::MachinePackages;
+use cellwright_cell::apply::spares_tasks;
 use cellwright_cell::command::Command;
 use cellwright_cell::label;
 use cellwright_cell::machine::{Machine, MachineSpec, MachineStatus};
 use cellwright_cell::name::Name;
 use cellwright_cell::reason::Refusal;
-use cellwright_cell::state::State;
+use cellwright_cell::state::{EMPTY_REMOVAL, State};
 use std::time::Duration;
 
 /// What an agent may take for an answer.
@@ -25,26 +26,18 @@ fn stands(row: &Machine, want: &str) -> bool {
     }
 }
 
-/// What is on a machine that is up ends at once when it is removed, without notice and within no
-/// job's budget. So whoever means that says so. Judged at the door and not by the log: entries of
-/// old keep their meaning, and nothing is placed on a machine that is drained in between.
-pub(super) fn spares_tasks(state: &State, name: &Name) -> Result<(), ApiError> {
-    let Some(machine) = state.machine_named(name) else { return Ok(()) };
-    let is_up = state.machines().get(machine).is_some_and(|row| row.status == MachineStatus::Up);
-    let tasks = state.machine_load(machine).map_or(0, |load| load.tasks.len());
-    if !is_up || tasks == 0 {
-        return Ok(());
+/// A removal that spares what is on the machine. Below the level at which the log can judge it,
+/// it is judged by what is known now.
+pub(super) fn sparing_removal(
+    state: &State,
+    name: Name,
+    expect: Option<u32>,
+) -> Result<Command, ApiError> {
+    if state.level() >= EMPTY_REMOVAL {
+        return Ok(Command::RemoveEmptyMachine { name, expect });
     }
-    let (count, them) = match tasks {
-        1 => ("1 task".to_owned(), "it"),
-        _ => (format!("{tasks} tasks"), "them"),
-    };
-    let message = format!("machine {name} is up with {count} on it, which would end at once");
-    let hint = format!(
-        "move {them} away first: cell drain -m {name} --wait; or end {them}: cell machine rm \
-         {name} --force"
-    );
-    Err(ApiError::new(Code::WrongState, message).hint(hint).with("tasks", tasks))
+    spares_tasks(state, &name)?;
+    Ok(Command::RemoveMachine { name, expect })
 }
 
 impl Api {
@@ -117,10 +110,11 @@ impl Api {
 
     pub(super) async fn remove_machine(&self, call: Call) -> Answered {
         let (name, expect) = (call.name("machine")?, call.expect()?);
-        if !call.flag("force") {
-            spares_tasks(&self.handle.read_now().await?.state, &name)?;
-        }
-        self.change(&call, Command::RemoveMachine { name, expect }).await
+        let command = match call.flag("force") {
+            true => Command::RemoveMachine { name, expect },
+            false => sparing_removal(&self.handle.read_now().await?.state, name, expect)?,
+        };
+        self.change(&call, command).await
     }
 
     pub(super) async fn drain(&self, call: Call, start: bool) -> Answered {

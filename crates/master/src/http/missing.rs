@@ -5,15 +5,13 @@
 //! with what they need, periodic jobs long before; and a package that the masters were told to
 //! forget is still good on the machines that have it.
 
+use cellwright_api::packages;
 use cellwright_api::types::ObstacleView;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::Token;
 use cellwright_cell::spec::{JobSpec, PackageRef};
 use cellwright_cell::state::State;
 use std::collections::BTreeSet;
-
-/// Digits of a digest in a sentence.
-const SHORT: usize = 12;
 
 /// Digests of packages that nobody has.
 pub(super) struct Missing(BTreeSet<Token>);
@@ -22,9 +20,8 @@ impl Missing {
     /// Of all that the jobs name. Machines are gone through once however many packages there are;
     /// in a large cell that is still no work for a thread that others wait for.
     pub(super) fn of<'a>(state: &State, specs: impl IntoIterator<Item = &'a JobSpec>) -> Missing {
-        let named = specs.into_iter().flat_map(|spec| &spec.task.packages);
-        let unknown = named.filter(|package| state.blob_named(&package.digest).is_none());
-        let mut missing: BTreeSet<Token> = unknown.map(|package| package.digest.clone()).collect();
+        let unknown = packages::lacking(specs, |digest| state.blob_named(digest).is_some());
+        let mut missing: BTreeSet<Token> = unknown.into_keys().cloned().collect();
         for (_, row) in state.machines().iter() {
             if missing.is_empty() {
                 break;
@@ -46,12 +43,10 @@ impl Missing {
 }
 
 fn obstacle(package: &PackageRef) -> ObstacleView {
-    let PackageRef { name, digest, .. } = package;
-    let short: String = digest.as_str().chars().take(SHORT).collect();
     ObstacleView {
         code: "package-not-in-cell".to_owned(),
-        message: format!("package {name} ({short}) is not in the cell"),
-        hint: format!("bring it with `cell package push FILE --name {name}`"),
+        message: format!("{} is not in the cell", packages::named(package)),
+        hint: format!("bring it with `{}`", packages::push(package)),
     }
 }
 

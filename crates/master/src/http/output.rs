@@ -23,6 +23,7 @@ use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::state::State;
 use cellwright_cell::task::TaskState;
+use cellwright_cell::units::times;
 use futures::stream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,9 +96,9 @@ impl Api {
         let number = wanted.unwrap_or(newest);
         let name = state.task_name(task);
         if number == 0 || number > newest {
-            let message = format!("{name} has been placed {newest} times");
+            let message = format!("{name} has been placed {}", times(u64::from(newest)));
             return Err(ApiError::new(Code::WrongState, message)
-                .hint("see why it waits: cell explain USER/JOB/INDEX")
+                .hint(format!("see why it waits: cell explain {name}"))
                 .with("attempt", number));
         }
         Ok(Attempt { task, name, number })

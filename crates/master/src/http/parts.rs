@@ -43,7 +43,10 @@ impl Api {
         let (poll, log, propose, lease, peer) = (on(self), on(self), on(self), on(self), on(self));
         let (keep, give, part, holders) = (on(self), on(self), on(self), on(self));
         Router::new()
-            .route(POLL_PATH, post(move |r| answer(r, agent, move |c, m| poll.poll(c, m))))
+            .route(
+                POLL_PATH,
+                post(move |r| answer_read(r, agent, report, move |c, m| poll.poll(c, m))),
+            )
             .route(LOG_PATH, post(move |r| answer(r, scheduler, move |c, m| log.log(c, m))))
             .route(
                 PROPOSE_PATH,
@@ -77,7 +80,7 @@ impl Api {
         }
         match self.handle.poll(report).await {
             Ok(orders) => encode(&orders),
-            Err(error @ (LinkError::Protocol { .. } | LinkError::OtherMachine { .. })) => {
+            Err(error @ LinkError::OtherMachine { .. }) => {
                 Err(ApiError::new(Code::BadField, error.to_string()))
             }
         }
@@ -244,7 +247,20 @@ fn encode<T: Serialize>(answer: &T) -> Result<Vec<u8>, ApiError> {
     postcard::to_stdvec(answer).map_err(broken)
 }
 
-/// Whether the caller `may` ask is looked at before a byte of the message is.
+fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, ApiError> {
+    let bad = |e: postcard::Error| {
+        ApiError::new(Code::BadBody, format!("not the message that belongs here: {e}"))
+    };
+    postcard::from_bytes(bytes).map_err(bad)
+}
+
+/// The one message that many builds send: agents are as old as whoever runs their machine lets them
+/// be.
+fn report(bytes: &[u8]) -> Result<AgentReport, ApiError> {
+    AgentReport::read(bytes)
+        .map_err(|bad| ApiError::new(Code::BadBody, bad.to_string()).hint(bad.hint()))
+}
+
 async fn answer<M, F>(
     request: Request<Body>,
     may: fn(&Caller) -> Result<(), ApiError>,
@@ -252,6 +268,19 @@ async fn answer<M, F>(
 ) -> Response<Body>
 where
     M: DeserializeOwned,
+    F: Future<Output = Result<Vec<u8>, ApiError>>,
+{
+    answer_read(request, may, decode, handler).await
+}
+
+/// Whether the caller `may` ask is looked at before a byte of the message is.
+async fn answer_read<M, F>(
+    request: Request<Body>,
+    may: fn(&Caller) -> Result<(), ApiError>,
+    read: fn(&[u8]) -> Result<M, ApiError>,
+    handler: impl FnOnce(Caller, M) -> F,
+) -> Response<Body>
+where
     F: Future<Output = Result<Vec<u8>, ApiError>>,
 {
     let (mut parts, body) = request.into_parts();
@@ -262,11 +291,7 @@ where
         provenance::postcard(&parts.headers)?;
         let whole = Limited::new(body, MAX_MESSAGE).collect().await;
         let bytes = whole.map_err(|e| ApiError::new(Code::TooLarge, e.to_string()))?.to_bytes();
-        let bad = |e: postcard::Error| {
-            ApiError::new(Code::BadBody, format!("not the message that belongs here: {e}"))
-        };
-        let message = postcard::from_bytes(&bytes).map_err(bad)?;
-        handler(caller, message).await
+        handler(caller, read(&bytes)?).await
     };
     finish(answered.await.map(Bytes::from))
 }

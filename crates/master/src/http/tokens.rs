@@ -9,7 +9,7 @@ use cellwright_api::routes::Operation;
 use cellwright_api::secret::Secret;
 use cellwright_api::types::{AddJoinToken, AddUserToken, Joiner, NewToken};
 use cellwright_cell::command::Command;
-use cellwright_cell::credential::{SecretHash, TokenKind};
+use cellwright_cell::credential::{MAX_JOIN_LIFE, SecretHash, TokenKind};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
 
@@ -86,6 +86,7 @@ impl Api {
         valid_for: Span,
         text: &Secret,
     ) -> Answered {
+        check_length(&kind, valid_for)?;
         let expires = self.clock.wall().plus(valid_for);
         let secret_hash = SecretHash(secret.hash());
         let command = Command::AddToken { id: id.clone(), kind, secret_hash, expires };
@@ -97,5 +98,17 @@ impl Api {
     pub(super) async fn revoke_token(&self, call: Call) -> Answered {
         let id = call.name("token")?;
         self.change(&call, Command::RevokeToken { id }).await
+    }
+}
+
+/// In the caller's own field: the log knows only when a token ends.
+fn check_length(kind: &TokenKind, valid_for: Span) -> Result<(), ApiError> {
+    let (most, allowed) = match kind {
+        TokenKind::UserToken { .. } => (u64::MAX, "1 ms or more".to_owned()),
+        _ => (MAX_JOIN_LIFE.0, format!("1 to {} ms, a day", MAX_JOIN_LIFE.0)),
+    };
+    match (1..=most).contains(&valid_for.0) {
+        true => Ok(()),
+        false => Err(ApiError::field("valid_for", &format!("{} ms", valid_for.0), &allowed)),
     }
 }

@@ -225,7 +225,7 @@ fn drain_waits(state: &State, load: &MachineLoad) -> Vec<DrainWaitView> {
 }
 
 /// A job of which more would be down without `task` than it allows.
-fn at_max_down(state: &State, task: TaskId) -> Option<JobId> {
+pub(super) fn at_max_down(state: &State, task: TaskId) -> Option<JobId> {
     let is_over = |(job, tasks): &(JobId, u32)| {
         let most = state.jobs().get(*job).and_then(|row| row.spec().max_down);
         let down = state.job_load(*job).map_or(0, JobLoad::down);

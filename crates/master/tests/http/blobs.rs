@@ -15,6 +15,8 @@ use ring::digest::{Context, SHA256};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const NONE: Value = Value::Null;
 const MIB: usize = 1 << 20;
@@ -87,8 +89,10 @@ async fn a_file_is_sent_to_the_leader_whoever_is_asked() {
     let mut writing = std::fs::File::create(&file).unwrap();
     pieces(7).for_each(|piece| writing.write_all(&piece).unwrap());
     let path = format!("/v1/blobs/{}", digest_of_pieces(7));
-    let done = within(second.client(None).put_file::<Changed>(&path, &file)).await.unwrap();
+    let (client, sent) = (second.client(None), Arc::new(AtomicU64::new(5)));
+    let done = within(client.put_file::<Changed>(&path, &file, &sent)).await.unwrap();
     assert!(done.value.changed);
+    assert_eq!(sent.load(Ordering::Relaxed), 7 * MIB as u64, "whoever watches sees all of it");
     let digest = Digest::parse(&digest_of_pieces(7)).unwrap();
     assert!(cell.blobs.has(digest) && second.blobs.has(digest), "on a majority of two");
 }

@@ -229,6 +229,34 @@ async fn masters_that_were_cut_off_together_do_not_keep_a_client() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_every_master_refuses_that_is_told_at_once_unless_one_was_ever_there() {
+    let bind = || async { TcpListener::bind("127.0.0.1:0").await.unwrap() };
+    let gone = async || bind().await.local_addr().unwrap().to_string();
+    let client = |masters, deadline| {
+        let (backoff, refused_for) = (Duration::from_millis(1), Duration::ZERO);
+        Client::new(Settings { backoff, refused_for, deadline, ..Settings::new(masters) }).unwrap()
+    };
+    let long = Duration::from_secs(3600);
+    let nobody = client(vec![gone().await, gone().await], long);
+    let error = within(change(&nobody)).await.unwrap_err();
+    assert!(matches!(error, ClientError::Unreachable { tried: 2, .. }), "{error:?}");
+    let mut watch = nobody.watch::<String>("/v1/watch/overview", None);
+    let error = within(watch.next()).await.unwrap_err();
+    assert!(matches!(error, ClientError::Unreachable { tried: 2, .. }), "{error:?}");
+    // Somebody who takes one connection, and is gone before the next.
+    let listener = bind().await;
+    let address = listener.local_addr().unwrap().to_string();
+    let once = tokio::spawn(async move { drop(listener.accept().await) });
+    let left = client(vec![address], long);
+    let mut asking = tokio::spawn(async move { change(&left).await });
+    within(once).await.unwrap();
+    // The first refusal would end it; a machine that is too busy for one lets this pass.
+    let ended = tokio::time::timeout(Duration::from_millis(300), &mut asking).await;
+    assert!(ended.is_err(), "goes on asking: {ended:?}");
+    asking.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_master_is_passed_over() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
     let (server, _asked) = stubborn(0, |_| None).await;

@@ -18,6 +18,8 @@ async fn bad_requests_are_refused_by_name() {
         spec[field] = value;
         json!({ "owner": "ubar", "spec": spec })
     };
+    let after =
+        |user: &str, job: &str| with("after", json!({ "job": { "user": user, "job": job } }));
     let mut larger = machine("m1");
     larger["capacity"]["cpu"] = json!(2000);
     let cases = [
@@ -29,6 +31,10 @@ async fn bad_requests_are_refused_by_name() {
         ("GET /v1/jobs/ubar/jfoo/tasks/x", NONE, 400, "bad-parameter", "index"),
         ("GET /v1/jobs/ubar/jfoo/tasks/7", NONE, 404, "no-such-task", "ubar/jfoo/7"),
         ("GET /v1/jobs/ubar/nope", NONE, 404, "no-such-job", "ubar/nope"),
+        ("GET /v1/jobs/ubar/jfo", NONE, 404, "no-such-job", "did you mean ubar/jfoo?"),
+        ("POST /v1/jobs", after("ubar", "jfooo"), 404, "no-such-job", "did you mean ubar/jfoo?"),
+        ("POST /v1/jobs", after("jfoo", "0"), 404, "no-such-job", "did you mean ubar/jfoo?"),
+        ("POST /v1/jobs", with("after", json!("jfoo/0")), 400, "bad-body", r#"{"job": {"user":"#),
         ("GET /v1/machines/m9", NONE, 404, "no-such-machine", "m9"),
         ("GET /v1/users/nobody", NONE, 404, "no-such-user", "nobody"),
         ("GET /v1/crons/ubar/nope", NONE, 404, "no-such-cron", "ubar/nope"),
@@ -40,6 +46,8 @@ async fn bad_requests_are_refused_by_name() {
         ("POST /v1/jobs", with("colour", json!(1)), 400, "bad-body", "colour"),
         ("POST /v1/jobs", with("count", json!(0)), 400, "bad-field", "count"),
         ("POST /v1/jobs", with("count", json!(200_001)), 400, "bad-field", "200000"),
+        ("POST /v1/jobs", with("count", json!(-1)), 400, "bad-field", "spec.count: value -1"),
+        ("POST /v1/jobs", with("count", json!(1.5)), 400, "bad-field", "number from 1 to 200000"),
         ("POST /v1/jobs", with("kind", json!("odd")), 400, "bad-body", "odd"),
         ("POST /v1/jobs", with("name", json!("Bad_Name")), 400, "bad-body", "Bad_Name"),
         ("POST /v1/jobs", json!({ "spec": job("j", 1) }), 400, "bad-field", "owner"),
@@ -48,6 +56,7 @@ async fn bad_requests_are_refused_by_name() {
         ("POST /v1/machines", larger, 409, "exists", "m1"),
         ("POST /v1/batch", json!({ "items": [] }), 400, "bad-field", "items"),
         ("GET /v1/events?after=x", NONE, 400, "bad-parameter", "after"),
+        ("POST /v1/users/ubar/tokens", json!({ "valid_for": 0 }), 400, "bad-field", "1 ms or more"),
         (
             "POST /v1/tokens/join",
             json!({ "joiner": "agent", "name": "m1", "valid_for": 1 }),

@@ -2,7 +2,7 @@
 //! still meanwhile, so that what waits at the door does not depend on how fast the machine is.
 
 use crate::support::{Cell, Got, Plan, user, within};
-use cellwright_api::internal::{AgentReport, Epoch, PROTOCOL};
+use cellwright_api::internal::{AgentReport, Epoch, REPORT_FORMAT};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
 use cellwright_master::handle::Caller;
@@ -78,7 +78,7 @@ impl Disk for Halting {
 
 fn report() -> AgentReport {
     AgentReport {
-        protocol: PROTOCOL,
+        format: REPORT_FORMAT,
         machine: Name::new("m1").unwrap(),
         incarnation: 1,
         number: 1,

@@ -2,7 +2,7 @@
 //! that this is remembered.
 
 use crate::support::{Cell, Plan, digest_of, machine, within};
-use cellwright_api::internal::{AgentOrders, AgentReport, Epoch, PROTOCOL};
+use cellwright_api::internal::{AgentOrders, AgentReport, Epoch, REPORT_FORMAT};
 use cellwright_cell::command::Command;
 use cellwright_cell::credential::{PartKind, SecretHash, TokenKind};
 use cellwright_cell::name::Name;
@@ -23,7 +23,7 @@ fn name(text: &str) -> Name {
 /// A poll of the agent of `m7` that describes its machine and holds orders with this digest.
 async fn poll(cell: &Cell, number: u64, orders_digest: u64) -> AgentOrders {
     let report = AgentReport {
-        protocol: PROTOCOL,
+        format: REPORT_FORMAT,
         machine: name("m7"),
         incarnation: 1,
         number,

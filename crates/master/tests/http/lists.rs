@@ -1,6 +1,7 @@
 //! Pages, selectors, and what a reply says of its age.
 
 use crate::support::{Cell, job, machine};
+use cellwright_master::serve::OPEN_USER;
 use serde_json::{Value, json};
 
 const NONE: Value = Value::Null;
@@ -95,4 +96,33 @@ async fn a_name_is_found_whole_or_by_its_beginning() {
     assert_eq!(found("ubar").await, ["user ubar"]);
     assert_eq!(found("nosuch").await, [""; 0]);
     assert_eq!(cell.ask("GET /v1/find?names=x", NONE).await.code(), "bad-parameter");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn last_is_what_the_caller_submitted_last_unless_something_is_called_so() {
+    let cell = Cell::start().await;
+    cell.furnish(1).await;
+    let found = async |name: &str| {
+        let page = cell.must(&format!("GET /v1/find?name={name}"), NONE).await.body;
+        let items = page["items"].as_array().unwrap().clone();
+        let told = |item: &Value| format!("{} {}", item["kind"], item["name"]).replace('"', "");
+        items.iter().map(told).collect::<Vec<String>>()
+    };
+    // The one job there is is somebody else's.
+    assert_eq!(found("last").await, [""; 0]);
+    cell.must("POST /v1/users", json!({ "name": OPEN_USER })).await;
+    for name in ["one", "lasting", "two", "last"] {
+        let mut free = job(name, 2);
+        free["priority"] = json!(0);
+        cell.must("POST /v1/jobs", json!({ "owner": OPEN_USER, "spec": free })).await;
+        let full = format!("{OPEN_USER}/{name}");
+        assert_eq!(found("last").await, [format!("job {full}")]);
+        assert_eq!(found("last/1").await, [format!("task {full}/1")]);
+        assert_eq!(found("last/2").await, [""; 0]);
+    }
+    // One of that name is meant, whatever came after it.
+    let mut free = job("three", 1);
+    free["priority"] = json!(0);
+    cell.must("POST /v1/jobs", json!({ "owner": OPEN_USER, "spec": free })).await;
+    assert_eq!(found("last").await, [format!("job {OPEN_USER}/last")]);
 }

@@ -2,7 +2,7 @@
 
 use crate::support::{Cell, machine, within};
 use axum::body::Body;
-use cellwright_api::internal::{AgentReport, Epoch, PROTOCOL};
+use cellwright_api::internal::{AgentReport, Epoch, REPORT_FORMAT};
 use cellwright_cell::machine::ShortageReport;
 use cellwright_cell::name::Name;
 use cellwright_cell::resource::Dimension;
@@ -57,7 +57,7 @@ async fn measured(cell: &Cell, number: u64) {
 
 async fn polled(cell: &Cell, number: u64, shortages: Vec<ShortageReport>) {
     let report = AgentReport {
-        protocol: PROTOCOL,
+        format: REPORT_FORMAT,
         machine: Name::new("m1").unwrap(),
         incarnation: 1,
         number,

@@ -3,8 +3,11 @@
 use crate::support::{Cell, within};
 use axum::body::Body;
 use bytes::Bytes;
+use cellwright_api::client::parts::POLL_PATH;
 use cellwright_api::error::Code;
-use cellwright_api::internal::{LeaseRequest, LogAnswer, PassStatistics, Proposal};
+use cellwright_api::internal::{
+    AgentOrders, LeaseRequest, LogAnswer, PassStatistics, Proposal, REPORT_FORMAT,
+};
 use cellwright_cell::command::{Actor, Command, Request};
 use cellwright_cell::name::Name;
 use cellwright_cell::plan::Plan;
@@ -65,6 +68,21 @@ async fn users_and_agents_do_not_get_in() {
         let empty = Proposal { requests: vec![] };
         let error = within(client.propose(&empty)).await.unwrap_err();
         assert_eq!(error.code(), Some(Code::NotAllowed), "{error}");
+    }
+}
+
+/// Of another build nothing but the number in front can be read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_of_another_build_is_told_both_numbers_and_what_to_do() {
+    let cell = Cell::start().await;
+    let client = cell.client(Some(&Caller::Agent(Name::new("m").unwrap())));
+    for (found, hint) in [(1u32, "restart the agent"), (REPORT_FORMAT + 1, "the masters first")] {
+        let report = (found, "made of other parts");
+        let call = client.call_internal::<_, AgentOrders>(POLL_PATH, &report);
+        let error = within(call).await.unwrap_err();
+        let numbers = format!("in format {found}, this master reads format {REPORT_FORMAT}");
+        assert!(error.to_string().contains(&numbers), "{error}");
+        assert!(error.api().unwrap().hint.contains(hint), "{error:?}");
     }
 }
 

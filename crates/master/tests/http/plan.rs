@@ -3,7 +3,7 @@
 use crate::support::{Cell, job, machine, user};
 use cellwright_cell::command::{Command, Done, Observed, TaskReport};
 use cellwright_cell::id::{MachineId, TaskId};
-use cellwright_cell::plan::{Assignment, Group, Plan};
+use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
 use cellwright_cell::task::ExitClass;
 use cellwright_master::handle::Caller;
 use serde_json::{Value, json};
@@ -151,4 +151,25 @@ async fn a_task_is_explained_where_it_runs_when_it_fails_and_when_it_is_gone() {
     report(&cell, 1, 1, 1, Observed::Stopped).await;
     let dead = explain("tasks/1/explain").await;
     assert!(dead["text"].as_str().unwrap().starts_with("stopped: its owner"), "{dead}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_gave_way_says_to_whom_and_not_who_saw_it() {
+    let cell = running().await;
+    let mut boss = job("boss", 1);
+    boss["priority"] = json!(150);
+    boss["task"]["limits"] = json!({ "cpu": 1000, "ram": 10 });
+    let quota = json!({ "amount": { "cpu": 3000, "ram": 1000 } });
+    cell.must("PUT /v1/users/ubar/quota/batch", quota).await;
+    cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": boss })).await;
+    let victims = vec![Victim { task: TaskId(0), attempt: 1 }];
+    let group = Group { victims, ..place(2, 0, 0) };
+    system(&cell, Command::CommitPlan(Plan { made_at: 0, groups: vec![group] })).await;
+    report(&cell, 0, 0, 1, Observed::Stopped).await;
+    let path = "GET /v1/jobs/ubar/jfoo/tasks/0/explain";
+    let told = cell.must(path, Value::Null).await.body["item"].clone();
+    let text = told["text"].as_str().unwrap();
+    let last = "Last: evicted from m1, pending again: preempted by ubar/boss/0";
+    assert!(text.contains(last), "{text}");
+    assert_eq!(told["last_end"]["reason"], "preempted", "{told}");
 }

@@ -2,7 +2,7 @@
 
 use crate::agent::run_first_task;
 use crate::support::{Cell, Folder, Plan, machine, within};
-use cellwright_api::internal::{AgentReport, Epoch, PROTOCOL, TaskUsage};
+use cellwright_api::internal::{AgentReport, Epoch, REPORT_FORMAT, TaskUsage};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Name;
 use cellwright_cell::observed::{ObservedState, ObservedTask};
@@ -94,7 +94,7 @@ async fn used(cell: &Cell, number: u64, cpu: u64) {
     let used = Resources { cpu, ram: 1 << 20, ..Resources::ZERO };
     let running = ObservedState::Running { healthy: true };
     let report = AgentReport {
-        protocol: PROTOCOL,
+        format: REPORT_FORMAT,
         machine: Name::new("m1").unwrap(),
         incarnation: 1,
         number,

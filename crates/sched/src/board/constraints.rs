@@ -8,7 +8,7 @@
 
 use super::intern::Interner;
 use cellwright_cell::constraint::{AttributeValue, Attributes, Constraint, Strength};
-use cellwright_cell::isolation::Loan;
+use cellwright_cell::isolation::{Loan, Volume};
 use cellwright_cell::spec::JobSpec;
 use std::collections::BTreeMap;
 
@@ -22,14 +22,14 @@ pub(crate) struct Demands {
 }
 
 impl Demands {
-    /// `None` for a job that demands nothing.
-    pub fn of(spec: &JobSpec) -> Option<Demands> {
-        let volumes = &spec.task.isolation.volumes;
+    /// `None` for a job that demands nothing; volumes are no demand where they do not count.
+    pub fn of(spec: &JobSpec, volumes_anywhere: bool) -> Option<Demands> {
+        let volumes: &[Volume] = if volumes_anywhere { &[] } else { &spec.task.isolation.volumes };
         if spec.constraints.is_empty() && volumes.is_empty() {
             return None;
         }
         let mut loans: Vec<Loan> = Vec::new();
-        for loan in volumes.iter().map(|volume| volume.loan()) {
+        for loan in volumes.iter().map(Volume::loan) {
             if !loans.contains(&loan) {
                 loans.push(loan);
             }

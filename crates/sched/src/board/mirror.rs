@@ -9,7 +9,7 @@ use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::job::JobState;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::spec::{JobKind, PackageRef};
-use cellwright_cell::state::State;
+use cellwright_cell::state::{State, VOLUMES};
 use cellwright_cell::task::{Task, TaskState};
 use std::collections::BTreeSet;
 
@@ -69,7 +69,7 @@ impl Board {
     /// The board of a state: everything that waits or holds.
     #[must_use]
     pub fn from_state(state: &State) -> Board {
-        let mut board = Board::new();
+        let mut board = Board { volumes_anywhere: volumes_anywhere(state), ..Board::new() };
         for (id, _) in state.machines().iter() {
             board.read_machine(state, id);
         }
@@ -92,6 +92,12 @@ impl Board {
     /// Takes over what `events` say has changed; `state` is the state after them. What a pass wrote
     /// becomes what the state says of it, so a plan is to be committed before the next sync.
     pub fn sync(&mut self, state: &State, events: &[Event]) {
+        // Every class of a job with volumes means something else now. It happens once in the life
+        // of a cell: nothing that depended on the old meaning is worth keeping.
+        if self.volumes_anywhere != volumes_anywhere(state) {
+            *self = Board { passes: self.passes, ..Board::from_state(state) };
+            return;
+        }
         let mut touched = Touched::by(events);
         let moved_sets = self.jobs_of_changed_sets(state, &touched);
         touched.jobs.extend(moved_sets.iter().copied());
@@ -215,6 +221,11 @@ impl Board {
         };
         self.put_pending(id, &facts);
     }
+}
+
+/// As the definition of "fits" has it.
+fn volumes_anywhere(state: &State) -> bool {
+    state.level() < VOLUMES
 }
 
 fn holds(task: &Task) -> bool {

@@ -8,6 +8,7 @@ use cellwright_cell::device::WHOLE;
 use cellwright_cell::name::Token;
 use cellwright_cell::resource::Dimension;
 use cellwright_cell::spec::Domain;
+use cellwright_cell::units::counted;
 
 const COLUMNS: usize = 80;
 /// Reasons spelt out; the rest is summed up.
@@ -22,6 +23,11 @@ const VICTIMS_SHOWN: usize = 5;
 pub fn render(explanation: &Explanation, units: &dyn Units) -> String {
     let text = Text { units };
     let mut lines = vec![text.headline(explanation)];
+    // Where there is no machine, nothing that could be asked of one says more.
+    if explanation.machines_total == 0 {
+        lines.extend(text.queue(explanation));
+        return lines.iter().map(|line| wrap(line)).collect::<Vec<_>>().join("\n");
+    }
     let reasons = text.reasons(explanation);
     if !reasons.is_empty() {
         lines.push(reasons);
@@ -89,9 +95,10 @@ impl Text<'_> {
         if let (true, Some(gang)) = (fitting > 0, e.gang.filter(|gang| *gang > 1)) {
             let gang = grouped(u64::from(gang));
             return format!(
-                "pending: one task would fit on {} of {total} machines, but all {gang} of the gang \
-                 must find a place together.",
-                grouped(u64::from(fitting))
+                "pending: one task would fit on {} of {}, but all {gang} of the gang must find a \
+                 place together.",
+                grouped(u64::from(fitting)),
+                counted(u64::from(e.machines_total), "machine")
             );
         }
         if fitting > 0 && e.machines_total == 1 {
@@ -275,8 +282,7 @@ impl Text<'_> {
                 lowered(b.dimension, b.at_most)
             ),
             Change::Ports { at_most, .. } => {
-                let ports = if *at_most == 1 { "port" } else { "ports" };
-                format!("it asked for {at_most} {ports} ({place})")
+                format!("it asked for {} ({place})", counted(*at_most, "port"))
             }
             Change::Named { name, at_most: 0, .. } => format!("it did without {name} ({place})"),
             Change::Named { name, at_most, .. } => {
@@ -308,10 +314,7 @@ impl Text<'_> {
     }
 
     fn when_empty(&self, e: &Explanation) -> Option<String> {
-        let machines = |n: u32| {
-            let noun = if n == 1 { "machine" } else { "machines" };
-            format!("{} {noun}", grouped(u64::from(n)))
-        };
+        let machines = |n: u32| counted(u64::from(n), "machine");
         match (e.when_empty - e.kept_apart, e.kept_apart) {
             (0, 0) if e.once_open > 0 => {
                 let closed = machines(e.once_open);
@@ -472,4 +475,34 @@ fn wrap(line: &str) -> String {
         column += length;
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explain::units::Natural;
+    use cellwright_cell::priority::Priority;
+    use cellwright_cell::resource::Resources;
+
+    #[test]
+    fn a_cell_without_machines_is_all_there_is_to_say() {
+        let asked = Resources::new(1000, 1 << 30, 0, 0);
+        let waiting = Explanation {
+            priority: Priority(100),
+            limits: asked,
+            reservation: asked,
+            machines_total: 0,
+            reasons: Vec::new(),
+            counterfactual: None,
+            alternatives: Vec::new(),
+            when_empty: 0,
+            kept_apart: 0,
+            once_open: 0,
+            too_large: Vec::new(),
+            victims: None,
+            gang: None,
+            standing: None,
+        };
+        assert_eq!(render(&waiting, &Natural), "pending: the cell has no machines.");
+    }
 }

@@ -66,14 +66,15 @@ pub(super) fn settle(scene: &Scene, first: &[TaskId], solver: &Solver, seed: u64
     }
 }
 
-/// `before` is the state before anybody was evicted, where they were.
+/// `before` is the state before anybody was evicted, where they were. Who was told to stop already,
+/// inside an alloc that goes now, is nobody's victim.
 pub(super) fn describe(
     before: &State,
     tasks: &[TaskId],
     lands_on: &BTreeMap<TaskId, MachineRef>,
 ) -> Vec<Evicted> {
     let evicted = |task: &TaskId| {
-        let row = before.tasks().get(*task)?;
+        let row = before.tasks().get(*task).filter(|row| row.state.holds_resources())?;
         Some(Evicted {
             task: names::task(before, *task),
             job: row.job,

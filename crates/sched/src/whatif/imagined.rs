@@ -46,6 +46,7 @@ impl Stage {
             admit::check_job(spec)?;
             admit::may_bound_notice(spec)?;
             admit::asks_for_no_gaps(spec)?;
+            admit::volumes_can_be_seen(spec)?;
         }
         let mut board = board.clone();
         // Who waits already found no place, and must not be what this pass is spent on.

@@ -38,6 +38,10 @@ pub const USERS: [&str; 3] = ["ada", "bob", "cyd"];
 impl World {
     /// Machines up and ready, users with quota, no jobs.
     pub fn new(seed: u64, machines: u32) -> World {
+        World::at_level(LEVEL, seed, machines)
+    }
+
+    pub fn at_level(level: u32, seed: u64, machines: u32) -> World {
         let mut world = World {
             state: State::default(),
             board: Board::new(),
@@ -47,7 +51,7 @@ impl World {
             jobs: 0,
             machines: 0,
         };
-        (2..=LEVEL).for_each(|level| world.must(Command::RaiseLevel { level }));
+        (2..=level).for_each(|level| world.must(Command::RaiseLevel { level }));
         (0..machines).for_each(|_| world.add_machine());
         for user in USERS {
             let name = Name::new(user).unwrap();

@@ -7,6 +7,7 @@ use crate::workload::{ReservedShare, Workload, WorkloadJob};
 use cellwright_cell::name::Name;
 use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::Resources;
+use cellwright_cell::units::counted_as;
 use std::path::Path;
 
 /// Milli-cores of a node.
@@ -54,10 +55,12 @@ pub fn swf(file: &Path) -> Result<Workload, ConvertError> {
         out.jobs.push(WorkloadJob { owner, spec, reserved: ReservedShare::ALL });
     }
     if unsaid > 0 {
-        out.notes.push(format!("{unsaid} jobs do not say their processors and count as one"));
+        let jobs = counted_as(unsaid, "job does", "jobs do");
+        out.notes.push(format!("{jobs} not say their processors and count as one each"));
     }
     if too_large > 0 {
-        out.notes.push(format!("{too_large} jobs ask for more than all {nodes} and get all"));
+        let jobs = counted_as(too_large, "job asks", "jobs ask");
+        out.notes.push(format!("{jobs} for more than all {nodes} processors and get all"));
     }
     out.notes.push("a snapshot without time: all jobs of the log are in the queue at once".into());
     out.notes.push("each processor is a machine of one core; memory is not in the log".into());

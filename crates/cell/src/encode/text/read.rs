@@ -84,10 +84,13 @@ pub fn read(text: &str) -> Result<Mended, TextError> {
     let place = Place { index: head.index, term: head.term };
     let (rows, dropped, numbers) = found.finish(&head);
     let raised = Some(rows.attempt_floor).filter(|floor| *floor > head.attempt_floor);
+    let misnamed = misnamed(&rows, &numbers);
     let state = rows.into_state().map_err(|why| {
         let line = line_of(&why, &numbers);
         TextError::State { line, why }
     })?;
+    // Only now: of rows that contradict each other, that says more than what they are called.
+    misnamed.map_or(Ok(()), Err)?;
     Ok(Mended { place, state, dropped, attempt_floor_raised_to: raised })
 }
 
@@ -109,7 +112,37 @@ fn check_head(line: usize, head: &Head) -> Result<(), TextError> {
 }
 
 /// Lines by table and id, to say where a row is.
-type Numbers = BTreeMap<(TableName, u32), usize>;
+type Numbers = BTreeMap<(TableName, u32), Given>;
+
+/// What a line says beside its row.
+struct Given {
+    line: usize,
+    name: Option<String>,
+}
+
+/// The first line that calls its row something else than the row itself does.
+fn misnamed(rows: &Rows, numbers: &Numbers) -> Option<TextError> {
+    numbers.iter().find_map(|((table, id), given)| {
+        let (name, found) = (given.name.as_ref()?, rows.name_of(*table, *id)?);
+        let (said, own) = (own_part(*table, name), own_part(*table, &found));
+        (said != own).then(|| {
+            let that = if own == found { "that" } else { "that at its end" };
+            let why = format!("is {name:?}, and the row says {own:?}; allowed: {that}, or no name");
+            TextError::Line { line: given.line, field: "name".into(), why }
+        })
+    })
+}
+
+/// What of a row's name stands in the row. Who owns it, and what job a task is of, stands in other
+/// rows: one that is renamed must not make all lines wrong that depend on it.
+fn own_part(table: TableName, name: &str) -> &str {
+    match table {
+        TableName::Jobs | TableName::Tasks | TableName::Crons => {
+            name.rsplit_once('/').map_or(name, |(_, own)| own)
+        }
+        _ => name,
+    }
+}
 
 #[derive(Default)]
 struct Found {
@@ -145,7 +178,8 @@ impl Found {
             TableName::Blobs => self.blobs.take(at, text, slots.blobs),
             TableName::Windows => {
                 let line: Line<WindowRow> = line(at, text)?;
-                let row = line.row.filter(|_| line.id.is_none() && line.vacant.is_none());
+                let alone = line.id.is_none() && line.name.is_none() && line.vacant.is_none();
+                let row = line.row.filter(|_| alone);
                 let row = row.ok_or_else(|| at.wrong("the line", "allowed: table and row"))?;
                 self.windows.push(row.into_window());
                 Ok(())
@@ -250,7 +284,7 @@ fn line<T: DeserializeOwned + Serialize>(at: At, text: &str) -> Result<Line<T>, 
 
 /// One table: rows by id with the line of each, and ids without a row.
 struct Gathered<T> {
-    rows: BTreeMap<u32, (usize, T)>,
+    rows: BTreeMap<u32, (Given, T)>,
     /// By the first id: the last one, and the line.
     vacant: BTreeMap<u32, (u32, usize)>,
 }
@@ -264,22 +298,22 @@ impl<T> Default for Gathered<T> {
 impl<T: DeserializeOwned + Serialize> Gathered<T> {
     fn take(&mut self, at: At, text: &str, slots: u32) -> Result<(), TextError> {
         let line: Line<T> = line(at, text)?;
-        match (line.id, line.vacant, line.row) {
-            (Some(id), None, Some(row)) => {
+        match (line.id, line.name, line.vacant, line.row) {
+            (Some(id), name, None, Some(row)) => {
                 at.below("id", id, slots)?;
                 if let Some(other) = self.line_of(id) {
                     return Err(at.wrong("id", format!("{id} is in line {other} already")));
                 }
-                self.rows.insert(id, (at.number, row));
+                self.rows.insert(id, (Given { line: at.number, name }, row));
                 Ok(())
             }
-            (None, Some((from, to)), None) => {
+            (None, None, Some((from, to)), None) => {
                 at.below("vacant", to, slots)?;
                 if from > to {
                     let why = format!("from {from} to {to}; allowed: the smaller one first");
                     return Err(at.wrong("vacant", why));
                 }
-                let taken = self.rows.range(from..=to).next().map(|(_, (other, _))| *other);
+                let taken = self.rows.range(from..=to).next().map(|(_, (other, _))| other.line);
                 if let Some(other) = taken.or_else(|| self.vacant_in(from, to)) {
                     let why = format!("{from} to {to} are in line {other} in part");
                     return Err(at.wrong("vacant", why));
@@ -304,7 +338,7 @@ impl<T: DeserializeOwned + Serialize> Gathered<T> {
     }
 
     fn line_of(&self, id: u32) -> Option<usize> {
-        self.rows.get(&id).map(|(line, _)| *line).or_else(|| self.vacant_in(id, id))
+        self.rows.get(&id).map(|(given, _)| given.line).or_else(|| self.vacant_in(id, id))
     }
 }
 
@@ -318,8 +352,8 @@ impl Ending<'_> {
         let Gathered { mut rows, vacant } = found;
         let mut list = Vec::new();
         for id in 0..slots {
-            let row = rows.remove(&id).map(|(line, row)| {
-                self.numbers.insert((table, id), line);
+            let row = rows.remove(&id).map(|(given, row)| {
+                self.numbers.insert((table, id), given);
                 row
             });
             let is_vacant = || vacant.range(..=id).next_back().is_some_and(|(_, v)| v.0 >= id);
@@ -340,7 +374,7 @@ fn line_of(why: &LoadError, numbers: &Numbers) -> Option<usize> {
         ("job row ", TableName::Jobs),
         ("task row ", TableName::Tasks),
         ("periodic job row ", TableName::Crons),
-        ("blob row ", TableName::Blobs),
+        ("package row ", TableName::Blobs),
     ];
     let row = match why {
         LoadError::BadRow { row, .. } => row,
@@ -349,6 +383,6 @@ fn line_of(why: &LoadError, numbers: &Numbers) -> Option<usize> {
     };
     NOUNS.iter().find_map(|(noun, table)| {
         let id = row.strip_prefix(noun)?.split(' ').next()?.parse().ok()?;
-        numbers.get(&(*table, id)).copied()
+        numbers.get(&(*table, id)).map(|given| given.line)
     })
 }

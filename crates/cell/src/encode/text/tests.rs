@@ -129,6 +129,49 @@ fn lines_that_are_wrong_are_refused_by_field_and_what_is_allowed() {
 }
 
 #[test]
+fn a_row_is_called_what_it_says_itself() {
+    let line = 1 + text().lines().position(|l| l.contains(r#""name":"ubar/web","row""#)).unwrap();
+    refused(
+        &with(r#""name":"ubar/web","row""#, r#""name":"ubar/wob","row""#),
+        &format!(
+            "line {line}: name: is \"ubar/wob\", and the row says \"web\"; allowed: that at its \
+             end, or no name"
+        ),
+    );
+    refused(&with(r#""name":"ubar/web/1""#, r#""name":"ubar/web/7""#), "the row says \"1\"");
+    refused(&with(r#""name":"m2","row""#, r#""name":"m3","row""#), "the row says \"m2\"");
+    refused(&with(r#""vacant":[0,0]"#, r#""name":"x","vacant":[0,0]"#), "or vacant alone");
+    let unnamed = mended(&with(r#""name":"ubar/web","row""#, r#""row""#));
+    assert!(unnamed.state.job_named(&key("ubar/web")).is_some());
+    // A row that says another name is what renaming is, and its line follows.
+    let renamed = with(r#""name":"m2","row":{"#, r#""name":"m3","row":{"#);
+    let renamed =
+        mended(&renamed.replacen(r#""name":"m2","capacity""#, r#""name":"m3","capacity""#, 1));
+    assert!(renamed.state.machine_named(&name("m3")).is_some());
+}
+
+/// Who owns a job, and what job a task is of, stands in other rows.
+#[test]
+fn what_belongs_to_a_row_that_is_renamed_keeps_its_lines() {
+    let rename = |table: &str, names: &[(&str, &str)]| {
+        let of = format!(r#"{{"table":"{table}""#);
+        let text = text();
+        let lines = text.lines().map(|line| match line.starts_with(&of) {
+            true => names.iter().fold(line.to_owned(), |line, (from, to)| line.replace(from, to)),
+            false => line.to_owned(),
+        });
+        lines.flat_map(|line| [line, "\n".into()]).collect::<String>()
+    };
+    let users = rename("users", &[(r#""name":"ubar""#, r#""name":"ufoo""#)]);
+    assert!(users.contains(r#""name":"ubar/web","row""#) && users.contains(r#""ubar/web/1""#));
+    assert!(mended(&users).state.job_named(&key("ufoo/web")).is_some());
+    let names = [(r#""ubar/web""#, r#""ubar/wob""#), (r#""name":"web""#, r#""name":"wob""#)];
+    let jobs = rename("jobs", &names);
+    assert!(jobs.contains(r#""name":"ubar/web/1""#));
+    assert!(mended(&jobs).state.job_named(&key("ubar/wob")).is_some());
+}
+
+#[test]
 fn a_slip_in_the_number_of_slots_does_not_take_all_memory() {
     let slots = |machines: u32| with(r#""machines":2,"#, &format!(r#""machines":{machines},"#));
     refused(
@@ -155,6 +198,17 @@ fn text_that_was_cut_is_refused_wherever_it_was() {
         &format!("{text}{}\n", lines[1]),
         &format!("line {}: the line: is after the end mark in line", lines.len() + 1),
     );
+}
+
+#[test]
+fn packages_are_read_by_the_name_they_had_before() {
+    let mut cell = cell();
+    let digest = crate::name::Token::new(&"a".repeat(64)).unwrap();
+    cell.ok(Command::AddBlob { digest, bytes: 9 });
+    let text = write(PLACE, &Rows::of(&cell.state), &Pick::default());
+    let before = text.replacen(r#"{"table":"packages""#, r#"{"table":"blobs""#, 1);
+    assert_ne!(before, text);
+    assert_eq!(mended(&before).state.hash(), cell.state.hash());
 }
 
 #[test]

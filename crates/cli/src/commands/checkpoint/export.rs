@@ -4,7 +4,7 @@
 use crate::commands::{Success, parse};
 use crate::failure::Failure;
 use crate::format;
-use crate::output::print;
+use crate::output::{aside, print, say};
 use cellwright_api::context::write_private;
 use cellwright_cell::encode::Rows;
 use cellwright_cell::encode::text::{self, Pick, Place, TableName};
@@ -24,8 +24,8 @@ pub struct ExportArgs {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 
-    /// Rows of this table alone: users, machines, resources, jobs, tasks, crons, tokens, blobs or
-    /// windows
+    /// Rows of this table alone: users, machines, resources, jobs, tasks, crons, tokens, packages
+    /// or windows
     #[arg(long, value_name = "TABLE", value_parser = table)]
     table: Option<TableName>,
 
@@ -48,7 +48,7 @@ impl ExportArgs {
         let (header, rows, fault) = checkpoint::read_rows(&self.file)
             .map_err(|error| Failure::work(&error, "take another one: cell checkpoint ls"))?;
         if let Some(why) = fault {
-            eprintln!("note: no master takes it as it is: {why}");
+            aside(&format!("note: no master takes it as it is: {why}"));
         }
         let place = Place { index: header.index, term: header.term };
         let pick = Pick { table: self.table, job: self.job, machine: self.machine };
@@ -65,7 +65,7 @@ impl ExportArgs {
             true => format!("mend it, then: cell checkpoint import {shown} --out FILE"),
             false => "this is a part, to be read; the whole can be mended".to_owned(),
         };
-        print(&format!("{lines} in {shown}\nnext: {next}\n"))?;
+        say(&format!("{lines} in {shown}\nnext: {next}\n"))?;
         Ok(Success::Done)
     }
 }

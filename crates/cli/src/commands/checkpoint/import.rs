@@ -5,7 +5,7 @@ use super::show;
 use crate::commands::Success;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::print;
+use crate::output::say;
 use cellwright_cell::encode::text::{self, Mended, TableName, TextError};
 use cellwright_master::checkpoint::{self, Header};
 use cellwright_master::replicated::View;
@@ -37,12 +37,12 @@ impl ImportArgs {
             text::read(&read).map_err(|error| refused(&shown, &error))?;
         let mut view = View { state, index: place.index, term: place.term, era: 0 };
         let header = Header::of(&mut view);
-        print("every rule of the cell holds\n")?;
-        print(&taken_out(&dropped))?;
+        say("every rule of the cell holds\n")?;
+        say(&taken_out(&dropped))?;
         if let Some(floor) = attempt_floor_raised_to {
-            print(&format!("attempts of new tasks begin at {floor}, above those of the old\n"))?;
+            say(&format!("attempts of new tasks begin at {floor}, above those of the old\n"))?;
         }
-        print(&show::as_text(&header, &view.state))?;
+        say(&show::as_text(&header, &view.state))?;
         let next = match &self.out {
             None => format!("cell checkpoint import {shown} --out FILE"),
             Some(out) => {
@@ -51,7 +51,7 @@ impl ImportArgs {
                 format!("cell checkpoint restore {} --config FILE", out.display())
             }
         };
-        print(&format!("next: {next}\n"))?;
+        say(&format!("next: {next}\n"))?;
         Ok(Success::Done)
     }
 }

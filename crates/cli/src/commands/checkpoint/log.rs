@@ -6,8 +6,8 @@
 use super::past::{PastArgs, note_unsure};
 use crate::commands::{Success, parse};
 use crate::failure::Failure;
-use crate::format;
-use crate::output::{Items, print};
+use crate::output::{Items, aside, print};
+use crate::{format, table};
 use cellwright_cell::command::{Actor, Done, Entry, Request, Verdict};
 use cellwright_master::audit::describe;
 use cellwright_master::checkpoint::Target;
@@ -109,12 +109,14 @@ impl LogArgs {
 
     fn print(&self, past: &Past, from: u64) -> Result<(), Failure> {
         let mut items = Items::new(false)?;
-        if matches!(self.output, Form::Table | Form::Wide) {
-            print(&line(["index", "term", "time", "done", "refused"], "what"))?;
-        }
+        let is_table = matches!(self.output, Form::Table | Form::Wide);
+        let mut found = false;
         past.entries(from, self.last(), |placed| {
             if !self.wants(&placed) {
                 return Ok(());
+            }
+            if is_table && !std::mem::replace(&mut found, true) {
+                print(&line(["index", "term", "time", "done", "refused"], "what"))?;
             }
             match self.output {
                 Form::Table | Form::Wide => print(&as_line(&placed)),
@@ -122,6 +124,13 @@ impl LogArgs {
                 Form::Json | Form::Yaml | Form::Jsonl => items.add(&self.as_json(&placed)),
             }
         })?;
+        if is_table {
+            if !found {
+                let (first, next) = (past.first(), past.next());
+                aside(&format!("no such entries; the log reaches from {first} to before {next}"));
+            }
+            return Ok(());
+        }
         items.end()
     }
 
@@ -205,7 +214,8 @@ fn in_full(entry: &Entry, verdicts: Option<&[Verdict]>) -> Value {
 
 fn line(columns: [&str; 5], what: &str) -> String {
     let [index, term, time, done, refused] = columns;
-    format!("{index:>8}  {term:>4}  {time:<24}  {done:>5}  {refused:>7}  {what}\n")
+    let first = format!("{index:>8}  {term:>4}  {time:<24}  {done:>5}  {refused:>7}  ");
+    table::line(&first, "          ", what)
 }
 
 fn as_line(placed: &Placed) -> String {

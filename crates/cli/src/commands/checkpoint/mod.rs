@@ -11,7 +11,7 @@ mod show;
 use super::Success;
 use crate::args::OutputArgs;
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, aside, print, print_json, say};
 use crate::reach::Reach;
 use crate::server::ask;
 use crate::{format, table};
@@ -24,7 +24,7 @@ const EXAMPLES: &str = "\
 Examples:
   cell checkpoint save
   cell checkpoint ls
-  cell checkpoint show /var/lib/cellwright/master/checkpoints/00000000000000000042.ckpt
+  cell checkpoint show FILE
   cell checkpoint log --from 1200
   cell checkpoint replay --at 1234
   cell checkpoint replay --at 2026-03-01T12:00:00Z --to noon.ckpt
@@ -86,7 +86,7 @@ impl SaveArgs {
         if self.output.output == Output::Table {
             let CheckpointView { replica, path, index, bytes, .. } = &saved.item;
             let (index, bytes) = (format::count(*index), format::bytes(*bytes));
-            print(&format!(
+            say(&format!(
                 "saved on replica {replica}, index {index}, {bytes}:\n  {path}\n\
                  next: cell checkpoint show FILE, there; copy it to another place\n"
             ))?;
@@ -105,6 +105,9 @@ impl SaveArgs {
     fn print(&self, checkpoints: &[CheckpointView]) -> Result<Success, Failure> {
         match self.output.output {
             Output::Json => print_json(&checkpoints)?,
+            Output::Table if checkpoints.is_empty() => {
+                aside("no checkpoints on the replica that answers; next: cell checkpoint save");
+            }
             Output::Table => {
                 let rows: Vec<Vec<String>> = checkpoints
                     .iter()
@@ -122,7 +125,7 @@ impl SaveArgs {
                     // The place is told to those who may manage machines.
                     let folder = Path::new(path).parent();
                     let place = folder.map(|folder| format!(", in {}", folder.display()));
-                    print(&format!("on replica {replica}{}\n", place.unwrap_or_default()))?;
+                    say(&format!("on replica {replica}{}\n", place.unwrap_or_default()))?;
                 }
             }
         }

@@ -3,6 +3,7 @@
 use crate::commands::DEFAULT_CONFIG;
 use crate::failure::Failure;
 use crate::format;
+use crate::output::aside;
 use cellwright_master::checkpoint::Target;
 use cellwright_master::config::Config;
 use cellwright_master::past::{Past, PastError};
@@ -32,10 +33,11 @@ impl PastArgs {
         };
         let past = Past::open(&data_dir, base).map_err(failure)?;
         if let Some(torn) = past.torn_tail() {
-            eprintln!(
-                "note: the last {} bytes of {} are no whole write: torn, or being written now",
-                torn.bytes, torn.file
-            );
+            aside(&format!(
+                "note: the end of {} is no whole write ({}): torn, or being written now",
+                torn.file,
+                format::bytes(torn.bytes)
+            ));
         }
         Ok(past)
     }
@@ -44,11 +46,11 @@ impl PastArgs {
 /// Entries at the end of a log of several replicas may yet be replaced; the mark lags by a write.
 pub fn note_unsure(past: &Past, last: u64) {
     if last >= past.agreed() {
-        eprintln!(
+        aside(&format!(
             "note: entries from {} on are on this replica's disk; it has not recorded yet that a \
              quorum took them",
             past.agreed()
-        );
+        ));
     }
 }
 

@@ -6,7 +6,7 @@ use crate::args::OutputArgs;
 use crate::commands::{Success, parse};
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, aside, print, print_json, say};
 use cellwright_master::checkpoint::{self, Header, Target};
 use cellwright_master::past::Replayed;
 use clap::Args;
@@ -38,7 +38,7 @@ impl ReplayArgs {
         let past = self.past.open(self.base.as_deref())?;
         let mut replayed = past.at(self.at)?;
         for why in &replayed.passed_over {
-            eprintln!("note: passed over {why}");
+            aside(&format!("note: passed over {why}"));
         }
         note_unsure(&past, replayed.view.index);
         let header = Header::of(&mut replayed.view);
@@ -62,10 +62,10 @@ impl ReplayArgs {
             }
             Output::Table => {
                 let replayed = format::counted_as(*entries, "entry", "entries");
-                print(&format!("{replayed} replayed from {base}\n"))?;
+                say(&format!("{replayed} replayed from {base}\n"))?;
                 print(&show::as_text(header, &view.state))?;
                 match &self.to {
-                    Some(file) => print(&format!("written to {}\n", file.display())),
+                    Some(file) => say(&format!("written to {}\n", file.display())),
                     None => Ok(()),
                 }
             }

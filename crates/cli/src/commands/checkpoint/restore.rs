@@ -2,7 +2,7 @@
 
 use crate::commands::Success;
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::say;
 use crate::server::ask;
 use cellwright_master::checkpoint::{self, CheckpointError};
 use cellwright_master::config::Config;
@@ -28,9 +28,11 @@ impl RestoreArgs {
         let failed = |error: &dyn std::error::Error| {
             Failure::work(error, "correct what is named, then run it again")
         };
+        // First of all: without it, nothing else that is wrong is worth putting right.
+        let (_, view) = checkpoint::read(&self.file)
+            .map_err(|error| Failure::work(&error, "take another one: cell checkpoint ls"))?;
         let config = Config::load(&self.config).map_err(|error| failed(&error))?;
         refuse_leftovers(&config.data_dir)?;
-        let (_, view) = checkpoint::read(&self.file).map_err(|error| failed(&error))?;
         let files = IdentityFiles::in_data(&config.data_dir);
         let authority = match files.has_authority() {
             true => Some(files.authority().map_err(|error| failed(&error))?.fingerprint()),
@@ -43,7 +45,7 @@ impl RestoreArgs {
             let made = checkpoint::restore(view, Arc::new(disk), (config.id, me), store).await;
             made.map_err(|error: CheckpointError| failed(&error))
         })?;
-        print(&format!(
+        say(&format!(
             "cell {} is restored with one replica, {}, at log index {index}\n\
              next:\n  cell master start --config {}\n  cell token create --replica NAME\n",
             config.cell,

@@ -3,8 +3,8 @@
 use crate::args::OutputArgs;
 use crate::commands::Success;
 use crate::failure::Failure;
-use crate::format;
 use crate::output::{Output, print, print_json};
+use crate::{format, table};
 use cellwright_cell::state::State;
 use cellwright_master::checkpoint::{self, Counts, Header};
 use clap::Args;
@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 pub struct ShowArgs {
+    /// The checkpoint
     file: PathBuf,
 
     #[command(flatten)]
@@ -50,7 +51,7 @@ pub fn as_json(header: &Header, state: &State) -> Value {
         "crons": counts.crons,
         "resources": counts.resources,
         "tokens": counts.tokens,
-        "blobs": counts.blobs,
+        "packages": counts.blobs,
     })
 }
 
@@ -65,15 +66,20 @@ pub fn as_text(header: &Header, state: &State) -> String {
         (counts.crons, "periodic job"),
         (counts.resources, "resource"),
         (counts.tokens, "token"),
-        (counts.blobs, "blob"),
+        (counts.blobs, "package"),
     ];
-    let counted = list.map(|(count, noun)| format::counted(count as u64, noun));
-    format!(
-        "log index {} of term {}, {}, hash {:016x}\n{}\n",
-        header.index,
-        header.term,
+    // What there is none of, everybody knows without being told.
+    let some = list.iter().filter(|(count, _)| *count > 0);
+    let some: Vec<String> =
+        some.map(|(count, noun)| format::counted(*count as u64, noun)).collect();
+    let place = [
+        format!("log index {} of term {}", header.index, header.term),
         format::utc_millis(header.at),
-        header.hash,
-        counted.join(", "),
-    )
+        format!("hash {:016x}", header.hash),
+    ];
+    let held = match some.is_empty() {
+        true => "an empty cell\n".to_owned(),
+        false => table::listed("", "  ", &some),
+    };
+    format!("{}{held}", table::listed("", "  ", &place))
 }

@@ -3,11 +3,11 @@
 use crate::args::{OutputArgs, WatchArgs};
 use crate::clock;
 use crate::commands::parse::name;
-use crate::commands::status::{list, read_job, shown_job};
+use crate::commands::status::{read_job, show_list, shown_job};
 use crate::commands::target::{Typed, typed};
 use crate::commands::{Success, pages};
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print_json, print_named, say};
 use crate::reach::Reach;
 use crate::server::ask;
 use cellwright_api::client::JobFilter;
@@ -45,20 +45,26 @@ impl StatusArgs {
         let cell = reach.cell()?;
         let Some(typed) = self.job else {
             let filter = JobFilter { selector: self.selector, user: self.user, state: self.state };
+            let some = filter.selector.is_some() || filter.user.is_some() || filter.state.is_some();
             let jobs = ask(pages::jobs(&cell, &filter))?;
             match self.output.output {
                 Output::Json => print_json(&jobs)?,
-                Output::Table => print(&list(&jobs, clock::now()))?,
+                Output::Table => show_list(&jobs, some)?,
             }
             return Ok(Success::Done);
         };
-        let status = ask(async {
+        let (status, of_tasks) = ask(async {
             let target = typed.resolve(&cell).await?;
-            read_job(&cell, &target.job, target.tasks.as_deref()).await
+            let status = read_job(&cell, &target.job, target.tasks.as_deref()).await?;
+            Ok((status, target.tasks.is_some()))
         })?;
+        let names = match of_tasks {
+            true => status.task_names(),
+            false => vec![status.job_name()],
+        };
         match self.output.output {
-            Output::Json => print_json(&status)?,
-            Output::Table => print(&shown_job(&status, clock::now()))?,
+            Output::Json => print_named(&status, &names)?,
+            Output::Table => say(&shown_job(&status, clock::now()))?,
         }
         Ok(Success::Done)
     }

@@ -4,13 +4,18 @@ use super::PlaceArgs;
 use crate::commands::Success;
 use crate::commands::parse::name;
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::say;
 use crate::reach::Reach;
 use cellwright_cell::name::Name;
 use cellwright_master::clock::{Clock, SystemClock};
 use clap::Args;
 
+const USAGE: &str = "\
+cell master init [OPTIONS] --cell <NAME> --name <NAME>
+       --advertise <HOST:PORT>";
+
 #[derive(Debug, Args)]
+#[command(override_usage = USAGE)]
 pub struct InitArgs {
     /// Name of the cell
     #[arg(long, value_name = "NAME", value_parser = name)]
@@ -44,9 +49,10 @@ impl InitArgs {
         .map_err(|error| {
             Failure::work(&error, "choose another --data-dir and --config, or correct the value")
         })?;
-        print(&format!(
+        say(&format!(
             "cell {} is made: configuration {}, keys and log in {}\n\
-             {} is its administrator: context {:?} in {}\n\
+             {} is its administrator\n\
+             context {:?} is in {}\n\
              authority {}\n\
              next:\n{}",
             self.cell,

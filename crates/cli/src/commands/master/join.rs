@@ -7,7 +7,7 @@ use super::PlaceArgs;
 use crate::commands::Success;
 use crate::commands::enrol::enrol;
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::say;
 use crate::reach::Reach;
 use crate::server::ask;
 use cellwright_api::enroll::JoinToken;
@@ -42,8 +42,8 @@ impl JoinArgs {
         let cell = answer.cell.clone();
         joining.complete(answer, number(&token), &place).map_err(failed)?;
         remember_masters(&place.data_dir, &reach.masters)?;
-        print(&format!(
-            "replica {} of cell {cell} is installed: configuration {}, keys in {}\n\
+        say(&format!(
+            "replica {} of cell {cell} is installed\nconfiguration {}, keys in {}\n\
              next:\n  cell master start --config {}\n  cell master status\n",
             token.name,
             place.config.display(),

@@ -18,7 +18,8 @@ Examples:
   cell master init --cell aa --name m1 --advertise m1.example:7070
   cell master start --config /etc/cellwright/master.toml
   cell token create --replica m2
-  cell master join CELL-JOIN.... --master m1.example:7070 --advertise m2.example:7070
+  cell master join CELL-JOIN.... --master m1.example:7070 \\
+    --advertise m2.example:7070
   cell master status";
 
 /// Replicas of the master: install, start, join, remove, repair, look
@@ -63,7 +64,7 @@ pub struct PlaceArgs {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7070")]
     pub listen: String,
 
-    /// Log, snapshots, events, keys and blobs
+    /// Log, snapshots, events, keys and packages
     #[arg(long, value_name = "DIR", default_value = "/var/lib/cellwright/master")]
     pub data_dir: PathBuf,
 

@@ -2,7 +2,7 @@
 
 use crate::commands::Success;
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::say;
 use crate::reach::Reach;
 use crate::server::ask;
 use cellwright_api::types::Changed;
@@ -33,7 +33,7 @@ impl RemoveArgs {
             let path = format!("/v1/masters/{}", member.id);
             let none: Option<&()> = None;
             cell.client.make::<_, Changed>(Method::DELETE, &path, none).await?;
-            print(&format!(
+            say(&format!(
                 "replica {} is no longer a member; stop it, and never start it on its data again\n",
                 member.name
             ))

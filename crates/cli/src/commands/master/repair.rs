@@ -14,7 +14,7 @@ use crate::clock;
 use crate::commands::enrol::enrol;
 use crate::commands::{DEFAULT_CONFIG, Success};
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::say;
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use cellwright_api::enroll::{JoinAnswer, JoinToken};
@@ -65,7 +65,7 @@ impl RepairArgs {
         let data_dir = &config.data_dir;
         let lock = RealDisk::open(data_dir).map_err(|why| Failure::work(&why, STOPPED))?;
         let Some(damage) = self.damage(&config)? else { return Ok(Success::Done) };
-        print(&format!("replica {}: {damage}\n", config.name))?;
+        say(&format!("replica {}: {damage}\n", config.name))?;
         let cell = reach.cell()?;
         // Before the cell is asked for anything: what cannot be written cannot be repaired.
         let aside = room_aside(data_dir)?;
@@ -78,7 +78,7 @@ impl RepairArgs {
         self.come_back(&config, &text, taken)?;
         remember_masters(data_dir, &masters)?;
         drop(lock);
-        print(&format!(
+        say(&format!(
             "what was there is in {}*; remove it when the replica has caught up\n{}",
             data_dir.join(ASIDE).display(),
             self.started_next(),
@@ -95,7 +95,7 @@ impl RepairArgs {
                 return Ok(Some("its log is whole, and is rebuilt all the same".into()));
             }
             Ok(_) => {
-                print(&format!("replica {name}: its log is whole, nothing is to be repaired\n"))?;
+                say(&format!("replica {name}: its log is whole, nothing is to be repaired\n"))?;
                 return Ok(None);
             }
             Err(error) => error,
@@ -110,7 +110,7 @@ impl RepairArgs {
                 }
                 // Written last of all, and removed when the replica votes.
                 if !masters_to_join(data_dir)?.is_empty() {
-                    print(&format!(
+                    say(&format!(
                         "replica {name}: {at} is ready to join, nothing is to be repaired\n{}",
                         self.started_next()
                     ))?;

@@ -1,10 +1,10 @@
 //! `cell master status`: all replicas, each asked for itself, since only it knows how far it is.
 
-use crate::args::OutputArgs;
+use crate::args::{OutputArgs, WatchArgs};
 use crate::commands::Success;
-use crate::commands::silence::Alarms;
+use crate::commands::silence::{Alarms, NEXT};
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print_json, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{format, table};
@@ -18,6 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
+    #[command(flatten)]
+    watch: WatchArgs,
+
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -48,54 +51,58 @@ impl StatusArgs {
         let answer = ask(look(&cell))?;
         match self.output.output {
             Output::Json => print_json(&answer)?,
-            Output::Table => print(&shown(&answer))?,
+            Output::Table => say(&shown(&answer))?,
         }
         Ok(Success::Done)
     }
 }
 
 async fn look(cell: &Cell) -> Result<Answer, Failure> {
-    let first = cell.client.master_status().await?.value;
+    let answered = cell.client.master_status().await?.value;
     let mut members = Vec::new();
-    for member in first.members {
+    for member in answered.members.clone() {
         let asked = cell.client.bytes_at(&member.address, "/v1/masters", PATIENCE).await;
         let own: Option<MasterStatus> =
             asked.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         members.push((member, own));
     }
-    let own = members.iter().filter_map(|(_, own)| own.as_ref());
-    let newest = own.max_by_key(|own| (own.term, own.last_log));
-    let (term, leader, last_log) = newest
-        .map_or((first.term, first.leader, first.last_log), |own| {
-            (own.term, own.leader, own.last_log)
-        });
+    let mut asked: Vec<MasterStatus> = members.iter().filter_map(|(_, own)| own.clone()).collect();
+    // What the newest says of the leader counts.
+    asked.sort_by_key(|own| std::cmp::Reverse((own.term, own.last_log)));
+    if asked.is_empty() {
+        asked.push(answered);
+    }
+    let newest = &asked[0];
+    let (term, last_log) = (newest.term, newest.last_log);
     let members = members.into_iter().map(|(member, own)| {
         let lag = own.as_ref().map(|own| last_log.saturating_sub(own.applied));
         Shown { member, own, lag }
     });
     let members: Vec<Shown> = members.collect();
-    let alarms = alarms(cell, &members, leader).await;
+    let (alarms, is_led) = alarms(cell, &asked).await;
+    let mut sure = asked.iter().filter(|own| own.leaderless_ms.is_none());
+    let leader = sure.find_map(|own| own.leader).filter(|_| is_led);
     Ok(Answer { term, leader, last_log, members, alarms })
 }
 
-/// What alarms the leader, who alone can tell; without one, that is the alarm.
-async fn alarms(cell: &Cell, members: &[Shown], leader: Option<u64>) -> Vec<String> {
-    let leader = members.iter().find(|shown| Some(shown.member.id) == leader);
-    let Some(leader) = leader else { return vec!["no leader is known".into()] };
-    match Alarms::of(cell, &leader.member.address).await {
-        Err(error) => vec![format!("the leader does not answer: {error}")],
-        Ok(found) => found.lines(),
+/// What alarms the leader, who alone can tell, and whether there is one: one that hears no majority
+/// is none, as in `cell status`.
+async fn alarms(cell: &Cell, asked: &[MasterStatus]) -> (Vec<String>, bool) {
+    match Alarms::among(cell, asked).await {
+        Err(error) => (vec![format!("the leader does not answer: {error}")], true),
+        Ok(found) => {
+            let bare = |line: String| line.strip_suffix(NEXT).map_or(line.clone(), str::to_owned);
+            (found.lines().into_iter().map(bare).collect(), !found.is_leaderless)
+        }
     }
 }
 
 fn shown(answer: &Answer) -> String {
     let leader = answer.members.iter().find(|shown| Some(shown.member.id) == answer.leader);
-    let leader = leader.map_or("nobody leads", |shown| shown.member.name.as_str());
-    let mut out = format!(
-        "leader {leader}, term {}, log at {}\n\n",
-        answer.term,
-        format::count(answer.last_log)
-    );
+    let leader =
+        leader.map_or("nobody leads".into(), |shown| format!("leader {}", shown.member.name));
+    let mut out =
+        format!("{leader}, term {}, log at {}\n\n", answer.term, format::count(answer.last_log));
     let rows: Vec<Vec<String>> = answer
         .members
         .iter()

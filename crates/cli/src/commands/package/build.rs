@@ -4,7 +4,7 @@ use super::{default_target, failed};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print_json, say};
 use cellwright_package::{Built, build};
 use clap::Args;
 use serde_json::json;
@@ -33,7 +33,7 @@ impl BuildArgs {
         let built = build(&self.folder, &target).map_err(failed)?;
         match self.output.output {
             Output::Json => print_json(&facts(&target, &built)),
-            Output::Table => print(&told(&target, &built)),
+            Output::Table => say(&told(&target, &built)),
         }
     }
 }
@@ -51,8 +51,8 @@ pub(super) fn facts(target: &Path, built: &Built) -> serde_json::Value {
 pub(super) fn told(target: &Path, built: &Built) -> String {
     let file = target.display();
     format!(
-        "{file}: {} entries, {}\ndigest {}\nnext: cell package push {file} --name NAME\n",
-        format::count(built.entries),
+        "{file}: {}, {}\ndigest {}\nnext: cell package push {file} --name NAME\n",
+        format::counted_as(built.entries, "entry", "entries"),
         format::bytes(built.bytes),
         built.digest,
     )

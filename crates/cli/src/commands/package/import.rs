@@ -6,7 +6,7 @@ use super::{default_target, failed};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print_json, say};
 use crate::progress::Transfer;
 use crate::server::{ask, told_to_stop};
 use cellwright_package::oci::{self, Imported};
@@ -115,7 +115,7 @@ impl ImportArgs {
             return print_json(&facts);
         }
         let from = fetched.map(|fetched| came(&fetched)).unwrap_or_default();
-        print(&format!("{from}{}{}", of_image(&imported), told(&target, &imported.built)))
+        say(&format!("{from}{}{}", of_image(&imported), told(&target, &imported.built)))
     }
 
     fn of_layout(&self, path: &Path) -> Result<(Imported, PathBuf), Failure> {

@@ -1,9 +1,10 @@
 //! Packages that jobs name and the masters do not have: said before such a job is run, which is
 //! taken all the same, for its packages may be on the way.
 
-use super::{all, short};
+use super::all;
 use crate::failure::Failure;
 use crate::reach::Cell;
+use cellwright_api::packages;
 use cellwright_cell::spec::PackageRef;
 use cellwright_lang::Document;
 use std::collections::BTreeSet;
@@ -13,21 +14,19 @@ use std::collections::BTreeSet;
 /// # Errors
 /// When the cell cannot be asked.
 pub async fn warnings(cell: &Cell, documents: &[Document]) -> Result<Vec<String>, Failure> {
-    let named = documents.iter().flat_map(|document| &document.job().task.packages);
-    let named: BTreeSet<&PackageRef> = named.collect();
-    if named.is_empty() {
+    let jobs = || documents.iter().map(Document::job);
+    if jobs().all(|job| job.task.packages.is_empty()) {
         return Ok(Vec::new());
     }
     let stored: BTreeSet<String> = all(cell).await?.into_iter().map(|blob| blob.digest).collect();
-    let missing = named.into_iter().filter(|package| !stored.contains(package.digest.as_str()));
-    Ok(missing.map(warning).collect())
+    let lacking = packages::lacking(jobs(), |digest| stored.contains(digest.as_str()));
+    Ok(lacking.into_values().map(warning).collect())
 }
 
 fn warning(package: &PackageRef) -> String {
-    let PackageRef { name, digest, .. } = package;
     format!(
-        "warning: package {name} ({}) is not with the masters, so only machines that have it can \
-         run it\nnext: cell package push FILE --name {name}",
-        short(digest.as_str())
+        "warning: {} is not with the masters, so only machines that have it can run it\nnext: {}",
+        packages::named(package),
+        packages::push(package)
     )
 }

@@ -10,7 +10,7 @@ pub use lacking::warnings;
 
 use super::Success;
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, aside, print_json, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{format, table};
@@ -98,7 +98,8 @@ impl LsArgs {
             return print_json(&blobs);
         }
         if blobs.is_empty() {
-            return print("no packages\nnext: cell package push DIR --name NAME\n");
+            aside("no packages; next: cell package push DIR --name NAME");
+            return Ok(());
         }
         let rows: Vec<Vec<String>> = blobs
             .iter()
@@ -111,7 +112,7 @@ impl LsArgs {
                 vec![short(&blob.digest), format::bytes(blob.bytes), by, stored]
             })
             .collect();
-        print(&table::render(&["digest", "size", "by", "stored"], &rows))
+        say(&table::render(&["digest", "size", "by", "stored"], &rows))
     }
 }
 
@@ -125,7 +126,7 @@ impl RmArgs {
             let change = Change::default();
             Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value)
         })?;
-        print(&format!("package {} removed\nnext: cell package ls\n", short(&blob.digest)))
+        say(&format!("package {} removed\nnext: cell package ls\n", short(&blob.digest)))
     }
 }
 

@@ -5,6 +5,7 @@ use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
 use crate::output::{Output, print, print_json};
+use crate::progress::Transfer;
 use crate::reach::Reach;
 use crate::server::ask;
 use cellwright_api::types::Changed;
@@ -15,6 +16,8 @@ use cellwright_package::{Limits, PackageDigest, build};
 use clap::Args;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 #[derive(Debug, Args)]
 pub struct PushArgs {
@@ -55,7 +58,10 @@ impl PushArgs {
         let path = format!("/v1/blobs/{digest}");
         let (is_there, stored): (bool, Changed) = ask(async {
             let is_there = has_bytes(&cell, &path).await?;
-            Ok((is_there, cell.client.put_file(&path, &file).await?.value))
+            let sent = Arc::new(AtomicU64::new(0));
+            let sending = cell.client.put_file(&path, &file, &sent);
+            let stored = Transfer::sending("package", bytes, &sent, sending).await;
+            Ok((is_there, stored?.value))
         })?;
         let spelt = digest.token().map_err(|bad| Failure::work(&bad, "report this"))?;
         let reference = PackageRef { name: self.name, digest: spelt, bytes };

@@ -86,8 +86,8 @@ fn facts(digest: PackageDigest, bytes: u64, listed: &[Listed]) -> serde_json::Va
 
 /// Paths last: they may be long, and lines are not wrapped.
 fn told(digest: PackageDigest, bytes: u64, listed: &[Listed]) -> String {
-    let count = format::count(listed.len() as u64);
-    let mut out = format!("digest {digest}\n{}, {count} entries\n", format::bytes(bytes));
+    let count = format::counted_as(listed.len() as u64, "entry", "entries");
+    let mut out = format!("digest {digest}\n{}, {count}\n", format::bytes(bytes));
     for entry in listed {
         let mode = entry.mode.map_or_else(|| "-".into(), |mode| format!("{mode:04o}"));
         let size = format::bytes(entry.bytes);

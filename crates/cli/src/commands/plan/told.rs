@@ -67,11 +67,11 @@ fn one(job: &JobPlan, style: Style) -> String {
     out.push_str(&victims("in turn", &job.evicted_in_turn, style));
     for obstacle in &job.obstacles {
         let text = format!("{}: {}", obstacle.message, obstacle.hint);
-        out.push_str(&wrapped(&format!("  {:<8}", style.warning("first")), "          ", &text));
+        out.push_str(&wrapped(&format!("  {}", style.warning("first   ")), "          ", &text));
     }
     if let Some(why) = &job.why_pending {
         let count = format::counted(u64::from(job.pending), "task");
-        out.push_str(&format!("  {:<8}{count}\n", style.bad("waits")));
+        out.push_str(&format!("  {}{count}\n", style.bad("waits   ")));
         out.push_str(&rewrapped("          ", "            ", &why.text));
     }
     out
@@ -227,9 +227,7 @@ fn victims(label: &str, victims: &[PlannedVictim], style: Style) -> String {
             vec![victim.task.clone(), victim.priority.0.to_string(), victim.machine.clone(), lands]
         })
         .collect();
-    let header = ["task", "priority", "from", "to"];
-    let lines = table::render(&header, &rows);
-    lines.lines().for_each(|line| out.push_str(&format!("          {}\n", line.trim_start())));
+    out.push_str(&table::render_inset(&["task", "priority", "from", "to"], &rows, 10));
     let more = victims.len().saturating_sub(VICTIMS);
     if more > 0 {
         out.push_str(&format!("          and {more} more (-o json names them)\n"));

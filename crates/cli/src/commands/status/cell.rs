@@ -1,6 +1,7 @@
 //! The cell at a glance: machines, what is left of them, tasks by state, what waits, and what is
 //! the matter.
 
+use crate::commands::machine::first_machine;
 use crate::commands::silence::Alarms;
 use crate::commands::tell::counts;
 use crate::failure::Failure;
@@ -27,6 +28,9 @@ pub struct Standing {
     master: String,
     /// Whether any master leads.
     is_led: bool,
+    /// What to do about it when there is no machine.
+    #[serde(skip)]
+    first_machine: &'static str,
 }
 
 impl Standing {
@@ -62,11 +66,12 @@ pub async fn read(cell: &Cell) -> Result<Standing, Failure> {
         alarms: alarms.lines(),
         master: client.preferred(),
         is_led: !alarms.is_leaderless,
+        first_machine: first_machine(cell),
     })
 }
 
 pub fn shown(standing: &Standing) -> String {
-    let Standing { status, waiting, alarms, master, is_led: _ } = standing;
+    let Standing { status, waiting, alarms, master, .. } = standing;
     let style = style::for_stdout();
     let mut out = format!(
         "cell at {master}: {}, {} up{}{}; {}\n",
@@ -96,7 +101,8 @@ pub fn shown(standing: &Standing) -> String {
         let rows: Vec<Vec<String>> = waiting
             .iter()
             .map(|job| {
-                let of = format!("{} of {} tasks", job.pending, job.tasks);
+                let tasks = format::counted(u64::from(job.tasks), "task");
+                let of = format!("{} of {tasks}", format::count(u64::from(job.pending)));
                 vec![job.job.clone(), of]
             })
             .collect();
@@ -146,7 +152,7 @@ fn next(standing: &Standing) -> String {
     let next = match &standing.waiting[..] {
         _ if !standing.is_led => "cell master status".into(),
         [first, ..] => format!("cell status {}, or why it waits: cell explain {0}", first.job),
-        [] if standing.status.machines == 0 => "cell token create --agent MACHINE".into(),
+        [] if standing.status.machines == 0 => standing.first_machine.into(),
         [] if standing.status.jobs == 0 => "cell run examples/hello.json".into(),
         [] => "cell job status".into(),
     };

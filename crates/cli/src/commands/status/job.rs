@@ -1,10 +1,11 @@
 //! One job with its tasks, or with some of them; and many jobs, a line each.
 
+use crate::clock;
 use crate::commands::pages;
 use crate::commands::tell;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::is_wide;
+use crate::output::{aside, is_wide, say};
 use crate::reach::Cell;
 use crate::table::{self, wrapped};
 use cellwright_api::output::{OutputQuery, Stream};
@@ -28,6 +29,18 @@ pub struct JobStatus {
     pub tasks: Vec<TaskView>,
     /// Why tasks could not start, in the words of their machines, by task.
     pub words: Vec<Words>,
+}
+
+impl JobStatus {
+    /// Of each task.
+    pub fn task_names(&self) -> Vec<String> {
+        self.tasks.iter().map(|task| task.name.clone()).collect()
+    }
+
+    /// Of the job.
+    pub fn job_name(&self) -> String {
+        format!("{}/{}", self.job.user, self.job.name)
+    }
 }
 
 /// What the machine said of a task.
@@ -85,11 +98,18 @@ fn could_not_start(task: &TaskView) -> bool {
         || (tell::is_failing(task) && task.last_end.as_ref().is_some_and(|end| end.why == cause))
 }
 
-/// Jobs, a line each.
-pub fn list(jobs: &[JobView], now: Time) -> String {
-    if jobs.is_empty() {
-        return "no jobs\nnext: cell run examples/hello.json\n".into();
+/// Jobs for people, or that there are none; `some`: only those that are like something.
+pub fn show_list(jobs: &[JobView], some: bool) -> Result<(), Failure> {
+    match (jobs.is_empty(), some) {
+        (true, true) => aside("no job is like that; next: cell job status"),
+        (true, false) => aside("no jobs; next: cell run examples/hello.json"),
+        (false, _) => say(&list(jobs, clock::now()))?,
     }
+    Ok(())
+}
+
+/// Jobs, a line each.
+fn list(jobs: &[JobView], now: Time) -> String {
     let rows: Vec<Vec<String>> = jobs
         .iter()
         .map(|job| {

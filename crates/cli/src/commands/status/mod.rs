@@ -6,15 +6,16 @@ mod job;
 mod other;
 
 use super::target::{self, ambiguous};
-use super::{Success, parse};
+use super::{Success, pages, parse};
 use crate::args::{OutputArgs, WatchArgs};
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json};
+use crate::output::{Output, print_json, print_named, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
+use cellwright_api::client::JobFilter;
 use cellwright_api::types::{CronView, FoundKind, FoundView, MachineView, UserView};
 use clap::Args;
-pub use job::{JobStatus, Words, list, read as read_job, shown as shown_job, words_of_starts};
+pub use job::{JobStatus, Words, read as read_job, show_list, shown as shown_job, words_of_starts};
 pub use other::user as shown_user;
 use serde::Serialize;
 
@@ -25,7 +26,11 @@ Examples:
   cell status dev/hello/0
   cell status 'dev/hello/[0-2]'
   cell status local
-  cell status dev/hello --watch";
+  cell status last
+  cell status -l team=search,stage!=prod
+  cell status dev/hello --watch
+
+`last` is the job that you submitted last, unless something is called so.";
 
 /// How the cell stands, or one thing in it: a job, task, machine, user or cron
 #[derive(Debug, Args)]
@@ -34,6 +39,10 @@ pub struct StatusArgs {
     /// A name, or how it begins [default: the cell]
     #[arg(value_name = "ANYTHING")]
     what: Option<String>,
+
+    /// The jobs whose labels match: a=b, a!=b, a, !a, separated by commas
+    #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "what")]
+    selector: Option<String>,
 
     #[command(flatten)]
     watch: WatchArgs,
@@ -64,25 +73,45 @@ pub enum Thing {
 impl StatusArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let cell = reach.cell()?;
+        if let Some(selector) = self.selector {
+            let filter = JobFilter { selector: Some(selector), ..JobFilter::default() };
+            let jobs = ask(pages::jobs(&cell, &filter))?;
+            match self.output.output {
+                Output::Json => print_json(&jobs)?,
+                Output::Table => show_list(&jobs, true)?,
+            }
+            return Ok(Success::Done);
+        }
         let Some(text) = &self.what else {
             let standing = ask(cell::read(&cell))?;
             match self.output.output {
                 Output::Json => print_json(&standing)?,
-                Output::Table => print(&cell::shown(&standing))?,
+                Output::Table => say(&cell::shown(&standing))?,
             }
             // What was asked for was shown, but it may be old and nothing can change it.
             return Ok(if standing.is_led() { Success::Done } else { Success::NobodyLeads });
         };
         let thing = ask(find(&cell, text))?;
         match self.output.output {
-            Output::Json => print_json(&thing)?,
-            Output::Table => print(&thing.shown())?,
+            Output::Json => print_named(&thing, &thing.names())?,
+            Output::Table => say(&thing.shown())?,
         }
         Ok(Success::Done)
     }
 }
 
 impl Thing {
+    /// What commands take to mean this very thing again.
+    pub fn names(&self) -> Vec<String> {
+        match self {
+            Thing::Job(status) | Thing::AllocSet(status) => vec![status.job_name()],
+            Thing::Task(status) => status.task_names(),
+            Thing::Machine { machine } => vec![machine.name.to_string()],
+            Thing::User { user } => vec![user.name.to_string()],
+            Thing::Cron { cron } => vec![format!("{}/{}", cron.user, cron.name)],
+        }
+    }
+
     fn shown(&self) -> String {
         let now = crate::clock::now();
         match self {
@@ -96,6 +125,14 @@ impl Thing {
 
 /// The one thing that is meant.
 pub async fn find(cell: &Cell, text: &str) -> Result<Thing, Failure> {
+    if text.is_empty() {
+        return Err(Failure::Usage {
+            message: "the name is empty; allowed: a job, task, machine, user or periodic job, or \
+                      the beginning of its name"
+                .into(),
+            next: "see what there is: cell status, cell job status, cell machine ls".into(),
+        });
+    }
     // A range is of tasks; no name has brackets.
     if text.contains('[') {
         let typed = target::typed(text).map_err(|message| Failure::Usage {

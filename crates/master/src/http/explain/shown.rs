@@ -1,6 +1,6 @@
 //! Explanations as readers get them: sentences for people, the same as data for programs.
 
-use crate::http::view::needed;
+use crate::http::view::{at_max_down, needed};
 use cellwright_api::types::{
     CandidateView, CounterfactualView, ExplanationView, FailingView, HappenedView, HereView,
     ReasonView, TaskCounts, WaitingGroup,
@@ -14,6 +14,7 @@ use cellwright_cell::render;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{ExitClass, Fate, Notice, StopCause, Task, TaskState};
 use cellwright_cell::time::{Span, Time};
+use cellwright_cell::units::{counted, times};
 use cellwright_sched::explain::here::{Candidate, WhyHere};
 use cellwright_sched::explain::units::{Natural, span};
 use cellwright_sched::explain::{Counterfactual, Explanation, ReasonCount, text};
@@ -33,18 +34,21 @@ impl Past {
     pub fn new(state: &State, job: JobId, events: Vec<Event>, from: Option<u64>) -> Past {
         let since = state.jobs().get(job).map_or(Time::ZERO, |row| row.submitted_at);
         let mut past = Past { from, ..Past::default() };
-        let mut warned = None;
+        let (mut warned, mut cause) = (None, None);
         for event in events.iter().filter(|event| event.at >= since) {
             let What::Task { attempt, change, .. } = &event.what else { continue };
-            let text = render::event(state, event);
-            let text = text.split_once(' ').map_or(text.as_str(), |(_, rest)| rest).to_owned();
-            let reason = event.reason.code().to_owned();
-            let told = HappenedView { at: event.at, attempt: *attempt, reason, text };
+            let told = happened(state, event, *attempt);
             match change {
                 TaskChange::Left { notice, .. } => warned = Some((*attempt, *notice)),
+                TaskChange::Stopping { .. } => cause = Some((*attempt, event.reason.clone())),
                 change if is_end(*change) => {
                     let about = warned.filter(|(of, _)| of == attempt);
-                    past.end = Some(with_notice(told.clone(), about.map(|(_, notice)| notice)));
+                    // That its machine has seen the end is not why it was told to stop.
+                    let seen = event.reason == Reason::AgentReport;
+                    let why = cause.take().filter(|(of, _)| of == attempt && seen);
+                    let end = why.map(|(_, reason)| Event { reason, ..event.clone() });
+                    let end = end.map_or(told.clone(), |end| happened(state, &end, *attempt));
+                    past.end = Some(with_notice(end, about.map(|(_, notice)| notice)));
                 }
                 _ => {}
             }
@@ -52,6 +56,13 @@ impl Past {
         }
         past
     }
+}
+
+/// An event of a task, without its name.
+fn happened(state: &State, event: &Event, attempt: u32) -> HappenedView {
+    let text = render::event(state, event);
+    let text = text.split_once(' ').map_or(text.as_str(), |(_, rest)| rest).to_owned();
+    HappenedView { at: event.at, attempt, reason: event.reason.code().to_owned(), text }
 }
 
 fn with_notice(mut end: HappenedView, notice: Option<Notice>) -> HappenedView {
@@ -212,17 +223,19 @@ fn counterfactual(change: &Counterfactual) -> CounterfactualView {
 }
 
 fn failing_text(failing: &FailingView) -> String {
-    let times = match failing.failures_in_row {
-        1 => "once".to_owned(),
-        2 => "twice in a row".to_owned(),
-        many => format!("{many} times in a row"),
-    };
+    let times = in_a_row(failing.failures_in_row);
     let last = failing.last.as_ref().map(|last| format!(" Last: {last}."));
     let next = match failing.next_try_in {
         Some(wait) => format!(" Next try in {}.", span(wait)),
         None => " It is tried again at the next chance.".to_owned(),
     };
     format!("failing: it failed {times}.{}{next}", last.unwrap_or_default())
+}
+
+/// `once`, `twice in a row`.
+fn in_a_row(failures: u32) -> String {
+    let row = if failures == 1 { "" } else { " in a row" };
+    format!("{}{row}", times(u64::from(failures)))
 }
 
 /// A failing task is not pending for want of a machine; what the machines say comes second.
@@ -254,11 +267,11 @@ pub(super) fn placed(
     };
     let mut lines = vec![what];
     lines.extend(waits_to_leave(state, id, row, now.max(state.now())));
+    lines.extend(waits_for_update(state, id, row));
     lines.extend(told.failing.as_ref().map(|failing| {
         let last = failing.last.as_ref().map(|last| format!(" Last: {last}."));
-        let times = failing.failures_in_row;
-        let plural = if times == 1 { "time" } else { "times in a row" };
-        format!("It failed {times} {plural} before.{}", last.unwrap_or_default())
+        let times = in_a_row(failing.failures_in_row);
+        format!("It failed {times} before.{}", last.unwrap_or_default())
     }));
     if let (None, Some(end)) = (&told.failing, &told.last_end) {
         lines.push(format!("Before that: {}.", end.text));
@@ -280,13 +293,51 @@ pub(super) fn placed(
 
 /// Why a task is still on a machine that drains, if that is for what its job says.
 fn waits_to_leave(state: &State, id: TaskId, row: &Task, now: Time) -> Option<String> {
-    let machine = row.machine.and_then(|machine| state.machines().get(machine))?;
-    let (job, turn) = disruption::held_back(state, id, now).filter(|_| machine.draining)?;
+    let machine = row.machine.and_then(|machine| state.machines().get(machine));
+    machine.filter(|machine| machine.draining)?;
+    let Some((job, turn)) = disruption::held_back(state, id, now) else {
+        return Some(format!("Its machine drains; {}.", waits_for_max_down(state, id)?));
+    };
     let limit = format!("the disruption limit of {}", state.job_key(job)?);
     Some(match turn {
         Time::NEVER => format!("Its machine drains; {limit} lets fewer leave at once."),
         at => format!("Its machine drains; it waits for {limit}, next in {}.", span(at.since(now))),
     })
+}
+
+/// Why a task still runs as before its job was updated.
+fn waits_for_update(state: &State, id: TaskId, row: &Task) -> Option<String> {
+    let job = state.jobs().get(row.job)?;
+    let update = job.update.as_ref().filter(|_| row.version != job.version)?;
+    if row.state != TaskState::Running {
+        return None;
+    }
+    let (from, to) = (row.version, job.version);
+    if update.skipped.contains(&row.index) {
+        let most = job.spec().max_update_disruptions.unwrap_or(update.disruptions);
+        return Some(format!(
+            "It stays at version {from}: the update to {to} has disrupted as many as it may, \
+             {most} (`max_update_disruptions`)."
+        ));
+    }
+    Some(match waits_for_max_down(state, id) {
+        Some(waits) => {
+            format!("It is still at version {from}, and to be updated to {to}; {waits}.")
+        }
+        None => format!("It is still at version {from}; the update to {to} has yet to reach it."),
+    })
+}
+
+/// That no more of a job may be down, if it is so.
+fn waits_for_max_down(state: &State, id: TaskId) -> Option<String> {
+    let job = at_max_down(state, id)?;
+    let key = state.job_key(job)?;
+    if state.jobs().get(job)?.spec().max_down == Some(0) {
+        return Some(format!("max_down of {key} is 0, so it is left alone"));
+    }
+    let down = state.job_load(job)?.down();
+    let are = if down == 1 { "is" } else { "are" };
+    Some(format!("it waits for max_down of {key}: {down} {are} down"))
 }
 
 fn cause_text(cause: StopCause) -> &'static str {
@@ -309,6 +360,7 @@ fn here_text(here: &WhyHere, total: usize) -> String {
     let others = here.fitting.saturating_sub(u32::from(own.is_some()));
     let best = here.candidates.iter().find(|candidate| !candidate.here);
     match (own, best) {
+        (Some(_), None) if total == 1 => "The cell has no other machine.".to_owned(),
         (Some(_), None) => format!("Of {total} machines no other would take it now."),
         (Some(own), Some(best)) => format!(
             "{others} more of {total} machines would take it now. Its own is number {} by score; \
@@ -318,7 +370,8 @@ fn here_text(here: &WhyHere, total: usize) -> String {
             compared(own, best)
         ),
         (None, _) => {
-            format!("Where it is it would not be placed now; {} machines would take it.", others)
+            let others = counted(u64::from(others), "machine");
+            format!("Where it is it would not be placed now; {others} would take it.")
         }
     }
 }
@@ -479,5 +532,53 @@ mod tests {
         assert!(!text(&cell, 0).contains("waits"), "it left: {}", text(&cell, 0));
         cell.ok(Command::StopDrain { name: name("m0"), expect: None });
         assert!(!text(&cell, 1).contains("waits"), "{}", text(&cell, 1));
+    }
+
+    fn said(cell: &Cell, job: &str, index: usize) -> String {
+        let (id, now) = (cell.task_id(job, index), Time(cell.now));
+        let mut told = blank(&cell.state, id, Past::default(), now).unwrap();
+        placed(&mut told, &cell.state, id, None, now);
+        told.text
+    }
+
+    #[test]
+    fn a_task_that_max_down_keeps_on_a_machine_that_drains_says_so() {
+        let mut cell = Cell::with_machines(2);
+        cell.submit(&JobSpec { max_down: Some(1), ..job("jfoo", 3) });
+        cell.submit(&JobSpec { max_down: Some(0), ..job("jbar", 1) });
+        cell.settle();
+        assert!(!said(&cell, "jbar", 0).contains("max_down"));
+        cell.ok(Command::StartDrain { name: name("m0"), expect: None });
+        let never = "Its machine drains; max_down of ubar/jbar is 0, so it is left alone.";
+        assert!(said(&cell, "jbar", 0).contains(never), "{}", said(&cell, "jbar", 0));
+        assert!(!said(&cell, "jfoo", 2).contains("waits"), "{}", said(&cell, "jfoo", 2));
+        cell.control();
+        let waits = "Its machine drains; it waits for max_down of ubar/jfoo: 1 is down.";
+        assert!(said(&cell, "jfoo", 2).contains(waits), "{}", said(&cell, "jfoo", 2));
+    }
+
+    #[test]
+    fn a_task_that_an_update_has_not_reached_says_what_it_waits_for() {
+        let mut cell = Cell::with_machines(1);
+        let mut spec = JobSpec { max_down: Some(1), ..job("jfoo", 3) };
+        spec.max_update_disruptions = Some(2);
+        cell.submit(&spec);
+        cell.settle();
+        assert!(!said(&cell, "jfoo", 2).contains("version"), "{}", said(&cell, "jfoo", 2));
+        spec.task.command = vec!["another".into()];
+        cell.ok(Command::UpdateJob { owner: name("ubar"), spec, expect: None });
+        let to_come = "It is still at version 1; the update to 2 has yet to reach it.";
+        assert!(said(&cell, "jfoo", 2).contains(to_come), "{}", said(&cell, "jfoo", 2));
+        cell.control();
+        let waits =
+            "still at version 1, and to be updated to 2; it waits for max_down of ubar/jfoo";
+        assert!(said(&cell, "jfoo", 2).contains(waits), "{}", said(&cell, "jfoo", 2));
+        cell.settle();
+        cell.control();
+        cell.settle();
+        cell.control();
+        let skipped = "It stays at version 1: the update to 2 has disrupted as many as it may, 2";
+        assert!(said(&cell, "jfoo", 2).contains(skipped), "{}", said(&cell, "jfoo", 2));
+        assert!(!said(&cell, "jfoo", 0).contains("version"), "{}", said(&cell, "jfoo", 0));
     }
 }

@@ -22,6 +22,7 @@ use super::progress::Progress;
 use super::scheduler::{PlanRefused, Techniques};
 use super::threads::{Threads, ThreadsError};
 use crate::workload::{Refused, Workload};
+use cellwright_cell::units::counted_as;
 use cellwright_sched::Options;
 use serde::Serialize;
 use trial::Cell;
@@ -144,9 +145,9 @@ fn all_up(mut workload: Workload) -> Workload {
     let down = workload.machines.iter_mut().filter(|machine| !machine.is_up);
     let count = down.map(|machine| machine.is_up = true).count();
     if count > 0 {
-        workload
-            .notes
-            .push(format!("{count} machines that are not up are counted as if they were"));
+        let one = "machine that is not up is counted as if it were";
+        let many = "machines that are not up are counted as if they were";
+        workload.notes.push(counted_as(count as u64, one, many));
     }
     workload
 }

@@ -4,9 +4,13 @@
 #[must_use]
 pub fn nearest<'a>(wrong: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |text: &str| text.to_ascii_lowercase().replace('-', "_");
-    let most = (wrong.chars().count() / 3).max(1);
+    let letters = wrong.chars().count();
+    let most = (letters / 3).max(1);
     let near = words.into_iter().map(|word| (distance(&plain(wrong), &plain(word)), word));
-    near.filter(|(far, _)| *far <= most).min_by_key(|(far, _)| *far).map(|(_, word)| word)
+    // Something of it must be right: every word of one letter is near any other.
+    near.filter(|(far, _)| *far <= most && *far < letters)
+        .min_by_key(|(far, _)| *far)
+        .map(|(_, word)| word)
 }
 
 /// Letters to add, drop, replace or swap with their neighbour.
@@ -47,5 +51,7 @@ mod tests {
         check("rams", Some("ram"));
         check("replicas", None);
         check("", None);
+        assert_eq!(nearest("x", ["a", "b"]), None);
+        assert_eq!(nearest("x", ["a", "X"]), Some("X"));
     }
 }

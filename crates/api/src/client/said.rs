@@ -1,0 +1,138 @@
+//! What each master said to a call that none of them answered. The last word alone misleads: a
+//! replica that was removed says only that, while another says why nothing can be done.
+
+use super::ClientError;
+use super::outcome::is_of_removed;
+use crate::error::{ApiError, Code};
+
+const NEXT: &str = "start the replicas that do not answer; which they are: cell master status";
+
+/// The last word of each master, by address, the latest at the end.
+#[derive(Debug, Default)]
+pub(super) struct Said(Vec<(String, ClientError)>);
+
+impl Said {
+    pub fn note(&mut self, address: String, error: ClientError) {
+        let before = self.0.iter().position(|(known, _)| *known == address);
+        let before = before.map(|at| self.0.remove(at).1);
+        // One that has said why is not to be known for its silence afterwards.
+        let is_silent = matches!(error, ClientError::Unreachable { .. });
+        let error = before.filter(|old| is_silent && old.api().is_some()).unwrap_or(error);
+        self.0.push((address, error));
+    }
+
+    /// All of it as one error: the cause, who said so, and what the others said.
+    pub fn whole(mut self, tried: u32) -> ClientError {
+        let is_removed = self.0.iter().any(|(_, error)| is_of_removed(error));
+        let is_silent = self.0.iter().all(|(_, error)| error.api().is_none());
+        if is_silent || self.0.len() == 1 && !is_removed {
+            let last = self.0.pop().map(|(_, error)| error);
+            return last.unwrap_or(ClientError::Unreachable { tried, last: "not asked".into() });
+        }
+        self.0.sort_by(|(a, one), (b, other)| (rank(one), a).cmp(&(rank(other), b)));
+        let words: Vec<String> = self.0.iter().map(|(at, error)| word(at, error)).collect();
+        let mut said = self.0.into_iter();
+        match said.next() {
+            Some((_, error)) if is_of_removed(&error) => match error {
+                ClientError::Api(error) => {
+                    ClientError::Api(ApiError { message: words.join("; "), ..error })
+                }
+                other => other,
+            },
+            Some((at, ClientError::Api(error))) => {
+                let cause = format!("{}, says {at}", error.message);
+                let message = [&[cause], &words[1..]].concat().join("; ");
+                let hint = match error.code {
+                    Code::NoQuorum | Code::NoLeader => NEXT.into(),
+                    _ => error.hint,
+                };
+                ClientError::Api(ApiError { message, hint, ..error })
+            }
+            _ => ClientError::Unreachable { tried, last: words.join("; ") },
+        }
+    }
+}
+
+/// The nearer to the cause, the lower. Those that may have had an effect come before those that
+/// certainly had none.
+fn rank(error: &ClientError) -> u8 {
+    match error.code() {
+        _ if is_of_removed(error) => 6,
+        Some(Code::NoQuorum) => 0,
+        Some(Code::TimedOut) => 1,
+        Some(Code::NotLeader) => 4,
+        Some(Code::NoLeader) => 2,
+        Some(_) => 3,
+        None => 5,
+    }
+}
+
+fn word(address: &str, error: &ClientError) -> String {
+    let said = match error {
+        ClientError::Api(error) => error.message.clone(),
+        ClientError::Unreachable { last, .. } => last.clone(),
+        other => other.to_string(),
+    };
+    let bare = said.strip_prefix(address).unwrap_or(&said);
+    format!("{address}: {}", bare.trim_start_matches([':', ' ']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::REMOVED;
+
+    fn api(code: Code, message: &str) -> ClientError {
+        ClientError::Api(ApiError::new(code, message))
+    }
+
+    fn removed() -> ClientError {
+        let error = ApiError::new(Code::NotReady, "this replica was removed from the cell");
+        ClientError::Api(error.with(REMOVED, true).hint("ask another"))
+    }
+
+    fn refused(address: &str) -> ClientError {
+        let last = format!("{address}: cannot connect: refused");
+        ClientError::Unreachable { tried: 1, last }
+    }
+
+    fn whole(said: Vec<(&str, ClientError)>) -> ClientError {
+        let mut all = Said::default();
+        said.into_iter().for_each(|(address, error)| all.note(address.to_owned(), error));
+        all.whole(9)
+    }
+
+    #[test]
+    fn the_cause_comes_first_and_each_master_is_named_with_its_words() {
+        let said = whole(vec![
+            ("m1:1", api(Code::NoQuorum, "no majority answers")),
+            ("m2:1", refused("m2:1")),
+            ("m1:1", refused("m1:1")),
+            ("m3:1", removed()),
+        ]);
+        let error = said.api().unwrap();
+        assert_eq!(
+            error.message,
+            "no majority answers, says m1:1; m2:1: cannot connect: refused; \
+             m3:1: this replica was removed from the cell"
+        );
+        assert_eq!((error.code, error.hint.as_str()), (Code::NoQuorum, NEXT));
+    }
+
+    #[test]
+    fn one_that_was_removed_is_named_and_is_no_cause_where_others_are_away() {
+        let words = "m3:1: this replica was removed from the cell";
+        assert_eq!(whole(vec![("m3:1", removed())]).api().unwrap().message, words);
+        let said = whole(vec![("m1:1", refused("m1:1")), ("m3:1", removed())]).to_string();
+        let wanted = format!("no master answers: m1:1: cannot connect: refused; {words} (tried");
+        assert!(said.starts_with(&wanted), "{said}");
+    }
+
+    #[test]
+    fn where_nobody_answers_or_one_is_asked_the_last_word_is_all() {
+        let said = whole(vec![("m1:1", refused("m1:1")), ("m2:1", refused("m2:1"))]).to_string();
+        assert!(said.contains("m2:1") && !said.contains("m1:1"), "{said}");
+        let busy = whole(vec![("m1:1", api(Code::Overloaded, "busy"))]);
+        assert_eq!(busy.api().unwrap().message, "busy");
+    }
+}
