@@ -203,7 +203,16 @@ fn responses(route: &Route, generator: &mut SchemaGenerator) -> Value {
             }),
         );
     }
+    if let Some(too_long) = address_too_long(route) {
+        all.insert("414".into(), too_long);
+    }
     Value::Object(all)
+}
+
+/// The library beneath the server reads no longer address, and says so itself, before any route.
+fn address_too_long(route: &Route) -> Option<Value> {
+    let grows = route.path_parameters().next().is_some() || route.parameters().next().is_some();
+    grows.then(|| json!({ "description": "The address has more than 65,534 bytes. No body." }))
 }
 
 fn reply_headers(route: &Route) -> Value {

@@ -1,9 +1,11 @@
 //! The document against the server: every route it names answers, and what the server sends is what
 //! the document says.
 
-use crate::support::{Cell, job};
+use crate::support::{Cell, job, within};
 use cellwright_api::routes::{Content, routes};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// The part of JSON Schema our types use, checked by hand: types, required, properties, items,
 /// enums, references and alternatives.
@@ -109,4 +111,22 @@ async fn what_is_sent_is_what_the_document_says() {
     fits(&document, schema, &error.body).unwrap();
     // The check itself can fail.
     assert!(fits(&document, schema, &json!({ "code": "no-such-thing" })).is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_too_long_is_refused_as_the_document_says() {
+    let cell = Cell::start().await;
+    let mut stream = TcpStream::connect(&cell.address).await.unwrap();
+    let long = "a".repeat(65_535);
+    let head = format!("GET /v1/jobs?label={long} HTTP/1.1\r\nhost: {}\r\n\r\n", cell.address);
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut heard = String::new();
+    within(stream.read_to_string(&mut heard)).await.unwrap();
+    assert!(heard.starts_with("HTTP/1.1 414 ") && heard.ends_with("\r\n\r\n"), "{heard}");
+    let document = cell.must("GET /v1/openapi.json", json!(null)).await.body;
+    let said = &document["paths"]["/v1/jobs"]["get"]["responses"]["414"];
+    assert!(said["description"].as_str().is_some_and(|text| text.contains("65,534")), "{said}");
+    assert!(said["content"].is_null(), "{said}");
+    let plain = &document["paths"]["/v1/openapi.json"]["get"]["responses"];
+    assert!(plain["414"].is_null() && plain["200"].is_object(), "{plain}");
 }
