@@ -13,7 +13,7 @@ cell.workflow([
   step('fetch', 'fetching'),
   [
     step('sort', 'sorting'),
-    step('count', 'counting'),
+    step('tally', 'tallying'),
   ],
   step('report', 'reporting'),
 ])

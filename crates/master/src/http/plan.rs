@@ -199,6 +199,8 @@ type Leaf = (String, Option<Value>, Option<Value>);
 
 /// Objects are compared key by key; everything else, lists included, as a whole.
 fn walk(path: &str, old: Option<&Value>, new: Option<&Value>, found: &mut Vec<Leaf>) {
+    // A field that says nothing is one that is not there.
+    let (old, new) = (old.filter(|v| !v.is_null()), new.filter(|v| !v.is_null()));
     if old == new {
         return;
     }
@@ -209,8 +211,7 @@ fn walk(path: &str, old: Option<&Value>, new: Option<&Value>, found: &mut Vec<Le
         (Some(Value::Object(a)), None) if !path.is_empty() => (a, &nothing),
         (None, Some(Value::Object(b))) if !path.is_empty() => (&nothing, b),
         _ => {
-            let value = |value: Option<&Value>| value.filter(|v| !v.is_null()).cloned();
-            found.push((path.to_owned(), value(old), value(new)));
+            found.push((path.to_owned(), old.cloned(), new.cloned()));
             return;
         }
     };
@@ -282,8 +283,20 @@ mod tests {
         check(|s| s["max_down"] = json!(1), &[("max_down", Value::Null, json!(1), NoRestart)]);
         check(
             |s| s["disruptions"] = json!({"most": 1, "within": 60_000}),
-            &[("disruptions", Value::Null, json!({"most": 1, "within": 60_000}), NoRestart)],
+            &[
+                ("disruptions.most", Value::Null, json!(1), NoRestart),
+                ("disruptions.within", Value::Null, json!(60_000), NoRestart),
+            ],
         );
+    }
+
+    #[test]
+    fn what_an_override_never_said_is_no_difference_when_it_goes() {
+        let mut old = spec();
+        old["overrides"] = json!({"0": {"env": {"PART": "0"}}});
+        let found = differences(&parsed(old), &parsed(spec()));
+        let paths: Vec<&str> = found.iter().map(|found| found.path.as_str()).collect();
+        assert_eq!(paths, ["overrides.0.env.PART"], "{found:#?}");
     }
 
     #[test]
