@@ -21,6 +21,7 @@ mod path;
 pub mod schema;
 mod shape;
 pub mod units;
+pub mod written;
 mod yaml;
 
 pub use document::{CronDocument, Document, JobDocument};

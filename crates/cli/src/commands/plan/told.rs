@@ -9,6 +9,7 @@ use cellwright_api::types::{
 use cellwright_cell::admit::MAX_TOTAL;
 use cellwright_cell::job::ChangeClass;
 use cellwright_cell::resource::{Dimension, Resources};
+use cellwright_lang::written;
 use cellwright_sim::experiment::load::Units;
 use serde_json::Value;
 
@@ -107,13 +108,13 @@ fn changes(changes: &[FieldDiff], style: Style) -> String {
     out
 }
 
-/// A value as its owner would write it; limits with their units.
+/// A value as its owner would write it; limits with their units in words.
 fn shown(path: &str, value: &Value) -> String {
     let dimension = path.rsplit_once("limits.").map(|(_, dimension)| dimension);
     if let (Some(dimension), Some(amount)) = (dimension, value.as_u64()) {
         return format::amount(Units::CoresAndBytes, &dimension.replace('_', "-"), amount);
     }
-    let text = value.to_string();
+    let text = written::field(path, value).to_string();
     match text.chars().count() > VALUE {
         true => text.chars().take(VALUE - 3).chain("...".chars()).collect(),
         false => text,
@@ -233,4 +234,18 @@ fn victims(label: &str, victims: &[PlannedVictim], style: Style) -> String {
         out.push_str(&format!("          and {more} more (-o json names them)\n"));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn values_are_shown_as_their_owner_would_write_them() {
+        assert_eq!(shown("task.limits.cpu", &json!(500)), "0.50 cores");
+        assert_eq!(shown("task.max_run", &json!(600_000)), "\"10m\"");
+        assert_eq!(shown("disruptions", &json!({ "within": 60_000 })), r#"{"within":"1m"}"#);
+        assert_eq!(shown("count", &json!(3)), "3");
+    }
 }
