@@ -236,6 +236,8 @@ pub enum Reason {
     NeededFailed {
         job: JobId,
     },
+    /// Refused: its owner has not so much quota left.
+    Quota,
 }
 
 impl Reason {
@@ -275,11 +277,12 @@ impl Reason {
             R::SlotDue => "slot-due",
             R::LastRunActive => "last-run-active",
             R::MachineShort(_) => "machine-short",
+            R::Quota => "quota",
         }
     }
 
     /// Every code: tests hold that each is reached.
-    pub const CODES: [&'static str; 31] = [
+    pub const CODES: [&'static str; 32] = [
         "requested",
         "admitted",
         "found-place",
@@ -311,5 +314,6 @@ impl Reason {
         "slot-due",
         "last-run-active",
         "machine-short",
+        "quota",
     ];
 }

@@ -201,6 +201,7 @@ pub fn reason_coded(code: &str) -> &str {
         "slot-due" => "its time has come",
         "last-run-active" => "the last run still goes on",
         "machine-short" => "the machine is short, and throttling did not help",
+        "quota" => "over quota",
         newer => newer,
     }
 }

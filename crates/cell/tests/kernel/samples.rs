@@ -512,6 +512,7 @@ fn reasons() -> Vec<Reason> {
         Reason::SlotDue,
         Reason::LastRunActive,
         Reason::MachineShort(Dimension::Cpu),
+        Reason::Quota,
     ]
 }
 

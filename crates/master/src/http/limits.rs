@@ -1,15 +1,19 @@
-//! Limits at the door: what one request may ask for, as this cell's configuration says. They keep
-//! a slip of the hand (a count with three zeros too many) out of the log. The log has bounds of its
-//! own, which are the same everywhere; these are an operator's choice and may differ between
-//! replicas while a new configuration is rolled out, so they are no rule of `apply`.
+//! The door: what is kept out of the log though the log could hold it. The log has rules of its own,
+//! which are the same everywhere and for ever; those here are no rules of `apply`. Some are an
+//! operator's choice and may differ between replicas while a new configuration is rolled out: they
+//! keep a slip of the hand (a count with three zeros too many) out. Others came after logs that do
+//! not keep them: what runs no program is refused whoever writes it, and jobs from before stay.
 
 use super::Api;
 use cellwright_api::error::ApiError;
+use cellwright_cell::admit;
 use cellwright_cell::command::Command;
+use cellwright_cell::reason::Refusal;
 
 impl Api {
-    /// Whether the command asks for no more than this cell lets in.
+    /// Whether the command asks for what this cell lets in.
     pub(super) fn within_limits(&self, command: &Command) -> Result<(), ApiError> {
+        runs_a_program(command)?;
         let (field, count) = match command {
             Command::SubmitJob { spec, .. } | Command::UpdateJob { spec, .. } => {
                 ("count", spec.count)
@@ -24,5 +28,22 @@ impl Api {
         }
         let allowed = format!("at most {most}, the tasks_per_job of this master");
         Err(ApiError::field(field, &count.to_string(), &allowed).with("limit", most))
+    }
+}
+
+fn runs_a_program(command: &Command) -> Result<(), Refusal> {
+    match command {
+        Command::SubmitJob { spec, .. } | Command::UpdateJob { spec, .. } => {
+            admit::runs_a_program(spec)
+        }
+        Command::SetCron { spec, .. } => {
+            admit::runs_a_program(&spec.job).map_err(|refusal| match refusal {
+                Refusal::BadField { field, value, allowed } => {
+                    Refusal::BadField { field: format!("job.{field}"), value, allowed }
+                }
+                other => other,
+            })
+        }
+        _ => Ok(()),
     }
 }

@@ -156,6 +156,72 @@ async fn a_job_has_no_more_tasks_than_the_cell_lets_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_without_a_program_is_refused_however_it_comes() {
+    let cell = Cell::start().await;
+    cell.furnish(1).await;
+    let spec = |name: &str, command: Value| {
+        let mut spec = job(name, 1);
+        spec["task"]["command"] = command;
+        spec
+    };
+    let submit = json!({ "owner": "ubar", "spec": spec("jbar", json!([])) });
+    let tick = spec("tick", json!([""]));
+    let cron = json!({ "name": "tick", "schedule": "*/5 * * * *", "job": tick });
+    let says = |error: &Value, field: &str, value: &str| {
+        let want = format!(
+            "field {field}: value {value} is not valid; \
+             allowed: a program and its arguments, such as [\"sleep\", \"60\"]"
+        );
+        assert_eq!((&error["code"], &error["message"]), (&json!("bad-field"), &json!(want)));
+        assert_eq!(error["details"]["field"], field);
+    };
+    let mut own = spec("jfoo", json!(["true"]));
+    own["overrides"] = json!({ "0": { "command": [] } });
+    let cases = [
+        ("POST /v1/jobs", submit.clone(), "task.command", "[]"),
+        ("POST /v1/plan", json!({ "jobs": [submit.clone()] }), "task.command", "[]"),
+        ("PUT /v1/jobs/ubar/jfoo", spec("jfoo", json!([])), "task.command", "[]"),
+        ("PUT /v1/jobs/ubar/jfoo", own, "overrides.0.command", "[]"),
+        ("PUT /v1/crons/ubar/tick", cron, "job.task.command", "[\"\"]"),
+    ];
+    for (target, body, field, value) in cases {
+        let got = cell.ask(target, body).await;
+        assert_eq!(got.status, 400, "{target}: {}", got.text);
+        says(&got.body, field, value);
+    }
+    let items = json!({ "items": [{ "submit_job": submit }] });
+    let got = cell.must("POST /v1/batch", items).await;
+    says(&got.body["verdicts"][0]["refused"], "task.command", "[]");
+    // An alloc set runs nothing, and where every task has a program nobody needs another.
+    let mut set = spec("set", json!([]));
+    set["kind"] = json!("alloc_set");
+    cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": set })).await;
+    let mut own = spec("own", json!([]));
+    own["overrides"] = json!({ "0": { "command": ["true"] } });
+    cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": own })).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_says_that_a_job_was_rejected_for_quota() {
+    let cell = Cell::start().await;
+    cell.furnish(1).await;
+    let large = json!({ "owner": "ubar", "spec": job("jbar", 101) });
+    assert_eq!(cell.ask("POST /v1/jobs", large).await.code(), "quota-exceeded");
+    let other = json!({ "owner": "ubar", "spec": job("jfoo", 2) });
+    assert_eq!(cell.ask("POST /v1/jobs", other).await.code(), "exists");
+    let events = cell.must("GET /v1/events?limit=1000", NONE).await.body;
+    let reason = |object: &str| {
+        let items = events["items"].as_array().unwrap();
+        let rejected = |item: &&Value| {
+            item["object"] == object && item["text"].as_str().unwrap().contains(" rejected: ")
+        };
+        items.iter().find(rejected).map(|item| item["reason_code"].clone())
+    };
+    assert_eq!(reason("ubar/jbar"), Some(json!("quota")), "{events}");
+    assert_eq!(reason("ubar/jfoo"), Some(json!("requested")), "{events}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_asks_decides() {
     let cell = Cell::start().await;
     cell.furnish(1).await;
