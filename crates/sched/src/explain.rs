@@ -46,7 +46,7 @@ const PART: usize = 2048;
 /// [`Misfit`].
 pub const FITS: &str = "fits";
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Explanation {
     pub priority: Priority,
     pub limits: Resources,

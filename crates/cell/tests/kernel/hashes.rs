@@ -2,10 +2,14 @@
 //! The same log must lead every build through the same states: a replica that takes over in the
 //! middle of an upgrade, or replays an old log, would otherwise be another cell.
 //!
+//! The hashes say that only as far as builds use the same words: answers kept for repeated requests
+//! are hashed with the text of their refusals, so one that is worded anew changes the hashes for as
+//! long as such an answer is kept, and nothing else. Hashes of two builds are not compared.
+//!
 //! Each line is a hash and the entry that led to it. With `UPDATE_WIRE=1` the hashes are written
 //! anew for the entries that are there; where they no longer decode, or the file is gone, another
-//! log is drawn. A hash that changes without a change of level is a broken promise from the first
-//! release on.
+//! log is drawn. For such a change of words alone that is right; a hash that anything else changes
+//! without a change of level is a broken promise from the first release on.
 
 use crate::properties::Run;
 use crate::wire::{hex, unhex};

@@ -78,16 +78,18 @@ async fn replies_say_of_which_index_they_are() {
     assert_eq!(fresh.header("cell-index"), fresh.body["index"].to_string());
 }
 
+/// Kind and name of each thing that a name may mean.
+async fn what_is_found(cell: &Cell, name: &str) -> Vec<String> {
+    let page = cell.must(&format!("GET /v1/find?name={name}"), NONE).await.body;
+    let told = |item: &Value| format!("{} {}", item["kind"], item["name"]).replace('"', "");
+    page["items"].as_array().unwrap().iter().map(told).collect()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_is_found_whole_or_by_its_beginning() {
     let cell = Cell::start().await;
     cell.furnish(1).await;
-    let found = async |name: &str| {
-        let page = cell.must(&format!("GET /v1/find?name={name}"), NONE).await.body;
-        let items = page["items"].as_array().unwrap().clone();
-        let told = |item: &Value| format!("{} {}", item["kind"], item["name"]).replace('"', "");
-        items.iter().map(told).collect::<Vec<String>>()
-    };
+    let found = async |name: &str| what_is_found(&cell, name).await;
     assert_eq!(found("jfoo").await, ["job ubar/jfoo"]);
     assert_eq!(found("ubar/j").await, ["job ubar/jfoo"]);
     assert_eq!(found("jfoo/0").await, ["task ubar/jfoo/0"]);
@@ -102,12 +104,7 @@ async fn a_name_is_found_whole_or_by_its_beginning() {
 async fn last_is_what_the_caller_submitted_last_unless_something_is_called_so() {
     let cell = Cell::start().await;
     cell.furnish(1).await;
-    let found = async |name: &str| {
-        let page = cell.must(&format!("GET /v1/find?name={name}"), NONE).await.body;
-        let items = page["items"].as_array().unwrap().clone();
-        let told = |item: &Value| format!("{} {}", item["kind"], item["name"]).replace('"', "");
-        items.iter().map(told).collect::<Vec<String>>()
-    };
+    let found = async |name: &str| what_is_found(&cell, name).await;
     // The one job there is is somebody else's.
     assert_eq!(found("last").await, [""; 0]);
     cell.must("POST /v1/users", json!({ "name": OPEN_USER })).await;

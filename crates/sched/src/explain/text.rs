@@ -481,28 +481,12 @@ fn wrap(line: &str) -> String {
 mod tests {
     use super::*;
     use crate::explain::units::Natural;
-    use cellwright_cell::priority::Priority;
     use cellwright_cell::resource::Resources;
 
     #[test]
     fn a_cell_without_machines_is_all_there_is_to_say() {
         let asked = Resources::new(1000, 1 << 30, 0, 0);
-        let waiting = Explanation {
-            priority: Priority(100),
-            limits: asked,
-            reservation: asked,
-            machines_total: 0,
-            reasons: Vec::new(),
-            counterfactual: None,
-            alternatives: Vec::new(),
-            when_empty: 0,
-            kept_apart: 0,
-            once_open: 0,
-            too_large: Vec::new(),
-            victims: None,
-            gang: None,
-            standing: None,
-        };
+        let waiting = Explanation { limits: asked, reservation: asked, ..Explanation::default() };
         assert_eq!(render(&waiting, &Natural), "pending: the cell has no machines.");
     }
 }

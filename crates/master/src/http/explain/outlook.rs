@@ -238,27 +238,12 @@ fn easier(made: &Explanation, found: &Easier) -> EasierView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellwright_cell::priority::Priority;
     use cellwright_sched::explain::{Detail, ReasonCount, TooLarge};
 
     /// No machine would take it if it were empty, and all three refuse it for this.
     fn refused(code: &'static str) -> Explanation {
-        Explanation {
-            priority: Priority(100),
-            limits: Resources::ZERO,
-            reservation: Resources::ZERO,
-            machines_total: 3,
-            reasons: vec![ReasonCount { code, machines: 3, detail: Detail::Nothing }],
-            counterfactual: None,
-            alternatives: Vec::new(),
-            when_empty: 0,
-            kept_apart: 0,
-            once_open: 0,
-            too_large: Vec::new(),
-            victims: None,
-            gang: None,
-            standing: None,
-        }
+        let reasons = vec![ReasonCount { code, machines: 3, detail: Detail::Nothing }];
+        Explanation { machines_total: 3, reasons, ..Explanation::default() }
     }
 
     #[test]
