@@ -1,31 +1,24 @@
-//! Counting instead of sorting, for queries that group whole tables.
+//! How often each combination of the values of some columns occurs in a table.
 //!
-//! SQLite groups by sorting: ten million archived rows take it more than ten seconds. A query that
-//! reads a whole table and groups it needs no row of it, only how often each combination of the
-//! columns it names occurs. Those are few (users, days, kinds of events), so they are counted in a
-//! hash table, and SQLite is given each combination in order, as often as it occurs: the same rows,
-//! but for the order within a group, which SQL leaves open.
-//!
-//! Whether a query is one of these is not read from its text. It is prepared against such tables,
-//! and SQLite tells them what it wants ([`Counted::wish`]). One that wants bounds on time, or no
-//! order, or columns with too many values is answered in the ordinary way.
+//! A query that reads a whole table and groups it needs no row of it, only these counts. The
+//! combinations are few (users, days, kinds of events), so they are counted in a hash table, where
+//! SQLite would sort all rows. With too many of them counting gives up (`crate::by_counting`).
 
 use crate::archive::Archive;
 use crate::columns::{Decoded, Reader};
 use crate::tables::{Table, recent};
-use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, Row};
+use rusqlite::types::{Null, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, Row, params_from_iter};
 use std::collections::HashMap;
 use std::fs::File;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Most combinations that are counted: with more, sorting is not much slower.
 const MOST: usize = 1 << 16;
 /// Most bytes of different values: SQLite's sorter has the disk for more, this has not.
 const MOST_BYTES: usize = 4 << 20;
-/// Counting may take this share of a query's time; what gives up late has the rest for sorting.
-const SHARE: u32 = 3;
+/// Rows of SQLite between two looks at the clock.
+const LOOK: usize = 4096;
 
 /// A value of a combination; the order is SQLite's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,55 +38,35 @@ impl Key {
     }
 }
 
-/// What SQLite wants of a table while it prepares a statement.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Wish {
-    #[default]
-    Nothing,
-    /// All rows in the order of these columns, and no other column.
-    All(Vec<usize>),
-    /// Something that counting does not give.
-    Other,
-}
-
-/// One table, counted once somebody wants that.
+/// What SQLite wants of a table, said while it prepares a statement.
 #[derive(Debug, Default)]
-pub(crate) struct Counted {
-    wish: Mutex<Wish>,
-    groups: OnceLock<Groups>,
+pub(crate) struct Asked(Mutex<Wish>);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub is_asked: bool,
+    /// Bit of each column that is read; the last stands for all beyond.
+    pub columns: u64,
+    /// Columns by which it would like the rows to be ordered.
+    pub orders: Vec<Vec<usize>>,
+    /// There are bounds on time, by which most files can be left alone.
+    pub is_bounded: bool,
 }
 
-/// Every combination, in order, with how often it occurs.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Groups {
-    /// Columns of the table that a combination has, in its order.
-    pub columns: Vec<usize>,
-    pub found: Vec<(Vec<Key>, u64)>,
-}
-
-impl Counted {
-    /// Notes what SQLite wants; asked several times, it has to want the same.
+impl Asked {
+    /// Notes what SQLite wants; it asks several times.
     pub fn wants(&self, used: u64, order: &[usize], is_bounded: bool) {
-        let rest = (0..63).filter(|at| used >> at & 1 == 1 && !order.contains(at));
-        let columns: Vec<usize> = order.iter().copied().chain(rest).collect();
-        let new = match is_bounded || order.is_empty() || used >> 63 == 1 {
-            true => Wish::Other,
-            false => Wish::All(columns),
-        };
-        let mut wish = self.wish.lock().unwrap_or_else(PoisonError::into_inner);
-        *wish = match std::mem::take(&mut *wish) {
-            Wish::Nothing => new,
-            old if old == new => old,
-            _ => Wish::Other,
-        };
+        let mut wish = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        wish.is_asked = true;
+        wish.columns |= used;
+        wish.is_bounded |= is_bounded;
+        if !order.is_empty() && !wish.orders.iter().any(|known| known == order) {
+            wish.orders.push(order.to_owned());
+        }
     }
 
-    fn wish(&self) -> Wish {
-        self.wish.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub fn groups(&self) -> Option<&Groups> {
-        self.groups.get()
+    pub fn wish(&self) -> Wish {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -101,82 +74,102 @@ impl Counted {
 pub(crate) struct Source {
     pub table: &'static Table,
     pub archives: Arc<Vec<Archive>>,
-    pub counted: Arc<Counted>,
+    pub asked: Arc<Asked>,
 }
 
-/// Counts what the statement wants. False if that is not what it wants of all of the tables, there
-/// are too many combinations, the time is over or a file cannot be read: who answers in the
-/// ordinary way says so.
-pub(crate) fn count(db: &Connection, sources: &[Source], start: Instant, time: Duration) -> bool {
-    let wishes: Vec<Wish> = sources.iter().map(|source| source.counted.wish()).collect();
-    let is_other = |wish: &Wish| *wish == Wish::Other;
-    if wishes.iter().any(is_other) || wishes.iter().all(|wish| *wish == Wish::Nothing) {
-        return false;
-    }
-    for (source, wish) in sources.iter().zip(wishes) {
-        let Wish::All(columns) = wish else { continue };
-        let mut counter = Counter::new(columns.len());
-        let is_over = || start.elapsed() > time / SHARE;
-        if archived(source, &columns, &mut counter, &is_over).is_none()
-            || newer(db, source, &columns, &mut counter).is_none()
-        {
-            return false;
-        }
-        let groups = Groups { found: counter.in_order(), columns };
-        if source.counted.groups.set(groups).is_err() {
-            return false;
-        }
-    }
-    true
+/// What is counted.
+pub(crate) struct Task<'a> {
+    pub source: &'a Source,
+    /// Columns of the table that a combination has.
+    pub columns: Vec<usize>,
+    /// Times that are as far apart count as one, if that is more than nothing.
+    pub grain: i64,
 }
 
-fn archived(
-    source: &Source,
-    columns: &[usize],
-    counter: &mut Counter,
+/// Every combination and how often it occurs, in order. Nothing if there are too many, the time
+/// is over or a file cannot be read: who answers in the ordinary way says so.
+pub(crate) fn count(
+    db: &Connection,
+    task: &Task<'_>,
     is_over: &dyn Fn() -> bool,
-) -> Option<()> {
-    for archive in source.archives.iter() {
-        let reader = Reader::new(source.table, File::open(&archive.path).ok()?).ok()?;
+) -> Option<Vec<(Vec<Key>, u64)>> {
+    let meaning = |at: &usize| match task.source.table.columns[*at].name {
+        "time" if task.grain > 1 => Meaning::Time(task.grain),
+        "kind" => Meaning::Kind,
+        _ => Meaning::Plain,
+    };
+    let mut counter = Counter::new(task.columns.iter().map(meaning));
+    archived(task, &mut counter, is_over)?;
+    newer(db, task, &mut counter, is_over)?;
+    Some(counter.in_order())
+}
+
+fn archived(task: &Task<'_>, counter: &mut Counter, is_over: &dyn Fn() -> bool) -> Option<()> {
+    for archive in task.source.archives.iter() {
+        let reader = Reader::new(task.source.table, File::open(&archive.path).ok()?).ok()?;
         for group in 0..reader.groups() {
             if is_over() {
                 return None;
             }
             let decode = |at: &usize| reader.column(group, *at);
-            let decoded: Vec<_> = columns.iter().map(decode).collect::<Result<_, _>>().ok()?;
+            let decoded: Vec<_> = task.columns.iter().map(decode).collect::<Result<_, _>>().ok()?;
             counter.add(reader.rows(group), &decoded)?;
         }
     }
     Some(())
 }
 
-fn newer(db: &Connection, source: &Source, columns: &[usize], counter: &mut Counter) -> Option<()> {
-    let names: Vec<&str> = columns.iter().map(|at| source.table.columns[*at].name).collect();
-    let (names, from, limit) = (names.join(", "), recent(source.table), MOST + 1);
-    let sql = format!("SELECT {names}, count(*) FROM main.{from} GROUP BY {names} LIMIT {limit}");
+/// The recent rows: grouped by SQLite where an index has them in order, and else one by one.
+fn newer(
+    db: &Connection,
+    task: &Task<'_>,
+    counter: &mut Counter,
+    is_over: &dyn Fn() -> bool,
+) -> Option<()> {
+    let table = task.source.table;
+    let names: Vec<&str> = task.columns.iter().map(|at| table.columns[*at].name).collect();
+    let (names, from) = (names.join(", "), recent(table));
+    let mut sql = format!("SELECT {names}, count(*) FROM main.{from} GROUP BY {names}");
+    if plan(db, &sql)?.iter().any(|step| step.contains("TEMP B-TREE")) {
+        sql = format!("SELECT {names}, 1 FROM main.{from}");
+    }
     let mut select = db.prepare(&sql).ok()?;
     let mut rows = select.query([]).ok()?;
+    let mut seen = 0_usize;
     while let Some(row) = rows.next().ok()? {
-        let keys: Vec<Key> = (0..columns.len()).map(|at| key(row, at)).collect::<Option<_>>()?;
-        let times: i64 = row.get(columns.len()).ok()?;
-        counter.add_times(&keys, u64::try_from(times).ok()?)?;
+        seen += 1;
+        if seen.is_multiple_of(LOOK) && is_over() {
+            return None;
+        }
+        counter.add_row(row)?;
     }
     Some(())
 }
 
-fn key(row: &Row<'_>, at: usize) -> Option<Key> {
-    match row.get_ref(at).ok()? {
-        ValueRef::Null => Some(Key::Absent),
-        ValueRef::Integer(number) => Some(Key::Number(number)),
-        ValueRef::Text(text) => Some(Key::Text(text.to_vec())),
-        ValueRef::Real(_) | ValueRef::Blob(_) => None,
-    }
+/// How SQLite would go about a statement, step by step.
+pub(crate) fn plan(db: &Connection, sql: &str) -> Option<Vec<String>> {
+    let mut explain = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).ok()?;
+    let nothing = vec![Null; explain.parameter_count()];
+    let steps = explain.query_map(params_from_iter(nothing), |row| row.get("detail")).ok()?;
+    steps.collect::<rusqlite::Result<_>>().ok()
+}
+
+/// How a column's values are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Meaning {
+    #[default]
+    Plain,
+    /// Times, of which so many milliseconds are alike.
+    Time(i64),
+    /// A word that was once another ([`Table::shown`]).
+    Kind,
 }
 
 /// Values of one column and their numbers. Rows are in the order of time, so a value is often that
 /// of the row before.
 #[derive(Default)]
 struct Words {
+    meaning: Meaning,
     numbers: HashMap<i64, u32>,
     texts: HashMap<Vec<u8>, u32>,
     absent: Option<u32>,
@@ -187,6 +180,10 @@ struct Words {
 
 impl Words {
     fn text(&mut self, text: &[u8]) -> u32 {
+        let text = match (self.meaning, text) {
+            (Meaning::Kind, b"blob") => b"package",
+            _ => text,
+        };
         if matches!(self.keys.get(self.last as usize), Some(Key::Text(last)) if last == text) {
             return self.last;
         }
@@ -201,13 +198,25 @@ impl Words {
         self.last
     }
 
-    fn number(&mut self, number: i64) -> u32 {
-        if let Some(found) = self.numbers.get(&number) {
-            return *found;
+    /// Nothing for a time before 1970: which of those are alike is not known.
+    fn number(&mut self, number: i64) -> Option<u32> {
+        let number = match self.meaning {
+            Meaning::Time(_) if number < 0 => return None,
+            Meaning::Time(grain) => number / grain * grain,
+            Meaning::Plain | Meaning::Kind => number,
+        };
+        if matches!(self.keys.get(self.last as usize), Some(Key::Number(last)) if *last == number) {
+            return Some(self.last);
         }
-        let new = self.push(Key::Number(number));
-        self.numbers.insert(number, new);
-        new
+        self.last = match self.numbers.get(&number) {
+            Some(found) => *found,
+            None => {
+                let new = self.push(Key::Number(number));
+                self.numbers.insert(number, new);
+                new
+            }
+        };
+        Some(self.last)
     }
 
     fn absent(&mut self) -> u32 {
@@ -227,25 +236,27 @@ impl Words {
         new
     }
 
-    fn of_key(&mut self, key: &Key) -> u32 {
-        match key {
-            Key::Absent => self.absent(),
-            Key::Number(number) => self.number(*number),
-            Key::Text(text) => self.text(text),
+    /// Nothing for what no table of ours holds.
+    fn of_value(&mut self, value: ValueRef<'_>) -> Option<u32> {
+        match value {
+            ValueRef::Null => Some(self.absent()),
+            ValueRef::Integer(number) => self.number(number),
+            ValueRef::Text(text) => Some(self.text(text)),
+            ValueRef::Real(_) | ValueRef::Blob(_) => None,
         }
     }
 
-    fn of_column(&mut self, column: Option<&Decoded>, row: usize) -> u32 {
+    fn of_column(&mut self, column: Option<&Decoded>, row: usize) -> Option<u32> {
         match column {
             Some(Decoded::Integers(values)) => match values.get(row) {
                 Some(Some(number)) => self.number(*number),
-                _ => self.absent(),
+                _ => Some(self.absent()),
             },
-            Some(Decoded::Texts(values)) => match values.get(row) {
+            Some(Decoded::Texts(values)) => Some(match values.get(row) {
                 Some(Some(text)) => self.text(text.data()),
                 _ => self.absent(),
-            },
-            None => self.absent(),
+            }),
+            None => Some(self.absent()),
         }
     }
 }
@@ -261,13 +272,15 @@ struct Counter {
 }
 
 impl Counter {
-    fn new(width: usize) -> Counter {
+    fn new(columns: impl Iterator<Item = Meaning>) -> Counter {
+        let words: Vec<Words> =
+            columns.map(|meaning| Words { meaning, ..Words::default() }).collect();
         Counter {
-            words: (0..width).map(|_| Words::default()).collect(),
+            row: vec![0; words.len()],
+            words,
             places: HashMap::new(),
             counts: Vec::new(),
             last: (Vec::new(), 0),
-            row: vec![0; width],
         }
     }
 
@@ -275,18 +288,20 @@ impl Counter {
     fn add(&mut self, rows: usize, columns: &[Option<Decoded>]) -> Option<()> {
         for row in 0..rows {
             for (at, (words, column)) in self.words.iter_mut().zip(columns).enumerate() {
-                self.row[at] = words.of_column(column.as_ref(), row);
+                self.row[at] = words.of_column(column.as_ref(), row)?;
             }
             self.count(1)?;
         }
         Some(())
     }
 
-    fn add_times(&mut self, keys: &[Key], times: u64) -> Option<()> {
-        for (at, (words, key)) in self.words.iter_mut().zip(keys).enumerate() {
-            self.row[at] = words.of_key(key);
+    /// A row of SQLite: the values, and how often they occur.
+    fn add_row(&mut self, row: &Row<'_>) -> Option<()> {
+        for (at, words) in self.words.iter_mut().enumerate() {
+            self.row[at] = words.of_value(row.get_ref(at).ok()?)?;
         }
-        self.count(times)
+        let times: i64 = row.get(self.words.len()).ok()?;
+        self.count(u64::try_from(times).ok()?)
     }
 
     fn count(&mut self, times: u64) -> Option<()> {
@@ -325,14 +340,32 @@ impl Counter {
 mod tests {
     use super::*;
 
+    fn adds(counter: &mut Counter, value: ValueRef<'_>) -> bool {
+        let number = counter.words[0].of_value(value);
+        number.is_some_and(|number| {
+            counter.row[0] = number;
+            counter.count(1).is_some()
+        })
+    }
+
     #[test]
     fn a_counter_gives_up_before_it_holds_too_much() {
-        let mut counter = Counter::new(1);
-        let many = (0..).take_while(|nth| counter.add_times(&[Key::Number(*nth)], 1).is_some());
+        let mut counter = Counter::new([Meaning::Plain].into_iter());
+        let many = (0..).take_while(|nth| adds(&mut counter, ValueRef::Integer(*nth)));
         assert_eq!(many.count(), MOST);
-        let mut counter = Counter::new(1);
-        let long = |nth: i64| Key::Text(format!("{nth:050000}").into_bytes());
-        let many = (0..).take_while(|nth| counter.add_times(&[long(*nth)], 1).is_some()).count();
+        let mut counter = Counter::new([Meaning::Plain].into_iter());
+        let long = |nth: i64| format!("{nth:050000}").into_bytes();
+        let adds_long = |nth: &i64| adds(&mut counter, ValueRef::Text(&long(*nth)));
+        let many = (0..).take_while(adds_long).count();
         assert!((80..90).contains(&many), "{many} of 50 kB each");
+    }
+
+    #[test]
+    fn times_before_1970_are_not_counted_together() {
+        let mut counter = Counter::new([Meaning::Time(1000)].into_iter());
+        assert!((0..2000).all(|at| adds(&mut counter, ValueRef::Integer(at))));
+        assert!(!adds(&mut counter, ValueRef::Integer(-1)));
+        let expected = [(vec![Key::Number(0)], 1000), (vec![Key::Number(1000)], 1000)];
+        assert_eq!(counter.in_order(), expected);
     }
 }

@@ -9,11 +9,13 @@
 //! (`crate::share`). Nothing in the cell waits for any of it.
 
 mod archive;
+mod by_counting;
 mod columns;
 mod counted;
 mod day;
 mod error;
 mod fold;
+mod grouping;
 mod parquet_table;
 mod query;
 mod share;

@@ -11,7 +11,7 @@
 
 use crate::archive::Archive;
 use crate::columns::{Decoded, Reader};
-use crate::counted::{Counted, Groups};
+use crate::counted::Asked;
 use crate::tables::Table;
 use rusqlite::ffi;
 use rusqlite::types::{Null, ValueRef};
@@ -39,14 +39,14 @@ const FULL: f64 = 1e7;
 pub(crate) struct Behind {
     pub table: &'static Table,
     pub archives: Arc<Vec<Archive>>,
-    /// The whole table, counted, instead of the rows of the archives.
-    pub counted: Option<Arc<Counted>>,
+    /// Hears what a statement wants of the whole table; there are no rows then.
+    pub asked: Option<Arc<Asked>>,
 }
 
-/// Makes the table `archived_…` over these files, or the table `counted_…`, for this connection.
+/// Makes the table `archived_…` over these files, or the table `asked_…`, for this connection.
 pub(crate) fn offer(db: &Connection, behind: Behind) -> Result<()> {
     const MODULE: Module<ParquetTable> = Module::eponymous_only_module();
-    let what = if behind.counted.is_some() { "counted" } else { "archived" };
+    let what = if behind.asked.is_some() { "asked" } else { "archived" };
     let name = CString::new(format!("{what}_{}", behind.table.name))?;
     db.create_module(name.as_c_str(), &MODULE, Some(behind))
 }
@@ -79,8 +79,8 @@ unsafe impl<'vtab> VTab<'vtab> for ParquetTable {
 
     /// The plan is told to the cursor as text: the mask of columns, then a letter for each bound.
     fn best_index(&self, info: &mut IndexInfo) -> Result<bool> {
-        if let Some(counted) = &self.behind.counted {
-            wish(counted, info);
+        if let Some(asked) = &self.behind.asked {
+            wish(asked, info);
             return Ok(true);
         }
         let mut plan = format!("{:x}:", info.col_used());
@@ -120,20 +120,19 @@ unsafe impl<'vtab> VTab<'vtab> for ParquetTable {
             row: 0,
             rows: 0,
             rowid: 0,
-            given: 0,
             phantom: PhantomData,
         })
     }
 }
 
-/// Tells what SQLite wants of a counted table. It checks rows itself, whatever they are.
-fn wish(counted: &Counted, info: &mut IndexInfo) {
+/// Tells what SQLite wants of a table that is only asked about.
+fn wish(asked: &Asked, info: &mut IndexInfo) {
     let is_bounded =
         info.constraints().any(|bound| letter(bound.column(), bound.operator()).is_some());
     let column = |at: c_int| usize::try_from(at).ok();
     let order: Option<Vec<usize>> =
         info.order_bys().map(|by| column(by.column()).filter(|_| !by.is_order_by_desc())).collect();
-    counted.wants(info.col_used(), order.as_deref().unwrap_or(&[]), is_bounded);
+    asked.wants(info.col_used(), order.as_deref().unwrap_or(&[]), is_bounded);
     info.set_order_by_consumed(order.is_some_and(|order| !order.is_empty()));
     info.set_estimated_cost(FULL);
     info.set_estimated_rows(FULL as i64);
@@ -240,16 +239,10 @@ struct ParquetCursor<'vtab> {
     row: usize,
     rows: usize,
     rowid: i64,
-    /// How often the combination at `row` has been given, of a counted table.
-    given: u64,
     phantom: PhantomData<&'vtab ParquetTable>,
 }
 
 impl ParquetCursor<'_> {
-    fn groups(&self) -> Option<&Groups> {
-        self.behind.counted.as_ref()?.groups()
-    }
-
     /// Decodes groups until there is a row, or nothing is left.
     fn advance(&mut self) -> Result<()> {
         while self.row >= self.rows {
@@ -300,11 +293,8 @@ fn broken(why: parquet::errors::ParquetError) -> Error {
 // SAFETY: `#[repr(C)]`, and SQLite's struct is the first field.
 unsafe impl VTabCursor for ParquetCursor<'_> {
     fn filter(&mut self, _number: c_int, plan: Option<&str>, args: &Filters<'_>) -> Result<()> {
-        if self.behind.counted.is_some() {
-            let missing = || Error::ModuleError("a table that nobody counted".into());
-            let rows = self.groups().ok_or_else(missing)?.found.len();
-            (self.row, self.rows, self.rowid, self.given) = (0, rows, 0, 0);
-            return Ok(());
+        if self.behind.asked.is_some() {
+            return Err(Error::ModuleError("a table that is only asked about".into()));
         }
         self.wanted = Wanted::read(plan.unwrap_or(""), args);
         let files = self.behind.archives.iter().rev().filter(|file| self.wanted.file(file));
@@ -316,13 +306,6 @@ unsafe impl VTabCursor for ParquetCursor<'_> {
 
     fn next(&mut self) -> Result<()> {
         self.rowid += 1;
-        if let Some(groups) = self.behind.counted.as_ref().and_then(|counted| counted.groups()) {
-            self.given += 1;
-            if groups.found.get(self.row).is_none_or(|(_, times)| self.given >= *times) {
-                (self.row, self.given) = (self.row + 1, 0);
-            }
-            return Ok(());
-        }
         self.row += 1;
         self.advance()
     }
@@ -333,14 +316,6 @@ unsafe impl VTabCursor for ParquetCursor<'_> {
 
     fn column(&self, context: &mut Context, at: c_int) -> Result<()> {
         let at = usize::try_from(at).ok();
-        if let Some(groups) = self.groups() {
-            let place = groups.columns.iter().position(|column| Some(*column) == at);
-            let keys = groups.found.get(self.row).map(|(keys, _)| keys);
-            return match keys.zip(place).and_then(|(keys, place)| keys.get(place)) {
-                Some(key) => context.set_result(key.value()),
-                None => context.set_result(Null),
-            };
-        }
         let column = at.and_then(|at| self.columns.get(at));
         match column.and_then(Option::as_ref) {
             Some(column) => context.set_result(column.value(self.row)),

@@ -8,7 +8,6 @@
 //! and is right by construction.
 
 use crate::archive::{Archive, archives};
-use crate::counted::{Counted, Source, count};
 use crate::parquet_table::{Behind, TROUBLE, offer};
 use crate::store::{FILE, since};
 use crate::tables::{EVENTS, RAW, ROLLUPS, Table, USAGE, events_select, recent};
@@ -88,7 +87,7 @@ pub enum QueryError {
 /// Answers queries over a folder of history; the writer may go on meanwhile.
 #[derive(Clone, Debug)]
 pub struct Reader {
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
 }
 
 impl Reader {
@@ -156,41 +155,8 @@ impl Reader {
         Ok(db)
     }
 
-    /// The answer to a query that groups whole tables of which there are archives; nothing where
-    /// it is not one, or anything is wrong with it: the ordinary way says what.
-    fn by_counting(
-        &self,
-        start: Instant,
-        sql: &str,
-        args: &[Value],
-        bounds: Bounds,
-    ) -> Option<Answer> {
-        // Saves most queries the second connection; that one decides.
-        let lower = sql.to_ascii_lowercase();
-        if !lower.contains("group") && !lower.contains("distinct") {
-            return None;
-        }
-        let mut db = self.open(start, bounds.time).ok()?;
-        let sources = self.offer_counts(&db).ok()?;
-        if sources.iter().all(|source| source.archives.is_empty()) {
-            return None;
-        }
-        let reaches_back_to = since(&db, "events").ok()?;
-        let _denied = guard(&mut db).ok()?;
-        let mut statement = db.prepare(sql).ok()?;
-        if !statement.readonly() || statement.parameter_count() != args.len() {
-            return None;
-        }
-        if !count(&db, &sources, start, bounds.time) {
-            return None;
-        }
-        let columns = statement.column_names().map(str::to_owned).collect();
-        let (rows, truncated) = fetch(&mut statement, args, bounds).ok()?;
-        Some(Answer { columns, rows, truncated, reaches_back_to })
-    }
-
     /// The raw tables as rows: recent ones, archived ones and what is not written yet.
-    fn offer_rows(&self, db: &Connection, present: &[UsageRow]) -> rusqlite::Result<()> {
+    pub(crate) fn offer_rows(&self, db: &Connection, present: &[UsageRow]) -> rusqlite::Result<()> {
         if !present.is_empty() {
             add_present(db, present)?;
         }
@@ -205,28 +171,8 @@ impl Reader {
         offer_rest(db)
     }
 
-    /// The raw tables of events as what is counted. Usage is no part of it: sums of what was used
-    /// name columns in which no two rows agree.
-    fn offer_counts(&self, db: &Connection) -> rusqlite::Result<Vec<Source>> {
-        let mut sources = Vec::new();
-        for table in RAW.into_iter().filter(|table| table.name != USAGE.name) {
-            let archives = Arc::new(archives(db, &self.dir, table)?);
-            let counted = Arc::new(Counted::default());
-            let behind =
-                Behind { table, archives: archives.clone(), counted: Some(counted.clone()) };
-            offer(db, behind)?;
-            let (name, columns) = (table.name, table.shown());
-            db.execute_batch(&format!(
-                "CREATE TEMP VIEW {name} AS SELECT {columns} FROM counted_{name}"
-            ))?;
-            sources.push(Source { table, archives, counted });
-        }
-        offer_rest(db)?;
-        Ok(sources)
-    }
-
     /// One that gives up this long after the start; the making of tables counts.
-    fn open(&self, start: Instant, time: Duration) -> rusqlite::Result<Connection> {
+    pub(crate) fn open(&self, start: Instant, time: Duration) -> rusqlite::Result<Connection> {
         let mut db = self.connect()?;
         db.progress_handler(STEPS, Some(move || start.elapsed() > time))?;
         for (limit, most) in [
@@ -245,7 +191,7 @@ impl Reader {
 }
 
 /// The tables that are the same for every query.
-fn offer_rest(db: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn offer_rest(db: &Connection) -> rusqlite::Result<()> {
     for (table, _) in ROLLUPS {
         let (name, from, columns) = (table.name, recent(table), table.names());
         let sql = format!("CREATE TEMP VIEW {name} AS SELECT {columns} FROM main.{from}");
@@ -282,7 +228,7 @@ fn view(db: &Connection, table: &'static Table, files: Vec<Archive>) -> rusqlite
     let (name, columns, from) = (table.name, table.shown(), recent(table));
     let mut sql = format!("CREATE TEMP VIEW {name} AS SELECT {columns} FROM main.{from}");
     if !files.is_empty() {
-        offer(db, Behind { table, archives: Arc::new(files), counted: None })?;
+        offer(db, Behind { table, archives: Arc::new(files), asked: None })?;
         sql.push_str(&format!(" UNION ALL SELECT {columns} FROM archived_{name}"));
     }
     Ok(sql)
@@ -291,7 +237,7 @@ fn view(db: &Connection, table: &'static Table, files: Vec<Archive>) -> rusqlite
 type Denied = Arc<Mutex<Option<String>>>;
 
 /// From here on the connection is in the hands of whoever wrote the statement.
-fn guard(db: &mut Connection) -> rusqlite::Result<Denied> {
+pub(crate) fn guard(db: &mut Connection) -> rusqlite::Result<Denied> {
     let denied: Denied = Arc::default();
     let seen = denied.clone();
     db.authorizer(Some(move |context: AuthContext<'_>| match refusal(&context.action) {
@@ -305,7 +251,7 @@ fn guard(db: &mut Connection) -> rusqlite::Result<Denied> {
 }
 
 /// What of a statement is refused, in a person's words.
-fn refusal(action: &AuthAction<'_>) -> Option<String> {
+pub(crate) fn refusal(action: &AuthAction<'_>) -> Option<String> {
     match action {
         AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => None,
         AuthAction::Function { function_name } => {
@@ -326,7 +272,7 @@ fn refusal(action: &AuthAction<'_>) -> Option<String> {
     }
 }
 
-fn fetch(
+pub(crate) fn fetch(
     statement: &mut Statement<'_>,
     args: &[Value],
     bounds: Bounds,
