@@ -61,7 +61,7 @@ impl Reader {
         let (source, wish) = wished(&sources)?;
         let columns = (0..source.table.columns.len()).filter(|at| wish.columns >> at & 1 == 1);
         let task = Task { source, columns: columns.collect(), grain: grain(&words).unwrap_or(0) };
-        let is_over = || start.elapsed() > bounds.time / SHARE;
+        let is_over = || self.is_over(start, bounds.time / SHARE);
         let found = count(&db, &task, &is_over)?;
         db.authorizer(UNGUARDED).ok()?;
         offer_found(&db, &task, &found).ok()?;

@@ -18,6 +18,7 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Rows that are decoded together.
@@ -137,6 +138,9 @@ impl Decoded {
 }
 
 /// Reads a file of one table.
+///
+/// The library panics on some damaged files. SQLite, which calls us, cannot be unwound through, so
+/// a panic would end the master; here it becomes an error like any other.
 pub(crate) struct Reader {
     file: SerializedFileReader<File>,
     /// Where the file has each column of the table; a file of an older build may lack some.
@@ -145,11 +149,15 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub fn new(table: &Table, file: File) -> Result<Reader, ParquetError> {
-        let file = SerializedFileReader::new(file)?;
+        let file = without_panic(|| SerializedFileReader::new(file))?;
         let schema = file.metadata().file_metadata().schema_descr();
         let place =
             |column: &Column| schema.columns().iter().position(|found| found.name() == column.name);
         let places = table.columns.iter().map(place).collect();
+        let groups = file.metadata().row_groups();
+        if groups.iter().any(|group| usize::try_from(group.num_rows()).is_err()) {
+            return Err(ParquetError::General("less than no rows".into()));
+        }
         Ok(Reader { file, places })
     }
 
@@ -175,23 +183,37 @@ impl Reader {
     /// Nothing where the file has no such column.
     pub fn column(&self, group: usize, at: usize) -> Result<Option<Decoded>, ParquetError> {
         let Some(place) = self.places.get(at).copied().flatten() else { return Ok(None) };
+        without_panic(|| self.decode(group, place)).map(Some)
+    }
+
+    fn decode(&self, group: usize, place: usize) -> Result<Decoded, ParquetError> {
         let rows = self.rows(group);
+        // Not what the file says, as long as nothing of it has been read.
+        let room = rows.min(GROUP);
         let mut levels = Vec::new();
-        let found = match self.file.get_row_group(group)?.get_column_reader(place)? {
+        let (found, read) = match self.file.get_row_group(group)?.get_column_reader(place)? {
             ColumnReader::Int64ColumnReader(mut reader) => {
-                let mut values = Vec::with_capacity(rows);
-                reader.read_records(rows, Some(&mut levels), None, &mut values)?;
-                Decoded::Integers(spread(values, &levels))
+                let mut values = Vec::with_capacity(room);
+                let read = reader.read_records(rows, Some(&mut levels), None, &mut values)?.0;
+                (Decoded::Integers(spread(values, &levels)), read)
             }
             ColumnReader::ByteArrayColumnReader(mut reader) => {
-                let mut values = Vec::with_capacity(rows);
-                reader.read_records(rows, Some(&mut levels), None, &mut values)?;
-                Decoded::Texts(spread(values, &levels))
+                let mut values = Vec::with_capacity(room);
+                let read = reader.read_records(rows, Some(&mut levels), None, &mut values)?.0;
+                (Decoded::Texts(spread(values, &levels)), read)
             }
             _ => return Err(ParquetError::General("a column of a kind nobody writes".into())),
         };
-        Ok(Some(found))
+        if read != rows {
+            return Err(ParquetError::General(format!("{read} of {rows} rows are there")));
+        }
+        Ok(found)
     }
+}
+
+fn without_panic<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
+    let done = catch_unwind(AssertUnwindSafe(read));
+    done.unwrap_or_else(|_| Err(ParquetError::General("what it says makes no sense".into())))
 }
 
 /// Puts what is absent back among what is there.

@@ -21,8 +21,10 @@ use rusqlite::vtab::{
 use rusqlite::{Connection, Error, Result};
 use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_int};
+use std::fmt::Display;
 use std::fs::File;
 use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Rows are in this order: time, log index, position.
@@ -115,6 +117,7 @@ unsafe impl<'vtab> VTab<'vtab> for ParquetTable {
             wanted: Wanted::default(),
             files: Vec::new(),
             reader: None,
+            path: PathBuf::new(),
             group: 0,
             columns: Vec::new(),
             row: 0,
@@ -153,8 +156,10 @@ fn letter(column: c_int, operator: IndexConstraintOp) -> Option<char> {
     use IndexConstraintOp as Op;
     let letter = match operator {
         Op::SQLITE_INDEX_CONSTRAINT_EQ => 'e',
-        Op::SQLITE_INDEX_CONSTRAINT_GE | Op::SQLITE_INDEX_CONSTRAINT_GT => 'g',
-        Op::SQLITE_INDEX_CONSTRAINT_LE | Op::SQLITE_INDEX_CONSTRAINT_LT => 'l',
+        Op::SQLITE_INDEX_CONSTRAINT_GE => 'g',
+        Op::SQLITE_INDEX_CONSTRAINT_GT => 'a',
+        Op::SQLITE_INDEX_CONSTRAINT_LE => 'l',
+        Op::SQLITE_INDEX_CONSTRAINT_LT => 'b',
         _ => return None,
     };
     match column {
@@ -172,7 +177,7 @@ struct Wanted {
     from: Option<i64>,
     to: Option<i64>,
     first_day: Option<String>,
-    last_day: Option<String>,
+    before_day: Option<String>,
 }
 
 impl Wanted {
@@ -183,30 +188,40 @@ impl Wanted {
             ..Wanted::default()
         };
         for (letter, value) in letters.chars().zip(args.iter()) {
-            match (letter.to_ascii_lowercase(), value) {
-                (kind, ValueRef::Integer(bound)) if letter.is_ascii_lowercase() => {
-                    if kind != 'l' {
-                        wanted.from = wanted.from.max(Some(bound));
-                    }
-                    if kind != 'g' {
-                        wanted.to = Some(wanted.to.map_or(bound, |to| to.min(bound)));
-                    }
-                }
-                (kind, ValueRef::Text(day)) if letter.is_ascii_uppercase() => {
-                    let day = String::from_utf8_lossy(day).into_owned();
-                    if kind != 'l' {
-                        wanted.first_day = wanted.first_day.take().max(Some(day.clone()));
-                    }
-                    if kind != 'g' {
-                        let last = wanted.last_day.take();
-                        wanted.last_day = Some(last.map_or(day.clone(), |last| last.min(day)));
-                    }
+            match (letter, value) {
+                ('a'..='z', ValueRef::Integer(bound)) => wanted.bound_time(letter, bound),
+                ('A'..='Z', ValueRef::Text(day)) => {
+                    wanted.bound_day(letter, &String::from_utf8_lossy(day));
                 }
                 // Compared with something of another kind: SQLite knows what that means.
                 _ => {}
             }
         }
         wanted
+    }
+
+    fn bound_time(&mut self, letter: char, bound: i64) {
+        if matches!(letter, 'e' | 'g' | 'a') {
+            self.from = self.from.max(Some(bound));
+        }
+        if matches!(letter, 'e' | 'l' | 'b') {
+            self.to = Some(self.to.map_or(bound, |to| to.min(bound)));
+        }
+    }
+
+    /// Whole files are left out by their day, so it matters whether a bound itself is in.
+    fn bound_day(&mut self, letter: char, bound: &str) {
+        // Nothing stands between a text and this.
+        let next = format!("{bound}\0");
+        if matches!(letter, 'E' | 'G' | 'A') {
+            let first = if letter == 'A' { next.clone() } else { bound.to_owned() };
+            self.first_day = self.first_day.take().max(Some(first));
+        }
+        if matches!(letter, 'E' | 'L' | 'B') {
+            let end = if letter == 'B' { bound.to_owned() } else { next };
+            let before = self.before_day.take();
+            self.before_day = Some(before.map_or(end.clone(), |before| before.min(end)));
+        }
     }
 
     fn times(&self, first: i64, last: i64) -> bool {
@@ -216,7 +231,7 @@ impl Wanted {
     fn file(&self, archive: &Archive) -> bool {
         self.times(archive.first, archive.last)
             && self.first_day.as_ref().is_none_or(|day| *day <= archive.day)
-            && self.last_day.as_ref().is_none_or(|day| archive.day <= *day)
+            && self.before_day.as_ref().is_none_or(|day| archive.day < *day)
     }
 
     fn column(&self, at: usize) -> bool {
@@ -233,6 +248,8 @@ struct ParquetCursor<'vtab> {
     /// Still to be read, the next one last.
     files: Vec<Archive>,
     reader: Option<Reader>,
+    /// Of the open file.
+    path: PathBuf,
     /// Next group of the open file.
     group: usize,
     columns: Vec<Option<Decoded>>,
@@ -264,7 +281,7 @@ impl ParquetCursor<'_> {
             let mut columns = Vec::with_capacity(width);
             for at in 0..width {
                 let column = match self.wanted.column(at) {
-                    true => reader.column(group, at).map_err(broken)?,
+                    true => reader.column(group, at).map_err(|why| broken(&self.path, &why))?,
                     false => None,
                 };
                 columns.push(column);
@@ -276,18 +293,22 @@ impl ParquetCursor<'_> {
     }
 
     fn open_file(&mut self, archive: &Archive) -> Result<()> {
-        let path = &archive.path;
-        let file = File::open(path).map_err(|why| {
-            Error::ModuleError(format!("{TROUBLE} {}: {why}; ask again", path.display()))
-        })?;
-        self.reader = Some(Reader::new(self.behind.table, file).map_err(broken)?);
+        self.path.clone_from(&archive.path);
+        let file = File::open(&self.path).map_err(|why| broken(&self.path, &why))?;
+        let reader = Reader::new(self.behind.table, file);
+        self.reader = Some(reader.map_err(|why| broken(&self.path, &why))?);
         self.group = 0;
         Ok(())
     }
 }
 
-fn broken(why: parquet::errors::ParquetError) -> Error {
-    Error::ModuleError(format!("{TROUBLE} cannot be read: {why}"))
+/// A day may have been forgotten meanwhile; what is damaged stays so until somebody acts.
+fn broken(path: &Path, why: &dyn Display) -> Error {
+    Error::ModuleError(format!(
+        "{TROUBLE} cannot be read: {}: {why}; ask again, ask for other days, or put the file \
+         there from another replica or a backup",
+        path.display()
+    ))
 }
 
 // SAFETY: `#[repr(C)]`, and SQLite's struct is the first field.

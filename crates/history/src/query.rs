@@ -8,16 +8,19 @@
 //! and is right by construction.
 
 use crate::archive::{Archive, archives};
+use crate::grouping::tokens;
 use crate::parquet_table::{Behind, TROUBLE, offer};
 use crate::store::{FILE, since};
-use crate::tables::{EVENTS, RAW, ROLLUPS, Table, USAGE, events_select, recent};
+use crate::tables::{self, EVENTS, RAW, ROLLUPS, Table, USAGE, events_select, recent};
 use crate::usage::UsageRow;
+use cellwright_cell::near::nearest;
 use cellwright_cell::time::Time;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 use rusqlite::types::{Value as SqlValue, ValueRef};
 use rusqlite::{Connection, Error, ErrorCode, OpenFlags, Statement, params_from_iter};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -79,6 +82,8 @@ pub enum QueryError {
     NotAllowed(String),
     #[error("the query took longer than {} ms", .0.as_millis())]
     TooSlow(Duration),
+    #[error("the query was stopped: nobody waited for it")]
+    Stopped,
     /// Not the asker's fault.
     #[error("{0}")]
     Broken(String),
@@ -88,12 +93,20 @@ pub enum QueryError {
 #[derive(Clone, Debug)]
 pub struct Reader {
     pub(crate) dir: PathBuf,
+    /// Set when nobody waits for the answer any more.
+    stop: Arc<AtomicBool>,
 }
 
 impl Reader {
     #[must_use]
     pub fn new(dir: &Path) -> Reader {
-        Reader { dir: dir.to_owned() }
+        Reader { dir: dir.to_owned(), stop: Arc::default() }
+    }
+
+    /// The same, whose queries end soon after this is set.
+    #[must_use]
+    pub fn until(&self, stop: Arc<AtomicBool>) -> Reader {
+        Reader { dir: self.dir.clone(), stop }
     }
 
     /// # Errors
@@ -119,7 +132,7 @@ impl Reader {
             return Err(QueryError::Sql(text));
         }
         let slow_or_broken = |error: Error| match error.sqlite_error_code() {
-            Some(ErrorCode::OperationInterrupted) => QueryError::TooSlow(bounds.time),
+            Some(ErrorCode::OperationInterrupted) => self.interrupted(bounds),
             _ => broken(error),
         };
         let start = Instant::now();
@@ -130,7 +143,10 @@ impl Reader {
         self.offer_rows(&db, present).map_err(slow_or_broken)?;
         let reaches_back_to = since(&db, "events").map_err(slow_or_broken)?;
         let denied = guard(&mut db).map_err(broken)?;
-        let explain = |error| explained(error, sql, bounds, &denied);
+        let explain = |error: Error| match error.sqlite_error_code() {
+            Some(ErrorCode::OperationInterrupted) => self.interrupted(bounds),
+            _ => explained(error, sql, &denied),
+        };
         let mut statement = db.prepare(sql).map_err(explain)?;
         if !statement.readonly() || statement.column_count() == 0 {
             return Err(QueryError::Sql("nothing is asked; say `select ...`".into()));
@@ -143,6 +159,18 @@ impl Reader {
         let columns = statement.column_names().map(str::to_owned).collect();
         let (rows, truncated) = fetch(&mut statement, args, bounds).map_err(explain)?;
         Ok(Answer { columns, rows, truncated, reaches_back_to })
+    }
+
+    fn interrupted(&self, bounds: Bounds) -> QueryError {
+        match self.stop.load(Ordering::Relaxed) {
+            true => QueryError::Stopped,
+            false => QueryError::TooSlow(bounds.time),
+        }
+    }
+
+    /// Whether a query that began then has to end.
+    pub(crate) fn is_over(&self, start: Instant, time: Duration) -> bool {
+        self.stop.load(Ordering::Relaxed) || start.elapsed() > time
     }
 
     /// A connection for reading alone that shows one moment.
@@ -174,7 +202,8 @@ impl Reader {
     /// One that gives up this long after the start; the making of tables counts.
     pub(crate) fn open(&self, start: Instant, time: Duration) -> rusqlite::Result<Connection> {
         let mut db = self.connect()?;
-        db.progress_handler(STEPS, Some(move || start.elapsed() > time))?;
+        let reader = self.clone();
+        db.progress_handler(STEPS, Some(move || reader.is_over(start, time)))?;
         for (limit, most) in [
             (Limit::SQLITE_LIMIT_LENGTH, 16 << 20),
             (Limit::SQLITE_LIMIT_EXPR_DEPTH, 200),
@@ -322,16 +351,15 @@ pub(crate) fn broken(error: Error) -> QueryError {
     QueryError::Broken(format!("history cannot be read: {error}"))
 }
 
-fn explained(error: Error, sql: &str, bounds: Bounds, denied: &Denied) -> QueryError {
+fn explained(error: Error, sql: &str, denied: &Denied) -> QueryError {
     let refused = denied.lock().unwrap_or_else(PoisonError::into_inner).take();
     match (&error, error.sqlite_error_code()) {
-        (_, Some(ErrorCode::OperationInterrupted)) => QueryError::TooSlow(bounds.time),
         (_, Some(ErrorCode::AuthorizationForStatementDenied)) => {
             QueryError::NotAllowed(refused.unwrap_or_else(|| "that".into()))
         }
         (Error::SqlInputError { msg, offset, .. }, _) => {
             let offset = usize::try_from(*offset).unwrap_or(0);
-            QueryError::Sql(format!("{msg}\n{}", pointed(sql, offset)))
+            QueryError::Sql(format!("{msg}\n{}{}", pointed(sql, offset), meant_column(msg, sql)))
         }
         (Error::MultipleStatement, _) => {
             QueryError::NotAllowed("more than one statement".to_owned())
@@ -379,9 +407,27 @@ fn pointed(sql: &str, offset: usize) -> String {
 /// SQLite does not say where it read the name of a table that there is not; it is not hard to find.
 fn unplaced(message: &str, sql: &str) -> String {
     let Some(name) = message.strip_prefix("no such table: ") else { return message.to_owned() };
-    let names = crate::tables::all().map(|table| table.name).join(", ");
+    let names = tables::all().map(|table| table.name);
     let place = sql.find(name).map(|at| format!("\n{}", pointed(sql, at)));
-    format!("{message}{}\ntables: {names}", place.unwrap_or_default())
+    let place = place.unwrap_or_default();
+    let meant = nearest(name, names).map(|name| format!("\ndid you mean {name}?"));
+    format!("{message}{place}{}\ntables: {}", meant.unwrap_or_default(), names.join(", "))
+}
+
+/// What columns there are for one that there is not, of the tables that the statement names: the
+/// nearest, or all of them where none is near.
+fn meant_column(message: &str, sql: &str) -> String {
+    let Some(wrong) = message.strip_prefix("no such column: ") else { return String::new() };
+    let wrong = wrong.rsplit('.').next().unwrap_or(wrong);
+    let words = tokens(sql);
+    let is_named = |table: &&Table| words.iter().any(|word| word.text == table.name);
+    let named: Vec<&Table> = tables::all().into_iter().filter(is_named).collect();
+    let columns = named.iter().flat_map(|table| table.columns).map(|column| column.name);
+    if let Some(column) = nearest(wrong, columns) {
+        return format!("\ndid you mean {column}?");
+    }
+    let one = |table: &&Table| format!("\ncolumns of {}: {}", table.name, table.names());
+    named.iter().map(one).collect()
 }
 
 #[cfg(test)]

@@ -23,7 +23,12 @@ fn a_mistake_is_shown_where_it_is() {
     };
     check(
         "select usr from task_events",
-        "no such column: usr\n  select usr from task_events\n         ^",
+        "no such column: usr\n  select usr from task_events\n         ^\ndid you mean user?",
+    );
+    check(
+        "select e.x from job_events e",
+        "no such column: e.x\n  select e.x from job_events e\n         ^\n\
+         columns of job_events: time, day, log_index, position, user, job, event, reason, detail",
     );
     check(
         "select user\nfrom task_events\nwhere day == = 1",
@@ -36,6 +41,8 @@ fn a_mistake_is_shown_where_it_is() {
     let expected =
         "no such table: tasks\n  select * from tasks\n                ^\ntables: events, ";
     assert!(text.starts_with(expected), "{text}");
+    let text = fails(&folder, "select * from taskevents").to_string();
+    assert!(text.contains("^\ndid you mean task_events?\ntables: events, "), "{text}");
     let long = format!("select '{}'", "x".repeat(MAX_SQL));
     assert!(fails(&folder, &long).to_string().ends_with("allowed: 65536"));
 }
@@ -90,6 +97,18 @@ fn what_a_query_takes_is_bounded() {
     assert!(text.contains("too big"), "{text}");
     let deep = format!("select {}1{}", "(".repeat(5000), ")".repeat(5000));
     assert!(matches!(fails(&folder, &deep), QueryError::Sql(_)));
+}
+
+#[test]
+fn a_query_that_nobody_waits_for_ends() {
+    let folder = folder(10);
+    let endless = "with recursive n(x) as (select 1 union all select x + 1 from n)
+                   select sum(x) from n";
+    let stop = Arc::new(AtomicBool::new(false));
+    let reader = Reader::new(folder.path()).until(stop.clone());
+    let asked = std::thread::spawn(move || reader.query(endless, &[], Bounds::default()));
+    stop.store(true, Ordering::Relaxed);
+    assert_eq!(asked.join().unwrap(), Err(QueryError::Stopped));
 }
 
 #[test]
@@ -184,4 +203,70 @@ fn usage_of_days_that_are_in_archives_is_not_shown_twice() {
         .unwrap();
     let time = i64::try_from(new.time.0).unwrap();
     assert_eq!(answer.rows, [[Value::Integer(2), Value::Integer(time)]]);
+}
+
+/// What is said of a folder with a damaged file, and that the days beside it still answer.
+fn check_damaged(folder: &Folder, path: &Path, damage: &str) {
+    for sql in [
+        "select sum(log_index), max(user) from task_events",
+        "select user || event from \
+        task_events group by 1",
+        "select * from task_events",
+    ] {
+        let error = Reader::new(folder.path()).query(sql, &[], Bounds::default()).unwrap_err();
+        assert!(matches!(error, QueryError::Broken(_)), "{damage}: {error:?}");
+        let text = error.to_string();
+        assert!(text.contains(&path.display().to_string()), "{damage}: {text}");
+        assert!(text.contains("from another replica or a backup"), "{damage}: {text}");
+    }
+    for rest in ["day = '2026-11-03'", "day > '2026-11-04'", "day < '2026-11-04'"] {
+        let sql = format!("select count(*), max(user) from task_events where {rest}");
+        assert_eq!(ask(folder, &sql).rows.len(), 1, "{damage}: {rest}");
+    }
+    assert!(number(&ask(folder, "select count(*) from machine_events")) > 10);
+}
+
+#[test]
+fn a_damaged_archive_is_named_and_other_days_still_answer() {
+    let folder = folder(1500);
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    assert!(history.tidy(Time(BEGIN + 15 * DAY)).unwrap().archived_rows > 1000);
+    let path = folder.path().join("archive/task_events/2026-11-04.parquet");
+    let good = std::fs::read(&path).unwrap();
+    for (damage, bytes) in [
+        ("empty", Vec::new()),
+        ("something else", b"not at all".to_vec()),
+        ("cut short", good[..good.len() / 2].to_vec()),
+        ("without its last byte", good[..good.len() - 1].to_vec()),
+        ("zeros within", {
+            let end = good.len() - 1000;
+            [&good[..4], &vec![0; end - 4][..], &good[end..]].concat()
+        }),
+    ] {
+        std::fs::write(&path, bytes).unwrap();
+        check_damaged(&folder, &path, damage);
+    }
+    std::fs::remove_file(&path).unwrap();
+    check_damaged(&folder, &path, "gone");
+}
+
+#[test]
+fn no_damage_of_an_archive_ends_the_process() {
+    let folder = folder(300);
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    assert!(history.tidy(Time(BEGIN + 15 * DAY)).unwrap().archived_rows > 100);
+    let path = folder.path().join("archive/task_events/2026-11-02.parquet");
+    let good = std::fs::read(&path).unwrap();
+    for at in (0..good.len()).step_by(7) {
+        for byte in [0, 0x7f, 0xff, good[at] ^ 1] {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            std::fs::write(&path, bytes).unwrap();
+            let sql = "select * from task_events";
+            match Reader::new(folder.path()).query(sql, &[], Bounds::default()) {
+                Ok(answer) => assert!(answer.rows.len() >= 100, "byte {at}: rows are missing"),
+                Err(error) => assert!(error.to_string().contains("2026-11-02.parquet"), "{error}"),
+            }
+        }
+    }
 }
