@@ -30,7 +30,7 @@ use cellwright_store::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
@@ -83,7 +83,7 @@ struct Desk {
     trouble: Mutex<Option<String>>,
     bytes: AtomicU64,
     usage: Mutex<Usage>,
-    queries: Semaphore,
+    queries: Arc<Semaphore>,
     /// Somebody waits for what is not in the tables yet.
     hurry: Notify,
     /// The replica, once there is one to ask for the others.
@@ -166,7 +166,7 @@ impl HistoryDesk {
             trouble: Mutex::default(),
             bytes: AtomicU64::new(0),
             usage: Mutex::default(),
-            queries: Semaphore::new(QUERIES),
+            queries: Arc::new(Semaphore::new(QUERIES)),
             hurry: Notify::new(),
             cell: OnceLock::new(),
             heard: Mutex::default(),
@@ -257,7 +257,7 @@ impl HistoryDesk {
         rows: usize,
     ) -> Result<(Answer, u64), ApiError> {
         let shutting = |_| ApiError::new(Code::ShuttingDown, "this replica stops");
-        let _turn = self.0.queries.acquire().await.map_err(shutting)?;
+        let turn = self.0.queries.clone().acquire_owned().await.map_err(shutting)?;
         let applied = self.0.replicated.with(|view| view.index);
         let mut written = self.0.written.subscribe();
         if *written.borrow() < applied {
@@ -271,10 +271,15 @@ impl HistoryDesk {
         {
             return Err(ApiError::new(Code::NotReady, format!("history is not kept here: {why}")));
         }
-        let reader = self.0.reader.clone();
+        let gone = Gone::default();
+        let reader = self.0.reader.until(gone.0.clone());
         let bounds = Bounds { time: LONGEST, rows, bytes: MOST_BYTES };
         let present = if share::names_usage(&sql) { self.present().await } else { Vec::new() };
-        let query = move || reader.query_with(&present, &sql, &args, bounds);
+        let query = move || {
+            // Until the work is over, whether or not somebody still waits for it.
+            let _turn = turn;
+            reader.query_with(&present, &sql, &args, bounds)
+        };
         let done = tokio::task::spawn_blocking(query).await;
         let lost = |_| QueryError::Broken("the query was not finished".into());
         let answer = done.map_err(lost).and_then(|answer| answer).map_err(refused)?;
@@ -308,12 +313,22 @@ impl HistoryDesk {
     }
 }
 
+/// Set when whoever asked is gone: dropped with the call that waits for the answer.
+#[derive(Default)]
+struct Gone(Arc<AtomicBool>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn refused(error: QueryError) -> ApiError {
     let message = error.to_string();
     match error {
         QueryError::Sql(_) | QueryError::NotAllowed(_) => ApiError::new(Code::BadSql, message),
         QueryError::TooSlow(_) => ApiError::new(Code::SlowSql, message),
-        QueryError::Broken(_) => ApiError::new(Code::Internal, message),
+        QueryError::Broken(_) | QueryError::Stopped => ApiError::new(Code::Internal, message),
     }
 }
 

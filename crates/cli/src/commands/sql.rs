@@ -239,7 +239,9 @@ fn offline(data: &Path, query: &SqlQuery) -> Result<SqlAnswer, Failure> {
         let next = match error {
             QueryError::Sql(_) | QueryError::NotAllowed(_) => "see the tables: cell sql --tables",
             QueryError::TooSlow(_) => "ask for fewer days, or ask the daily sums",
-            QueryError::Broken(_) => "look whether a master still uses the folder",
+            QueryError::Broken(_) | QueryError::Stopped => {
+                "look whether a master still uses the folder"
+            }
         };
         Failure::work(&error, next)
     })?;

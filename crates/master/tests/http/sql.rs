@@ -14,6 +14,7 @@ use cellwright_master::handle::Caller;
 use cellwright_master::history::HistoryDesk;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Duration;
 
 async fn rows(cell: &Cell, query: &str) -> Value {
     cell.must("POST /v1/sql", json!({ "query": query })).await.body["rows"].clone()
@@ -76,6 +77,25 @@ async fn values_travel_as_what_they_are_and_answers_are_bounded() {
     let got = cell.must("POST /v1/sql", json!({ "query": many, "limit": 20 })).await.body;
     assert_eq!((got["rows"].as_array().unwrap().len(), &got["truncated"]), (20, &json!(true)));
     assert_eq!(got["columns"], json!(["x"]));
+}
+
+/// Takes as long as it may.
+const ENDLESS: &str = "with recursive n(x) as (select 1 union all select x + 1 from n)
+                       select sum(x) from n";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_ends_when_whoever_asked_is_gone() {
+    let cell = Cell::start().await;
+    rows(&cell, "select 1").await;
+    for _ in 0..4 {
+        let left = cell.ask("POST /v1/sql", json!({ "query": ENDLESS }));
+        let waited = tokio::time::timeout(Duration::from_millis(500), left).await;
+        assert!(waited.is_err(), "it was answered");
+    }
+    // Those would take half a minute each, two at a time.
+    let asked = rows(&cell, "select 1");
+    let answer = tokio::time::timeout(Duration::from_secs(20), asked).await;
+    assert_eq!(answer.expect("the others still run"), json!([[1]]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
