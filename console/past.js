@@ -17,15 +17,17 @@ export function hasSql() {
   return asked;
 }
 
-const EVENTS = `select time, log_index, position, kind, object, event, machine, reason, exit_class,
-  exit_code, detail from events where WHICH order by log_index desc, position desc limit 300`;
+const EVENTS = `select time, log_index, position, kind, object, event, machine, reason,
+  reason_words(reason), ended_words(exit_class, exit_code), detail
+  from events where WHICH order by log_index desc, position desc limit 300`;
 
-/** A row of the history in the shape of the feed. */
-function event([at, index, position, kind, object, word, machine, reason, how, code, detail]) {
+/** A row of the history in the shape of the feed, and in the words of the command line. */
+function event([at, index, position, kind, object, word, machine, reason, why, ended, detail]) {
   const where = machine && machine !== object ? ` on ${machine}` : "";
-  const end = how ? ` (${words(how)}${code === null ? "" : ` ${code}`})` : "";
-  const more = detail ? ` ${detail}` : "";
-  const text = `${object} ${words(word)}${where}: ${words(reason)}${end}${more}`;
+  let because = why;
+  if (ended) because = reason === "exited" ? ended : `${ended}, ${why}`;
+  if (detail) because += reason === "preempted" ? ` ${detail}` : ` (${detail})`;
+  const text = `${object} ${words(word)}${where}: ${because}`;
   return { cursor: `${index}-${position}`, at, object, text, what: { [kind]: { change: word } } };
 }
 

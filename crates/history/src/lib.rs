@@ -22,6 +22,7 @@ mod share;
 mod store;
 pub mod tables;
 mod usage;
+pub mod words;
 
 pub use archive::{Tidied, is_here};
 pub use day::day_of;

@@ -13,6 +13,7 @@ use crate::parquet_table::{Behind, TROUBLE, offer};
 use crate::store::{FILE, since};
 use crate::tables::{self, EVENTS, RAW, ROLLUPS, Table, USAGE, events_select, recent};
 use crate::usage::UsageRow;
+use crate::words;
 use cellwright_cell::near::nearest;
 use cellwright_cell::time::Time;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
@@ -179,6 +180,7 @@ impl Reader {
         let db = Connection::open_with_flags(self.dir.join(FILE), flags)?;
         db.busy_timeout(PATIENCE)?;
         db.pragma_update(None, "cache_size", -CACHE_KIB)?;
+        words::add(&db)?;
         db.execute_batch("BEGIN")?;
         Ok(db)
     }

@@ -48,6 +48,31 @@ fn a_mistake_is_shown_where_it_is() {
 }
 
 #[test]
+fn codes_are_told_in_the_words_of_the_commands() {
+    let folder = folder(10);
+    let sql = "select reason_words('agent-report'), reason_words('of-a-newer-build'),
+        ended_words('code', 3), ended_words('out-of-memory', null), reason_words(null),
+        ended_words(null, 3)";
+    let text = |text: &str| Value::Text(text.into());
+    let want = vec![
+        text("seen by the machine's agent"),
+        text("of-a-newer-build"),
+        text("exited with code 3"),
+        text("out of memory at its own limit"),
+        Value::Null,
+        Value::Null,
+    ];
+    let answer = Reader::new(folder.path()).query(sql, &[], Bounds::default()).unwrap();
+    assert_eq!(answer.rows, [want]);
+    // Every function that is described is there, and takes what it is said to take.
+    for (call, _) in crate::words::FUNCTIONS {
+        let names = "'x' reason, 'code' exit_class, 1 exit_code";
+        let sql = format!("select {call} from (select {names})");
+        Reader::new(folder.path()).query(&sql, &[], Bounds::default()).unwrap();
+    }
+}
+
+#[test]
 fn nothing_but_reading_is_allowed() {
     let folder = folder(10);
     for sql in [
