@@ -11,15 +11,23 @@ tidy() { cargo run --quiet --locked --package xtask -- tidy; }
 fmt() { cargo fmt --all -- --check; }
 clippy() { cargo clippy --workspace --all-targets --locked -- -D warnings; }
 
+# Runs what starts cells, and fails as well where any of it is left on the machine afterwards.
+leaves_nothing() {
+    local run="$BASHPID-$EPOCHSECONDS" status=0
+    CELL_TEST_RUN="$run" "$@" || status=$?
+    scripts/leftovers.sh "$run" || status=1
+    return "$status"
+}
+
 # The whole workspace is built first, and every test uses the `cell` of that build. A test that had to
 # ask cargo for it would name fewer targets, which can mean other features and so another build.
 tests() {
     if cargo nextest --version >/dev/null 2>&1; then
         cargo nextest run --workspace --locked --no-run
-        CELL_BINARY="$built" cargo nextest run --workspace --locked
+        CELL_BINARY="$built" leaves_nothing cargo nextest run --workspace --locked
     else
         cargo test --workspace --all-targets --locked --no-run
-        CELL_BINARY="$built" cargo test --workspace --all-targets --locked
+        CELL_BINARY="$built" leaves_nothing cargo test --workspace --all-targets --locked
     fi
 }
 
@@ -31,10 +39,10 @@ docs() {
 }
 
 # The API's own description against a running master.
-api() { scripts/api-contract.sh; }
+api() { leaves_nothing scripts/api-contract.sh; }
 
 # Power cuts under a master at work; skipped where the tool for it is not.
-powercut() { scripts/powercut.sh; }
+powercut() { leaves_nothing scripts/powercut.sh; }
 
 # Containers under control groups of version 2 alone, in a guest that `CELL_GUEST` starts.
 cgroup2() { scripts/cgroup2.sh; }

@@ -1,5 +1,6 @@
-//! A folder of its own for each test, gone with it.
+//! A folder of its own for each test, gone with it, and with all that ran in it.
 
+use crate::leftovers;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -33,7 +34,6 @@ impl Default for Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left behind in the temporary folder does no harm.
-        let _ = std::fs::remove_dir_all(&self.0);
+        leftovers::remove(&self.0);
     }
 }

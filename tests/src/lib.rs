@@ -15,6 +15,7 @@ pub mod folder;
 pub mod guide;
 pub mod hosts;
 pub mod ledger;
+pub mod leftovers;
 pub mod load;
 pub mod machines;
 pub mod process;

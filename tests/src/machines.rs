@@ -7,14 +7,14 @@
 //! while it is cut off is just what some of these tests are about.
 //!
 //! When a cell goes, in whatever way, its agents are killed by their ids, and then everything in
-//! the networks of its hosts: shims and tasks too.
+//! the networks of its hosts: shims and tasks too. What has a network of its own goes with the
+//! folder.
 
 use crate::binary::{cell, said};
 use crate::hosts::{Host, address};
 use crate::process::Process;
 use crate::replicas::{Plan, Replicas, master};
 use crate::{LOOK, PATIENCE};
-use cellwright_agent::groups::base_name;
 use cellwright_api::client::{Change, Client, PageAt};
 use cellwright_api::types::{Changed, EventView, JobView, MachineView, NewToken, TaskView};
 use cellwright_cell::name::{JobKey, Name};
@@ -26,8 +26,7 @@ use cellwright_cell::time::Time;
 use hyper::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use tokio::time::{Instant, sleep};
 
@@ -54,35 +53,6 @@ pub struct Machines {
     agents: Vec<Option<Process>>,
     pub masters: Replicas,
     client: Client,
-    /// After the hosts, for what is in use cannot be removed.
-    _groups: Groups,
-}
-
-/// Control groups that agents made and nobody is left to remove, by name.
-struct Groups(Vec<String>);
-
-impl Drop for Groups {
-    fn drop(&mut self) {
-        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let own = own.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-        let own: BTreeSet<&str> = own.map(|path| path.trim_matches('/')).chain([""]).collect();
-        let root = PathBuf::from("/sys/fs/cgroup");
-        let hierarchies = std::fs::read_dir(&root).into_iter().flatten().flatten();
-        let roots = hierarchies.map(|entry| entry.path()).chain([root.clone()]);
-        for place in roots.flat_map(|root| own.iter().map(move |own| root.join(own))) {
-            self.0.iter().for_each(|name| remove_group(&place.join(name)));
-        }
-    }
-}
-
-/// With those inside it. What is not there, or still in use, is left alone.
-fn remove_group(path: &Path) {
-    for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_group(&entry.path());
-        }
-    }
-    let _ = std::fs::remove_dir(path);
 }
 
 /// The cell to be laid out.
@@ -124,9 +94,7 @@ impl Machines {
         let masters = Replicas::lay_out(&plan).await?;
         let client = masters.client();
         let agents = (0..MACHINES).map(|_| None).collect();
-        let data = |machine| masters.folder.path(&format!("n{machine}"));
-        let groups = (1..=MACHINES).map(|machine| base_name(&data(machine))).collect();
-        let mut cell = Machines { agents, masters, client, _groups: Groups(groups) };
+        let mut cell = Machines { agents, masters, client };
         cell.open_folder("");
         for machine in 1..=MACHINES {
             cell.join(machine, wanted);

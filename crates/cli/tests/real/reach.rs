@@ -25,10 +25,11 @@ use tokio::time::timeout;
 
 /// A cell with identities: a master, users ann and bob, and the agent of n1.
 pub struct Walled {
+    /// Before the folder, so that they end first.
+    agent: Option<Running>,
+    master: Option<Running>,
     pub folder: Folder,
     address: String,
-    master: Option<Running>,
-    agent: Option<Running>,
 }
 
 impl Walled {

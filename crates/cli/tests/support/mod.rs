@@ -1,5 +1,8 @@
 //! A `cell` that runs: started as a process, heard on its output, ended by its own id.
 
+#[path = "../../../../tests/src/leftovers.rs"]
+mod leftovers;
+
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -56,7 +59,7 @@ pub fn until<T>(never: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A folder of its own, gone with the test.
+/// A folder of its own, gone with the test, and with all that ran in it.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -79,8 +82,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left behind in the temporary folder does no harm.
-        let _ = std::fs::remove_dir_all(&self.0);
+        leftovers::remove(&self.0);
     }
 }
 
