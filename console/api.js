@@ -75,6 +75,16 @@ export const get = (path, signal) => ask("GET", path, undefined, signal);
 export const post = (path, body) => ask("POST", path, body);
 export const del = (path) => ask("DELETE", path);
 
+/** Any answer as it came, refusals too: status, what the master says of it, and the text. */
+export async function look(path) {
+  const response = await fetch(path, { redirect: "manual", headers: headers() });
+  if (response.type === "opaqueredirect") throw await elsewhere();
+  if (response.status === 401) onUnknown();
+  const said = (name) => response.headers.get(name);
+  const text = await response.text();
+  return { status: response.status, index: said("cell-index"), read: said("cell-read"), text };
+}
+
 /** The path of an API object from its names. */
 export function at(...names) {
   return `/v1/${names.map((name) => encodeURIComponent(name)).join("/")}`;

@@ -14,6 +14,10 @@ export const VIEWS = [
   ["s", "SQL", to("sql")],
 ];
 
+/** What is looked up now and then: at the foot of the navigation, with a key as the views have. */
+export const DOCS = to("docs");
+const GOALS = [...VIEWS, ["a", "API", DOCS]];
+
 function isTyping(target) {
   return target.isContentEditable || ["INPUT", "TEXTAREA", "SELECT"].includes(target.tagName);
 }
@@ -29,7 +33,7 @@ export function listen(turnTheme) {
     }
     const after = performance.now() - went < 1500;
     went = -Infinity;
-    const view = after && VIEWS.find(([key]) => key === event.key);
+    const view = after && GOALS.find(([key]) => key === event.key);
     if (view) go(view[2]);
     else if (event.key === "g") went = performance.now();
     else if (event.key === "/") focusFilter(event);
@@ -59,7 +63,7 @@ function focusRow() {
 
 export function Keys({ close }) {
   const rows = [
-    ...VIEWS.map(([key, title]) => [`g ${key}`, title]),
+    ...GOALS.map(([key, title]) => [`g ${key}`, title]),
     ["/", "Go to the filter of the page"],
     ["j k", "To the rows of a table, and through them, as ↓ ↑ there; Enter opens one"],
     ["← ↑ → ↓", "Walk through the machines of the map, Home and End to its ends; Enter opens one"],

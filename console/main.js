@@ -3,7 +3,7 @@
 import { html, render, useEffect, useErrorBoundary, useState } from "./vendor/htm-preact.js";
 import { get, token, whenUnknown } from "./api.js";
 import { askToken, open } from "./dialog.js";
-import { Keys, VIEWS, listen } from "./keys.js";
+import { DOCS, Keys, VIEWS, listen } from "./keys.js";
 import { restart, useRead } from "./live.js";
 import { BASE, Link, Page, Problem, onMove, to } from "./parts.js";
 import { count } from "./units.js";
@@ -42,6 +42,7 @@ const PAGES = {
   pending: [[0, () => import("./pages/pending.js")]],
   quota: [[0, () => import("./pages/quota.js")]],
   sql: [[0, () => import("./pages/sql.js")]],
+  docs: [[0, () => import("./pages/docs.js")]],
 };
 
 /** A name in an address; one that is no text is looked for as it is written, and not found. */
@@ -100,6 +101,7 @@ function Nav({ first, onTheme }) {
       })}
     </ul>
     <div class="foot">
+      <${Link} to=${DOCS} aria-current=${first === "docs" ? "page" : null}>API<//>
       <button onClick=${onTheme}><span aria-hidden="true">◐</span> Theme</button>
       <button onClick=${() => open(Keys)}><span aria-hidden="true">?</span> Keys</button>
       ${token() && html`<button onClick=${() => askToken(restart)}>Token</button>`}

@@ -91,7 +91,7 @@ async fn every_page_opens_in_light_and_dark_and_on_a_phone() {
     desk.submit("web", 2, 100, TALK);
     desk.submit("huge", 1, 900_000, "true");
     desk.submit("a-job-with-a-rather-long-name-that-somebody-made-up", 1, 100, TALK);
-    let pages: [(&str, &str, &str); 9] = [
+    let pages: [(&str, &str, &str); 10] = [
         ("overview", "/", "tasks running"),
         ("jobs", "/console/jobs", "web"),
         ("job", "/console/jobs/dev/web", "2 running"),
@@ -101,6 +101,7 @@ async fn every_page_opens_in_light_and_dark_and_on_a_phone() {
         ("pending", "/console/pending", "machines of the cell"),
         ("quota", "/console/quota", "best effort"),
         ("sql", "/console/sql", "Query"),
+        ("docs", "/docs", "Submit a job."),
     ];
     for (width, height) in [(1280, 900), (390, 844)] {
         for scheme in ["light", "dark"] {
@@ -279,6 +280,83 @@ async fn what_a_drain_waits_for_and_what_fits_now_are_told() {
     desk.open("/console/pending");
     browser.click(".waiting button").await;
     browser.says("Nothing fits: no machine takes such work now.").await;
+    desk.nothing_is_wrong();
+}
+
+#[tokio::test]
+async fn the_api_is_linked_to_searched_and_tried() {
+    let Some(desk) = Desk::set().await else { return };
+    desk.submit("web", 1, 100, TALK);
+    let browser = &desk.browser;
+    // The short address leads to the page, and on to the operation.
+    desk.open("/docs#getJob");
+    browser.says(&format!("curl -s http://{}/v1/jobs/USER/JOB", desk.address)).await;
+    assert_eq!(desk.path(), "/console/docs");
+    browser.holds("return document.activeElement.closest('.operation').id === 'getJob'").await;
+    let _ = browser.run("document.getElementById('getJob-user').focus()");
+    browser.types("dev");
+    browser.press(&[key::TAB]);
+    browser.types("web");
+    browser.says(&format!("curl -s http://{}/v1/jobs/dev/web", desk.address)).await;
+    browser.press(&[key::ENTER]);
+    browser.says("status 200 · cell-index").await;
+    browser.says("\"name\": \"web\"").await;
+    // What changes something is shown and not sent; its fields are opened one below the other.
+    desk.open("/console/docs#submitJob");
+    browser.says("-L -X POST -H 'content-type: application/json' --data @body.json").await;
+    assert_eq!(browser.run("return document.querySelector('#submitJob form')"), Value::Null);
+    browser.click("#submitJob .fields summary").await;
+    browser.says("integer, 1 to 200000").await;
+    browser.says("What every task of the job runs and needs").await;
+    browser.click("#submitJob .fields .fields li:nth-child(7) summary").await;
+    browser.says("Milliseconds between the warning signal and the kill").await;
+    let _ = browser.run("document.activeElement.blur()");
+    browser.press(&["/"]);
+    browser.types("undrain");
+    browser.says("1 operation").await;
+    browser.holds("return location.search === '?q=undrain'").await;
+    let ids = "return [...document.querySelectorAll('.operation')].map((one) => one.id).join()";
+    assert_eq!(browser.run(ids), "stopDrain");
+    browser.types(" nothing-like-that");
+    browser.says("No operation has all of these words.").await;
+    desk.open("/console/docs#of-machines");
+    browser.holds("return scrollY > 400").await;
+    desk.nothing_is_wrong();
+}
+
+#[tokio::test]
+async fn every_operation_of_the_api_can_be_read_and_only_there_is_its_script_loaded() {
+    let Some(desk) = Desk::set().await else { return };
+    let browser = &desk.browser;
+    let loaded = "return performance.getEntriesByType('resource')
+        .filter((one) => /(docs|schema)[.]js$/.test(one.name)).length";
+    desk.open("/console/jobs");
+    browser.says("No jobs yet").await;
+    browser.press(&["?"]);
+    browser.says("g a").await;
+    assert_eq!(browser.run(loaded), 0);
+    browser.press(&[key::ESCAPE]);
+    browser.holds("return !document.querySelector('dialog')").await;
+    browser.press(&["g", "a"]);
+    browser.says("Submit a job.").await;
+    assert_eq!((desk.path().as_str(), browser.run(loaded)), ("/console/docs", json!(2)));
+    browser.resize(390, 844);
+    let open = "for (const one of document.querySelectorAll('.operation h3 button')) one.click();
+        return document.querySelectorAll('.operation').length";
+    let all = browser.run(open);
+    browser.holds(&format!("return document.querySelectorAll('.details').length === {all}")).await;
+    let commands = "return [...document.querySelectorAll('.details')]
+        .every((one) => /^(curl|cell exec) /.test(one.querySelector('.command code').textContent))";
+    assert_eq!(browser.run(commands), true);
+    let inner = "const closed = [...document.querySelectorAll('#submitJob details:not([open])')];
+        for (const one of closed) one.open = true;
+        return closed.length === 0";
+    browser.until("all fields of a job", |b| (b.run(inner) == true).then_some(())).await;
+    let text = browser.text();
+    assert!(!text.contains("[object") && !text.contains("undefined"), "{text}");
+    let wide = browser.run("return document.documentElement.scrollWidth");
+    assert!(wide.as_u64() <= Some(390), "{wide} wide");
+    browser.picture(&pictures().join("docs-open-390.png"));
     desk.nothing_is_wrong();
 }
 

@@ -19,6 +19,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const BASE: &str = "/console/";
 const PAGE: &str = "index.html";
+/// The view of the API.
+const DOCS: &str = "/console/docs";
 /// Where work on the console happens, for those who work on it.
 const FOLDER: &str = "CELL_CONSOLE_DIR";
 
@@ -46,6 +48,7 @@ const FILES: &[File] = files![
     "style.css",
     "pages.css",
     "terminal.css",
+    "docs.css",
     "icon.svg",
     "main.js",
     "api.js",
@@ -55,6 +58,7 @@ const FILES: &[File] = files![
     "past.js",
     "units.js",
     "parts.js",
+    "schema.js",
     "dialog.js",
     "chart.js",
     "heat.js",
@@ -70,13 +74,14 @@ const FILES: &[File] = files![
     "pages/pending.js",
     "pages/quota.js",
     "pages/sql.js",
+    "pages/docs.js",
     "vendor/htm-preact.js",
 ];
 
 /// Whether a path belongs to the console, which anyone may have.
 #[must_use]
 pub fn is_of_console(path: &str) -> bool {
-    matches!(path, "/" | "/console" | "/favicon.ico") || path.starts_with(BASE)
+    matches!(path, "/" | "/console" | "/docs" | "/favicon.ico") || path.starts_with(BASE)
 }
 
 pub(super) struct Console {
@@ -90,13 +95,16 @@ impl Console {
 
     pub fn router(self: &Arc<Console>) -> Router {
         let (one, all, icon) = (self.clone(), self.clone(), self.clone());
-        let home = || async { moved() };
+        let home = || async { moved(BASE) };
+        // What people try first; a fragment, which names an operation, goes along.
+        let docs = || async { moved(DOCS) };
         let file = move |uri: Uri, headers: HeaderMap| async move { all.answer(&uri, &headers) };
         let page = move |headers: HeaderMap| async move { one.give(PAGE, &headers) };
         let mark = move |headers: HeaderMap| async move { icon.give("icon.svg", &headers) };
         Router::new()
             .route("/", get(home))
             .route("/console", get(home))
+            .route("/docs", get(docs))
             .route("/favicon.ico", get(mark))
             .route(BASE, get(page))
             .route("/console/{*path}", get(file))
@@ -144,10 +152,10 @@ impl Console {
     }
 }
 
-fn moved() -> Response<Body> {
+fn moved(to: &'static str) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
-    response.headers_mut().insert(header::LOCATION, HeaderValue::from_static(BASE));
+    response.headers_mut().insert(header::LOCATION, HeaderValue::from_static(to));
     response
 }
 
@@ -232,10 +240,10 @@ mod tests {
 
     #[test]
     fn only_the_console_is_for_anyone() {
-        for own in ["/", "/console", "/console/", "/console/jobs", "/favicon.ico"] {
+        for own in ["/", "/console", "/console/", "/console/jobs", "/docs", "/favicon.ico"] {
             assert!(is_of_console(own), "{own}");
         }
-        for other in ["/v1/jobs", "/metrics", "/consoles", "/v1/console/x", ""] {
+        for other in ["/v1/jobs", "/metrics", "/consoles", "/docs/x", "/v1/console/x", ""] {
             assert!(!is_of_console(other), "{other}");
         }
     }

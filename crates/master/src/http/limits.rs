@@ -1,4 +1,4 @@
-//! The door: what is kept out of the log though the log could hold it. The log has rules of its own,
+//! The door: what is kept out of the log though it could be in it. The log has rules of its own,
 //! which are the same everywhere and for ever; those here are no rules of `apply`. Some are an
 //! operator's choice and may differ between replicas while a new configuration is rolled out: they
 //! keep a slip of the hand (a count with three zeros too many) out. Others came after logs that do
