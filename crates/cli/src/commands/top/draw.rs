@@ -8,6 +8,9 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Text;
 use ratatui::widgets::{Paragraph, Row, Table};
 
+/// Lines above and below the table: two of head and an empty one, two of foot.
+pub const AROUND: u16 = 5;
+
 /// Places of a bar.
 const BAR: u64 = 16;
 
@@ -46,6 +49,8 @@ pub struct View {
     pub held: bool,
     /// Why the picture is not fresh.
     pub trouble: Option<String>,
+    /// The picture is printed once, without so many of its lines.
+    pub printed: Option<usize>,
 }
 
 impl View {
@@ -57,7 +62,7 @@ impl View {
         self.top = 0;
     }
 
-    fn lines<'a>(&self, picture: &'a Picture) -> &'a [Line] {
+    pub fn lines<'a>(&self, picture: &'a Picture) -> &'a [Line] {
         match self.pane {
             Pane::Machines => &picture.machines,
             Pane::Jobs => &picture.jobs,
@@ -87,9 +92,12 @@ pub fn draw(frame: &mut Frame<'_>, picture: &Picture, view: &View) {
 }
 
 fn footer(view: &View) -> String {
-    let second = match &view.trouble {
-        Some(why) => format!("not fresh: {why}"),
-        None => "tab machines/jobs  up/down scroll  s sort  p hold  q quit".to_owned(),
+    let second = match (&view.trouble, view.printed, view.pane) {
+        (_, Some(0), _) => String::new(),
+        (_, Some(left), Pane::Machines) => format!("and {left} more: cell machine ls"),
+        (_, Some(left), Pane::Jobs) => format!("and {left} more: cell job status"),
+        (Some(why), None, _) => format!("not fresh: {why}"),
+        (None, None, _) => "tab machines/jobs  up/down scroll  s sort  p hold  q quit".to_owned(),
     };
     format!("# used  = reserved beyond that  - within limits  . free\n{second}")
 }

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 /// How often the cell is asked.
 const PERIOD: Duration = Duration::from_secs(2);
-/// A terminal nobody has made larger.
-const USUAL: (u16, u16) = (80, 24);
+/// Lines of machines or jobs that one printed picture holds; the rest is counted.
+const MOST_LINES: u16 = 1000;
 
 const AFTER_HELP: &str = "\
 Keys: tab between machines and jobs, up and down to scroll, s to sort by another
@@ -47,8 +47,7 @@ impl TopArgs {
         let mut view = View { pane, ..View::default() };
         if self.once || !io::stdout().is_terminal() {
             let picture = ask(picture::read(&cell))?;
-            view.fit(&picture);
-            print(&still(&picture, &view)?)?;
+            print(&still(&picture, view)?)?;
             return Ok(Success::Done);
         }
         // Asked once before the screen is taken: what is wrong is said in plain lines.
@@ -65,22 +64,28 @@ fn screen(error: io::Error) -> Failure {
     Failure::work(&error, "the same command with --once")
 }
 
-/// One picture as plain text.
-fn still(picture: &Picture, view: &View) -> Result<String, Failure> {
-    let (width, height) = USUAL;
+/// One picture as plain text: as many lines as there are things to say, and none of the keys, which
+/// nobody can press any more.
+fn still(picture: &Picture, mut view: View) -> Result<String, Failure> {
+    let all = view.lines(picture).len();
+    let shown = u16::try_from(all).unwrap_or(u16::MAX).min(MOST_LINES);
+    view.printed = Some(all - usize::from(shown));
+    // The table has a header, and an empty line after it.
+    let (width, height) = (crate::table::WIDTH as u16, shown + draw::AROUND + 2);
     let fault = |_| Failure::Work {
         message: "the picture cannot be drawn".into(),
         next: "cell status, cell machine ls".into(),
     };
     let mut terminal = Terminal::new(TestBackend::new(width, height)).map_err(fault)?;
-    terminal.draw(|frame| draw::draw(frame, picture, view)).map_err(fault)?;
+    terminal.draw(|frame| draw::draw(frame, picture, &view)).map_err(fault)?;
     let buffer = terminal.backend().buffer();
     let line = |y: u16| {
         let cells = (0..width).filter_map(|x| buffer.cell((x, y)));
         let text: String = cells.map(|cell| cell.symbol()).collect();
         format!("{}\n", text.trim_end())
     };
-    Ok((0..height).map(line).collect())
+    let lines: String = (0..height).map(line).collect();
+    Ok(format!("{}\n", lines.trim_end()))
 }
 
 fn live(
@@ -163,18 +168,32 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_fits_a_usual_terminal_and_shows_usage_against_the_rest() {
-        let mut view = View::default();
-        view.fit(&picture());
-        let text = still(&picture(), &view).unwrap();
+    fn a_printed_picture_has_the_lines_it_needs_and_shows_usage_against_the_rest() {
+        let text = still(&picture(), View::default()).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 24);
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");
         let of = |name: &str| *lines.iter().find(|line| line.contains(name)).unwrap();
         // Of sixteen places two are used, two more reserved, four more within limits.
         assert!(of("m1").contains("##==----........"), "{text}");
         assert!(of("m2").contains("========--------"), "{text}");
-        assert!(text.contains("6 running") && text.contains("q quit"), "{text}");
+        let (head, tasks, foot) = (lines[0], lines[1], lines[lines.len() - 1]);
+        assert!(head.starts_with("cell at ") && tasks == "6 running", "{text}");
+        // Head, empty, header, two machines, empty, foot.
+        assert_eq!((lines.len(), lines[2], lines[6]), (8, "", ""), "{text}");
+        assert!(foot.starts_with("# used") && !text.contains("q quit"), "{text}");
+    }
+
+    #[test]
+    fn a_printed_picture_has_more_lines_than_a_screen_and_says_what_it_left_out() {
+        let many = |count: usize| {
+            let machines = (0..count).map(|n| line(&format!("m{n}"), 1000, None)).collect();
+            still(&Picture { machines, ..picture() }, View::default()).unwrap()
+        };
+        let text = many(30);
+        assert_eq!(text.lines().count(), 36, "{text}");
+        assert!(text.contains("\nm29 ") && !text.contains("more"), "{text}");
+        let text = many(usize::from(MOST_LINES) + 5);
+        assert!(text.ends_with("\nand 5 more: cell machine ls\n"), "{text}");
     }
 
     #[test]
