@@ -26,7 +26,7 @@ pub use path::{encode_query, encode_segment};
 pub use session::SessionStream;
 pub use watch::{Watch, WatchEvent};
 
-use crate::error::{ApiError, Code};
+use crate::error::{ApiError, Code, IN_DOUBT};
 use crate::routes::{CELL_INDEX, CELL_READ, IDEMPOTENCY_KEY};
 use crate::secret::Secret;
 use bytes::Bytes;
@@ -121,6 +121,16 @@ impl ClientError {
     pub fn code(&self) -> Option<Code> {
         self.api().map(|error| error.code)
     }
+
+    /// Whether a change was sent that may take effect although nobody has said so.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        match self {
+            ClientError::Api(error) => error.details.get(IN_DOUBT) == Some(&true.into()),
+            ClientError::Unknown(_) => true,
+            _ => false,
+        }
+    }
 }
 
 /// What the cell answered.
@@ -149,6 +159,14 @@ pub(crate) struct Call {
     pub deadline: Duration,
     /// Bytes of the largest answer that is read; `None`: what a master may say.
     pub most: Option<usize>,
+}
+
+impl Call {
+    /// Whether it may have an effect: it has a key, or is to be sent once.
+    fn is_change(&self) -> bool {
+        let has_key = self.headers.contains_key(IDEMPOTENCY_KEY);
+        self.method != Method::GET && (has_key || !self.repeatable)
+    }
 }
 
 /// The headers and the body of an answer that is a success.
@@ -422,15 +440,15 @@ impl Client {
         let deadline = Instant::now() + call.deadline;
         let first = self.preferred();
         let mut address = first.clone();
-        let mut wait = self.shared.settings.backoff;
-        let (mut tried, mut hops, mut refusals) = (0, 0, Refusals::default());
-        let mut said = Said::default();
+        let (mut tried, mut hops, mut wait) = (0, 0, self.shared.settings.backoff);
+        let (mut refusals, mut said) = (Refusals::default(), Said::of(call.is_change()));
         loop {
             tried += 1;
             let asked = address.clone();
             let until = deadline.min(Instant::now() + call.attempt_timeout);
             let came = timeout_at(until, self.once(&address, &call)).await;
             refusals.note(matches!(&came, Ok(Err(fault)) if fault.refused), Instant::now());
+            said.doubt(came.as_ref().map_or(true, |got| matches!(got, Err(fault) if fault.sent)));
             let (error, pause) = match came {
                 Ok(Ok(response)) => match judge(&response, call.repeatable) {
                     Next::Done => {
@@ -441,7 +459,7 @@ impl Client {
                         if matches!(error.code(), Some(Code::NoQuorum | Code::TimedOut)) {
                             self.shun(&first, &address);
                         }
-                        return Err(error);
+                        return Err(said.last(error));
                     }
                     // A leader that was just elected is worth a few jumps without a pause.
                     Next::Redirect(leader, error) => {

@@ -123,6 +123,10 @@ pub type Details = BTreeMap<String, Value>;
 /// Among the details: true where a replica answers that was removed from its cell.
 pub const REMOVED: &str = "removed";
 
+/// Among the details, set by the client: true where a change was not acknowledged and may take
+/// effect all the same, as when a leader had it in its log before it lost its majority.
+pub const IN_DOUBT: &str = "in_doubt";
+
 /// The body of every reply that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
 #[error("{message} ({code})")]

@@ -44,6 +44,19 @@ impl Failure {
         eprint!("{}", said(&style.strong("next:"), "next:", next));
     }
 
+    /// As any error of the cell; of a change that may take effect all the same, `look` is what to
+    /// type to see whether it did.
+    pub fn of_change(error: ClientError, look: &str) -> Failure {
+        let is_open = error.is_in_doubt();
+        match Failure::from(error) {
+            Failure::Work { message, next } if is_open => {
+                let next = next.replace(SEE_WHETHER, look);
+                Failure::Work { message, next }
+            }
+            other => other,
+        }
+    }
+
     pub fn work(cause: &dyn std::error::Error, next: &str) -> Failure {
         Failure::Work { message: cause.to_string(), next: next.to_owned() }
     }
@@ -71,6 +84,9 @@ fn folded(plain: &str, text: &str) -> String {
 
 const FAULT: &str = "this is a fault of the program, not of your input: run the same command with \
      -o json and report it";
+
+/// Where nothing nearer is known.
+const SEE_WHETHER: &str = "cell events";
 
 const LOOK_AT_TRACE: &str = "\
 check the path after the colon; for a cell that is sure to work type
@@ -184,7 +200,13 @@ impl From<ClientError> for Failure {
             ClientError::Api(error) => error.to_string(),
             other => other.to_string(),
         };
+        let is_open = error.is_in_doubt();
         match error {
+            ClientError::Api(error) if is_open => {
+                let next =
+                    format!("{}; then see whether it took effect: {SEE_WHETHER}", error.hint);
+                Failure::Work { message, next }
+            }
             ClientError::Api(error) => Failure::Work { message, next: error.hint },
             ClientError::Settings(_) => Failure::Usage {
                 message,
@@ -197,8 +219,9 @@ impl From<ClientError> for Failure {
                 Failure::Work { message, next: next.into() }
             }
             ClientError::Unknown(_) => {
-                let next = "look whether it took effect before you do it again: cell events";
-                Failure::Work { message, next: next.into() }
+                let next =
+                    format!("look whether it took effect before you do it again: {SEE_WHETHER}");
+                Failure::Work { message, next }
             }
             ClientError::BadReply(_) => {
                 let next = "compare `cell --version` with the version in `cell master status`";
@@ -268,6 +291,7 @@ impl From<IdentityError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cellwright_api::error::{ApiError, Code, IN_DOUBT};
 
     fn next(failure: impl Into<Failure>) -> String {
         match failure.into() {
@@ -294,6 +318,21 @@ mod tests {
         assert!(busy.contains("stop the other"), "{busy}");
         let full = next(ServeError::Disk(io::Error::from(io::ErrorKind::StorageFull)));
         assert!(full.contains("has room"), "{full}");
+    }
+
+    #[test]
+    fn a_change_that_may_take_effect_names_what_tells() {
+        let refused = || ApiError::new(Code::NoLeader, "no leader").hint("start the replicas");
+        let in_doubt = || ClientError::Api(refused().with(IN_DOUBT, true));
+        let look = "cell status dev/web";
+        let want = "start the replicas; then see whether it took effect: cell events";
+        assert_eq!(next(in_doubt()), want);
+        let named = next(Failure::of_change(in_doubt(), look));
+        assert_eq!(named, want.replace("cell events", look));
+        // What certainly had no effect is not to be looked for.
+        assert_eq!(next(Failure::of_change(ClientError::Api(refused()), look)), refused().hint);
+        let lost = Failure::of_change(ClientError::Unknown("m1".into()), look);
+        assert!(next(lost).ends_with("before you do it again: cell status dev/web"));
     }
 
     #[test]

@@ -1,37 +1,75 @@
 //! What each master said to a call that none of them answered. The last word alone misleads: a
-//! replica that was removed says only that, while another says why nothing can be done.
+//! replica that was removed says only that, while another says why nothing can be done. It also
+//! forgets: a leader that had a change in its log when it lost its majority says afterwards only
+//! that nobody leads, and the change takes effect once a majority is back.
 
 use super::ClientError;
 use super::outcome::is_of_removed;
-use crate::error::{ApiError, Code};
+use crate::error::{ApiError, Code, IN_DOUBT};
 
 const NEXT: &str = "start the replicas that do not answer; which they are: cell master status";
 
-/// The last word of each master, by address, the latest at the end.
+const MAY_BE: &str = "it may have taken effect, or may yet when a majority is back";
+
 #[derive(Debug, Default)]
-pub(super) struct Said(Vec<(String, ClientError)>);
+pub(super) struct Said {
+    /// The last word of each master, by address, the latest at the end.
+    words: Vec<(String, ClientError)>,
+    /// Whether what was asked for changes something.
+    is_change: bool,
+    /// Whether some master may have taken it into its log.
+    in_doubt: bool,
+}
 
 impl Said {
+    pub fn of(is_change: bool) -> Said {
+        Said { is_change, ..Said::default() }
+    }
+
+    /// Whether a master may have got it and could not say so.
+    pub fn doubt(&mut self, is_sent: bool) {
+        self.in_doubt |= is_sent && self.is_change;
+    }
+
     pub fn note(&mut self, address: String, error: ClientError) {
-        let before = self.0.iter().position(|(known, _)| *known == address);
-        let before = before.map(|at| self.0.remove(at).1);
+        self.doubt(wants_majority(&error));
+        let words = &mut self.words;
+        let before = words.iter().position(|(known, _)| *known == address);
+        let before = before.map(|at| words.remove(at).1);
         // One that has said why is not to be known for its silence afterwards.
         let is_silent = matches!(error, ClientError::Unreachable { .. });
         let error = before.filter(|old| is_silent && old.api().is_some()).unwrap_or(error);
-        self.0.push((address, error));
+        words.push((address, error));
     }
 
-    /// All of it as one error: the cause, who said so, and what the others said.
-    pub fn whole(mut self, tried: u32) -> ClientError {
-        let is_removed = self.0.iter().any(|(_, error)| is_of_removed(error));
-        let is_silent = self.0.iter().all(|(_, error)| error.api().is_none());
-        if is_silent || self.0.len() == 1 && !is_removed {
-            let last = self.0.pop().map(|(_, error)| error);
+    /// An error that ends the call by itself.
+    pub fn last(mut self, error: ClientError) -> ClientError {
+        self.doubt(wants_majority(&error));
+        // What the cell decided is decided, whatever was heard before.
+        match wants_majority(&error) && self.in_doubt {
+            true => doubtful(error),
+            false => error,
+        }
+    }
+
+    /// All of it as one error: the cause, who said so, what the others said, and whether it may
+    /// take effect all the same.
+    pub fn whole(self, tried: u32) -> ClientError {
+        let in_doubt = self.in_doubt;
+        let error = self.cause(tried);
+        if in_doubt { doubtful(error) } else { error }
+    }
+
+    fn cause(mut self, tried: u32) -> ClientError {
+        let is_removed = self.words.iter().any(|(_, error)| is_of_removed(error));
+        let is_silent = self.words.iter().all(|(_, error)| error.api().is_none());
+        if is_silent || self.words.len() == 1 && !is_removed {
+            let last = self.words.pop().map(|(_, error)| error);
             return last.unwrap_or(ClientError::Unreachable { tried, last: "not asked".into() });
         }
-        self.0.sort_by(|(a, one), (b, other)| (rank(one), a).cmp(&(rank(other), b)));
-        let words: Vec<String> = self.0.iter().map(|(at, error)| word(at, error)).collect();
-        let mut said = self.0.into_iter();
+        self.words.sort_by(|(a, one), (b, other)| (rank(one), a).cmp(&(rank(other), b)));
+        let words: Vec<String> = self.words.iter().map(|(at, error)| word(at, error)).collect();
+        let mut said = self.words.into_iter();
         match said.next() {
             Some((_, error)) if is_of_removed(&error) => match error {
                 ClientError::Api(error) => {
@@ -50,6 +88,23 @@ impl Said {
             }
             _ => ClientError::Unreachable { tried, last: words.join("; ") },
         }
+    }
+}
+
+/// Whether it is for want of a majority. A leader that loses its own says of what it has in its log
+/// that nobody leads, so that no leader is known does not mean that nothing will come of it.
+fn wants_majority(error: &ClientError) -> bool {
+    matches!(error.code(), Some(Code::NoQuorum | Code::TimedOut | Code::NoLeader))
+}
+
+fn doubtful(error: ClientError) -> ClientError {
+    match error {
+        ClientError::Api(error) => {
+            let message = format!("{}; {MAY_BE}", error.message);
+            ClientError::Api(ApiError { message, ..error.with(IN_DOUBT, true) })
+        }
+        ClientError::Unreachable { last, .. } => ClientError::Unknown(last),
+        other => other,
     }
 }
 
@@ -117,6 +172,28 @@ mod tests {
              m3:1: this replica was removed from the cell"
         );
         assert_eq!((error.code, error.hint.as_str()), (Code::NoQuorum, NEXT));
+    }
+
+    #[test]
+    fn a_change_that_a_leader_may_have_taken_is_in_doubt_whatever_is_said_later() {
+        let heard = |is_change| {
+            let mut all = Said::of(is_change);
+            all.note("m1:1".into(), api(Code::TimedOut, "no quorum has answered"));
+            all.note("m1:1".into(), refused("m1:1"));
+            all.note("m2:1".into(), refused("m2:1"));
+            all.whole(9)
+        };
+        let error = heard(true);
+        assert!(error.is_in_doubt(), "{error}");
+        assert!(error.to_string().contains(MAY_BE), "{error}");
+        let read = heard(false);
+        assert!(!read.is_in_doubt() && !read.to_string().contains(MAY_BE), "{read}");
+        let busy = Said::of(true).last(api(Code::NotAllowed, "no"));
+        assert!(!busy.is_in_doubt(), "{busy}");
+        let mut lost = Said::of(true);
+        lost.doubt(true);
+        lost.note("m1:1".into(), refused("m1:1"));
+        assert!(matches!(lost.whole(2), ClientError::Unknown(_)));
     }
 
     #[test]

@@ -147,6 +147,33 @@ async fn what_may_be_repeated_is_and_under_the_same_key() {
     assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
 
+/// The leader had it in its log, lost its majority, and leads no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_that_may_yet_take_effect_says_so_whatever_the_masters_say_last() {
+    let lost = |n: u32| {
+        Some(match n {
+            0 => ApiError::new(Code::TimedOut, "perhaps"),
+            _ => ApiError::new(Code::NotReady, "catching up"),
+        })
+    };
+    let (server, asked) = stubborn(u32::MAX, lost).await;
+    let settings = Settings {
+        backoff: Duration::from_millis(1),
+        deadline: Duration::from_millis(300),
+        ..Settings::new(vec![server.1.clone()])
+    };
+    let client = Client::new(settings).unwrap();
+    let error = within(change(&client)).await.unwrap_err();
+    assert!(asked.load(Ordering::SeqCst) > 1, "{error}");
+    assert_eq!(error.code(), Some(Code::NotReady), "the last word is shown");
+    assert!(error.is_in_doubt() && error.to_string().contains("may have taken effect"), "{error}");
+    // What only asks, or was never taken, leaves nothing open.
+    let read = within(client.get::<String>("/x")).await.unwrap_err();
+    assert!(!read.is_in_doubt(), "{read}");
+    let refused = within(change(&client)).await.unwrap_err();
+    assert!(!refused.is_in_doubt(), "{refused}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leader_is_found_and_remembered() {
     let (leader, served) = stubborn(0, |_| None).await;
