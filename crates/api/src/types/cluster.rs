@@ -131,6 +131,16 @@ pub struct BlobView {
     /// as long as another has them.
     #[serde(default = "held")]
     pub held: bool,
+    /// What jobs call it, those that are over but not forgotten as well. Content has no name.
+    #[serde(default)]
+    pub names: Vec<String>,
+    /// Jobs that are not over and periodic jobs that name it, and so keep it: `user/job` of the
+    /// first ten.
+    #[serde(default)]
+    pub used_by: Vec<String>,
+    /// How many they are in all.
+    #[serde(default)]
+    pub uses: u32,
 }
 
 /// Masters that do not say so yet have what they list.

@@ -66,7 +66,7 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
     assert!(again.contains("next: cell run FILE"), "{again}");
     let bytes = folder.path(&format!("data/blobs/{digest}"));
     std::fs::remove_file(&bytes).unwrap();
-    assert!(said(&with(&["package", "ls"])).contains("its bytes are lost: push it again"));
+    assert!(said(&with(&["package", "ls"])).contains("lost: push it again"));
     let mended = said(&push);
     assert!(mended.contains("stored again: the masters had lost its bytes"), "{mended}");
     assert!(said(&push).contains("was stored already"));
@@ -102,6 +102,12 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
     assert!(warned.contains("next: cell package push FILE --name server"), "{warned}");
     said(&push);
     assert_eq!(text(&cell(&[&with(&["run"])[..], &[&file]].concat()).stderr), "");
+    let listed = json(&with(&["package", "ls", "-o", "json"]));
+    let of = |field: &str| listed[0][field].clone();
+    assert_eq!(of("names"), serde_json::json!(["server"]));
+    assert_eq!((of("used_by"), of("uses")), (serde_json::json!(["dev/early"]), 1.into()));
+    let shown = said(&with(&["package", "ls"]));
+    assert!(shown.contains(" server ") && shown.ends_with(" dev/early\n"), "{shown}");
     running.stop();
 }
 

@@ -10,10 +10,59 @@ use axum::http::{HeaderValue, Response, header};
 use cellwright_api::error::ApiError;
 use cellwright_cell::blob::Blob;
 use cellwright_cell::command::Command;
+use cellwright_cell::name::{JobKey, Token};
 use cellwright_cell::reason::Refusal;
+use cellwright_cell::spec::JobSpec;
+use cellwright_cell::state::State;
 use cellwright_store::Role;
 use futures::stream;
 use hyper::body::Body as _;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Jobs that are named of those that need a blob.
+const NAMED: usize = 10;
+
+/// What jobs say of one blob, which itself is bytes and a digest.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Known<'a> {
+    pub names: BTreeSet<&'a Token>,
+    pub used_by: Vec<String>,
+    pub uses: u32,
+}
+
+/// What all jobs say, by digest.
+fn known(state: &State) -> BTreeMap<&Token, Known<'_>> {
+    let mut all: BTreeMap<&Token, Known<'_>> = BTreeMap::new();
+    for (id, job) in state.jobs().iter() {
+        let key = (!job.is_dead()).then(|| state.job_key(id)).flatten();
+        note(&mut all, job.specs.values().map(AsRef::as_ref), key.as_ref());
+    }
+    for (id, cron) in state.crons().iter() {
+        note(&mut all, std::iter::once(&cron.spec.job), state.cron_key(id).as_ref());
+    }
+    all
+}
+
+/// Takes down what the specs of one job name; `user`: the job, if it keeps what it names.
+fn note<'a>(
+    all: &mut BTreeMap<&'a Token, Known<'a>>,
+    specs: impl Iterator<Item = &'a JobSpec>,
+    user: Option<&JobKey>,
+) {
+    let packages: Vec<_> = specs.flat_map(|spec| &spec.task.packages).collect();
+    for package in &packages {
+        all.entry(&package.digest).or_default().names.insert(&package.name);
+    }
+    let digests: BTreeSet<&Token> = packages.iter().map(|package| &package.digest).collect();
+    let Some(user) = user else { return };
+    for digest in digests {
+        let known = all.entry(digest).or_default();
+        known.uses = known.uses.saturating_add(1);
+        if known.used_by.len() < NAMED {
+            known.used_by.push(user.to_string());
+        }
+    }
+}
 
 /// Content as it is read. Should it turn out to be damaged, it ends before its announced length.
 pub(super) fn content(reading: Reading) -> Response<Body> {
@@ -35,7 +84,11 @@ impl Api {
         let rows = view.state.blobs().iter().map(|(id, row)| (u64::from(id.0), row));
         let here = self.blocking(|api| api.backstage.blobs_here()).await?;
         let is_here = |row: &Blob| here.contains(row.digest.as_str());
-        let shown = |row: &Blob| Some(view::blob(row, is_here(row)));
+        let (known, nothing) = (known(&view.state), Known::default());
+        let shown = |row: &Blob| {
+            let known = known.get(&row.digest).unwrap_or(&nothing);
+            Some(view::blob(row, is_here(row), known))
+        };
         let page = call.page('b', (view.index, consistent), rows, shown)?;
         reply::page(&call, &page)
     }
@@ -68,5 +121,37 @@ impl Api {
     pub(super) async fn remove_blob(&self, call: Call) -> Answered {
         let digest = call.token("digest")?;
         self.change(&call, Command::RemoveBlob { digest }).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::testing::{Cell, job, key, name};
+    use cellwright_cell::spec::PackageRef;
+
+    #[test]
+    fn a_blob_is_known_by_what_jobs_call_it_and_by_those_that_need_it() {
+        let mut cell = Cell::with_machines(1);
+        let digest = Token::new(&"a".repeat(64)).unwrap();
+        let mut submit = |named: &str, package: &str| {
+            let package = Token::new(package).unwrap();
+            let mut spec = job(named, 1);
+            spec.task.packages =
+                vec![PackageRef { name: package, digest: digest.clone(), bytes: 9 }];
+            cell.ok(Command::SubmitJob { owner: name("ubar"), spec });
+        };
+        for number in 0..NAMED + 2 {
+            submit(&format!("web-{number:02}"), "server");
+        }
+        submit("old", "httpd");
+        cell.ok(Command::StopJob { job: key("old"), expect: None });
+        let all = known(&cell.state);
+        let found = &all[&digest];
+        let names: Vec<&str> = found.names.iter().map(|name| name.as_str()).collect();
+        assert_eq!(names, ["httpd", "server"]);
+        assert_eq!((found.uses, found.used_by.len()), (12, NAMED));
+        assert_eq!(found.used_by[0], "ubar/web-00");
+        assert_eq!(all.len(), 1);
     }
 }

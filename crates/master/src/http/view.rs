@@ -1,5 +1,6 @@
 //! Rows as readers see them: names for numbers, sums where readers would add.
 
+use super::blobs::Known;
 use crate::usage::Usage;
 use cellwright_api::types::{
     BlobView, CrashView, CronView, DrainLimit, DrainWaitView, EndView, JobRow, JobView,
@@ -303,7 +304,7 @@ pub(super) fn resource(state: &State, row: &ResourceRow) -> Option<ResourceView>
     })
 }
 
-pub(super) fn blob(row: &Blob, held: bool) -> BlobView {
+pub(super) fn blob(row: &Blob, held: bool, known: &Known) -> BlobView {
     BlobView {
         digest: row.digest.to_string(),
         bytes: row.bytes,
@@ -313,6 +314,9 @@ pub(super) fn blob(row: &Blob, held: bool) -> BlobView {
             Actor::System => None,
         },
         held,
+        names: known.names.iter().map(ToString::to_string).collect(),
+        used_by: known.used_by.clone(),
+        uses: known.uses,
     }
 }
 

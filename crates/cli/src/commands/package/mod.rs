@@ -10,7 +10,7 @@ pub use lacking::warnings;
 
 use super::Success;
 use crate::failure::Failure;
-use crate::output::{Output, aside, print_json, say};
+use crate::output::{Output, aside, is_wide, print_json, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{format, table};
@@ -101,18 +101,33 @@ impl LsArgs {
             aside("no packages; next: cell package push DIR --name NAME");
             return Ok(());
         }
-        let rows: Vec<Vec<String>> = blobs
-            .iter()
-            .map(|blob| {
-                let by = blob.by.as_ref().map_or_else(|| "the cell".into(), ToString::to_string);
-                let stored = match blob.held {
-                    true => format::utc(blob.created),
-                    false => "its bytes are lost: push it again".into(),
-                };
-                vec![short(&blob.digest), format::bytes(blob.bytes), by, stored]
-            })
-            .collect();
-        say(&table::render(&["digest", "size", "by", "stored"], &rows))
+        let rows: Vec<Vec<String>> = blobs.iter().map(row).collect();
+        let by: &[&str] = if is_wide() { &["by"] } else { &[] };
+        let columns = [&["digest", "name", "size"], by, &["stored", "used by"]].concat();
+        say(&table::render_told(&columns, &rows))
+    }
+}
+
+fn row(blob: &BlobView) -> Vec<String> {
+    let stored = match blob.held {
+        true => format::utc(blob.created),
+        false => "lost: push it again".into(),
+    };
+    let name = if blob.names.is_empty() { "-".into() } else { blob.names.join(", ") };
+    let mut row = vec![short(&blob.digest), name, format::bytes(blob.bytes)];
+    if is_wide() {
+        row.push(blob.by.as_ref().map_or_else(|| "the cell".into(), ToString::to_string));
+    }
+    row.extend([stored, used_by(blob)]);
+    row
+}
+
+/// The first job that needs it, and how many more do.
+fn used_by(blob: &BlobView) -> String {
+    match (blob.used_by.first(), blob.uses) {
+        (None, _) => "-".into(),
+        (Some(job), 0 | 1) => job.clone(),
+        (Some(job), uses) => format!("{job} and {} more", uses - 1),
     }
 }
 
@@ -244,6 +259,7 @@ fn default_target(source: &Path) -> Result<PathBuf, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn a_path_that_is_not_there_is_named() {
@@ -253,5 +269,24 @@ mod tests {
         for said in [built, pushed] {
             assert!(said.starts_with("no-such-folder/nosuch: No such file"), "{said}");
         }
+    }
+
+    #[test]
+    fn a_package_is_listed_with_what_jobs_call_it_and_who_needs_it() {
+        let told = |names: &[&str], used_by: &[&str], uses: u32| {
+            let blob = json!({
+                "digest": "c2a512f6e332".repeat(5), "bytes": 4096, "created": 0, "by": null,
+                "names": names, "used_by": used_by, "uses": uses,
+            });
+            let row = row(&serde_json::from_value(blob).unwrap());
+            assert_eq!((row[0].as_str(), row[2].as_str()), ("c2a512f6e332", "4 KiB"));
+            (row[1].clone(), row[4].clone())
+        };
+        let is = |name: &str, used: &str| (name.to_owned(), used.to_owned());
+        assert_eq!(told(&[], &[], 0), is("-", "-"));
+        assert_eq!(told(&["web"], &[], 0), is("web", "-"), "a job that is over named it");
+        assert_eq!(told(&["web"], &["ann/web"], 1), is("web", "ann/web"));
+        let many = told(&["httpd", "web"], &["ann/web", "bob/web"], 2);
+        assert_eq!(many, is("httpd, web", "ann/web and 1 more"));
     }
 }
