@@ -4,6 +4,7 @@
 mod args;
 mod clock;
 mod commands;
+mod examples;
 mod failure;
 mod format;
 mod output;
@@ -77,8 +78,13 @@ fn main() -> ExitCode {
     }
 }
 
+/// Everything that can be typed, with its examples.
+fn typeable() -> clap::Command {
+    examples::added(Cli::command())
+}
+
 fn asked() -> Result<Success, Failure> {
-    let mut command = Cli::command();
+    let mut command = typeable();
     let form = std::env::var(output::VARIABLE).unwrap_or_default();
     if !form.is_empty() {
         command = output::with_default(command, &form)?;
@@ -136,7 +142,7 @@ mod tests {
                 add(inner, &format!("{typed} {}", inner.get_name()), found);
             }
         }
-        let mut root = Cli::command();
+        let mut root = typeable();
         root.build();
         let mut found = Vec::new();
         add(&root, "cell", &mut found);

@@ -1,5 +1,7 @@
 //! A real cell by the real binary: one process for trying things out, and masters with identities.
 
+#[path = "real/again.rs"]
+mod again;
 #[path = "real/agent.rs"]
 mod agent;
 #[path = "real/common.rs"]

@@ -14,9 +14,26 @@ use cellwright_cell::time::Time;
 use clap::Args;
 
 const AFTER_HELP: &str = "\
+Examples:
+  cell audit
+  cell audit --caller ann
+  cell audit --object ann/web
+  cell audit -o jsonl
+
 Users with the capability manage_users may read it. Each replica keeps what it
 was asked itself, and the one that answers says what it has; `cell --context`
-and --master choose which.";
+and --master choose which.
+
+What users ask for is taken down with their names, and so are sessions
+(cell exec) and who was turned away. In an open cell (cell dev, or masters
+without identities) nobody has a name: there it is only sessions and changes of
+the masters themselves. What happened there all the same: cell events. A cell
+that knows its users: cell master init.";
+
+/// For whoever looks for more than there can be.
+const OPEN: &str = "this cell is open and knows no users, so only sessions (exec) and changes of \
+                    its masters are audited; what happened: cell events; a cell with users: cell \
+                    master init";
 
 /// Who asked for what, and what became of it, oldest first
 #[derive(Debug, Args)]
@@ -63,8 +80,11 @@ impl AuditArgs {
             match part.next {
                 Some(next) => page.after = Some(next),
                 None if for_people => {
-                    if !found {
-                        aside(&self.nothing(reaches));
+                    let nothing = (!found).then(|| self.nothing(reaches));
+                    let open = cell.open.then(|| OPEN.to_owned());
+                    let said: Vec<String> = [nothing, open].into_iter().flatten().collect();
+                    if !said.is_empty() {
+                        aside(&said.join("; "));
                     }
                     return Ok(());
                 }

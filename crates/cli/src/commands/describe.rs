@@ -2,14 +2,14 @@
 //! it lately, as far back as history reaches.
 
 use super::Success;
-use super::events::{Event, lately};
+use super::events::{Event, has_any, lately};
 use super::sql::reach_back;
 use super::status::{JobStatus, Thing, find};
 use super::words::word;
 use crate::args::{OutputArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::output::{Output, print_named, say};
-use crate::reach::Reach;
+use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{format, style};
 use cellwright_api::types::{SqlValue, TaskView};
@@ -23,8 +23,18 @@ const SHOWN: u32 = 15;
 /// Tasks of a range whose events are asked for.
 const MOST_TASKS: usize = 50;
 
+const EXAMPLES: &str = "\
+Examples:
+  cell describe dev/hello
+  cell describe dev/hello/0
+  cell describe local -o yaml
+
+Of jobs that had the same name one after the other only the newest is described;
+what happened to all of them: cell events --job JOB.";
+
 /// Everything about one thing: a job, task, machine, user or cron; ends with recent events
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct DescribeArgs {
     /// A name, or how it begins
     #[arg(value_name = "THING")]
@@ -51,6 +61,14 @@ struct Described {
     /// Of a long range of tasks the events of so many alone, the first, were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     events_of_first: Option<usize>,
+    /// Whether there are events of earlier jobs of the same name, which are not among these.
+    #[serde(skip_serializing_if = "is_false")]
+    events_of_namesakes: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 impl DescribeArgs {
@@ -58,8 +76,8 @@ impl DescribeArgs {
         let cell = reach.cell()?;
         let described = ask(async {
             let thing = find(&cell, &self.what).await?;
-            let (condition, args) = about(&thing);
-            Ok(Described::new(thing, lately(&cell, &condition, args, SHOWN).await))
+            let heard = heard(&cell, &thing).await;
+            Ok(Described::new(thing, heard))
         })?;
         match self.output.output {
             Output::Json => print_named(&described, &described.thing.names())?,
@@ -69,17 +87,49 @@ impl DescribeArgs {
     }
 }
 
+/// What history says of a thing.
+#[derive(Default)]
+struct Past {
+    events: Vec<Event>,
+    since: Option<Time>,
+    of_namesakes: bool,
+}
+
+async fn heard(cell: &Cell, thing: &Thing) -> Result<Past, Failure> {
+    let About { condition, args, since } = about(thing);
+    let Some(begun) = since else {
+        let (events, since) = lately(cell, &condition, args, SHOWN).await?;
+        return Ok(Past { events, since, of_namesakes: false });
+    };
+    let begun = SqlValue::Integer(i64::try_from(begun.0).unwrap_or(i64::MAX));
+    let args = [args, vec![begun]].concat();
+    let (own, others) = (format!("{condition} and {OWN}"), format!("{condition} and not ({OWN})"));
+    let (events, since) = lately(cell, &own, args.clone(), SHOWN).await?;
+    Ok(Past { events, since, of_namesakes: has_any(cell, &others, args).await? })
+}
+
+/// What happened to a job itself, and not to an earlier one of its name. One that is there to be
+/// described has not been forgotten, so whatever was, was another.
+const OWN: &str = "event <> 'purged' and time >= ?";
+
 impl Described {
-    fn new(thing: Thing, heard: Result<(Vec<Event>, Option<Time>), Failure>) -> Described {
+    fn new(thing: Thing, heard: Result<Past, Failure>) -> Described {
         let events_of_first = match &thing {
             Thing::Task(status) if status.tasks.len() > MOST_TASKS => Some(MOST_TASKS),
             _ => None,
         };
-        let ((events, events_since), events_missing) = match heard {
-            Ok(heard) => (heard, None),
-            Err(failure) => ((Vec::new(), None), Some(failure.to_string())),
+        let (past, events_missing) = match heard {
+            Ok(past) => (past, None),
+            Err(failure) => (Past::default(), Some(failure.to_string())),
         };
-        Described { thing, events, events_since, events_missing, events_of_first }
+        Described {
+            thing,
+            events: past.events,
+            events_since: past.since,
+            events_missing,
+            events_of_first,
+            events_of_namesakes: past.of_namesakes,
+        }
     }
 
     /// What happened to it, or why nobody says.
@@ -98,27 +148,50 @@ impl Described {
         let none = if self.events.is_empty() { "none among the " } else { "" };
         let some = self.events_of_first.map(|n| format!(", of the first {n} of these tasks"));
         let since = reach_back(self.events_since);
-        out.push_str(&format!("{none}{since}{}\nmore: cell events\n", some.unwrap_or_default()));
+        out.push_str(&format!("{none}{since}{}\n", some.unwrap_or_default()));
+        match (&self.thing, self.events_of_namesakes) {
+            (Thing::Job(job) | Thing::AllocSet(job) | Thing::Task(job), true) => {
+                out.push_str(&format!(
+                    "earlier jobs had this name; with theirs: cell events --job {}\n",
+                    job.job_name()
+                ));
+            }
+            _ => out.push_str("more: cell events\n"),
+        }
         out
     }
 }
 
 /// What its events have in common, as history is asked for them.
-fn about(thing: &Thing) -> (String, Vec<SqlValue>) {
+struct About {
+    condition: String,
+    args: Vec<SqlValue>,
+    /// When it came to be, where an earlier one may have had its name.
+    since: Option<Time>,
+}
+
+fn about(thing: &Thing) -> About {
     let text = |text: &dyn ToString| SqlValue::Text(text.to_string());
-    let of_kind = |kind: &str, name: &dyn ToString| {
-        ("kind = ? and object = ?".to_owned(), vec![text(&kind), text(name)])
+    let of_kind = |kind: &str, name: &dyn ToString| About {
+        condition: "kind = ? and object = ?".to_owned(),
+        args: vec![text(&kind), text(name)],
+        since: None,
     };
     match thing {
-        Thing::Job(JobStatus { job, .. }) | Thing::AllocSet(JobStatus { job, .. }) => {
-            ("user = ? and job = ?".to_owned(), vec![text(&job.user), text(&job.name)])
-        }
+        Thing::Job(JobStatus { job, .. }) | Thing::AllocSet(JobStatus { job, .. }) => About {
+            condition: "user = ? and job = ?".to_owned(),
+            args: vec![text(&job.user), text(&job.name)],
+            since: Some(job.submitted_at),
+        },
         Thing::Task(JobStatus { job, tasks, .. }) => {
             let places = vec!["?"; tasks.len().min(MOST_TASKS)].join(", ");
             let own = [text(&job.user), text(&job.name)].into_iter();
             let named = tasks.iter().take(MOST_TASKS).map(|task| text(&task.name));
-            let condition = format!("user = ? and job = ? and object in ({places})");
-            (condition, own.chain(named).collect())
+            About {
+                condition: format!("user = ? and job = ? and object in ({places})"),
+                args: own.chain(named).collect(),
+                since: Some(job.submitted_at),
+            }
         }
         Thing::Machine { machine } => of_kind("machine", &machine.name),
         Thing::User { user } => of_kind("user", &user.name),

@@ -5,6 +5,7 @@
 //! and could not be held against the name of a machine here.
 
 use super::Success;
+use super::select::{self, Meant};
 use super::sql::reach_back;
 use super::target::{Typed, typed};
 use crate::args::OutputArgs;
@@ -44,12 +45,28 @@ const COLUMNS: [&str; 12] = [
 const KINDS: [&str; 9] =
     ["task", "job", "machine", "user", "resource", "cron", "token", "package", "cell"];
 
+/// Jobs whose events are asked for by labels: a query takes a hundred values, two for each.
+const MOST_JOBS: usize = 40;
+
+const EXAMPLES: &str = "\
+Examples:
+  cell events
+  cell events --job dev/hello --since 12h
+  cell events -l team=search
+  cell events --machine m1 --kind task
+  cell events --follow -o jsonl";
+
 /// What happened in the cell
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct EventsArgs {
     /// Only of this job and its tasks
     #[arg(long, value_name = "JOB", value_parser = typed)]
     job: Option<Typed>,
+
+    /// Only of the jobs whose labels match now: a=b, a!=b, a, !a, separated by commas
+    #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "job")]
+    selector: Option<String>,
 
     /// Only of this user's jobs
     #[arg(long, value_name = "USER")]
@@ -100,11 +117,8 @@ impl EventsArgs {
     }
 
     async fn show(&self, cell: &Cell) -> Result<(), Failure> {
-        let job = match &self.job {
-            Some(typed) => Some(typed.resolve(cell).await?.job),
-            None => None,
-        };
-        let mut wanted = Wanted { args: self, job, items: Items::new(self.follow)?, found: false };
+        let jobs = self.jobs(cell).await?;
+        let mut wanted = Wanted { args: self, jobs, items: Items::new(self.follow)?, found: false };
         let mut seen = wanted.past(cell, self.after, true).await?;
         if !self.follow {
             return match self.output.output {
@@ -127,6 +141,29 @@ impl EventsArgs {
             }
         }
     }
+
+    /// The jobs that were named; none: all that happened is wanted.
+    async fn jobs(&self, cell: &Cell) -> Result<Vec<JobKey>, Failure> {
+        if let Some(typed) = &self.job {
+            return Ok(vec![typed.resolve(cell).await?.job]);
+        }
+        let Some(selector) = &self.selector else { return Ok(Vec::new()) };
+        let jobs = select::jobs(cell, selector, Meant::All).await?;
+        match jobs.len() > MOST_JOBS {
+            true => Err(too_many(selector, jobs.len())),
+            false => Ok(jobs.iter().map(select::key).collect()),
+        }
+    }
+}
+
+/// More jobs than one query of history can name.
+fn too_many(selector: &str, number: usize) -> Failure {
+    Failure::Usage {
+        message: format!(
+            "{number} jobs have labels {selector}; allowed: labels of at most {MOST_JOBS} jobs"
+        ),
+        next: "more labels, or one job: cell events --job JOB".into(),
+    }
 }
 
 /// Of an entry that was seen whole.
@@ -135,7 +172,8 @@ const WHOLE: u64 = u32::MAX as u64;
 /// What is asked for, with names that mean one thing.
 struct Wanted<'a> {
     args: &'a EventsArgs,
-    job: Option<JobKey>,
+    /// Any of these; none: whatever it is of.
+    jobs: Vec<JobKey>,
     items: Items,
     found: bool,
 }
@@ -189,9 +227,11 @@ impl Wanted<'_> {
         let text = |text: &str| SqlValue::Text(text.to_owned());
         let number = |number: u64| SqlValue::Integer(i64::try_from(number).unwrap_or(i64::MAX));
         let EventsArgs { user, machine, kind, since, .. } = self.args;
-        if let Some(job) = &self.job {
-            let (user, name) = (job.user.as_str(), job.job.as_str());
-            term("user = ? and job = ?", vec![text(user), text(name)]);
+        if !self.jobs.is_empty() {
+            let each = vec!["user = ? and job = ?"; self.jobs.len()].join(" or ");
+            let names =
+                self.jobs.iter().flat_map(|key| [text(key.user.as_str()), text(key.job.as_str())]);
+            term(&format!("({each})"), names.collect());
         }
         if let Some(user) = user {
             term("user = ?", vec![text(user)]);
@@ -237,6 +277,13 @@ pub async fn lately(
     let answer = cell.client.sql(&SqlQuery { query, args, limit: Some(most) }).await?.value;
     let events = answer.rows.iter().rev().map(|row| Event::of(&answer, row)).collect();
     Ok((events, answer.reaches_back_to))
+}
+
+/// Whether a condition holds for any event.
+pub async fn has_any(cell: &Cell, condition: &str, args: Vec<SqlValue>) -> Result<bool, Failure> {
+    let query = format!("select 1 from events where {condition} limit 1");
+    let answer = cell.client.sql(&SqlQuery { query, args, limit: Some(1) }).await?.value;
+    Ok(!answer.rows.is_empty())
 }
 
 /// A row of history, by column.

@@ -2,6 +2,7 @@
 //! tasks at once are told apart by their names in front of every line.
 
 use super::Success;
+use super::select::{self, Meant};
 use super::target::{Target, Typed, typed};
 use crate::failure::Failure;
 use crate::output::print;
@@ -12,7 +13,7 @@ use cellwright_api::client::{Client, ClientError, Watch};
 use cellwright_api::error::Code;
 use cellwright_api::output::{OutputPiece, OutputQuery, Stream};
 use cellwright_cell::name::JobKey;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -23,6 +24,7 @@ Examples:
   cell logs dev/hello/2 --follow
   cell logs dev/hello --tail 20
   cell logs dev/hello/2 --stderr --previous
+  cell logs -l team=search --tail 5
 
 Owners of a job may read what its tasks wrote; users with the capability
 read_output what anybody's did. Output of attempts that are over is there as
@@ -38,10 +40,15 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Show what tasks wrote
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
+#[command(group = ArgGroup::new("which").required(true).args(["target", "selector"]))]
 pub struct LogsArgs {
     /// A job, one of its tasks, or a range of them
     #[arg(value_name = "JOB|TASK", value_parser = typed)]
-    target: Typed,
+    target: Option<Typed>,
+
+    /// All tasks of the jobs whose labels match: a=b, a!=b, a, !a, separated by commas
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    selector: Option<String>,
 
     /// Standard error instead of standard output
     #[arg(long)]
@@ -69,12 +76,35 @@ impl LogsArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let cell = reach.cell()?;
         ask(async {
-            let target = self.target.resolve(&cell).await?;
-            let wanted = Wanted::from(&self);
-            wanted.show(&cell, &target).await
+            let tasks = self.tasks(&cell).await?;
+            Wanted::from(&self).show_tasks(&cell, &tasks).await
         })?;
         Ok(Success::Done)
     }
+
+    async fn tasks(&self, cell: &Cell) -> Result<Vec<(JobKey, u32)>, Failure> {
+        let mut tasks = Vec::new();
+        if let Some(typed) = &self.target {
+            tasks.extend(tasks_of(cell, &typed.resolve(cell).await?).await?);
+        }
+        if let Some(selector) = &self.selector {
+            for job in select::jobs(cell, selector, Meant::All).await? {
+                tasks.extend((0..job.spec.count).map(|index| (select::key(&job), index)));
+            }
+        }
+        Ok(tasks)
+    }
+}
+
+/// Each task that is meant.
+async fn tasks_of(cell: &Cell, target: &Target) -> Result<Vec<(JobKey, u32)>, Failure> {
+    let Target { job, tasks } = target;
+    let indexes = match tasks {
+        Some(one) if one.len() == 1 => one.clone(),
+        Some(range) => there(cell, job, range).await?,
+        None => (0..cell.client.job(job).await?.value.item.spec.count).collect(),
+    };
+    Ok(indexes.into_iter().map(|index| (job.clone(), index)).collect())
 }
 
 /// What is to be shown of which tasks' output.
@@ -101,24 +131,19 @@ impl Wanted {
     }
 
     pub async fn show(&self, cell: &Cell, target: &Target) -> Result<(), Failure> {
-        let indexes = match &target.tasks {
-            Some(one) if one.len() == 1 => one.clone(),
-            Some(range) => there(cell, &target.job, range).await?,
-            None => (0..cell.client.job(&target.job).await?.value.item.spec.count).collect(),
-        };
-        let job = &target.job;
-        match (&indexes[..], self.follow) {
-            ([one], true) => self.follow(cell, job, &[*one], Shown::Bare).await,
-            ([one], false) => {
-                self.task(cell, job, *one, &mut Printer::new(job, *one, Shown::Bare)).await
+        self.show_tasks(cell, &tasks_of(cell, target).await?).await
+    }
+
+    async fn show_tasks(&self, cell: &Cell, tasks: &[(JobKey, u32)]) -> Result<(), Failure> {
+        match (tasks, self.follow) {
+            ([_], true) => self.follow(cell, tasks, Shown::Bare).await,
+            ([(job, index)], false) => {
+                self.task(cell, job, *index, &mut Printer::new(job, *index, Shown::Bare)).await
             }
-            (many, true) if many.len() > MOST as usize => Err(Failure::Usage {
-                message: format!("{job} has {} tasks", many.len()),
-                next: format!("follow at most {MOST}: cell logs '{job}/[0-{}]' -f", MOST - 1),
-            }),
-            (many, true) => self.follow(cell, job, many, Shown::Named).await,
+            (many, true) if many.len() > MOST as usize => Err(too_many(many)),
+            (many, true) => self.follow(cell, many, Shown::Named).await,
             (many, false) => {
-                for index in many {
+                for (job, index) in many {
                     let mut printer = Printer::new(job, *index, Shown::Named);
                     match self.task(cell, job, *index, &mut printer).await {
                         Err(failure @ Failure::Work { .. }) => {
@@ -175,13 +200,12 @@ impl Wanted {
     async fn follow(
         &self,
         cell: &Cell,
-        job: &JobKey,
-        indexes: &[u32],
+        tasks: &[(JobKey, u32)],
         shown: Shown,
     ) -> Result<(), Failure> {
         let (sender, mut pieces) = mpsc::channel(WAITING);
         let mut printers = Vec::new();
-        for (at, index) in indexes.iter().enumerate() {
+        for (at, (job, index)) in tasks.iter().enumerate() {
             let query = self.query(cell, job, *index).await?;
             let to = Ear { at, to: sender.clone() };
             tokio::spawn(to.follow(cell.client.clone(), job.clone(), *index, query));
@@ -199,14 +223,31 @@ impl Wanted {
                 Heard::Waits => eprintln!("{} waits for a place", printer.name),
                 Heard::NeverRan => eprintln!("{} ended without having run", printer.name),
                 Heard::End => printer.finish()?,
-                Heard::Failed(error) if indexes.len() == 1 => {
-                    return Err(refused(job, error));
-                }
-                Heard::Failed(error) => eprintln!("{}: {error}", printer.name),
+                Heard::Failed(error) => match tasks {
+                    [(job, _)] => return Err(refused(job, error)),
+                    _ => eprintln!("{}: {error}", printer.name),
+                },
             }
         }
         Ok(())
     }
+}
+
+/// More than can be followed at once; `tasks` are of one job, or of several.
+fn too_many(tasks: &[(JobKey, u32)]) -> Failure {
+    let number = tasks.len();
+    let jobs: BTreeSet<&JobKey> = tasks.iter().map(|(job, _)| job).collect();
+    let (message, next) = match jobs.first() {
+        Some(job) if jobs.len() == 1 => {
+            let next = format!("follow at most {MOST}: cell logs '{job}/[0-{}]' -f", MOST - 1);
+            (format!("{job} has {number} tasks"), next)
+        }
+        _ => {
+            let next = format!("follow at most {MOST}: labels of fewer jobs, or one job");
+            (format!("{} jobs have {number} tasks", jobs.len()), next)
+        }
+    };
+    Failure::Usage { message, next }
 }
 
 /// Those of a range that there are; the others are named once.
@@ -380,6 +421,25 @@ impl Printer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_follows_too_many_is_told_how_many_are_allowed() {
+        let name = |text: &str| cellwright_cell::name::Name::new(text).unwrap();
+        let tasks = |job: &str, count: u32| {
+            let key = JobKey { user: name("dev"), job: name(job) };
+            (0..count).map(move |index| (key.clone(), index))
+        };
+        let said = |tasks: Vec<(JobKey, u32)>| match too_many(&tasks) {
+            Failure::Usage { message, next } => (message, next),
+            other => panic!("{other:?}"),
+        };
+        let (message, next) = said(tasks("web", 120).collect());
+        assert_eq!(message, "dev/web has 120 tasks");
+        assert!(next.ends_with("cell logs 'dev/web/[0-99]' -f"), "{next}");
+        let (message, next) = said(tasks("web", 70).chain(tasks("db", 50)).collect());
+        assert_eq!(message, "2 jobs have 120 tasks");
+        assert!(next.starts_with("follow at most 100: labels"), "{next}");
+    }
 
     #[test]
     fn indexes_in_a_row_are_told_together() {

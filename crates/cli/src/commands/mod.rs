@@ -38,6 +38,7 @@ mod resize;
 mod run;
 mod scheduler;
 mod schema;
+mod select;
 mod shapes;
 mod shown;
 mod silence;
@@ -57,7 +58,7 @@ mod words;
 
 use crate::failure::Failure;
 use crate::reach::Reach;
-use clap::{CommandFactory, Subcommand};
+use clap::Subcommand;
 
 /// How a command that did its work ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,8 +192,8 @@ impl Command {
             Command::Checkpoint(verb) => verb.run(reach),
             Command::Audit(args) => args.run(reach),
             Command::Context(verb) => verb.run(reach),
-            Command::Completion(args) => args.run(crate::Cli::command()),
-            Command::Man(args) => args.run(crate::Cli::command()),
+            Command::Completion(args) => args.run(crate::typeable()),
+            Command::Man(args) => args.run(crate::typeable()),
             Command::Sim(sim) => sim.run(reach),
         }
     }

@@ -1,8 +1,8 @@
 //! `cell run`: make the cell have what a file says. What is not there is submitted, what is there
 //! and differs is updated, task by task, and what is there just like this is left alone.
 
-use super::wait::{AttendArgs, Ended};
-use super::{Success, file, package, parse, planned};
+use super::wait::{AttendArgs, Ended, is_over_within};
+use super::{Success, file, package, pages, parse, planned};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
@@ -11,13 +11,17 @@ use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use cellwright_api::client::{Change, ClientError};
 use cellwright_api::error::Code;
-use cellwright_api::types::{Changed, CronView, One, PlanJobs, PlanToken, PlanView, SubmitJob};
+use cellwright_api::types::{
+    Changed, CronView, JobView, One, PlanJobs, PlanToken, PlanView, SubmitJob, TaskView,
+};
 use cellwright_cell::job::JobState;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::spec::JobSpec;
+use cellwright_cell::task::{Fate, StopCause, TaskState};
 use cellwright_lang::{CronDocument, Document, JobDocument};
 use clap::Args;
 use serde::Serialize;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,8 +30,15 @@ Examples:
   cell run examples/batch.jsonnet --wait
   cell run jobs.yaml --owner ads
 
+A job that is over, or was stopped, is started anew; one that is still stopping
+is waited for first.
+
 Files are Jsonnet, JSON or YAML: see the guide on the job language, or start
 with `cell init`.";
+
+/// A job that is stopping is waited for so long before it is started anew: a minute, for notices
+/// are seconds, and whoever types this waits at a terminal.
+const STOPPING: Duration = Duration::from_secs(60);
 
 /// Run what a file says: submit what is not there, update what differs
 #[derive(Debug, Args)]
@@ -207,21 +218,30 @@ async fn run_job(
     plan: Option<&PlanView>,
 ) -> Result<Ran, Failure> {
     let spec = &job.spec;
+    let key = JobKey { user: owner.clone(), job: spec.name.clone() };
     let planned = plan.and_then(|plan| {
         plan.jobs.iter().find(|job| (&job.user, &job.name) == (&owner, &spec.name))
     });
     let version = match planned {
         Some(job) => job.version,
-        None => live_version(cell, &owner, &spec.name).await?,
+        None => live_version(cell, &key).await?,
     };
+    let in_doubt = |error| Failure::of_change(error, &format!("cell status {key}"));
     let (became, changed) = match version {
         // Only what was seen is changed: whoever else changes it meanwhile is not overrun.
         Some(_) => {
             let change = Change { expect: version, ..Change::default() };
-            (Became::Updated, cell.client.update_job(&owner, spec, &change).await?.value)
+            let updated = cell.client.update_job(&owner, spec, &change).await;
+            (Became::Updated, updated.map_err(in_doubt)?.value)
         }
-        None => (Became::Created, cell.client.submit_job(Some(&owner), spec).await?.value),
+        None => {
+            let created = cell.client.submit_job(Some(&owner), spec).await;
+            (Became::Created, created.map_err(in_doubt)?.value)
+        }
     };
+    if !changed.changed {
+        tell_stopped(cell, &key).await?;
+    }
     Ok(ran("job", owner, spec, became, &changed))
 }
 
@@ -238,17 +258,71 @@ fn ran(kind: &'static str, owner: Name, spec: &JobSpec, became: Became, changed:
     }
 }
 
-/// The version of a job that has not ended; its name is free otherwise.
-async fn live_version(cell: &Cell, owner: &Name, job: &Name) -> Result<Option<u32>, Failure> {
-    let key = JobKey { user: owner.clone(), job: job.clone() };
-    match cell.client.job(&key).await {
-        Ok(reply) => {
-            let view = reply.value.item;
-            Ok((!matches!(view.state, JobState::Dead(_))).then_some(view.version))
-        }
-        Err(ClientError::Api(error)) if error.code == Code::NoSuchJob => Ok(None),
-        Err(error) => Err(error.into()),
+/// The version of a job that goes on; its name is free otherwise, once it is.
+async fn live_version(cell: &Cell, key: &JobKey) -> Result<Option<u32>, Failure> {
+    let job = match cell.client.job(key).await {
+        Ok(reply) => reply.value.item,
+        Err(ClientError::Api(error)) if error.code == Code::NoSuchJob => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    match job.state {
+        JobState::Dead(_) => return Ok(None),
+        JobState::Stopping => {}
+        _ if all_are_stopped(cell, &job, key).await? => {}
+        _ => return Ok(Some(job.version)),
     }
+    aside(&format!("job {key} is stopping; it is started anew as soon as it is over"));
+    match is_over_within(cell, key, STOPPING).await? {
+        true => Ok(None),
+        false => Err(Failure::Work {
+            message: format!("job {key} is still stopping after {} s", STOPPING.as_secs()),
+            next: format!("wait until it is over, then do it again: cell wait {key}"),
+        }),
+    }
+}
+
+/// Whether its tasks were stopped one by one, and none is left: nothing of it goes on, although
+/// nobody has stopped the job as such.
+async fn all_are_stopped(cell: &Cell, job: &JobView, key: &JobKey) -> Result<bool, Failure> {
+    let counts = &job.tasks;
+    let alive = counts.running + counts.pending + counts.assigned + counts.deferred;
+    if alive > 0 || counts.stopping == 0 {
+        return Ok(false);
+    }
+    let tasks = pages::tasks(cell, key).await?;
+    Ok(tasks.iter().all(|task| task.state.is_dead() || is_stopped(task)))
+}
+
+/// By somebody, and for good.
+fn is_stopped(task: &TaskView) -> bool {
+    matches!(task.state, TaskState::Stopping(StopCause::Killed) | TaskState::Dead(Fate::Killed))
+}
+
+/// That a job is as the file says does not mean that all of it runs.
+async fn tell_stopped(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
+    let job = cell.client.job(key).await?.value.item;
+    if job.tasks.killed == 0 && job.tasks.stopping == 0 {
+        return Ok(());
+    }
+    let tasks = pages::tasks(cell, key).await?;
+    let wanted = tasks.iter().filter(|task| task.index < job.spec.count);
+    let stopped: Vec<&str> =
+        wanted.filter(|task| is_stopped(task)).map(|task| task.name.as_str()).collect();
+    if let Some(text) = stays_stopped(key, &stopped) {
+        aside(&text);
+    }
+    Ok(())
+}
+
+fn stays_stopped(job: &JobKey, stopped: &[&str]) -> Option<String> {
+    let what = match stopped {
+        [] => return None,
+        [one] => format!("task {one} was stopped alone and stays stopped"),
+        [first, rest @ ..] => {
+            format!("{} tasks were stopped alone and stay stopped, as {first}", rest.len() + 1)
+        }
+    };
+    Some(format!("{what}; to have all run again: cell stop {job}, then the same command"))
 }
 
 async fn run_cron(cell: &Cell, owner: Name, cron: &CronDocument) -> Result<Ran, Failure> {
@@ -270,6 +344,19 @@ async fn run_cron(cell: &Cell, owner: Name, cron: &CronDocument) -> Result<Ran, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tasks_that_stay_stopped_are_told_with_what_to_type() {
+        let name = |text: &str| Name::new(text).unwrap();
+        let key = JobKey { user: name("dev"), job: name("web") };
+        assert_eq!(stays_stopped(&key, &[]), None);
+        let one = stays_stopped(&key, &["dev/web/2"]).unwrap();
+        assert!(one.starts_with("task dev/web/2 was stopped alone and stays stopped; "), "{one}");
+        assert!(one.ends_with("cell stop dev/web, then the same command"), "{one}");
+        let two = stays_stopped(&key, &["dev/web/1", "dev/web/2"]).unwrap();
+        let want = "2 tasks were stopped alone and stay stopped, as dev/web/1; ";
+        assert!(two.starts_with(want), "{two}");
+    }
 
     #[test]
     fn what_was_run_is_named_with_its_owner() {

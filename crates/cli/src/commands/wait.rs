@@ -1,8 +1,11 @@
 //! `cell wait`: until a job or a task is over, with the task's own exit code, so that scripts can
 //! go on from it.
 
+mod patience;
+
 use super::Success;
 use super::logs::Wanted;
+use super::select::{self, Meant};
 use super::status::words_of_starts;
 use super::target::{Target, Typed, typed};
 use super::tell;
@@ -15,20 +18,25 @@ use crate::server::{ask, unless_interrupted};
 use crate::table::{rewrapped, wrapped};
 use cellwright_api::client::{ClientError, JobFilter, Watch};
 use cellwright_api::error::Code;
-use cellwright_api::types::{ExplanationView, JobView, MachineView, ReasonView, TaskView};
+use cellwright_api::types::{JobView, TaskView};
 use cellwright_cell::job::JobState;
-use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::JobKey;
-use cellwright_cell::resource::Resources;
 use cellwright_cell::task::{ExitClass, Fate, TaskState};
 use cellwright_cell::time::Span;
-use clap::Args;
+use clap::{ArgGroup, Args};
+use patience::Patience;
 use serde::Serialize;
 use std::cell::RefCell;
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
 const AFTER_HELP: &str = "\
+Examples:
+  cell wait dev/sums
+  cell wait dev/sums/3 --timeout 10m
+  cell wait last
+  cell wait -l run=42
+
 Exit code: that of the first task that did not finish, 128 and the signal's
 number where a signal ended it, 1 for any other end; 0 when all finished; 3 when
 no machine takes it, which stays in the queue all the same. A task may end with
@@ -39,10 +47,16 @@ A service never ends by itself: wait for one only to see it stopped.";
 /// Wait until a job or one task is over; ends with the task's own exit code
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
+#[command(group = ArgGroup::new("which").required(true).args(["target", "selector"]))]
 pub struct WaitArgs {
-    /// A job, or one of its tasks
+    /// A job, one of its tasks, or a range of them
     #[arg(value_name = "JOB|TASK", value_parser = typed)]
-    target: Typed,
+    target: Option<Typed>,
+
+    /// Every job whose labels match, those that are over as well: a=b, a!=b, a, !a, separated by
+    /// commas
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    selector: Option<String>,
 
     /// Give up after so long, with exit code 1
     #[arg(long, value_name = "TIME", value_parser = super::parse::span)]
@@ -59,31 +73,59 @@ impl WaitArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let cell = reach.cell()?;
         ask(async {
-            let target = self.target.resolve(&cell).await?;
+            let targets = self.targets(&cell).await?;
+            let left = RefCell::new(targets.iter().map(|target| target.job.clone()).collect());
             let over = async {
-                let ended = self.over(&cell, &target).await?;
-                match self.output.output {
-                    Output::Table => ended.show(false)?,
-                    Output::Json => print_json(&ended)?,
+                let mut seen = Vec::new();
+                let success = self.over(&cell, &targets, &left, &mut seen).await?;
+                match (self.output.output, &seen[..]) {
+                    (Output::Table, _) => {}
+                    (Output::Json, [one]) if self.selector.is_none() => print_json(one)?,
+                    (Output::Json, all) => print_json(&all)?,
                 }
-                Ok(ended.success())
+                Ok(success)
             };
-            let left = async || left_running(std::slice::from_ref(&target.job));
-            unless_interrupted(left, over).await
+            let told = async || left_running(&not_over(&cell, left.take()).await);
+            unless_interrupted(told, over).await
         })
     }
 
-    async fn over(&self, cell: &Cell, target: &Target) -> Result<Ended, Failure> {
-        let over = until_over(cell, target, Standing::if_seen());
-        let over = self.patience.over(cell, target, over);
+    async fn targets(&self, cell: &Cell) -> Result<Vec<Target>, Failure> {
+        if let Some(typed) = &self.target {
+            return Ok(vec![typed.resolve(cell).await?]);
+        }
+        let Some(selector) = &self.selector else { return Ok(Vec::new()) };
+        let jobs = select::jobs(cell, selector, Meant::All).await?;
+        Ok(jobs.iter().map(|job| Target { job: select::key(job), tasks: None }).collect())
+    }
+
+    async fn over(
+        &self,
+        cell: &Cell,
+        targets: &[Target],
+        left: &RefCell<Vec<JobKey>>,
+        seen: &mut Vec<Ended>,
+    ) -> Result<Success, Failure> {
+        let watch =
+            Vigil { cell, patience: self.patience, follow: false, output: self.output.output };
+        let over = watch.keep(targets, left, seen);
         let Some(limit) = self.timeout else { return over.await };
-        timeout(Duration::from_millis(limit.0), over).await.unwrap_or_else(|_| {
-            let span = crate::format::span(limit);
-            Err(Failure::Work {
-                message: format!("{} is not over after {span}", target.job),
-                next: format!("cell status {0}, or wait on: cell wait {0}", target.job),
-            })
-        })
+        let over = timeout(Duration::from_millis(limit.0), over).await;
+        over.unwrap_or_else(|_| Err(too_long(&left.borrow(), limit)))
+    }
+}
+
+fn too_long(left: &[JobKey], limit: Span) -> Failure {
+    let span = crate::format::span(limit);
+    match left {
+        [one] => Failure::Work {
+            message: format!("{one} is not over after {span}"),
+            next: format!("cell status {one}, or wait on: cell wait {one}"),
+        },
+        many => Failure::Work {
+            message: format!("{} jobs are not over after {span}: {}", many.len(), some_of(many)),
+            next: "see how they stand: cell status; or wait on: the same command".into(),
+        },
     }
 }
 
@@ -184,35 +226,67 @@ impl AttendArgs {
         seen: &mut Vec<Ended>,
     ) -> Result<Success, Failure> {
         let left = RefCell::new(jobs.to_vec());
+        let whole = |job: &JobKey| Target { job: job.clone(), tasks: None };
+        let targets: Vec<Target> = jobs.iter().map(whole).collect();
         ask(async {
-            let over = async {
-                let (mut worst, several) = (Success::Done, jobs.len() > 1);
-                for job in jobs {
-                    let target = Target { job: job.clone(), tasks: None };
-                    let over = async {
-                        match self.follow {
-                            true => followed(cell, &target).await,
-                            false => until_over(cell, &target, Standing::if_seen()).await,
-                        }
-                    };
-                    let ended = self.patience.over(cell, &target, over).await?;
-                    if output == Output::Table {
-                        ended.show(several)?;
-                    }
-                    if worst == Success::Done {
-                        worst = ended.success();
-                    }
-                    // One that has no place waits on.
-                    if ended.outcome != Outcome::NotPlaced {
-                        left.borrow_mut().retain(|other| other != job);
-                    }
-                    seen.push(ended);
-                }
-                Ok(worst)
-            };
+            let watch = Vigil { cell, patience: self.patience, follow: self.follow, output };
+            let over = watch.keep(&targets, &left, seen);
             let told = async || left_running(&not_over(cell, left.take()).await);
             unless_interrupted(told, over).await
         })
+    }
+}
+
+/// Staying with what is waited for.
+struct Vigil<'a> {
+    cell: &'a Cell,
+    patience: Patience,
+    /// Shows what is written meanwhile.
+    follow: bool,
+    output: Output,
+}
+
+impl Vigil<'_> {
+    /// Until each is over; the answer is that of the first that did not finish. Those that are over
+    /// go from `left` to `seen`.
+    async fn keep(
+        &self,
+        targets: &[Target],
+        left: &RefCell<Vec<JobKey>>,
+        seen: &mut Vec<Ended>,
+    ) -> Result<Success, Failure> {
+        let (mut worst, several) = (Success::Done, targets.len() > 1);
+        for target in targets {
+            let over = async {
+                match self.follow {
+                    true => followed(self.cell, target).await,
+                    false => until_over(self.cell, target, Standing::if_seen()).await,
+                }
+            };
+            let ended = self.patience.over(self.cell, target, over).await?;
+            if self.output == Output::Table {
+                ended.show(several)?;
+            }
+            if worst == Success::Done {
+                worst = ended.success();
+            }
+            // One that has no place waits on.
+            if ended.outcome != Outcome::NotPlaced {
+                left.borrow_mut().retain(|other| *other != target.job);
+            }
+            seen.push(ended);
+        }
+        Ok(worst)
+    }
+}
+
+/// Until a job that is stopping is over, if that is soon enough.
+pub async fn is_over_within(cell: &Cell, job: &JobKey, limit: Duration) -> Result<bool, Failure> {
+    let target = Target { job: job.clone(), tasks: None };
+    let over = until_over(cell, &target, Standing::if_seen());
+    match timeout(limit, over).await {
+        Ok(ended) => ended.map(|_| true),
+        Err(_) => Ok(false),
     }
 }
 
@@ -247,16 +321,21 @@ fn left_running(jobs: &[JobKey]) -> String {
              or wait on: cell wait {one}, or end it: cell stop {one}"
         ),
         [first, ..] => {
-            let named: Vec<String> = jobs.iter().take(NAMED).map(ToString::to_string).collect();
-            let more = match jobs.len().saturating_sub(NAMED) {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
             let number = crate::format::counted(jobs.len() as u64, "job");
-            let text = format!("{number} go on without you: {}{more}", named.join(", "));
+            let text = format!("{number} go on without you: {}", some_of(jobs));
             format!("{}next: cell status, or cell logs -f {first}", wrapped("", "  ", &text))
         }
     }
+}
+
+/// The first few by name, and how many more.
+fn some_of(jobs: &[JobKey]) -> String {
+    let named: Vec<String> = jobs.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = match jobs.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{}{more}", named.join(", "))
 }
 
 /// No machine takes it. A task may end with this as well: what was said tells them apart.
@@ -362,134 +441,6 @@ async fn tasks_of(cell: &Cell, target: &Target) -> Result<Vec<TaskView>, Failure
     Ok(tasks)
 }
 
-/// How long a job may wait for its first machine.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct Patience {
-    /// Give up with exit code 3 when for so long nothing of it has ever run and no machine takes
-    /// it; 0s: never [default: 10s if no scheduler plans it, or if no machine would take it even
-    /// when empty and none that is large enough drains or is down; otherwise never]
-    #[arg(long, value_name = "TIME", value_parser = super::parse::span)]
-    place_timeout: Option<Span>,
-}
-
-/// A machine may just be joining.
-const GRACE: Span = Span::seconds(10);
-/// Looks are this far apart.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-impl Patience {
-    /// The end of it, or that it does not begin. It is left in the queue: only who asked goes.
-    async fn over(
-        self,
-        cell: &Cell,
-        target: &Target,
-        over: impl Future<Output = Result<Ended, Failure>>,
-    ) -> Result<Ended, Failure> {
-        tokio::select! {
-            ended = over => ended,
-            why = self.not_placed(cell, target) => Ok(Ended {
-                job: target.job.to_string(),
-                outcome: Outcome::NotPlaced,
-                task: Some(why.task),
-                exit: NOT_PLACED,
-                text: why.text,
-                never_started: false,
-            }),
-        }
-    }
-
-    async fn not_placed(self, cell: &Cell, target: &Target) -> ExplanationView {
-        let asked = self.place_timeout;
-        if asked == Some(Span::ZERO) {
-            return std::future::pending().await;
-        }
-        let span = Duration::from_millis(asked.unwrap_or(GRACE).0);
-        let mut vain = Vain::new(span);
-        loop {
-            // What cannot be asked now says nothing about machines.
-            let why = match unplaced(cell, target).await {
-                Ok(Some((task, why))) if asked.is_some() => Some((task, why)),
-                Ok(Some((task, why))) => match lasts(cell, &task, &why).await {
-                    Ok(true) => Some((task, why)),
-                    _ => None,
-                },
-                _ => None,
-            };
-            let is_vain = vain.look(why.is_some());
-            if let Some((_, why)) = why.filter(|_| is_vain) {
-                return why;
-            }
-            tokio::time::sleep(vain.between).await;
-        }
-    }
-}
-
-/// Whether each look of a whole span said that waiting is in vain. One look would take a machine
-/// that is just being restarted, or a scheduler that is just being replaced, for the whole story.
-#[derive(Debug)]
-struct Vain {
-    span: Duration,
-    between: Duration,
-    /// Since the first look of those that said so without a break.
-    lasted: Option<Duration>,
-}
-
-impl Vain {
-    fn new(span: Duration) -> Vain {
-        Vain { span, between: span.min(LOOK_EVERY), lasted: None }
-    }
-
-    fn look(&mut self, in_vain: bool) -> bool {
-        let longer = self.lasted.map_or(Duration::ZERO, |lasted| lasted + self.between);
-        self.lasted = in_vain.then_some(longer);
-        self.lasted.is_some_and(|lasted| lasted >= self.span)
-    }
-}
-
-/// Whether what stands in its way is nothing that passes by itself.
-async fn lasts(cell: &Cell, task: &TaskView, why: &ExplanationView) -> Result<bool, Failure> {
-    if !why.obstacles.is_empty() {
-        return Ok(true);
-    }
-    let waits = |code: &str| why.reasons.iter().any(|r| r.code == code && r.machines > 0);
-    // Nothing else stands in its way there, and that passes.
-    if waits("machine-short") {
-        return Ok(false);
-    }
-    let away = |reason: &ReasonView| {
-        reason.machines > 0 && matches!(reason.code.as_str(), "machine-down" | "machine-draining")
-    };
-    if why.when_empty > 0 || !why.reasons.iter().any(away) {
-        return Ok(why.when_empty == 0);
-    }
-    let machines = super::pages::machines(cell).await?;
-    Ok(!machines.iter().any(|machine| could_come_back(machine, task.limits)))
-}
-
-/// A drain ends and a machine comes back: neither is a reason to go.
-fn could_come_back(machine: &MachineView, limits: Resources) -> bool {
-    let away = machine.draining || machine.status == MachineStatus::Down;
-    away && limits.within(machine.spec.capacity)
-}
-
-/// Its first task and why that waits, when nothing of it has run and no machine would take it now.
-async fn unplaced(
-    cell: &Cell,
-    target: &Target,
-) -> Result<Option<(TaskView, ExplanationView)>, Failure> {
-    let (tasks, now) = (tasks_of(cell, target).await?, crate::clock::now());
-    let waits = |task: &&TaskView| {
-        task.state == TaskState::Pending && !tell::is_failing(task) && task.not_before <= now
-    };
-    let Some(task) = tasks.iter().find(waits) else { return Ok(None) };
-    if tasks.iter().any(|task| task.attempt > 0) {
-        return Ok(None);
-    }
-    let why = cell.client.explain(&target.job, task.index).await?.value.item;
-    let fits = why.reasons.iter().any(|reason| reason.code == "fits" && reason.machines > 0);
-    Ok((!fits || !why.obstacles.is_empty()).then_some((task.clone(), why)))
-}
-
 fn left_waiting(job: &str, why: &str) -> String {
     let text = rewrapped("  ", "    ", why);
     format!(
@@ -557,17 +508,6 @@ fn code(state: TaskState) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_a_reason_that_lasted_the_whole_span_ends_the_wait() {
-        let mut vain = Vain::new(Duration::from_secs(3));
-        assert_eq!(vain.between, Duration::from_secs(1));
-        let looks = [true, true, true, false, true, true, true, true];
-        let said: Vec<bool> = looks.iter().map(|look| vain.look(*look)).collect();
-        assert_eq!(said, [false, false, false, false, false, false, false, true]);
-        let mut short = Vain::new(Duration::from_millis(50));
-        assert_eq!([short.look(true), short.look(true)], [false, true]);
-    }
 
     #[test]
     fn a_task_that_ends_with_three_is_told_from_one_that_has_no_place() {

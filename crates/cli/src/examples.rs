@@ -1,0 +1,194 @@
+//! An example for every command that can be typed. Commands with much to say have theirs in their
+//! own file; of the short ones they stand here, in one table, where they can be read together and
+//! a test sees that none is missing. Rejected: a constant in each of fifty small structs, of which
+//! one would always be forgotten.
+
+use clap::Command;
+
+/// What stands before examples in a help.
+pub const HEADING: &str = "Examples:";
+
+/// What is typed after `cell` for the command, and examples of it, without `cell`.
+const SHORT: [(&str, &[&str]); 55] = [
+    ("dev", &["dev", "dev --driver process --data-dir ./my-cell", "dev --machines 20 --cpu 8"]),
+    ("top", &["top", "top --jobs", "top --once"]),
+    ("drain", &["drain -m m1 --wait", "drain -m m1 -m m2", "drain -m m1 --undo"]),
+    ("job status", &["job status", "job status dev/hello", "job status --state waiting"]),
+    ("cron ls", &["cron ls", "cron ls -o json"]),
+    ("cron pause", &["cron pause dev/nightly"]),
+    ("cron resume", &["cron resume dev/nightly"]),
+    ("cron rm", &["cron rm dev/nightly"]),
+    ("machine ls", &["machine ls", "machine ls -o name"]),
+    ("machine show", &["machine show m1"]),
+    ("machine packages", &["machine packages m1"]),
+    ("machine drain", &["machine drain m1"]),
+    ("machine undrain", &["machine undrain m1"]),
+    ("machine rm", &["machine rm m1", "machine rm m1 --force"]),
+    ("explain", &["explain dev/hello", "explain dev/hello/0"]),
+    ("user add", &["user add ann > ann.toml", "user add eve --capability manage_machines"]),
+    ("user token", &["user token ann --valid-for 30d > ann.toml"]),
+    ("user ls", &["user ls"]),
+    ("user show", &["user show ann"]),
+    ("user grant", &["user grant ann read_output enter_tasks"]),
+    ("user revoke", &["user revoke ann enter_tasks"]),
+    ("user rm", &["user rm ann"]),
+    ("quota ls", &["quota ls", "quota ls ann"]),
+    ("quota set", &["quota set ann production --cpu 40 --ram 160GiB --until 30d"]),
+    ("token create", &["token create --agent m1", "token create --replica r2 --valid-for 1h"]),
+    ("token ls", &["token ls", "token ls --user ann"]),
+    ("token revoke", &["token revoke 7f3a9c"]),
+    ("token dismiss", &["token dismiss --agent m1", "token dismiss --scheduler s2"]),
+    ("package build", &["package build ./server", "package build ./server --to web.package"]),
+    ("package import", &["package import docker://alpine:3.20", "package import alpine.tar"]),
+    ("package push", &["package push ./server --name server"]),
+    ("package ls", &["package ls", "package ls -o wide"]),
+    ("package show", &["package show server.package", "package show c2a512f6"]),
+    ("package rm", &["package rm c2a512f6"]),
+    ("master init", &["master init --cell aa --name r1 --advertise r1.example.org:7070"]),
+    ("master start", &["master start", "master start --dev --data-dir ./my-master"]),
+    ("master join", &["master join \"$TOKEN\" --advertise r2.example.org:7070"]),
+    ("master remove", &["master remove r2"]),
+    ("master repair", &["master repair"]),
+    ("master status", &["master status", "master status --watch"]),
+    ("agent join", &["agent join \"$TOKEN\""]),
+    ("agent start", &["agent start", "agent start --config ./agent.toml"]),
+    ("checkpoint save", &["checkpoint save"]),
+    ("checkpoint ls", &["checkpoint ls"]),
+    ("checkpoint show", &["checkpoint show cell.ckpt"]),
+    ("checkpoint replay", &["checkpoint replay --at 2026-11-15T22:00:00Z --to past.ckpt"]),
+    ("checkpoint log", &["checkpoint log", "checkpoint log --from 4100 --full -o jsonl"]),
+    ("checkpoint restore", &["checkpoint restore cell.ckpt --config ./master.toml"]),
+    ("checkpoint export", &["checkpoint export cell.ckpt --job ann/web"]),
+    ("checkpoint import", &["checkpoint import cell.jsonl --out mended.ckpt"]),
+    ("context ls", &["context ls"]),
+    ("context use", &["context use aa"]),
+    ("context add", &["context add ann.toml", "context add ann.toml --name aa-ann"]),
+    ("context refresh", &["context refresh"]),
+    ("man", &["man ~/.local/share/man/man1"]),
+];
+
+/// The same commands with their examples.
+pub fn added(command: Command) -> Command {
+    command.mut_subcommands(|inner| below(inner, ""))
+}
+
+fn below(command: Command, parents: &str) -> Command {
+    let typed = format!("{parents}{}", command.get_name());
+    let known = SHORT.iter().find(|(name, _)| *name == typed);
+    let command = match known {
+        Some((_, examples)) => with(command, examples),
+        None => command,
+    };
+    command.mut_subcommands(|inner| below(inner, &format!("{typed} ")))
+}
+
+/// Before whatever else its help ends with.
+fn with(command: Command, examples: &[&str]) -> Command {
+    let lines: Vec<String> = examples.iter().map(|words| format!("\n  cell {words}")).collect();
+    let rest = command.get_after_help().map(|rest| format!("\n\n{rest}")).unwrap_or_default();
+    command.after_help(format!("{HEADING}{}{rest}", lines.concat()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// The lines below the heading, those that go on with a backslash as one.
+    fn examples(help: &str) -> Vec<String> {
+        let below = help.lines().skip_while(|line| *line != HEADING).skip(1);
+        let mut lines: Vec<String> = Vec::new();
+        for line in below.take_while(|line| line.starts_with("  ")) {
+            match lines.last_mut().filter(|last| last.ends_with('\\')) {
+                Some(last) => {
+                    last.pop();
+                    last.push_str(line.trim_start());
+                }
+                None => lines.push(line.trim().to_owned()),
+            }
+        }
+        lines
+    }
+
+    /// As a shell would hand them over, up to where the output goes.
+    fn words(line: &str) -> Vec<String> {
+        let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+        for letter in line.chars() {
+            match (letter, quote) {
+                (_, Some(open)) if letter == open => quote = None,
+                ('\'' | '"', None) => {
+                    quote = Some(letter);
+                    word.get_or_insert_default();
+                }
+                (' ', None) => words.extend(word.take()),
+                ('>' | '|', None) => break,
+                _ => word.get_or_insert_default().push(letter),
+            }
+        }
+        words.extend(word);
+        words
+    }
+
+    /// Every command that does something, by what is typed for it.
+    fn leaves(command: &Command, typed: &str, found: &mut Vec<(String, Command)>) {
+        let mut inner = command.get_subcommands().filter(|inner| inner.get_name() != "help");
+        let Some(first) = inner.next() else {
+            found.push((typed.to_owned(), command.clone()));
+            return;
+        };
+        for inner in std::iter::once(first).chain(inner) {
+            leaves(inner, &format!("{typed} {}", inner.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn every_command_has_an_example_and_every_example_can_be_typed() {
+        let mut root = added(crate::Cli::command());
+        root.build();
+        let (mut all, mut wrong) = (Vec::new(), Vec::new());
+        leaves(&root, "cell", &mut all);
+        for (typed, mut command) in all {
+            let examples = examples(&command.render_long_help().to_string());
+            let is_own = |line: &&String| line.starts_with(&typed) || typed.starts_with("cell job");
+            if !examples.iter().any(|line| is_own(&line)) {
+                wrong.push(format!("{typed} has no example of its own: {examples:?}"));
+            }
+            for line in examples.iter().filter(|line| line.starts_with("cell ")) {
+                if let Err(error) = root.clone().try_get_matches_from(words(line)) {
+                    wrong.push(format!("{typed}: {line}: {error}"));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn groups_of_commands_have_examples_that_can_be_typed() {
+        let mut root = added(crate::Cli::command());
+        root.build();
+        let help = [root.clone()].into_iter().chain(root.get_subcommands().cloned());
+        let lines = help.flat_map(|mut group| examples(&group.render_long_help().to_string()));
+        for line in lines.filter(|line| line.starts_with("cell ")) {
+            let read = root.clone().try_get_matches_from(words(&line));
+            // One that shows a help has been understood.
+            let is_help = |error: &clap::Error| error.kind() == clap::error::ErrorKind::DisplayHelp;
+            assert!(read.as_ref().map_or_else(is_help, |_| true), "{line}: {read:?}");
+        }
+    }
+
+    #[test]
+    fn what_stands_in_the_table_is_a_command() {
+        let mut all = Vec::new();
+        leaves(&added(crate::Cli::command()), "cell", &mut all);
+        for (typed, _) in SHORT {
+            assert!(all.iter().any(|(name, _)| *name == format!("cell {typed}")), "{typed}");
+        }
+    }
+
+    #[test]
+    fn words_are_split_as_shells_do() {
+        assert_eq!(words("cell stop 'a/[2-5]' > x"), ["cell", "stop", "a/[2-5]"]);
+        assert_eq!(words("cell sql \"select 'a'\""), ["cell", "sql", "select 'a'"]);
+        assert_eq!(examples("x\nExamples:\n  a \\\n    b\n  c\n\nd\n"), ["a b", "c"]);
+    }
+}

@@ -1,0 +1,127 @@
+//! Jobs by their labels, and jobs that are run again under the same name, on a real cell.
+
+use crate::agent::{self, runs, submit, wait};
+use crate::support::{Folder, cell, json, said, text};
+use crate::{Running, wait_for};
+use cellwright_cell::task::TaskState;
+
+#[test]
+fn labels_choose_the_jobs_of_every_verb() {
+    let folder = Folder::new();
+    let (running, address) = agent::dev(&folder);
+    let at = ["--master", address.as_str()];
+    let with = |words: &[&str]| cell(&[&at[..], words].concat());
+    let labels = |run: &str| format!(r#"{{"labels": {{"run": "{run}"}}}}"#);
+    submit(&folder, &address, "one", 1, "echo hello-one", &labels("42"));
+    submit(&folder, &address, "two", 1, "echo hello-two; exit 3", &labels("42"));
+    submit(&folder, &address, "other", 1, "echo hello-other; exec sleep 1000", &labels("7"));
+    wait(&address, "other", runs(1));
+
+    let waited = with(&["wait", "-l", "run=42", "-o", "json"]);
+    assert_eq!(waited.status.code(), Some(3), "{}", text(&waited.stderr));
+    let ended: serde_json::Value = serde_json::from_slice(&waited.stdout).unwrap();
+    let of = |at: usize| (ended[at]["job"].clone(), ended[at]["outcome"].clone());
+    assert_eq!(of(0), ("dev/one".into(), "finished".into()));
+    assert_eq!(of(1), ("dev/two".into(), "failed".into()));
+    let told = text(&with(&["wait", "-l", "run=42"]).stdout);
+    assert_eq!(told, "dev/one: 1 task finished\ndev/two/0 failed: exit code 3\n");
+
+    let logs = said(&[&at[..], &["logs", "-l", "run=42"]].concat());
+    assert_eq!(logs, "dev/one/0 hello-one\ndev/two/0 hello-two\n");
+    let events = said(&[&at[..], &["events", "-l", "run=42"]].concat());
+    assert!(events.contains("dev/one/0 ") && events.contains("dev/two/0 "), "{events}");
+    assert!(!events.contains("dev/other"), "{events}");
+    for verb in ["wait", "logs", "events"] {
+        let nothing = with(&[verb, "-l", "run=9"]);
+        let error = text(&nothing.stderr);
+        assert!(nothing.status.code() == Some(1), "{verb}: {error}");
+        assert!(error.contains("no job has labels run=9"), "{verb}: {error}");
+    }
+    let late = with(&["wait", "-l", "run", "--timeout", "10ms"]);
+    assert!(text(&late.stderr).contains("dev/other is not over after"), "{late:?}");
+
+    // Nobody is at a terminal, so nothing is stopped.
+    let asked = with(&["stop", "-l", "run"]);
+    let (list, error) = (text(&asked.stdout), text(&asked.stderr));
+    assert!(asked.status.code() == Some(2) && list.contains("dev/other"), "{list}{error}");
+    assert!(!list.contains("dev/one"), "it is over: {list}");
+    assert!(error.contains("1 job would be stopped") && error.contains("--yes"), "{error}");
+    wait(&address, "other", runs(1));
+    let done = said(&[&at[..], &["stop", "-l", "run", "--yes"]].concat());
+    assert!(done.contains("job dev/other is told to stop"), "{done}");
+    wait(&address, "other", |task| task.state.is_dead());
+    running.stop();
+}
+
+/// A job whose task heeds its notice only once there is a file `go`.
+fn stays(folder: &Folder) -> String {
+    let script = r#"trap 'until [ -e "$SHARED/go" ]; do sleep 0.05; done; exit 0' TERM
+        while :; do sleep 0.05; done"#;
+    let spec = serde_json::json!({
+        "name": "stays", "priority": 100,
+        "task": {
+            "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", script],
+            "env": { "SHARED": folder.path("") }, "notice": 60_000,
+        },
+    });
+    let file = folder.path("stays.json");
+    std::fs::write(&file, spec.to_string()).unwrap();
+    file
+}
+
+#[test]
+fn a_job_that_was_stopped_is_started_anew_and_its_namesake_is_told_apart() {
+    let folder = Folder::new();
+    let (running, address) = agent::dev(&folder);
+    let at = ["--master", address.as_str()];
+    let with = |words: &[&str]| said(&[&at[..], words].concat());
+    let file = stays(&folder);
+    with(&["run", &file]);
+    wait(&address, "stays", runs(1));
+    let first = with(&["describe", "stays"]);
+    assert!(!first.contains("earlier jobs"), "{first}");
+    let unchanged = cell(&[&at[..], &["run", &file]].concat());
+    assert!(text(&unchanged.stdout).contains("of 1 task: unchanged"), "{unchanged:?}");
+    assert_eq!(text(&unchanged.stderr), "");
+
+    // Its only task is stopped, which is the end of the job, but not at once.
+    with(&["stop", "stays/0"]);
+    let again = Running::start(&[&at[..], &["run", &file]].concat());
+    again.hear("job dev/stays is stopping; it is started anew as soon as it is over");
+    std::fs::write(folder.path("go"), "").unwrap();
+    again.hear("job dev/stays of 1 task: created");
+    again.ended();
+    wait(&address, "stays", |task| task.state == TaskState::Running);
+
+    let described = with(&["describe", "stays"]);
+    assert_eq!(described.matches("dev/stays submitted").count(), 1, "{described}");
+    assert!(!described.contains("dev/stays killed"), "{described}");
+    let told = "earlier jobs had this name; with theirs: cell events --job dev/stays\n";
+    assert!(described.ends_with(told), "{described}");
+    let shown = json(&[&at[..], &["describe", "stays/0", "-o", "json"]].concat());
+    assert_eq!(shown["events_of_namesakes"], true);
+    let all = with(&["events", "--job", "dev/stays"]);
+    assert_eq!(all.matches("dev/stays submitted").count(), 2, "{all}");
+    running.stop();
+}
+
+#[test]
+fn a_task_that_was_stopped_alone_is_told_when_its_job_is_run_again() {
+    let folder = Folder::new();
+    let (running, address) = crate::dev(&folder, "1");
+    crate::wait_machines(&address, 1);
+    let at = ["--master", address.as_str()];
+    let run = [&at[..], &["run", "examples/hello.json"]].concat();
+    said(&run);
+    said(&[&at[..], &["stop", "hello/2"]].concat());
+    wait_for(&address, "hello", |tasks| tasks[2].state.is_dead());
+    let again = cell(&run);
+    assert!(text(&again.stdout).contains("of 3 tasks: unchanged"), "{again:?}");
+    let told = text(&again.stderr);
+    assert!(told.starts_with("task dev/hello/2 was stopped alone and stays stopped; "), "{told}");
+    assert!(told.contains("cell stop dev/hello, then the same command"), "{told}");
+    let audit = cell(&[&at[..], &["audit"]].concat());
+    let told = text(&audit.stderr);
+    assert!(told.contains("this cell is open") && told.contains("cell master init"), "{told}");
+    running.stop();
+}
