@@ -143,7 +143,8 @@ impl Decoded {
 /// a panic would end the master; here it becomes an error like any other.
 pub(crate) struct Reader {
     file: SerializedFileReader<File>,
-    /// Where the file has each column of the table; a file of an older build may lack some.
+    /// Where the file has each column of the table; a file of an older build may lack some that
+    /// may be absent.
     places: Vec<Option<usize>>,
 }
 
@@ -153,7 +154,11 @@ impl Reader {
         let schema = file.metadata().file_metadata().schema_descr();
         let place =
             |column: &Column| schema.columns().iter().position(|found| found.name() == column.name);
-        let places = table.columns.iter().map(place).collect();
+        let places: Vec<Option<usize>> = table.columns.iter().map(place).collect();
+        let mut found = table.columns.iter().zip(&places);
+        if let Some((column, _)) = found.find(|(column, at)| column.required && at.is_none()) {
+            return Err(ParquetError::General(format!("it has no column {}", column.name)));
+        }
         let groups = file.metadata().row_groups();
         if groups.iter().any(|group| usize::try_from(group.num_rows()).is_err()) {
             return Err(ParquetError::General("less than no rows".into()));
