@@ -7,19 +7,22 @@ mod trace;
 use super::Success;
 use crate::failure::Failure;
 use crate::output::{aside, print, print_json};
+use crate::progress::Standing;
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{format, table};
 use cellwright_api::types::{DEFAULT_SQL_ROWS, MAX_SQL_ROWS, SqlAnswer, SqlQuery, SqlValue};
 use cellwright_cell::time::Time;
-use cellwright_history::{Bounds, QueryError, Reader, Value, is_here, tables};
+use cellwright_history::{Bounds, QueryError, Reader, Value, is_here, tables, words};
 use cellwright_master::history::folder;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::time::timeout;
 
 /// Nobody else waits for a query of a folder that nobody serves.
 const PATIENCE: Duration = Duration::from_secs(90);
+const SECOND: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -100,10 +103,7 @@ impl SqlArgs {
         };
         let answer = match &self.data {
             Some(data) => offline(data, &query)?,
-            None => {
-                let cell = reach.cell()?;
-                ask(async { Ok(cell.client.sql(&query).await?.value) })?
-            }
+            None => online(&reach.cell()?, &query)?,
         };
         self.show(&answer)?;
         Ok(Success::Done)
@@ -149,6 +149,30 @@ impl SqlArgs {
             eprintln!("{}", reach_back(answer.reaches_back_to));
         }
         Ok(())
+    }
+}
+
+/// Asks a master, which ends the query when nobody waits for it any more.
+fn online(cell: &Cell, query: &SqlQuery) -> Result<SqlAnswer, Failure> {
+    let mut standing = None;
+    let told = |seconds: u64| {
+        let standing = standing.get_or_insert_with(Standing::if_seen);
+        let text = format!("the query runs for {seconds} s; ctrl-c ends it");
+        standing.iter_mut().for_each(|line| line.tell(vec![text.clone()]));
+    };
+    ask(accompanied(async { Ok(cell.client.sql(query).await?.value) }, told))
+}
+
+/// Does the work, and tells after every second how many it has taken.
+async fn accompanied<T>(work: impl Future<Output = T>, mut tell: impl FnMut(u64)) -> T {
+    let mut work = std::pin::pin!(work);
+    let mut seconds = 0;
+    loop {
+        if let Ok(done) = timeout(SECOND, &mut work).await {
+            return done;
+        }
+        seconds += 1;
+        tell(seconds);
     }
 }
 
@@ -289,6 +313,10 @@ fn described() -> String {
         }
         out.push('\n');
     }
+    out.push_str("functions beside SQLite's own:\n");
+    for (call, about) in words::FUNCTIONS {
+        out.push_str(&table::wrapped(&format!("  {call}: "), "    ", about));
+    }
     out
 }
 
@@ -325,6 +353,19 @@ mod tests {
         let mut answer = answer();
         answer.rows.push(vec![SqlValue::Null, SqlValue::Integer(1)]);
         assert_eq!(names(&answer), "ann\na \"b\", c\n");
+    }
+
+    #[test]
+    fn a_query_that_takes_long_is_told_about() {
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let mut tell = Some(tell);
+        let first = |seconds| {
+            if let Some(tell) = tell.take() {
+                tell.send(seconds).unwrap();
+            }
+        };
+        let waited = ask(accompanied(async { Ok(told.await) }, first));
+        assert!(matches!(waited, Ok(Ok(1))), "the work went on until something was told");
     }
 
     #[test]
