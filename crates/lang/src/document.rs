@@ -2,16 +2,15 @@
 //! are written out here, for all three languages alike: fields of the task in the job itself,
 //! `user/job` as a text, the name from the object the job stands in.
 
+use crate::judge;
+use crate::mend::Mended;
 use crate::path::{Path, Step};
 use crate::schema::Schema;
-use crate::shape::{Checker, guess};
-use cellwright_cell::admit;
+use crate::shape::Checker;
 use cellwright_cell::cron::CronSpec;
-use cellwright_cell::name::{JobKey, MAX_NAME, Name};
-use cellwright_cell::reason::Refusal;
-use cellwright_cell::spec::{JobKind, JobSpec};
+use cellwright_cell::name::Name;
+use cellwright_cell::spec::JobSpec;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -74,9 +73,10 @@ impl Document {
 /// A document where it was found.
 pub(crate) struct Placed {
     pub path: Path,
+    /// With stand-ins for what is wrong with it.
     pub document: Document,
-    /// References by bare name, which are to be in the same file: field and name.
-    pub short: Vec<(Path, String)>,
+    /// Whether what it says of its owner is right.
+    pub is_owned: bool,
 }
 
 /// Reads documents out of a value.
@@ -87,13 +87,14 @@ pub(crate) struct Reader {
     pub placed: Vec<Placed>,
     /// Where a field really stands that was written in short: full path to written path.
     pub written: BTreeMap<Path, Path>,
-    default_owner: Option<Name>,
-    short: Vec<(Path, String)>,
+    pub default_owner: Option<Name>,
+    /// References by bare name, which are to be in the same file: field and name.
+    pub short: Vec<(Path, String)>,
     /// References that no job could have as its name: field and text.
-    nameless: Vec<(Path, String)>,
+    pub nameless: Vec<(Path, String)>,
     /// Jobs of the file by name, with the kind that is written: whoever refers to one that has
     /// something wrong with it has not made a mistake.
-    named: Vec<(String, Option<Value>)>,
+    pub named: Vec<(String, Option<Value>)>,
 }
 
 impl Reader {
@@ -128,41 +129,34 @@ impl Reader {
     fn document(&mut self, mut map: Map<String, Value>, path: &Path, key: Option<&str>) {
         let (before, nameless) = (self.checker.wrong.len(), self.nameless.len());
         let owner = self.owner(&mut map, path);
+        let is_owned = self.checker.wrong.len() == before;
         if let (false, Some(key)) = (map.contains_key("name"), key) {
             map.insert("name".into(), json!(key));
             self.written.insert(path.field("name"), path.clone());
         }
         let is_cron = map.contains_key("schedule");
-        if let (false, Some(Value::String(name))) = (is_cron, map.get("name")) {
-            self.named.push((name.clone(), map.get("kind").cloned()));
-        }
-        let inner = if is_cron { path.field("job") } else { path.clone() };
-        match (is_cron, map.contains_key("job")) {
-            (false, _) => self.lengthen(&mut map, &inner, owner.as_ref()),
-            (true, true) => {
-                let name = map.get("name").cloned();
-                if let Some(Value::Object(job)) = map.get_mut("job") {
-                    if let (false, Some(name)) = (job.contains_key("name"), name) {
-                        job.insert("name".into(), name);
-                    }
-                    self.lengthen(job, &inner, owner.as_ref());
+        match is_cron {
+            true => self.lengthen_cron(&mut map, path, owner.as_ref()),
+            false => {
+                if let Some(Value::String(name)) = map.get("name") {
+                    self.named.push((name.clone(), map.get("kind").cloned()));
                 }
+                self.lengthen(&mut map, path, owner.as_ref());
             }
-            (true, false) => {}
         }
+        let name = if is_cron { "CronSpec" } else { "JobSpec" };
         let mut value = Value::Object(map);
-        self.checker.check(&mut value, if is_cron { "CronSpec" } else { "JobSpec" }, path);
-        let short = std::mem::take(&mut self.short);
-        if self.checker.wrong.len() > before {
-            return;
-        }
+        self.checker.check(&mut value, name, path);
+        let mut mended = Mended::new(value, name);
         // What stands in for a name is nothing that admission could judge.
-        let is_written = self.nameless.len() == nameless;
-        let document = match is_cron {
-            true => self.cron(value, path, owner, is_written),
-            false => self.job(value, path, owner, is_written),
-        };
-        self.placed.extend(document.map(|document| Placed { path: path.clone(), document, short }));
+        for (nameless, _) in &self.nameless[nameless..] {
+            mended.doubt(judge::inside(path, nameless));
+        }
+        let found = self.checker.wrong.split_off(before);
+        self.checker.wrong.extend(judge::mend(&mut mended, found, path));
+        let document = judge::admitted(mended, path, owner, &mut self.checker);
+        let path = path.clone();
+        self.placed.extend(document.map(|document| Placed { path, document, is_owned }));
     }
 
     fn owner(&mut self, map: &mut Map<String, Value>, path: &Path) -> Option<Name> {
@@ -175,58 +169,15 @@ impl Reader {
         given.as_str().and_then(|name| Name::new(name).ok())
     }
 
-    fn job(
-        &mut self,
-        value: Value,
-        path: &Path,
-        owner: Option<Name>,
-        is_written: bool,
-    ) -> Option<Document> {
-        let spec: JobSpec = self.spec(value, path)?;
-        if is_written {
-            self.admitted(path, admit::check_job(&spec).and_then(|()| asked_anew(&spec)))?;
+    /// The job of a periodic job is called as that is.
+    fn lengthen_cron(&mut self, map: &mut Map<String, Value>, path: &Path, owner: Option<&Name>) {
+        let name = map.get("name").cloned();
+        let name = name.filter(|name| name.as_str().is_some_and(|name| Name::new(name).is_ok()));
+        let Some(Value::Object(job)) = map.get_mut("job") else { return };
+        if let (false, Some(name)) = (job.contains_key("name"), name) {
+            job.insert("name".into(), name);
         }
-        Some(Document::Job(JobDocument { owner, spec }))
-    }
-
-    fn cron(
-        &mut self,
-        value: Value,
-        path: &Path,
-        owner: Option<Name>,
-        is_written: bool,
-    ) -> Option<Document> {
-        let spec: CronSpec = self.spec(value, path)?;
-        if is_written {
-            let job = admit::check_job(&spec.job).and_then(|()| asked_anew(&spec.job));
-            self.admitted(&path.field("job"), job)?;
-            self.admitted(path, spec.check())?;
-        }
-        Some(Document::Cron(CronDocument { owner, spec }))
-    }
-
-    fn spec<T: DeserializeOwned>(&mut self, value: Value, path: &Path) -> Option<T> {
-        let read = serde_json::from_value(value);
-        read.map_err(|error| {
-            self.checker.add(path, format!("this is not understood: {error}"), None);
-        })
-        .ok()
-    }
-
-    /// Notes what the cell's own rules say of the spec at `path`.
-    fn admitted(&mut self, path: &Path, verdict: Result<(), Refusal>) -> Option<()> {
-        match verdict {
-            Ok(()) => Some(()),
-            Err(Refusal::BadField { field, value, allowed }) => {
-                let path = below(path, &field);
-                self.checker.add(&path, format!("{field}: {value} is not valid"), Some(allowed));
-                None
-            }
-            Err(other) => {
-                self.checker.add(path, other.to_string(), None);
-                None
-            }
-        }
+        self.lengthen(job, &path.field("job"), owner);
     }
 
     /// Writes out what may be written in short in a job.
@@ -339,185 +290,6 @@ impl Reader {
         });
         found.unwrap_or_else(|| path.clone())
     }
-
-    /// What only all documents together show: names, references, and the order to submit in.
-    pub(crate) fn finish(mut self) -> (Reader, Vec<Document>) {
-        self.distinct();
-        self.resolved();
-        let order = self.order();
-        let documents = order.into_iter().map(|at| self.placed[at].document.clone()).collect();
-        (self, documents)
-    }
-
-    fn key(&self, document: &Document) -> (Option<Name>, Name) {
-        let owner = document.owner().or(self.default_owner.as_ref()).cloned();
-        (owner, document.name().clone())
-    }
-
-    fn distinct(&mut self) {
-        let mut seen: BTreeMap<(Option<Name>, Name), Path> = BTreeMap::new();
-        for placed in &self.placed {
-            let key = self.key(&placed.document);
-            if let Some(first) = seen.get(&key) {
-                let message = format!("the name {} is taken by {first}", key.1);
-                self.checker.add(
-                    &placed.path.field("name"),
-                    message,
-                    Some("each name once".into()),
-                );
-            } else {
-                seen.insert(key, placed.path.clone());
-            }
-        }
-    }
-
-    /// Bare names are jobs of this file.
-    fn resolved(&mut self) {
-        // A kind that is neither may be meant as either.
-        let names = |other: &str, unless_said: bool| -> Vec<String> {
-            let is_one = |kind: &Option<Value>| match kind {
-                None | Some(Value::Null) => unless_said,
-                Some(kind) => kind != other,
-            };
-            let wanted =
-                self.named.iter().filter(|(name, kind)| is_one(kind) && Name::new(name).is_ok());
-            wanted.map(|(name, _)| name.clone()).collect()
-        };
-        let (jobs, sets) = (names("alloc_set", true), names("tasks", false));
-        let short: Vec<(Path, String)> =
-            self.placed.iter().flat_map(|placed| placed.short.clone()).collect();
-        for (path, name) in short {
-            let (known, what) = referred(&path, &jobs, &sets);
-            if known.contains(&name) {
-                continue;
-            }
-            let message = format!("there is no {what} {name:?} in this file");
-            let message = message + &guess(&name, known.iter().map(String::as_str));
-            let help = match known.is_empty() {
-                true => format!("USER/{name} for one that is in the cell already"),
-                false => format!("{}; USER/{name} for one in the cell already", known.join(", ")),
-            };
-            self.checker.add(&path, message, Some(help));
-        }
-        for (path, text) in std::mem::take(&mut self.nameless) {
-            let (known, what) = referred(&path, &jobs, &sets);
-            let last = text.rsplit('/').next().unwrap_or_default();
-            let message = format!("no {what} can be called {text:?}");
-            let message = message + &guess(last, known.iter().map(String::as_str));
-            let here = known.iter().map(|name| format!("{name}, ")).collect::<String>();
-            let help = format!(
-                "{here}or USER/NAME for one that is in the cell already, each of 1 to {MAX_NAME} \
-                 characters a-z, 0-9 and -, not starting or ending with -"
-            );
-            let help = help.trim_start_matches("or ").to_owned();
-            self.checker.add(&path, message, Some(help));
-        }
-        self.users_that_are_jobs(&jobs);
-    }
-
-    /// `web/0` is the job `0` of a user `web`; hardly anybody means that who has a job `web`.
-    fn users_that_are_jobs(&mut self, jobs: &[String]) {
-        let owners: Vec<Option<Name>> =
-            self.placed.iter().map(|placed| self.key(&placed.document).0).collect();
-        for placed in &self.placed {
-            let at = match placed.document {
-                Document::Job(_) => placed.path.clone(),
-                Document::Cron(_) => placed.path.field("job"),
-            };
-            for (position, after) in placed.document.job().after.iter().enumerate() {
-                let user = &after.job.user;
-                if !jobs.iter().any(|job| job == user.as_str())
-                    || owners.contains(&Some(user.clone()))
-                {
-                    continue;
-                }
-                let path = at.field("after").index(position).field("job");
-                let message = format!("{user} is a job of this file, and here the name of a user");
-                let help =
-                    format!("for that job write '{user}'; one can wait for whole jobs alone");
-                self.warnings.push((path, message, help));
-            }
-        }
-    }
-
-    /// Alloc sets before what is inside them, jobs before those that start after them.
-    fn order(&mut self) -> Vec<usize> {
-        let at: BTreeMap<(Option<Name>, Name), usize> =
-            self.placed.iter().enumerate().map(|(i, p)| (self.key(&p.document), i)).collect();
-        let needs = |placed: &Placed| -> Vec<usize> {
-            let job = placed.document.job();
-            let after = job.after.iter().map(|after| &after.job);
-            let keys = after.chain(&job.alloc_set);
-            keys.filter_map(|key: &JobKey| {
-                at.get(&(Some(key.user.clone()), key.job.clone())).copied()
-            })
-            .collect()
-        };
-        let mut waiting: Vec<(usize, Vec<usize>)> =
-            self.placed.iter().enumerate().map(|(i, placed)| (i, needs(placed))).collect();
-        let mut order: Vec<usize> = Vec::new();
-        while !waiting.is_empty() {
-            let (ready, rest): (Vec<_>, Vec<_>) = waiting
-                .into_iter()
-                .partition(|(_, needs)| needs.iter().all(|need| order.contains(need)));
-            if ready.is_empty() {
-                for (at, _) in &rest {
-                    let path = self.placed[*at].path.field("after");
-                    let help = "jobs that wait for each other would never start";
-                    self.checker.add(&path, "this job waits for itself", Some(help.into()));
-                }
-                break;
-            }
-            order.extend(ready.into_iter().map(|(at, _)| at));
-            waiting = rest;
-        }
-        order
-    }
-}
-
-/// Among which names a reference is looked up, and what they are names of.
-fn referred<'a>(
-    path: &Path,
-    jobs: &'a [String],
-    sets: &'a [String],
-) -> (&'a [String], &'static str) {
-    match path.0.last() {
-        Some(Step::Field(field)) if field == "alloc_set" => (sets, "alloc set"),
-        _ => (jobs, "job"),
-    }
-}
-
-/// Rules for what is written now, which jobs from before need not keep.
-fn asked_anew(spec: &JobSpec) -> Result<(), Refusal> {
-    admit::may_bound_notice(spec)?;
-    admit::asks_for_no_gaps(spec)?;
-    admit::volumes_can_be_seen(spec)?;
-    admit::can_begin(spec)?;
-    runs_a_program(spec)
-}
-
-/// No package brings a command with it, so a task without one fails wherever it is started. As with
-/// what cannot begin, that is a rule for those who write jobs, not for the log.
-fn runs_a_program(spec: &JobSpec) -> Result<(), Refusal> {
-    let names_one = |field: String, command: &[String]| match command.first() {
-        Some(program) if !program.is_empty() => Ok(()),
-        _ => Err(Refusal::BadField {
-            field,
-            value: format!("{command:?}"),
-            allowed: "a program and its arguments, such as [\"sleep\", \"60\"]".into(),
-        }),
-    };
-    if spec.kind == JobKind::AllocSet {
-        return Ok(());
-    }
-    let own = || spec.overrides.iter().filter_map(|(at, own)| Some((at, own.command.as_ref()?)));
-    for (at, command) in own() {
-        names_one(format!("overrides.{at}.command"), command)?;
-    }
-    match own().count() < spec.count as usize {
-        true => names_one("task.command".to_owned(), &spec.task.command),
-        false => Ok(()),
-    }
 }
 
 /// Whether an object is a job rather than an object of jobs.
@@ -535,13 +307,4 @@ fn is_document(map: &Map<String, Value>) -> bool {
 fn inner<'a>(map: &'a mut Map<String, Value>, way: &[&str]) -> Option<&'a mut Map<String, Value>> {
     way.iter()
         .try_fold(map, |map, step| map.entry(*step).or_insert_with(|| json!({})).as_object_mut())
-}
-
-/// The path of a field as admission names it.
-fn below(path: &Path, field: &str) -> Path {
-    let field = field
-        .strip_prefix("total of all tasks' ")
-        .map_or(field.to_owned(), |rest| format!("task.{rest}"));
-    let field = field.split(' ').next().unwrap_or_default();
-    path.below(&field.replace("disk-rate", "disk_rate"))
 }

@@ -3,8 +3,8 @@
 //!
 //! One way for all three: a value first, then documents, checked against the schema of the cell's
 //! own types ([`mod@schema`]) and by the cell's own admission rules. Evaluation is hermetic: no
-//! network, no clock, no environment, imports from the file's own folder alone, and limits on time,
-//! memory, depth and size ([`limits`]).
+//! network, no clock, no environment, imports from the file's own folder alone, and limits on
+//! steps, memory, depth and size ([`limits`]).
 //!
 //! Rejected: a language of our own. Jsonnet is known, small and pure, and its objects inherit,
 //! which is what configurations are made of.
@@ -14,10 +14,13 @@ mod document;
 mod evaluate;
 pub mod format;
 mod json;
+mod judge;
 pub mod limits;
 mod locate;
+mod mend;
 mod number;
 mod path;
+mod references;
 pub mod schema;
 mod shape;
 pub mod units;
@@ -34,11 +37,14 @@ use diagnostic::{Diagnostic, Place, Severity, Source};
 use document::Reader;
 use locate::Part;
 use serde_json::Value;
+use shape::Fault;
 use std::path::{Path, PathBuf};
 use yaml::Places;
 
 /// Errors shown of one file; whoever has more has the same one everywhere.
 const MOST_ERRORS: usize = 20;
+/// Errors whose places are looked for, to show the first of them.
+const MOST_PLACED: usize = 1000;
 
 /// How to read a file.
 #[derive(Clone, Debug)]
@@ -184,27 +190,38 @@ impl File<'_> {
 
     fn errors(&self, reader: &Reader) -> Vec<Diagnostic> {
         let wrong = &reader.checker.wrong;
-        let shown = &wrong[..wrong.len().min(MOST_ERRORS)];
+        let looked = &wrong[..wrong.len().min(MOST_PLACED)];
         let wanted: Vec<(path::Path, Part)> =
-            shown.iter().map(|wrong| (reader.as_written(&wrong.path), wrong.part)).collect();
+            looked.iter().map(|wrong| (reader.as_written(&wrong.path), wrong.part)).collect();
         let places = self.places_of(&wanted);
         let made =
-            shown.iter().zip(wanted.iter().zip(places)).map(|(wrong, ((path, _), place))| {
+            looked.iter().zip(wanted.iter().zip(places)).map(|(wrong, ((path, _), place))| {
                 let error = Diagnostic::error(&self.source.name, wrong.message.clone()).at(place);
+                let missing = matches!(wrong.fault, Fault::Missing(_));
                 let help = wrong.help.clone();
-                (wrong.missing, Diagnostic { field: named(path), help, ..error })
+                (missing, Diagnostic { field: named(path), help, ..error })
             });
         let mut errors: Vec<(bool, Diagnostic)> = made.collect();
-        // As one reads the file; what is not there has no place of its own and comes last.
-        errors.sort_by_key(|(missing, error)| {
-            (*missing, error.place.as_ref().map(|place| (place.line, place.column)))
-        });
+        errors.sort_by_cached_key(|(missing, error)| (self.order_of(error), *missing));
         let mut errors: Vec<Diagnostic> = errors.into_iter().map(|(_, error)| error).collect();
-        if wrong.len() > MOST_ERRORS {
-            let more = wrong.len() - MOST_ERRORS;
-            errors.push(Diagnostic::error(&self.source.name, format!("and {more} more errors")));
+        let more = wrong.len() - looked.len() + errors.len().saturating_sub(MOST_ERRORS);
+        errors.truncate(MOST_ERRORS);
+        if more > 0 {
+            let noun = if more == 1 { "error" } else { "errors" };
+            let message = format!("and {more} more {noun}");
+            errors.push(Diagnostic::error(&self.source.name, message));
         }
         errors
+    }
+
+    /// As one reads: the file itself from the top, then what it imports.
+    fn order_of(&self, error: &Diagnostic) -> (bool, String, u32, u32) {
+        match &error.place {
+            Some(Place { file, line, column, .. }) => {
+                (*file != self.source.name, file.clone(), *line, *column)
+            }
+            None => (true, String::new(), u32::MAX, u32::MAX),
+        }
     }
 
     fn warnings(&self, reader: &Reader) -> Vec<Diagnostic> {

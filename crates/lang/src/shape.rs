@@ -36,14 +36,24 @@ const OTHER_WORDS: [(&str, &str); 14] = [
 const BANDS: [(&str, u64); 4] =
     [("best_effort", 0), ("batch", 100), ("production", 200), ("monitoring", 300)];
 
+/// How something does not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// By what it is.
+    Misfit,
+    /// A field of this name has to be there.
+    Missing(String),
+    /// A field that nobody knows, and which one is most likely meant.
+    Unknown(Option<String>),
+}
+
 /// Something that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wrong {
     pub path: Path,
     /// What of the field to point at.
     pub part: Part,
-    /// Whether it is about something that is not there.
-    pub missing: bool,
+    pub fault: Fault,
     pub message: String,
     pub help: Option<String>,
 }
@@ -57,14 +67,11 @@ pub(crate) struct Checker {
 impl Checker {
     pub(crate) fn add(&mut self, path: &Path, message: impl Into<String>, help: Option<String>) {
         let (path, message) = (path.clone(), message.into());
-        self.wrong.push(Wrong { path, part: Part::Value, missing: false, message, help });
+        self.wrong.push(Wrong { path, part: Part::Value, fault: Fault::Misfit, message, help });
     }
 
-    fn named(&mut self, path: &Path, message: impl Into<String>, help: Option<String>) {
-        self.add(path, message, help);
-        if let Some(last) = self.wrong.last_mut() {
-            last.part = Part::Name;
-        }
+    fn named(&mut self, path: &Path, fault: Fault, message: String, help: Option<String>) {
+        self.wrong.push(Wrong { path: path.clone(), part: Part::Name, fault, message, help });
     }
 
     /// `value` as the type `name` wants it.
@@ -171,29 +178,25 @@ impl Checker {
             }
         }
         let required = shape.get("required").and_then(Value::as_array);
-        let others = known(owner, fields);
-        let strange = map.keys().filter(|name| !fields.contains_key(*name));
-        // One mistake, one error: what is there under a misspelt name is not missing too.
-        let meant: Vec<&str> =
-            strange.filter_map(|name| guessed(name, others.iter().copied())).collect();
         for name in required.into_iter().flatten().filter_map(Value::as_str) {
-            if !map.contains_key(name) && !meant.contains(&name) {
+            if !map.contains_key(name) {
                 let help = fields.get(name).and_then(|shape| takes(owner, name, shape));
-                self.named(path, format!("`{name}` is missing"), help);
-                self.wrong.last_mut().into_iter().for_each(|last| last.missing = true);
+                let message = format!("`{name}` is missing");
+                self.named(path, Fault::Missing(name.to_owned()), message, help);
             }
         }
     }
 
-    pub(crate) fn unknown<'a>(
+    fn unknown<'a>(
         &mut self,
         name: &str,
         known: impl Iterator<Item = &'a str> + Clone,
         path: &Path,
     ) {
         let message = format!("there is no field `{name}` here{}", guess(name, known.clone()));
+        let meant = guessed(name, known.clone()).map(str::to_owned);
         let all: Vec<&str> = known.collect();
-        self.named(path, message, Some(all.join(", ")));
+        self.named(path, Fault::Unknown(meant), message, Some(all.join(", ")));
     }
 
     /// One of several words, or an object with one of several fields.
@@ -305,7 +308,8 @@ impl Checker {
             };
             match refused {
                 Some(allowed) => {
-                    self.named(&path, format!("{name:?} is not valid here"), Some(allowed));
+                    let message = format!("{name:?} is not valid here");
+                    self.named(&path, Fault::Misfit, message, Some(allowed));
                 }
                 None => self.shaped(value, inner, Number::default(), &path),
             }

@@ -236,7 +236,7 @@ fn numbers_and_times_are_told_with_their_range() {
 #[test]
 fn json_and_yaml_have_places_too() {
     let json = "{\"name\": \"web\", \"priority\": 200,\n \"task\": {\"limits\": {\"cpu\": 1000,\n \
-                \"rams\": 5}, \"command\": []}}";
+                \"rams\": 5}, \"command\": [\"a\"]}}";
     let Err(Diagnostics(wrong)) = load("web.json", json) else { panic!("it is wrong") };
     assert!(shown(&wrong).contains("did you mean `ram`?"), "{}", shown(&wrong));
     assert_eq!(wrong[0].place.as_ref().unwrap().line, 3);
@@ -262,10 +262,10 @@ fn json_and_yaml_have_places_too() {
                 \"command\": [\"a\"], \"isolation\": {\"volumes\": [{\"source\": \"/a\",\n \
                 \"target\": \"/work\"}]}}";
     check("w.json", json, 3, "\"/work\"", "volumes.0.target: \"/work\" is not valid");
-    let cron = "name: a\nschedule: '* * * * *'\njob: {cpu: '1', ram: 1MiB, command: [a],\n  \
+    let cron = "name: a\nschedule: '* * * * *'\njob: {cpu: '1', ram: 4MiB, command: [a],\n  \
                 priority: 1, count: 0}\n";
     check("tick.yaml", cron, 4, "0", "field: job.count");
-    let cron = cron.replace("count: 0", "count: 1");
+    let cron = cron.replace("count: 0", "count: 1").replace("4MiB", "1MiB");
     check("tick.yaml", &cron, 3, "1MiB", "2097152 (2 MiB) or more");
     check(
         "tick.yaml",

@@ -46,14 +46,21 @@ struct Checked {
 impl ValidateArgs {
     pub fn run(self) -> Result<Success, Failure> {
         let mut all = Vec::new();
+        // A file that cannot be read keeps nothing back of what is wrong with the others.
+        let mut unread = None;
         for name in &self.files {
-            let (valid, documents, diagnostics) = match file::load(name, Some(&self.owner))? {
-                Ok(loaded) => (true, loaded.documents, loaded.warnings),
-                Err(Diagnostics(wrong)) => (false, Vec::new(), wrong),
+            let (valid, documents, diagnostics) = match file::load(name, Some(&self.owner)) {
+                Ok(Ok(loaded)) => (true, loaded.documents, loaded.warnings),
+                Ok(Err(Diagnostics(wrong))) => (false, Vec::new(), wrong),
+                Err(failure) => {
+                    unread = unread.or(Some(failure));
+                    continue;
+                }
             };
             all.push(Checked { file: name.clone(), valid, documents, diagnostics });
         }
         match self.output.output {
+            Output::Json if all.is_empty() => {}
             Output::Json => print_json(&all)?,
             Output::Table => {
                 for checked in &all {
@@ -63,6 +70,9 @@ impl ValidateArgs {
                     }
                 }
             }
+        }
+        if let Some(failure) = unread {
+            return Err(failure);
         }
         let wrong = all.iter().filter(|checked| !checked.valid).count();
         match (wrong, self.output.output) {

@@ -59,6 +59,29 @@ fn what_is_wrong_is_said_at_its_line_with_exit_code_1() {
 }
 
 #[test]
+fn everything_wrong_with_several_files_is_said_in_one_go() {
+    let folder = Folder::new();
+    let write = |name: &str, text: &str| std::fs::write(folder.path(name), text).unwrap();
+    let fields = "cpu: '1', ram: '1MiB', count: 0, gangs: true, after: 'nobody'";
+    write("one.jsonnet", &format!("{{ a: {{ priority: 900, {fields}, command: [] }} }}\n"));
+    write("two.yaml", "{name: b, priority: 1, cpu: '1', ram: lots, command: [a]}\n");
+    let args = ["validate", "one.jsonnet", "none.yaml", "two.yaml", "-o", "json"];
+    let (code, out, wrong) = there(&folder, &args);
+    assert_eq!(code, 2, "{wrong}");
+    assert!(wrong.contains("cannot read the jobs from none.yaml"), "{wrong}");
+    let checked: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let fields = |at: usize| -> Vec<&str> {
+        let all = checked[at]["diagnostics"].as_array().unwrap();
+        all.iter().map(|one| one["field"].as_str().unwrap()).collect()
+    };
+    let all = ["a.priority", "a.ram", "a.count", "a.gangs", "a.after", "a.command"];
+    assert_eq!((fields(0), fields(1)), (all.to_vec(), vec!["ram"]), "{out}");
+    let (code, _, wrong) = there(&folder, &["validate", "one.jsonnet", "two.yaml"]);
+    assert_eq!((code, wrong.matches("  = allowed: ").count()), (1, 7), "{wrong}");
+    assert!(wrong.contains("error: 2 files are not right"), "{wrong}");
+}
+
+#[test]
 fn a_first_file_is_written_once_and_is_right() {
     let folder = Folder::new();
     for (name, flag) in [("web", "--service"), ("sums", "--batch"), ("nightly", "--cron")] {

@@ -1,0 +1,183 @@
+//! Everything that is wrong with a file is said in one go, as one reads it, and nothing that only
+//! follows from something else.
+
+use cellwright_cell::name::Name;
+use cellwright_lang::diagnostic::{Diagnostic, Source};
+use cellwright_lang::{Diagnostics, Evaluator, Format, Limits, Options};
+use std::path::Path;
+
+fn wrong(name: &str, text: &str) -> Vec<Diagnostic> {
+    let owner = Some(Name::new("dev").unwrap());
+    let options = Options { evaluator: Evaluator::Inside, limits: Limits::default(), owner };
+    let source = Source { name: name.into(), text: text.into() };
+    let format = Format::of(Path::new(name)).unwrap();
+    match cellwright_lang::load_text(&source, Path::new("."), format, &options) {
+        Ok(_) => Vec::new(),
+        Err(Diagnostics(wrong)) => wrong,
+    }
+}
+
+/// The errors of the file are these, by line and a part of what is said, and each says what is
+/// allowed.
+fn check(name: &str, text: &str, want: &[(u32, &str)]) {
+    let wrong = wrong(name, text);
+    let all: String = wrong.iter().map(|one| one.render(false)).collect();
+    let lines = |one: &Diagnostic| one.place.as_ref().map_or(0, |place| place.line);
+    let got: Vec<u32> = wrong.iter().map(lines).collect();
+    assert_eq!(got, want.iter().map(|(line, _)| *line).collect::<Vec<_>>(), "{all}");
+    for (one, (_, says)) in wrong.iter().zip(want) {
+        assert!(one.message.contains(says), "{says:?} is not in {:?}", one.message);
+    }
+}
+
+/// The only thing wrong with a job that has `fields` besides what it needs.
+fn check_alone(fields: &str, says: &str) {
+    let text = format!(
+        "local base = {{ priority: 200, cpu: '1', ram: '1GiB', command: ['a'] }};\n\
+         {{ web: base + {{ {fields} }} }}"
+    );
+    check("f.jsonnet", &text, &[(2, says)]);
+}
+
+/// One of each kind, in several jobs.
+const ALL_KINDS: &str = "\
+web:
+  priority: 900
+  cpu: 500m
+  ram: 2 gigs
+  count: '3'
+  prots: 1
+  command: sleep 5
+  after: nobody
+  at_most_one: 0
+  health: {probe: {http: {port: 0, path: healthy}}}
+  isolation:
+    volumes:
+      - {source: /srv, target: /dev/shm}
+      - {source: srv, target: /data}
+  restart: {retry: {exit: {300: 1}}}
+small:
+  priority: batch
+  cpu: '1'
+  ram: 1MiB
+  command: []
+  preemption_notice_max: 5s
+  constraints:
+    - {attribute: os, operator: {matches: '('}}
+tick:
+  schedule: '* * * *'
+  keep_runs: 500
+  job: {priority: 100, ram: 64MiB, command: [date], alloc_set: Pool}
+";
+
+#[test]
+fn one_of_each_kind_is_told_in_one_go() {
+    let want = [
+        (2, "900 is out of range"),
+        (4, "\"2 gigs\" is no amount here"),
+        (5, "a number is wanted here, not \"3\""),
+        (6, "there is no field `prots` here; did you mean `ports`?"),
+        (7, "a list is wanted here"),
+        (8, "there is no job \"nobody\" in this file"),
+        (9, "0 is out of range"),
+        (10, "task.health.probe.http.path: \"healthy\" is not valid"),
+        (13, "task.isolation.volumes.0.target: \"/dev/shm\" is not valid"),
+        (14, "task.isolation.volumes.1.source: \"srv\" is not valid"),
+        (15, "restart.retry.exit (code): 300 is not valid"),
+        (19, "task.limits.ram: 1048576 is not valid"),
+        (20, "task.command: [] is not valid"),
+        (21, "preemption_notice_max: 5000 is not valid"),
+        (23, "constraints.0: "),
+        (25, "is not valid here"),
+        (26, "500 is out of range"),
+        (27, "`cpu` is missing"),
+        (27, "no alloc set can be called \"Pool\""),
+    ];
+    check("all.yaml", ALL_KINDS, &want);
+    let helped = wrong("all.yaml", ALL_KINDS).into_iter().all(|one| one.help.is_some());
+    assert!(helped, "each says what is allowed");
+}
+
+#[test]
+fn a_name_that_is_there_twice_is_told_beside_other_errors() {
+    let run = "priority: 0, cpu: '1', ram: '1GiB', command: [a]";
+    let text = format!(
+        "- {{name: a, {run}, count: 0}}\n- {{name: a, {run}, after: b}}\n\
+         - {{name: c, after: d, {run}, gang: 1}}\n- {{name: d, after: c, {run}, owner: A}}\n"
+    );
+    check(
+        "f.yaml",
+        &text,
+        &[
+            (1, "0 is out of range"),
+            (2, "the name a is taken by [0]"),
+            (2, "there is no job \"b\""),
+            (3, "waits for itself"),
+            (3, "true or false is wanted"),
+            (4, "waits for itself"),
+            (4, "\"A\" is not valid here"),
+        ],
+    );
+}
+
+#[test]
+fn what_follows_from_something_else_is_not_told() {
+    // Each of the two would be refused for the other if that were not there.
+    check_alone("prots: 1, health: { probe: { tcp: { port: 0 } } }", "no field `prots`");
+    check_alone("ports: 'x', health: { probe: { tcp: { port: 3 } } }", "a number is wanted");
+    check_alone("isolation: { whole_cores: 4 }, cpu: 'x'", "no amount here");
+    check_alone("isolation: { root: 'os' }, packages: 'os'", "a list is wanted");
+    check_alone("isolation: { network: 'own' }, static_ports: [0]", "0 is out of range");
+    check_alone("retain_disk: { bytes: '1GiB', keep: '1h' }, disk: 'x'", "no amount here");
+    check_alone("retain_disk: { bytes: 1, keep: '1h', saver: 's' }, kind: 'x'", "not known here");
+    check_alone("restart: { backoff: '1h', backoff_max: 'x' }", "no amount here");
+    check_alone("priority: 'high', preemption_notice_max: 1", "is not a priority");
+    check_alone("count: 'x', overrides: { '5': { env: {} } }", "a number is wanted");
+    check_alone("ram: '1MiB', isolation: { slack_ram: 'x' }", "true or false is wanted");
+    check_alone("isolation: { volumes: [{ source: 5, target: '/a' }] }", "a text is wanted");
+    let twice =
+        "{ web: { priority: 200, cpu: '1', ram: '1GiB', command: ['a'], after: ['A', 'A'] } }";
+    check("f.jsonnet", twice, &[(1, "no job can be called"), (1, "no job can be called")]);
+    // What is there under another name is not missing as well, wherever it may stand.
+    let short = "{ web: { priority: 200, cpu: '1', memory: '1GiB', cmd: ['a'] } }";
+    check("f.jsonnet", short, &[(1, "no field `memory`"), (1, "no field `cmd`")]);
+    let set = "{ web: { priority: 200, cpu: '1', ram: '1GiB', kind: 'alloc-set' } }";
+    check("f.jsonnet", set, &[(1, "\"alloc-set\" is not known here")]);
+    let cron = "name: A\nschedule: '* * * * *'\n\
+                job: {priority: 1, cpu: '1', ram: 1GiB, command: [a]}\n";
+    check("f.yaml", cron, &[(1, "\"A\" is not valid here")]);
+}
+
+#[test]
+fn an_alloc_set_hears_of_everything_that_it_cannot_have() {
+    let text = "\
+set:
+  kind: alloc_set
+  priority: 200
+  cpu: '1'
+  ram: 1GiB
+  command: [a]
+  env: {A: b}
+  ports: 1
+  files: {a: b}
+";
+    let nothing = [
+        (6, "task.command: a is not valid"),
+        (7, "task.env: 1 is not valid"),
+        (8, "task.ports: 1 is not valid"),
+        (9, "task.files: 1 is not valid"),
+    ];
+    check("set.yaml", text, &nothing);
+}
+
+#[test]
+fn the_first_ones_are_shown_and_the_others_counted() {
+    let job = |at: usize| format!("job-{at:02}: {{priority: 900, cpu: x, ram: y, command: [a]}}\n");
+    // In the order of the file, which is not that of the names.
+    let text: String = (0..30).rev().map(job).collect();
+    let wrong = wrong("f.yaml", &text);
+    assert_eq!(wrong.len(), 21);
+    let lines = wrong.iter().filter_map(|one| one.place.as_ref()).map(|place| place.line);
+    assert_eq!(lines.collect::<Vec<_>>()[..7], [1, 1, 1, 2, 2, 2, 3]);
+    assert_eq!(wrong[20].message, "and 70 more errors");
+}
