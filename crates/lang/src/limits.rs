@@ -6,7 +6,9 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Processor time, which stands for steps: the evaluator counts none.
+    /// Calls of functions, computed fields and turns of `for`: the same on every machine.
+    pub steps: u64,
+    /// Processor time, for what takes long in few steps: far beyond what the steps take.
     pub cpu_seconds: u64,
     /// Address space of the evaluating process, its program included.
     pub memory_bytes: u64,
@@ -25,7 +27,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            cpu_seconds: 10,
+            steps: 2_000_000,
+            cpu_seconds: 20,
             memory_bytes: 1 << 30,
             wall: Duration::from_secs(60),
             depth: 500,

@@ -7,6 +7,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+const TESTS: [(&str, fn()); 3] = [
+    ("every_limit_has_an_error_of_its_own", every_limit_has_an_error_of_its_own),
+    ("steps_are_the_same_whatever_the_machine_does", steps_are_the_same_whatever_the_machine_does),
+    ("what_never_ends_or_grows_is_ended", what_never_ends_or_grows_is_ended),
+];
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words == [CHILD] {
@@ -15,11 +21,15 @@ fn main() -> ExitCode {
     // The little that test runners ask of a harness.
     if words.iter().any(|word| word == "--list") {
         if !words.iter().any(|word| word == "--ignored") {
-            println!("every_limit_has_an_error_of_its_own: test");
+            TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
         }
         return ExitCode::SUCCESS;
     }
-    every_limit_has_an_error_of_its_own();
+    let wanted = |name: &str| {
+        let mut names = words.iter().filter(|word| !word.starts_with("--")).peekable();
+        names.peek().is_none() || names.any(|word| name.contains(word.as_str()))
+    };
+    TESTS.iter().filter(|(name, _)| wanted(name)).for_each(|(_, test)| test());
     ExitCode::SUCCESS
 }
 
@@ -28,9 +38,11 @@ fn every_limit_has_an_error_of_its_own() {
     let fine = "{ name: 'w', priority: 1, cpu: '1', ram: '1GiB', command: ['a'] }";
     assert_eq!(said(fine, usual), "");
     let endless = "local f(x) = if x < 0 then x else f(x + 1) tailstrict; f(0)";
-    let limits = Limits { cpu_seconds: 1, ..usual };
+    check(endless, Limits { steps: 1000, ..usual }, "step limit: 1,000 calls of functions");
+    let unlimited = Limits { steps: u64::MAX, ..usual };
+    let limits = Limits { cpu_seconds: 1, ..unlimited };
     check(endless, limits, "time limit: 1 s; look for what never ends");
-    let limits = Limits { wall: Duration::from_millis(50), ..usual };
+    let limits = Limits { wall: Duration::from_millis(50), ..unlimited };
     check(endless, limits, "by the clock");
     let growing =
         "local f(x) = if std.length(x) < 0 then x else f(x + x) tailstrict; f('xxxxxxxx')";
@@ -42,6 +54,69 @@ fn every_limit_has_an_error_of_its_own() {
     let large = "{ a: std.repeat('x', 3000000) }";
     check(large, Limits { output_bytes: 1 << 20, ..usual }, "output limit: 1 MiB");
     check("{ a: 1 + }", usual, "cannot stand here");
+}
+
+/// Just enough steps are enough, again and again, and one less is not.
+fn steps_are_the_same_whatever_the_machine_does() {
+    let job = |value: &str| {
+        format!(
+            "{{ name: 'w', priority: 1, cpu: '1', ram: '1GiB', command: ['a', '%d' % {value}] }}"
+        )
+    };
+    let loops = "local f(x) = if x == 0 then 0 else f(x - 1) tailstrict; ";
+    // Of the job two fields are computed.
+    let counted = [
+        (format!("{loops}{}", job("f(99)")), 101),
+        (job("std.length([1 for x in std.range(1, 10) for y in std.range(1, 10)])"), 111),
+        (job("std.foldl(function(sum, x) sum + x, std.range(1, 50), 0)"), 51),
+        (format!("local o = {{ a: 1 + 1 }}; {}", job("o.a + (o + {}).a + o.a")), 3),
+    ];
+    for (text, steps) in counted {
+        let usual = Limits::default();
+        assert_eq!(said(&text, Limits { steps, ..usual }), "", "{text}");
+        let help = format!("step limit: {} calls", steps - 1);
+        check(&text, Limits { steps: steps - 1, ..usual }, &help);
+    }
+    let said = said(
+        "local f(x) =\n  f(x + 1) tailstrict;\nf(0)",
+        Limits { steps: 9, ..Limits::default() },
+    );
+    assert!(said.contains("--> f.jsonnet:2:3") && !said.contains("import"), "{said}");
+}
+
+/// Mistakes of every week: each ends with the name of a limit.
+fn what_never_ends_or_grows_is_ended() {
+    // Fewer steps than usual, since debugging builds take a while for each.
+    let usual = Limits { memory_bytes: 512 << 20, steps: 200_000, ..Limits::default() };
+    let doubled = |first: &str, next: &str, last: &str| {
+        let lines: String = (1..=40)
+            .map(|at| next.replace("NEW", &at.to_string()).replace("OLD", &(at - 1).to_string()))
+            .collect();
+        format!("local {first};\n{lines}{last}")
+    };
+    let lists = doubled("a0 = [1]", "local aNEW = [aOLD, aOLD];\n", "a40");
+    let texts = doubled("a0 = 'x'", "local aNEW = aOLD + aOLD;\n", "a40");
+    let objects =
+        doubled("a0 = { v: 1 }", "local aNEW = { v: (aOLD + {}).v + (aOLD + {}).v };\n", "a40.v");
+    let limits = "limit: ";
+    for text in [
+        "local f(x) = f(x + 1) tailstrict; f(0)",
+        "local f(x) = [f(x + 1)]; f(0)",
+        "local f(x) = f(x + 1); f(0)",
+        "std.range(1, 1000000000)",
+        "std.makeArray(1000000000, function(i) i)",
+        "std.foldl(function(a, b) a + a, std.range(1, 100), 'x')",
+        "std.repeat('xxxxxxxxxx', 1000000000)",
+        "std.join('', std.repeat(['x'], 1000000000))",
+        "local r = std.range(1, 10000); [1 for a in r for b in r for c in r if false]",
+        "{ [std.toString(a) + b]: 1 for a in std.range(1, 100000) for b in ['x', 'y'] for c in \
+         std.range(1, 100000) if c < 0 }",
+        &lists,
+        &texts,
+        &objects,
+    ] {
+        check(text, usual, limits);
+    }
 }
 
 /// What is wrong with the text, in words; nothing when it is right.

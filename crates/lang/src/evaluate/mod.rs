@@ -1,4 +1,4 @@
-//! Jsonnet in a process of its own. The evaluator has no limit on time or memory, so the program
+//! Jsonnet in a process of its own. The evaluator has no limit on memory or time, so the program
 //! starts itself again with a word that only it types, and the child puts limits of the kernel on
 //! itself before it looks at the file. Whatever the file does, the caller gets a value or an error
 //! that names the limit.
@@ -9,6 +9,7 @@
 mod child;
 pub(crate) mod import;
 mod inside;
+mod steps;
 pub(crate) mod words;
 
 pub use child::run as run_child;

@@ -3,6 +3,7 @@
 //! theirs.
 
 use super::import::LIBRARY_NAME;
+use super::steps::Added;
 use crate::diagnostic::{Diagnostic, Frame, Place, Source};
 use rsjsonnet_lang::lexer::LexError;
 use rsjsonnet_lang::parser::{ActualToken, ExpectedToken, ParseError};
@@ -14,19 +15,29 @@ use rsjsonnet_lang::span::{SpanContextId, SpanId, SpanManager};
 use rsjsonnet_lang::token::STokenKind;
 use std::collections::BTreeMap;
 
-/// Texts by the number that spans know them by.
+/// Texts, with what was added to them, by the number that spans know them by.
 #[derive(Default)]
-pub(crate) struct Names(BTreeMap<SpanContextId, Source>);
+pub(super) struct Names(BTreeMap<SpanContextId, (Source, Added)>);
 
 impl Names {
-    pub(crate) fn insert(&mut self, context: SpanContextId, source: Source) {
-        self.0.insert(context, source);
+    pub(super) fn insert(&mut self, context: SpanContextId, source: Source, added: Added) {
+        self.0.insert(context, (source, added));
     }
 
     /// Nothing for the evaluator's own library.
     fn place(&self, spans: &SpanManager, span: SpanId) -> Option<Place> {
         let (context, start, end) = spans.get_span(span);
-        self.0.get(&context).map(|source| source.place(start, end))
+        let (source, added) = self.0.get(&context)?;
+        let (start, end) = added.written(start, end)?;
+        Some(source.place(start, end))
+    }
+
+    /// What a step was taken for, in a file that the user wrote.
+    pub(super) fn step(&self, spans: &SpanManager, span: SpanId) -> Option<Place> {
+        let (context, start, _) = spans.get_span(span);
+        let (source, added) = self.0.get(&context)?;
+        let at = added.beside(start)?;
+        (source.name != LIBRARY_NAME).then(|| source.place(at, at + 1))
     }
 
     /// Of a file that the user wrote.
