@@ -12,7 +12,7 @@ pub const HEADING: &str = "Examples:";
 const SHORT: [(&str, &[&str]); 55] = [
     ("dev", &["dev", "dev --driver process --data-dir ./my-cell", "dev --machines 20 --cpu 8"]),
     ("top", &["top", "top --jobs", "top --once"]),
-    ("drain", &["drain -m m1 --wait", "drain -m m1 -m m2", "drain -m m1 --undo"]),
+    ("drain", &["drain m1 --wait", "drain m1 m2", "drain -m m1 --undo"]),
     ("job status", &["job status", "job status dev/hello", "job status --state waiting"]),
     ("cron ls", &["cron ls", "cron ls -o json"]),
     ("cron pause", &["cron pause dev/nightly"]),

@@ -57,6 +57,16 @@ impl Failure {
         }
     }
 
+    /// The same, with what it is about before the cause.
+    pub fn about(self, what: &str) -> Failure {
+        let of = |message: String| format!("{what}: {message}");
+        match self {
+            Failure::Usage { message, next } => Failure::Usage { message: of(message), next },
+            Failure::Work { message, next } => Failure::Work { message: of(message), next },
+            other => other,
+        }
+    }
+
     pub fn work(cause: &dyn std::error::Error, next: &str) -> Failure {
         Failure::Work { message: cause.to_string(), next: next.to_owned() }
     }

@@ -285,6 +285,14 @@ impl Client {
         self.get(&format!("/v1/find{query}")).await
     }
 
+    /// What was most likely meant by a name that nothing has.
+    pub async fn near(&self, name: &str) -> Result<Option<FoundView>, ClientError> {
+        let near = Some("true".to_owned());
+        let query = encode_query(&[("name", Some(name.to_owned())), ("near", near)]);
+        let found: Reply<Page<FoundView>> = self.get(&format!("/v1/find{query}")).await?;
+        Ok(found.value.items.into_iter().next())
+    }
+
     pub async fn crons(&self, page: &PageAt) -> Result<Reply<Page<CronView>>, ClientError> {
         self.get(&format!("/v1/crons{}", encode_query(&page.pairs()))).await
     }

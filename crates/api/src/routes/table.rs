@@ -66,6 +66,11 @@ const FIND_NAME: Parameter = Parameter {
             was submitted last.",
     shape: Shape::Text(200),
 };
+const NEAR: Parameter = Parameter {
+    name: "near",
+    about: "True: where nothing is called so or begins so, what has a name near it, if any has.",
+    shape: Shape::Boolean,
+};
 const AFTER_EVENT: Parameter = Parameter {
     name: "after",
     about: "A cursor, or a log index: only what followed. Left out: from the oldest kept.",

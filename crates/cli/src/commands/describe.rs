@@ -14,6 +14,7 @@ use crate::server::ask;
 use crate::{format, style};
 use cellwright_api::types::{SqlValue, TaskView};
 use cellwright_cell::time::Time;
+use cellwright_lang::written;
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
@@ -209,7 +210,11 @@ fn shown(described: &Described) -> String {
                 out.push_str(&format!("\n{}\n{}", style.strong("task"), fields(task, &TASK)));
                 out.push_str(&last_end(task));
             }
-            out.push_str(&format!("\n{}\n{}", style.strong("spec"), yaml(&status.job.spec)));
+            out.push_str(&format!(
+                "\n{}\n{}",
+                style.strong("spec"),
+                yaml(&written::job(&status.job.spec))
+            ));
         }
         Thing::Machine { machine } => {
             out.push_str(&super::machine::shown(machine));

@@ -19,9 +19,13 @@ use clap::Args;
 /// Take machines out of use: no new work, and what runs there moves within the jobs' budgets
 #[derive(Debug, Args)]
 pub struct DrainArgs {
-    /// The machine; repeat it for several
-    #[arg(short, long = "machine", value_name = "MACHINE", value_parser = name, required = true)]
+    /// The machines
+    #[arg(value_name = "MACHINE", value_parser = name, required_unless_present = "named")]
     machines: Vec<Name>,
+
+    /// The same; repeat it for several
+    #[arg(short = 'm', long = "machine", value_name = "MACHINE", value_parser = name)]
+    named: Vec<Name>,
 
     /// Take work again
     #[arg(long)]
@@ -33,8 +37,9 @@ pub struct DrainArgs {
 }
 
 impl DrainArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+    pub fn run(mut self, reach: &Reach) -> Result<Success, Failure> {
         let cell = reach.cell()?;
+        self.machines.append(&mut self.named);
         if !self.wait {
             self.machines.iter().try_for_each(|machine| drain(&cell, machine, !self.undo))?;
             return Ok(Success::Done);

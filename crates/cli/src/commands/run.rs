@@ -102,7 +102,7 @@ impl RunArgs {
         }
         let table = self.output.output == Output::Table;
         let mut done = Vec::new();
-        for document in &documents {
+        for (position, document) in documents.iter().enumerate() {
             match ask(run_document(&cell, owner.as_ref(), document, plan.as_ref())) {
                 Ok(ran) => {
                     if table {
@@ -114,7 +114,10 @@ impl RunArgs {
                     if !table {
                         print_named(&done, &names_of(&done))?;
                     }
-                    return Err(failure);
+                    return Err(match documents.len() {
+                        1 => failure,
+                        _ => failure.about(&told(&documents[position..], owner.as_ref())),
+                    });
                 }
             }
         }
@@ -209,6 +212,21 @@ async fn caller(cell: &Cell, spec: &JobSpec) -> Result<Name, Failure> {
         message: "the cell does not say whose the job would be".into(),
         next: "the same command with --owner USER".into(),
     })
+}
+
+/// Which of a file's jobs it is about, and which were not reached.
+fn told(left: &[Document], owner: Option<&Name>) -> String {
+    let name = |document: &Document| match document.owner().or(owner) {
+        Some(owner) => format!("{owner}/{}", document.name()),
+        None => document.name().to_string(),
+    };
+    let names: Vec<String> = left.iter().map(name).collect();
+    match &names[..] {
+        [refused, rest @ ..] if !rest.is_empty() => {
+            format!("{refused} (not reached: {})", rest.join(", "))
+        }
+        _ => names.concat(),
+    }
 }
 
 async fn run_job(

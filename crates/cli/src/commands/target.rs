@@ -66,6 +66,11 @@ fn indexes(text: &str) -> Result<Vec<u32>, String> {
 }
 
 impl Typed {
+    /// What was typed, where it is one word.
+    pub fn word(&self) -> Option<&str> {
+        (self.tasks.is_none() && !self.job.contains('/')).then_some(&*self.job)
+    }
+
     /// Asks the cell only when the owner is left out.
     pub async fn resolve(&self, cell: &Cell) -> Result<Target, Failure> {
         let tasks = self.tasks.clone();
@@ -140,11 +145,23 @@ async fn the_one(
             message,
             next: "compare `cell --version` with the version in `cell master status`".into(),
         }),
-        [] => Err(Failure::Work {
-            message: format!("no {noun} is called {text:?} or begins so"),
-            next: next.into(),
-        }),
+        [] => {
+            let near = near(cell, text, wanted).await;
+            Err(Failure::Work {
+                message: format!("no {noun} is called {text:?} or begins so{near}"),
+                next: next.into(),
+            })
+        }
         several => Err(ambiguous(text, several)),
+    }
+}
+
+/// `; did you mean ...?` of a name that nothing has, or nothing. It is a courtesy: a master that
+/// cannot say keeps nobody from the error itself.
+pub async fn near(cell: &Cell, text: &str, wanted: impl Fn(FoundKind) -> bool) -> String {
+    match cell.client.near(text).await {
+        Ok(Some(found)) if wanted(found.kind) => format!("; did you mean {}?", found.name),
+        _ => String::new(),
     }
 }
 

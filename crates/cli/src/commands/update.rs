@@ -12,17 +12,19 @@ use cellwright_api::client::Change;
 use cellwright_api::types::{Changed, JobView, TaskView};
 use cellwright_cell::job::Update as Roll;
 use cellwright_cell::name::JobKey;
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use std::ffi::OsStr;
 
 const EXAMPLES: &str = "\
 Examples:
   cell update dev/hello
-  cell update dev/hello undo
+  cell update undo dev/hello
   cell update dev/hello close
 
 An update is opened by `cell run FILE` with a changed file. It can be undone
-until it is closed.";
+until it is closed. The job may also come first: `cell update dev/hello undo`.";
 
 /// A rolling update under way: its status, undo it, or close it
 #[derive(Debug, Args)]
@@ -33,8 +35,8 @@ pub struct UpdateArgs {
     job: Typed,
 
     /// How far it is, back to the version before, or for good
-    #[arg(value_name = "WHAT", value_enum, default_value = "status")]
-    what: What,
+    #[arg(value_name = "WHAT", value_parser = WhatOrJob, default_value = "status")]
+    what: Second,
 
     #[command(flatten)]
     watch: WatchArgs,
@@ -51,6 +53,53 @@ enum What {
     Undo,
     /// Keep the new version for good: it cannot be undone after that.
     Close,
+}
+
+/// Who types `cell update undo JOB` means the same as who types `cell update JOB undo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Second {
+    What(What),
+    Job(Typed),
+}
+
+/// Takes both, and offers what there is to do.
+#[derive(Clone)]
+struct WhatOrJob;
+
+impl TypedValueParser for WhatOrJob {
+    type Value = Second;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Second, clap::Error> {
+        let what = EnumValueParser::<What>::new().parse_ref(command, arg, value);
+        let job = value.to_str().and_then(|text| typed(text).ok());
+        match (what, job) {
+            (Ok(what), _) => Ok(Second::What(what)),
+            (Err(_), Some(job)) => Ok(Second::Job(job)),
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(What::value_variants().iter().filter_map(What::to_possible_value)))
+    }
+}
+
+/// The job and what to do with its update, whichever comes first.
+fn in_order(first: Typed, second: Second) -> Result<(Typed, What), Failure> {
+    let word = first.word().and_then(|word| What::from_str(word, false).ok());
+    match (second, word) {
+        (Second::What(what), _) => Ok((first, what)),
+        (Second::Job(job), Some(what)) => Ok((job, what)),
+        (Second::Job(_), None) => Err(Failure::Usage {
+            message: "neither word says what to do; allowed: status, undo or close".into(),
+            next: "cell update JOB undo".into(),
+        }),
+    }
 }
 
 #[derive(Serialize)]
@@ -71,10 +120,11 @@ struct AtVersion {
 
 impl UpdateArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        let (job, what) = in_order(self.job, self.what)?;
         let cell = reach.cell()?;
-        let key = ask(async { Ok(self.job.resolve(&cell).await?.job) })?;
-        if self.what != What::Status {
-            self.change(&cell, &key)?;
+        let key = ask(async { Ok(job.resolve(&cell).await?.job) })?;
+        if what != What::Status {
+            change(&cell, &key, what, self.output.output)?;
             return Ok(Success::Done);
         }
         let status = ask(read(&cell, &key))?;
@@ -84,26 +134,26 @@ impl UpdateArgs {
         }
         Ok(Success::Done)
     }
+}
 
-    fn change(&self, cell: &Cell, key: &JobKey) -> Result<(), Failure> {
-        let change = Change::default();
-        let done: Changed = ask(async {
-            Ok(match self.what {
-                What::Undo => cell.client.undo_update(key, &change).await?.value,
-                What::Status | What::Close => cell.client.close_update(key, &change).await?.value,
-            })
-        })?;
-        if self.output.output == Output::Json {
-            return print_json(&done);
-        }
-        let what = match (self.what, done.changed) {
-            (What::Undo, true) => "is rolled back",
-            (What::Undo, false) => "was being rolled back already",
-            (_, true) => "is closed: the version it has is the one that counts",
-            (_, false) => "was closed already",
-        };
-        say(&format!("the update of {key} {what}\nnext: cell status {key}\n"))
+fn change(cell: &Cell, key: &JobKey, what: What, output: Output) -> Result<(), Failure> {
+    let change = Change::default();
+    let done: Changed = ask(async {
+        Ok(match what {
+            What::Undo => cell.client.undo_update(key, &change).await?.value,
+            What::Status | What::Close => cell.client.close_update(key, &change).await?.value,
+        })
+    })?;
+    if output == Output::Json {
+        return print_json(&done);
     }
+    let became = match (what, done.changed) {
+        (What::Undo, true) => "is rolled back",
+        (What::Undo, false) => "was being rolled back already",
+        (_, true) => "is closed: the version it has is the one that counts",
+        (_, false) => "was closed already",
+    };
+    say(&format!("the update of {key} {became}\nnext: cell status {key}\n"))
 }
 
 async fn read(cell: &Cell, key: &JobKey) -> Result<Status, Failure> {
@@ -164,6 +214,30 @@ fn shown(status: &Status) -> String {
 mod tests {
     use super::*;
     use cellwright_cell::time::Time;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        update: UpdateArgs,
+    }
+
+    #[test]
+    fn the_job_and_what_to_do_may_come_in_either_order() {
+        let read = |words: &[&str]| {
+            let line = Line::try_parse_from([&["cell"], words].concat()).unwrap();
+            in_order(line.update.job, line.update.what).map_err(|failure| failure.to_string())
+        };
+        let job = |text: &str| typed(text).unwrap();
+        assert_eq!(read(&["dev/web"]), Ok((job("dev/web"), What::Status)));
+        assert_eq!(read(&["dev/web", "undo"]), Ok((job("dev/web"), What::Undo)));
+        assert_eq!(read(&["undo", "dev/web"]), Ok((job("dev/web"), What::Undo)));
+        assert_eq!(read(&["close", "web"]), Ok((job("web"), What::Close)));
+        // A job may have such a name.
+        assert_eq!(read(&["undo", "close"]), Ok((job("undo"), What::Close)));
+        let told = read(&["dev/web", "dev/api"]).unwrap_err();
+        assert!(told.contains("allowed: status, undo or close"), "{told}");
+    }
 
     #[test]
     fn an_update_that_is_undone_reads_from_where_it_got_to_where_it_goes() {

@@ -125,3 +125,33 @@ fn a_task_that_was_stopped_alone_is_told_when_its_job_is_run_again() {
     assert!(told.contains("this cell is open") && told.contains("cell master init"), "{told}");
     running.stop();
 }
+
+#[test]
+fn of_several_jobs_the_refused_one_is_named_and_those_not_reached() {
+    let folder = Folder::new();
+    let (running, address) = agent::dev(&folder);
+    let job = |name: &str, cpu: &str| {
+        serde_json::json!({
+            "name": name, "priority": "production", "cpu": cpu, "ram": "64MiB",
+            "command": ["sleep", "1000"],
+        })
+    };
+    let file = folder.path("three.json");
+    let all = serde_json::json!([job("small", "10m"), job("huge", "5000"), job("last", "10m")]);
+    std::fs::write(&file, all.to_string()).unwrap();
+    let run = cell(&["--master", &address, "run", &file]);
+    let (out, error) = (text(&run.stdout), text(&run.stderr));
+    assert_eq!(run.status.code(), Some(1), "{error}");
+    assert!(out.contains("job dev/small of 1 task: created"), "{out}");
+    assert!(error.contains("dev/huge (not reached: dev/last): quota of dev"), "{error}");
+
+    // And a name that nothing has brings to mind one that something has.
+    let asked = cell(&["--master", &address, "status", "samll"]);
+    assert!(text(&asked.stderr).contains("; did you mean dev/small?"), "{asked:?}");
+    let stopped = cell(&["--master", &address, "stop", "smal1", "--yes"]);
+    assert!(text(&stopped.stderr).contains("; did you mean dev/small?"), "{stopped:?}");
+    // The spec that is described is written as in a file.
+    let described = said(&["--master", &address, "describe", "small"]);
+    assert!(described.contains("ram: 64MiB") && described.contains("cpu: \"0.01\""), "{described}");
+    running.stop();
+}

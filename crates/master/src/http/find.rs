@@ -13,6 +13,7 @@ use cellwright_api::types::{FoundKind, FoundView, Page};
 use cellwright_cell::id::JobId;
 use cellwright_cell::job::Job;
 use cellwright_cell::name::Name;
+use cellwright_cell::near::nearest;
 use cellwright_cell::spec::JobKind;
 use cellwright_cell::state::State;
 use std::collections::BTreeSet;
@@ -36,12 +37,31 @@ impl Api {
             true => newest(&view.state, &text, own).map_or(like, |found| vec![found]),
             false => exact,
         };
+        if items.is_empty() && call.flag("near") {
+            items.extend(near(&view.state, &text));
+        }
         own_first(&mut items, &text, own);
         items.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
         items.truncate(MOST);
         let page = Page { items, next: None, index: view.index, consistent };
         reply::page(&call, &page)
     }
+}
+
+/// What was most likely meant by a name that nothing has.
+fn near(state: &State, text: &str) -> Option<FoundView> {
+    // Everything begins like nothing.
+    let (_, all) = search(state, "");
+    let names = all.iter().flat_map(|found| [Some(&*found.name), own_name(&found.name)]);
+    let nearest = nearest(text, names.flatten())?;
+    let is_it =
+        |found: &&FoundView| found.name == nearest || own_name(&found.name) == Some(nearest);
+    all.iter().find(is_it).cloned()
+}
+
+/// `web` of `ann/web`.
+fn own_name(name: &str) -> Option<&str> {
+    name.split_once('/').map(|(_, own)| own)
 }
 
 /// Of things of one kind that differ by their owner alone, the caller's is meant.

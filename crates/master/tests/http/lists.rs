@@ -97,6 +97,12 @@ async fn a_name_is_found_whole_or_by_its_beginning() {
     // What is called so is meant, whatever else begins so.
     assert_eq!(found("ubar").await, ["user ubar"]);
     assert_eq!(found("nosuch").await, [""; 0]);
+    // What nothing is called may be a slip of the hand.
+    assert_eq!(found("jfo0").await, [""; 0]);
+    assert_eq!(found("jfo0&near=true").await, ["job ubar/jfoo"]);
+    assert_eq!(found("ubra/jfoo&near=true").await, ["job ubar/jfoo"]);
+    assert_eq!(found("ubra&near=true").await, ["user ubar"]);
+    assert_eq!(found("nosuch&near=true").await, [""; 0]);
     assert_eq!(cell.ask("GET /v1/find?names=x", NONE).await.code(), "bad-parameter");
 }
 

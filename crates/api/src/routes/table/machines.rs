@@ -170,7 +170,7 @@ pub(super) const ROUTES: &[Route] = &[
             "What a name can mean: what is called so, or else what begins so; 50 at most.",
             json!(Page<FoundView>),
         ),
-        &[FIND_NAME],
+        &[FIND_NAME, NEAR],
     ),
     read(
         O::Overview,

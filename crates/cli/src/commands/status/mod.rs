@@ -145,10 +145,13 @@ pub async fn find(cell: &Cell, text: &str) -> Result<Thing, Failure> {
     let found = cell.client.find(text).await?.value.items;
     match &found[..] {
         [one] => read(cell, one).await,
-        [] => Err(Failure::Work {
-            message: format!("nothing is called {text:?} or begins so"),
-            next: "see what there is: cell status, cell job status, cell machine ls".into(),
-        }),
+        [] => {
+            let near = target::near(cell, text, |_| true).await;
+            Err(Failure::Work {
+                message: format!("nothing is called {text:?} or begins so{near}"),
+                next: "see what there is: cell status, cell job status, cell machine ls".into(),
+            })
+        }
         several => Err(ambiguous(text, several)),
     }
 }
