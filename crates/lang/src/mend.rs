@@ -18,7 +18,7 @@ const LEANS_ON: [(&str, &[&str]); 13] = [
     ("restart.backoff", &["restart.backoff_max"]),
     ("restart.backoff_max", &["restart.backoff"]),
     ("retain_disk", &["alloc_set", "kind", "name", "overrides", "task.limits.disk"]),
-    ("task.command", &["count", "kind", "overrides"]),
+    ("task.command", &["kind", "overrides"]),
     ("task.health.probe.http.port", &["task.ports", "task.static_ports"]),
     ("task.health.probe.tcp.port", &["task.ports", "task.static_ports"]),
     ("task.isolation.network", &["task.ports", "task.static_ports"]),

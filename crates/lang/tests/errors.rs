@@ -133,6 +133,10 @@ fn what_follows_from_something_else_is_not_told() {
     check_alone("restart: { backoff: '1h', backoff_max: 'x' }", "no amount here");
     check_alone("priority: 'high', preemption_notice_max: 1", "is not a priority");
     check_alone("count: 'x', overrides: { '5': { env: {} } }", "a number is wanted");
+    check_alone(
+        "count: 'x', command: [], overrides: { '0': { command: ['a'] }, '1': { command: ['b'] } }",
+        "a number is wanted",
+    );
     check_alone("ram: '1MiB', isolation: { slack_ram: 'x' }", "true or false is wanted");
     check_alone("isolation: { volumes: [{ source: 5, target: '/a' }] }", "a text is wanted");
     let twice =
