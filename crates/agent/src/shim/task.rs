@@ -7,7 +7,8 @@ use crate::boot;
 use crate::proc::Process;
 use cellwright_cell::task::{ExitClass, Notice};
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process, kill_process_group, wait, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, WaitStatus, kill_process,
+    kill_process_group, wait, waitid, waitpid,
 };
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,6 +21,9 @@ const STOP_PASSES: u32 = 20;
 /// A lease is looked at this often at least: the timer under it stands still while the machine
 /// sleeps, the lease does not.
 const LEASE_LOOK_MILLIS: u64 = 1000;
+/// Sees an end and leaves it to be reaped.
+const LOOK_ONLY: WaitIdOptions =
+    WaitIdOptions::EXITED.union(WaitIdOptions::NOHANG).union(WaitIdOptions::NOWAIT);
 
 /// The program's output.
 pub struct Pipes {
@@ -212,14 +216,11 @@ impl Task {
     /// The reaper of everything below it has no children only when nothing is below it.
     fn reap(&mut self) {
         loop {
-            // Each time anew: it may end meanwhile, and once it is reaped nobody can tell.
-            let filtered = self.is_filtered();
-            match wait(WaitOptions::NOHANG) {
+            match self.reap_one() {
                 Ok(Some((pid, status))) if pid == self.pid => {
                     let signal = status.terminating_signal();
-                    let meant = if filtered { Some(Signal::KILL.as_raw()) } else { signal };
+                    let meant = if self.filtered { Some(Signal::KILL.as_raw()) } else { signal };
                     self.ended = Some((status.exit_status(), meant));
-                    self.filtered = filtered;
                     self.memory = self.room.memory();
                 }
                 Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
@@ -229,15 +230,36 @@ impl Task {
         }
     }
 
-    /// Whether it ended, is not reaped yet, and the container's filter ended it. The kernel spares
-    /// the first process of a container the SIGKILL that it sends itself, so that filter ends it by
-    /// SIGSYS. It is told as what it did.
-    fn is_filtered(&self) -> bool {
+    /// The end of one child, if one has ended.
+    ///
+    /// How a program in a container came to end can be seen until it is reaped. So as long as it is
+    /// not, nobody is reaped but by number: the program after a look at it, and others one by one.
+    /// To wait for anybody would reap also a program that ends after the look. Others are rare: what
+    /// a program in a container leaves behind becomes a child of that program.
+    fn reap_one(&mut self) -> rustix::io::Result<Option<(Pid, WaitStatus)>> {
         if self.ended.is_some() || self.room.container.is_none() {
-            return false;
+            return wait(WaitOptions::NOHANG);
         }
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let Ok(Some(end)) = waitid(WaitId::Pid(self.pid), options) else { return false };
+        if let Some(end) = waitid(WaitId::Pid(self.pid), LOOK_ONLY)? {
+            self.filtered = self.is_filtered(&end);
+            return waitpid(Some(self.pid), WaitOptions::NOHANG);
+        }
+        if waitid(WaitId::All, LOOK_ONLY)?.is_none() {
+            return Ok(None);
+        }
+        for other in zombies().filter(|pid| *pid != self.pid) {
+            if let Some(ended) = waitpid(Some(other), WaitOptions::NOHANG)? {
+                return Ok(Some(ended));
+            }
+        }
+        // The program itself, just now: its signal is still to come, and with it the next look.
+        Ok(None)
+    }
+
+    /// Whether this end is the doing of the container's filter. The kernel spares the first process
+    /// of a container the SIGKILL that it sends itself, so that filter ends it by SIGSYS. It is told
+    /// as what it did.
+    fn is_filtered(&self, end: &WaitIdStatus) -> bool {
         let by_filter = end.terminating_signal() == Some(Signal::SYS.as_raw());
         let its = || filters(&self.pid.as_raw_nonzero().to_string());
         by_filter && has_none_of_its_own(its(), filters("self"))
@@ -286,6 +308,14 @@ fn filters(process: &str) -> Option<u64> {
 /// does not say, it is taken for the container's.
 fn has_none_of_its_own(its: Option<u64>, here: Option<u64>) -> bool {
     its <= here.map(|here| here + 1)
+}
+
+/// Children of this process that have ended.
+fn zombies() -> impl Iterator<Item = Pid> {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let all = crate::proc::all().into_values();
+    let ended = all.filter(move |process| process.is_zombie && process.parent == own);
+    ended.filter_map(|process| Pid::from_raw(process.pid))
 }
 
 fn below() -> Vec<Process> {
