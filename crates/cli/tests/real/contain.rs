@@ -279,6 +279,11 @@ fn a_kill_is_told_as_a_kill_and_not_taken_for_want_of_memory() {
         if cfg!(target_arch = "x86_64") {
             filters_are_told_apart(&lab, driver);
         }
+        // What it can handle and does not is not for it.
+        lab.run("warns", "kill -TERM $$; exit 0", value!({}));
+        let goes_on = TaskState::Dead(Fate::Finished);
+        let ends = if driver == "container" { goes_on } else { failed(ExitClass::Signal(15)) };
+        assert_eq!(lab.ends("warns"), ends, "{driver}");
         lab.run("child", "sh -c 'kill -9 $$'; exit $?", value!({}));
         assert_eq!(lab.ends("child"), failed(ExitClass::Code(137)), "{driver}");
         lab.run("stays", "exec sleep 1000", value!({}));
