@@ -32,7 +32,7 @@ with_all_below() {
 }
 
 end_processes() {
-    local left pid all
+    local left pid all words
     for _ in $(seq "$PATIENCE"); do
         left="$(bearers)"
         [ -n "$left" ] || return 0
@@ -40,7 +40,9 @@ end_processes() {
     done
     all="$(for pid in $left; do with_all_below "$pid"; done | sort -nu)"
     for pid in $all; do
-        say "process $pid: $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null || echo "gone")"
+        # Whoever has just ended is not left.
+        words="$({ tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null)" || continue
+        say "process $pid: $words"
     done
     for pid in $all; do kill -KILL "$pid" 2>/dev/null || true; done
 }
