@@ -25,8 +25,8 @@ const STOP_PASSES: u32 = 100;
 /// Folders between that of a test and those of its agents.
 const AGENTS_BELOW: u32 = 3;
 
-/// Removes `folder`, which may be gone already. Every cell in it has ended: an agent that still runs
-/// starts again what is ended here.
+/// Removes `folder`, which may be gone already. Every cell in it has ended: an agent that still
+/// runs starts again what is ended here.
 ///
 /// # Panics
 /// When something does not go.

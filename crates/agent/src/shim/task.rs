@@ -232,10 +232,10 @@ impl Task {
 
     /// The end of one child, if one has ended.
     ///
-    /// How a program in a container came to end can be seen until it is reaped. So as long as it is
-    /// not, nobody is reaped but by number: the program after a look at it, and others one by one.
-    /// To wait for anybody would reap also a program that ends after the look. Others are rare: what
-    /// a program in a container leaves behind becomes a child of that program.
+    /// How a program in a container came to end can be seen until it is reaped. So as long as it
+    /// is not, nobody is reaped but by number: the program after a look at it, and others one by
+    /// one. To wait for anybody would reap also a program that ends after the look. Others are
+    /// rare: what a program in a container leaves behind becomes a child of that program.
     fn reap_one(&mut self) -> rustix::io::Result<Option<(Pid, WaitStatus)>> {
         if self.ended.is_some() || self.room.container.is_none() {
             return wait(WaitOptions::NOHANG);
@@ -256,9 +256,9 @@ impl Task {
         Ok(None)
     }
 
-    /// Whether this end is the doing of the container's filter. The kernel spares the first process
-    /// of a container the SIGKILL that it sends itself, so that filter ends it by SIGSYS. It is told
-    /// as what it did.
+    /// Whether this end is the doing of the container's filter. The kernel spares the first
+    /// process of a container the SIGKILL that it sends itself, so that filter ends it by SIGSYS.
+    /// It is told as what it did.
     fn is_filtered(&self, end: &WaitIdStatus) -> bool {
         let by_filter = end.terminating_signal() == Some(Signal::SYS.as_raw());
         let its = || filters(&self.pid.as_raw_nonzero().to_string());
