@@ -38,6 +38,8 @@ if [ -z "${CELL_BINARY:-}" ]; then
     CELL_BINARY="$(realpath "${CARGO_TARGET_DIR:-target}/debug/cell")"
 fi
 
+sources="$PWD"
+run="contract-$$-$EPOCHSECONDS"
 folder="$(mktemp -d)"
 master=""
 finish() {
@@ -45,11 +47,13 @@ finish() {
         kill "$master" 2>/dev/null || true
         wait "$master" 2>/dev/null || true
     fi
+    # Tasks outlive the master that started them, and are known by the name it was given.
+    "$sources/scripts/leftovers.sh" "$run" >/dev/null || true
     rm -rf "$folder"
 }
 trap finish EXIT
 
-"$CELL_BINARY" dev --data-dir "$folder/data" --listen 127.0.0.1:0 >"$folder/said" 2>"$folder/log" &
+CELL_TEST_RUN="$run" "$CELL_BINARY" dev --data-dir "$folder/data" --listen 127.0.0.1:0 >"$folder/said" 2>"$folder/log" &
 master=$!
 
 # Port 0 takes a free one; the master says which.

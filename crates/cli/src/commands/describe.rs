@@ -239,7 +239,11 @@ fn fields(task: &TaskView, names: &[&str]) -> String {
         let is_told = !(task.state.is_dead() && name == "healthy");
         names.contains(&name.as_str()) && !is_nothing && is_told
     });
-    yaml(&Value::Object(some.collect()))
+    let written = some.map(|(name, value)| match name.as_str() {
+        "limits" | "reservation" => (name, written::field("task.limits", &value)),
+        _ => (name, value),
+    });
+    yaml(&Value::Object(written.collect()))
 }
 
 fn last_end(task: &TaskView) -> String {
