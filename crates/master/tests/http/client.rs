@@ -5,7 +5,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response};
 use cellwright_api::client::{Change, Client, ClientError, JobFilter, PageAt, Settings};
-use cellwright_api::error::{ApiError, Code};
+use cellwright_api::error::{ApiError, Code, REMOVED};
 use cellwright_api::types::{BatchItem, SqlQuery};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::spec::JobSpec;
@@ -147,28 +147,25 @@ async fn what_may_be_repeated_is_and_under_the_same_key() {
     assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
 
-/// The leader had it in its log, lost its majority, and leads no more.
+/// The leader had it in its log, lost its majority, and is no replica of the cell any more, which
+/// ends a call by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_that_may_yet_take_effect_says_so_whatever_the_masters_say_last() {
     let lost = |n: u32| {
         Some(match n {
-            0 => ApiError::new(Code::TimedOut, "perhaps"),
-            _ => ApiError::new(Code::NotReady, "catching up"),
+            0 | 2 => ApiError::new(Code::TimedOut, "perhaps"),
+            _ => ApiError::new(Code::NotReady, "removed from the cell").with(REMOVED, true),
         })
     };
     let (server, asked) = stubborn(u32::MAX, lost).await;
-    let settings = Settings {
-        backoff: Duration::from_millis(1),
-        deadline: Duration::from_millis(300),
-        ..Settings::new(vec![server.1.clone()])
-    };
-    let client = Client::new(settings).unwrap();
+    let client = quick(vec![server.1.clone()]);
     let error = within(change(&client)).await.unwrap_err();
-    assert!(asked.load(Ordering::SeqCst) > 1, "{error}");
+    assert_eq!(asked.load(Ordering::SeqCst), 2, "{error}");
     assert_eq!(error.code(), Some(Code::NotReady), "the last word is shown");
     assert!(error.is_in_doubt() && error.to_string().contains("may have taken effect"), "{error}");
     // What only asks, or was never taken, leaves nothing open.
     let read = within(client.get::<String>("/x")).await.unwrap_err();
+    assert_eq!((read.code(), asked.load(Ordering::SeqCst)), (Some(Code::NotReady), 4), "{read}");
     assert!(!read.is_in_doubt(), "{read}");
     let refused = within(change(&client)).await.unwrap_err();
     assert!(!refused.is_in_doubt(), "{refused}");
