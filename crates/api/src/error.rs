@@ -267,7 +267,7 @@ fn hint_of(refusal: &Refusal) -> Option<String> {
         Refusal::HoldsTasks { machine, tasks } => {
             let them = if *tasks == 1 { "it" } else { "them" };
             Some(format!(
-                "move {them} away first: cell drain -m {machine} --wait; or end {them}: \
+                "move {them} away first: cell drain {machine} --wait; or end {them}: \
                  cell machine rm {machine} --force"
             ))
         }
@@ -334,7 +334,7 @@ mod tests {
         let machine = cellwright_cell::name::Name::new("m1").unwrap();
         let error = ApiError::from(Refusal::HoldsTasks { machine, tasks: 2 });
         assert_eq!((error.code, &error.details["tasks"]), (Code::WrongState, &json!(2)));
-        assert!(error.hint.contains("cell drain -m m1 --wait; or end them"), "{}", error.hint);
+        assert!(error.hint.contains("cell drain m1 --wait; or end them"), "{}", error.hint);
     }
 
     #[test]

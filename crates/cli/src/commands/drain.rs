@@ -1,4 +1,4 @@
-//! `cell drain -m MACHINE`: the machine's verb among the others, since it is what one types before
+//! `cell drain MACHINE`: the machine's verb among the others, since it is what one types before
 //! touching one. Whoever waits for its end sees on stderr how many tasks are left and whose limit
 //! holds them there: a drain can take as long as the jobs' owners allow.
 
@@ -53,7 +53,7 @@ impl DrainArgs {
 }
 
 fn left_draining(machines: &[Name]) -> String {
-    let named: Vec<String> = machines.iter().map(|machine| format!("-m {machine}")).collect();
+    let named: Vec<&str> = machines.iter().map(Name::as_str).collect();
     let named = named.join(" ");
     let goes = if machines.len() == 1 { "the drain goes" } else { "the drains go" };
     format!(
@@ -99,7 +99,7 @@ async fn until_empty(cell: &Cell, machines: &[Name]) -> Result<Success, Failure>
 fn empty(machine: &Name) -> String {
     format!(
         "machine {machine} has no tasks any more\n\
-         next: cell machine rm {machine}, or cell drain -m {machine} --undo\n"
+         next: cell machine rm {machine}, or cell drain {machine} --undo\n"
     )
 }
 
@@ -151,7 +151,7 @@ mod tests {
             names.iter().map(|name| Name::new(name).unwrap()).collect()
         };
         let one = left_draining(&names(&["m1"]));
-        assert!(one.starts_with("the drain goes on without you\nnext: cell drain -m m1 --wait"));
-        assert!(left_draining(&names(&["m1", "m2"])).contains("cell drain -m m1 -m m2 --undo"));
+        assert!(one.starts_with("the drain goes on without you\nnext: cell drain m1 --wait"));
+        assert!(left_draining(&names(&["m1", "m2"])).contains("cell drain m1 m2 --undo"));
     }
 }

@@ -97,7 +97,7 @@ fn in_order(first: Typed, second: Second) -> Result<(Typed, What), Failure> {
         (Second::Job(job), Some(what)) => Ok((job, what)),
         (Second::Job(_), None) => Err(Failure::Usage {
             message: "neither word says what to do; allowed: status, undo or close".into(),
-            next: "cell update JOB undo".into(),
+            next: "cell update undo JOB".into(),
         }),
     }
 }

@@ -297,7 +297,7 @@ fn whoever_waits_for_a_drain_hears_what_holds_it_up() {
     let drain = [&at[..], &["drain", "-m", "dev-0", "--wait"]].concat();
     let (told, code) = Running::start(&drain).interrupt();
     assert_eq!(code, Some(130), "{told:?}");
-    assert!(told.iter().any(|line| line == "next: cell drain -m dev-0 --wait"), "{told:?}");
+    assert!(told.iter().any(|line| line == "next: cell drain dev-0 --wait"), "{told:?}");
     let waits = Running::start(&drain);
     waits.hear("machine dev-0: 2 tasks left");
     waits.hear("2 tasks wait for max_down of dev/stays: 0 are down");

@@ -316,8 +316,7 @@ async fn removed_by_force_alone(level: u32) {
     run_first_task(&cell).await;
     let got = cell.ask("DELETE /v1/machines/m1", json!(null)).await;
     assert_eq!((got.status, got.code()), (409, "wrong-state"), "{}", got.text);
-    for part in
-        ["m1 is up with 1 task on it", "cell drain -m m1 --wait", "cell machine rm m1 --force"]
+    for part in ["m1 is up with 1 task on it", "cell drain m1 --wait", "cell machine rm m1 --force"]
     {
         assert!(got.text.contains(part), "{}", got.text);
     }
