@@ -236,7 +236,9 @@ pub(crate) fn unavailable(error: ProposeError) -> Unavailable {
             Unavailable::NotLeader { leader: leader.map(|(_, peer)| peer.address) }
         }
         ProposeError::Fenced { .. } => Unavailable::NoQuorum,
-        ProposeError::Unsure { .. } => Unavailable::Unknown { why: error.to_string() },
+        ProposeError::Unsure { .. } | ProposeError::Deposed { .. } => {
+            Unavailable::Unknown { why: error.to_string() }
+        }
         ProposeError::DiskFull { free, needed } => Unavailable::DiskFull { free, reserve: needed },
         ProposeError::TooLarge { bytes, allowed } => {
             Unavailable::TooLarge { bytes, limit: allowed }

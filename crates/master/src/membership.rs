@@ -162,7 +162,7 @@ pub(crate) fn refusal(error: MemberError) -> ApiError {
             ApiError::new(Code::WrongState, message)
         }
         MemberError::Unknown { .. } => ApiError::new(Code::NoSuchReplica, message),
-        MemberError::Unsure { .. } | MemberError::Fatal { .. } => {
+        MemberError::Unsure { .. } | MemberError::Deposed { .. } | MemberError::Fatal { .. } => {
             ApiError::new(Code::TimedOut, message)
         }
     }

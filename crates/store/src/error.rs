@@ -44,6 +44,13 @@ pub enum ProposeError {
              effect. Ask again with the same request id"
     )]
     Unsure { silent: Duration },
+    /// Proposed, and then another led: what is not in its log may still be in that of a third.
+    #[error(
+        "this replica lost the lead after this was proposed{}; it may yet take effect. Ask again \
+             with the same request id",
+        named(.leader)
+    )]
+    Deposed { leader: Option<(NodeId, Peer)> },
     #[error(
         "the log's disk has {free} bytes free and needs {needed}; free some space, writes \
              resume by themselves"
@@ -81,6 +88,8 @@ pub enum MemberError {
     LastVoter { id: NodeId },
     #[error("no quorum has answered for {silent:?}; the change may yet take effect")]
     Unsure { silent: Duration },
+    #[error("this replica lost the lead{}; the change may yet take effect", named(.leader))]
+    Deposed { leader: Option<(NodeId, Peer)> },
     #[error("this replica has stopped: {why}")]
     Fatal { why: String },
 }

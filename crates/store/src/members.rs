@@ -84,6 +84,8 @@ impl Replica {
         change: ChangeMembers<NodeId, Peer>,
         keep_as_learner: bool,
     ) -> Result<(), MemberError> {
+        // As in `propose`: the same words for what never was in the log and for what still may be.
+        self.leading_status()?;
         let changed = tokio::select! {
             biased;
             changed = self.raft.change_membership(change, keep_as_learner) => changed,
@@ -95,7 +97,7 @@ impl Replica {
             Ok(done) => return self.shown(done.log_id.index).await,
             Err(RaftError::Fatal(fatal)) => MemberError::Fatal { why: fatal.to_string() },
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
-                MemberError::NotLeader { leader: forward.leader_id.zip(forward.leader_node) }
+                MemberError::Deposed { leader: forward.leader_id.zip(forward.leader_node) }
             }
             Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(e))) => match e {
                 ChangeMembershipError::InProgress(_) => MemberError::Busy,

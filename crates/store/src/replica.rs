@@ -245,6 +245,9 @@ impl Replica {
         }
         self.check_room(bytes as u64)?;
         self.check_fence()?;
+        // Openraft sends away those who ask a follower and those whose entry a new leader overwrote
+        // with the same words. Only of the first can it be said that nothing happened.
+        self.check_lead()?;
         tokio::select! {
             biased;
             written = self.raft.client_write(Payload(payload)) => match written {
@@ -254,7 +257,8 @@ impl Replica {
                     reply: done.data.0,
                 }),
                 Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
-                    Err(not_leader(forward))
+                    let leader = forward.leader_id.zip(forward.leader_node);
+                    Err(ProposeError::Deposed { leader })
                 }
                 Err(RaftError::APIError(other)) => {
                     Err(ProposeError::Fatal { why: other.to_string() })
@@ -281,6 +285,14 @@ impl Replica {
                 Err(ProposeError::Fenced { silent })
             }
             _ => Ok(()),
+        }
+    }
+
+    fn check_lead(&self) -> Result<(), ProposeError> {
+        let status = self.status.borrow();
+        match status.role {
+            Role::Leader => Ok(()),
+            _ => Err(ProposeError::NotLeader { leader: status.leader_peer() }),
         }
     }
 

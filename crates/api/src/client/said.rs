@@ -91,10 +91,10 @@ impl Said {
     }
 }
 
-/// Whether it is for want of a majority. A leader that loses its own says of what it has in its log
-/// that nobody leads, so that no leader is known does not mean that nothing will come of it.
+/// Whether it is for want of a majority, or of its answer. That nobody leads is said only of what
+/// was never proposed.
 fn wants_majority(error: &ClientError) -> bool {
-    matches!(error.code(), Some(Code::NoQuorum | Code::TimedOut | Code::NoLeader))
+    matches!(error.code(), Some(Code::NoQuorum | Code::TimedOut))
 }
 
 fn doubtful(error: ClientError) -> ClientError {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cellwright_store::{MemberError, ProposeError, ReadEntriesError, Role, Settings};
+use cellwright_store::{MemberError, ProposeError, ReadEntriesError, Role, Settings, Status};
 
 use crate::support::{Cell, number, peer};
 
@@ -131,6 +131,29 @@ async fn a_leader_without_a_quorum_is_fenced_and_recovers() {
     cell.net.heal();
     cell.assert_all_equal().await;
     assert_eq!(cell.sums(id).total, 11, "a write refused by a lost leader must not come back");
+}
+
+/// It was in a log and may be in another: nobody must be told that nothing happened.
+#[tokio::test(start_paused = true)]
+async fn what_a_new_leader_overwrote_is_told_as_open() {
+    let settings = Settings { fence_after: Duration::from_secs(600), ..Settings::default() };
+    let cell = Cell::start(3, settings).await;
+    cell.add(1).await;
+    let old = cell.leader().await;
+    let id = old.status().id;
+    cell.net.cut_off(id, 1..=3);
+    let last = old.status().last_log;
+    let pending = tokio::spawn(async move { old.propose(2_u64.to_le_bytes().to_vec()).await });
+    let appended = |status: &Status| status.last_log > last;
+    cell.replica(id).watch().wait_for(appended).await.unwrap();
+    let other = cell.replica((1..=3).find(|other| *other != id).unwrap());
+    let replaced = |status: &Status| status.leader.is_some_and(|leader| leader != id);
+    other.watch().wait_for(replaced).await.unwrap();
+    assert_eq!(number(&cell.add(10).await.reply), 11);
+    cell.net.heal();
+    let write = pending.await.unwrap();
+    assert!(matches!(write, Err(ProposeError::Deposed { leader: Some(_) })), "{write:?}");
+    cell.assert_all_equal().await;
 }
 
 #[tokio::test(start_paused = true)]
