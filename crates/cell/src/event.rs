@@ -18,6 +18,26 @@ pub struct Event {
     pub reason: Reason,
 }
 
+impl Event {
+    /// The code of the reason, as events are filtered and counted by it. A job that its owner's
+    /// quota did not allow was requested like any other, and people ask for it by its cause.
+    #[must_use]
+    pub fn reason_code(&self) -> &'static str {
+        self.what.reason_code(&self.reason)
+    }
+}
+
+impl What {
+    /// The same, where the two have been taken apart.
+    #[must_use]
+    pub fn reason_code(&self, reason: &Reason) -> &'static str {
+        match self {
+            What::JobRejected { refusal: Refusal::QuotaExceeded { .. }, .. } => "quota",
+            _ => reason.code(),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

@@ -16,9 +16,9 @@ use crate::units::counted;
 use serde::{Deserialize, Serialize};
 
 /// Why a task does not fit on a machine. Declaration order is precedence: of several reasons the
-/// first is the one reported, so that counts per reason add up to the cell. [`Misfit::Volume`]
-/// comes right after [`Misfit::Constraint`]; it stands last because it came last, and logs go by
-/// number.
+/// first is the one reported, so that counts per reason add up to the cell.
+// `Volume` comes right after `Constraint`; it stands last because it came last, and logs go by
+// number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -236,8 +236,6 @@ pub enum Reason {
     NeededFailed {
         job: JobId,
     },
-    /// Refused: its owner has not so much quota left.
-    Quota,
 }
 
 impl Reason {
@@ -277,12 +275,11 @@ impl Reason {
             R::SlotDue => "slot-due",
             R::LastRunActive => "last-run-active",
             R::MachineShort(_) => "machine-short",
-            R::Quota => "quota",
         }
     }
 
     /// Every code: tests hold that each is reached.
-    pub const CODES: [&'static str; 32] = [
+    pub const CODES: [&'static str; 31] = [
         "requested",
         "admitted",
         "found-place",
@@ -314,6 +311,5 @@ impl Reason {
         "slot-due",
         "last-run-active",
         "machine-short",
-        "quota",
     ];
 }

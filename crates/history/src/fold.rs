@@ -64,7 +64,7 @@ pub(crate) fn row(fact: &Fact, machines: &Machines) -> Row {
         Value::Integer(i64::from(fact.position)),
     ];
     let (word, detail) = words(&event.what);
-    let reason = Value::Text(event.reason.code().to_owned());
+    let reason = Value::Text(event.reason_code().to_owned());
     let detail = detail.or_else(|| because(fact)).map_or(Value::Null, Value::Text);
     let word = Value::Text(word.to_owned());
     let rest = match &event.what {

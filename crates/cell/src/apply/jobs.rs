@@ -64,12 +64,8 @@ impl Context<'_> {
     /// The owner learns of a refusal from the verdict, everybody else from the history.
     pub(super) fn note_rejection(&mut self, owner: &Name, job: &Name, verdict: &Verdict) {
         if let Err(refusal) = verdict {
-            let why = match refusal {
-                Refusal::QuotaExceeded { .. } => Reason::Quota,
-                _ => Reason::Requested,
-            };
             let (user, job, refusal) = (owner.clone(), job.clone(), refusal.clone());
-            self.emit(What::JobRejected { user, job, refusal }, why);
+            self.emit(What::JobRejected { user, job, refusal }, Reason::Requested);
         }
     }
 

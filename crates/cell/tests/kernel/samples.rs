@@ -512,7 +512,6 @@ fn reasons() -> Vec<Reason> {
         Reason::SlotDue,
         Reason::LastRunActive,
         Reason::MachineShort(Dimension::Cpu),
-        Reason::Quota,
     ]
 }
 

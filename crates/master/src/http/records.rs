@@ -15,7 +15,7 @@ pub(super) fn shown(record: EventRecord) -> EventView {
         at: record.at,
         object: record.object,
         text: record.text,
-        reason_code: record.reason.code().into(),
+        reason_code: record.what.reason_code(&record.reason).into(),
         what: record.what,
         reason: record.reason,
     }

@@ -1,6 +1,8 @@
 //! Explanations as readers get them: sentences for people, the same as data for programs.
 
+use super::health;
 use crate::http::view::{at_max_down, needed};
+use crate::usage::Usage;
 use cellwright_api::types::{
     CandidateView, CounterfactualView, ExplanationView, FailingView, HappenedView, HereView,
     ReasonView, TaskCounts, WaitingGroup,
@@ -62,7 +64,7 @@ impl Past {
 fn happened(state: &State, event: &Event, attempt: u32) -> HappenedView {
     let text = render::event(state, event);
     let text = text.split_once(' ').map_or(text.as_str(), |(_, rest)| rest).to_owned();
-    HappenedView { at: event.at, attempt, reason: event.reason.code().to_owned(), text }
+    HappenedView { at: event.at, attempt, reason: event.reason_code().to_owned(), text }
 }
 
 fn with_notice(mut end: HappenedView, notice: Option<Notice>) -> HappenedView {
@@ -251,13 +253,14 @@ pub(super) fn placed(
     state: &State,
     id: TaskId,
     here: Option<WhyHere>,
+    usage: &Usage,
     now: Time,
 ) {
     let Some(row) = state.tasks().get(id) else { return };
     let machine = row.machine.and_then(|id| state.machines().get(id));
     let machine = machine.map_or_else(|| "a machine".to_owned(), |row| row.spec.name.to_string());
     let what = match row.state {
-        TaskState::Assigned => format!("starting: {machine} has still to start it."),
+        TaskState::Assigned => health::starting(state, usage, id, &machine, now),
         TaskState::Running if !row.healthy => {
             format!("running on {machine}, but it fails its health check.")
         }
@@ -523,7 +526,7 @@ mod tests {
         let text = |cell: &Cell, index: usize| {
             let (id, now) = (cell.task_id("jfoo", index), Time(told_at + 60_000));
             let mut told = blank(&cell.state, id, Past::default(), now).unwrap();
-            placed(&mut told, &cell.state, id, None, now);
+            placed(&mut told, &cell.state, id, None, &Usage::default(), now);
             told.text
         };
         let waits = "Its machine drains; it waits for the disruption limit of ubar/jfoo, next in";
@@ -537,7 +540,7 @@ mod tests {
     fn said(cell: &Cell, job: &str, index: usize) -> String {
         let (id, now) = (cell.task_id(job, index), Time(cell.now));
         let mut told = blank(&cell.state, id, Past::default(), now).unwrap();
-        placed(&mut told, &cell.state, id, None, now);
+        placed(&mut told, &cell.state, id, None, &Usage::default(), now);
         told.text
     }
 
