@@ -6,6 +6,7 @@ use crate::routes::{
     Access, CELL_INDEX, CELL_READ, Content, IDEMPOTENCY_KEY, Kind, LAST_EVENT_ID, MAX_KEY,
     Parameter, Route, Shape, path_parameter, routes, schema,
 };
+use cellwright_cell::described::in_plain_words;
 use cellwright_cell::name::{MAX_NAME, MAX_TOKEN};
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
@@ -27,7 +28,7 @@ pub fn document() -> Value {
         path[route.method.as_str().to_lowercase()] = described;
     }
     let schemas = generator.take_definitions(true);
-    json!({
+    let mut document = json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Cellwright",
@@ -46,7 +47,9 @@ pub fn document() -> Value {
                 "certificate": { "type": "mutualTLS" },
             },
         },
-    })
+    });
+    in_plain_words(&mut document);
+    document
 }
 
 fn tags() -> Vec<Value> {
@@ -277,6 +280,37 @@ mod tests {
             let pointer = reference.strip_prefix('#').unwrap();
             assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
         }
+    }
+
+    fn texts<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+        match value {
+            Value::Object(map) => {
+                for name in ["description", "summary"] {
+                    found.extend(map.get(name).and_then(Value::as_str));
+                }
+                map.values().for_each(|v| texts(v, found));
+            }
+            Value::Array(list) => list.iter().for_each(|v| texts(v, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn descriptions_are_for_those_who_do_not_read_the_code() {
+        let document = document();
+        let mut found = Vec::new();
+        texts(&document, &mut found);
+        assert!(found.len() > 100, "{found:?}");
+        let marked = |text: &&&str| {
+            let number = |mark: &str| {
+                let mut after = text.split(mark).skip(1);
+                after.any(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+            };
+            let of_code = ["[`", "::", "`None`", "Some("].iter().any(|mark| text.contains(mark));
+            of_code || number("(B") || number("(X")
+        };
+        let marked: Vec<&&str> = found.iter().filter(marked).collect();
+        assert!(marked.is_empty(), "{marked:#?}");
     }
 
     #[test]

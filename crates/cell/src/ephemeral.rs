@@ -27,7 +27,7 @@ pub struct ResourceRow {
 pub enum CapacityChange {
     /// Relative, so that two writers add up.
     Add(i64),
-    /// To [`crate::named::UNBOUNDED`].
+    /// As much as anybody asks for.
     Unbounded,
     /// Gone from this machine.
     Remove,

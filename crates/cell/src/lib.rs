@@ -15,6 +15,8 @@ pub mod command;
 pub mod constraint;
 pub mod credential;
 pub mod cron;
+#[cfg(feature = "schema")]
+pub mod described;
 pub mod desired;
 pub mod device;
 pub mod disruption;

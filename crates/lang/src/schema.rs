@@ -4,6 +4,7 @@
 
 use crate::units::Unit;
 use cellwright_cell::cron::CronSpec;
+use cellwright_cell::described::in_plain_words;
 use cellwright_cell::resource::MAX_QUANTITY;
 use cellwright_cell::spec::JobSpec;
 use schemars::SchemaGenerator;
@@ -34,6 +35,7 @@ impl Schema {
             generator.subschema_for::<CronSpec>();
             let mut definitions: Map<String, Value> =
                 generator.take_definitions(false).into_iter().collect();
+            definitions.values_mut().for_each(in_plain_words);
             for (owner, field) in BOUNDED {
                 let fields = definitions.get_mut(owner).and_then(|d| d.get_mut("properties"));
                 if let Some(shape) = fields.and_then(|fields| fields.get_mut(field)) {

@@ -174,19 +174,10 @@ fn takes(shape: &Value) -> String {
     }
 }
 
-/// The sentence of the type, as users read it.
+/// The sentence of the type in a line, without marks of the code.
 fn meaning(shape: &Value) -> String {
     let text = shape["description"].as_str().unwrap_or_default().replace('\n', " ");
-    let text = text.replace("`None`:", "Left out:").replace("`None` means", "Left out means");
-    let mut out = String::new();
-    let mut rest = text.as_str();
-    // Numbers of requirements are for the code.
-    while let Some(at) = rest.find(" (B") {
-        let end = rest[at..].find(')').map_or(rest.len(), |end| at + end + 1);
-        let digits = rest[at + 3..end - 1].bytes().all(|byte| byte.is_ascii_digit());
-        out.push_str(if digits { &rest[..at] } else { &rest[..end] });
-        rest = &rest[end..];
-    }
-    out.push_str(rest);
-    out
+    let marked = ["`None`", "[`", " (B"].iter().any(|mark| text.contains(mark));
+    assert!(!marked, "{text}");
+    text
 }
