@@ -5,9 +5,11 @@
 //! check what it reads. Whether the cell has the owner, the quota or the alloc set is decided by
 //! `apply`. The ranges also carry the arithmetic: below them no sum the cell keeps can overflow.
 
+mod digests;
 mod program;
 mod volumes;
 
+pub use digests::digests_are_whole;
 pub use program::runs_a_program;
 pub use volumes::volumes_can_be_seen;
 

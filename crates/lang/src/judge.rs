@@ -24,7 +24,7 @@ pub(crate) fn mend(mended: &mut Mended, found: Vec<Wrong>, top: &Path) -> Vec<Wr
     for wrong in &found {
         let path = inside(top, &wrong.path);
         match &wrong.fault {
-            Fault::Misfit => mended.doubt(path),
+            Fault::Misfit | Fault::Unquoted => mended.doubt(path),
             Fault::Unknown(meant) => {
                 let object = Path(path.0.split_last().map_or(&[][..], |(_, rest)| rest).to_vec());
                 meant.iter().for_each(|meant| mended.doubt_misspelt(&object, meant));
@@ -115,6 +115,7 @@ fn asked_anew(spec: &JobSpec) -> Result<(), Refusal> {
     admit::asks_for_no_gaps(spec)?;
     admit::volumes_can_be_seen(spec)?;
     admit::can_begin(spec)?;
+    admit::digests_are_whole(spec)?;
     admit::runs_a_program(spec)
 }
 

@@ -12,6 +12,7 @@
 pub mod diagnostic;
 mod document;
 mod evaluate;
+mod example;
 pub mod format;
 mod json;
 mod judge;
@@ -37,7 +38,8 @@ use diagnostic::{Diagnostic, Place, Severity, Source};
 use document::Reader;
 use locate::Part;
 use serde_json::Value;
-use shape::Fault;
+use shape::{Fault, Wrong};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use yaml::Places;
 
@@ -72,6 +74,31 @@ impl Format {
             "yaml" | "yml" => Some(Format::Yaml),
             _ => None,
         }
+    }
+
+    /// By what it says, for a text without a name. YAML shows on its first line that it is not
+    /// Jsonnet; what could be either is Jsonnet.
+    #[must_use]
+    pub fn of_text(text: &str) -> Format {
+        if serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok() {
+            return Format::Json;
+        }
+        let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim_end);
+        let said = |line: &&str| !line.is_empty() && !line.trim_start().starts_with('#');
+        match lines.into_iter().find(said) {
+            Some(first) if yaml::begins_with(first.trim_start()) => Format::Yaml,
+            _ => Format::Jsonnet,
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Format::Jsonnet => "Jsonnet",
+            Format::Json => "JSON",
+            Format::Yaml => "YAML",
+        })
     }
 }
 
@@ -196,9 +223,12 @@ impl File<'_> {
         let places = self.places_of(&wanted);
         let made =
             looked.iter().zip(wanted.iter().zip(places)).map(|(wrong, ((path, _), place))| {
-                let error = Diagnostic::error(&self.source.name, wrong.message.clone()).at(place);
+                let (message, help) = match self.number_at(wrong, place.as_ref()) {
+                    Some((message, help)) => (message, Some(help)),
+                    None => (wrong.message.clone(), wrong.help.clone()),
+                };
+                let error = Diagnostic::error(&self.source.name, message).at(place);
                 let missing = matches!(wrong.fault, Fault::Missing(_));
-                let help = wrong.help.clone();
                 (missing, Diagnostic { field: named(path), help, ..error })
             });
         let mut errors: Vec<(bool, Diagnostic)> = made.collect();
@@ -212,6 +242,16 @@ impl File<'_> {
             errors.push(Diagnostic::error(&self.source.name, message));
         }
         errors
+    }
+
+    /// A number that should be a text is shown as it is written: many texts of digits are the same
+    /// number. Only YAML has places of single values.
+    fn number_at(&self, wrong: &Wrong, place: Option<&Place>) -> Option<(String, String)> {
+        let place = place.filter(|_| wrong.fault == Fault::Unquoted && self.places.is_some())?;
+        let characters = place.text.chars().skip(place.column as usize - 1);
+        let written: String = characters.take(place.width as usize).collect();
+        let is_number = written.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
+        is_number.then(|| shape::unquoted(&written))
     }
 
     /// As one reads: the file itself from the top, then what it imports.

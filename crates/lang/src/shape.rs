@@ -4,6 +4,7 @@
 //! Rejected: leaving it to the type's own reader. It stops at the first error, does not know where
 //! in the file it is, and cannot say what was most likely meant.
 
+use crate::example;
 use crate::locate::Part;
 use crate::number::{Number, wanted};
 use crate::path::Path;
@@ -36,11 +37,19 @@ const OTHER_WORDS: [(&str, &str); 14] = [
 const BANDS: [(&str, u64); 4] =
     [("best_effort", 0), ("batch", 100), ("production", 200), ("monitoring", 300)];
 
+/// Fields that people know by what is in them, which they write in the job itself.
+const MADE_OF: [(&str, &str, &str); 2] = [
+    ("task", "`command`, `cpu` and `ram`", "command: [\"date\"], cpu: \"500m\", ram: \"64MiB\""),
+    ("limits", "`cpu` and `ram`", "cpu: \"500m\", ram: \"64MiB\""),
+];
+
 /// How something does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// By what it is.
     Misfit,
+    /// By being read as a number, since it stands without quotes.
+    Unquoted,
     /// A field of this name has to be there.
     Missing(String),
     /// A field that nobody knows, and which one is most likely meant.
@@ -116,15 +125,7 @@ impl Checker {
             ("AttributeValue", Value::String(text)) => *value = json!({ "text": text }),
             ("AttributeValue", Value::Number(number)) => *value = json!({ "integer": number }),
             ("Name" | "Token" | "Schedule", Value::String(text)) => {
-                let refused = match name {
-                    "Name" => Name::new(text).err().map(|e| (e.value, e.allowed)),
-                    "Token" => Token::new(text).err().map(|e| (e.value, e.allowed)),
-                    _ => Schedule::new(text)
-                        .err()
-                        .map(|e| (format!("{}: {} {}", text, e.field, e.value), e.allowed)),
-                };
-                if let Some((value, allowed)) = refused {
-                    let message = format!("{value:?} is not valid here");
+                if let Some((message, allowed)) = refused(name, text) {
                     self.add(path, message, Some(allowed));
                 }
                 return;
@@ -136,7 +137,10 @@ impl Checker {
         }
         match (shape.get("properties").and_then(Value::as_object), value) {
             (Some(fields), Value::Object(map)) => self.object(map, shape, fields, name, path),
-            (Some(_), value) => self.kind(value, "an object", path),
+            (Some(_), value) => {
+                let message = format!("an object is wanted here, not {}", shown(value));
+                self.add(path, message, example::object(name, value));
+            }
             (None, value) => self.shaped_again(value, shape, number, path),
         }
     }
@@ -180,8 +184,15 @@ impl Checker {
         let required = shape.get("required").and_then(Value::as_array);
         for name in required.into_iter().flatten().filter_map(Value::as_str) {
             if !map.contains_key(name) {
-                let help = fields.get(name).and_then(|shape| takes(owner, name, shape));
-                let message = format!("`{name}` is missing");
+                let (message, help) = match MADE_OF.iter().find(|(whole, ..)| *whole == name) {
+                    Some((_, parts, example)) => {
+                        (format!("{parts} are missing"), Some(format!("such as {example}")))
+                    }
+                    None => {
+                        let help = fields.get(name).and_then(|shape| takes(owner, name, shape));
+                        (format!("`{name}` is missing"), help)
+                    }
+                };
                 self.named(path, Fault::Missing(name.to_owned()), message, help);
             }
         }
@@ -277,12 +288,13 @@ impl Checker {
             ("object", Value::Object(map)) => self.map(map, shape, path),
             ("boolean", other) => self.kind(&other.clone(), "true or false", path),
             ("string", Value::Number(number)) => {
-                let help = format!("write it in quotes: '{number}'");
-                self.add(path, format!("a text is wanted here, not {number}"), Some(help));
+                let (message, help) = unquoted(&number.to_string());
+                self.add(path, message, Some(help));
+                self.wrong.iter_mut().last().iter_mut().for_each(|w| w.fault = Fault::Unquoted);
             }
             ("string", other) => self.kind(&other.clone(), "a text", path),
             ("array", Value::String(text)) => {
-                let help = format!("write it in brackets: [{}]", json!(text));
+                let help = example::list(text, shape.get("items").unwrap_or(&Value::Null));
                 self.add(path, format!("a list is wanted here, not {}", json!(text)), Some(help));
             }
             ("array", other) => self.kind(&other.clone(), "a list", path),
@@ -315,6 +327,24 @@ impl Checker {
             }
         }
     }
+}
+
+/// What is wrong with a text of a type that not every text is one of, and what is allowed.
+fn refused(name: &str, text: &str) -> Option<(String, String)> {
+    let plain = |value: String, allowed: String| (format!("{value:?} is not valid here"), allowed);
+    match name {
+        "Name" => Name::new(text).err().map(|bad| plain(bad.value, bad.allowed)),
+        "Token" => Token::new(text).err().map(|bad| plain(bad.value, bad.allowed)),
+        _ => Schedule::new(text).err().map(|bad| {
+            let message = format!("{:?}: {} {:?} is not valid", bad.text, bad.field, bad.value);
+            (message, bad.allowed)
+        }),
+    }
+}
+
+/// Of a text that is read as a number: what is wrong, and what to write.
+pub(crate) fn unquoted(number: &str) -> (String, String) {
+    (format!("a text is wanted here, not {number}"), format!("write it in quotes: '{number}'"))
 }
 
 /// What a priority can be.

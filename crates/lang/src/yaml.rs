@@ -7,7 +7,7 @@
 
 use crate::diagnostic::{Diagnostic, Place, Source};
 use crate::path::{Path, Step};
-use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use serde_json::{Map, Number, Value};
 use std::collections::BTreeMap;
 
@@ -42,12 +42,7 @@ struct Reader<'a> {
 pub(crate) fn parse(source: &Source) -> Result<(Value, Places), Box<Diagnostic>> {
     let mut events = Vec::new();
     for event in Parser::new_from_str(&source.text) {
-        let event = event.map_err(|error| {
-            let marker = error.marker();
-            let place = source.place_at(marker.line(), marker.col() + 1, 1);
-            Box::new(Diagnostic::error(&source.name, error.info().to_owned()).at(Some(place)))
-        })?;
-        events.push(event);
+        events.push(event.map_err(|error| Box::new(unparsed(source, &error)))?);
     }
     let mut reader = Reader {
         source,
@@ -58,6 +53,35 @@ pub(crate) fn parse(source: &Source) -> Result<(Value, Places), Box<Diagnostic>>
     };
     let documents = reader.documents()?;
     Ok((documents, reader.places))
+}
+
+/// The parser marks the end of what it had read before a tab, which is a line too early.
+fn unparsed(source: &Source, error: &ScanError) -> Diagnostic {
+    let (line, column) = (error.marker().line(), error.marker().col() + 1);
+    let wrong = Diagnostic::error(&source.name, error.info());
+    let indented = |(at, text): (usize, &str)| {
+        let blanks = text.chars().take_while(|c| c.is_whitespace());
+        let before = blanks.clone().position(|c| c == '\t')?;
+        (blanks.count() < text.chars().count()).then_some((at + 1, before + 1))
+    };
+    let lines = source.text.lines().enumerate().skip(line.saturating_sub(1));
+    match lines.filter(|_| error.info().contains("tab")).find_map(indented) {
+        Some((line, column)) => wrong
+            .at(Some(source.place_at(line, column, 1)))
+            .with_help("spaces: YAML takes no tabs before what stands in a line"),
+        None => wrong.at(Some(source.place_at(line, column, 1))),
+    }
+}
+
+/// Whether a text whose first line this is, comments apart, can be YAML and nothing else here.
+pub(crate) fn begins_with(line: &str) -> bool {
+    let is_mark = line == "---" || line.starts_with("--- ") || line.starts_with("%YAML");
+    let is_item = line == "-" || line.starts_with("- ");
+    let is_word = |c: char| c.is_alphanumeric() || "_-./ \"'".contains(c);
+    let name = line.split_once(':').filter(|(_, rest)| rest.is_empty() || rest.starts_with(' '));
+    // An assertion of Jsonnet may have its message behind a colon.
+    let is_name = |name: &str| !name.starts_with("assert ") && name.chars().all(is_word);
+    is_mark || is_item || name.is_some_and(|(name, _)| !name.is_empty() && is_name(name))
 }
 
 impl<'a> Reader<'a> {

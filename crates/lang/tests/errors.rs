@@ -88,7 +88,7 @@ fn one_of_each_kind_is_told_in_one_go() {
         (20, "task.command: [] is not valid"),
         (21, "preemption_notice_max: 5000 is not valid"),
         (23, "constraints.0: "),
-        (25, "is not valid here"),
+        (25, "\"* * * *\": number of fields \"4\" is not valid"),
         (26, "500 is out of range"),
         (27, "`cpu` is missing"),
         (27, "no alloc set can be called \"Pool\""),
@@ -184,4 +184,92 @@ fn the_first_ones_are_shown_and_the_others_counted() {
     let lines = wrong.iter().filter_map(|one| one.place.as_ref()).map(|place| place.line);
     assert_eq!(lines.collect::<Vec<_>>()[..7], [1, 1, 1, 2, 2, 2, 3]);
     assert_eq!(wrong[20].message, "and 70 more errors");
+}
+
+/// The only error of the file has this help, and says this.
+fn check_help(name: &str, text: &str, says: &str, help: &str) {
+    let wrong = wrong(name, text);
+    let [one] = &wrong[..] else { panic!("{text}: {wrong:?}") };
+    assert!(one.message.contains(says), "{says:?} is not in {:?}", one.message);
+    let told = one.help.as_deref().unwrap_or_default();
+    assert!(told.contains(help), "{help:?} is not in {told:?}");
+}
+
+#[test]
+fn what_to_write_instead_is_right_when_it_is_copied() {
+    let job = |fields: &str| format!("a:\n  priority: 200\n  cpu: '1'\n  ram: 1GiB\n  {fields}\n");
+    let of = |fields: &str, says: &str, help: &str| {
+        check_help("f.yaml", &job(fields), says, help);
+    };
+    of("command: sleep infinity", "a list is wanted", r#": ["sleep", "infinity"]"#);
+    of("command: cd /tmp && ls", "a list is wanted", r#": ["sh", "-c", "cd /tmp && ls"]"#);
+    let with = |fields: &str| format!("command: [a]\n  {fields}");
+    of(&with("packages: [greeter]"), "an object is wanted", r#"{"name": "greeter", "digest": "#);
+    of(&with("packages: greeter"), "a list is wanted", r#"a list with an object, such as {"name""#);
+    let arm = r#"{"attribute": "arch", "operator": {"equal": "arm64"}}"#;
+    of(&with("constraints: [arch=arm64]"), "an object is wanted", arm);
+    let zeros = "0".repeat(64);
+    let package =
+        |digest: &str| with(&format!("packages: [{{name: g, bytes: 1, digest: {digest}}}]"));
+    of(&package(&zeros), "a text is wanted", &format!("write it in quotes: '{zeros}'"));
+    of(&package("c2a5"), "digest: c2a5 is not valid", "64 digits 0-9 and a-f");
+    of(&package(&"A".repeat(64)), "is not valid", "64 digits 0-9 and a-f");
+    assert_eq!(wrong("f.yaml", &job(&package(&format!("'{zeros}'")))), []);
+}
+
+#[test]
+fn fields_are_missing_under_the_names_that_people_write() {
+    let nothing = "a: {priority: 200}\n";
+    check_help("f.yaml", nothing, "`command`, `cpu` and `ram` are missing", "command: [\"date\"]");
+    let limits = "a: {priority: 200, command: [a]}\n";
+    check_help("f.yaml", limits, "`cpu` and `ram` are missing", "cpu: \"500m\"");
+    check("f.yaml", "a: {priority: 200, cpu: '1', ram: 1GiB}\n", &[(1, "`command` is missing")]);
+}
+
+#[test]
+fn a_schedule_is_refused_for_the_part_that_is_wrong() {
+    let cron = |schedule: &str| {
+        let job = "{priority: 0, cpu: '1', ram: 1GiB, command: [a]}";
+        format!("a:\n  schedule: '{schedule}'\n  job: {job}\n")
+    };
+    let few = "\"99 * * *\": number of fields \"4\" is not valid";
+    check_help("f.yaml", &cron("99 * * *"), few, "five: minute hour");
+    check_help("f.yaml", &cron("99 * * * *"), "\"99 * * * *\": minute \"99\" is not", "0 to 59");
+}
+
+#[test]
+fn a_tab_is_marked_where_it_stands() {
+    check("f.yaml", "a:\n  priority: 200\n\tcpu: '1'\n", &[(3, "tab")]);
+    check("f.yaml", "a:\n\tpriority: 200\n", &[(2, "tab")]);
+}
+
+#[test]
+fn a_misspelt_function_of_the_library_is_guessed() {
+    let text = "local cell = import 'cell.libsonnet';\ncell.servce('a', {})\n";
+    check_help("f.jsonnet", text, "did you mean `service`?", "job, service, batch");
+    let own = "local own = { service: 1 };\n[own.servce]\n";
+    check("f.jsonnet", own, &[(2, "there is no field `servce` in this object")]);
+}
+
+#[test]
+fn a_text_without_a_name_is_read_as_what_it_looks_like() {
+    let check = |text: &str, want: Format| assert_eq!(Format::of_text(text), want, "{text}");
+    for yaml in ["a:\n  b: 1\n", "# jobs\n\nname: a\n", "---\na: 1\n", "- name: a\n", "'a b': 1\n"]
+    {
+        check(yaml, Format::Yaml);
+    }
+    for jsonnet in [
+        "local a = { b: 1 };\n{ a: a }",
+        "// jobs\n{ a: 1 }",
+        "# jobs\n{\n  a: 1,\n}",
+        "assert 1 < 2 : 'no';\n{}",
+        "assert true : 'no';\n{}",
+        "[x for x in []]",
+        "std.map(function(a) { b: a }, [])",
+        "import 'a.jsonnet'",
+        "",
+    ] {
+        check(jsonnet, Format::Jsonnet);
+    }
+    check("{\"a\": 1}", Format::Json);
 }

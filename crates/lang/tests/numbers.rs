@@ -105,7 +105,7 @@ fn job() -> Value {
             "limits": limits, "ports": 255, "static_ports": [80], "command": ["serve"],
             "named": [{ "name": { "name": "licence" }, "amount": 1 }],
             "devices": [{ "kind": "gpu", "count": 1, "milli": 1000 }],
-            "packages": [{ "name": "p", "digest": "d", "bytes": 5 }],
+            "packages": [{ "name": "p", "digest": "d".repeat(64), "bytes": 5 }],
             "notice": 5, "max_run": 5,
             "health": { "probe": { "http": { "port": 0, "path": "/" } }, "interval": 500,
                         "timeout": 5, "start_period": 5, "failures": 3 },

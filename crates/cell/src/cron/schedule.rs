@@ -127,10 +127,10 @@ impl Schedule {
             allowed,
         };
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
-        let count = format!("{} fields", words.len());
+        let count = words.len().to_string();
         let &[minute, hour, day, month, weekday] = &words[..] else {
             let allowed = "five: minute hour day-of-month month day-of-week, in UTC".to_owned();
-            return Err(bad("it", &count, allowed));
+            return Err(bad("number of fields", &count, allowed));
         };
         if text.len() > MAX_TEXT {
             return Err(bad("length", &text.len().to_string(), format!("at most {MAX_TEXT}")));

@@ -2,9 +2,10 @@
 //! the library is shown where the library was called: nobody is sent to read a file that is not
 //! theirs.
 
-use super::import::LIBRARY_NAME;
+use super::import::{LIBRARY, LIBRARY_NAME};
 use super::steps::Added;
 use crate::diagnostic::{Diagnostic, Frame, Place, Source};
+use crate::shape::guess;
 use rsjsonnet_lang::lexer::LexError;
 use rsjsonnet_lang::parser::{ActualToken, ExpectedToken, ParseError};
 use rsjsonnet_lang::program::{
@@ -175,7 +176,28 @@ pub(super) fn of_evaluation(
         .map(|(what, at)| Frame { what, file: at.file, line: at.line })
         .collect();
     trace.dedup();
-    Diagnostic { trace, ..Diagnostic::error(file, message).at(place) }
+    let wrong = Diagnostic { trace, ..Diagnostic::error(file, message).at(place) };
+    match &error.kind {
+        EvalErrorKind::UnknownObjectField { field_name, .. } => of_library(wrong, field_name),
+        _ => wrong,
+    }
+}
+
+/// The evaluator does not say what an object has; what the library has is known, and files call it
+/// `cell`.
+fn of_library(wrong: Diagnostic, field: &str) -> Diagnostic {
+    let called = format!("cell.{field}");
+    if !wrong.place.as_ref().is_some_and(|place| place.text.contains(&called)) {
+        return wrong;
+    }
+    let function = |line: &'static str| {
+        let (name, _) =
+            line.strip_prefix("  ")?.split_once('(').filter(|_| line.contains(")::"))?;
+        name.chars().all(char::is_alphabetic).then_some(name)
+    };
+    let known: Vec<&str> = LIBRARY.lines().filter_map(function).collect();
+    let message = format!("there is no `{field}` in {LIBRARY_NAME}{}", guess(field, known.clone()));
+    Diagnostic { message, help: Some(known.join(", ")), ..wrong }
 }
 
 fn frame(names: &Names, spans: &SpanManager, item: &EvalStackTraceItem) -> Option<(String, Place)> {

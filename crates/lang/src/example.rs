@@ -1,0 +1,149 @@
+//! What was most likely meant by something of the wrong kind, written as JSON, which stands as it
+//! is in all three languages. Whoever copies it has a file that is right, or right but for one
+//! value: nothing is suggested that the next look refuses.
+//!
+//! Rejected: examples made from the schema. They fit, and say nothing to whoever reads them.
+
+use crate::schema::Schema;
+use cellwright_cell::name::Token;
+use serde_json::{Value, json};
+
+/// An object of each type that has fields; a test holds them against the types.
+const OBJECTS: [(&str, &str); 20] = [
+    ("After", r#"{"job": {"user": "ann", "job": "db"}}"#),
+    ("Constraint", r#"{"attribute": "arch", "operator": {"equal": "x86_64"}}"#),
+    ("DeviceRequest", r#"{"kind": "gpu", "count": 1}"#),
+    ("DisruptionLimit", r#"{"most": 1, "within": "1h"}"#),
+    ("HealthCheck", r#"{"probe": {"http": {"port": 0, "path": "/"}}}"#),
+    ("Isolation", r#"{"slack_cpu": true}"#),
+    ("JobKey", r#"{"user": "ann", "job": "db"}"#),
+    ("JobSpec", r#"{"priority": "batch", "command": ["date"], "cpu": "500m", "ram": "64MiB"}"#),
+    ("LogLimits", r#"{"file_bytes": "1MiB", "files": 3, "rate": "1MiB/s"}"#),
+    ("NamedAmount", r#"{"name": {"name": "licences"}, "amount": 1}"#),
+    ("PackageRef", r#"{"name": "greeter", "digest": "DIGEST", "bytes": "10MiB"}"#),
+    ("ResourceName", r#"{"name": "licences"}"#),
+    ("Resources", r#"{"cpu": "500m", "ram": "64MiB"}"#),
+    ("RestartPolicy", r#"{"max_failures": 3}"#),
+    ("RetainDisk", r#"{"bytes": "1GiB", "keep": "1h"}"#),
+    ("Retries", r#"{"failed": 2}"#),
+    ("SpreadLimit", r#"{"domain": "rack", "limit": 1}"#),
+    ("TaskOverride", r#"{"env": {"ROLE": "first"}}"#),
+    ("TaskSpec", r#"{"command": ["date"], "limits": {"cpu": "500m", "ram": "64MiB"}}"#),
+    ("Volume", r#"{"source": "/srv/data", "target": "/data"}"#),
+];
+
+/// Signs that only a shell makes something of.
+const SHELL: &str = "\"'\\$`|&;<>()*?[]{}~#!\n";
+
+/// An object of the type, close to `written` where that can be guessed.
+pub(crate) fn object(name: &str, written: &Value) -> Option<String> {
+    let close = written.as_str().and_then(|text| match name {
+        "Constraint" => constraint(text),
+        "PackageRef" => package(text),
+        _ => None,
+    });
+    let plain = || OBJECTS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
+    let example = close.or_else(|| plain().map(str::to_owned))?;
+    let from = match name {
+        "PackageRef" => "; `cell package ls -o json` shows both",
+        _ => "",
+    };
+    Some(format!("an object, such as {example}{from}"))
+}
+
+/// The list that was meant by a text; `items` is what the schema says of each of its items.
+pub(crate) fn list(text: &str, items: &Value) -> String {
+    let (items, name) = Schema::get().resolve(items);
+    if let Some(example) = name.and_then(|name| object(name, &json!(text))) {
+        return format!("a list with {example}");
+    }
+    let words = match items.get("type").and_then(Value::as_str) {
+        Some("integer") => match text.trim().parse::<u64>() {
+            Ok(number) => format!("[{number}]"),
+            Err(_) => return "a list of numbers, such as [8080]".into(),
+        },
+        Some("string") if name.is_none() => command(text),
+        _ => json!([text]).to_string(),
+    };
+    format!("write it in brackets: {words}")
+}
+
+/// The words of a line as a shell would find them; where it would do more than that, the shell.
+fn command(line: &str) -> String {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let is_set = words.first().is_some_and(|word| word.contains('='));
+    let words = match is_set || line.contains(|sign| SHELL.contains(sign)) {
+        true => vec!["sh", "-c", line],
+        false => words,
+    };
+    let quoted: Vec<String> = words.iter().map(|word| json!(word).to_string()).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+/// `arch=arm64`.
+fn constraint(text: &str) -> Option<String> {
+    let (attribute, value) = text.split_once('=')?;
+    let (attribute, value) = (attribute.trim(), value.trim_start_matches('=').trim());
+    let known = Token::new(attribute).is_ok() && !value.is_empty();
+    known.then(|| {
+        let (attribute, value) = (json!(attribute), json!(value));
+        format!(r#"{{"attribute": {attribute}, "operator": {{"equal": {value}}}}}"#)
+    })
+}
+
+/// By its name.
+fn package(text: &str) -> Option<String> {
+    let name = json!(Token::new(text).ok()?.as_str());
+    Some(format!(r#"{{"name": {name}, "digest": "DIGEST", "bytes": "10MiB"}}"#))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::Reader;
+    use crate::path::Path;
+    use crate::schema::file_schema;
+
+    #[test]
+    fn a_text_becomes_the_words_that_a_shell_would_find_or_a_shell() {
+        let check = |text: &str, want: &str| assert_eq!(command(text), want, "{text}");
+        check("sleep infinity", r#"["sleep", "infinity"]"#);
+        check("  date ", r#"["date"]"#);
+        check("/bin/app --port=80", r#"["/bin/app", "--port=80"]"#);
+        check("echo 'a b'", r#"["sh", "-c", "echo 'a b'"]"#);
+        check("echo $HOME | wc", r#"["sh", "-c", "echo $HOME | wc"]"#);
+        check("A=1 env", r#"["sh", "-c", "A=1 env"]"#);
+        check("date\nls\n", r#"["sh", "-c", "date\nls\n"]"#);
+    }
+
+    #[test]
+    fn what_is_close_to_what_was_written_is_suggested() {
+        let check = |name: &str, written: &str, want: &str| {
+            let said = object(name, &json!(written)).unwrap();
+            assert!(said.contains(want), "{said}");
+        };
+        check("Constraint", "os == debian", r#"{"attribute": "os", "operator": {"equal": "deb"#);
+        check("Constraint", "fast", r#"{"attribute": "arch", "#);
+        check("PackageRef", "tool", r#"{"name": "tool", "#);
+    }
+
+    #[test]
+    fn every_type_with_fields_has_an_example_that_fits_it() {
+        let all = file_schema();
+        let names = all["$defs"].as_object().unwrap().keys().map(String::as_str);
+        // A document that is no object is something else.
+        let inner = names.filter(|name| *name != "CronSpec");
+        for name in inner.filter(|name| !Schema::get().fields(name).is_empty()) {
+            let found = OBJECTS.iter().find(|(known, _)| *known == name);
+            let (_, text) = found.unwrap_or_else(|| panic!("{name} has no example"));
+            let mut value: Value = serde_json::from_str(text).unwrap();
+            let mut reader = Reader::default();
+            match name {
+                // In its short form, as people write it.
+                "JobSpec" => reader.read(value, &Path::default(), Some("a")),
+                _ => reader.checker.check(&mut value, name, &Path::default()),
+            }
+            assert_eq!(reader.checker.wrong, [], "{name}");
+        }
+    }
+}
