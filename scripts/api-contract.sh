@@ -39,25 +39,63 @@ if [ -z "${CELL_BINARY:-}" ]; then
 fi
 
 sources="$PWD"
-run="contract-$$-$EPOCHSECONDS"
+# Whatever is started here is known by the name of the run that this is part of, or by one of its own.
+export CELL_TEST_RUN="${CELL_TEST_RUN:-contract-$$-$EPOCHSECONDS}"
 folder="$(mktemp -d)"
 master=""
+url=""
+# Seconds for all jobs to be over, and as many for the master to end.
+PATIENCE=30
+
+cell() { "$CELL_BINARY" --master "${url#http://}" "$@"; }
+
+# Tasks outlive the master that started them, so they are ended while it is there. Fails if some are not over:
+# requests that were made up may have set a long notice, or taken away the machine.
+stop_jobs() {
+    local job live="" until=$((SECONDS + PATIENCE))
+    while [ "$SECONDS" -lt "$until" ]; do
+        live="$(cell job status --state live -o name)" || return 1
+        [ -n "$live" ] || return 0
+        # A refusal says that it is over, or stops already.
+        while read -r job; do cell stop "$job" >/dev/null 2>&1 || true; done <<<"$live"
+        sleep 0.1
+    done
+    echo "api-contract: these jobs do not stop: ${live//$'\n'/ }"
+    return 1
+}
+
+end_master() {
+    local until=$((SECONDS + PATIENCE))
+    kill "$master" 2>/dev/null || true
+    while [ "$SECONDS" -lt "$until" ]; do
+        if ! kill -0 "$master" 2>/dev/null; then return; fi
+        sleep 0.1
+    done
+    echo "api-contract: the master does not end"
+    return 1
+}
+
 finish() {
-    if [ -n "$master" ]; then
-        kill "$master" 2>/dev/null || true
-        wait "$master" 2>/dev/null || true
+    local result=$? all_over=yes
+    trap '' INT
+    cd "$sources"
+    # Ctrl-c has ended it already.
+    if [ -n "$url" ] && kill -0 "$master" 2>/dev/null; then stop_jobs || all_over=no; fi
+    if [ -n "$master" ]; then end_master || result=1; fi
+    if ! scripts/leftovers.sh "$CELL_TEST_RUN"; then
+        echo "api-contract: ended what was left"
+        # Only tasks that were not stopped may be.
+        if [ "$all_over" = yes ]; then result=1; fi
     fi
-    # Tasks outlive the master that started them, and are known by the name it was given.
-    "$sources/scripts/leftovers.sh" "$run" >/dev/null || true
     rm -rf "$folder"
+    exit "$result"
 }
 trap finish EXIT
 
-CELL_TEST_RUN="$run" "$CELL_BINARY" dev --data-dir "$folder/data" --listen 127.0.0.1:0 >"$folder/said" 2>"$folder/log" &
+"$CELL_BINARY" dev --data-dir "$folder/data" --listen 127.0.0.1:0 >"$folder/said" 2>"$folder/log" &
 master=$!
 
 # Port 0 takes a free one; the master says which.
-url=""
 for _ in $(seq 300); do
     url="$(sed -n 's/.* serves \(http[^ ]*\).*/\1/p' "$folder/said" | head -n 1)"
     [ -n "$url" ] && break
@@ -71,8 +109,8 @@ if [ -z "$url" ]; then
 fi
 
 # Names that are there, so that requests also reach what is behind "there is no such job".
-"$CELL_BINARY" --master "${url#http://}" run examples/hello.json
-"$CELL_BINARY" --master "${url#http://}" run examples/cron.jsonnet
+cell run examples/hello.json
+cell run examples/cron.jsonnet
 
 # It keeps a cache where it stands, which is not to be among the sources, and reads its settings
 # there. 414 is no refusal to it unless told, and the server's answer to an address of 64 KiB; 507

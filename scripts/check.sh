@@ -11,12 +11,21 @@ tidy() { cargo run --quiet --locked --package xtask -- tidy; }
 fmt() { cargo fmt --all -- --check; }
 clippy() { cargo clippy --workspace --all-targets --locked -- -D warnings; }
 
-# Runs what starts cells, and fails as well where any of it is left on the machine afterwards.
+# Runs what starts cells, and fails as well where any of it is left on the machine afterwards. It is the
+# last of its stage: the look comes when the stage's shell ends, so that an interrupted one is cleared too.
 leaves_nothing() {
-    local run="$BASHPID-$EPOCHSECONDS" status=0
-    CELL_TEST_RUN="$run" "$@" || status=$?
-    scripts/leftovers.sh "$run" || status=1
-    return "$status"
+    run="$BASHPID-$EPOCHSECONDS"
+    # That of an interrupted stage, until another is known.
+    ended=130
+    trap look EXIT
+    CELL_TEST_RUN="$run" "$@" && ended=0 || ended=$?
+}
+
+look() {
+    # The second ctrl-c of whoever is impatient would leave what the first was to end.
+    trap '' INT
+    scripts/leftovers.sh --machine "$run" || [ "$ended" != 0 ] || ended=1
+    exit "$ended"
 }
 
 # The whole workspace is built first, and every test uses the `cell` of that build. A test that had to

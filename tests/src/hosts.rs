@@ -13,6 +13,9 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::fs::File;
 use std::process::Command;
 
+/// Locked by whoever has the hosts. `scripts/leftovers.sh` takes it as well, so it is the same for
+/// all, whatever their `TMPDIR`.
+const LOCK: &str = "/run/cellwright-hosts.lock";
 const BRIDGE: &str = "cellwright0";
 /// The most hosts a test may ask for.
 pub const MOST: usize = 6;
@@ -53,9 +56,8 @@ impl Hosts {
         for tool in ["ip", "iptables"] {
             Command::new(tool).arg("-V").output().map_err(|why| format!("{tool}: {why}"))?;
         }
-        let path = std::env::temp_dir().join("cellwright-hosts.lock");
-        let turn = File::create(&path).map_err(|why| format!("{}: {why}", path.display()))?;
-        turn.lock().map_err(|why| format!("{}: {why}", path.display()))?;
+        let turn = File::create(LOCK).map_err(|why| format!("{LOCK}: {why}"))?;
+        turn.lock().map_err(|why| format!("{LOCK}: {why}"))?;
         clear();
         let hosts = Hosts { count, _turn: turn };
         ip(&format!("link add {BRIDGE} type bridge"))?;

@@ -7,11 +7,14 @@ use cellwright_tests::alone::open_cell;
 use cellwright_tests::binary::{cell, said, text};
 use cellwright_tests::folder::Folder;
 use cellwright_tests::{LOOK, PATIENCE};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 use tokio::time::sleep;
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/leftovers.sh");
 
 /// Two programs, one of which tries to get away.
 const TASK: &str = r#"{ "name": "stays", "priority": 100, "task": {
@@ -85,24 +88,102 @@ async fn containers_go_with_the_folder_of_a_cell_that_was_killed() {
     cellwright_tests::skip(&lacks);
 }
 
+/// Programs that bear the name of a run which is nobody else's.
+struct Run(String);
+
+impl Run {
+    fn new(what: &str) -> Run {
+        Run(format!("test-{what}-{}", std::process::id()))
+    }
+
+    fn begin(&self, script: &str) -> Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).env("CELL_TEST_RUN", &self.0).stdout(Stdio::null());
+        command.spawn().expect("sh runs")
+    }
+
+    fn look(&self) -> Output {
+        Command::new(SCRIPT).arg(&self.0).output().expect("it runs")
+    }
+}
+
+impl Drop for Run {
+    /// A failed test leaves nothing either.
+    fn drop(&mut self) {
+        for process in proc::all().into_values() {
+            let bears = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
+            let name = format!("CELL_TEST_RUN={}", self.0);
+            if bears.split(|byte| *byte == 0).any(|word| word == name.as_bytes()) {
+                let all = proc::below(&proc::all(), process.pid);
+                for one in all.iter().chain([&process]).filter_map(|one| Pid::from_raw(one.pid)) {
+                    // It may be gone by now.
+                    let _ = kill_process(one, Signal::KILL);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn what_escapes_a_run_is_named_ended_and_a_failure() {
-    let name = format!("test-{}", std::process::id());
-    let look = || -> Output {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/leftovers.sh");
-        Command::new(script).arg(&name).env_remove("CELL_TEST_RUN").output().expect("it runs")
-    };
-    let mut sleeping = Command::new("sh");
+    let run = Run::new("escape");
     // What is below bears no name, as a task does not.
-    sleeping.args(["-c", "env -i sleep 1001 & exec sleep 1002"]).env("CELL_TEST_RUN", &name);
-    let mut sleeping = sleeping.spawn().expect("sh runs");
-    let told = look();
+    let mut sleeping = run.begin("env -i sleep 1001 & exec sleep 1002");
+    let told = run.look();
     let words = text(&told.stdout);
     assert_eq!(told.status.code(), Some(1), "{words}");
     for program in ["sleep 1001", "sleep 1002"] {
         assert!(words.contains(program), "{words}");
     }
     assert!(!sleeping.wait().expect("a child of ours").success());
-    let told = text(&look().stdout);
-    assert!(!told.contains("process"), "{told}");
+    let told = run.look();
+    assert_eq!((told.status.code(), text(&told.stdout)), (Some(0), String::new()));
+}
+
+#[test]
+fn what_starts_another_and_ends_is_caught_all_the_same() {
+    let run = Run::new("chain");
+    // Each lives for a moment, and all of them no longer than a minute.
+    let chain = "step() { [ $1 = 0 ] || { sleep 0.3; step $(($1 - 1)) & }; }; step 200";
+    let mut first = run.begin(chain);
+    let told = run.look();
+    assert_eq!(told.status.code(), Some(1), "{}", text(&told.stdout));
+    let told = run.look();
+    assert_eq!((told.status.code(), text(&told.stdout)), (Some(0), String::new()));
+    first.wait().expect("a child of ours");
+}
+
+#[test]
+fn who_bears_the_name_and_calls_the_script_is_not_left() {
+    let run = Run::new("caller");
+    let mut caller = run.begin(&format!("{SCRIPT} {} && exit 7", run.0));
+    assert_eq!(caller.wait().expect("a child of ours").code(), Some(7));
+}
+
+/// Mounts and hosts that are seen here alone, in a folder of a test whose process is none.
+const PRIVATELY: &str = r#"set -e
+mount --make-rprivate / && mount -t tmpfs run /run
+mkdir -p /run/netns "$TMPDIR/cellwright-tests-9999999-0/data"
+touch /run/netns/cellwright-1
+mount -t tmpfs left "$TMPDIR/cellwright-tests-9999999-0/data"
+there() { grep -c 9999999-0 /proc/self/mountinfo || true; ls /run/netns; }
+"$1" nobody
+there
+"$1" --machine nobody
+there"#;
+
+#[test]
+fn mounts_and_hosts_are_cleared_only_when_asked_and_fail_no_run() {
+    if !rustix::process::geteuid().is_root() {
+        return cellwright_tests::skip("mounts need root");
+    }
+    let folder = Folder::new();
+    let real = folder.0.canonicalize().expect("a folder");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", PRIVATELY, "sh", SCRIPT]).env("TMPDIR", &real);
+    let told = said(&mut command).expect("it runs");
+    let left = "left behind by some run:";
+    let mount = format!("{left} mount {}/cellwright-tests-9999999-0/data", real.display());
+    let host = format!("{left} network namespace cellwright-1");
+    assert_eq!(told.lines().collect::<Vec<_>>(), ["1", "cellwright-1", &mount, &host, "0"]);
 }
