@@ -4,9 +4,11 @@
 #[must_use]
 pub fn nearest<'a>(wrong: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |text: &str| text.to_ascii_lowercase().replace('-', "_");
-    let letters = wrong.chars().count();
+    let (typed, letters) = (plain(wrong), wrong.chars().count());
     let most = (letters / 3).max(1);
-    let near = words.into_iter().map(|word| (distance(&plain(wrong), &plain(word)), word));
+    // So many letters more or fewer cannot be near, and there may be a whole cell of words.
+    let alike = |word: &&str| word.chars().count().abs_diff(letters) <= most;
+    let near = words.into_iter().filter(alike).map(|word| (distance(&typed, &plain(word)), word));
     // Something of it must be right: every word of one letter is near any other.
     near.filter(|(far, _)| *far <= most && *far < letters)
         .min_by_key(|(far, _)| *far)

@@ -38,7 +38,9 @@ impl Api {
             false => exact,
         };
         if items.is_empty() && call.flag("near") {
-            items.extend(near(&view.state, &text));
+            let (view, text) = (view.clone(), text.clone());
+            // Every name of the cell is held against it, which others need not wait for.
+            items.extend(self.blocking(move |_| Ok(near(&view.state, &text))).await?);
         }
         own_first(&mut items, &text, own);
         items.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
