@@ -238,6 +238,46 @@ pub fn ended_coded(class: &str, number: Option<i64>) -> String {
     text.into()
 }
 
+/// An event as history has it: names and codes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CodedEvent<'a> {
+    pub object: &'a str,
+    pub event: &'a str,
+    pub machine: Option<&'a str>,
+    pub reason: &'a str,
+    pub exit_class: Option<&'a str>,
+    pub exit_code: Option<i64>,
+    pub detail: Option<&'a str>,
+}
+
+/// `ann/web/0 failed on m3: exited with code 1`.
+#[must_use]
+pub fn event_coded(event: &CodedEvent<'_>) -> String {
+    let CodedEvent { object, reason, detail, .. } = *event;
+    let mut text = format!("{object} {}", event.event.replace('-', " "));
+    if let Some(machine) = event.machine.filter(|machine| *machine != object) {
+        text.push_str(&format!(" on {machine}"));
+    }
+    text.push_str(&format!(": {}", why_coded(event)));
+    match (reason, detail) {
+        ("preempted", Some(by)) => text.push_str(&format!(" {by}")),
+        (_, Some(detail)) => text.push_str(&format!(" ({detail})")),
+        _ => {}
+    }
+    text
+}
+
+/// In the words of explanations; that a run ended by itself is said by how.
+fn why_coded(event: &CodedEvent<'_>) -> String {
+    let why = reason_coded(event.reason);
+    let ended = event.exit_class.map(|class| ended_coded(class, event.exit_code));
+    match ended {
+        Some(ended) if event.reason == "exited" => ended,
+        Some(ended) => format!("{ended}, {why}"),
+        None => why.to_owned(),
+    }
+}
+
 /// `not retried: exit 42 is final`.
 #[must_use]
 pub fn not_retried(exit: ExitClass, forgiven: u32) -> String {

@@ -1,11 +1,15 @@
 //! Functions beside SQLite's own: codes in the words that every command uses for them.
 
-use cellwright_cell::render;
+use cellwright_cell::render::{self, CodedEvent};
 use rusqlite::Connection;
 use rusqlite::functions::{Context, FunctionFlags};
 
 /// The functions with their arguments and what they say, for `cell sql --tables` and the guide.
-pub const FUNCTIONS: [(&str, &str); 2] = [
+pub const FUNCTIONS: [(&str, &str); 3] = [
+    (
+        "event_words(object, event, machine, reason, exit_class, exit_code, detail)",
+        "a row of events in a sentence, as `cell events` says it",
+    ),
     ("reason_words(reason)", "the reason of an event, as `cell events` says it"),
     ("ended_words(exit_class, exit_code)", "how a task ended, as `cell status` says it"),
 ];
@@ -22,5 +26,22 @@ pub(crate) fn add(db: &Connection) -> rusqlite::Result<()> {
     db.create_scalar_function(c"ended_words", 2, flags, |call: &Context<'_>| {
         let (class, number): (Option<String>, Option<i64>) = (call.get(0)?, call.get(1)?);
         Ok(class.map(|class| render::ended_coded(&class, number)))
-    })
+    })?;
+    db.create_scalar_function(c"event_words", 7, flags, sentence)
+}
+
+/// Nothing where there is no object or event, as with the others.
+fn sentence(call: &Context<'_>) -> rusqlite::Result<Option<String>> {
+    let word = |at: usize| call.get::<Option<String>>(at);
+    let (Some(object), Some(event)) = (word(0)?, word(1)?) else { return Ok(None) };
+    let (machine, reason, exit_class, detail) = (word(2)?, word(3)?, word(4)?, word(6)?);
+    Ok(Some(render::event_coded(&CodedEvent {
+        object: &object,
+        event: &event,
+        machine: machine.as_deref(),
+        reason: reason.as_deref().unwrap_or_default(),
+        exit_class: exit_class.as_deref(),
+        exit_code: call.get(5)?,
+        detail: detail.as_deref(),
+    })))
 }
