@@ -75,6 +75,14 @@ end_master() {
     return 1
 }
 
+# The root of a container that no agent took away.
+unmount() {
+    local at
+    while read -r _ _ _ _ at _; do
+        if [[ $at == "$folder"/* ]]; then umount --lazy "$at" || true; fi
+    done < <(tac /proc/self/mountinfo)
+}
+
 finish() {
     local result=$? all_over=yes
     trap '' INT
@@ -84,10 +92,12 @@ finish() {
     if [ -n "$master" ]; then end_master || result=1; fi
     if ! scripts/leftovers.sh "$CELL_TEST_RUN"; then
         echo "api-contract: ended what was left"
+        unmount
         # Only tasks that were not stopped may be.
         if [ "$all_over" = yes ]; then result=1; fi
     fi
-    rm -rf "$folder"
+    # Never through a mount, whatever it shows.
+    rm -rf --one-file-system "$folder"
     exit "$result"
 }
 trap finish EXIT
