@@ -12,7 +12,7 @@
 
 use crate::archive::archives;
 use crate::counted::{Asked, Key, Source, Task, Wish, count, plan};
-use crate::grouping::{grain, groupings, is_free_of_order, tables_named, tokens};
+use crate::grouping::{grain, groupings, is_free_of_order, is_plain, tables_named, tokens};
 use crate::parquet_table::{Behind, offer};
 use crate::query::{Answer, Bounds, Reader, Value, fetch, guard, offer_rest, refusal};
 use crate::store::since;
@@ -45,7 +45,10 @@ impl Reader {
     ) -> Option<Answer> {
         let words = tokens(sql);
         let may_group = words.iter().any(|word| word.text == "group" || word.text == "distinct");
-        if !may_group || tables_named(&words) != 1 || !is_free_of_order(&words) {
+        if !may_group || !is_plain(&words) {
+            return None;
+        }
+        if tables_named(&words) != 1 || !is_free_of_order(&words) {
             return None;
         }
         if !self.sorts(start, sql, bounds.time)? {

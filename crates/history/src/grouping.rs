@@ -5,8 +5,9 @@
 //! taken as it is; `by_counting` offers SQLite an index over it. A term that is misread makes an
 //! index that nobody uses, and never another answer.
 //!
-//! One thing here has to be right: [`grain`], by which times are counted as if they were the same.
-//! It knows few forms, and says nothing of any other.
+//! Two things here have to be right: [`grain`], by which times are counted as if they were the same,
+//! and [`is_free_of_order`]. Both know few forms and say no to any other, and neither is asked about
+//! a statement whose pieces SQLite might see otherwise ([`is_plain`]).
 
 use crate::tables;
 
@@ -60,19 +61,30 @@ pub(crate) fn tokens(sql: &str) -> Vec<Token<'_>> {
         let (source, after) = rest.split_at(length);
         rest = after;
         let Some(kind) = kind else { continue };
-        let is_quoted = matches!(first, '\'' | '"' | '`' | '[') && length >= 2;
-        let inner = if is_quoted { &source[1..length - 1] } else { source };
-        found.push(Token { kind, source, text: inner.to_lowercase() });
+        found.push(Token { kind, source, text: unquoted(source).to_lowercase() });
     }
     found
+}
+
+/// A quote that nobody closes goes to the end of the statement.
+fn unquoted(source: &str) -> &str {
+    let Some(open) = source.chars().next() else { return source };
+    let close = match open {
+        '\'' | '"' | '`' => open,
+        '[' => ']',
+        _ => return source,
+    };
+    let inner = &source[open.len_utf8()..];
+    inner.strip_suffix(close).unwrap_or(inner)
 }
 
 /// The kind of the first piece, none for what is no piece, and its length in bytes.
 fn piece(rest: &str, first: char) -> (Option<Kind>, usize) {
     let until = |end: &str| rest.find(end).map_or(rest.len(), |at| at + end.len());
+    let not_digit = |c: char| !c.is_ascii_digit();
     let while_true = |is: &dyn Fn(char) -> bool| rest.find(|c| !is(c)).unwrap_or(rest.len());
     match first {
-        _ if first.is_whitespace() => (None, while_true(&char::is_whitespace)),
+        _ if is_space(first) => (None, while_true(&is_space)),
         _ if rest.starts_with("--") => (None, until("\n")),
         _ if rest.starts_with("/*") => {
             (None, 2 + rest[2..].find("*/").map_or(rest.len() - 2, |at| at + 2))
@@ -80,7 +92,8 @@ fn piece(rest: &str, first: char) -> (Option<Kind>, usize) {
         '\'' => (Some(Kind::Text), quoted(rest, '\'')),
         '"' | '`' => (Some(Kind::Word), quoted(rest, first)),
         '[' => (Some(Kind::Word), until("]")),
-        '?' | ':' | '@' | '$' | '#' => {
+        '?' => (Some(Kind::Argument), 1 + rest[1..].find(not_digit).unwrap_or(rest.len() - 1)),
+        ':' | '@' | '$' | '#' => {
             let name = |c: char| c == first || is_of_name(c);
             (Some(Kind::Argument), while_true(&name))
         }
@@ -92,6 +105,11 @@ fn piece(rest: &str, first: char) -> (Option<Kind>, usize) {
             (Some(Kind::Sign), sign.map_or(first.len_utf8(), |sign| sign.len()))
         }
     }
+}
+
+/// Spaces of other scripts belong to names.
+fn is_space(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\n' | '\x0b' | '\x0c' | '\r')
 }
 
 fn is_of_name(c: char) -> bool {
@@ -126,6 +144,24 @@ fn quoted(rest: &str, quote: char) -> usize {
     rest.len()
 }
 
+/// Whether SQLite is sure to see the same pieces and the same names. It takes a mark at the
+/// beginning of a word for a space, ends hexadecimal numbers elsewhere, has brackets in the names
+/// of arguments, and knows tables and columns by what stands in single quotes, too.
+pub(crate) fn is_plain(tokens: &[Token<'_>]) -> bool {
+    let is_table = |name: &str| tables::all().iter().any(|table| table.name == name);
+    let is_odd = |at: usize| {
+        let Token { kind, source, text } = &tokens[at];
+        match kind {
+            Kind::Text => is_table(text) || (at > 0 && tokens[at - 1].is(".")),
+            Kind::Number => text.starts_with("0x") || !source.is_ascii(),
+            Kind::Argument => !source.starts_with('?'),
+            Kind::Word => !source.is_ascii(),
+            Kind::Sign => !source.chars().all(|c| c.is_ascii_graphic()),
+        }
+    };
+    !(0..tokens.len()).any(is_odd)
+}
+
 /// How often the statement names a table.
 pub(crate) fn tables_named(tokens: &[Token<'_>]) -> usize {
     let is_table = |token: &&Token<'_>| tables::all().iter().any(|table| token.is(table.name));
@@ -136,19 +172,29 @@ pub(crate) fn tables_named(tokens: &[Token<'_>]) -> usize {
 /// join texts or add fractions tell in which order rows came; sums of whole numbers do not.
 pub(crate) fn is_free_of_order(tokens: &[Token<'_>]) -> bool {
     let ordered = ["group_concat", "string_agg", "json_group_array", "json_group_object", "over"];
-    let ordered = [&ordered[..], &["jsonb_group_array", "jsonb_group_object", "random"]].concat();
-    if tokens.iter().any(|token| token.is_one_of(&ordered) || token.is("randomblob")) {
+    let jsonb = ["jsonb_group_array", "jsonb_group_object"];
+    // What was written on this connection before is ours.
+    let other = ["random", "randomblob", "changes", "total_changes", "last_insert_rowid"];
+    let refused = [&ordered[..], &jsonb, &other].concat();
+    if tokens.iter().any(|token| token.is_one_of(&refused)) {
         return false;
     }
     let is_sum = |at: &usize| {
         let called = tokens.get(at + 1).is_some_and(|next| next.is("("));
         called && tokens[*at].is_one_of(&["sum", "avg", "total"])
     };
-    (0..tokens.len()).filter(is_sum).all(|at| is_of_whole_numbers(&tokens[at + 2..]))
+    let mut sums = (0..tokens.len()).filter(is_sum).peekable();
+    // Another SELECT may give the name of such a column to anything.
+    let is_one = tokens.iter().filter(|token| token.is_one_of(&["select", "values"])).count() == 1;
+    let is_named = |table: &&&tables::Table| tokens.iter().any(|token| token.is(table.name));
+    match tables::RAW.iter().find(is_named) {
+        Some(table) if is_one => sums.all(|at| is_of_whole_numbers(table, &tokens[at + 2..])),
+        _ => sums.peek().is_none(),
+    }
 }
 
 /// Whether the argument of a function is a column of whole numbers.
-fn is_of_whole_numbers(argument: &[Token<'_>]) -> bool {
+fn is_of_whole_numbers(table: &tables::Table, argument: &[Token<'_>]) -> bool {
     let distinct = usize::from(argument.first().is_some_and(|first| first.is("distinct")));
     let argument = &argument[distinct..];
     let column = match argument {
@@ -156,9 +202,9 @@ fn is_of_whole_numbers(argument: &[Token<'_>]) -> bool {
         [column, end, ..] if end.is(")") => column,
         _ => return false,
     };
-    let mut columns = tables::RAW.iter().flat_map(|table| table.columns);
+    let is_whole = |known: &tables::Column| known.kind.as_str() == "INTEGER";
     column.kind == Kind::Word
-        && columns.any(|known| column.is(known.name) && known.kind.as_str() == "INTEGER")
+        && table.columns.iter().any(|known| column.is(known.name) && is_whole(known))
 }
 
 /// The terms of every GROUP BY, each as an expression over the columns of a table.
@@ -263,21 +309,31 @@ fn expression(tokens: &[Token<'_>]) -> String {
 ///
 /// A statement that names `time` only as `time / N` sees whole multiples of N, and one that makes
 /// a date of it sees days. The name has to be an operand of that division and of nothing before it.
+/// Any other piece with this word in it says no: whether it is the name is SQLite's to know.
 pub(crate) fn grain(tokens: &[Token<'_>]) -> Option<i64> {
     let is_all = |at: &usize| {
         tokens[*at].is("*")
             && (*at == 0 || tokens[at - 1].is_one_of(&["select", "distinct", "all", ",", "."]))
     };
-    if (0..tokens.len()).any(|at| is_all(&at)) {
+    // A natural join compares times without a word of them.
+    if (0..tokens.len()).any(|at| is_all(&at) || tokens[at].is("natural")) {
         return None;
     }
-    let is_call = |at: usize| tokens.get(at + 1).is_some_and(|next| next.is("("));
-    let named = (0..tokens.len()).filter(|at| tokens[*at].is("time") && !is_call(*at));
+    let is_function = |at: usize| {
+        let called = tokens.get(at + 1).is_some_and(|next| next.is("("));
+        called && tokens[at].kind == Kind::Word
+    };
+    let is_modifier = |at: usize| tokens[at].kind == Kind::Text && tokens[at].text == "localtime";
+    let named = (0..tokens.len())
+        .filter(|at| tokens[*at].text.contains("time") && !is_function(*at) && !is_modifier(*at));
     named.map(|at| grain_at(tokens, at)).try_fold(0, |all, one| Some(common(all, one?)))
 }
 
 fn grain_at(tokens: &[Token<'_>], at: usize) -> Option<i64> {
-    let [_, sign, number, after @ ..] = &tokens[at..] else { return None };
+    let [name, sign, number, after @ ..] = &tokens[at..] else { return None };
+    if !name.is("time") {
+        return None;
+    }
     let size = number.whole().filter(|size| *size > 0 && sign.is("/"))?;
     if after.first().is_some_and(|next| next.is_one_of(&["||", "->", "->>", "collate"])) {
         return None;
@@ -399,8 +455,60 @@ mod tests {
             "select time % 1000 from t",
             "select \"time\" from t",
             "select date(time/1000, 'unixepoch') from t where time > 5",
+            "select max(t.'time') from t",
+            "select max(0Xe+time) from t",
+            "select max(\u{feff}time) from t",
+            "select max(\"TIME\"), [time] / 1000 from t",
+            "select date(time/1000, 'unixepoch') from t natural join recent_task_events",
         ] {
             check(sql, None);
+        }
+    }
+
+    #[test]
+    fn what_sqlite_may_read_otherwise_is_not_plain() {
+        let check = |sql: &str, expected: bool| {
+            assert_eq!(is_plain(&tokens(sql)), expected, "{sql}");
+        };
+        check("select user, \"day\", count(*) / 1.5e3 from [task_events] -- \u{e9}", true);
+        check("select user || '\u{e9}', ?, ?1 from task_events where day = 'x'", true);
+        for sql in [
+            "select t.'time' from task_events t",
+            "select 0xe+time from task_events",
+            "select 0Xe+time from task_events",
+            "select \u{feff}time from task_events",
+            "select\u{a0}time from task_events",
+            "select \"\u{e9}\" from task_events",
+            "select count(*) from task_events, 'task_events'",
+            "select count(*) from 'Usage'",
+            "select :a from task_events",
+            "select $a('), max(time), (') from task_events",
+            "select 1 from task_events \0",
+        ] {
+            check(sql, false);
+        }
+    }
+
+    #[test]
+    fn any_text_is_cut_into_pieces() {
+        for sql in ["select '\u{e9}", "\"\u{e9}", "[\u{e9}", "'", "[", "?\u{e9}", "\u{e9}"] {
+            assert!(!tokens(sql).is_empty(), "{sql}");
+        }
+        assert_eq!(tokens("'\u{e9}")[0].text, "\u{e9}");
+        assert_eq!(tokens("?1time").len(), 2);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn pieces_are_found_in_order_whatever_the_text(
+            sql in "([-'\"`\\[\\]/*?:$.0xXeE+\u{e9}\u{feff}\u{a0} \n\0a-c]|\\PC){0,40}"
+        ) {
+            let mut rest = &sql[..];
+            for token in tokens(&sql) {
+                let at = rest.find(token.source);
+                proptest::prop_assert!(at.is_some(), "{:?} of {:?}", token, sql);
+                rest = &rest[at.unwrap_or(0) + token.source.len()..];
+            }
         }
     }
 
@@ -409,10 +517,19 @@ mod tests {
         let check = |sql: &str, expected: bool| {
             assert_eq!(is_free_of_order(&tokens(sql)), expected, "{sql}");
         };
-        check("select sum(attempt), avg(t.exit_code), total(distinct time) from t", true);
+        check(
+            "select sum(attempt), avg(t.exit_code), total(distinct time) from task_events t",
+            true,
+        );
         check("select count(*), min(user), max(day), count(distinct job) from t", true);
-        check("select sum(attempt * 0.1) from t", false);
-        check("select avg(detail) from t", false);
+        check("select count(*) from (select attempt from task_events)", true);
+        check("select sum(attempt * 0.1) from task_events", false);
+        check("select avg(detail) from task_events", false);
+        check("select sum(attempt) from (select 0.1 attempt from task_events)", false);
+        check("with t(attempt) as (values (0.1)) select sum(attempt) from t, task_events", false);
+        check("select 0.1 attempt from job_events group by 1 having sum(attempt)", false);
+        check("select changes(), total_changes() from t", false);
+        check("select last_insert_rowid() from t", false);
         check("select group_concat(user) from t", false);
         check("select count(*) over () from t", false);
     }
