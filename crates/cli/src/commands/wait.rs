@@ -27,6 +27,7 @@ use clap::{ArgGroup, Args};
 use patience::Patience;
 use serde::Serialize;
 use std::cell::RefCell;
+use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -108,15 +109,25 @@ impl WaitArgs {
     ) -> Result<Success, Failure> {
         let watch =
             Vigil { cell, patience: self.patience, follow: false, output: self.output.output };
-        let over = watch.keep(targets, left, seen);
+        let mut over = pin!(watch.keep(targets, left, seen));
         let Some(limit) = self.timeout else { return over.await };
-        let over = timeout(Duration::from_millis(limit.0), over).await;
-        over.unwrap_or_else(|_| Err(too_long(&left.borrow(), limit)))
+        if let Ok(over) = timeout(Duration::from_millis(limit.0), &mut over).await {
+            return over;
+        }
+        let known = left.borrow().clone();
+        match &not_over(cell, known).await[..] {
+            // Only how they ended is left to be told.
+            [] => over.await,
+            late => Err(too_long(late, limit)),
+        }
     }
 }
 
 fn too_long(left: &[JobKey], limit: Span) -> Failure {
-    let span = crate::format::span(limit);
+    let span = match limit {
+        Span(short @ 1..1000) => format!("{short} ms"),
+        long => crate::format::span(long),
+    };
     match left {
         [one] => Failure::Work {
             message: format!("{one} is not over after {span}"),
@@ -554,6 +565,19 @@ mod tests {
         let flat = many.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(flat.contains("name-3, dev/a-rather-long-name-4 and 2 more next: "), "{many}");
         assert!(left_running(&[]).starts_with("all of it is over"));
+    }
+
+    #[test]
+    fn whoever_gives_up_is_told_after_how_long() {
+        let name = |text: &str| cellwright_cell::name::Name::new(text).unwrap();
+        let web = JobKey { user: name("dev"), job: name("web") };
+        let told = |left: &[JobKey], ms: u64| too_long(left, Span(ms)).to_string();
+        for (ms, span) in [(0, "0 s"), (10, "10 ms"), (999, "999 ms"), (1000, "1 s")] {
+            let told = told(std::slice::from_ref(&web), ms);
+            assert!(told.contains(&format!("dev/web is not over after {span}")), "{told}");
+        }
+        let two = told(&[web.clone(), JobKey { job: name("db"), ..web.clone() }], 250);
+        assert!(two.contains("2 jobs are not over after 250 ms: dev/web, dev/db"), "{two}");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Jobs by their labels, and jobs that are run again under the same name, on a real cell.
 
 use crate::agent::{self, runs, submit, wait};
-use crate::support::{Folder, cell, json, said, text};
+use crate::support::{Folder, cell, json, said, text, until};
 use crate::{Running, wait_for};
 use cellwright_cell::task::TaskState;
+use std::path::Path;
 
 #[test]
 fn labels_choose_the_jobs_of_every_verb() {
@@ -37,8 +38,13 @@ fn labels_choose_the_jobs_of_every_verb() {
         assert!(nothing.status.code() == Some(1), "{verb}: {error}");
         assert!(error.contains("no job has labels run=9"), "{verb}: {error}");
     }
-    let late = with(&["wait", "-l", "run", "--timeout", "10ms"]);
-    assert!(text(&late.stderr).contains("dev/other is not over after"), "{late:?}");
+    // Too short to look at one after the other; those that are over are not named all the same.
+    let late = with(&["wait", "-l", "run", "--timeout", "1ms"]);
+    assert_eq!(late.status.code(), Some(1), "{late:?}");
+    assert!(text(&late.stderr).contains("dev/other is not over after 1 ms"), "{late:?}");
+    let done = with(&["wait", "-l", "run=42", "--timeout", "1ms"]);
+    assert_eq!(done.status.code(), Some(3), "all of it is over: {done:?}");
+    assert_eq!(text(&done.stdout), told);
 
     // Nobody is at a terminal, so nothing is stopped.
     let asked = with(&["stop", "-l", "run"]);
@@ -53,9 +59,11 @@ fn labels_choose_the_jobs_of_every_verb() {
     running.stop();
 }
 
-/// A job whose task heeds its notice only once there is a file `go`.
+/// A job whose task heeds its notice only once there is a file `go`. It says with a file `ready`
+/// that it does: a task runs before its program has come as far.
 fn stays(folder: &Folder) -> String {
     let script = r#"trap 'until [ -e "$SHARED/go" ]; do sleep 0.05; done; exit 0' TERM
+        : > "$SHARED/ready"
         while :; do sleep 0.05; done"#;
     let spec = serde_json::json!({
         "name": "stays", "priority": 100,
@@ -85,6 +93,8 @@ fn a_job_that_was_stopped_is_started_anew_and_its_namesake_is_told_apart() {
     assert_eq!(text(&unchanged.stderr), "");
 
     // Its only task is stopped, which is the end of the job, but not at once.
+    let ready = folder.path("ready");
+    until("the program sets no trap", || Path::new(&ready).exists().then_some(()));
     with(&["stop", "stays/0"]);
     let again = Running::start(&[&at[..], &["run", &file]].concat());
     again.hear("job dev/stays is stopping; it is started anew as soon as it is over");
