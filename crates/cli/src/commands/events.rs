@@ -64,7 +64,7 @@ pub struct EventsArgs {
     #[arg(long, value_name = "JOB", value_parser = typed)]
     job: Option<Typed>,
 
-    /// Only of the jobs whose labels match now: a=b, a!=b, a, !a, separated by commas
+    /// Only of the jobs whose labels match now, at most 40: a=b, a!=b, a, !a, separated by commas
     #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "job")]
     selector: Option<String>,
 
@@ -391,6 +391,14 @@ mod tests {
         let kind = events.columns.iter().find(|column| column.name == "kind").unwrap();
         let (most, last) = (KINDS[..8].join(", "), KINDS[8]);
         assert_eq!(kind.about, format!("{most} or {last}."));
+    }
+
+    #[test]
+    fn the_help_says_of_how_many_jobs_it_tells() {
+        let command = EventsArgs::augment_args(clap::Command::new("events"));
+        let mut labels = command.get_arguments().filter(|arg| arg.get_short() == Some('l'));
+        let help = labels.next().and_then(clap::Arg::get_help).unwrap().to_string();
+        assert!(help.contains(&format!("at most {MOST_JOBS}:")), "{help}");
     }
 
     #[test]
