@@ -10,18 +10,12 @@ const RANGES = {
   uint32: [0, 4294967295],
 };
 
-/** Descriptions are those of the code: its links, its word for nothing and marks of its design. */
-export function plain(text) {
-  return (text || "")
-    .replace(/\s*\(B\d[^)]*\)/g, "")
-    .replace(/\[`(?:\w+::)*(\w+)`\]/g, "`$1`")
-    .replaceAll("`None`", "`null`");
-}
-
 function integer(schema) {
   const [least, most] = RANGES[schema.format] || [];
   const from = schema.minimum ?? least;
-  const until = schema.maximum ?? most;
+  // What lies beyond was rounded when it was read, and is as good as no bound.
+  const endless = schema.maximum > Number.MAX_SAFE_INTEGER;
+  const until = endless ? undefined : (schema.maximum ?? most);
   if (from === undefined) return until === undefined ? "integer" : `integer, at most ${until}`;
   return until === undefined ? `integer, ${from} or more` : `integer, ${from} to ${until}`;
 }
@@ -109,15 +103,14 @@ export class Schemas {
   }
 
   about(schema) {
-    const { description, default: start } = this.open(schema);
-    const text = plain(description);
+    const { description: text = "", default: start } = this.open(schema);
     const tells = start === undefined || start === null || /left out/i.test(text);
     return tells ? text : `${text} Left out: \`${JSON.stringify(start)}\`.`.trim();
   }
 
   forms(found) {
     const each = found.enum ? [found] : found.oneOf || found.anyOf;
-    const rows = each.flatMap((form) => this.form(form, form === found ? "" : plain(form.description)));
+    const rows = each.flatMap((form) => this.form(form, form === found ? "" : form.description || ""));
     // What the line of the type says already is not said again.
     const told = this.values(found) && rows.length <= MOST_IN_LINE && rows.every((row) => !row.about);
     return told ? [] : rows;

@@ -3,9 +3,10 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact.js";
 import { get, look } from "../api.js";
+import { indented } from "../indent.js";
 import { useRead } from "../live.js";
 import { Card, Command, Empty, Filter, Page, Problem, Wait, useQuery } from "../parts.js";
-import { Schemas, plain } from "../schema.js";
+import { Schemas } from "../schema.js";
 import { plural } from "../units.js";
 
 const JSON_TYPE = "application/json";
@@ -38,11 +39,11 @@ function operations(paths) {
 
 /** The path with what was filled in, the query with what was given. */
 function address(op, values) {
-  const escape = (text) => encodeURIComponent(text).replace(/'/g, "%27");
-  const path = op.path.replace(/\{(\w+)\}/g, (_, name) => (values[name] ? escape(values[name]) : name.toUpperCase()));
+  const given = (name) => encodeURIComponent((values[name] || "").trim()).replace(/'/g, "%27");
+  const path = op.path.replace(/\{(\w+)\}/g, (_, name) => given(name) || name.toUpperCase());
   const query = op.parameters
-    .filter((one) => one.in === "query" && values[one.name])
-    .map((one) => `${one.name}=${escape(values[one.name])}`);
+    .filter((one) => one.in === "query" && given(one.name))
+    .map((one) => `${one.name}=${given(one.name)}`);
   return path + (query.length ? `?${query.join("&")}` : "");
 }
 
@@ -61,7 +62,7 @@ function curl(op, values) {
 
 /** Text with `code` in it. */
 function Prose({ text }) {
-  return plain(text).split("`").map((part, n) => (n % 2 ? html`<code>${part}</code>` : part));
+  return (text || "").split("`").map((part, n) => (n % 2 ? html`<code>${part}</code>` : part));
 }
 
 /** Fields below a field are drawn when they are opened: types may hold themselves. */
@@ -110,6 +111,7 @@ function Input({ id, parameter, value, onInput }) {
       <option value=""></option>${words.map((word) => html`<option>${word}</option>`)}</select>`;
   }
   return html`<input id=${id} value=${value} required=${required} onInput=${take} autocomplete="off"
+    pattern=${required ? ".*\\S.*" : undefined}
     spellcheck="false" inputmode=${schema.type === "integer" ? "numeric" : "text"} />`;
 }
 
@@ -134,7 +136,7 @@ function Parameters({ schemas, op, values, onInput }) {
 function readable(text) {
   let shown = text;
   try {
-    shown = JSON.stringify(JSON.parse(text), null, 2);
+    shown = indented(text);
   } catch {
     // Text is text.
   }
@@ -159,7 +161,7 @@ function Refused({ schemas }) {
 function Details({ schemas, op }) {
   const [values, set] = useState({});
   const [state, put] = useState({ answer: null, error: null, busy: false });
-  const onInput = (name, value) => set((before) => ({ ...before, [name]: value.trim() }));
+  const onInput = (name, value) => set((before) => ({ ...before, [name]: value }));
   const send = async (event) => {
     event.preventDefault();
     put({ ...state, busy: true });
@@ -192,14 +194,15 @@ function Details({ schemas, op }) {
   </div>`;
 }
 
-function Operation({ schemas, op, target }) {
-  const [shown, show] = useState(target.id === op.id);
+function Operation({ schemas, op, target, onReached }) {
+  const [shown, show] = useState(target === op.id);
   const box = useRef(null);
   useEffect(() => {
-    if (target.id !== op.id) return;
+    if (target !== op.id) return;
     show(true);
     box.current.scrollIntoView();
     box.current.querySelector("button").focus({ preventScroll: true });
+    onReached();
   }, [target]);
   const turn = () => {
     show(!shown);
@@ -214,43 +217,61 @@ function Operation({ schemas, op, target }) {
   </li>`;
 }
 
-/** The operation that the address names; a new object whenever somebody goes there. */
+/** What the address names, until it was reached or is forgotten: nobody is led there again. */
 function useTarget() {
-  const read = () => ({ id: location.hash.slice(1) });
+  const read = () => location.hash.slice(1);
   const [target, set] = useState(read);
   useEffect(() => {
     const moved = () => set(read());
     addEventListener("hashchange", moved);
     return () => removeEventListener("hashchange", moved);
   }, []);
-  return target;
+  return [target, () => set("")];
 }
 
-function Groups({ tags, found, schemas, target }) {
+const groupId = (name) => `of-${name}`;
+
+/** Whether what an address names is among these. */
+const holds = (ops, target) =>
+  ops.some((op) => op.id === target || op.tags.some((name) => groupId(name) === target));
+
+function Groups({ tags, found, schemas, target, onReached }) {
   useEffect(() => {
     // The browser looked for it before it was there.
-    const group = target.id.startsWith("of-") && document.getElementById(target.id);
-    if (group) group.scrollIntoView();
-  }, [target]);
+    const group = tags.some(({ name }) => groupId(name) === target) && document.getElementById(target);
+    if (!group) return;
+    group.scrollIntoView();
+    onReached();
+  }, [target, found.length]);
   const groups = tags
     .map(({ name }) => [name, found.filter((op) => op.tags.includes(name))])
     .filter(([, ops]) => ops.length);
   return html`<nav class="groups" aria-label="Kinds of things">
-      ${groups.map(([name, ops]) => html`<a href="#of-${name}">${name} <small>${ops.length}</small></a>`)}</nav>
-    ${groups.map(([name, ops]) => html`<div id="of-${name}" key=${name} class="group"><${Card} title=${name[0].toUpperCase() + name.slice(1)}>
-      <ul>${ops.map((op) => html`<${Operation} key=${op.id} schemas=${schemas} op=${op} target=${target} />`)}</ul><//></div>`)}`;
+      ${groups.map(([name, ops]) => html`<a href="#${groupId(name)}">${name} <small>${ops.length}</small></a>`)}</nav>
+    ${groups.map(([name, ops]) => html`<div id=${groupId(name)} key=${name} class="group"><${Card} title=${name[0].toUpperCase() + name.slice(1)}>
+      <ul>${ops.map((op) => html`<${Operation} key=${op.id} schemas=${schemas} op=${op} target=${target} onReached=${onReached} />`)}</ul><//></div>`)}`;
 }
 
 export default function Docs() {
   const { value: said, error } = useRead((signal) => get("/v1/openapi.json", signal), []);
   const [text, setText] = useQuery("q", "");
-  const target = useTarget();
+  const [target, forget] = useTarget();
   const all = useMemo(() => (said ? operations(said.paths) : []), [said]);
   const schemas = useMemo(() => said && new Schemas(said.components.schemas), [said]);
   const words = text.toLowerCase().split(/\s+/);
   const found = all.filter((op) => words.every((word) => op.text.includes(word)));
+  useEffect(() => {
+    // A link to what its own search does not find, or the way back to it.
+    if (!holds(all, target) || holds(found, target)) return;
+    setText("");
+    history.replaceState(null, "", `#${target}`);
+  }, [said, target]);
+  const search = (typed) => {
+    forget();
+    setText(typed);
+  };
   return html`<${Page} title="API">
-    <${Filter} value=${text} onInput=${setText} label="Search by name, path, parameter, type or error">
+    <${Filter} value=${text} onInput=${search} label="Search by name, path, parameter, type or error">
       <span class="found" role="status">${said && plural(found.length, "operation")}</span>
     <//>
     <${Problem} error=${error} />
@@ -260,7 +281,8 @@ export default function Docs() {
         The same for programs, as OpenAPI ${said.openapi}:</p>
       <${Command} text=${curl(all.find((op) => op.id === "openApi"), {})} />
       ${found.length
-        ? html`<${Groups} tags=${said.tags} found=${found} schemas=${schemas} target=${target} />`
+        ? html`<${Groups} tags=${said.tags} found=${found} schemas=${schemas} target=${target}
+            onReached=${forget} />`
         : html`<${Empty}>No operation has all of these words.<//>`}
     </div>`}
   <//>`;

@@ -120,6 +120,14 @@ async fn every_page_opens_in_light_and_dark_and_on_a_phone() {
                 let cut = "return [...document.querySelectorAll('.scroll')]
                     .every((box) => box.scrollWidth <= box.clientWidth)";
                 assert_eq!(desk.browser.run(cut), true, "{name}: columns out of sight at {width}");
+                desk.browser.holds("return document.querySelector('.side em') !== null").await;
+                let bar = "const bar = document.querySelector('.side ul');
+                    return bar.scrollWidth <= bar.clientWidth && bar.scrollHeight <= bar.clientHeight";
+                assert_eq!(desk.browser.run(bar), true, "{name}: no whole navigation at {width}");
+                // The unit of four figures is said once, or they take two lines.
+                let units = "return [...document.querySelectorAll('.meter .figures')]
+                    .every((line) => line.textContent.split(' core').length <= 2)";
+                assert_eq!(desk.browser.run(units), true, "{name}: figures with many units");
                 let text = desk.browser.text();
                 assert!(!text.contains("[object") && !text.contains("undefined"), "{name}: {text}");
                 desk.browser.picture(&pictures().join(format!("{name}-{scheme}-{width}.png")));
@@ -308,7 +316,10 @@ async fn the_api_is_linked_to_searched_and_tried() {
     browser.click("#submitJob .fields summary").await;
     browser.says("integer, 1 to 200000").await;
     browser.says("What every task of the job runs and needs").await;
-    browser.click("#submitJob .fields .fields li:nth-child(7) summary").await;
+    let task = "const fields = [...document.querySelectorAll('#submitJob .fields .fields > li')];
+        fields.find((one) => one.querySelector('.name').textContent === 'task')
+            .querySelector('summary').click()";
+    let _ = browser.run(task);
     browser.says("Milliseconds between the warning signal and the kill").await;
     let _ = browser.run("document.activeElement.blur()");
     browser.press(&["/"]);
@@ -317,10 +328,87 @@ async fn the_api_is_linked_to_searched_and_tried() {
     browser.holds("return location.search === '?q=undrain'").await;
     let ids = "return [...document.querySelectorAll('.operation')].map((one) => one.id).join()";
     assert_eq!(browser.run(ids), "stopDrain");
-    browser.types(" nothing-like-that");
+    // Whoever goes back in the words is not led away to where the address led first.
+    browser.press(&[key::BACKSPACE; 6]);
+    browser.holds("return document.getElementById('submitJob') !== null").await;
+    browser.press(&[key::BACKSPACE]);
+    browser.holds("return document.querySelector('[data-filter]').value === ''").await;
+    browser.types("nothing-like-that");
     browser.says("No operation has all of these words.").await;
     desk.open("/console/docs#of-machines");
     browser.holds("return scrollY > 400").await;
+    desk.nothing_is_wrong();
+}
+
+#[tokio::test]
+async fn past_events_are_told_as_the_command_line_tells_them() {
+    let Some(desk) = Desk::set().await else { return };
+    desk.run(&json!({
+        "name": "bad", "count": 1, "priority": 120, "restart": { "max_failures": 0 },
+        "task": { "limits": { "cpu": 100, "ram": 16 << 20 }, "command": ["sh", "-c", "exit 3"] },
+    }));
+    desk.open("/console/jobs/dev/bad");
+    desk.browser.says("1 failed").await;
+    // Loaded anew, the page has nothing but history.
+    desk.open("/console/jobs/dev/bad");
+    let told = desk.cli(&["events", "--job", "dev/bad", "-o", "json"]);
+    let told: Vec<Value> = serde_json::from_str(&told).expect("a list of events");
+    assert!(told.len() > 3, "{told:#?}");
+    for event in told {
+        desk.browser.says(event["text"].as_str().expect("a sentence")).await;
+    }
+    desk.nothing_is_wrong();
+}
+
+#[tokio::test]
+async fn a_link_into_the_api_keeps_its_search_if_that_finds_what_it_names() {
+    let Some(desk) = Desk::set().await else { return };
+    let browser = &desk.browser;
+    let at = |place: &str| format!("return location.href.endsWith('/console/docs{place}')");
+    let open = "return document.querySelector('#stopDrain .details') !== null";
+    desk.open("/docs/?q=drain#stopDrain");
+    browser.holds(open).await;
+    browser.holds(&at("?q=drain#stopDrain")).await;
+    assert_eq!(browser.run("return document.getElementById('getJob')"), Value::Null);
+    desk.open("/docs?q=users#stopDrain");
+    browser.holds(open).await;
+    browser.holds(&at("#stopDrain")).await;
+    browser.holds("return document.querySelector('[data-filter]').value === ''").await;
+    desk.nothing_is_wrong();
+}
+
+#[tokio::test]
+async fn fields_of_the_api_take_spaces_and_none_at_their_ends_are_sent() {
+    let Some(desk) = Desk::set().await else { return };
+    let browser = &desk.browser;
+    desk.open("/console/docs#listJobs");
+    browser.says("Try it").await;
+    let _ = browser.run("document.getElementById('listJobs-selector').focus()");
+    browser.types(" a b ");
+    browser.holds("return document.activeElement.value === ' a b '").await;
+    browser.says("/v1/jobs?selector=a%20b'").await;
+    desk.open("/console/docs#getUser");
+    browser.says("Try it").await;
+    let _ = browser.run("document.getElementById('getUser-user').focus()");
+    browser.types(" ");
+    browser.holds("return !document.activeElement.validity.valid").await;
+    browser.types("dev ");
+    browser.press(&[key::ENTER]);
+    browser.says("status 200").await;
+    desk.nothing_is_wrong();
+}
+
+#[tokio::test]
+async fn answers_of_the_api_are_shown_as_they_came() {
+    let Some(desk) = Desk::set().await else { return };
+    let browser = &desk.browser;
+    desk.open("/console/docs#listUsers");
+    browser.click("#listUsers form button").await;
+    browser.says("\"until\": 18446744073709551615\n").await;
+    browser.says("\"capabilities\": [],\n").await;
+    // Numbers that a browser would round are no bounds.
+    desk.open("/console/docs#removeMaster");
+    browser.says("path, integer, 1 or more").await;
     desk.nothing_is_wrong();
 }
 
@@ -494,8 +582,8 @@ async fn an_update_is_told_and_can_be_undone() {
     desk.open("/console/jobs/dev/web");
     browser.says("2 running").await;
     desk.submit("web", 2, 100, "sleep 1000");
-    browser.says("Update in progress").await;
     browser.says("ago. 2 of 2 tasks at version 2").await;
+    browser.says("Update complete, not closed yet").await;
     browser.click(".update button").await;
     browser.says("Undo the update of dev/web?").await;
     browser.click("dialog button.primary").await;

@@ -57,6 +57,7 @@ const FILES: &[File] = files![
     "picture.js",
     "past.js",
     "units.js",
+    "indent.js",
     "parts.js",
     "schema.js",
     "dialog.js",
@@ -81,7 +82,7 @@ const FILES: &[File] = files![
 /// Whether a path belongs to the console, which anyone may have.
 #[must_use]
 pub fn is_of_console(path: &str) -> bool {
-    matches!(path, "/" | "/console" | "/docs" | "/favicon.ico") || path.starts_with(BASE)
+    matches!(path, "/" | "/console" | "/docs" | "/docs/" | "/favicon.ico") || path.starts_with(BASE)
 }
 
 pub(super) struct Console {
@@ -95,9 +96,9 @@ impl Console {
 
     pub fn router(self: &Arc<Console>) -> Router {
         let (one, all, icon) = (self.clone(), self.clone(), self.clone());
-        let home = || async { moved(BASE) };
+        let home = |uri: Uri| async move { moved(BASE, &uri) };
         // What people try first; a fragment, which names an operation, goes along.
-        let docs = || async { moved(DOCS) };
+        let docs = |uri: Uri| async move { moved(DOCS, &uri) };
         let file = move |uri: Uri, headers: HeaderMap| async move { all.answer(&uri, &headers) };
         let page = move |headers: HeaderMap| async move { one.give(PAGE, &headers) };
         let mark = move |headers: HeaderMap| async move { icon.give("icon.svg", &headers) };
@@ -105,6 +106,7 @@ impl Console {
             .route("/", get(home))
             .route("/console", get(home))
             .route("/docs", get(docs))
+            .route("/docs/", get(docs))
             .route("/favicon.ico", get(mark))
             .route(BASE, get(page))
             .route("/console/{*path}", get(file))
@@ -152,10 +154,13 @@ impl Console {
     }
 }
 
-fn moved(to: &'static str) -> Response<Body> {
+/// To another path, with the query that came.
+fn moved(to: &'static str, from: &Uri) -> Response<Body> {
+    let query = from.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let place = HeaderValue::try_from(format!("{to}{query}"));
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
-    response.headers_mut().insert(header::LOCATION, HeaderValue::from_static(to));
+    response.headers_mut().insert(header::LOCATION, place.unwrap_or(HeaderValue::from_static(to)));
     response
 }
 
@@ -181,8 +186,10 @@ fn media(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::http::Request;
     use std::collections::BTreeSet;
     use std::path::Path;
+    use tower::ServiceExt;
 
     fn files_below(folder: &Path, prefix: &str, found: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -238,9 +245,27 @@ mod tests {
         assert_eq!(console.give("api.js", &headers).status(), StatusCode::OK);
     }
 
+    #[tokio::test]
+    async fn short_addresses_lead_on_with_their_query() {
+        let router = Arc::new(Console { folder: None }).router();
+        for (from, to) in [
+            ("/", "/console/"),
+            ("/console?show=used", "/console/?show=used"),
+            ("/docs", "/console/docs"),
+            ("/docs/?q=a%20b", "/console/docs?q=a%20b"),
+        ] {
+            let request = Request::get(from).body(Body::empty()).unwrap();
+            let response = router.clone().oneshot(request).await.unwrap();
+            let place = response.headers()[header::LOCATION].to_str().unwrap();
+            assert_eq!((response.status().as_u16(), place), (307, to), "{from}");
+        }
+    }
+
     #[test]
     fn only_the_console_is_for_anyone() {
-        for own in ["/", "/console", "/console/", "/console/jobs", "/docs", "/favicon.ico"] {
+        for own in
+            ["/", "/console", "/console/", "/console/jobs", "/docs", "/docs/", "/favicon.ico"]
+        {
             assert!(is_of_console(own), "{own}");
         }
         for other in ["/v1/jobs", "/metrics", "/consoles", "/docs/x", "/v1/console/x", ""] {
