@@ -1,7 +1,7 @@
 // Small pieces that every page is made of.
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
-import { TASK_WORDS, ago, amount, moment, tally, total } from "./units.js";
+import { TASK_WORDS, ago, amount, bare, moment, tally, total } from "./units.js";
 
 export const BASE = "/console";
 
@@ -107,11 +107,12 @@ export function Tally({ tasks, label = true }) {
 export function Meter({ dimension, title, used, reserved, limit, capacity }) {
   const most = Math.max(capacity || 0, limit || 0, reserved || 0, used || 0) || 1;
   const share = (n) => ({ width: `${Math.min(100, (100 * (n || 0)) / most)}%` });
+  const isPart = capacity && capacity !== limit;
   const text = [
-    used !== null && used !== undefined ? `${amount(dimension, used)} used` : "usage unknown",
-    `${amount(dimension, reserved)} reserved`,
-    `${amount(dimension, limit)} limit`,
-    capacity && capacity !== limit ? `of ${amount(dimension, capacity)}` : "",
+    used !== null && used !== undefined ? `${bare(dimension, used)} used` : "usage unknown",
+    `${bare(dimension, reserved)} reserved`,
+    `${(isPart ? bare : amount)(dimension, limit)} limit`,
+    isPart ? `of ${amount(dimension, capacity)}` : "",
   ];
   return html`<div class="meter">
     <span class="name">${title}</span>

@@ -4,7 +4,6 @@
 import { useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import { get, post } from "./api.js";
 import { events, useRead, useStore } from "./live.js";
-import { words } from "./units.js";
 
 export async function sql(query, args = []) {
   return post("/v1/sql", args.length ? { query, args } : { query });
@@ -17,18 +16,13 @@ export function hasSql() {
   return asked;
 }
 
-const EVENTS = `select time, log_index, position, kind, object, event, machine, reason,
-  reason_words(reason), ended_words(exit_class, exit_code), detail
+const EVENTS = `select time, log_index, position, kind, object, event,
+  event_words(object, event, machine, reason, exit_class, exit_code, detail)
   from events where WHICH order by log_index desc, position desc limit 300`;
 
-/** A row of the history in the shape of the feed, and in the words of the command line. */
-function event([at, index, position, kind, object, word, machine, reason, why, ended, detail]) {
-  const where = machine && machine !== object ? ` on ${machine}` : "";
-  let because = why;
-  if (ended) because = reason === "exited" ? ended : `${ended}, ${why}`;
-  if (detail) because += reason === "preempted" ? ` ${detail}` : ` (${detail})`;
-  const text = `${object} ${words(word)}${where}: ${because}`;
-  return { cursor: `${index}-${position}`, at, object, text, what: { [kind]: { change: word } } };
+/** A row of the history in the shape of the feed. */
+function event([at, index, position, kind, object, change, text]) {
+  return { cursor: `${index}-${position}`, at, object, text, what: { [kind]: { change } } };
 }
 
 async function fromHistory({ where, args }) {
@@ -103,15 +97,16 @@ function useTurn(key) {
 }
 
 /*
- * Windows of tasks begin when each was first measured: they are added up by the five minutes they
- * lie in, each for as long as it lasted.
+ * What was used and held in the middle of each minute: windows last up to five minutes, are cut
+ * about full ones, and begin and end with each task. Averages over some stretch would sink wherever
+ * a window covers a part of it, and begin before the first window did.
  */
-const WINDOW = 300_000;
-const SUMS = ["cpu_avg", "ram_avg", "cpu_reserved", "ram_reserved", "cpu_limit", "ram_limit"]
-  .map((name) => `sum(${name} * millis) / max(1, max(time + millis) - min(time))`)
-  .join(", ");
-const HISTORY = `select (time + millis / 2) / ${WINDOW} * ${WINDOW} as slot, ${SUMS}
-  from usage where user = ? and job = ? WHICH and time > ? group by slot order by slot limit 500`;
+const HISTORY = `with later(minutes) as (values (0), (1), (2), (3), (4), (5))
+  select (time + 29999) / 60000 * 60000 + 30000 + minutes * 60000 as moment,
+    sum(cpu_avg), sum(ram_avg), sum(cpu_reserved), sum(ram_reserved), sum(cpu_limit), sum(ram_limit)
+  from usage, later
+  where user = ? and job = ? WHICH and time > ? and moment < time + millis
+  group by moment order by moment limit 500`;
 
 /** Usage of the last hours from the history, oldest first; nothing where there is none. */
 async function pastUsage({ user, job, index }) {
@@ -121,8 +116,8 @@ async function pastUsage({ user, job, index }) {
   try {
     if (!(await hasSql())) return [];
     const { rows } = await sql(query, [user, job, ...one, since]);
-    return rows.map(([slot, cpu, ram, cr, rr, cl, rl]) => ({
-      at: Math.min(slot + WINDOW / 2, Date.now()),
+    return rows.map(([at, cpu, ram, cr, rr, cl, rl]) => ({
+      at,
       used: { cpu, ram },
       reserved: { cpu: cr, ram: rr },
       limit: { cpu: cl, ram: rl },

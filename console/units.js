@@ -37,6 +37,11 @@ export function amount(dimension, n) {
   return dimension === "disk_rate" ? `${bytes(n)}/s` : bytes(n);
 }
 
+/** An amount among others of its kind, one of which names the unit. */
+export function bare(dimension, n) {
+  return dimension === "cpu" ? cores(n) : amount(dimension, n);
+}
+
 export const DIMENSIONS = [
   ["cpu", "CPU"],
   ["ram", "Memory"],
@@ -131,6 +136,10 @@ export function taskWords(task, now = Date.now()) {
     return ["failing", `failed ${times(task.failures_in_row)}${why}${again}`, "bad"];
   }
   if (task.state === "running" && !task.healthy) return ["unhealthy", "", "bad"];
+  if (task.health === "healthy") return [word, "healthy", tone];
+  if (task.health === "not_yet_healthy" && task.used) {
+    return [word, "runs, has not passed its health check yet", tone];
+  }
   return [word, detail, tone];
 }
 

@@ -433,4 +433,6 @@ fn meant_column(message: &str, sql: &str) -> String {
 }
 
 #[cfg(test)]
+mod charts;
+#[cfg(test)]
 mod tests;

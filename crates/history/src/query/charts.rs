@@ -1,0 +1,67 @@
+//! The console's own query for charts, as it stands in its file, over windows as they are written.
+
+use super::*;
+use crate::testing::{BEGIN, Folder};
+use cellwright_cell::resource::Resources;
+
+const SCRIPT: &str = include_str!("../../../../console/past.js");
+const MINUTE: u64 = 60_000;
+
+/// The text between the first pair of backticks behind `const NAME =`.
+fn query_of_console(name: &str) -> String {
+    let (_, rest) = SCRIPT.split_once(&format!("const {name} = `")).unwrap();
+    rest.split_once('`').unwrap().0.replace("WHICH", "")
+}
+
+fn window(task_index: u32, from: u64, until: u64) -> UsageRow {
+    let amount = |cpu| Resources { cpu, ram: cpu << 20, ..Resources::ZERO };
+    UsageRow {
+        time: Time(BEGIN + from),
+        millis: until - from,
+        user: "ann".into(),
+        job: "web".into(),
+        task_index,
+        attempt: 1,
+        machine: "m1".into(),
+        band: "batch".into(),
+        samples: 1,
+        average: amount(50),
+        most: amount(60),
+        reserved: amount(100),
+        limit: amount(150),
+    }
+}
+
+/// Seconds after the begin, and what the tasks may use there, in milli-cores.
+fn limits(rows: &[UsageRow]) -> Vec<(i64, i64)> {
+    let folder = Folder::new();
+    crate::store::History::open(folder.path(), crate::testing::settings()).unwrap();
+    let args = [Value::Text("ann".into()), Value::Text("web".into()), Value::Integer(0)];
+    let sql = query_of_console("HISTORY");
+    let reader = Reader::new(folder.path());
+    let answer = reader.query_with(rows, &sql, &args, Bounds::default()).unwrap();
+    let number = |value: &Value| match value {
+        Value::Integer(number) => *number,
+        other => panic!("{other:?} is no number"),
+    };
+    let begin = i64::try_from(BEGIN).unwrap();
+    let point = |row: &Vec<Value>| ((number(&row[0]) - begin) / 1000, number(&row[5]));
+    answer.rows.iter().map(point).collect()
+}
+
+#[test]
+fn a_limit_that_never_changed_is_drawn_level_from_the_first_window_on() {
+    assert_eq!(BEGIN % MINUTE, 0);
+    // Two tasks that start a while apart; windows are cut a measurement before each fifth minute.
+    let first = [(2 * MINUTE + 7000, 297_000), (297_000, 597_000), (597_000, 640_000)];
+    let second = [(4 * MINUTE + 2000, 299_000), (299_000, 596_000), (596_000, 640_000)];
+    let of = |task, spans: &[(u64, u64)]| {
+        spans.iter().map(move |(from, until)| window(task, *from, *until)).collect::<Vec<_>>()
+    };
+    let middle = |minute: i64| minute * 60 + 30;
+    let one: Vec<(i64, i64)> = (2..=10).map(|minute| (middle(minute), 150)).collect();
+    assert_eq!(limits(&of(0, &first)), one);
+    let both = limits(&[of(0, &first), of(1, &second)].concat());
+    let want = |minute: i64| (middle(minute), if minute < 4 { 150 } else { 300 });
+    assert_eq!(both, (2..=10).map(want).collect::<Vec<_>>());
+}
