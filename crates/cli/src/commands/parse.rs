@@ -1,10 +1,13 @@
-//! Values as people type them, turned into the cell's own. Each says what is allowed.
+//! Values as people type them, turned into the cell's own. Each says what is allowed. Amounts are
+//! written as texts of job files are, so that what stands there can be typed.
 
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::time::{Span, Time};
+use cellwright_lang::units::Unit;
 use cellwright_master::checkpoint::Target;
-use cellwright_master::config;
-use cellwright_sim::trace::decimal::{Rounding, parse_scaled};
+
+/// Sizes as they may be typed.
+const SIZES: &str = "an amount with B, KiB, MiB, GiB, TiB, PiB, kB, MB, GB or TB, as 64GiB";
 
 pub fn name(text: &str) -> Result<Name, String> {
     Name::new(text).map_err(|bad| bad.to_string())
@@ -16,9 +19,10 @@ pub fn job(text: &str) -> Result<JobKey, String> {
     Ok(JobKey { user: name(user)?, job: name(job)? })
 }
 
-/// `5s`, `24h`.
+/// `5s`, `24h`, `1h30m`.
 pub fn span(text: &str) -> Result<Span, String> {
-    config::duration(text).ok_or_else(|| "allowed: a whole number with ms, s, m, h or d".into())
+    let allowed = "allowed: an amount with ms, s, m, h or d, as 90s or 1h30m";
+    Unit::Milliseconds.parse(text).map(Span).ok_or_else(|| allowed.into())
 }
 
 /// A moment: a UTC time as lists print it, or how long from now.
@@ -32,28 +36,40 @@ pub fn when(text: &str) -> Result<Time, String> {
     Ok(Time(if text.contains('.') { millis } else { millis - millis % 1000 }))
 }
 
-/// `64GiB`.
-pub fn size(text: &str) -> Result<u64, String> {
-    config::size(text)
-        .ok_or_else(|| "allowed: a whole number with B, KiB, MiB, GiB or TiB, as 64GiB".into())
+/// The moment at which something ends, or `never`.
+pub fn end(text: &str) -> Result<Time, String> {
+    match text {
+        "never" => Ok(Time::NEVER),
+        _ => when(text).map_err(|allowed| format!("{allowed}, or never")),
+    }
 }
 
-/// Cores, `1.5`, to thousandths.
+/// `64GiB`, `1.5GB`.
+pub fn size(text: &str) -> Result<u64, String> {
+    Unit::Bytes.parse(text).ok_or_else(|| format!("allowed: {SIZES}"))
+}
+
+/// `10MiB/s`; the `/s` may be left out.
+pub fn rate(text: &str) -> Result<u64, String> {
+    Unit::BytesPerSecond.parse(text).ok_or_else(|| format!("allowed: {SIZES}, or 10MiB/s"))
+}
+
+/// Cores, `1.5` or `500m`, to thousandths.
 pub fn cores(text: &str) -> Result<u64, String> {
-    parse_scaled(text, 3, Rounding::Exact)
-        .map_err(|_| "allowed: a number of cores with at most 3 decimals, as 1.5".into())
+    let allowed = "allowed: cores with at most 3 decimals, as 1.5, or thousandths of one, as 500m";
+    Unit::Cpu.parse(text).ok_or_else(|| allowed.to_owned())
 }
 
 /// Cores, and not none of them.
 pub fn some_cores(text: &str) -> Result<u64, String> {
-    let more = "allowed: a number of cores from 0.001 on with at most 3 decimals, as 1.5";
+    let more = "allowed: cores from 0.001 on, as 1.5, or thousandths of one from 1m on, as 500m";
     cores(text).ok().filter(|milli| *milli > 0).ok_or_else(|| more.to_owned())
 }
 
 /// A size, and not none.
 pub fn some_size(text: &str) -> Result<u64, String> {
     match size(text)? {
-        0 => Err("allowed: a whole number from 1 on with B, KiB, MiB, GiB or TiB, as 64GiB".into()),
+        0 => Err(format!("allowed: 1B or more, as {SIZES}")),
         bytes => Ok(bytes),
     }
 }
@@ -141,18 +157,34 @@ mod tests {
         let (before, soon) = (crate::clock::now(), when("30d").unwrap());
         assert!(soon >= before.plus(Span::seconds(30 * 86_400)) && soon < Time::NEVER);
         assert!(when("tomorrow").is_err_and(|error| error.contains("allowed: ")));
+        assert_eq!(
+            (end("never"), end("1970-01-02T00:00:00Z")),
+            (Ok(Time::NEVER), Ok(Time(86_400_000)))
+        );
+        assert!(end("soon").is_err_and(|error| error.ends_with(", or never")));
     }
 
     #[test]
     fn what_is_typed_is_read_or_refused_with_what_is_allowed() {
         assert_eq!((cores("1.5"), size("2GiB")), (Ok(1500), Ok(2 << 30)));
+        // As in files.
+        assert_eq!((cores("50m"), some_cores("50m"), cores("2")), (Ok(50), Ok(50), Ok(2000)));
+        assert_eq!((size("1.5GiB"), some_size("2GB")), (Ok(3 << 29), Ok(2_000_000_000)));
+        assert_eq!((rate("10MiB/s"), rate("10MiB")), (Ok(10 << 20), Ok(10 << 20)));
+        assert_eq!(span("1h30m"), Ok(Span::seconds(5400)));
         assert_eq!((some_cores("0.001"), some_size("1B")), (Ok(1), Ok(1)));
-        for none in [some_cores("0").err(), some_cores("x").err(), some_size("0GiB").err()] {
+        for none in [some_cores("0").err(), some_cores("0m").err(), some_size("0GiB").err()] {
             assert!(none.is_some_and(|error| error.contains("allowed: ")));
         }
         assert_eq!(span("15m"), Ok(Span::seconds(900)));
         assert_eq!(job("ann/web").map(|key| key.to_string()), Ok("ann/web".into()));
-        for wrong in [cores("x").err(), size("2").err(), span("5").err(), job("web").err()] {
+        for wrong in [
+            cores("x").err(),
+            size("2").err(),
+            rate("2/s").err(),
+            span("5").err(),
+            job("web").err(),
+        ] {
             assert!(wrong.is_some_and(|error| error.contains("allowed: ")));
         }
         assert!(job("Ann/web").is_err_and(|error| error.contains("a-z")));

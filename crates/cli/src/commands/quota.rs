@@ -1,10 +1,10 @@
 //! `cell quota`: how much users may ask for in a band, and for how long.
 
-use super::parse::{cores, name, size, when};
+use super::parse::{cores, end, name, rate, size, when};
 use super::{Success, pages, words};
 use crate::args::{OutputArgs, WatchArgs};
 use crate::failure::Failure;
-use crate::output::{Output, aside, print_json, say};
+use crate::output::{Output, aside, is_wide, print_json, say};
 use crate::reach::Reach;
 use crate::server::ask;
 use crate::{format, table};
@@ -14,7 +14,7 @@ use cellwright_cell::admit::MAX_TOTAL;
 use cellwright_cell::name::Name;
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::Quota as Granted;
-use cellwright_cell::resource::Resources;
+use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::time::Time;
 use cellwright_sim::experiment::load::Units;
 use clap::{Args, Subcommand};
@@ -25,7 +25,7 @@ use hyper::Method;
 pub enum Quota {
     /// List what is granted and what of it is charged
     Ls(LsArgs),
-    /// Grant a user so much at once in one band; replaces what was granted there
+    /// Grant a user so much at once in one band; what is not named stays as it is
     Set(SetArgs),
 }
 
@@ -41,27 +41,28 @@ pub struct SetArgs {
 
     /// Cores
     #[arg(long, value_name = "CORES", value_parser = cores)]
-    cpu: u64,
+    cpu: Option<u64>,
 
     /// Memory
     #[arg(long, value_name = "SIZE", value_parser = size)]
-    ram: u64,
+    ram: Option<u64>,
 
     /// Disk space
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0B")]
-    disk: u64,
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    disk: Option<u64>,
 
     /// Disk traffic a second
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0B")]
-    disk_rate: u64,
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    disk_rate: Option<u64>,
 
     /// From when on it counts: a UTC time such as 2026-12-01T00:00:00Z, or how long from now, such
-    /// as 7d [default: at once]
+    /// as 7d [default of a first grant: at once]
     #[arg(long, value_name = "TIME", value_parser = when)]
     from: Option<Time>,
 
-    /// When it ends, in the same way; jobs that were admitted stay [default: never]
-    #[arg(long, value_name = "TIME", value_parser = when)]
+    /// When it ends, in the same way, or never; jobs that were admitted stay [default of a first
+    /// grant: never]
+    #[arg(long, value_name = "TIME", value_parser = end)]
     until: Option<Time>,
 }
 
@@ -93,21 +94,92 @@ impl Quota {
 }
 
 impl SetArgs {
+    /// Reads what is granted, changes what was named, and writes it back as long as nobody else
+    /// has written meanwhile.
     fn set(self, reach: &Reach) -> Result<(), Failure> {
-        let cell = reach.cell()?;
-        let SetArgs { user, band, cpu, ram, disk, disk_rate, from, until } = self;
-        let amount = Resources { cpu, ram, disk, disk_rate };
-        let (from, until) = (from.unwrap_or(Time(0)), until.unwrap_or(Time::NEVER));
-        if until <= from {
-            let (from, until) = (format::utc(from), format::utc(until));
+        let (user, band) = (&self.user, self.band);
+        if !self.names_something() {
             return Err(Failure::Usage {
-                message: format!("--until {until} is not after --from {from}"),
-                next: "give a later --until".into(),
+                message: "nothing is named that is to change".into(),
+                next: format!("cell quota set {user} {} --cpu 2 --ram 4GiB", word(band)),
             });
         }
-        ask(put(&cell.client, &user, band, &Granted { amount, from, until }))?;
-        say(&format!("user {user} has quota in {}\nnext: cell quota ls\n", word(band)))
+        let cell = reach.cell()?;
+        let seen = ask(async { Ok(cell.client.user(user).await?.value.item) })?;
+        let row = seen.quota.iter().find(|row| row.band == band);
+        let quota = self.granted(row.and_then(|row| row.quota))?;
+        ask(put(&cell.client, user, band, &quota, Some(seen.version)))?;
+        let charged = row.map(|row| row.charged).unwrap_or_default();
+        say(&told(user, band, &quota, charged, crate::clock::now()))
     }
+
+    fn names_something(&self) -> bool {
+        let amounts = [self.cpu, self.ram, self.disk, self.disk_rate];
+        amounts.iter().any(Option::is_some) || self.from.is_some() || self.until.is_some()
+    }
+
+    /// What was granted, changed where something was named.
+    fn granted(&self, before: Option<Granted>) -> Result<Granted, Failure> {
+        let first = Granted { amount: Resources::ZERO, from: Time(0), until: Time::NEVER };
+        let old = before.unwrap_or(first);
+        let amount = Resources {
+            cpu: self.cpu.unwrap_or(old.amount.cpu),
+            ram: self.ram.unwrap_or(old.amount.ram),
+            disk: self.disk.unwrap_or(old.amount.disk),
+            disk_rate: self.disk_rate.unwrap_or(old.amount.disk_rate),
+        };
+        let (from, until) = (self.from.unwrap_or(old.from), self.until.unwrap_or(old.until));
+        if until > from {
+            return Ok(Granted { amount, from, until });
+        }
+        let (from, until) = (format::utc(from), format::utc(until));
+        let next = match (self.from, self.until) {
+            (Some(_), None) => "give an earlier --from, or a later --until as well",
+            _ => "give a later --until",
+        };
+        Err(Failure::Usage {
+            message: format!("--until {until} is not after --from {from}"),
+            next: next.into(),
+        })
+    }
+}
+
+/// What is granted now, and what is odd about it.
+fn told(user: &Name, band: Band, quota: &Granted, charged: Resources, now: Time) -> String {
+    let amounts = Dimension::ALL.map(|dimension| {
+        let noun = match dimension {
+            Dimension::Cpu => String::new(),
+            other => format!(" {}", other.as_str().replace('-', " ")),
+        };
+        match (dimension, quota.amount.get(dimension)) {
+            (Dimension::Cpu, granted @ MAX_TOTAL..) => {
+                format!("{} cores", amount(dimension, granted))
+            }
+            (_, granted) => format!("{}{noun}", amount(dimension, granted)),
+        }
+    });
+    let counts = match counts(quota.from, quota.until) {
+        span if span.is_empty() => span,
+        span => format!("; counts {span}"),
+    };
+    let mut out =
+        format!("user {user} has quota in {}: {}{counts}\n", word(band), amounts.join(", "));
+    for dimension in Dimension::ALL {
+        let (charged, granted) = (charged.get(dimension), quota.amount.get(dimension));
+        if charged > granted {
+            let (charged, granted) = (amount(dimension, charged), amount(dimension, granted));
+            out.push_str(&format!(
+                "warning: {dimension}: {charged} charged, {granted} granted; no more is admitted \
+                 until less is charged\n"
+            ));
+        }
+    }
+    if quota.until <= now {
+        out.push_str(
+            "warning: this is over and admits nothing; for longer: --until 30d or never\n",
+        );
+    }
+    out + "next: cell quota ls\n"
 }
 
 impl LsArgs {
@@ -123,35 +195,55 @@ impl LsArgs {
                 aside("no quota; next: cell quota set USER batch --cpu 2 --ram 4GiB");
                 Ok(())
             }
-            Output::Table => say(&list(&users)),
+            Output::Table => say(&list(&users, is_wide())),
         }
     }
 }
 
-fn list(users: &[UserView]) -> String {
+fn list(users: &[UserView], wide: bool) -> String {
+    let shown = shown_dimensions(wide);
     let rows = users.iter().flat_map(|user| user.quota.iter().map(move |quota| (user, quota)));
-    let rows: Vec<Vec<String>> = rows.map(|(user, quota)| row(&user.name, quota)).collect();
-    table::render_told(&["user", "band", "cpu used", "cpu", "ram used", "ram", "counts"], &rows)
+    let rows: Vec<Vec<String>> = rows.map(|(user, quota)| row(&user.name, quota, shown)).collect();
+    let amounts = columns(shown);
+    let columns = ["user", "band"].into_iter().chain(amounts.iter().map(String::as_str));
+    let columns: Vec<&str> = columns.chain(["counts"]).collect();
+    table::render_told(&columns, &rows)
 }
 
-fn row(user: &Name, view: &QuotaView) -> Vec<String> {
-    let amount = |name: &str, amount: u64| match amount {
+/// As many as a terminal has room for, or all.
+pub fn shown_dimensions(wide: bool) -> &'static [Dimension] {
+    if wide { &Dimension::ALL } else { &[Dimension::Cpu, Dimension::Ram] }
+}
+
+/// What stands above [`amounts`].
+pub fn columns(shown: &[Dimension]) -> Vec<String> {
+    let names = shown.iter().map(|dimension| dimension.as_str().replace('-', " "));
+    names.flat_map(|name| [format!("{name} used"), name]).collect()
+}
+
+fn row(user: &Name, view: &QuotaView, shown: &[Dimension]) -> Vec<String> {
+    let (from, until) =
+        view.quota.map_or((Time(0), Time::NEVER), |quota| (quota.from, quota.until));
+    let mut row = vec![user.to_string(), words::word(&view.band)];
+    row.extend(amounts(view, shown));
+    row.push(counts(from, until));
+    row
+}
+
+/// Of each dimension what is charged, and what is granted.
+pub fn amounts(view: &QuotaView, shown: &[Dimension]) -> Vec<String> {
+    let granted = view.quota.map(|quota| quota.amount).unwrap_or_default();
+    let both =
+        |one: &Dimension| [amount(*one, view.charged.get(*one)), amount(*one, granted.get(*one))];
+    shown.iter().flat_map(both).collect()
+}
+
+fn amount(dimension: Dimension, amount: u64) -> String {
+    match amount {
+        // Nobody counts up to there.
         MAX_TOTAL.. => "unbounded".to_owned(),
-        _ => format::amount(Units::CoresAndBytes, name, amount),
-    };
-    let (granted, from, until) = match view.quota {
-        Some(quota) => (quota.amount, quota.from, quota.until),
-        None => (Resources::default(), Time(0), Time::NEVER),
-    };
-    vec![
-        user.to_string(),
-        words::word(&view.band),
-        amount("cpu", view.charged.cpu),
-        amount("cpu", granted.cpu),
-        amount("ram", view.charged.ram),
-        amount("ram", granted.ram),
-        counts(from, until),
-    ]
+        _ => format::amount(Units::CoresAndBytes, dimension.as_str(), amount),
+    }
 }
 
 fn word(band: Band) -> String {
@@ -181,12 +273,19 @@ pub async fn grant(
     band: Band,
     amount: Resources,
 ) -> Result<(), Failure> {
-    put(client, user, band, &Granted { amount, from: Time(0), until: Time::NEVER }).await
+    let quota = Granted { amount, from: Time(0), until: Time::NEVER };
+    put(client, user, band, &quota, None).await
 }
 
-async fn put(client: &Client, user: &Name, band: Band, quota: &Granted) -> Result<(), Failure> {
+async fn put(
+    client: &Client,
+    user: &Name,
+    band: Band,
+    quota: &Granted,
+    expect: Option<u32>,
+) -> Result<(), Failure> {
     let path = format!("/v1/users/{user}/quota/{}", word(band));
-    let change = Change::default();
+    let change = Change { expect, ..Change::default() };
     let _: Changed = client.change(Method::PUT, &path, Some(quota), &change).await?.value;
     Ok(())
 }
@@ -202,5 +301,71 @@ mod tests {
         assert_eq!(counts(Time(0), day(1)), "until 1970-01-02 00:00Z");
         assert_eq!(counts(day(1), Time::NEVER), "from 1970-01-02 00:00Z");
         assert_eq!(counts(day(1), day(31)), "from 1970-01-02 00:00Z until 1970-02-01 00:00Z");
+    }
+
+    fn typed(rest: &str) -> SetArgs {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: SetArgs,
+        }
+        let words = "set dev production ".to_owned() + rest;
+        <Line as clap::Parser>::parse_from(words.split_whitespace()).args
+    }
+
+    const HAD: Granted = Granted {
+        amount: Resources { cpu: 2000, ram: 4 << 30, disk: 8 << 30, disk_rate: MAX_TOTAL },
+        from: Time(0),
+        until: Time(86_400_000),
+    };
+
+    #[test]
+    fn what_is_not_named_stays_as_it_is() {
+        let got = typed("--cpu 0.9 --ram 10GiB").granted(Some(HAD)).unwrap();
+        let amount = Resources { cpu: 900, ram: 10 << 30, ..HAD.amount };
+        assert_eq!(got, Granted { amount, ..HAD });
+        let got = typed("--until never").granted(Some(HAD)).unwrap();
+        assert_eq!(got, Granted { until: Time::NEVER, ..HAD });
+        let got = typed("--disk 1GiB").granted(None).unwrap();
+        let amount = Resources { disk: 1 << 30, ..Resources::ZERO };
+        assert_eq!(got, Granted { amount, from: Time(0), until: Time::NEVER });
+        assert!(!typed("").names_something());
+        let wrong = typed("--from 1970-01-03T00:00:00Z").granted(Some(HAD)).unwrap_err();
+        assert!(wrong.to_string().contains("is not after --from 1970-01-03"), "{wrong}");
+    }
+
+    #[test]
+    fn what_was_granted_is_repeated_and_what_is_odd_about_it_is_said() {
+        let user = Name::new("dev").unwrap();
+        let charged = Resources { cpu: 2500, ..Resources::ZERO };
+        let said = told(&user, Band::Production, &HAD, charged, Time(86_400_001));
+        assert_eq!(
+            said,
+            "user dev has quota in production: 2 cores, 4 GiB ram, 8 GiB disk, unbounded disk \
+             rate; counts until 1970-01-02 00:00Z\n\
+             warning: cpu: 2.50 cores charged, 2 cores granted; no more is admitted until less \
+             is charged\n\
+             warning: this is over and admits nothing; for longer: --until 30d or never\n\
+             next: cell quota ls\n"
+        );
+        let said = told(&user, Band::Batch, &HAD, Resources::ZERO, Time(0));
+        assert!(!said.contains("warning"), "{said}");
+    }
+
+    #[test]
+    fn the_wide_list_has_every_dimension() {
+        let user = serde_json::json!({
+            "name": "dev", "version": 1, "capabilities": [], "live_jobs": 0,
+            "quota": [{
+                "band": "batch", "quota": HAD, "exceeded": false,
+                "charged": { "cpu": 0, "ram": 0, "disk": 1 << 30, "disk_rate": 0 },
+            }],
+        });
+        let users = [serde_json::from_value(user).unwrap()];
+        let (narrow, wide) = (list(&users, false), list(&users, true));
+        assert!(!narrow.contains("disk"), "{narrow}");
+        let words: Vec<&str> = wide.split_whitespace().collect();
+        assert!(words.join(" ").contains("disk used disk disk rate used disk rate"), "{wide}");
+        assert!(words.join(" ").contains("1 GiB 8 GiB 0 B/s unbounded"), "{wide}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use super::jobs::guess;
-use super::{Answered, Api, reply};
+use super::{Answered, Api, quota_hint, reply};
 use cellwright_api::error::ApiError;
 use cellwright_api::types::Changed;
 use cellwright_cell::command::{Command, Done};
@@ -18,6 +18,7 @@ impl Api {
     ) -> Result<(u64, Done), ApiError> {
         let caller = call.caller()?;
         self.within_limits(&command)?;
+        let asked = quota_hint::asked_of(&command);
         let answer = self.handle.submit(caller, call.request_id()?, command).await?;
         match answer.verdict {
             Ok(done) => Ok((answer.index, done)),
@@ -33,7 +34,12 @@ impl Api {
                     }
                     _ => self.handle.replicated().with(|view| said(&view.state)),
                 };
-                Err(error)
+                let now = self.clock.wall();
+                let more = |state: &State| quota_hint::hint(state, &refusal, asked, now);
+                match self.handle.replicated().with(|view| more(&view.state)) {
+                    Some(hint) => Err(error.hint(hint)),
+                    None => Err(error),
+                }
             }
         }
     }

@@ -34,6 +34,7 @@ mod output;
 mod overview;
 mod parts;
 mod plan;
+mod quota_hint;
 mod records;
 mod reply;
 mod resources;

@@ -206,7 +206,16 @@ async fn an_event_says_that_a_job_was_rejected_for_quota() {
     let cell = Cell::start().await;
     cell.furnish(1).await;
     let large = json!({ "owner": "ubar", "spec": job("jbar", 101) });
-    assert_eq!(cell.ask("POST /v1/jobs", large).await.code(), "quota-exceeded");
+    let got = cell.ask("POST /v1/jobs", large).await;
+    assert_eq!(got.code(), "quota-exceeded");
+    // One task is charged already; the grant that is named would be enough.
+    let hint = got.body["hint"].as_str().unwrap();
+    let more = "for more: cell quota set ubar batch --cpu 1.02 --ram 1020B";
+    assert!(hint.ends_with(more), "{hint}");
+    let grant = json!({ "amount": { "cpu": 1020, "ram": 1020 } });
+    cell.must("PUT /v1/users/ubar/quota/batch", grant).await;
+    let again = json!({ "owner": "ubar", "spec": job("jbaz", 101) });
+    cell.must("POST /v1/jobs", again).await;
     let other = json!({ "owner": "ubar", "spec": job("jfoo", 2) });
     assert_eq!(cell.ask("POST /v1/jobs", other).await.code(), "exists");
     let events = cell.must("GET /v1/events?limit=1000", NONE).await.body;

@@ -1,11 +1,11 @@
 //! A user and a cron.
 
+use crate::commands::quota;
 use crate::commands::words::word;
+use crate::output::is_wide;
 use crate::{format, table};
-use cellwright_api::types::{CronView, UserView};
-use cellwright_cell::admit::MAX_TOTAL;
+use cellwright_api::types::{CronView, QuotaView, UserView};
 use cellwright_cell::time::{Span, Time};
-use cellwright_sim::experiment::load::Units;
 
 pub fn user(user: &UserView) -> String {
     let capabilities: Vec<String> = user.capabilities.iter().map(word).collect();
@@ -26,31 +26,20 @@ pub fn user(user: &UserView) -> String {
         ));
         return out;
     }
-    let amount = |dimension, amount| match amount {
-        // Nobody counts up to there.
-        MAX_TOTAL.. => "unbounded".to_owned(),
-        _ => format::amount(Units::CoresAndBytes, dimension, amount),
+    let shown = quota::shown_dimensions(is_wide());
+    let row = |view: &QuotaView| {
+        let mut band = word(&view.band);
+        if view.exceeded {
+            band.push_str(" (exceeded)");
+        }
+        [vec![band], quota::amounts(view, shown)].concat()
     };
-    let rows: Vec<Vec<String>> = user
-        .quota
-        .iter()
-        .map(|quota| {
-            let granted = quota.quota.map(|granted| granted.amount).unwrap_or_default();
-            let mut band = word(&quota.band);
-            if quota.exceeded {
-                band.push_str(" (exceeded)");
-            }
-            vec![
-                band,
-                amount("cpu", quota.charged.cpu),
-                amount("cpu", granted.cpu),
-                amount("ram", quota.charged.ram),
-                amount("ram", granted.ram),
-            ]
-        })
-        .collect();
+    let rows: Vec<Vec<String>> = user.quota.iter().map(row).collect();
+    let columns = quota::columns(shown);
+    let columns: Vec<&str> =
+        ["quota"].into_iter().chain(columns.iter().map(String::as_str)).collect();
     out.push('\n');
-    out.push_str(&table::render(&["quota", "cpu used", "cpu", "ram used", "ram"], &rows));
+    out.push_str(&table::render(&columns, &rows));
     out
 }
 
