@@ -4,7 +4,7 @@
 use super::Success;
 use super::events::{Event, has_any, lately};
 use super::sql::reach_back;
-use super::status::{JobStatus, Thing, find};
+use super::status::{JobStatus, Thing, find, shown_cron};
 use super::words::word;
 use crate::args::{OutputArgs, WatchArgs};
 use crate::failure::Failure;
@@ -12,7 +12,8 @@ use crate::output::{Output, print_named, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{format, style};
-use cellwright_api::types::{SqlValue, TaskView};
+use cellwright_api::types::{CronView, MachineView, SqlValue, TaskView, UserView};
+use cellwright_cell::admit::MAX_TOTAL;
 use cellwright_cell::time::Time;
 use cellwright_lang::written;
 use clap::Args;
@@ -218,29 +219,72 @@ fn shown(described: &Described) -> String {
         }
         Thing::Machine { machine } => {
             out.push_str(&super::machine::shown(machine));
-            out.push_str(&format!("\n{}\n{}", style.strong("spec"), yaml(&machine.spec)));
+            out.push_str(&format!("\n{}\n{}", style.strong("spec"), yaml(&machine_spec(machine))));
         }
-        Thing::User { user } => out.push_str(&yaml(user)),
-        Thing::Cron { cron } => out.push_str(&yaml(cron)),
+        Thing::User { user } => out.push_str(&yaml(&written_user(user))),
+        Thing::Cron { cron } => {
+            out.push_str(&shown_cron(cron, crate::clock::now()));
+            out.push_str(&format!("\n{}\n{}", style.strong("spec"), yaml(&cron_spec(cron))));
+        }
     }
     out.push_str(&described.past());
     out
 }
 
+fn machine_spec(machine: &MachineView) -> Value {
+    let mut spec = serde_json::to_value(&machine.spec).unwrap_or_default();
+    amounts(&mut spec["capacity"]);
+    spec
+}
+
+/// The schedule, and the job as its own file would have it.
+fn cron_spec(cron: &CronView) -> Value {
+    let mut spec = serde_json::to_value(cron.spec.shown()).unwrap_or_default();
+    spec["job"] = written::job(&cron.spec.job);
+    spec
+}
+
+fn written_user(user: &UserView) -> Value {
+    let mut value = serde_json::to_value(user).unwrap_or_default();
+    for (row, view) in value["quota"].as_array_mut().into_iter().flatten().zip(&user.quota) {
+        amounts(&mut row["charged"]);
+        let Some(quota) = view.quota else { continue };
+        amounts(&mut row["quota"]["amount"]);
+        let end = |time: Time, open: Time| match time == open {
+            true => Value::Null,
+            false => format::utc(time).into(),
+        };
+        row["quota"]["from"] = end(quota.from, Time(0));
+        row["quota"]["until"] = end(quota.until, Time::NEVER);
+    }
+    value
+}
+
+/// Resources as a job's limits are written.
+fn amounts(value: &mut Value) {
+    let Some(fields) = value.as_object_mut() else { return };
+    for (name, amount) in fields {
+        *amount = match amount.as_u64() {
+            // Nobody counts up to there.
+            Some(MAX_TOTAL..) => "unbounded".into(),
+            _ => written::field(&format!("task.limits.{name}"), amount),
+        };
+    }
+}
+
 /// What is told of a task beyond its line.
 const TASK: [&str; 8] =
-    ["name", "healthy", "version", "alloc", "limits", "reservation", "ports", "waits_for"];
+    ["name", "health", "version", "alloc", "limits", "reservation", "ports", "waits_for"];
 
 fn fields(task: &TaskView, names: &[&str]) -> String {
     let Ok(Value::Object(all)) = serde_json::to_value(task) else { return String::new() };
     let some = all.into_iter().filter(|(name, value)| {
         let is_nothing = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
-        // Whoever is dead is neither well nor ill.
-        let is_told = !(task.state.is_dead() && name == "healthy");
-        names.contains(&name.as_str()) && !is_nothing && is_told
+        names.contains(&name.as_str()) && !is_nothing
     });
     let written = some.map(|(name, value)| match name.as_str() {
         "limits" | "reservation" => (name, written::field("task.limits", &value)),
+        "health" => (name, word(&task.health).into()),
         _ => (name, value),
     });
     yaml(&Value::Object(written.collect()))
@@ -273,5 +317,55 @@ fn lean(value: Value) -> Value {
             Value::Object(all.filter(|(_, value)| says(value)).collect())
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_cron_is_described_as_people_write_it() {
+        let limits = json!({ "cpu": 250, "ram": 32 << 20 });
+        let job = json!({
+            "name": "tick", "priority": 100, "count": 1, "notice": 10_000,
+            "task": { "limits": limits, "command": ["true"] },
+        });
+        let cron = json!({
+            "user": "dev", "name": "tick", "version": 1, "last_job": null,
+            "spec": { "name": "tick", "schedule": "0 3 * * *", "job": job },
+            "last_slot": 1_794_829_439_000_u64, "next_slot": 1_794_829_440_000_u64,
+        });
+        let cron = serde_json::from_value(cron).unwrap();
+        let told = shown(&Described::new(Thing::Cron { cron }, Ok(Past::default())));
+        for part in ["notice: 10s", "ram: 32MiB", "cpu: '0.25'", "never ran yet", "at 2026-11-16"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        assert!(!told.contains("last_slot") && !told.contains("1794829"), "{told}");
+    }
+
+    #[test]
+    fn amounts_of_a_user_are_written_with_units_and_times_as_people_read_them() {
+        let user = json!({
+            "name": "dev", "version": 3, "capabilities": [], "live_jobs": 0,
+            "quota": [{
+                "band": "batch", "exceeded": false,
+                "charged": { "cpu": 1500, "ram": 1 << 30, "disk": 0, "disk_rate": 0 },
+                "quota": {
+                    "amount": { "cpu": MAX_TOTAL, "ram": 8_u64 << 30, "disk": 0, "disk_rate": 0 },
+                    "from": 0, "until": 86_400_000,
+                },
+            }],
+        });
+        let value = written_user(&serde_json::from_value(user).unwrap());
+        let row = &value["quota"][0];
+        assert_eq!(
+            (&row["charged"]["cpu"], &row["charged"]["ram"]),
+            (&json!("1.5"), &json!("1GiB"))
+        );
+        assert_eq!(row["quota"]["amount"]["cpu"], "unbounded");
+        assert_eq!(row["quota"]["until"], "1970-01-02 00:00:00Z");
+        assert_eq!(row["quota"]["from"], Value::Null);
     }
 }

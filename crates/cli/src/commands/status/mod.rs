@@ -16,7 +16,7 @@ use cellwright_api::client::JobFilter;
 use cellwright_api::types::{CronView, FoundKind, FoundView, MachineView, UserView};
 use clap::Args;
 pub use job::{JobStatus, Words, read as read_job, show_list, shown as shown_job, words_of_starts};
-pub use other::user as shown_user;
+pub use other::{cron as shown_cron, user as shown_user};
 use serde::Serialize;
 
 const EXAMPLES: &str = "\

@@ -99,14 +99,18 @@ fn footer(view: &View) -> String {
         (Some(why), None, _) => format!("not fresh: {why}"),
         (None, None, _) => "tab machines/jobs  up/down scroll  s sort  p hold  q quit".to_owned(),
     };
-    format!("# used  = reserved beyond that  - within limits  . free\n{second}")
+    let whole = match view.pane {
+        Pane::Machines => "capacity",
+        Pane::Jobs => "limits",
+    };
+    format!("# used  = reserved beyond that  - within limits  . free  % used of {whole}\n{second}")
 }
 
 fn table<'a>(picture: &Picture, view: &View) -> Table<'a> {
     let mut lines: Vec<&Line> = view.lines(picture).iter().collect();
     let busy = |line: &Line, of: fn(Sums) -> u64| {
-        let most = of(line.used.unwrap_or(line.reserved));
-        std::cmp::Reverse(share(most, of(line.whole)))
+        // What nobody has measured comes last, as it shows no figure to sort by.
+        std::cmp::Reverse(line.used.map(|used| share(of(used), of(line.whole))))
     };
     match view.sort {
         Sort::Name => {}
@@ -152,7 +156,7 @@ fn share(part: u64, whole: u64) -> u64 {
     part.saturating_mul(100).checked_div(whole).unwrap_or(0)
 }
 
-/// A bar, and what is used in hundredths of the whole; reserved, where use is not known.
+/// A bar, and what is used in hundredths of the whole; no figure until that is measured.
 fn gauge(line: &Line, of: fn(Sums) -> u64) -> String {
     let whole = of(line.whole);
     let places = |amount: u64| {
@@ -170,6 +174,8 @@ fn gauge(line: &Line, of: fn(Sums) -> u64) -> String {
             None => '.',
         });
     }
-    let told = line.used.map_or(of(line.reserved), of);
-    format!("{bar} {:>3}%", share(told, whole).min(999))
+    match line.used {
+        Some(used) => format!("{bar} {:>3}%", share(of(used), whole).min(999)),
+        None => format!("{bar}    -"),
+    }
 }

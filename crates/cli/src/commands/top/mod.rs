@@ -175,12 +175,17 @@ mod tests {
         let of = |name: &str| *lines.iter().find(|line| line.contains(name)).unwrap();
         // Of sixteen places two are used, two more reserved, four more within limits.
         assert!(of("m1").contains("##==----........"), "{text}");
-        assert!(of("m2").contains("========--------"), "{text}");
+        assert!(of("m1").contains("  12%"), "{text}");
+        // Nobody has measured it yet: what is reserved is no use.
+        assert!(of("m2").contains("========--------    -") && !of("m2").contains('%'), "{text}");
         let (head, tasks, foot) = (lines[0], lines[1], lines[lines.len() - 1]);
         assert!(head.starts_with("cell at ") && tasks == "6 running", "{text}");
         // Head, empty, header, two machines, empty, foot.
         assert_eq!((lines.len(), lines[2], lines[6]), (8, "", ""), "{text}");
         assert!(foot.starts_with("# used") && !text.contains("q quit"), "{text}");
+        assert!(foot.ends_with("% used of capacity"), "{text}");
+        let jobs = still(&picture(), View { pane: Pane::Jobs, ..View::default() }).unwrap();
+        assert!(jobs.ends_with("% used of limits\n"), "{jobs}");
     }
 
     #[test]
