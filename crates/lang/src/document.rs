@@ -77,6 +77,8 @@ pub(crate) struct Placed {
     pub document: Document,
     /// Whether what it says of its owner is right.
     pub is_owned: bool,
+    /// Whether its name is the one that is written, and no stand-in.
+    pub is_named: bool,
 }
 
 /// Reads documents out of a value.
@@ -144,6 +146,7 @@ impl Reader {
                 self.lengthen(&mut map, path, owner.as_ref());
             }
         }
+        let called = map.get("name").and_then(Value::as_str).map(str::to_owned);
         let name = if is_cron { "CronSpec" } else { "JobSpec" };
         let mut value = Value::Object(map);
         self.checker.check(&mut value, name, path);
@@ -156,7 +159,10 @@ impl Reader {
         self.checker.wrong.extend(judge::mend(&mut mended, found, path));
         let document = judge::admitted(mended, path, owner, &mut self.checker);
         let path = path.clone();
-        self.placed.extend(document.map(|document| Placed { path, document, is_owned }));
+        self.placed.extend(document.map(|document| {
+            let is_named = called.is_some_and(|name| name == document.name().as_str());
+            Placed { path, document, is_owned, is_named }
+        }));
     }
 
     fn owner(&mut self, map: &mut Map<String, Value>, path: &Path) -> Option<Name> {

@@ -8,7 +8,9 @@
 use crate::path::{Path, Step};
 use crate::schema::Schema;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::OnceLock;
 
 /// Rules about two fields of a job: of the first nothing is known while the second is in doubt.
 const LEANS_ON: [(&str, &[&str]); 13] = [
@@ -35,7 +37,9 @@ const TRIES: usize = 2;
 pub(crate) struct Mended {
     value: Value,
     name: &'static str,
-    doubted: Vec<Path>,
+    /// By the names in a job, in the order of paths: what is related to one is found without a look
+    /// at the others, of which there may be thousands.
+    doubted: BTreeSet<Vec<Step>>,
     tried: BTreeMap<Path, usize>,
     /// Stand-ins so far: no two are the same, since some lists take nothing twice.
     made: usize,
@@ -44,7 +48,7 @@ pub(crate) struct Mended {
 impl Mended {
     /// `name`: that of the type.
     pub(crate) fn new(value: Value, name: &'static str) -> Mended {
-        Mended { value, name, doubted: Vec::new(), tried: BTreeMap::new(), made: 0 }
+        Mended { value, name, doubted: BTreeSet::new(), tried: BTreeMap::new(), made: 0 }
     }
 
     pub(crate) fn value(&self) -> &Value {
@@ -56,7 +60,8 @@ impl Mended {
     }
 
     pub(crate) fn doubt(&mut self, path: Path) {
-        self.doubted.push(path);
+        let steps = self.in_job(&path.0).to_vec();
+        self.doubted.insert(steps);
     }
 
     /// `field` of the object at `path` may be there under a name that nobody knows; fields of the
@@ -65,7 +70,7 @@ impl Mended {
         let places = ["", "task", "task.limits"].map(|way| path.below(way).field(field));
         let absent = places.into_iter().filter(|path| !self.has(path));
         let absent: Vec<Path> = absent.collect();
-        self.doubted.extend(absent);
+        absent.into_iter().for_each(|path| self.doubt(path));
     }
 
     fn has(&self, path: &Path) -> bool {
@@ -75,10 +80,18 @@ impl Mended {
     /// Whether what a rule says about `path` may come of something in doubt.
     pub(crate) fn explains(&self, path: &Path) -> bool {
         let path = self.in_job(self.up_to_list(path));
-        self.doubted.iter().any(|doubted| {
-            let doubted = self.in_job(&doubted.0);
-            related(path, doubted) || leans(path, doubted)
-        })
+        let mut leaned = leaning().iter().filter(|(field, _)| path.starts_with(field));
+        self.is_doubted(path)
+            || leaned.any(|(_, others)| others.iter().any(|other| self.is_doubted(other)))
+    }
+
+    /// Whether what is there, or what it is part of, or any part of it is in doubt.
+    fn is_doubted(&self, steps: &[Step]) -> bool {
+        let within = (0..=steps.len()).any(|length| self.doubted.contains(&steps[..length]));
+        // What begins with the steps comes right after them.
+        let from = (Bound::Included(steps), Bound::Unbounded);
+        let next = || self.doubted.range::<[Step], _>(from).next();
+        within || next().is_some_and(|doubted| doubted.starts_with(steps))
     }
 
     /// Rules about any item of a list say which field but not of which item.
@@ -121,7 +134,7 @@ impl Mended {
         let mut value = self.value.take();
         self.within(&mut value, definition, &path.0, first);
         self.value = value;
-        self.doubted.push(path);
+        self.doubt(path);
         true
     }
 
@@ -249,14 +262,14 @@ fn required(shape: &Value) -> impl Iterator<Item = &str> {
     list.into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// Whether one is the other or part of it.
-fn related(one: &[Step], other: &[Step]) -> bool {
-    one.starts_with(other) || other.starts_with(one)
-}
-
-fn leans(path: &[Step], doubted: &[Step]) -> bool {
+/// [`LEANS_ON`] in steps.
+fn leaning() -> &'static [(Vec<Step>, Vec<Vec<Step>>)] {
+    static MADE: OnceLock<Vec<(Vec<Step>, Vec<Vec<Step>>)>> = OnceLock::new();
     let steps = |text: &str| Path::default().below(text).0;
-    LEANS_ON.iter().any(|(field, others)| {
-        path.starts_with(&steps(field)) && others.iter().any(|o| related(&steps(o), doubted))
+    MADE.get_or_init(|| {
+        let rules = LEANS_ON.iter();
+        rules
+            .map(|(field, others)| (steps(field), others.iter().map(|o| steps(o)).collect()))
+            .collect()
     })
 }

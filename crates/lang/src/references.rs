@@ -26,7 +26,7 @@ impl Reader {
 
     fn distinct(&mut self) {
         let mut seen: BTreeMap<(Option<Name>, Name), Path> = BTreeMap::new();
-        for placed in self.placed.iter().filter(|placed| placed.is_owned) {
+        for placed in self.placed.iter().filter(|placed| placed.is_owned && placed.is_named) {
             let key = self.key(&placed.document);
             if let Some(first) = seen.get(&key) {
                 let message = format!("the name {} is taken by {first}", key.1);

@@ -273,3 +273,37 @@ fn a_text_without_a_name_is_read_as_what_it_looks_like() {
     }
     check("{\"a\": 1}", Format::Json);
 }
+
+/// Whether an error follows from another is asked of each, which takes no look at all the others.
+#[test]
+fn thousands_of_errors_in_one_job_are_told_at_once() {
+    let packages = vec!["{\"nmae\":\"x\"}"; 2000].join(",");
+    let text = format!(
+        "{{\"name\":\"a\",\"priority\":200,\"cpu\":\"1\",\"ram\":\"1GiB\",\"command\":[\"a\"],\
+         \"packages\":[{packages}]}}"
+    );
+    let wrong = wrong("f.json", &text);
+    let (last, first) = wrong.split_last().unwrap();
+    let misspelt = "there is no field `nmae` here; did you mean `name`?";
+    let says = [misspelt, "`bytes` is missing", "`digest` is missing"];
+    let strange = first.iter().map(|one| &one.message).find(|said| !says.contains(&said.as_str()));
+    assert_eq!(strange, None);
+    assert_eq!(last.message, "and 5980 more errors");
+}
+
+#[test]
+fn jobs_without_a_right_name_do_not_have_the_same_one() {
+    let rest = "priority: 200, cpu: '1', ram: 1GiB, command: [a]}";
+    for (first, second, says) in [
+        ("name: Bad Name, ", "name: Also Bad, ", "is not valid here"),
+        ("nmae: a, ", "nmae: b, ", "did you mean `name`?"),
+        ("", "", "`name` is missing"),
+        ("name: 1, ", "name: 2, ", "a text is wanted here"),
+    ] {
+        let text = format!("- {{{first}{rest}\n- {{{second}{rest}\n");
+        check("f.yaml", &text, &[(1, says), (2, says)]);
+    }
+    // A name that is right is taken, whatever else is wrong.
+    let twice = format!("- {{name: a, {rest}\n- {{name: a, count: x, {rest}\n");
+    check("f.yaml", &twice, &[(2, "the name a is taken by [0]"), (2, "a number is wanted")]);
+}
