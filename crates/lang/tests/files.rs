@@ -438,6 +438,10 @@ fn nothing_outside_the_file_is_seen() {
         panic!("a native function")
     };
     assert!(wrong[0].is_error());
+    for text in ["import '/step'", "local f(x) = import '/step'; f(1)", "importstr '/step'"] {
+        let Err(Diagnostics(wrong)) = load("f.jsonnet", text) else { panic!("a path from / on") };
+        assert!(wrong[0].message.contains("\"/step\" is outside"), "{text}: {}", wrong[0].message);
+    }
 }
 
 #[test]

@@ -196,7 +196,7 @@ impl<'p> Callbacks<'p> for Files<'p, '_> {
         from: SpanId,
         path: &str,
     ) -> Result<Thunk<'p>, ImportError> {
-        if path == STEP {
+        if path == STEP && self.names.is_step(program.span_manager(), from) {
             return self.take(1).map(|()| self.step.clone()).inspect_err(|_| {
                 let place = self.names.step(program.span_manager(), from);
                 self.failed.iter_mut().for_each(|wrong| wrong.place.clone_from(&place));

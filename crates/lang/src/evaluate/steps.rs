@@ -31,44 +31,50 @@ pub(super) fn of_bytes(bytes: usize) -> u64 {
     (bytes / STEP_BYTES) as u64 + 1
 }
 
-/// What was added to a source: after how many of its bytes, and how many. In order.
+/// What was added to a source, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Added(Vec<(usize, usize)>);
+pub(super) struct Added(Vec<Addition>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Addition {
+    /// After how many bytes of the source.
+    at: usize,
+    /// Where it begins in the counted one.
+    first: usize,
+    length: usize,
+}
 
 impl Added {
     /// From a stretch of the counted source to that of the source it was made from. Nothing for
     /// what was added.
     pub(super) fn written(&self, start: usize, end: usize) -> Option<(usize, usize)> {
-        let mut more = 0;
         let (mut from, mut to) = (start, end);
-        for (at, length) in &self.0 {
-            let (first, after) = (at + more, at + more + length);
-            if first <= start && end <= after {
+        for Addition { at, first, length } in &self.0 {
+            let after = first + length;
+            if *first <= start && end <= after {
                 return None;
             }
-            more += length;
+            let more = after - at;
             if after <= start {
                 from = start - more;
-            } else if first <= start {
+            } else if *first <= start {
                 from = *at;
             }
             if after <= end {
                 to = end - more;
-            } else if first <= end {
+            } else if *first <= end {
                 to = *at;
             }
         }
         Some((from, to))
     }
 
-    /// Before which byte of the source a step stands that has `start` of the counted one.
+    /// Before which byte of the source a step stands that has `start` of the counted one. Asked
+    /// at each step, so not one after the other.
     pub(super) fn beside(&self, start: usize) -> Option<usize> {
-        let mut more = 0;
-        self.0.iter().find_map(|(at, length)| {
-            let first = at + more;
-            more += length;
-            (first..first + length).contains(&start).then_some(*at)
-        })
+        let begun = self.0.partition_point(|addition| addition.first <= start);
+        let last = self.0[..begun].last()?;
+        (start < last.first + last.length).then_some(last.at)
     }
 }
 
@@ -83,8 +89,8 @@ pub(super) fn counted(text: &str) -> (String, Added) {
         // What has no place of its own in the text cannot be counted there.
         let Some(before) = text.get(done..at) else { continue };
         out.push_str(before);
+        added.push(Addition { at, first: out.len(), length: what.len() });
         out.push_str(what);
-        added.push((at, what.len()));
         done = at;
     }
     out.push_str(&text[done..]);

@@ -33,6 +33,12 @@ impl Names {
         Some(source.place(start, end))
     }
 
+    /// Whether this is a step rather than something that a file says.
+    pub(super) fn is_step(&self, spans: &SpanManager, span: SpanId) -> bool {
+        let (context, start, _) = spans.get_span(span);
+        self.0.get(&context).is_some_and(|(_, added)| added.beside(start).is_some())
+    }
+
     /// What a step was taken for, in a file that the user wrote.
     pub(super) fn step(&self, spans: &SpanManager, span: SpanId) -> Option<Place> {
         let (context, start, _) = spans.get_span(span);
