@@ -17,7 +17,7 @@ use crate::server::ask;
 use crate::table::line;
 use cellwright_api::types::{SqlAnswer, SqlQuery, SqlValue};
 use cellwright_cell::name::JobKey;
-use cellwright_cell::render;
+use cellwright_cell::render::{self, CodedEvent};
 use cellwright_cell::time::{Span, Time};
 use cellwright_master::config::duration;
 use clap::Args;
@@ -320,32 +320,15 @@ impl Event {
 
     /// `ann/web/0 failed on m3: exited with code 1`.
     pub fn text(&self) -> String {
-        let object = self.word("object").unwrap_or("");
-        let what = self.word("event").unwrap_or("").replace('-', " ");
-        let mut text = format!("{object} {what}");
-        if let Some(machine) = self.word("machine").filter(|machine| *machine != object) {
-            text.push_str(&format!(" on {machine}"));
-        }
-        text.push_str(&format!(": {}", self.why()));
-        match (self.word("reason"), self.word("detail")) {
-            (Some("preempted"), Some(by)) => text.push_str(&format!(" {by}")),
-            (_, Some(detail)) => text.push_str(&format!(" ({detail})")),
-            _ => {}
-        }
-        text
-    }
-
-    /// In the words of explanations; that a run ended by itself is said by how.
-    fn why(&self) -> String {
-        let code = self.word("reason").unwrap_or("");
-        let why = render::reason_coded(code);
-        let number = self.0.get("exit_code").and_then(Value::as_i64);
-        let ended = self.word("exit_class").map(|class| render::ended_coded(class, number));
-        match ended {
-            Some(ended) if code == "exited" => ended,
-            Some(ended) => format!("{ended}, {why}"),
-            None => why.to_owned(),
-        }
+        render::event_coded(&CodedEvent {
+            object: self.word("object").unwrap_or(""),
+            event: self.word("event").unwrap_or(""),
+            machine: self.word("machine"),
+            reason: self.word("reason").unwrap_or(""),
+            exit_class: self.word("exit_class"),
+            exit_code: self.0.get("exit_code").and_then(Value::as_i64),
+            detail: self.word("detail"),
+        })
     }
 }
 

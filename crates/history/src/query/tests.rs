@@ -52,7 +52,12 @@ fn codes_are_told_in_the_words_of_the_commands() {
     let folder = folder(10);
     let sql = "select reason_words('agent-report'), reason_words('of-a-newer-build'),
         ended_words('code', 3), ended_words('out-of-memory', null), reason_words(null),
-        ended_words(null, 3)";
+        ended_words(null, 3),
+        event_words('a/w/0', 'failed-for-good', 'm3', 'too-many-failures', 'code', 3, null),
+        event_words('a/w/0', 'failed', 'm3', 'exited', 'code', 3, 'a fault'),
+        event_words('a/w/0', 'stopping', 'm3', 'preempted', null, null, 'by b/prod/1'),
+        event_words('m3', 'drain-started', 'm3', 'requested', null, null, null),
+        event_words(null, 'failed', 'm3', 'exited', null, null, null)";
     let text = |text: &str| Value::Text(text.into());
     let want = vec![
         text("seen by the machine's agent"),
@@ -61,12 +66,18 @@ fn codes_are_told_in_the_words_of_the_commands() {
         text("out of memory at its own limit"),
         Value::Null,
         Value::Null,
+        text("a/w/0 failed for good on m3: exited with code 3, its job allows no more failures"),
+        text("a/w/0 failed on m3: exited with code 3 (a fault)"),
+        text("a/w/0 stopping on m3: preempted by b/prod/1"),
+        text("m3 drain started: requested"),
+        Value::Null,
     ];
     let answer = Reader::new(folder.path()).query(sql, &[], Bounds::default()).unwrap();
     assert_eq!(answer.rows, [want]);
     // Every function that is described is there, and takes what it is said to take.
     for (call, _) in crate::words::FUNCTIONS {
-        let names = "'x' reason, 'code' exit_class, 1 exit_code";
+        let names = "'x' reason, 'code' exit_class, 1 exit_code, 'o' object, 'e' event,
+            'm' machine, 'd' detail";
         let sql = format!("select {call} from (select {names})");
         Reader::new(folder.path()).query(&sql, &[], Bounds::default()).unwrap();
     }
