@@ -1,6 +1,7 @@
 //! A job as the cell keeps it: its specs by version, its state, and an update in progress (B7).
 
 use crate::id::{JobId, TaskId, UserId};
+use crate::load::JobLoad;
 use crate::name::Name;
 use crate::priority::{Band, Priority};
 use crate::resource::Resources;
@@ -100,6 +101,17 @@ impl Job {
     #[must_use]
     pub fn spec_of(&self, version: u32) -> &Arc<JobSpec> {
         self.specs.get(&version).unwrap_or_else(|| self.spec())
+    }
+
+    /// Whether its open update has nothing left to do: every live task runs the new version, none
+    /// was skipped, and none has failed for good, which its owner had better look at. One that is
+    /// undone ends by itself.
+    #[must_use]
+    pub fn update_is_complete(&self, load: &JobLoad) -> bool {
+        let has_come = |update: &Update| !update.undoing && update.skipped.is_empty();
+        self.update.as_ref().is_some_and(has_come)
+            && load.at_version.keys().all(|version| *version == self.version)
+            && (load.down(), load.failed) == (0, 0)
     }
 
     /// What admission charges, by band: for each task the most that the job's version, either end

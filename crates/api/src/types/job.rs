@@ -38,6 +38,10 @@ pub struct JobView {
     pub spec: JobSpec,
     /// A roll from one version to another that is not closed yet.
     pub update: Option<Update>,
+    /// Every task runs the version that update leads to, and it is not being undone. It is closed
+    /// by whoever runs the job's file anew: `cell run`.
+    #[serde(default)]
+    pub update_complete: bool,
     pub tasks: TaskCounts,
     /// The jobs it starts after, as far as they have not ended.
     pub waits_for: Vec<JobKey>,
@@ -55,6 +59,9 @@ pub struct JobRow {
     pub state: JobState,
     /// A roll from one version to another is not closed yet.
     pub updating: bool,
+    /// Every task runs the new version already, and the roll is not being undone.
+    #[serde(default)]
+    pub update_complete: bool,
     pub priority: Priority,
     pub labels: Labels,
     /// Of one task; tasks with limits of their own apart.
@@ -73,13 +80,27 @@ pub struct CrashView {
     pub until: Time,
 }
 
+/// How a task on a machine stands by its health check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskHealth {
+    /// It has not passed it since it was placed: its packages are fetched, or it runs and is asked.
+    NotYetHealthy,
+    Healthy,
+    Unhealthy,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskView {
     /// `user/job/index`.
     pub name: String,
     pub index: u32,
     pub state: TaskState,
+    /// It runs and, where it has a health check, has passed it and does not fail it now.
     pub healthy: bool,
+    /// How it stands by its health check; absent where it has none, or is on no machine.
+    #[serde(default)]
+    pub health: Option<TaskHealth>,
     /// Placements so far.
     pub attempt: u32,
     /// Version of the job's spec it runs, or will run.

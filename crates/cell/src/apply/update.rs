@@ -317,6 +317,42 @@ mod tests {
         assert_eq!(cell.refused(undo()), "not possible while no update of job ubar/jfoo is open");
     }
 
+    /// Whether the open update of `jfoo` has nothing left to do.
+    fn is_complete(cell: &Cell) -> bool {
+        let id = cell.state.job_named(&key("ubar/jfoo")).unwrap();
+        let job = cell.state.jobs().get(id).unwrap();
+        job.update_is_complete(cell.state.job_load(id).unwrap())
+    }
+
+    #[test]
+    fn an_update_is_complete_when_every_task_runs_the_new_version() {
+        let spec = job("jfoo", 2, 100);
+        let mut cell = rolling(&spec);
+        assert!(!is_complete(&cell), "none is open");
+        cell.ok(update(&new_program(&spec), None));
+        for index in 0..2u8 {
+            cell.ok(step(index.into()));
+            assert!(!is_complete(&cell), "it stops");
+            cell.report("jfoo", index.into(), Observed::Stopped);
+            assert!(!is_complete(&cell), "it starts");
+            cell.report("jfoo", index.into(), Observed::Started);
+        }
+        assert!(is_complete(&cell));
+        cell.ok(undo());
+        assert!(!is_complete(&cell), "it goes back, and ends by itself");
+    }
+
+    #[test]
+    fn an_update_that_skipped_a_task_is_not_complete() {
+        let spec = job("jfoo", 2, 100);
+        let mut cell = rolling(&spec);
+        let bounded = changed(&new_program(&spec), |s| s.max_update_disruptions = Some(0));
+        cell.ok(update(&bounded, None));
+        cell.ok(step(0));
+        cell.ok(step(1));
+        assert!(!is_complete(&cell));
+    }
+
     #[test]
     fn an_undone_update_rolls_back_and_its_number_is_never_used_again() {
         let spec = job("jfoo", 3, 100);

@@ -1,6 +1,7 @@
 //! Why a task waits, why it is where it is, and how it last ended: worked out by the scheduler's
 //! own code on a mirror of the live state, and read from the events.
 
+mod health;
 mod outlook;
 pub(super) mod shown;
 
@@ -10,6 +11,7 @@ use super::missing::Missing;
 use super::{Answered, Api, reply, view};
 use crate::lease::LaneName;
 use crate::replicated::View;
+use crate::usage::Usage;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{ExplanationView, JobExplanation, ObstacleView, WaitingGroup};
 use cellwright_cell::id::{JobId, TaskId};
@@ -45,10 +47,10 @@ impl Api {
         let row = row.ok_or_else(missing)?;
         let obstacles = self.obstacles(&view.state, row.job, row.state).await?;
         let now = self.clock.wall();
-        let served = is_served(&obstacles);
+        let (served, usage) = (is_served(&obstacles), self.handle.usage().await);
         let (index, explanation) = self
             .ask_mirror(move |api, view, board| {
-                let asked = Asked { api, view, now, served };
+                let asked = Asked { api, view, now, served, usage: &usage };
                 let past = api.past(&view.state, row.job, row.index);
                 let made = asked.task(board, id, past, true);
                 Ok((view.index, made))
@@ -70,9 +72,10 @@ impl Api {
         let failing = self.obstacles(&view.state, id, failed).await?;
         let now = self.clock.wall();
         let (served, lacks) = (is_served(&waiting), !failing.is_empty());
+        let usage = self.handle.usage().await;
         let (index, made) = self
             .ask_mirror(move |api, view, board| {
-                let asked = Asked { api, view, now, served };
+                let asked = Asked { api, view, now, served, usage: &usage };
                 Ok((view.index, asked.job(board, id, lacks)))
             })
             .await?;
@@ -85,7 +88,7 @@ impl Api {
             _ => None,
         };
         let all: Vec<_> = made.groups.iter().map(|group| concerns(group).cloned()).collect();
-        // A task that starts is in no group, and cannot run without its packages either.
+        // A task that starts may be in no group, and cannot run without its packages either.
         if all.iter().any(Option::is_some) || made.tasks.assigned > 0 {
             made.text = said_first(found, &made.text);
         }
@@ -209,6 +212,7 @@ struct Asked<'a> {
     now: Time,
     /// Whether a scheduler plans such tasks at present.
     served: bool,
+    usage: &'a Usage,
 }
 
 impl Asked<'_> {
@@ -237,7 +241,7 @@ impl Asked<'_> {
             }
             state_now if state_now.on_machine() => {
                 let here = why_here(board, id, state, Options::default(), SEED);
-                shown::placed(&mut told, state, id, here, now);
+                shown::placed(&mut told, state, id, here, self.usage, now);
             }
             _ => shown::apart(&mut told, state, row, now),
         }
@@ -251,7 +255,7 @@ impl Asked<'_> {
         let mut alike: BTreeMap<Matter, Vec<(u32, TaskId)>> = BTreeMap::new();
         for task in job.tasks.iter() {
             let Some(row) = state.tasks().get(*task) else { continue };
-            if let Some(matter) = matter(board, *task, row) {
+            if let Some(matter) = matter(state, board, *task, row) {
                 alike.entry(matter).or_default().push((row.index, *task));
             }
         }
@@ -287,13 +291,16 @@ enum Matter {
     Waits(u32),
     Fails(TaskState),
     Deferred,
+    /// It has still to pass its health check for the first time.
+    Starts,
 }
 
-fn matter(board: &Board, id: TaskId, row: &Task) -> Option<Matter> {
+fn matter(state: &State, board: &Board, id: TaskId, row: &Task) -> Option<Matter> {
     match row.state {
         TaskState::Pending if row.failures_in_row > 0 => Some(Matter::Fails(row.state)),
         TaskState::Pending => board.class_of(id).map(|class| Matter::Waits(class.0)),
         TaskState::Deferred => Some(Matter::Deferred),
+        TaskState::Assigned if health::is_awaited(state, row) => Some(Matter::Starts),
         TaskState::Dead(Fate::Failed(_) | Fate::DependencyFailed) => Some(Matter::Fails(row.state)),
         _ => None,
     }

@@ -5,7 +5,7 @@ use crate::usage::Usage;
 use cellwright_api::types::{
     BlobView, CrashView, CronView, DrainLimit, DrainWaitView, EndView, JobRow, JobView,
     MachineView, NamedView, QuotaView, ResourceOnMachine, ResourceView, ShortageView, TaskCounts,
-    TaskView, TokenView, UserView,
+    TaskHealth, TaskView, TokenView, UserView,
 };
 use cellwright_cell::blob::Blob;
 use cellwright_cell::command::Actor;
@@ -60,6 +60,7 @@ pub(super) fn job(state: &State, id: JobId) -> Option<JobView> {
         version: row.version,
         spec: row.spec().shown(),
         update: row.update.clone(),
+        update_complete: state.job_load(id).is_some_and(|load| row.update_is_complete(load)),
         tasks: state.job_load(id).map(counts).unwrap_or_default(),
         waits_for: row.waits_for.iter().filter_map(|other| state.job_key(*other)).collect(),
         submitted_at: row.submitted_at,
@@ -76,6 +77,7 @@ pub(super) fn job_row(state: &State, id: JobId) -> Option<JobRow> {
         name: row.name.clone(),
         state: row.state,
         updating: row.update.is_some(),
+        update_complete: state.job_load(id).is_some_and(|load| row.update_is_complete(load)),
         priority: spec.priority,
         labels: spec.labels.clone(),
         limits: spec.task.limits,
@@ -97,7 +99,8 @@ pub(super) fn task(state: &State, usage: &Usage, id: TaskId) -> Option<TaskView>
         name: state.task_name(id),
         index: row.index,
         state: row.state,
-        healthy: row.healthy,
+        healthy: row.state == TaskState::Running && row.healthy,
+        health: spec.task.health.is_some().then(|| health(row)).flatten(),
         attempt: row.attempt,
         version: row.version,
         machine: row.machine.and_then(|machine| machine_name(state, machine)),
@@ -115,6 +118,16 @@ pub(super) fn task(state: &State, usage: &Usage, id: TaskId) -> Option<TaskView>
         last_end: row.last_end.as_ref().map(|end| last_end(state, end)),
         needed: needed(state, row),
     })
+}
+
+/// Of a task that has a check.
+pub(super) fn health(row: &Task) -> Option<TaskHealth> {
+    match row.state {
+        TaskState::Assigned => Some(TaskHealth::NotYetHealthy),
+        TaskState::Running if row.healthy => Some(TaskHealth::Healthy),
+        TaskState::Running | TaskState::Stopping(_) if !row.healthy => Some(TaskHealth::Unhealthy),
+        _ => None,
+    }
 }
 
 /// For want of which job a task never ran.
@@ -349,6 +362,27 @@ mod tests {
         assert_eq!(waits(&cell), [held]);
         cell.ok(Command::StopDrain { name: name("m0"), expect: None });
         assert_eq!(waits(&cell), [], "nobody has to go");
+    }
+
+    #[test]
+    fn a_task_is_healthy_once_it_runs_and_a_check_says_how_it_stands() {
+        let mut cell = Cell::with_machines(1);
+        let mut checked = job("jfoo", 1);
+        let check = serde_json::json!({ "probe": { "command": ["true"] } });
+        checked.task.health = serde_json::from_value(check).unwrap();
+        cell.submit(&checked);
+        cell.submit(&job("jbar", 1));
+        let stands = |cell: &Cell, job: &str| {
+            let view = task(&cell.state, &Usage::default(), cell.task_id(job, 0)).unwrap();
+            (view.healthy, view.health)
+        };
+        assert_eq!(stands(&cell, "jfoo"), (false, None), "it waits");
+        cell.place();
+        assert_eq!(stands(&cell, "jfoo"), (false, Some(TaskHealth::NotYetHealthy)));
+        assert_eq!(stands(&cell, "jbar"), (false, None));
+        cell.obey();
+        assert_eq!(stands(&cell, "jfoo"), (true, Some(TaskHealth::Healthy)));
+        assert_eq!(stands(&cell, "jbar"), (true, None));
     }
 
     #[test]
