@@ -272,11 +272,34 @@ fn hint_of(refusal: &Refusal) -> Option<String> {
             ))
         }
         Refusal::WrongState { what } => {
+            if let Some(hint) = hint_of_update(what) {
+                return Some(hint);
+            }
             let job = what.strip_prefix("job ")?.strip_suffix(" is stopping")?;
             Some(format!("wait until it is over, then do it again: cell wait {job}"))
         }
         _ => None,
     }
+}
+
+/// Of a refusal for the sake of an update that is open, or is not, or goes on.
+fn hint_of_update(what: &str) -> Option<String> {
+    if let Some(job) = what.strip_prefix("no update of job ") {
+        let job = job.strip_suffix(" is open")?;
+        return Some(format!("see what it runs: cell status {job}"));
+    }
+    if let Some(rest) = what.strip_prefix("an update of job ") {
+        let (job, _) = rest.split_once(" is open")?;
+        return Some(format!(
+            "see how far it is: cell update {job}; keep it: cell update close {job}; \
+             or go back: cell update undo {job}"
+        ));
+    }
+    let (_, rest) = what.split_once(" of job ")?;
+    let (job, still) = rest.split_once(" still ")?;
+    still.ends_with(" to be updated").then(|| {
+        format!("see it go on: cell update {job} --watch; or go back: cell update undo {job}")
+    })
 }
 
 impl From<&Refusal> for ApiError {

@@ -258,7 +258,10 @@ pub fn event_coded(event: &CodedEvent<'_>) -> String {
     if let Some(machine) = event.machine.filter(|machine| *machine != object) {
         text.push_str(&format!(" on {machine}"));
     }
-    text.push_str(&format!(": {}", why_coded(event)));
+    // One that was undone ends by itself, with nobody's request.
+    if (event.event, reason) != ("update-closed", "requested") {
+        text.push_str(&format!(": {}", why_coded(event)));
+    }
     match (reason, detail) {
         ("preempted", Some(by)) => text.push_str(&format!(" {by}")),
         (_, Some(detail)) => text.push_str(&format!(" ({detail})")),
@@ -588,6 +591,15 @@ mod tests {
             "ubar/jbar never ran: a job it needed did not succeed (ubar/jfoo)",
         ];
         assert_eq!(cell.said, told);
+    }
+
+    #[test]
+    fn an_update_that_ended_by_itself_was_not_requested() {
+        let mut event = CodedEvent { object: "ann/web", reason: "requested", ..Default::default() };
+        (event.event, event.detail) = ("update-closed", Some("version 1"));
+        assert_eq!(event_coded(&event), "ann/web update closed (version 1)");
+        event.event = "update-opened";
+        assert_eq!(event_coded(&event), "ann/web update opened: requested (version 1)");
     }
 
     #[test]

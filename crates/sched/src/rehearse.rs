@@ -69,6 +69,8 @@ pub struct Rehearsed {
     pub job: JobKey,
     /// `None`: no job of that name lives.
     pub before: Option<Standing>,
+    /// Version to which an update rolled that was complete and is closed first.
+    pub closes: Option<u32>,
     /// What the cell would answer.
     pub verdict: Verdict,
     pub fates: Fates,
@@ -118,9 +120,11 @@ impl<'a> Rehearsal<'a> {
         &self.scene.state
     }
 
-    /// Submits the job, or updates the one of its name that lives, as `by`.
+    /// Submits the job, or updates the one of its name that lives, as `by`. As people do it: an
+    /// open update that is complete is closed first.
     pub fn job(&mut self, by: &Actor, owner: &Name, spec: &JobSpec) -> Rehearsed {
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
+        let closes = self.close_complete(by, &key, spec);
         let old = self.alive(&key);
         let before = old.as_ref().map(|Rows { job, .. }| Standing {
             version: job.version,
@@ -136,6 +140,7 @@ impl<'a> Rehearsal<'a> {
         let verdict = scene::apply_one(&mut checked, by, command(spec.clone()), &mut Vec::new());
         let quota = self.quota(&checked, owner);
         let mut rehearsed = Rehearsed::nothing(key.clone(), before.clone(), verdict, quota);
+        rehearsed.closes = closes;
         if matches!(rehearsed.verdict, Err(_) | Ok(Done::Unchanged)) {
             return rehearsed;
         }
@@ -145,6 +150,20 @@ impl<'a> Rehearsal<'a> {
         rehearsed.fates = roll::roll(&mut self.scene, &key, id, old.as_ref());
         self.place(id, &mut rehearsed);
         rehearsed
+    }
+
+    /// Closes an update that has nothing left to do and would be in the way; the version it rolled
+    /// to.
+    fn close_complete(&mut self, by: &Actor, key: &JobKey, spec: &JobSpec) -> Option<u32> {
+        let state = &self.scene.state;
+        let id = state.job_named(key)?;
+        let job = state.jobs().get(id)?;
+        let is_in_way = **job.spec() != *spec && job.update_is_complete(state.job_load(id)?);
+        let version = job.version;
+        let close = Command::CloseUpdate { job: key.clone(), expect: Some(version) };
+        is_in_way.then(|| self.scene.apply(by, vec![close]))?;
+        let closed = self.scene.state.jobs().get(id)?;
+        closed.update.is_none().then_some(version)
     }
 
     /// The job of that name, unless a new one could take its name.
@@ -229,6 +248,7 @@ impl Rehearsed {
         Rehearsed {
             job,
             before,
+            closes: None,
             verdict,
             fates: Fates::default(),
             placed: Vec::new(),

@@ -2,7 +2,7 @@
 
 mod support;
 
-use cellwright_cell::command::{Actor, Command, Done};
+use cellwright_cell::command::{Actor, Command, Done, Observed, TaskReport};
 use cellwright_cell::constraint::{Constraint, Operator, Strength};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::name::{JobKey, Name};
@@ -124,10 +124,13 @@ fn running() -> (World, JobSpec) {
 }
 
 fn start(world: &mut World, task: TaskId) {
-    use cellwright_cell::command::{Observed, TaskReport};
+    see(world, task, Observed::Started);
+}
+
+fn see(world: &mut World, task: TaskId, what: Observed) {
     let row = world.state.tasks().get(task).unwrap();
     let (machine, attempt) = (row.machine.unwrap(), row.attempt);
-    let reports = vec![TaskReport { task, attempt, what: Observed::Started }];
+    let reports = vec![TaskReport { task, attempt, what }];
     world.must(Command::TaskReports { machine, incarnation: 1, reports });
 }
 
@@ -189,6 +192,23 @@ fn a_refusal_and_nothing_to_do_are_told_as_the_cell_would() {
     assert_eq!((told.fates.count(Fate::Moved), told.pending.len()), (3, 3));
     let reasons = told.explanation.unwrap().reasons;
     assert_eq!((reasons[0].code, reasons[0].machines), ("constraint", 2));
+}
+
+#[test]
+fn an_update_that_is_complete_is_closed_before_the_next() {
+    let (mut world, spec) = running();
+    let second = JobSpec { count: 2, ..spec.clone() };
+    world.must(Command::UpdateJob { owner: ada(), spec: second.clone(), expect: None });
+    // The third is told to stop, and has not gone yet.
+    let waits = rehearse(&world, &spec);
+    assert_eq!(waits.closes, None);
+    assert!(matches!(waits.verdict, Err(Refusal::WrongState { .. })), "{:?}", waits.verdict);
+    let leaving = world.tasks_in(|state| matches!(state, TaskState::Stopping(_)));
+    leaving.into_iter().for_each(|task| see(&mut world, task, Observed::Stopped));
+    assert_eq!(rehearse(&world, &second).closes, None, "nothing is asked for");
+    let told = rehearse(&world, &spec);
+    assert_eq!((told.closes, told.verdict), (Some(2), Ok(Done::Version(3))));
+    assert!(world.apply(Command::UpdateJob { owner: ada(), spec, expect: None }).is_err());
 }
 
 #[test]

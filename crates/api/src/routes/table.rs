@@ -230,7 +230,7 @@ const RESOURCE: &str = "/v1/resources/{namespace}/{name}";
 const BLOB: &str = "/v1/blobs/{digest}";
 
 const OWNED: &[C] = &[C::NotOwner, C::NoSuchJob, C::WrongState];
-const STOPPED: &[C] = &[C::NotOwner, C::NoSuchJob, C::NoSuchRow, C::WrongState];
+const STOPPED: &[C] = &[C::NotOwner, C::NoSuchJob, C::NoSuchTask, C::WrongState];
 const ADMITTED: &[C] =
     &[C::NotOwner, C::NoSuchJob, C::WrongState, C::QuotaExceeded, C::BadField, C::Exists];
 const REACHED: &[C] =

@@ -162,7 +162,15 @@ impl Api {
             let message = "some replica is of a build that cannot stop a single task";
             return Err(ApiError::new(Code::WrongState, message).hint("upgrade every replica"));
         }
-        self.change(&call, Command::StopTask { job, index, expect }).await
+        let stopped = self.change(&call, Command::StopTask { job, index, expect }).await;
+        stopped.map_err(|error| match error.code {
+            // Reads of a task that its job has not say how many it has; so does this.
+            Code::NoSuchRow => {
+                let found = self.handle.replicated().with(|view| call.task_row(&view.state));
+                found.err().unwrap_or(error)
+            }
+            _ => error,
+        })
     }
 
     pub(super) async fn undo_update(&self, call: Call) -> Answered {

@@ -104,6 +104,7 @@ fn shown_plan(state: &State, told: Rehearsed, spec: &JobSpec) -> JobPlan {
         action,
         version: told.before.as_ref().map(|before| before.version),
         submitted_at: told.before.as_ref().map(|before| before.submitted_at),
+        closes_update: told.closes,
         refused,
         changes: old.as_ref().map(|old| differences(old, spec)).unwrap_or_default(),
         class: old.filter(|old| **old != *spec).map(|old| change::classify(&old, spec)),

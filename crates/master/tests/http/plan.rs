@@ -4,6 +4,7 @@ use crate::support::{Cell, job, machine, user};
 use cellwright_cell::command::{Command, Done, Observed, TaskReport};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
+use cellwright_cell::state::LAST_ENDS;
 use cellwright_cell::task::ExitClass;
 use cellwright_master::handle::Caller;
 use serde_json::{Value, json};
@@ -151,6 +152,60 @@ async fn a_task_is_explained_where_it_runs_when_it_fails_and_when_it_is_gone() {
     report(&cell, 1, 1, 1, Observed::Stopped).await;
     let dead = explain("tasks/1/explain").await;
     assert!(dead["text"].as_str().unwrap().starts_with("stopped: its owner"), "{dead}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_whose_tasks_have_not_passed_their_check_does_not_say_that_all_is_well() {
+    let cell = running().await;
+    let mut sick = job("sick", 1);
+    sick["task"]["health"] = json!({ "probe": { "command": ["false"] } });
+    let quota = json!({ "amount": { "cpu": 3000, "ram": 1000 } });
+    cell.must("PUT /v1/users/ubar/quota/batch", quota).await;
+    cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": sick })).await;
+    let groups = vec![place(2, 0, 0)];
+    system(&cell, Command::CommitPlan(Plan { made_at: 0, groups })).await;
+    let read = async |path: &str| {
+        cell.must(&format!("GET /v1/jobs/ubar/sick{path}"), Value::Null).await.body["item"].clone()
+    };
+    let task = read("/tasks/0").await;
+    assert_eq!((&task["healthy"], &task["health"]), (&json!(false), &json!("not_yet_healthy")));
+    let told = read("/explain").await["text"].as_str().unwrap().to_owned();
+    assert!(!told.contains("Nothing keeps its tasks from running"), "{told}");
+    assert!(told.contains("has not passed its health check yet"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_that_is_complete_is_planned_as_closed_and_otherwise_named_in_the_refusal() {
+    let cell = running().await;
+    let mut spec = job("jfoo", 2);
+    spec["labels"] = json!({ "team": "search" });
+    cell.must("PUT /v1/jobs/ubar/jfoo", spec.clone()).await;
+    let view = cell.must("GET /v1/jobs/ubar/jfoo", Value::Null).await.body["item"].clone();
+    assert_eq!((&view["version"], &view["update_complete"]), (&json!(2), &json!(true)));
+    spec["labels"] = json!({ "team": "ads" });
+    let told = plan(&cell, spec.clone()).await["jobs"][0].clone();
+    assert_eq!((&told["action"], &told["closes_update"]), (&json!("update"), &json!(2)), "{told}");
+    // The API itself closes nothing that nobody asked it to.
+    let refused = cell.ask("PUT /v1/jobs/ubar/jfoo", spec).await;
+    assert_eq!((refused.status, refused.code()), (409, "wrong-state"), "{}", refused.text);
+    assert!(refused.text.contains("cell update close ubar/jfoo"), "{}", refused.text);
+    cell.must("POST /v1/jobs/ubar/jfoo/close", Value::Null).await;
+    let none = cell.ask("POST /v1/jobs/ubar/jfoo/undo", Value::Null).await;
+    assert!(none.text.contains("cell status ubar/jfoo"), "{}", none.text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn to_stop_a_task_that_there_is_not_says_how_many_there_are() {
+    let cell = running().await;
+    for level in 2..=LAST_ENDS {
+        system(&cell, Command::RaiseLevel { level }).await;
+    }
+    for request in ["DELETE /v1/jobs/ubar/jfoo/tasks/9", "GET /v1/jobs/ubar/jfoo/tasks/9"] {
+        let answer = cell.ask(request, Value::Null).await;
+        assert_eq!((answer.status, answer.code()), (404, "no-such-task"), "{}", answer.text);
+        let said = "there is no task ubar/jfoo/9; it has 2";
+        assert!(answer.text.contains(said), "{request}: {}", answer.text);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
