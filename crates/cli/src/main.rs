@@ -7,9 +7,11 @@ mod commands;
 mod examples;
 mod failure;
 mod format;
+mod meant;
 mod output;
 mod progress;
 mod reach;
+mod retyped;
 mod server;
 mod style;
 mod table;
@@ -83,13 +85,32 @@ fn typeable() -> clap::Command {
     examples::added(Cli::command())
 }
 
+/// As it was typed, but that help about helping is help.
+fn typed() -> Vec<OsString> {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    if let [_, help, flag] = &words[..]
+        && help == "help"
+        && (flag == "--help" || flag == "-h")
+    {
+        words.remove(1);
+    }
+    words
+}
+
 fn asked() -> Result<Success, Failure> {
     let mut command = typeable();
     let form = std::env::var(output::VARIABLE).unwrap_or_default();
     if !form.is_empty() {
         command = output::with_default(command, &form)?;
     }
-    let matches = command.get_matches();
+    // What clap refuses it says itself, with exit code 2; but for commands it has no words.
+    let matches = match command.try_get_matches_from_mut(typed()) {
+        Ok(matches) => matches,
+        Err(error) => match meant::instead(&command, &error) {
+            Some(failure) => return Err(failure),
+            None => error.exit(),
+        },
+    };
     output::choose(&matches);
     style::allow(!matches.get_flag("no_color"));
     match is_watched(&matches) {

@@ -14,6 +14,8 @@ mod devices;
 mod guard;
 #[path = "real/language.rs"]
 mod language;
+#[path = "real/names.rs"]
+mod names;
 #[path = "real/package.rs"]
 mod package;
 #[path = "real/plan.rs"]

@@ -1,6 +1,7 @@
-//! `cell cron`: periodic jobs; how they stand, paused and taken away. They are set by `cell run`.
+//! `cell cron`: periodic jobs; how they stand, run at once, paused and taken away. They are set by
+//! `cell run`.
 
-use super::target::{Typed, typed};
+use super::target::{Accepted, Typed, typed};
 use super::{Success, pages};
 use crate::args::{OutputArgs, WatchArgs};
 use crate::failure::Failure;
@@ -10,16 +11,20 @@ use crate::server::ask;
 use crate::{clock, format, table};
 use cellwright_api::client::Change;
 use cellwright_api::types::{Changed, CronView};
-use cellwright_cell::name::JobKey;
-use cellwright_cell::time::Span;
+use cellwright_cell::cron::CronSpec;
+use cellwright_cell::name::{JobKey, Name};
+use cellwright_cell::spec::JobSpec;
+use cellwright_cell::time::{Span, Time};
 use clap::{Args, Subcommand};
 use hyper::Method;
 
-/// Crons: ls, pause, resume, rm
+/// Crons: ls, run, pause, resume, rm
 #[derive(Debug, Subcommand)]
 pub enum Cron {
     /// List the crons with their next run
     Ls(LsArgs),
+    /// Start one run now, beside those of the schedule and whatever else runs
+    Run(OneArgs),
     /// No more runs until it is resumed; those of the meantime are not made up for
     Pause(OneArgs),
     /// Runs again at its next slot
@@ -44,6 +49,12 @@ pub struct OneArgs {
     cron: Typed,
 }
 
+impl OneArgs {
+    fn key(&self, cell: &Cell) -> Result<JobKey, Failure> {
+        ask(self.cron.cron(cell, Accepted::Beginnings))
+    }
+}
+
 impl Cron {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let cell = reach.cell()?;
@@ -59,10 +70,11 @@ impl Cron {
                     Output::Table => say(&list(&crons))?,
                 }
             }
-            Cron::Pause(args) => paused(&cell, &ask(args.cron.cron(&cell))?, true)?,
-            Cron::Resume(args) => paused(&cell, &ask(args.cron.cron(&cell))?, false)?,
+            Cron::Run(args) => run_now(&cell, &args.key(&cell)?)?,
+            Cron::Pause(args) => paused(&cell, &args.key(&cell)?, true)?,
+            Cron::Resume(args) => paused(&cell, &args.key(&cell)?, false)?,
             Cron::Rm(args) => {
-                let key = ask(args.cron.cron(&cell))?;
+                let key = ask(args.cron.cron(&cell, Accepted::Whole))?;
                 let path = format!("/v1/crons/{}/{}", key.user, key.job);
                 let (none, change) = (None::<&()>, Change::default());
                 let _: Changed = ask(async {
@@ -75,16 +87,46 @@ impl Cron {
     }
 }
 
+/// Whoever has read a spec with secrets would write it back without them.
+fn has_no_secrets(spec: &CronSpec, key: &JobKey, next: &str) -> Result<(), Failure> {
+    match spec.job.task.secrets.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Work {
+            message: format!("cron {key} has secrets, which are never shown"),
+            next: next.to_owned(),
+        }),
+    }
+}
+
+/// Submits its job under a name that no slot has: those end with a minute, this with a second.
+fn run_now(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
+    let name = name_of_run(key, clock::now())?;
+    let run = JobKey { user: key.user.clone(), job: name.clone() };
+    ask(async {
+        let spec = cell.client.cron(key).await?.value.item.spec;
+        has_no_secrets(&spec, key, "run its job from a file: cell run FILE")?;
+        let job = JobSpec { name, ..spec.job };
+        let submitted = cell.client.submit_job(Some(&key.user), &job).await;
+        submitted.map_err(|error| Failure::of_change(error, &format!("cell status {run}")))?;
+        Ok(())
+    })?;
+    say(&format!("cron {key} runs now, as job {run}\nnext: cell status {run}\n"))
+}
+
+/// `tick-20261116120507`.
+fn name_of_run(key: &JobKey, now: Time) -> Result<Name, Failure> {
+    let stamp: String = format::utc(now).chars().filter(char::is_ascii_digit).collect();
+    Name::new(&format!("{}-{stamp}", key.job)).map_err(|bad| Failure::Work {
+        message: bad.to_string(),
+        next: "a shorter name for it, in its file: cell run FILE".into(),
+    })
+}
+
 fn paused(cell: &Cell, key: &JobKey, pause: bool) -> Result<(), Failure> {
     let done: Changed = ask(async {
         let view = cell.client.cron(key).await?.value.item;
         let mut spec = view.spec;
-        if !spec.job.task.secrets.is_empty() {
-            return Err(Failure::Work {
-                message: format!("cron {key} has secrets, which are never shown"),
-                next: "set `paused` in its file: cell run FILE".into(),
-            });
-        }
+        has_no_secrets(&spec, key, "set `paused` in its file: cell run FILE")?;
         spec.paused = pause;
         let change = Change { expect: Some(view.version), ..Change::default() };
         let path = format!("/v1/crons/{}/{}", key.user, key.job);
@@ -118,4 +160,17 @@ fn list(crons: &[CronView]) -> String {
         })
         .collect();
     table::render(&["cron", "schedule", "next run", "last run"], &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_of_now_is_named_by_its_second() {
+        let key = super::super::parse::job("dev/tick").unwrap();
+        assert_eq!(name_of_run(&key, Time(0)).unwrap().as_str(), "tick-19700101000000");
+        let long = JobKey { job: Name::new(&"a".repeat(60)).unwrap(), ..key };
+        assert!(name_of_run(&long, Time(0)).is_err());
+    }
 }

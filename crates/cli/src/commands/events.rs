@@ -51,7 +51,7 @@ const MOST_JOBS: usize = 40;
 const EXAMPLES: &str = "\
 Examples:
   cell events
-  cell events --job dev/hello --since 12h
+  cell events dev/hello --since 12h
   cell events -l team=search
   cell events --machine m1 --kind task
   cell events --follow -o jsonl";
@@ -61,6 +61,10 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct EventsArgs {
     /// Only of this job and its tasks
+    #[arg(value_name = "JOB", value_parser = typed, conflicts_with_all = ["job", "selector"])]
+    named: Option<Typed>,
+
+    /// The same
     #[arg(long, value_name = "JOB", value_parser = typed)]
     job: Option<Typed>,
 
@@ -144,7 +148,7 @@ impl EventsArgs {
 
     /// The jobs that were named; none: all that happened is wanted.
     async fn jobs(&self, cell: &Cell) -> Result<Vec<JobKey>, Failure> {
-        if let Some(typed) = &self.job {
+        if let Some(typed) = self.named.as_ref().or(self.job.as_ref()) {
             return Ok(vec![typed.resolve(cell).await?.job]);
         }
         let Some(selector) = &self.selector else { return Ok(Vec::new()) };
@@ -162,7 +166,7 @@ fn too_many(selector: &str, number: usize) -> Failure {
         message: format!(
             "{number} jobs have labels {selector}; allowed: labels of at most {MOST_JOBS} jobs"
         ),
-        next: "more labels, or one job: cell events --job JOB".into(),
+        next: "more labels, or one job: cell events JOB".into(),
     }
 }
 

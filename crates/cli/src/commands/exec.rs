@@ -6,6 +6,7 @@ use super::target::{Typed, typed};
 use super::{Success, tell};
 use crate::failure::Failure;
 use crate::reach::{Cell, Reach};
+use crate::retyped::quoted;
 use crate::server::ask;
 use bytes::Bytes;
 use cellwright_api::client::{ClientError, SessionStream};
@@ -57,10 +58,16 @@ pub struct ExecArgs {
     command: Vec<String>,
 }
 
-const LOOK: &str = "see whether the task still runs: cell status JOB";
+/// How a session came to its end.
+enum Ending {
+    /// The command's own, with its code.
+    Exit(u8),
+    /// Without a word about the command.
+    Closed,
+}
 
-fn failed(error: &dyn std::error::Error) -> Failure {
-    Failure::work(error, LOOK)
+fn look(task: &str) -> String {
+    format!("see whether the task still runs: cell status {task}")
 }
 
 impl ExecArgs {
@@ -89,23 +96,39 @@ impl ExecArgs {
             }
             Err(error) => return Err(error.into()),
         };
-        let raw = self.terminal.then(Raw::enter).transpose().map_err(|error| failed(&error))?;
-        let ended = converse(stream, self.terminal).await;
+        let task = format!("{job}/{index}");
+        let raw = self.terminal.then(Raw::enter).transpose();
+        let raw = raw.map_err(|error| Failure::work(&error, &look(&task)))?;
+        let ended = converse(stream, self.terminal, &task).await;
         drop(raw);
-        ended
+        match ended? {
+            Ending::Exit(code) => Ok(code),
+            Ending::Closed => Err(closed(cell.client.task(&job, index).await.err(), &task)),
+        }
     }
 }
 
 /// The same command for this task, as it can be pasted into a shell.
 fn again(terminal: bool, task: &str, command: &[String]) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
-    let word = |word: &String| match !word.is_empty() && word.chars().all(plain) {
-        true => word.clone(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    };
-    let command: Vec<String> = command.iter().map(word).collect();
     let flag = if terminal { "-t " } else { "" };
-    format!("cell exec {flag}{task} -- {}", command.join(" "))
+    format!("cell exec {flag}{task} -- {}", quoted(command))
+}
+
+/// Nobody said why the session ended. `unanswered`: what became of asking for the task then; where
+/// no master can be reached, that is why.
+fn closed(unanswered: Option<ClientError>, task: &str) -> Failure {
+    match unanswered {
+        Some(ClientError::Unreachable { .. }) => Failure::Work {
+            message: format!("the connection to the master was lost; the task {task} goes on"),
+            next: format!("as soon as a master answers: cell status {task}"),
+        },
+        _ => Failure::Work {
+            message: "the session was ended: the task, the right to it, or the master it went \
+                      through"
+                .into(),
+            next: look(task),
+        },
+    }
 }
 
 /// What it does instead, and where to look for the reason.
@@ -159,9 +182,9 @@ impl Drop for Raw {
     }
 }
 
-async fn converse(stream: SessionStream, terminal: bool) -> Result<u8, Failure> {
+async fn converse(stream: SessionStream, terminal: bool, task: &str) -> Result<Ending, Failure> {
     let (from, mut to) = tokio::io::split(stream);
-    let mut signals = Signals::new(terminal).map_err(|error| failed(&error))?;
+    let mut signals = Signals::new(terminal).map_err(|error| Failure::work(&error, &look(task)))?;
     let mut input = standard_input();
     let said = async {
         while let Some(frame) = next(&mut input, &mut signals).await {
@@ -174,8 +197,8 @@ async fn converse(stream: SessionStream, terminal: bool) -> Result<u8, Failure> 
         std::future::pending().await
     };
     tokio::select! {
-        heard = hear(from) => heard,
-        () = said => Ok(128 + 2),
+        heard = hear(from, task) => heard,
+        () = said => Ok(Ending::Exit(128 + 2)),
     }
 }
 
@@ -251,9 +274,9 @@ async fn next(input: &mut mpsc::Receiver<Option<Bytes>>, signals: &mut Signals) 
 }
 
 /// What comes, until the command's end.
-async fn hear(mut from: ReadHalf<SessionStream>) -> Result<u8, Failure> {
+async fn hear(mut from: ReadHalf<SessionStream>, task: &str) -> Result<Ending, Failure> {
+    let broke = |message: String| Failure::Work { message, next: look(task) };
     loop {
-        let broke = |message: String| Failure::Work { message, next: LOOK.into() };
         // Masters give up first; this is for when they are what is gone.
         let Ok(heard) = timeout(SILENCE * 2, Frame::read(&mut from)).await else {
             return Err(broke("nothing is heard of the session any more".into()));
@@ -262,15 +285,15 @@ async fn hear(mut from: ReadHalf<SessionStream>) -> Result<u8, Failure> {
             Ok(Some(Frame::Data(bytes))) => show(&mut io::stdout().lock(), &bytes)?,
             Ok(Some(Frame::Problems(bytes))) => show(&mut io::stderr().lock(), &bytes)?,
             // All that a process can end with fits.
-            Ok(Some(Frame::Exit(code))) => return Ok(u8::try_from(code).unwrap_or(u8::MAX)),
+            Ok(Some(Frame::Exit(code))) => {
+                return Ok(Ending::Exit(u8::try_from(code).unwrap_or(u8::MAX)));
+            }
             Ok(Some(Frame::Failed(message))) => return Err(broke(message)),
             Ok(Some(_)) => {
                 return Err(broke("the other side says what it has no reason to".into()));
             }
-            Ok(None) => {
-                return Err(broke("the session was ended: the task, or the right to it".into()));
-            }
-            Err(error) => return Err(broke(format!("the session broke off: {error}"))),
+            // A master that dies may still close the connection, or have it cut.
+            Ok(None) | Err(_) => return Ok(Ending::Closed),
         }
     }
 }
@@ -299,6 +322,22 @@ mod tests {
             panic!("another failure");
         };
         assert_eq!((said.as_str(), then.as_str()), (message, next));
+    }
+
+    #[test]
+    fn that_no_master_answers_any_more_is_not_the_end_of_the_task() {
+        let said = |unanswered| match closed(unanswered, "dev/web/0") {
+            Failure::Work { message, next } => (message, next),
+            other => panic!("{other:?}"),
+        };
+        let gone = ClientError::Unreachable { tried: 1, last: "m1: refused".into() };
+        let (message, next) = said(Some(gone));
+        let lost = "the connection to the master was lost; the task dev/web/0 goes on";
+        assert_eq!(message, lost);
+        assert_eq!(next, "as soon as a master answers: cell status dev/web/0");
+        let (message, next) = said(None);
+        assert!(message.starts_with("the session was ended: the task"), "{message}");
+        assert!(next.ends_with("cell status dev/web/0"), "{next}");
     }
 
     #[test]

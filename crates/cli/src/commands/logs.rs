@@ -22,7 +22,7 @@ const EXAMPLES: &str = "\
 Examples:
   cell logs dev/hello
   cell logs dev/hello/2 --follow
-  cell logs dev/hello --tail 20
+  cell logs dev/hello -n 20
   cell logs dev/hello/2 --stderr --previous
   cell logs -l team=search --tail 5
 
@@ -68,7 +68,8 @@ pub struct LogsArgs {
     attempt: Option<u32>,
 
     /// Lines from the end to begin with [default: the last 64 KiB]
-    #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    #[arg(short = 'n', long, value_name = "LINES",
+          value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     tail: Option<u32>,
 }
 

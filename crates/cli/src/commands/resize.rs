@@ -36,7 +36,8 @@ pub struct ResizeArgs {
     job: Typed,
 
     /// Tasks the job shall have
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=200_000))]
+    #[arg(long, visible_alias = "count", value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=200_000))]
     tasks: Option<u32>,
 
     /// Cores of each task
@@ -146,8 +147,11 @@ mod tests {
         let (message, next) = said(&["--cpu", "1"], own);
         assert!(message.starts_with("field overrides.0.limits.ram: value 1"), "{message}");
         assert!(next.contains("in its file"), "{next}");
-        let spec = resized(&["--ram", "2MiB", "--cpu", "0.5", "--tasks", "3"], "{}").unwrap();
-        assert_eq!((spec.task.limits.ram, spec.task.limits.cpu, spec.count), (2 << 20, 500, 3));
+        // Job files call it `count`.
+        for tasks in ["--tasks", "--count"] {
+            let spec = resized(&["--ram", "2MiB", "--cpu", "0.5", tasks, "3"], "{}").unwrap();
+            assert_eq!((spec.task.limits.ram, spec.task.limits.cpu, spec.count), (2 << 20, 500, 3));
+        }
     }
 
     #[test]

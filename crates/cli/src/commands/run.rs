@@ -45,8 +45,13 @@ const STOPPING: Duration = Duration::from_secs(60);
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
     /// Jobs in Jsonnet, JSON or YAML; - for standard input
-    #[arg(value_name = "FILE|-")]
-    file: String,
+    #[arg(value_name = "FILE|-", required_unless_present = "named")]
+    file: Option<String>,
+
+    /// The same, for those who are used to it
+    #[arg(short = 'f', long = "file", value_name = "FILE|-", num_args = 0..=1,
+          default_missing_value = "")]
+    named: Option<String>,
 
     /// Whose jobs they are that name no owner [default: yours; on an open master dev's]
     #[arg(long, value_name = "USER", value_parser = parse::name)]
@@ -92,10 +97,11 @@ pub struct Ran {
 impl RunArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         self.attend.check(self.output.output)?;
+        let file = self.file()?;
         let cell = reach.cell()?;
         let owner = cell.owner(self.owner.clone());
-        let documents = file::loaded(&self.file, owner.as_ref())?.documents;
-        let plan = ask(self.held(&cell, owner.as_ref(), &documents))?;
+        let documents = file::loaded(file, owner.as_ref())?.documents;
+        let plan = ask(self.held(&cell, owner.as_ref(), &documents, file))?;
         // Advice only: a cell that cannot list its packages now may well take the jobs.
         for warning in ask(package::warnings(&cell, &documents)).unwrap_or_default() {
             aside(&warning);
@@ -116,7 +122,7 @@ impl RunArgs {
                     }
                     return Err(match documents.len() {
                         1 => failure,
-                        _ => failure.about(&told(&documents[position..], owner.as_ref())),
+                        _ => failure.about(&told(&done, &documents[position..], owner.as_ref())),
                     });
                 }
             }
@@ -139,16 +145,35 @@ impl RunArgs {
         ended
     }
 
+    /// The one file, wherever it stands. Elsewhere `-f` is either the file or to follow, so that here
+    /// it is never taken for what was not meant.
+    fn file(&self) -> Result<&str, Failure> {
+        let usage =
+            |message: &str, next: String| Err(Failure::Usage { message: message.to_owned(), next });
+        match (self.file.as_deref(), self.named.as_deref()) {
+            (file, Some("")) => usage(
+                "-f names the file; to show what the tasks write: --follow",
+                format!("cell run {} --follow", file.unwrap_or("FILE")),
+            ),
+            (Some(one), Some(other)) => usage(
+                &format!("two files: {one} and {other}; allowed: one"),
+                format!("one after the other: cell run {one}"),
+            ),
+            (one, other) => Ok(one.or(other).unwrap_or_default()),
+        }
+    }
+
     /// The plan that the token stands for, if one was given and still holds.
     async fn held(
         &self,
         cell: &Cell,
         owner: Option<&Name>,
         documents: &[Document],
+        file: &str,
     ) -> Result<Option<PlanView>, Failure> {
         let Some(token) = self.plan else { return Ok(None) };
         let jobs = PlanJobs { jobs: planned::jobs(documents, owner) };
-        planned::hold(cell, &jobs, token, &self.file).await.map(Some)
+        planned::hold(cell, &jobs, token, file).await.map(Some)
     }
 }
 
@@ -214,19 +239,22 @@ async fn caller(cell: &Cell, spec: &JobSpec) -> Result<Name, Failure> {
     })
 }
 
-/// Which of a file's jobs it is about, and which were not reached.
-fn told(left: &[Document], owner: Option<&Name>) -> String {
+/// Which of a file's jobs it is about, which were run before it and stay, and which were not
+/// reached.
+fn told(done: &[Ran], left: &[Document], owner: Option<&Name>) -> String {
     let name = |document: &Document| match document.owner().or(owner) {
         Some(owner) => format!("{owner}/{}", document.name()),
         None => document.name().to_string(),
     };
     let names: Vec<String> = left.iter().map(name).collect();
-    match &names[..] {
-        [refused, rest @ ..] if !rest.is_empty() => {
-            format!("{refused} (not reached: {})", rest.join(", "))
-        }
-        _ => names.concat(),
-    }
+    let Some((refused, rest)) = names.split_first() else { return String::new() };
+    let part = |names: &[String], what: &str| match names {
+        [] => None,
+        some => Some(format!("{what}: {}", some.join(", "))),
+    };
+    let parts = [part(&names_of(done), "done before and staying"), part(rest, "not reached")];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    format!("{refused} ({})", parts.join("; "))
 }
 
 async fn run_job(
@@ -377,6 +405,31 @@ mod tests {
     }
 
     #[test]
+    #[test]
+    fn a_short_f_is_the_file_and_never_something_else() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: RunArgs,
+        }
+        let read = |words: &[&str]| {
+            let line: Line = clap::Parser::try_parse_from([&["run"], words].concat()).unwrap();
+            (line.args.file().map(str::to_owned), line.args.attend.is_asked())
+        };
+        for words in [&["a.yaml"][..], &["-f", "a.yaml"], &["--file", "a.yaml"]] {
+            let (file, stays) = read(words);
+            assert_eq!((file.unwrap().as_str(), stays), ("a.yaml", false), "{words:?}");
+        }
+        let refused = |words: &[&str]| match read(words).0 {
+            Err(Failure::Usage { message, next }) => (message, next),
+            other => panic!("{other:?}"),
+        };
+        let (message, next) = refused(&["a.yaml", "-f"]);
+        assert_eq!(message, "-f names the file; to show what the tasks write: --follow");
+        assert_eq!(next, "cell run a.yaml --follow");
+        assert!(refused(&["a.yaml", "-f", "b.yaml"]).0.starts_with("two files: "));
+    }
+
     fn what_was_run_is_named_with_its_owner() {
         let name = |text: &str| Name::new(text).unwrap();
         let ran = Ran {

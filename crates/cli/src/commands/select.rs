@@ -41,7 +41,7 @@ pub fn key(job: &JobView) -> JobKey {
 }
 
 /// A name belongs to the newest of the jobs that had it, and verbs act on names.
-fn newest(jobs: Vec<JobView>) -> Vec<JobView> {
+pub fn newest(jobs: Vec<JobView>) -> Vec<JobView> {
     let mut seen = BTreeSet::new();
     let mut kept: Vec<JobView> =
         jobs.into_iter().rev().filter(|job| seen.insert(key(job))).collect();

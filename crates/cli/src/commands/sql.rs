@@ -37,9 +37,9 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SqlArgs {
-    /// The query, in SQLite's dialect
+    /// The query, in SQLite's dialect and in quotes
     #[arg(value_name = "SELECT", required_unless_present_any = ["tables", "export_trace"])]
-    query: Option<String>,
+    query: Vec<String>,
 
     /// Value of the next `?` in the query; numbers are numbers
     #[arg(long = "arg", value_name = "VALUE")]
@@ -87,6 +87,19 @@ enum SqlOutput {
 }
 
 impl SqlArgs {
+    /// One word of the shell. What is typed without quotes is not put together again: the shell has
+    /// made other things of `*`, `>` and brackets.
+    fn query(&self) -> Result<String, Failure> {
+        match &self.query[..] {
+            [] => Ok(String::new()),
+            [one] => Ok(one.clone()),
+            several => Err(Failure::Usage {
+                message: format!("the query is {} words; allowed: one, in quotes", several.len()),
+                next: format!("cell sql \"{}\"", several.join(" ")),
+            }),
+        }
+    }
+
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         if self.tables {
             print(&described())?;
@@ -97,7 +110,7 @@ impl SqlArgs {
             return Ok(Success::Done);
         }
         let query = SqlQuery {
-            query: self.query.clone().unwrap_or_default(),
+            query: self.query()?,
             args: self.args.iter().map(|text| value(text)).collect(),
             limit: Some(self.limit),
         };
@@ -343,6 +356,27 @@ mod tests {
         assert_eq!(csv(&answer()), "user,n\nann,7\n\"a \"\"b\"\", c\",\n");
         let text = lines(&answer()).unwrap();
         assert_eq!(text.lines().next(), Some(r#"{"user":"ann","n":7}"#));
+    }
+
+    #[test]
+    fn a_query_without_quotes_is_told_of_them() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: SqlArgs,
+        }
+        let read = |words: &[&str]| {
+            let line: Line = clap::Parser::try_parse_from([&["sql"], words].concat()).unwrap();
+            line.args.query()
+        };
+        assert_eq!(read(&["select 1"]).unwrap(), "select 1");
+        match read(&["select", "count", "from", "events", "--limit", "3"]) {
+            Err(Failure::Usage { message, next }) => {
+                assert_eq!(message, "the query is 4 words; allowed: one, in quotes");
+                assert_eq!(next, "cell sql \"select count from events\"");
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

@@ -22,8 +22,9 @@ Examples:
   cell stop -l team=search,stage!=prod
   cell stop -l team=search --yes
 
-Tasks get their notice first. A task that is stopped alone stays dead; its job
-goes on. With -l the jobs are listed, and you are asked before any is stopped.";
+Names are whole; only the owner may be left out. Tasks get their notice first. A
+task that is stopped alone stays dead; its job goes on. With -l the jobs are
+listed, and you are asked before any is stopped.";
 
 /// Stop a job, or some of its tasks
 #[derive(Debug, Args)]
@@ -47,8 +48,12 @@ impl StopArgs {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let cell = reach.cell()?;
         ask(async {
+            let mut targets = Vec::new();
+            // Nothing is stopped before every name is known to mean something.
             for typed in &self.targets {
-                let target = typed.resolve(&cell).await?;
+                targets.push(typed.whole(&cell).await?);
+            }
+            for target in &targets {
                 match &target.tasks {
                     None => stop_job(&cell, &target.job).await?,
                     Some(indexes) => stop_tasks(&cell, &target.job, indexes).await?,

@@ -5,6 +5,7 @@
 use super::pages;
 use crate::failure::Failure;
 use crate::reach::Cell;
+use crate::retyped;
 use cellwright_api::types::{FoundKind, FoundView, TaskView};
 use cellwright_cell::name::JobKey;
 
@@ -26,6 +27,16 @@ pub struct Target {
     pub tasks: Option<Vec<u32>>,
 }
 
+/// What a name may be left at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// Its beginning, as long as nothing else begins so.
+    Beginnings,
+    /// Only the whole of it; the owner may be left out.
+    Whole,
+}
+
+const LIST: &str = "list the jobs: cell job status";
 const ALLOWED: &str = "allowed: JOB, USER/JOB, USER/JOB/INDEX or USER/JOB/[2-5], as dev/hello/0";
 
 /// For arguments.
@@ -71,18 +82,27 @@ impl Typed {
         (self.tasks.is_none() && !self.job.contains('/')).then_some(&*self.job)
     }
 
-    /// Asks the cell only when the owner is left out.
+    /// What is called so, or begins so. Asks the cell only when the owner is left out.
     pub async fn resolve(&self, cell: &Cell) -> Result<Target, Failure> {
+        self.job(cell, Accepted::Beginnings).await
+    }
+
+    /// What is called so: whoever takes something away has typed its name to the end.
+    pub async fn whole(&self, cell: &Cell) -> Result<Target, Failure> {
+        self.job(cell, Accepted::Whole).await
+    }
+
+    async fn job(&self, cell: &Cell, accepted: Accepted) -> Result<Target, Failure> {
         let tasks = self.tasks.clone();
         if self.job.contains('/') {
             let job = super::parse::job(&self.job).map_err(|message| Failure::Usage {
                 message: format!("{:?}: {message}", self.job),
-                next: "list the jobs: cell status".into(),
+                next: LIST.into(),
             })?;
             return Ok(Target { job, tasks });
         }
         let is_job = |kind| matches!(kind, FoundKind::Job | FoundKind::AllocSet);
-        let job = the_one(cell, &self.job, is_job, "job", "list the jobs: cell status").await?;
+        let job = the_one(cell, &self.job, is_job, accepted, ("job", LIST)).await?;
         Ok(Target { job, tasks })
     }
 
@@ -108,7 +128,7 @@ impl Typed {
     }
 
     /// A periodic job.
-    pub async fn cron(&self, cell: &Cell) -> Result<JobKey, Failure> {
+    pub async fn cron(&self, cell: &Cell, accepted: Accepted) -> Result<JobKey, Failure> {
         let next = "list the periodic jobs: cell cron ls";
         if self.job.contains('/') || self.tasks.is_some() {
             return super::parse::job(&self.job).map_err(|message| Failure::Usage {
@@ -116,7 +136,8 @@ impl Typed {
                 next: next.into(),
             });
         }
-        the_one(cell, &self.job, |kind| kind == FoundKind::Cron, "periodic job", next).await
+        let is_cron = |kind| kind == FoundKind::Cron;
+        the_one(cell, &self.job, is_cron, accepted, ("periodic job", next)).await
     }
 }
 
@@ -130,22 +151,40 @@ fn meant(tasks: &[TaskView]) -> Vec<u32> {
     }
 }
 
-/// What a name without its owner means among things of one kind.
+/// What a name without its owner means among things of one kind; `noun` is theirs, and `next` lists
+/// them.
 async fn the_one(
     cell: &Cell,
     text: &str,
     wanted: impl Fn(FoundKind) -> bool,
-    noun: &str,
-    next: &str,
+    accepted: Accepted,
+    (noun, next): (&str, &str),
 ) -> Result<JobKey, Failure> {
-    let found = cell.client.find(text).await?.value.items;
-    let found: Vec<FoundView> = found.into_iter().filter(|found| wanted(found.kind)).collect();
+    let all = cell.client.find(text).await?.value.items;
+    let found: Vec<FoundView> = all.iter().filter(|found| wanted(found.kind)).cloned().collect();
     match &found[..] {
+        [one] if accepted == Accepted::Whole && !is_called(&one.name, text) => {
+            Err(Failure::Usage {
+                message: format!(
+                    "no {noun} is called {text:?}; {} begins so, and what takes something away \
+                     takes whole names",
+                    one.name
+                ),
+                next: retyped::with(text, &one.name),
+            })
+        }
         [one] => super::parse::job(&one.name).map_err(|message| Failure::Work {
             message,
             next: "compare `cell --version` with the version in `cell master status`".into(),
         }),
         [] => {
+            let is_cron =
+                |found: &&FoundView| found.kind == FoundKind::Cron && is_called(&found.name, text);
+            if let Some(cron) = all.iter().find(is_cron) {
+                let last = last_run(cell, &cron.name).await;
+                let again = |name: &str| retyped::with(text, name);
+                return Err(periodic(&cron.name, last.as_ref(), accepted, again));
+            }
             let near = near(cell, text, wanted).await;
             Err(Failure::Work {
                 message: format!("no {noun} is called {text:?} or begins so{near}"),
@@ -154,6 +193,41 @@ async fn the_one(
         }
         several => Err(ambiguous(text, several)),
     }
+}
+
+/// Whether a name is just what was typed, with or without its owner; `last` is a name of its own.
+fn is_called(name: &str, text: &str) -> bool {
+    let own = name.split_once('/').map_or(name, |(_, own)| own);
+    name == text || own == text || (text == "last" && !own.starts_with(text))
+}
+
+/// The run that a periodic job started last, if it has.
+async fn last_run(cell: &Cell, cron: &str) -> Option<JobKey> {
+    let key = super::parse::job(cron).ok()?;
+    cell.client.cron(&key).await.ok()?.value.item.last_job
+}
+
+/// A periodic job is no job: only its runs have tasks. `again` is the command with another name.
+fn periodic(
+    name: &str,
+    last: Option<&JobKey>,
+    accepted: Accepted,
+    again: impl Fn(&str) -> String,
+) -> Failure {
+    let message = match last {
+        Some(last) => format!("{name} is a periodic job; its last run is {last}"),
+        None => format!("{name} is a periodic job, which has not run yet"),
+    };
+    let again = last.map(|last| again(&last.to_string()));
+    let next = match (accepted, again) {
+        (Accepted::Whole, Some(again)) => {
+            format!("no more runs: cell cron rm {name}; only that one: {again}")
+        }
+        (Accepted::Whole, None) => format!("no more runs: cell cron rm {name}"),
+        (Accepted::Beginnings, Some(again)) => again,
+        (Accepted::Beginnings, None) => format!("when it runs: cell status {name}"),
+    };
+    Failure::Work { message, next }
 }
 
 /// `; did you mean ...?` of a name that nothing has, or nothing. It is a courtesy: a master that
@@ -199,6 +273,38 @@ mod tests {
         assert_eq!(of(&[over.clone(), runs.clone(), over.clone()]), [1]);
         assert_eq!(of(&[runs.clone(), runs, over.clone()]), [0, 1]);
         assert_eq!(of(&[over.clone(), over]), [0, 1]);
+    }
+
+    #[test]
+    fn a_beginning_is_no_whole_name() {
+        for whole in ["dev/greeter", "greeter", "last"] {
+            assert!(is_called("dev/greeter", whole), "{whole}");
+        }
+        for part in ["gree", "dev/gree", "dev", ""] {
+            assert!(!is_called("dev/greeter", part), "{part}");
+        }
+        assert!(!is_called("dev/lastly", "last"), "it may be what begins so");
+        assert!(is_called("dev/last", "last"));
+    }
+
+    #[test]
+    fn a_periodic_job_is_told_with_its_last_run() {
+        let run = super::super::parse::job("dev/tick-202611161144").unwrap();
+        let said =
+            |last: Option<&JobKey>, accepted| match periodic("dev/tick", last, accepted, |name| {
+                format!("cell logs {name}")
+            }) {
+                Failure::Work { message, next } => (message, next),
+                other => panic!("{other:?}"),
+            };
+        let (message, next) = said(Some(&run), Accepted::Beginnings);
+        assert_eq!(message, "dev/tick is a periodic job; its last run is dev/tick-202611161144");
+        assert_eq!(next, "cell logs dev/tick-202611161144");
+        let (_, next) = said(Some(&run), Accepted::Whole);
+        assert!(next.starts_with("no more runs: cell cron rm dev/tick; only that one: "), "{next}");
+        let (message, next) = said(None, Accepted::Beginnings);
+        assert_eq!(message, "dev/tick is a periodic job, which has not run yet");
+        assert_eq!(next, "when it runs: cell status dev/tick");
     }
 
     #[test]

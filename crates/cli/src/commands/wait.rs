@@ -202,7 +202,7 @@ pub struct AttendArgs {
     wait: bool,
 
     /// Tell how placement goes, then show what the tasks write, until all of it is over
-    #[arg(short, long)]
+    #[arg(long)]
     follow: bool,
 
     #[command(flatten)]

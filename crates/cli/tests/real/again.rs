@@ -153,7 +153,8 @@ fn of_several_jobs_the_refused_one_is_named_and_those_not_reached() {
     let (out, error) = (text(&run.stdout), text(&run.stderr));
     assert_eq!(run.status.code(), Some(1), "{error}");
     assert!(out.contains("job dev/small of 1 task: created"), "{out}");
-    assert!(error.contains("dev/huge (not reached: dev/last): quota of dev"), "{error}");
+    let told = "dev/huge (done before and staying: dev/small; not reached: dev/last): quota of dev";
+    assert!(error.contains(told), "{error}");
 
     // And a name that nothing has brings to mind one that something has.
     let asked = cell(&["--master", &address, "status", "samll"]);

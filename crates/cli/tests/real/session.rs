@@ -249,6 +249,24 @@ fn an_agent_that_dies_ends_sessions_and_not_tasks() {
 }
 
 #[test]
+fn a_master_that_dies_is_told_of_and_the_task_goes_on() {
+    let apart = Apart::new();
+    let master = apart.master();
+    let agent = apart.agent();
+    let tasks = apart.tasks(1);
+    let exec = ["--master", &apart.address, "exec", "dev/waits/0", "--"];
+    let (session, _) = stays(&apart.folder, &exec);
+    master.kill();
+    session.hear("the connection to the master was lost; the task dev/waits/0 goes on");
+    assert!(is_alive(tasks[0]));
+    let master = apart.master();
+    said(&["--master", &apart.address, "stop", "dev/waits"]);
+    wait_gone(tasks[0]);
+    agent.stop();
+    master.stop();
+}
+
+#[test]
 fn sessions_are_for_owners_and_holders_are_audited_and_end_with_the_token() {
     let walled = Walled::new();
     make_fifo(&walled.folder.path("never"));

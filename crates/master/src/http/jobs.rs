@@ -50,10 +50,17 @@ const MAX_COMPARED: usize = 1000;
 const MAX_LETTERS: usize = 3;
 
 /// `; did you mean ...?` for a job that there is not, or nothing: the nearest name among the jobs
-/// of that user. Where there is no such user, a job may be meant in the user's place.
+/// of that user. Where there is no such user, a job may be meant in the user's place. A periodic job
+/// of that name is told with its last run, which is a job.
 ///
 /// It looks through all jobs: not to be called where the state is locked.
 pub(super) fn guess(state: &State, wrong: &JobKey) -> String {
+    if let Some(cron) = state.cron_named(wrong).and_then(|id| state.crons().get(id)) {
+        return match cron.last_job().and_then(|job| state.job_key(job)) {
+            Some(last) => format!("; {wrong} is a periodic job, and its last run is {last}"),
+            None => format!("; {wrong} is a periodic job, which has not run yet"),
+        };
+    }
     let jobs = || state.jobs().iter().map(|(_, row)| row);
     let meant = match state.user_named(&wrong.user) {
         Some(user) => {

@@ -87,6 +87,26 @@ pub(super) fn of_agent(error: ClientError) -> ApiError {
     }
 }
 
+/// There is no such attempt of a task that has had `newest` of them.
+fn no_attempt(name: &str, (number, newest): (u32, u32), is_dead: bool) -> ApiError {
+    let placed = format!("{name} has been placed {}", times(u64::from(newest)));
+    let (message, hint) = match newest {
+        0 if is_dead => {
+            let message = format!("{name} ended without having run");
+            (message, format!("see why: cell explain {name}"))
+        }
+        0 => {
+            let message = format!("{name} waits for a place and has written nothing yet");
+            (message, format!("see why it waits: cell explain {name}"))
+        }
+        _ => {
+            let message = format!("{placed}, and {number} is none of its attempts");
+            (message, format!("what the newest wrote: cell logs {name} --attempt {newest}"))
+        }
+    };
+    ApiError::new(Code::WrongState, message).hint(hint).with("attempt", number)
+}
+
 impl Api {
     /// The attempt that the call asks for: the newest, unless it says which.
     fn attempt_of(&self, call: &Call, state: &State) -> Result<Attempt, ApiError> {
@@ -96,10 +116,8 @@ impl Api {
         let number = wanted.unwrap_or(newest);
         let name = state.task_name(task);
         if number == 0 || number > newest {
-            let message = format!("{name} has been placed {}", times(u64::from(newest)));
-            return Err(ApiError::new(Code::WrongState, message)
-                .hint(format!("see why it waits: cell explain {name}"))
-                .with("attempt", number));
+            let is_dead = state.tasks().get(task).is_some_and(|row| row.state.is_dead());
+            return Err(no_attempt(&name, (number, newest), is_dead));
         }
         Ok(Attempt { task, name, number })
     }

@@ -22,6 +22,8 @@ async fn bad_requests_are_refused_by_name() {
         |user: &str, job: &str| with("after", json!({ "job": { "user": user, "job": job } }));
     let mut larger = machine("m1");
     larger["capacity"]["cpu"] = json!(2000);
+    let cron = json!({ "name": "tick", "schedule": "0 0 1 1 *", "job": job("tick", 1) });
+    cell.must("PUT /v1/crons/ubar/tick", cron).await;
     let cases = [
         ("GET /v1/jobs?colour=red", NONE, 400, "bad-parameter", "colour"),
         ("GET /v1/jobs?limit=0", NONE, 400, "bad-parameter", "1 to 1000"),
@@ -32,6 +34,8 @@ async fn bad_requests_are_refused_by_name() {
         ("GET /v1/jobs/ubar/jfoo/tasks/7", NONE, 404, "no-such-task", "ubar/jfoo/7"),
         ("GET /v1/jobs/ubar/nope", NONE, 404, "no-such-job", "ubar/nope"),
         ("GET /v1/jobs/ubar/jfo", NONE, 404, "no-such-job", "did you mean ubar/jfoo?"),
+        ("GET /v1/jobs/ubar/tick", NONE, 404, "no-such-job", "ubar/tick is a periodic job"),
+        ("DELETE /v1/jobs/ubar/tick", NONE, 404, "no-such-job", "ubar/tick is a periodic job"),
         ("POST /v1/jobs", after("ubar", "jfooo"), 404, "no-such-job", "did you mean ubar/jfoo?"),
         ("POST /v1/jobs", after("jfoo", "0"), 404, "no-such-job", "did you mean ubar/jfoo?"),
         ("POST /v1/jobs", with("after", json!("jfoo/0")), 400, "bad-body", r#"{"job": {"user":"#),

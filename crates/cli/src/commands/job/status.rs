@@ -5,14 +5,22 @@ use crate::clock;
 use crate::commands::parse::name;
 use crate::commands::status::{read_job, show_list, shown_job};
 use crate::commands::target::{Typed, typed};
-use crate::commands::{Success, pages};
+use crate::commands::{Success, pages, select};
 use crate::failure::Failure;
-use crate::output::{Output, print_json, print_named, say};
+use crate::format;
+use crate::output::{Output, aside, print_json, print_named, say};
 use crate::reach::Reach;
 use crate::server::ask;
 use cellwright_api::client::JobFilter;
+use cellwright_api::types::JobView;
+use cellwright_cell::job::JobState;
 use cellwright_cell::name::Name;
+use cellwright_cell::time::{Span, Time};
 use clap::Args;
+
+/// How long a job that is over is listed among those that are not: whoever comes back from a break
+/// still finds it.
+const LATELY: Span = Span(60 * 60 * 1000);
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
@@ -33,6 +41,10 @@ pub struct StatusArgs {
           value_parser = ["deferred", "active", "stopping", "dead", "live", "waiting"])]
     state: Option<String>,
 
+    /// Also jobs that ended more than an hour ago, and those whose name a newer job has
+    #[arg(short, long, conflicts_with_all = ["job", "state"])]
+    all: bool,
+
     #[command(flatten)]
     watch: WatchArgs,
 
@@ -46,10 +58,19 @@ impl StatusArgs {
         let Some(typed) = self.job else {
             let filter = JobFilter { selector: self.selector, user: self.user, state: self.state };
             let some = filter.selector.is_some() || filter.user.is_some() || filter.state.is_some();
+            let is_asked = self.all || filter.state.is_some();
             let jobs = ask(pages::jobs(&cell, &filter))?;
+            let (jobs, hidden) = match is_asked {
+                true => (jobs, 0),
+                false => of_now(jobs, clock::now()),
+            };
             match self.output.output {
                 Output::Json => print_json(&jobs)?,
+                Output::Table if jobs.is_empty() && hidden > 0 => {}
                 Output::Table => show_list(&jobs, some)?,
+            }
+            if hidden > 0 {
+                aside(&not_shown(hidden));
             }
             return Ok(Success::Done);
         };
@@ -67,5 +88,59 @@ impl StatusArgs {
             Output::Table => say(&shown_job(&status, clock::now()))?,
         }
         Ok(Success::Done)
+    }
+}
+
+/// What goes on or ended lately, without those whose name a newer job has, and how many others
+/// there are.
+fn of_now(jobs: Vec<JobView>, now: Time) -> (Vec<JobView>, usize) {
+    let all = jobs.len();
+    let is_late = |ended: Time| now.0.saturating_sub(ended.0) <= LATELY.0;
+    let is_live = |job: &JobView| !matches!(job.state, JobState::Dead(_));
+    let mut shown = select::newest(jobs);
+    shown.retain(|job| is_live(job) || job.ended_at.is_some_and(is_late));
+    let hidden = all - shown.len();
+    (shown, hidden)
+}
+
+fn not_shown(hidden: usize) -> String {
+    let are = if hidden == 1 { "is" } else { "are" };
+    let jobs = format::counted(hidden as u64, "job");
+    format!("{jobs} of earlier {are} not shown; all: cell job status --all")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellwright_api::types::TaskCounts;
+    use serde_json::json;
+
+    fn job(name: &str, submitted: u64, ended: Option<u64>) -> JobView {
+        let state = if ended.is_some() { json!({"dead": "succeeded"}) } else { json!("active") };
+        serde_json::from_value(json!({
+            "user": "dev", "name": name, "state": state, "version": 1, "update": null,
+            "spec": { "name": name, "priority": 100, "task": {
+                "limits": { "cpu": 100, "ram": 33554432 }, "command": ["sleep"] } },
+            "tasks": TaskCounts::default(),
+            "waits_for": [], "submitted_at": submitted, "ended_at": ended,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_is_over_for_long_or_has_a_newer_namesake_is_only_counted() {
+        let hour = LATELY.0;
+        let jobs = vec![
+            job("old", 0, Some(1)),
+            job("web", 1, Some(hour)),
+            job("late", 2, Some(hour)),
+            job("lives", 3, None),
+            job("web", 4, Some(hour)),
+        ];
+        let (shown, hidden) = of_now(jobs, Time(2 * hour));
+        let names: Vec<(&str, u64)> =
+            shown.iter().map(|job| (job.name.as_str(), job.submitted_at.0)).collect();
+        assert_eq!((names, hidden), (vec![("late", 2), ("lives", 3), ("web", 4)], 2));
+        assert_eq!(not_shown(1), "1 job of earlier is not shown; all: cell job status --all");
     }
 }
