@@ -80,9 +80,9 @@ impl Mended {
     /// Whether what a rule says about `path` may come of something in doubt.
     pub(crate) fn explains(&self, path: &Path) -> bool {
         let path = self.in_job(self.up_to_list(path));
-        let mut leaned = leaning().iter().filter(|(field, _)| path.starts_with(field));
-        self.is_doubted(path)
-            || leaned.any(|(_, others)| others.iter().any(|other| self.is_doubted(other)))
+        let leanings = leanings().iter().filter(|leaning| path.starts_with(&leaning.field));
+        let mut others = leanings.flat_map(|leaning| &leaning.on);
+        self.is_doubted(path) || others.any(|other| self.is_doubted(other))
     }
 
     /// Whether what is there, or what it is part of, or any part of it is in doubt.
@@ -262,14 +262,18 @@ fn required(shape: &Value) -> impl Iterator<Item = &str> {
     list.into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// [`LEANS_ON`] in steps.
-fn leaning() -> &'static [(Vec<Step>, Vec<Vec<Step>>)] {
-    static MADE: OnceLock<Vec<(Vec<Step>, Vec<Vec<Step>>)>> = OnceLock::new();
+/// A rule of [`LEANS_ON`], in steps.
+struct Leaning {
+    field: Vec<Step>,
+    on: Vec<Vec<Step>>,
+}
+
+fn leanings() -> &'static [Leaning] {
+    static MADE: OnceLock<Vec<Leaning>> = OnceLock::new();
     let steps = |text: &str| Path::default().below(text).0;
-    MADE.get_or_init(|| {
-        let rules = LEANS_ON.iter();
-        rules
-            .map(|(field, others)| (steps(field), others.iter().map(|o| steps(o)).collect()))
-            .collect()
-    })
+    let made = |(field, on): &(&str, &[&str])| Leaning {
+        field: steps(field),
+        on: on.iter().map(|other| steps(other)).collect(),
+    };
+    MADE.get_or_init(|| LEANS_ON.iter().map(made).collect())
 }
