@@ -11,6 +11,7 @@
 //! rewritten: what it means is SQLite's to say. Rejected: sums of sums, made from the text.
 
 use crate::archive::archives;
+use crate::bare::may_show_any_row;
 use crate::counted::{Asked, Key, Source, Task, Wish, count, plan};
 use crate::grouping::{grain, groupings, is_free_of_order, is_plain, tables_named, tokens};
 use crate::parquet_table::{Behind, offer};
@@ -48,7 +49,7 @@ impl Reader {
         if !may_group || !is_plain(&words) {
             return None;
         }
-        if tables_named(&words) != 1 || !is_free_of_order(&words) {
+        if tables_named(&words) != 1 || !is_free_of_order(&words) || may_show_any_row(&words) {
             return None;
         }
         if !self.sorts(start, sql, bounds.time)? {

@@ -9,6 +9,7 @@
 //! (`crate::share`). Nothing in the cell waits for any of it.
 
 mod archive;
+mod bare;
 mod by_counting;
 mod columns;
 mod counted;

@@ -108,6 +108,7 @@ fn what_cannot_be_counted_is_answered_in_the_ordinary_way() {
         "select user, sum(attempt * 0.1) from task_events group by 1",
         "select time, count(*) from task_events where random() group by 1",
         "select user || ?, count(*) from task_events group by 1",
+        "select user || '' u, machine, count(*) from task_events group by u",
         "select user || '', sum(attempt) from (select user, 0.1 attempt from task_events) group by 1",
     ] {
         assert_eq!(counted(&folder, sql), None, "{sql}");
