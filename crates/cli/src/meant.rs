@@ -8,7 +8,8 @@ use cellwright_cell::near::nearest;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// What is typed elsewhere, behind `cell`, and what does the same here. Of two that fit, the longer.
+/// What is typed elsewhere, behind `cell`, and what does the same here; of two that fit, the longer
+/// counts.
 const ELSEWHERE: [(&str, &str); 44] = [
     ("alloc", "cell status JOB/INDEX"),
     ("alloc exec", "cell exec TASK -- COMMAND"),

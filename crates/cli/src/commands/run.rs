@@ -145,8 +145,8 @@ impl RunArgs {
         ended
     }
 
-    /// The one file, wherever it stands. Elsewhere `-f` is either the file or to follow, so that here
-    /// it is never taken for what was not meant.
+    /// The one file, wherever it stands. Elsewhere `-f` is either the file or to follow, so that
+    /// here it is never taken for what was not meant.
     fn file(&self) -> Result<&str, Failure> {
         let usage =
             |message: &str, next: String| Err(Failure::Usage { message: message.to_owned(), next });

@@ -50,8 +50,8 @@ const MAX_COMPARED: usize = 1000;
 const MAX_LETTERS: usize = 3;
 
 /// `; did you mean ...?` for a job that there is not, or nothing: the nearest name among the jobs
-/// of that user. Where there is no such user, a job may be meant in the user's place. A periodic job
-/// of that name is told with its last run, which is a job.
+/// of that user. Where there is no such user, a job may be meant in the user's place. A periodic
+/// job of that name is told with its last run, which is a job.
 ///
 /// It looks through all jobs: not to be called where the state is locked.
 pub(super) fn guess(state: &State, wrong: &JobKey) -> String {
