@@ -5,9 +5,9 @@
 //! taken as it is; `by_counting` offers SQLite an index over it. A term that is misread makes an
 //! index that nobody uses, and never another answer.
 //!
-//! Two things here have to be right: [`grain`], by which times are counted as if they were the same,
-//! and [`is_free_of_order`]. Both know few forms and say no to any other, and neither is asked about
-//! a statement whose pieces SQLite might see otherwise ([`is_plain`]).
+//! Two things here have to be right: [`grain`], by which times are counted as if they were the
+//! same, and [`is_free_of_order`]. Both know few forms and say no to any other, and neither is
+//! asked about a statement whose pieces SQLite might see otherwise ([`is_plain`]).
 
 use crate::tables;
 
