@@ -41,7 +41,27 @@ fn a_folder_becomes_a_file_that_any_tar_lists() {
     refused(&["package", "build", &from, "--to", &folder.path("bad")], 1, "\"out\"");
     refused(&["package", "show", "Makefile"], 1, "not a package");
     refused(&["package", "import", &to], 1, "index.json");
-    refused(&["package", "show", "no such thing"], 2, "neither a file nor a digest");
+    refused(&["package", "show", "no such thing"], 2, "neither a file nor a digest nor a name");
+}
+
+/// A beginning that is shorter than what lists show takes nothing away.
+fn removed_by_what_is_listed(rm: &[&str], digest: &str) {
+    let remove = |digits: &str| cell(&[rm, &[digits]].concat());
+    let (beginning, listed) = (remove(&digest[..8]), &digest[..12]);
+    let told = text(&beginning.stderr);
+    assert_eq!(beginning.status.code(), Some(2), "{told}");
+    assert!(told.contains(&format!(" package rm {listed}\n")), "{told}");
+    assert!(text(&remove(listed).stdout).contains("removed"));
+}
+
+/// Where a job names it the name will do; and who needs it is told with how to end them.
+fn known_by_the_name_of(cell: &[&str], digest: &str) {
+    let with = |verb, name| [cell, &["package", verb, name]].concat();
+    let shown = said(&with("show", "server"));
+    assert!(shown.contains(digest) && shown.contains("bin/run"), "{shown}");
+    refused(&with("show", "serve"), 1, "no job calls a package serve");
+    refused(&with("rm", "server"), 1, "is needed by dev/early");
+    refused(&with("rm", "server"), 1, "next: cell stop dev/early; then");
 }
 
 #[test]
@@ -79,8 +99,7 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
     let short = &digest[..8];
     let shown = said(&[&with(&["package", "show"])[..], &[short]].concat());
     assert!(shown.contains(digest) && shown.contains("bin/run"), "{shown}");
-    let removed = said(&[&with(&["package", "rm"])[..], &[short]].concat());
-    assert!(removed.contains("removed"), "{removed}");
+    removed_by_what_is_listed(&with(&["package", "rm"]), digest);
     refused(&[&with(&["package", "rm"])[..], &[short]].concat(), 1, "no package begins with");
     assert!(text(&cell(&with(&["package", "ls"])).stderr).contains("no packages"));
     // A job may come before its package; whoever runs it is told.
@@ -108,6 +127,7 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
     assert_eq!((of("used_by"), of("uses")), (serde_json::json!(["dev/early"]), 1.into()));
     let shown = said(&with(&["package", "ls"]));
     assert!(shown.contains(" server ") && shown.ends_with(" dev/early\n"), "{shown}");
+    known_by_the_name_of(&["--master", &address], digest);
     running.stop();
 }
 

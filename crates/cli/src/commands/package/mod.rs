@@ -1,6 +1,7 @@
 //! `cell package`: what tasks run, as immutable files named by their digest.
 
 mod build;
+mod find;
 mod import;
 mod lacking;
 mod push;
@@ -8,10 +9,11 @@ mod show;
 
 pub use lacking::warnings;
 
-use super::Success;
+use super::{Success, pages};
 use crate::failure::Failure;
 use crate::output::{Output, aside, is_wide, print_json, say};
 use crate::reach::{Cell, Reach};
+use crate::retyped;
 use crate::server::ask;
 use crate::{format, table};
 use cellwright_api::client::{Change, encode_query};
@@ -20,6 +22,7 @@ use cellwright_api::types::{BlobView, Changed, Page};
 use cellwright_package::PackageError;
 use clap::{Args, Subcommand};
 use hyper::Method;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -64,9 +67,9 @@ pub struct LsArgs {
 
 #[derive(Debug, Args)]
 pub struct RmArgs {
-    /// The digest, or how it begins
-    #[arg(value_name = "DIGEST", value_parser = digits)]
-    digest: String,
+    /// The digest, as much of it as `cell package ls` shows, or the name if jobs call only one so
+    #[arg(value_name = "DIGEST|NAME")]
+    what: String,
 }
 
 impl Package {
@@ -134,14 +137,56 @@ fn used_by(blob: &BlobView) -> String {
 impl RmArgs {
     fn run(self, reach: &Reach) -> Result<(), Failure> {
         let cell = reach.cell()?;
-        let blob = ask(one(&cell, &self.digest))?;
+        let blob = ask(find::one(&cell, &self.what))?;
+        // Whoever takes something away has seen what it is called.
+        if self.what.len() < SHORT && !find::is_called(&blob, &self.what) {
+            let (digits, digest) = (&self.what, short(&blob.digest));
+            return Err(Failure::Usage {
+                message: format!(
+                    "{digits} is {} digits of a digest; allowed: the {SHORT} that `cell package \
+                     ls` shows, or more",
+                    digits.len()
+                ),
+                next: retyped::with(digits, &digest),
+            });
+        }
         let path = format!("/v1/blobs/{}", blob.digest);
         let none: Option<&()> = None;
         let _done: Changed = ask(async {
             let change = Change::default();
-            Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value)
+            match cell.client.change(Method::DELETE, &path, none, &change).await {
+                Ok(done) => Ok(done.value),
+                Err(error) if error.code() == Some(Code::WrongState) && blob.uses > 0 => {
+                    let crons = pages::all(async |page| Ok(cell.client.crons(page).await?.value));
+                    let crons = crons.await?;
+                    let crons = crons.iter().map(|cron| format!("{}/{}", cron.user, cron.name));
+                    Err(needed(&blob, &crons.collect()))
+                }
+                Err(error) => Err(error.into()),
+            }
         })?;
         say(&format!("package {} removed\nnext: cell package ls\n", short(&blob.digest)))
+    }
+}
+
+/// Whose jobs are in the way, and how to end each of them.
+fn needed(blob: &BlobView, crons: &BTreeSet<String>) -> Failure {
+    let more = match usize::try_from(blob.uses).unwrap_or(0).saturating_sub(blob.used_by.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let end = |job: &String| match crons.contains(job) {
+        true => format!("cell cron rm {job}"),
+        false => format!("cell stop {job}"),
+    };
+    let ends: Vec<String> = blob.used_by.iter().map(end).collect();
+    Failure::Work {
+        message: format!(
+            "package {} is needed by {}{more}",
+            short(&blob.digest),
+            blob.used_by.join(", ")
+        ),
+        next: format!("{}; then the same command again", ends.join("; ")),
     }
 }
 
@@ -169,31 +214,8 @@ async fn has_bytes(cell: &Cell, path: &str) -> Result<bool, Failure> {
     }
 }
 
-/// The one package whose digest begins like this.
-async fn one(cell: &Cell, digits: &str) -> Result<BlobView, Failure> {
-    let mut found = all(cell).await?;
-    found.retain(|blob| blob.digest.starts_with(digits));
-    let next = "see which there are: cell package ls".to_owned();
-    match found.len() {
-        1 => Ok(found.remove(0)),
-        0 => Err(Failure::Work { message: format!("no package begins with {digits}"), next }),
-        many => {
-            Err(Failure::Work { message: format!("{many} packages begin with {digits}"), next })
-        }
-    }
-}
-
 fn short(digest: &str) -> String {
     digest.chars().take(SHORT).collect()
-}
-
-/// A digest or how one begins, as typed.
-fn digits(text: &str) -> Result<String, String> {
-    let hex = |c: char| matches!(c, '0'..='9' | 'a'..='f');
-    match (4..=64).contains(&text.len()) && text.chars().all(hex) {
-        true => Ok(text.to_owned()),
-        false => Err("allowed: 4 to 64 digits 0-9 and a-f".into()),
-    }
 }
 
 fn failed(error: PackageError) -> Failure {
@@ -288,5 +310,22 @@ mod tests {
         assert_eq!(told(&["web"], &["ann/web"], 1), is("web", "ann/web"));
         let many = told(&["httpd", "web"], &["ann/web", "bob/web"], 2);
         assert_eq!(many, is("httpd, web", "ann/web and 1 more"));
+    }
+
+    #[test]
+    fn who_needs_a_package_is_named_with_how_to_end_them() {
+        let blob = json!({
+            "digest": "c2a512f6e332".repeat(5), "bytes": 1, "created": 0, "by": null,
+            "names": ["web"], "used_by": ["ann/web", "bob/tick"], "uses": 3,
+        });
+        let crons = BTreeSet::from(["bob/tick".to_owned()]);
+        let Failure::Work { message, next } =
+            needed(&serde_json::from_value(blob).unwrap(), &crons)
+        else {
+            panic!("something else failed")
+        };
+        assert_eq!(message, "package c2a512f6e332 is needed by ann/web, bob/tick and 1 more");
+        let ends = "cell stop ann/web; cell cron rm bob/tick; then the same command again";
+        assert_eq!(next, ends);
     }
 }

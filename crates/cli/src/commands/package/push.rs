@@ -1,6 +1,6 @@
 //! `cell package push`: a package to the masters, and what to write into a job.
 
-use super::{Scratch, failed, has_bytes, no_such};
+use super::{Scratch, all, failed, has_bytes, no_such};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
@@ -56,30 +56,41 @@ impl PushArgs {
         };
         let (digest, bytes) = checked(&file)?;
         let path = format!("/v1/blobs/{digest}");
-        let (is_there, stored): (bool, Changed) = ask(async {
+        let (is_there, stored, names): (bool, Changed, Vec<String>) = ask(async {
             let is_there = has_bytes(&cell, &path).await?;
             let sent = Arc::new(AtomicU64::new(0));
             let sending = cell.client.put_file(&path, &file, &sent);
             let stored = Transfer::sending("package", bytes, &sent, sending).await;
-            Ok((is_there, stored?.value))
+            let known =
+                all(&cell).await?.into_iter().find(|blob| blob.digest == digest.to_string());
+            let names = known.map(|blob| blob.names).unwrap_or_default();
+            Ok((is_there, stored?.value, names))
         })?;
         let spelt = digest.token().map_err(|bad| Failure::work(&bad, "report this"))?;
         let reference = PackageRef { name: self.name, digest: spelt, bytes };
         if self.output.output == Output::Json {
             return print_json(&reference);
         }
-        let what = match (stored.changed, is_there) {
-            (true, _) => "stored",
-            (false, true) => "was stored already",
-            (false, false) => "stored again: the masters had lost its bytes",
+        let name = reference.name.as_str();
+        let (what, called) = match (stored.changed, is_there) {
+            (true, _) => ("stored", String::new()),
+            (false, true) => ("was stored already", called(name, &names)),
+            (false, false) => ("stored again: the masters had lost its bytes", String::new()),
         };
         print(&format!(
-            "{} {what}, {}\nin a job: \"packages\": [{{\"name\": \"{}\", \"digest\": \"{digest}\", \
-             \"bytes\": {bytes}}}]\nnext: cell run FILE\n",
-            reference.name,
+            "{name} {what}, {}{called}\nin a job: \"packages\": [{{\"name\": \"{name}\", \
+             \"digest\": \"{digest}\", \"bytes\": {bytes}}}]\nnext: cell run FILE\n",
             format::bytes(bytes),
-            reference.name,
         ))
+    }
+}
+
+/// What jobs call the content that was there: the name given here is nobody's before a job has it.
+fn called(name: &str, names: &[String]) -> String {
+    match names {
+        [] => "; no job names it yet".into(),
+        names if names.iter().any(|known| known == name) => String::new(),
+        names => format!("; jobs call it {}, and {name} once one does", names.join(", ")),
     }
 }
 
@@ -90,4 +101,18 @@ pub(super) fn checked(file: &Path) -> Result<(PackageDigest, u64), Failure> {
     let bytes = opened.metadata().map_err(cannot)?.len();
     let (digest, _) = list(opened, bytes, Limits::default()).map_err(failed)?;
     Ok((digest, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_that_was_there_is_told_with_what_jobs_call_it() {
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(called("greeter", &names(&["greeter", "web"])), "");
+        assert_eq!(called("greeter", &[]), "; no job names it yet");
+        let other = called("greeter2", &names(&["greeter"]));
+        assert_eq!(other, "; jobs call it greeter, and greeter2 once one does");
+    }
 }

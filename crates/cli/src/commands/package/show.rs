@@ -1,12 +1,14 @@
 //! `cell package show`: a package is read to its end under the rules of unpacking.
 
-use super::{Scratch, digits, failed, no_such, one};
+use super::find::one;
+use super::{Scratch, failed, no_such};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
 use crate::output::{Output, print, print_json};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
+use cellwright_cell::name::Token;
 use cellwright_package::unpack::{Listed, list};
 use cellwright_package::{Limits, PackageDigest};
 use clap::Args;
@@ -17,8 +19,8 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// A package file, or the digest of a stored package or how it begins
-    #[arg(value_name = "FILE|DIGEST")]
+    /// A package file; or a stored package: its digest, how that begins, or what jobs call it
+    #[arg(value_name = "FILE|DIGEST|NAME")]
     what: String,
 
     #[command(flatten)]
@@ -31,14 +33,16 @@ impl ShowArgs {
         if path.exists() {
             return self.show(&path);
         }
-        let digits = digits(&self.what).map_err(|_| Failure::Usage {
-            message: format!("{:?} is neither a file nor a digest", self.what),
-            next: "see which packages there are: cell package ls".into(),
-        })?;
+        if Token::new(&self.what).is_err() {
+            return Err(Failure::Usage {
+                message: format!("{:?} is neither a file nor a digest nor a name", self.what),
+                next: "see which packages there are: cell package ls".into(),
+            });
+        }
         let cell = reach.cell()?;
         let scratch = Scratch::new()?;
         let file = scratch.file("package");
-        ask(download(&cell, &digits, &file))?;
+        ask(download(&cell, &self.what, &file))?;
         self.show(&file)
     }
 
@@ -54,8 +58,8 @@ impl ShowArgs {
     }
 }
 
-async fn download(cell: &Cell, digits: &str, file: &Path) -> Result<(), Failure> {
-    let blob = one(cell, digits).await?;
+async fn download(cell: &Cell, what: &str, file: &Path) -> Result<(), Failure> {
+    let blob = one(cell, what).await?;
     let mut out = File::create(file).map_err(|source| unwritable(file, source))?;
     let mut content = cell.client.download(&format!("/v1/blobs/{}", blob.digest)).await?;
     while let Some(piece) = content.next().await? {
