@@ -329,8 +329,8 @@ mod tests {
     fn a_cron_is_described_as_people_write_it() {
         let limits = json!({ "cpu": 250, "ram": 32 << 20 });
         let job = json!({
-            "name": "tick", "priority": 100, "count": 1, "notice": 10_000,
-            "task": { "limits": limits, "command": ["true"] },
+            "name": "tick", "priority": 100, "count": 1,
+            "task": { "limits": limits, "command": ["true"], "notice": 10_000 },
         });
         let cron = json!({
             "user": "dev", "name": "tick", "version": 1, "last_job": null,
@@ -339,7 +339,7 @@ mod tests {
         });
         let cron = serde_json::from_value(cron).unwrap();
         let told = shown(&Described::new(Thing::Cron { cron }, Ok(Past::default())));
-        for part in ["notice: 10s", "ram: 32MiB", "cpu: '0.25'", "never ran yet", "at 2026-11-16"] {
+        for part in ["\"10s\"", "\"32MiB\"", "\"0.25\"", "never ran yet", "at 2026-11-16"] {
             assert!(told.contains(part), "{part}: {told}");
         }
         assert!(!told.contains("last_slot") && !told.contains("1794829"), "{told}");

@@ -354,18 +354,26 @@ mod tests {
 
     #[test]
     fn the_wide_list_has_every_dimension() {
-        let user = serde_json::json!({
-            "name": "dev", "version": 1, "capabilities": [], "live_jobs": 0,
-            "quota": [{
-                "band": "batch", "quota": HAD, "exceeded": false,
-                "charged": { "cpu": 0, "ram": 0, "disk": 1 << 30, "disk_rate": 0 },
-            }],
-        });
-        let users = [serde_json::from_value(user).unwrap()];
-        let (narrow, wide) = (list(&users, false), list(&users, true));
-        assert!(!narrow.contains("disk"), "{narrow}");
-        let words: Vec<&str> = wide.split_whitespace().collect();
-        assert!(words.join(" ").contains("disk used disk disk rate used disk rate"), "{wide}");
-        assert!(words.join(" ").contains("1 GiB 8 GiB 0 B/s unbounded"), "{wide}");
+        let charged = Resources { disk: 1 << 30, ..Resources::ZERO };
+        let view = QuotaView { band: Band::Batch, quota: Some(HAD), charged, exceeded: false };
+        let told = |wide: bool| {
+            let shown = shown_dimensions(wide);
+            columns(shown).into_iter().zip(amounts(&view, shown)).collect::<Vec<_>>()
+        };
+        let pair = |column: &str, told: &str| (column.to_owned(), told.to_owned());
+        let narrow = [
+            pair("cpu used", "0 cores"),
+            pair("cpu", "2 cores"),
+            pair("ram used", "0 B"),
+            pair("ram", "4 GiB"),
+        ];
+        let disk = [
+            pair("disk used", "1 GiB"),
+            pair("disk", "8 GiB"),
+            pair("disk rate used", "0 B/s"),
+            pair("disk rate", "unbounded"),
+        ];
+        assert_eq!(told(false), narrow);
+        assert_eq!(told(true), [narrow, disk].concat());
     }
 }
