@@ -2,7 +2,7 @@
 //! it lately, as far back as history reaches.
 
 use super::Success;
-use super::events::{Event, has_any, lately};
+use super::events::{Event, lately};
 use super::sql::reach_back;
 use super::status::{JobStatus, Thing, find, shown_cron};
 use super::words::word;
@@ -12,7 +12,7 @@ use crate::output::{Output, print_named, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{format, style};
-use cellwright_api::types::{CronView, MachineView, SqlValue, TaskView, UserView};
+use cellwright_api::types::{CronView, MachineView, SqlQuery, SqlValue, TaskView, UserView};
 use cellwright_cell::admit::MAX_TOTAL;
 use cellwright_cell::time::Time;
 use cellwright_lang::written;
@@ -104,10 +104,26 @@ async fn heard(cell: &Cell, thing: &Thing) -> Result<Past, Failure> {
         return Ok(Past { events, since, of_namesakes: false });
     };
     let begun = SqlValue::Integer(i64::try_from(begun.0).unwrap_or(i64::MAX));
+    let others = namesakes(&args, begun.clone());
     let args = [args, vec![begun]].concat();
-    let (own, others) = (format!("{condition} and {OWN}"), format!("{condition} and not ({OWN})"));
-    let (events, since) = lately(cell, &own, args.clone(), SHOWN).await?;
-    Ok(Past { events, since, of_namesakes: has_any(cell, &others, args).await? })
+    let (events, since) = lately(cell, &format!("{condition} and {OWN}"), args, SHOWN).await?;
+    // A day that cannot be read, or too many of them, are no reason to keep back what was heard.
+    let others = cell.client.sql(&others).await;
+    Ok(Past { events, since, of_namesakes: others.is_ok_and(|found| !found.value.rows.is_empty()) })
+}
+
+/// Asks for one event of an earlier job of the same name; one that was refused never was a job.
+/// Only the events of jobs are looked through: they are few, and archives have no index.
+fn namesakes(args: &[SqlValue], begun: SqlValue) -> SqlQuery {
+    // User and job come first, whatever of the job it is about.
+    let name = args.iter().take(2).cloned();
+    SqlQuery {
+        query: "select 1 from job_events \
+                where user = ? and job = ? and time < ? and event <> 'rejected' limit 1"
+            .to_owned(),
+        args: name.chain([begun]).collect(),
+        limit: Some(1),
+    }
 }
 
 /// What happened to a job itself, and not to an earlier one of its name. One that is there to be
@@ -324,6 +340,16 @@ fn lean(value: Value) -> Value {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn namesakes_are_looked_for_among_the_few_events_of_jobs_before() {
+        let text = |text: &str| SqlValue::Text(text.to_owned());
+        let of_task = [text("dev"), text("hello"), text("dev/hello/0")];
+        let SqlQuery { query, args, limit } = namesakes(&of_task, SqlValue::Integer(7));
+        assert!(query.contains("from job_events where") && query.contains("time < ?"), "{query}");
+        assert_eq!(args, [text("dev"), text("hello"), SqlValue::Integer(7)]);
+        assert_eq!(limit, Some(1));
+    }
 
     #[test]
     fn a_cron_is_described_as_people_write_it() {

@@ -283,13 +283,6 @@ pub async fn lately(
     Ok((events, answer.reaches_back_to))
 }
 
-/// Whether a condition holds for any event.
-pub async fn has_any(cell: &Cell, condition: &str, args: Vec<SqlValue>) -> Result<bool, Failure> {
-    let query = format!("select 1 from events where {condition} limit 1");
-    let answer = cell.client.sql(&SqlQuery { query, args, limit: Some(1) }).await?.value;
-    Ok(!answer.rows.is_empty())
-}
-
 /// A row of history, by column.
 #[derive(Clone, Debug, Serialize)]
 #[serde(transparent)]
