@@ -2,18 +2,20 @@
 //! which are the same everywhere and for ever; those here are no rules of `apply`. Some are an
 //! operator's choice and may differ between replicas while a new configuration is rolled out: they
 //! keep a slip of the hand (a count with three zeros too many) out. Others came after logs that do
-//! not keep them: what runs no program is refused whoever writes it, and jobs from before stay.
+//! not keep them: what runs no program, or a package that cannot be, is refused whoever writes it,
+//! and jobs from before stay.
 
 use super::Api;
 use cellwright_api::error::ApiError;
 use cellwright_cell::admit;
 use cellwright_cell::command::Command;
 use cellwright_cell::reason::Refusal;
+use cellwright_cell::spec::JobSpec;
 
 impl Api {
     /// Whether the command asks for what this cell lets in.
     pub(super) fn within_limits(&self, command: &Command) -> Result<(), ApiError> {
-        runs_a_program(command)?;
+        can_ever_run(command)?;
         let (field, count) = match command {
             Command::SubmitJob { spec, .. } | Command::UpdateJob { spec, .. } => {
                 ("count", spec.count)
@@ -31,19 +33,17 @@ impl Api {
     }
 }
 
-fn runs_a_program(command: &Command) -> Result<(), Refusal> {
+fn can_ever_run(command: &Command) -> Result<(), Refusal> {
+    let checked =
+        |spec: &JobSpec| admit::runs_a_program(spec).and_then(|()| admit::digests_are_whole(spec));
     match command {
-        Command::SubmitJob { spec, .. } | Command::UpdateJob { spec, .. } => {
-            admit::runs_a_program(spec)
-        }
-        Command::SetCron { spec, .. } => {
-            admit::runs_a_program(&spec.job).map_err(|refusal| match refusal {
-                Refusal::BadField { field, value, allowed } => {
-                    Refusal::BadField { field: format!("job.{field}"), value, allowed }
-                }
-                other => other,
-            })
-        }
+        Command::SubmitJob { spec, .. } | Command::UpdateJob { spec, .. } => checked(spec),
+        Command::SetCron { spec, .. } => checked(&spec.job).map_err(|refusal| match refusal {
+            Refusal::BadField { field, value, allowed } => {
+                Refusal::BadField { field: format!("job.{field}"), value, allowed }
+            }
+            other => other,
+        }),
         _ => Ok(()),
     }
 }

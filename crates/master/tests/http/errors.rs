@@ -206,6 +206,33 @@ async fn a_job_without_a_program_is_refused_however_it_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_package_whose_digest_nothing_can_have_is_refused() {
+    let cell = Cell::start().await;
+    cell.furnish(1).await;
+    let spec = |name: &str, digest: &str| {
+        let mut spec = job(name, 1);
+        spec["task"]["packages"] = json!([{ "name": "server", "digest": digest, "bytes": 9 }]);
+        spec
+    };
+    let cron = json!({ "name": "tick", "schedule": "0 3 * * *", "job": spec("tick", "c2a5") });
+    let upper = "AB".repeat(32);
+    let cases = [
+        ("POST /v1/jobs", json!({ "owner": "ubar", "spec": spec("jbar", "c2a5") }), ""),
+        ("POST /v1/jobs", json!({ "owner": "ubar", "spec": spec("jbar", &upper) }), ""),
+        ("PUT /v1/crons/ubar/tick", cron, "job."),
+    ];
+    for (target, body, before) in cases {
+        let got = cell.ask(target, body).await;
+        assert_eq!(got.status, 400, "{target}: {}", got.text);
+        assert_eq!(got.body["details"]["field"], format!("{before}task.packages.0.digest"));
+        let message = got.body["message"].as_str().unwrap();
+        assert!(message.contains("64 digits 0-9 and a-f"), "{message}");
+    }
+    let whole = json!({ "owner": "ubar", "spec": spec("jbar", &"ab".repeat(32)) });
+    cell.must("POST /v1/jobs", whole).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_says_that_a_job_was_rejected_for_quota() {
     let cell = Cell::start().await;
     cell.furnish(1).await;
