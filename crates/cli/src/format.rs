@@ -123,6 +123,8 @@ pub fn amount(units: Units, dimension: &str, amount: u64) -> String {
         (Units::CoresAndBytes, "cpu") => match (amount, amount % 1000) {
             (1000, _) => "1 core".into(),
             (_, 0) => format!("{} cores", count(amount / 1000)),
+            // Less than a hundredth is not nothing.
+            _ if amount < 10 => format!("{:.3} cores", amount as f64 / 1000.0),
             _ => format!("{:.2} cores", amount as f64 / 1000.0),
         },
         (Units::CoresAndBytes, "disk-rate") => format!("{}/s", bytes(amount)),
@@ -177,6 +179,7 @@ mod tests {
             ("12.3 ms".into(), "1.50 s".into(), "250 s".into())
         );
         assert_eq!(amount(Units::CoresAndBytes, "cpu", 2500), "2.50 cores");
+        assert_eq!(amount(Units::CoresAndBytes, "cpu", 1), "0.001 cores");
         assert_eq!(amount(Units::LargestMachine, "ram", 250_000), "0.250 units");
         assert_eq!(amount(Units::CoresAndBytes, "disk-rate", 1 << 20), "1 MiB/s");
     }

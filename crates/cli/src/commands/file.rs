@@ -12,6 +12,10 @@ use std::path::Path;
 /// Standard input instead of a file.
 pub const STDIN: &str = "-";
 
+/// How whoever writes to standard input says which language it is.
+pub const NAMELESS: &str =
+    "standard input is YAML when it begins with --- or a field, else Jsonnet or JSON";
+
 /// What `file` asks for, or everything that is wrong with it. `owner`: whose jobs are that name
 /// none, as far as it is known.
 pub fn load(file: &str, owner: Option<&Name>) -> Result<Result<Loaded, Diagnostics>, Failure> {
@@ -20,10 +24,7 @@ pub fn load(file: &str, owner: Option<&Name>) -> Result<Result<Loaded, Diagnosti
         readable(file)?;
         return Ok(cellwright_lang::load(Path::new(file), &options));
     }
-    let source = Source { name: "standard input".into(), text: stdin(&options.limits)? };
-    // JSON is Jsonnet too, but needs no evaluator.
-    let is_json = serde_json::from_str::<serde::de::IgnoredAny>(&source.text).is_ok();
-    let format = if is_json { Format::Json } else { Format::Jsonnet };
+    let (source, format) = stdin()?;
     Ok(cellwright_lang::load_text(&source, Path::new("."), format, &options))
 }
 
@@ -38,10 +39,11 @@ pub fn loaded(file: &str, owner: Option<&Name>) -> Result<Loaded, Failure> {
             show(&wrong);
             let errors = wrong.iter().filter(|one| one.is_error()).count();
             let counted = crate::format::counted(errors as u64, "error");
-            Err(Failure::Work {
-                message: format!("{file} has {counted}; nothing was done"),
-                next: format!("correct it, then look again: cell validate {file}"),
-            })
+            let next = match file {
+                STDIN => format!("correct it; {NAMELESS}"),
+                _ => format!("correct it, then look again: cell validate {file}"),
+            };
+            Err(Failure::Work { message: format!("{file} has {counted}; nothing was done"), next })
         }
     }
 }
@@ -75,13 +77,16 @@ fn options(owner: Option<Name>) -> Result<Options, Failure> {
     Ok(Options { evaluator: Evaluator::Child(program), limits: Limits::default(), owner })
 }
 
-fn stdin(limits: &Limits) -> Result<String, Failure> {
+/// The text of standard input, with the language that it looks like, which errors name.
+pub fn stdin() -> Result<(Source, Format), Failure> {
+    let most = Limits::default().file_bytes;
     let mut text = String::new();
-    let read = io::stdin().lock().take(limits.file_bytes + 1).read_to_string(&mut text);
+    let read = io::stdin().lock().take(most + 1).read_to_string(&mut text);
     let usage = |message: String| Failure::Usage { message, next: "name a file instead".into() };
     read.map_err(|error| usage(format!("cannot read standard input: {error}")))?;
-    match text.len() as u64 > limits.file_bytes {
-        true => Err(usage(format!("standard input has more than {} bytes", limits.file_bytes))),
-        false => Ok(text),
+    if text.len() as u64 > most {
+        return Err(usage(format!("standard input has more than {most} bytes")));
     }
+    let format = Format::of_text(&text);
+    Ok((Source { name: format!("standard input as {format}"), text }, format))
 }

@@ -1,5 +1,6 @@
 //! `cell fmt`: files of jobs written in one way.
 
+use super::file::STDIN;
 use super::{Success, file};
 use crate::failure::Failure;
 use crate::format;
@@ -13,6 +14,7 @@ const EXAMPLES: &str = "\
 Examples:
   cell fmt *.jsonnet
   cell fmt --check examples/service.jsonnet
+  cell fmt - < web.jsonnet
 
 Jsonnet keeps its line breaks and comments; indentation, blanks, quotes and
 commas are put right. JSON is written anew. YAML is left as it is. What a file
@@ -22,8 +24,8 @@ means never changes.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct FmtArgs {
-    /// Jsonnet or JSON files
-    #[arg(value_name = "FILE", required = true)]
+    /// Jsonnet or JSON files; - for standard input, which is written to standard output
+    #[arg(value_name = "FILE|-", required = true)]
     files: Vec<String>,
 
     /// Change nothing; say which files would change, and end with 1 if any would
@@ -43,6 +45,10 @@ impl FmtArgs {
     pub fn run(self) -> Result<Success, Failure> {
         let (mut changed, mut wrong) = (0, 0);
         for name in &self.files {
+            if name == STDIN && !self.check {
+                wrong += u64::from(!piped()?);
+                continue;
+            }
             match self.one(name)? {
                 Ok(Looked::Fine) => {}
                 Ok(Looked::Changed) => {
@@ -78,16 +84,7 @@ impl FmtArgs {
 
     fn one(&self, name: &str) -> Result<Result<Looked, Box<Diagnostic>>, Failure> {
         let path = Path::new(name);
-        let usage = |message: String| Failure::Usage {
-            message,
-            next: "name .jsonnet, .libsonnet or .json files that can be read and written".into(),
-        };
-        let Some(language) = Format::of(path) else {
-            return Err(usage(format!("{name} is not Jsonnet, JSON or YAML by its name")));
-        };
-        let text = std::fs::read_to_string(path);
-        let text = text.map_err(|error| usage(format!("cannot read {name}: {error}")))?;
-        let source = Source { name: name.to_owned(), text };
+        let (source, language) = if name == STDIN { file::stdin()? } else { read(name)? };
         let formatted = match cellwright_lang::format::formatted(&source, language) {
             Ok(Some(formatted)) => formatted,
             Ok(None) => return Ok(Ok(Looked::Left)),
@@ -101,6 +98,33 @@ impl FmtArgs {
                 .map_err(|source| Failure::Write { what: name.to_owned(), source })?;
         }
         Ok(Ok(Looked::Changed))
+    }
+}
+
+/// A file and the language that its name says.
+fn read(name: &str) -> Result<(Source, Format), Failure> {
+    let usage = |message: String| Failure::Usage {
+        message,
+        next: "name .jsonnet, .libsonnet or .json files that can be read and written".into(),
+    };
+    let Some(language) = Format::of(Path::new(name)) else {
+        return Err(usage(format!("{name} is not Jsonnet, JSON or YAML by its name")));
+    };
+    let text = std::fs::read_to_string(name);
+    let text = text.map_err(|error| usage(format!("cannot read {name}: {error}")))?;
+    Ok((Source { name: name.to_owned(), text }, language))
+}
+
+/// From standard input to standard output, what is not touched included: whoever pipes wants all
+/// of it. Whether it could be formatted.
+fn piped() -> Result<bool, Failure> {
+    let (source, language) = file::stdin()?;
+    match cellwright_lang::format::formatted(&source, language) {
+        Ok(formatted) => print(&formatted.unwrap_or(source.text)).map(|()| true),
+        Err(error) => {
+            file::show(&[*error]);
+            Ok(false)
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::dev;
 use super::support::{Folder, cell, json, repo, said, text};
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
@@ -116,6 +117,35 @@ fn formatting_changes_the_file_or_says_that_it_would() {
     assert!(code == 1 && wrong.contains("cannot stand here"), "{wrong}");
     let schema = json(&["schema"]);
     assert!(schema["$defs"]["JobSpec"]["properties"]["ram"].is_object());
+}
+
+/// `cell` with this on its standard input.
+fn piped(args: &[&str], input: &str) -> (Option<i32>, String, String) {
+    let folder = Folder::new();
+    let file = folder.path("input");
+    std::fs::write(&file, input).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cell"));
+    let output = command.args(args).stdin(File::open(&file).unwrap()).output().unwrap();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn standard_input_is_read_as_the_language_that_it_looks_like() {
+    let yaml = "# A lab.\nlab:\n  priority: 200\n  cpu: 100m\n  ram: 64MiB\n  command: [date]\n";
+    let (code, out, wrong) = piped(&["validate", "-"], yaml);
+    assert_eq!((code, out.as_str(), wrong.as_str()), (Some(0), "-: 1 job\n", ""));
+    assert_eq!(piped(&["fmt", "-"], yaml), (Some(0), yaml.into(), String::new()));
+    let (_, out, _) = piped(&["fmt", "-"], "{a:1}");
+    assert_eq!(out, "{ a: 1 }\n");
+    let (code, out, _) = piped(&["fmt", "--check", "-"], "{a:1}");
+    assert_eq!((code, out.as_str()), (Some(1), "-: would change\n"));
+    let (_, _, wrong) = piped(&["validate", "-"], &yaml.replace("[date]", "date"));
+    assert!(wrong.contains("standard input as YAML:6:12"), "{wrong}");
+    let (_, _, wrong) = piped(&["validate", "-"], "local a = 1;\n{ b: }\n");
+    assert!(wrong.contains("standard input as Jsonnet:2:6"), "{wrong}");
+    let (code, _, wrong) = piped(&["run", "--master", "127.0.0.1:1", "-"], "lab:\n  ram: 1\n");
+    assert_eq!(code, Some(1), "{wrong}");
+    assert!(wrong.contains("YAML when it begins with ---"), "{wrong}");
 }
 
 #[test]
