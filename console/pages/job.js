@@ -89,7 +89,8 @@ function Updating({ job, tasks, path }) {
   const done = tasks.filter((task) => task.version === goal).length;
   const act = (verb, what, why, path2) =>
     confirm({ what, why, verb, act: () => post(path2), done: () => say(`${verb}: asked for.`) });
-  return html`<${Card} title=${update.undoing ? "Update being undone" : "Update in progress"} kind="update">
+  const under = job.update_complete ? "Update complete, not closed yet" : "Update in progress";
+  return html`<${Card} title=${update.undoing ? "Update being undone" : under} kind="update">
     <p>From version ${update.from} to ${update.to}, opened <${When} at=${update.opened_at} />.${" "}
       ${count(done)} of ${plural(tasks.length, "task")} at version ${goal}, ${plural(update.disruptions, "disruption")} so far${
         update.skipped.length ? `, ${plural(update.skipped.length, "task")} skipped` : ""

@@ -23,7 +23,7 @@ export const COLUMNS = [
     title: "State",
     of: (job) => jobState(job)[0],
     show: (job) => html`<${Badge} tone=${jobState(job)[1]}>${jobState(job)[0]}<//>
-      ${job.updating && html` <${Badge} tone="info">updating<//>`}`,
+      ${job.updating && html` <${Badge} tone="info">${job.update_complete ? "updated, not closed yet" : "updating"}<//>`}`,
   },
   {
     key: "tasks",

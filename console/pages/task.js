@@ -109,7 +109,10 @@ function LastEnd({ end }) {
 /** How it stands, in a sentence. */
 function fate(task) {
   const [word, detail] = taskWords(task);
-  if (word === "running") return `Runs on ${task.machine} since ${moment(task.changed_at)}.`;
+  if (word === "running") {
+    const well = task.health ? ` and is ${words(task.health)}` : "";
+    return `Runs on ${task.machine} since ${moment(task.changed_at)}${well}.`;
+  }
   if (word === "pending") return "Waits for a machine.";
   if (word === "failing") return `${detail.charAt(0).toUpperCase()}${detail.slice(1)}.`;
   return `${word.charAt(0).toUpperCase()}${word.slice(1)}${detail ? `: ${detail}` : ""}, ${moment(task.changed_at)}.`;

@@ -29,6 +29,8 @@ mod session;
 #[path = "real/shown.rs"]
 mod shown;
 mod support;
+#[path = "real/updates.rs"]
+mod updates;
 #[path = "real/usage.rs"]
 mod usage;
 #[path = "real/verbs.rs"]

@@ -4,6 +4,7 @@ mod agent;
 mod arrivals;
 mod audit;
 mod checkpoint;
+mod closing;
 mod compact;
 mod completion;
 mod context;

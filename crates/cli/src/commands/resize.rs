@@ -1,8 +1,8 @@
 //! `cell resize`: more or fewer tasks, or other limits for each, without the file at hand.
 
-use super::Success;
 use super::parse::{size, some_cores};
 use super::target::{Typed, typed};
+use super::{Success, closing};
 use crate::failure::Failure;
 use crate::output::say;
 use crate::reach::{Cell, Reach};
@@ -78,7 +78,8 @@ impl ResizeArgs {
         }
         let spec = self.resized(spec)?;
         let change = Change { expect: Some(job.version), ..Change::default() };
-        let done = cell.client.update_job(&key.user, &spec, &change).await?.value;
+        let update = async || cell.client.update_job(&key.user, &spec, &change).await;
+        let done = closing::send(cell, key, Some(job.version), Some(&spec), update).await?;
         let what = match done.changed {
             true => format!("rolls to version {}", done.version.unwrap_or(job.version)),
             false => "was like this already".into(),
@@ -107,7 +108,8 @@ impl ResizeArgs {
 }
 
 async fn more_tasks(cell: &Cell, key: &JobKey, count: u32) -> Result<(), Failure> {
-    let done = cell.client.resize_job(key, count, &Change::default()).await?.value;
+    let resize = async || cell.client.resize_job(key, count, &Change::default()).await;
+    let done = closing::send(cell, key, None, None, resize).await?;
     let tasks = crate::format::counted(u64::from(count), "task");
     let what = if done.changed { "has now" } else { "had already" };
     say(&format!("job {key} {what} {tasks}\nnext: cell status {key}\n"))

@@ -2,7 +2,7 @@
 //! and differs is updated, task by task, and what is there just like this is left alone.
 
 use super::wait::{AttendArgs, Ended, is_over_within};
-use super::{Success, file, package, pages, parse, planned};
+use super::{Success, closing, file, package, pages, parse, planned};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
@@ -31,7 +31,7 @@ Examples:
   cell run jobs.yaml --owner ads
 
 A job that is over, or was stopped, is started anew; one that is still stopping
-is waited for first.
+is waited for first. An update that is complete is closed by the next one.
 
 Files are Jsonnet, JSON or YAML: see the guide on the job language, or start
 with `cell init`.";
@@ -277,8 +277,9 @@ async fn run_job(
         // Only what was seen is changed: whoever else changes it meanwhile is not overrun.
         Some(_) => {
             let change = Change { expect: version, ..Change::default() };
-            let updated = cell.client.update_job(&owner, spec, &change).await;
-            (Became::Updated, updated.map_err(in_doubt)?.value)
+            let update = async || cell.client.update_job(&owner, spec, &change).await;
+            let updated = closing::send(cell, &key, version, Some(spec), update).await;
+            (Became::Updated, updated.map_err(in_doubt)?)
         }
         None => {
             let created = cell.client.submit_job(Some(&owner), spec).await;
@@ -405,7 +406,6 @@ mod tests {
     }
 
     #[test]
-    #[test]
     fn a_short_f_is_the_file_and_never_something_else() {
         #[derive(clap::Parser)]
         struct Line {
@@ -430,6 +430,7 @@ mod tests {
         assert!(refused(&["a.yaml", "-f", "b.yaml"]).0.starts_with("two files: "));
     }
 
+    #[test]
     fn what_was_run_is_named_with_its_owner() {
         let name = |text: &str| Name::new(text).unwrap();
         let ran = Ran {

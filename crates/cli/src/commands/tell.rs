@@ -2,7 +2,7 @@
 //! it is tried again.
 
 use crate::format;
-use cellwright_api::types::{EndView, JobView, TaskCounts, TaskView};
+use cellwright_api::types::{EndView, JobView, TaskCounts, TaskHealth, TaskView};
 use cellwright_cell::job::{JobOutcome, JobState};
 use cellwright_cell::reason::Reason;
 use cellwright_cell::render;
@@ -53,10 +53,20 @@ pub fn note(task: &TaskView, now: Time) -> String {
         TaskState::Pending if is_failing(task) => failing(task, now),
         TaskState::Assigned | TaskState::Running if is_failing(task) => {
             let why = task.last_end.as_ref().map(|end| format!(": {}", ended(end)));
-            format!("failed {} before{}", times(task.failures_in_row), why.unwrap_or_default())
+            let why = why.unwrap_or_default();
+            format!("{}failed {} before{why}", not_yet(task, "; "), times(task.failures_in_row))
         }
+        TaskState::Assigned => not_yet(task, ""),
         TaskState::Pending => pending(task, now),
         _ => String::new(),
+    }
+}
+
+/// Of one whose program runs: what it uses is known, and still it does not count as running.
+fn not_yet(task: &TaskView, and: &str) -> String {
+    match task.health == Some(TaskHealth::NotYetHealthy) && task.used.is_some() {
+        true => format!("runs, has not passed its health check yet{and}"),
+        false => String::new(),
     }
 }
 
@@ -115,8 +125,20 @@ fn times(count: u32) -> String {
 
 /// Numbers of tasks that are not nought: `2 running, 1 pending`.
 pub fn counts(tasks: &TaskCounts) -> String {
+    named_counts(tasks, "running")
+}
+
+/// The same of a job: where it has a health check, those that run have passed it.
+pub fn counts_of(job: &JobView) -> String {
+    match job.spec.task.health {
+        Some(_) => named_counts(&job.tasks, "running and healthy"),
+        None => counts(&job.tasks),
+    }
+}
+
+fn named_counts(tasks: &TaskCounts, running: &str) -> String {
     let named = [
-        (tasks.running, "running"),
+        (tasks.running, running),
         (tasks.pending, "pending"),
         (tasks.assigned, "starting"),
         (tasks.deferred, "deferred"),
@@ -136,6 +158,7 @@ pub fn job_state(job: &JobView) -> &'static str {
     match job.state {
         JobState::Deferred => "deferred",
         JobState::Active if job.update.as_ref().is_some_and(|update| update.undoing) => "undoing",
+        JobState::Active if job.update_complete => "updated",
         JobState::Active if job.update.is_some() => "updating",
         JobState::Active => "active",
         JobState::Stopping => "stopping",
@@ -211,5 +234,46 @@ mod tests {
         });
         let again = task(json!({"state": "running", "last_end": end, "failures_in_row": 1}));
         assert_eq!(note(&again, Time(0)), "failed once before: failed its health check");
+    }
+
+    #[test]
+    fn one_that_runs_and_has_not_passed_its_check_says_so() {
+        let used = json!({"cpu": 1, "ram": 1});
+        let starting = json!({"state": "assigned", "health": "not_yet_healthy"});
+        assert_eq!(note(&task(starting.clone()), Time(0)), "", "it may not run yet");
+        let mut runs = starting;
+        runs["used"] = used;
+        let said = (state(&task(runs.clone())), note(&task(runs.clone()), Time(0)));
+        let want = "runs, has not passed its health check yet";
+        assert_eq!(said, ("starting".to_owned(), want.to_owned()));
+        runs["failures_in_row"] = json!(2);
+        assert_eq!(note(&task(runs), Time(0)), format!("{want}; failed twice before"));
+    }
+
+    #[test]
+    fn a_job_with_a_check_says_that_its_tasks_are_healthy_and_when_its_update_is_complete() {
+        let tasks = json!({
+            "deferred": 0, "pending": 1, "assigned": 0, "running": 2, "stopping": 0,
+            "finished": 0, "failed": 0, "killed": 0,
+        });
+        let spec = json!({
+            "name": "web", "priority": 100, "count": 3,
+            "task": {"limits": {"cpu": 1, "ram": 1}, "command": ["x"]},
+        });
+        let mut job = json!({
+            "user": "dev", "name": "web", "state": "active", "version": 2, "spec": spec,
+            "update": null, "tasks": tasks, "waits_for": [], "submitted_at": 0, "ended_at": null,
+        });
+        let read =
+            |job: &serde_json::Value| -> JobView { serde_json::from_value(job.clone()).unwrap() };
+        assert_eq!(counts_of(&read(&job)), "2 running, 1 pending");
+        job["spec"]["task"]["health"] = json!({"probe": {"tcp": {"port": 0}}});
+        assert_eq!(counts_of(&read(&job)), "2 running and healthy, 1 pending");
+        job["update"] = json!({
+            "from": 1, "to": 2, "opened_at": 0, "disruptions": 3, "skipped": [], "undoing": false,
+        });
+        assert_eq!(job_state(&read(&job)), "updating");
+        job["update_complete"] = json!(true);
+        assert_eq!(job_state(&read(&job)), "updated");
     }
 }

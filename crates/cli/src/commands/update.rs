@@ -107,6 +107,8 @@ struct Status {
     job: String,
     version: u32,
     update: Option<Roll>,
+    /// Every task runs the version that it leads to.
+    complete: bool,
     /// Tasks by the version they run, or will run.
     tasks: Vec<AtVersion>,
 }
@@ -172,19 +174,21 @@ async fn read(cell: &Cell, key: &JobKey) -> Result<Status, Failure> {
         }
     };
     let tasks = versions.into_iter().map(at).collect();
-    Ok(Status { job: key.to_string(), version: job.version, update: job.update, tasks })
+    let JobView { version, update, update_complete: complete, .. } = job;
+    Ok(Status { job: key.to_string(), version, update, complete, tasks })
 }
 
 fn shown(status: &Status) -> String {
-    let Status { job, version, update, tasks } = status;
+    let Status { job, version, update, complete, tasks } = status;
     let mut out = match update {
         None => format!("{job}: no update is open, version {version}\n"),
         Some(roll) => {
             let way = if roll.undoing { "undoing" } else { "update" };
             let (from, to) = (roll.from, roll.to);
             let skipped = format::counted(roll.skipped.len() as u64, "task");
+            let done = if *complete { " complete" } else { "" };
             format!(
-                "{job}: {way} from version {from} to {to}, opened {}\n\
+                "{job}: {way} from version {from} to {to}{done}, opened {}\n\
                  {} caused, {skipped} skipped\n",
                 format::utc(roll.opened_at),
                 format::counted(u64::from(roll.disruptions), "disruption"),
@@ -203,8 +207,13 @@ fn shown(status: &Status) -> String {
         Some(roll) if roll.undoing => {
             out.push_str(&format!("next: cell status {job} --watch\n"));
         }
+        Some(_) if *complete => {
+            out.push_str("the next update of the job closes this one by itself\n");
+            out.push_str(&format!("next: cell update close {job}, or: cell update undo {job}\n"));
+        }
         Some(_) => {
-            out.push_str(&format!("next: cell update {job} close, or: cell update {job} undo\n"));
+            let watch = format!("cell update {job} --watch");
+            out.push_str(&format!("next: {watch}, or: cell update undo {job}\n"));
         }
     }
     out
@@ -240,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_that_is_undone_reads_from_where_it_got_to_where_it_goes() {
+    fn an_update_says_whether_it_goes_on_is_undone_or_is_complete() {
         let roll = Roll {
             from: 3,
             to: 2,
@@ -250,9 +259,21 @@ mod tests {
             undoing: true,
         };
         let tasks = vec![AtVersion { version: 2, tasks: 2, running: 2 }];
-        let status = Status { job: "dev/web".into(), version: 2, update: Some(roll), tasks };
-        let told = shown(&status);
+        let status = |roll: Roll, complete: bool, tasks: Vec<AtVersion>| {
+            let (job, version, update) = ("dev/web".into(), 2, Some(roll));
+            shown(&Status { job, version, update, complete, tasks })
+        };
+        let told = status(roll.clone(), false, tasks);
         assert!(told.starts_with("dev/web: undoing from version 3 to 2, opened "), "{told}");
         assert!(told.ends_with("\nnext: cell status dev/web --watch\n"), "{told}");
+        let roll = Roll { from: 1, undoing: false, ..roll };
+        let told = status(roll.clone(), false, Vec::new());
+        assert!(told.starts_with("dev/web: update from version 1 to 2, opened "), "{told}");
+        let goes_on = "\nnext: cell update dev/web --watch, or: cell update undo dev/web\n";
+        assert!(told.ends_with(goes_on), "{told}");
+        let told = status(roll, true, Vec::new());
+        assert!(told.starts_with("dev/web: update from version 1 to 2 complete, "), "{told}");
+        let over = "\nnext: cell update close dev/web, or: cell update undo dev/web\n";
+        assert!(told.ends_with(over), "{told}");
     }
 }

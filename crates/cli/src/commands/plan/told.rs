@@ -124,6 +124,9 @@ fn shown(path: &str, value: &Value) -> String {
 /// What there is to say about a job, each with a word before it.
 fn rows(job: &JobPlan) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
+    if let Some(version) = job.closes_update {
+        rows.push(("closes", format!("the update to version {version}, which is complete")));
+    }
     let tasks = tasks(job);
     if !tasks.is_empty() {
         rows.push(("tasks", tasks));

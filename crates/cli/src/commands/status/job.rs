@@ -63,6 +63,10 @@ pub async fn read(
         Some(some) => {
             let mut tasks = pages::tasks(cell, key).await?;
             tasks.retain(|task| some.contains(&task.index));
+            // Of a range without a task the cell says why: the first is one that it has not.
+            if let (true, Some(first)) = (tasks.is_empty(), some.first()) {
+                tasks.push(cell.client.task(key, *first).await?.value.item);
+            }
             tasks
         }
     };
@@ -123,7 +127,7 @@ fn list(jobs: &[JobView], now: Time) -> String {
                 row.push(format!("{}", job.version));
                 row.push(amounts(&job.spec.task.limits));
             }
-            row.push(tell::counts(&job.tasks));
+            row.push(tell::counts_of(job));
             row
         })
         .collect();
@@ -181,7 +185,7 @@ pub fn shown(status: &JobStatus, now: Time) -> String {
         tell::job_state(job),
         job.spec.priority.0,
         job.version,
-        tell::counts(&job.tasks),
+        tell::counts_of(job),
     );
     out.push_str(&format!("submitted {} ago\n", format::since(job.submitted_at, now)));
     if !job.waits_for.is_empty() {
@@ -189,7 +193,7 @@ pub fn shown(status: &JobStatus, now: Time) -> String {
         out.push_str(&wrapped("starts after ", "  ", &before.join(", ")));
     }
     if let Some(update) = &job.update {
-        out.push_str(&updating(&key, update));
+        out.push_str(&updating(&key, update, job.update_complete));
     }
     out.push('\n');
     out.push_str(&rows_of_tasks(&tasks[..tasks.len().min(SHOWN_TASKS)], now));
@@ -204,7 +208,7 @@ pub fn shown(status: &JobStatus, now: Time) -> String {
     out
 }
 
-fn updating(key: &str, update: &Update) -> String {
+fn updating(key: &str, update: &Update, is_complete: bool) -> String {
     let skipped = match update.skipped.len() {
         0 => String::new(),
         some => format!(", {} skipped", format::counted(some as u64, "task")),
@@ -212,7 +216,9 @@ fn updating(key: &str, update: &Update) -> String {
     let way = if update.undoing { "undoing" } else { "update" };
     let (from, to) = (update.from, update.to);
     let disrupted = format::counted(u64::from(update.disruptions), "disruption");
-    format!("{way} from version {from} to {to}: {disrupted}{skipped}; cell update {key} status\n")
+    let complete = if is_complete { "complete, not closed yet, " } else { "" };
+    let text = format!("{complete}{disrupted}{skipped}; cell update {key}");
+    wrapped(&format!("{way} from version {from} to {to}: "), "  ", &text)
 }
 
 /// What to type next about the first task that needs it.

@@ -13,6 +13,7 @@ use crate::output::{Output, print_json, print_named, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use cellwright_api::client::JobFilter;
+use cellwright_api::error::Code;
 use cellwright_api::types::{CronView, FoundKind, FoundView, MachineView, UserView};
 use clap::Args;
 pub use job::{JobStatus, Words, read as read_job, show_list, shown as shown_job, words_of_starts};
@@ -146,6 +147,9 @@ pub async fn find(cell: &Cell, text: &str) -> Result<Thing, Failure> {
     match &found[..] {
         [one] => read(cell, one).await,
         [] => {
+            if let Some(failure) = no_such_task(cell, text).await {
+                return Err(failure);
+            }
             let near = target::near(cell, text, |_| true).await;
             Err(Failure::Work {
                 message: format!("nothing is called {text:?} or begins so{near}"),
@@ -153,6 +157,16 @@ pub async fn find(cell: &Cell, text: &str) -> Result<Thing, Failure> {
             })
         }
         several => Err(ambiguous(text, several)),
+    }
+}
+
+/// Of a job that there is, and an index that it has not, the cell says how many it has.
+async fn no_such_task(cell: &Cell, text: &str) -> Option<Failure> {
+    let target = target::typed(text).ok()?.resolve(cell).await.ok()?;
+    let [index] = target.tasks.as_deref()? else { return None };
+    match cell.client.task(&target.job, *index).await {
+        Err(error) if error.code() == Some(Code::NoSuchTask) => Some(error.into()),
+        _ => None,
     }
 }
 

@@ -1,0 +1,48 @@
+//! An update that has nothing left to do does not keep the next change of its job waiting: it is
+//! closed first, and whoever typed the change is told.
+//!
+//! The cell itself leaves an update open until somebody closes it, because until then it can be
+//! undone. Whoever asks for something newer has made up their mind. Rejected: closing it in the
+//! cell as soon as it is complete. That would take the way back at the moment when people look.
+
+use crate::output::aside;
+use crate::reach::Cell;
+use cellwright_api::client::{Change, ClientError, Reply};
+use cellwright_api::error::Code;
+use cellwright_api::types::{Changed, PlanJobs, SubmitJob};
+use cellwright_cell::name::JobKey;
+use cellwright_cell::spec::JobSpec;
+
+/// Sends a change of a job, and once more if only a complete update was in its way. `seen`: the
+/// version it was seen at, where it was. `wanted`: the spec that is asked for; where the cell would
+/// refuse it all the same, nothing is closed.
+pub async fn send(
+    cell: &Cell,
+    key: &JobKey,
+    seen: Option<u32>,
+    wanted: Option<&JobSpec>,
+    change: impl AsyncFn() -> Result<Reply<Changed>, ClientError>,
+) -> Result<Changed, ClientError> {
+    let in_way = match change().await {
+        Ok(reply) => return Ok(reply.value),
+        Err(ClientError::Api(error)) if error.code == Code::WrongState => error,
+        Err(error) => return Err(error),
+    };
+    let job = cell.client.job(key).await?.value.item;
+    if !job.update_complete {
+        return Err(ClientError::Api(in_way));
+    }
+    let version = seen.unwrap_or(job.version);
+    if let Some(spec) = wanted {
+        let job = SubmitJob { owner: Some(key.user.clone()), spec: spec.clone() };
+        let plan = cell.client.plan(&PlanJobs { jobs: vec![job] }).await?.value.item;
+        if let Some(refused) = plan.jobs.into_iter().find_map(|job| job.refused) {
+            return Err(ClientError::Api(refused));
+        }
+    }
+    // Only the update that was seen: whoever opens another one meanwhile keeps it.
+    let close = Change { expect: Some(version), ..Change::default() };
+    cell.client.close_update(key, &close).await?;
+    aside(&format!("the update of {key} to version {version} was complete: it is closed"));
+    Ok(change().await?.value)
+}
