@@ -162,9 +162,9 @@ class Operations:
         """Capacity and what is available, node by node, and which nodes failed."""
         return self._call("GET", "/v1/cluster_status", {"summary": summary, "consistent": consistent})
 
-    def find(self, *, name: Any = None, consistent: Any = None) -> Any:
+    def find(self, *, name: Any = None, near: Any = None, consistent: Any = None) -> Any:
         """What a name can mean: what is called so, or else what begins so; 50 at most."""
-        return self._call("GET", "/v1/find", {"name": name, "consistent": consistent})
+        return self._call("GET", "/v1/find", {"name": name, "near": near, "consistent": consistent})
 
     def overview(self, *, consistent: Any = None) -> Any:
         """The whole cell in one small picture: a column for each property of its machines."""

@@ -371,7 +371,7 @@ mod tests {
             let error = Schedule::new(text).unwrap_err().to_string();
             assert!(error.contains(want), "{error:?} does not say {want:?}");
         };
-        check("* * * *", "it \"4 fields\" is not valid; allowed: five");
+        check("* * * *", "number of fields \"4\" is not valid; allowed: five");
         check("60 * * * *", "minute \"60\" is not valid; allowed: *, 0 to 59");
         check("* 24 * * *", "hour \"24\"");
         check("* * 0 * *", "day of month \"0\" is not valid; allowed: *, 1 to 31");
