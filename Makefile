@@ -9,7 +9,7 @@ MACHINES ?=
 LISTEN ?= 127.0.0.1:7070
 DNS ?=
 
-.PHONY: help run pack-example dist test test-v2 verify fix bench
+.PHONY: help run pack-example dist test test-v2 verify fix bench campaign
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ dist: ## release tarball in dist/, checked
 
 test: ## everything CI runs; never writes into the sources
 	@scripts/install-tools.sh test
-	@scripts/check.sh tidy fmt clippy docs doctests tests api powercut
+	@scripts/check.sh tidy fmt clippy docs doctests tests api powercut advisories
 
 test-v2: ## containers under control groups v2 alone, in a guest that CELL_GUEST starts
 	@scripts/install-tools.sh test
@@ -51,3 +51,7 @@ fix: ## format the sources and apply what clippy can fix
 bench: ## run the benchmarks and record reports in bench/reports; BENCH=args for the program
 	@scripts/install-tools.sh bench
 	cargo run --release --locked -p cellwright-bench -- $(BENCH)
+
+campaign: ## the long run: 10,000 seeds, 1,000 power cuts, 30 minutes of faults, a minute of fuzzing a parser
+	@scripts/install-tools.sh test
+	@scripts/campaign.sh $(PARTS)

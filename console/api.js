@@ -21,6 +21,14 @@ export function whenUnknown(handler) {
   onUnknown = handler;
 }
 
+/** The address that `cell dev` prints ends in its token, behind the `#`, which browsers tell no
+    server. It goes from there, so that nobody copies or reads it by chance. */
+const handed = new URLSearchParams(location.hash.slice(1)).get("token");
+if (handed) {
+  sessionStorage.setItem(TOKEN, handed);
+  history.replaceState(history.state, "", location.pathname + location.search);
+}
+
 export function token() {
   return sessionStorage.getItem(TOKEN);
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the named stages one after another and prints how long each took. Stops at the first failure.
 #
-#   scripts/check.sh tidy fmt clippy docs doctests tests api powercut
+#   scripts/check.sh tidy fmt clippy docs doctests tests api powercut advisories
 #
 # No stage writes into the sources; --locked makes a forgotten Cargo.lock an error.
 set -euo pipefail
@@ -65,6 +65,7 @@ advisories() {
         echo "skipped: the advisory database cannot be reached from here"
         return
     fi
+    scripts/install-tools.sh verify
     cargo deny --locked check advisories
 }
 

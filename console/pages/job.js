@@ -115,7 +115,8 @@ function Spec({ job }) {
       ["Tasks", count(spec.count)],
       ["Priority", `${spec.priority}, ${words(bandOf(spec.priority))}`],
       ["Limits a task", `${amount("cpu", limits.cpu)}, ${amount("ram", limits.ram)}${limits.disk ? `, ${amount("disk", limits.disk)} disk` : ""}`],
-      ["Command", (spec.task.command || []).length ? html`<code>${spec.task.command.join(" ")}</code>` : null],
+      ["Command", job.redacted ? "for its owner and users with read_specs"
+        : (spec.task.command || []).length ? html`<code>${spec.task.command.join(" ")}</code>` : null],
       ["Labels", labels.join(", ")],
       ["Starts after", job.waits_for.map((key) => `${key.user}/${key.job}`).join(", ")],
       ["Kind", spec.kind === "tasks" ? null : words(spec.kind)],
@@ -123,7 +124,7 @@ function Spec({ job }) {
       ["Ended", job.ended_at ? html`<${When} at=${job.ended_at} />` : null],
       ["Version", job.version],
     ]} />
-    <details><summary>Whole specification</summary><pre>${JSON.stringify(spec, null, 2)}</pre></details>
+    <details><summary>${job.redacted ? "Specification, without what it runs" : "Whole specification"}</summary><pre>${JSON.stringify(spec, null, 2)}</pre></details>
   <//>`;
 }
 

@@ -95,6 +95,15 @@ function About({ machine }) {
   <//>`;
 }
 
+/** Why the cell does not count on the machine. */
+function Trouble({ trouble }) {
+  if (!trouble) return null;
+  return html`<${Card} title=${trouble.what === "refused" ? "Its agent is refused" : "Nobody hears its agent"}>
+    <p>Since ${moment(trouble.since)}: ${trouble.reason}.</p>
+    <p>Next: ${trouble.next}.</p>
+  <//>`;
+}
+
 export default function Machine({ names: [name] }) {
   const path = at("machines", name);
   const here = (event) =>
@@ -117,10 +126,12 @@ export default function Machine({ names: [name] }) {
       <${Badge} tone=${machine.status === "up" ? "good" : "bad"}>${machine.status}<//>
       ${machine.draining && html`<${Badge} tone="warn">draining<//>`}
       ${machine.over_committed && html`<${Badge} tone="bad">over-committed<//>`}
+      ${machine.trouble && html`<${Badge} tone="bad">${machine.trouble.what}<//>`}
       ${(machine.shortages || []).map((s) => html`<${Badge} tone="warn">
         ${s.over ? "was short of" : "short of"} ${words(s.dimension)}, takes only production<//>`)}
       <span>${plural(machine.tasks, "task")}</span>
     </p>
+    <${Trouble} trouble=${machine.trouble} />
     <${Draining} machine=${machine} />
     <${Problem} error=${read.error} />
     <${Card} title="Resources">

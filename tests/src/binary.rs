@@ -4,8 +4,9 @@
 //! once more, which in a run of the whole workspace is a look at what is there already: the same
 //! packages and targets with tests are named, lest other features mean another build.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 /// The program; `CELL_BINARY` names another one.
@@ -49,6 +50,39 @@ pub fn said(command: &mut Command) -> Result<String, String> {
         command.output().map_err(|why| format!("{command:?}: {why}"))?;
     match status.success() {
         true => Ok(text(&stdout)),
+        false => Err(format!("{command:?}: {status}: {}", text(&stderr).trim())),
+    }
+}
+
+/// Runs `cell master join` and, once it shows its fingerprint, confirms that, as an operator who
+/// reads one screen and types at another.
+///
+/// # Errors
+/// What the newcomer or the cell said instead.
+pub fn joined(
+    command: &mut Command,
+    confirm: impl FnOnce(&str) -> Result<String, String>,
+) -> Result<(), String> {
+    let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().map_err(|why| format!("{command:?}: {why}"))?;
+    let stdout = child.stdout.take().ok_or("no output")?;
+    let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+    let shown = lines.find_map(|line| {
+        let typed = line.trim().strip_prefix("cell master confirm ")?.split_once(' ')?.1.to_owned();
+        Some(typed)
+    });
+    let confirmed = shown.map(|fingerprint| confirm(&fingerprint)).transpose();
+    if confirmed.is_err() {
+        // It would wait for as long as its token is good.
+        let _ = child.kill();
+    }
+    // Read to the end, so that it can write to it.
+    lines.for_each(drop);
+    let Output { status, stderr, .. } =
+        child.wait_with_output().map_err(|why| format!("{command:?}: {why}"))?;
+    confirmed?;
+    match status.success() {
+        true => Ok(()),
         false => Err(format!("{command:?}: {status}: {}", text(&stderr).trim())),
     }
 }

@@ -56,7 +56,7 @@ fn try_remove(folder: &Path) -> Result<(), String> {
         }
     }
     for agent in agents_in(&real, AGENTS_BELOW) {
-        let groups = Groups::open(&agent);
+        let groups = Groups::open(&agent, Default::default());
         groups.sweep(&BTreeSet::new());
         groups.close();
     }

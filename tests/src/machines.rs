@@ -13,10 +13,10 @@
 use crate::binary::{cell, said};
 use crate::hosts::{Host, address};
 use crate::process::Process;
-use crate::replicas::{Plan, Replicas, master};
+use crate::replicas::{CLOCK, Plan, Replicas, master};
 use crate::{LOOK, PATIENCE};
 use cellwright_api::client::{Change, Client, PageAt};
-use cellwright_api::types::{Changed, EventView, JobView, MachineView, NewToken, TaskView};
+use cellwright_api::types::{Changed, EventView, JobView, MachineView, TaskView};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::quota::Quota;
 use cellwright_cell::resource::Resources;
@@ -37,8 +37,9 @@ pub const CAPACITY: Resources = Resources { cpu: 4000, ram: 4 << 30, disk: 4 << 
 /// Whose jobs they are.
 pub const USER: &str = "admin";
 
-/// What a task runs first: it says its pid under its name.
-pub const SAY_PID: &str = r#"echo $$ > "$SHARED/.$$" &&
+/// What a task runs first: it says its pid under its name. Tasks are different users, and write to
+/// the same files.
+pub const SAY_PID: &str = r#"umask 0; echo $$ > "$SHARED/.$$" &&
     mv "$SHARED/.$$" "$SHARED/pid-$CELL_JOB-$CELL_INDEX-$CELL_ATTEMPT"
 "#;
 /// Waits for ever without using the processor, and hears signals at once.
@@ -123,15 +124,18 @@ impl Machines {
 
     fn join(&self, machine: Machine, wanted: &Wanted<'_>) {
         let name = name(machine);
-        let words = ["token", "create", "--agent", name.as_str(), "-o", "json"];
-        let made = self.masters.cell(&words).expect("a token is made");
-        let made: NewToken = serde_json::from_str(&made).expect("a token in JSON");
         let config = self.config(machine);
+        let token = config.with_extension("token");
+        // Left from when the machine joined before.
+        let _ = std::fs::remove_file(&token);
+        let file = token.to_str().expect("a path in UTF-8");
+        let words = ["token", "create", "--agent", name.as_str(), "--token-file", file];
+        self.masters.cell(&words).expect("a token is made");
         let mut join = Command::new(cell());
         for host in self.masters.masters() {
             join.args(["--master", &master(host)]);
         }
-        join.args(["agent", "join", &made.token, "--config"]).arg(&config);
+        join.args(["agent", "join", "--token-file", file, "--config"]).arg(&config);
         said(&mut join).expect("a machine joins");
         let mut text = std::fs::read_to_string(&config).expect("a configuration");
         let Resources { cpu, ram, disk, disk_rate } = wanted.capacity.unwrap_or(CAPACITY);
@@ -170,6 +174,7 @@ impl Machines {
         let program = cell().to_str().expect("a path in UTF-8");
         let mut command = self.masters.hosts.enter(self.host(machine), program);
         command.args(["agent", "start", "--config"]).arg(self.config(machine));
+        command.env(CLOCK, self.masters.clock(&format!("n{machine}")));
         let log = self.masters.folder.path(&format!("n{machine}.log"));
         self.agents[machine - 1] = Some(Process::start(command, &log));
     }

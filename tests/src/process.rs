@@ -1,9 +1,12 @@
 //! A process of ours: ended by its own id when it goes out of scope, its output kept in a file.
 
+use crate::{LOOK, PATIENCE};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
+use tokio::time::sleep;
 
 pub struct Process {
     child: Child,
@@ -41,6 +44,18 @@ impl Process {
     #[must_use]
     pub fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until it has ended by itself.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child of ours") {
+                return status;
+            }
+            assert!(begin.elapsed() < PATIENCE, "it does not end:\n{}", self.output());
+            sleep(LOOK).await;
+        }
     }
 
     /// Whether it still runs.

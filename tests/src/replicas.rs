@@ -1,14 +1,14 @@
 //! A cell of several masters, installed and started as an operator would: `cell master init` on the
 //! first host, then a token, `cell master join` and `cell master start` on every other one.
 
-use crate::binary::{cell, said};
+use crate::binary::{cell, joined, said};
 use crate::folder::Folder;
 use crate::hosts::{Host, Hosts, address};
 use crate::process::Process;
 use crate::{LOOK, PATIENCE};
 use cellwright_api::client::{Client, Settings};
 use cellwright_api::context::Contexts;
-use cellwright_api::types::{MasterStatus, NewToken};
+use cellwright_api::types::MasterStatus;
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,7 +37,11 @@ pub struct Plan<'a> {
 }
 
 /// Tests of the masters alone: a scheduler beside each would only take time from them.
-const NO_SCHEDULER: (&str, &str) = ("supervise_scheduler = true", "supervise_scheduler = false");
+pub const NO_SCHEDULER: (&str, &str) =
+    ("supervise_scheduler = true", "supervise_scheduler = false");
+
+/// Read by debug builds.
+pub(crate) const CLOCK: &str = "CELL_CLOCK_OFFSET_FILE";
 
 /// Who leads, as the leader itself says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,12 +107,17 @@ impl Replicas {
 
     /// # Errors
     /// What the command said when the replica was not installed.
-    fn place(&self, command: &mut Command, host: Host) -> Result<(), String> {
+    fn place(
+        &self,
+        command: &mut Command,
+        host: Host,
+        run: impl FnOnce(&mut Command) -> Result<(), String>,
+    ) -> Result<(), String> {
         let config = self.config(host);
         command.args(["--advertise", &master(host), "--listen", &format!("0.0.0.0:{PORT}")]);
         command.arg("--data-dir").arg(self.data_dir(host));
         command.arg("--config").arg(&config);
-        said(command)?;
+        run(command)?;
         for (default, wanted) in &self.changes {
             set(&config, default, wanted);
         }
@@ -129,7 +138,8 @@ impl Replicas {
     fn init(&self) {
         let mut command = self.plain();
         command.args(["master", "init", "--cell", "aa", "--name", "m1"]);
-        self.place(&mut command, 1).expect("a cell is made");
+        let made = self.place(&mut command, 1, |command| said(command).map(drop));
+        made.expect("a cell is made");
     }
 
     /// Tried again with another token while the cell elects, as an operator would.
@@ -143,19 +153,51 @@ impl Replicas {
 
     fn try_join(&self, host: Host) -> Result<(), String> {
         let name = format!("m{host}");
-        let made = self.cell(&["token", "create", "--replica", &name, "-o", "json"])?;
-        let made: NewToken = serde_json::from_str(&made).expect("a token in JSON");
+        let token = self.folder.path(&format!("{name}.token"));
+        // Left by a try that was cut short.
+        let _ = std::fs::remove_file(&token);
+        let file = token.to_str().expect("a path in UTF-8");
+        self.cell(&["token", "create", "--replica", &name, "--token-file", file])?;
         let mut command = self.plain();
-        command.args(["master", "join", &made.token, "--master", &master(1)]);
-        self.place(&mut command, host)
+        command.args(["master", "join", "--token-file", file, "--master", &master(1)]);
+        self.place(&mut command, host, |command| {
+            joined(command, |fingerprint| self.cell(&["master", "confirm", &name, fingerprint]))
+        })
     }
 
     pub fn start(&mut self, host: Host) {
         let binary = cell().to_str().expect("a path in UTF-8");
         let mut command = self.hosts.command(host, binary);
         command.args(["master", "start", "--config"]).arg(self.config(host));
+        command.env(CLOCK, self.clock(&format!("m{host}")));
+        command.env("CELL_PLANT_PANIC", self.planted(host));
         let log = self.folder.path(&format!("m{host}.log"));
         self.processes[host - 1] = Some(Process::start(command, &log));
+    }
+
+    /// Where a process reads by how many milliseconds its clock is ahead; right if there is none.
+    #[must_use]
+    pub fn clock(&self, process: &str) -> PathBuf {
+        self.folder.path(&format!("clock-{process}"))
+    }
+
+    /// Sets the clock of a process, while it runs or before.
+    pub fn set_clock(&self, process: &str, ahead_ms: i64) {
+        // In one step: a reader finds the old or the new.
+        let (path, draft) = (self.clock(process), self.folder.path("clock-draft"));
+        std::fs::write(&draft, ahead_ms.to_string()).expect("written");
+        std::fs::rename(draft, path).expect("it gets its name");
+    }
+
+    /// Where panics are planted for the master on a host: a file named after a point.
+    #[must_use]
+    pub fn planted(&self, host: Host) -> PathBuf {
+        self.folder.path(&format!("plant-m{host}"))
+    }
+
+    /// The master on a host, which was started.
+    pub fn process(&mut self, host: Host) -> &mut Process {
+        self.processes[host - 1].as_mut().expect("it was started")
     }
 
     /// Ends it without asking.

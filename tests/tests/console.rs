@@ -61,7 +61,19 @@ impl Desk {
     }
 
     fn open(&self, path: &str) {
-        self.browser.go(&format!("http://{}{path}", self.address));
+        let url = format!("http://{}{path}", self.address);
+        // The tab keeps the token once it was handed over; an address has room for one anchor.
+        if path.contains('#') {
+            self.browser.go(&format!("http://{}/#token={}", self.address, self.token()));
+            self.browser.go(&url);
+        } else {
+            self.browser.go(&format!("{url}#token={}", self.token()));
+        }
+    }
+
+    /// As `cell dev` prints it behind the address of the console.
+    fn token(&self) -> String {
+        fs::read_to_string(self.folder.path("data/dev-token")).expect("the cell has a token")
     }
 
     fn nothing_is_wrong(&self) {

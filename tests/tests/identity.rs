@@ -62,9 +62,13 @@ impl Master {
     /// `cell agent join`; the file it writes is named after the machine.
     fn join(&self, token: &str, machine: &str) -> Result<PathBuf, String> {
         let config = self.folder.path(&format!("{machine}.toml"));
+        let file = config.with_extension("token");
+        // Of an earlier try.
+        let _ = std::fs::remove_file(&file);
+        cellwright_api::context::write_private(&file, token.as_bytes()).expect("a file");
         let mut command = Command::new(cell());
-        command.args(["agent", "join", token, "--master", &self.address, "--config"]);
-        said(command.arg(&config))?;
+        command.args(["agent", "join", "--master", &self.address, "--config"]).arg(&config);
+        said(command.arg("--token-file").arg(&file))?;
         Ok(config)
     }
 
@@ -119,6 +123,7 @@ async fn poll(agent: &Client, address: &str, machine: &str) -> Result<AgentOrder
         packages: None,
         usage: Vec::new(),
         shortages: Vec::new(),
+        wall: cellwright_api::clock::wall(),
     };
     agent.poll(address, &report, Span(1000)).await
 }
@@ -188,7 +193,7 @@ async fn an_agent_runs_under_its_certificate_and_gets_the_next_one() {
     let file = master.folder.path("machine-1.identity");
     let before = std::fs::read_to_string(&file).expect("an identity");
     let mut identity = Identity::load(&file).expect("it is whole");
-    let client = identity.client().expect("a client");
+    let client = identity.client(&master.folder.0).expect("a client");
     let admin = master.client("contexts.toml");
     let refused = identity.renew(&client).await.expect_err("a machine nobody has heard of");
     assert!(refused.to_string().contains("not part of the cell"), "{refused}");

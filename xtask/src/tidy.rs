@@ -4,6 +4,7 @@
 //! where, and why the rule exists: a ban without a reason invites a workaround.
 
 mod budget;
+mod clock;
 mod coverage;
 mod dead_files;
 mod edges;
@@ -44,7 +45,7 @@ impl fmt::Display for Finding {
 }
 
 pub fn run(repo: &Repo) -> Vec<Finding> {
-    let checks: [fn(&Repo) -> Vec<Finding>; 10] = [
+    let checks: [fn(&Repo) -> Vec<Finding>; 11] = [
         unreadable,
         edges::check,
         purity::check,
@@ -55,6 +56,7 @@ pub fn run(repo: &Repo) -> Vec<Finding> {
         links::check,
         dead_files::check,
         words::check,
+        clock::check,
     ];
     let mut findings: Vec<Finding> = checks.iter().flat_map(|check| check(repo)).collect();
     findings.sort();

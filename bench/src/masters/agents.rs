@@ -5,7 +5,6 @@ use super::part::answer_questions;
 use super::work;
 use crate::flags::Flags;
 use cellwright_api::client::{Client, Settings};
-use cellwright_master::clock::{Clock, SystemClock};
 use cellwright_scheduler::http_link::HttpLink;
 use cellwright_scheduler::{Lane, Scheduler};
 use cellwright_sim::agent::Pace;
@@ -39,13 +38,10 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     let masters = flags.list("masters")?;
     let machines: u32 = flags.number("machines", 5000)?;
     // Every machine has a connection of its own.
-    let client = client(masters.clone(), usize::try_from(machines).unwrap_or(usize::MAX))?;
-    let member = |number| {
-        let (client, masters) = (client.clone(), masters.clone());
-        Ok(Member { spec: work::machine(number)?, client, masters })
-    };
+    let client = client(masters, usize::try_from(machines).unwrap_or(usize::MAX))?;
+    let member = |number| Ok(Member { spec: work::machine(number)?, client: client.clone() });
     let members = (0..machines).map(member).collect::<io::Result<Vec<Member>>>()?;
-    let fleet = Fleet::start(members, SystemClock.wall().0, PACE);
+    let fleet = Fleet::start(members, PACE);
     let summary = async |_| serde_json::to_string(&fleet.summary()).map_err(io::Error::other);
     answer_questions(summary).await
 }

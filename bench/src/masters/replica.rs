@@ -8,22 +8,25 @@ use super::part::answer_questions;
 use crate::flags::Flags;
 use axum::Router;
 use cellwright_api::client::{Client, Settings};
+use cellwright_api::masters::Masters;
 use cellwright_master::blobs::BlobStore;
 use cellwright_master::checkpoint::Checkpoints;
 use cellwright_master::clock::{Clock, SystemClock};
 use cellwright_master::config::Config;
-use cellwright_master::handle::Handle;
+use cellwright_master::handle::{Caller, Handle};
 use cellwright_master::history::{HistoryDesk, Keeper};
 use cellwright_master::http::blob_peers::HttpBlobPeers;
 use cellwright_master::http::files::Files;
 use cellwright_master::http::{Api, ApiSettings};
 use cellwright_master::http_peers::HttpPeers;
+use cellwright_master::identity::caller::Unauthenticated;
 use cellwright_master::identity::gate::MasterGate;
-use cellwright_master::identity::listener::Door;
+use cellwright_master::identity::listener::{ConnInfo, Door, Gate};
 use cellwright_master::identity::refusals::Refusals;
 use cellwright_master::master::{Master, World};
 use cellwright_master::serve::{master_settings, store_settings};
 use cellwright_store::{BootstrapError, Peer, RealDisk};
+use cellwright_supervise::Supervisor;
 use std::io;
 use std::sync::Arc;
 
@@ -45,14 +48,15 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     if config.id == 1 {
         begin(&handle, &members).await?;
     }
-    let (router, _keeper) = router(&config, &handle, clock.clone())?;
-    let gate = Arc::new(MasterGate {
+    let (router, _keeper) = router(&config, &handle)?;
+    let gate = Arc::new(Anybody(MasterGate {
         cell: config.cell.clone(),
-        replicated: handle.replicated().clone(),
+        handle: handle.clone(),
         clock,
         audit: handle.replicated().records.audit.clone(),
         refusals: Refusals::default(),
-    });
+        open: None,
+    }));
     let stop = std::future::pending();
     let serving = tokio::spawn(door.serve(router, gate, config.limits(), stop));
     let snapshot = async |question: String| {
@@ -65,6 +69,24 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     answer_questions(snapshot).await?;
     serving.abort();
     Ok(())
+}
+
+/// Lets everybody in: replicas of one measurement have no token in common, and what is measured is
+/// behind the door.
+struct Anybody(MasterGate);
+
+impl Gate for Anybody {
+    fn caller(&self, _: &ConnInfo, _: Option<&[u8]>) -> Result<Caller, Unauthenticated> {
+        Ok(Caller::Anonymous)
+    }
+
+    fn masters(&self) -> Option<Masters> {
+        self.0.masters()
+    }
+
+    fn refused(&self, connection: &ConnInfo, method: &str, path: &str, why: &str) {
+        self.0.refused(connection, method, path, why);
+    }
 }
 
 fn config(flags: &Flags, members: &[String]) -> io::Result<Config> {
@@ -103,13 +125,14 @@ async fn begin(handle: &Handle, members: &[String]) -> io::Result<()> {
 }
 
 /// What the replica answers, and the thread that writes its history.
-fn router(config: &Config, handle: &Handle, clock: Arc<dyn Clock>) -> io::Result<(Router, Keeper)> {
+fn router(config: &Config, handle: &Handle) -> io::Result<(Router, Keeper)> {
     let blobs = BlobStore::open(&config.data_dir, config.blob_limit).map_err(io::Error::other)?;
     let blobs = Arc::new(blobs);
     let client = Client::new(Settings::new(vec![config.advertise.clone()]));
     let replicated = handle.replicated().clone();
-    let history = HistoryDesk::new(&config.data_dir, replicated.clone());
-    let keeper = history.keep(&config.data_dir, config.history_kept(), clock.clone())?;
+    let history = HistoryDesk::new(&config.data_dir, replicated.clone(), config.queries);
+    let kept = config.history_kept();
+    let keeper = history.keep(&config.data_dir, kept, &Supervisor::default())?;
     let files = Arc::new(Files {
         history,
         events: replicated.records.events.clone(),
@@ -126,5 +149,5 @@ fn router(config: &Config, handle: &Handle, clock: Arc<dyn Clock>) -> io::Result
     });
     let body_limit = usize::try_from(config.body_limit).unwrap_or(usize::MAX);
     let settings = ApiSettings { body_limit, ..ApiSettings::default() };
-    Ok((Api::new(handle.clone(), files, clock, settings).router(), keeper))
+    Ok((Api::new(handle.clone(), files, settings).router(), keeper))
 }

@@ -10,9 +10,12 @@ once each take a number of their own.
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import http.client
 import json
 import os
+import re
 import secrets
 import ssl
 import stat
@@ -37,6 +40,10 @@ SILENCE_S = 40.0
 FIRST_PAUSE_S = 0.05
 # An election takes about a second: a client that pauses longer makes it two.
 LONGEST_PAUSE_S = 0.4
+# All masters of the cell, on every answer of one of them.
+MASTERS_HEADER = "cell-masters"
+MOST_MASTERS = 16
+_ADDRESS = re.compile(r"[A-Za-z0-9._:\[\]-]{1,253}:[1-9][0-9]{0,4}")
 
 
 class CellError(Exception):
@@ -105,8 +112,10 @@ class Cell(Operations):
         attempt_timeout: float = 10.0,
         deadline: float = 30.0,
     ):
+        learned: str | None = None
         if not masters:
             settings = _found()
+            learned = settings.get("learned")
             masters = tuple(settings.pop("masters"))
             if authority is None:
                 authority = settings.get("authority")
@@ -116,7 +125,10 @@ class Cell(Operations):
                 certificate, key = settings.get("certificate"), settings.get("key")
         if authority is None and (token or certificate):
             raise CellError("a token or certificate without authority would be told to anyone")
-        self._masters = [_address(master) for master in masters]
+        self._named = [_address(master) for master in masters]
+        self._masters = list(self._named)
+        # When the log settled the masters that were learned; a later list takes their place.
+        self._settled: tuple[int, ...] | None = None
         self._tls = _tls(authority, certificate, key) if authority else None
         self._token = token
         self._attempt_timeout = attempt_timeout
@@ -125,12 +137,16 @@ class Cell(Operations):
         self._idle: dict[str, list[http.client.HTTPConnection]] = {}
         self._lanes: list[tuple[int, int]] = []
         self._lock = threading.Lock()
+        self._learn(learned)
 
     @classmethod
     def of_context(cls, name: str | None = None, file: str | Path | None = None, **more: Any) -> Cell:
         """The cell of a context, as `cell user add` and `cell master init` write them."""
-        found = _context(name, Path(file) if file else _contexts_file())
-        return cls(*found.pop("masters"), **found, **more)
+        file = Path(file) if file else _contexts_file()
+        found = _context(name, file)
+        cell = cls(*found.pop("masters"), **found, **more)
+        cell._learn(_kept(file, found.get("authority")))
+        return cell
 
     def close(self) -> None:
         """Ends the connections kept for later calls."""
@@ -214,6 +230,7 @@ class Cell(Operations):
                         raise error
                     address = self._next_address(address, error)
                 else:
+                    self._learn(response.headers.get(MASTERS_HEADER))
                     pause = FIRST_PAUSE_S
                     for event in _events(response):
                         last = event.id if event.id is not None else last
@@ -227,7 +244,11 @@ class Cell(Operations):
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
     def _headers(self) -> dict[str, str]:
-        return {"authorization": f"Bearer {self._token}"} if self._token else {}
+        token = self._token
+        if token is None and self._tls is None:
+            # An open master may be started after its clients: looked for each time.
+            token = _open_token([self._leader, *self._masters])
+        return {"authorization": f"Bearer {token}"} if token else {}
 
     def _repeat(
         self, method: str, target: str, headers: dict[str, str], body: bytes | None, repeatable: bool
@@ -250,6 +271,7 @@ class Cell(Operations):
             else:
                 if answer.status < 300:
                     self._leader = address
+                    self._learn(answer.headers.get(MASTERS_HEADER))
                     return answer
                 error = answer.error()
                 again = error.code in PASSING or (repeatable and error.code in DOUBTFUL)
@@ -319,8 +341,20 @@ class Cell(Operations):
         return leader if leader in self._masters else self._other(address)
 
     def _other(self, address: str) -> str:
-        at = self._masters.index(address) if address in self._masters else -1
-        return self._masters[(at + 1) % len(self._masters)]
+        masters = self._masters
+        at = masters.index(address) if address in masters else -1
+        return masters[(at + 1) % len(masters)]
+
+    def _learn(self, said: str | None) -> None:
+        """Takes the masters that a master names, if it has proved to be one and its list is newer."""
+        found = _masters(said) if said and self._tls is not None else None
+        if found is None:
+            return
+        settled, masters = found
+        with self._lock:
+            if self._settled is None or settled > self._settled:
+                self._settled = settled
+                self._masters = list(dict.fromkeys(masters + self._named))
 
     def _take_lane(self) -> tuple[int, int]:
         with self._lock:
@@ -401,16 +435,72 @@ def _tls(authority: str, certificate: str | None, key: str | None) -> ssl.SSLCon
     return context
 
 
+def _masters(said: str) -> tuple[tuple[int, ...], list[str]] | None:
+    """`ERA.TERM.INDEX HOST:PORT,...`; nothing where it is anything else."""
+    version, _, listed = said.partition(" ")
+    masters = listed.split(",")
+    parts = version.split(".")
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts) or len(masters) > MOST_MASTERS:
+        return None
+    if not all(_ADDRESS.fullmatch(master) for master in masters):
+        return None
+    return tuple(map(int, parts)), masters
+
+
+def _kept(contexts: Path, authority: str | None) -> str | None:
+    """What the `cell` command has learned of the masters of a context's cell."""
+    if authority is None:
+        return None
+    first = authority.partition("-----END CERTIFICATE-----")
+    try:
+        digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert("".join(first[:2]).strip())).hexdigest()
+        kept = tomllib.loads(contexts.with_suffix(".masters.toml").read_text())
+        said = kept["cells"][digest]["masters"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return said if isinstance(said, str) else None
+
+
 def _contexts_file() -> Path:
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(base) / "cellwright" / "contexts.toml"
+
+
+def _open_token(masters: list[str]) -> str | None:
+    """The token of an open master (`cell dev`) of this account: in a file named after its address,
+    which the master locks while it runs. Without that lock another account may listen there."""
+    uid = os.geteuid()
+    run = Path(f"/run/user/{uid}")
+    try:
+        is_own = run.is_dir() and run.stat().st_uid == uid
+    except OSError:
+        is_own = False
+    folder = run / "cellwright" if is_own else Path(f"/tmp/cellwright-{uid}")
+    for master in masters:
+        name, _, port = master.rpartition(":")
+        for address in ("127.0.0.1", "[::1]") if name == "localhost" else (name,):
+            try:
+                opened = os.open(folder / f"{address}:{port}", os.O_RDONLY | os.O_NOFOLLOW)
+            except OSError:
+                continue
+            with os.fdopen(opened) as file:
+                found = os.fstat(opened)
+                if found.st_uid != uid or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                    continue
+                try:
+                    fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return file.read(256).strip()
+    return None
 
 
 def _found() -> dict[str, Any]:
     address = os.environ.get("CELL_ADDR")
     if address:
         return {"masters": [part.strip() for part in address.split(",")]}
-    return _context(None, _contexts_file())
+    found = _context(None, _contexts_file())
+    found["learned"] = _kept(_contexts_file(), found.get("authority"))
+    return found
 
 
 def _context(name: str | None, file: Path) -> dict[str, Any]:

@@ -278,6 +278,10 @@ class Operations:
         """Add a replica that runs; it votes once it has caught up."""
         return self._call("POST", "/v1/masters", {}, body)
 
+    def confirm_master(self, body: dict[str, Any], *, key: str | None = None) -> Any:
+        """Let a replica that waits have the authority's key, by its fingerprint."""
+        return self._call("POST", "/v1/masters/confirm", {}, body, keyed=True, key=key)
+
     def remove_master(self, replica: str | int) -> Any:
         """Remove a replica."""
         return self._call("DELETE", f"/v1/masters/{at(replica)}", {})

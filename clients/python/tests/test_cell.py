@@ -26,6 +26,24 @@ def job(name, **more):
     return {"owner": "dev", "spec": {**SPEC, "name": name, **more}}
 
 
+class KnownMasters(unittest.TestCase):
+    def test_masters_are_learned_from_those_who_proved_to_be_some_and_newer_lists_count(self):
+        cell = Cell("m1:1")
+        self.addCleanup(cell.close)
+        cell._learn("0.1.5 m1:1,m2:1")
+        self.assertEqual(cell._masters, ["m1:1"], "an open master proves nothing")
+        cell._tls = mock.sentinel.tls
+        cell._learn("0.1.5 m1:1,m2:1")
+        self.assertEqual(cell._masters, ["m1:1", "m2:1"])
+        cell._learn("0.2.9 m3:1,[fd00::1]:7070")
+        self.assertEqual(cell._masters, ["m3:1", "[fd00::1]:7070", "m1:1"])
+        self.assertEqual(cell._other("m3:1"), "[fd00::1]:7070")
+        many = ",".join(["x:1"] * 17)
+        for bad in ["0.1.5 m1:1,m2:1", "0.2.9 x:1", "9.9 x:1", "9.9.9", "9.9.9 x", "9.9.9 x y:1", f"9.9.9 {many}"]:
+            cell._learn(bad)
+        self.assertEqual(cell._masters, ["m3:1", "[fd00::1]:7070", "m1:1"])
+
+
 class OpenCell(unittest.TestCase):
     def setUp(self):
         self.cell = Cell()

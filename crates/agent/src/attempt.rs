@@ -21,11 +21,13 @@ use crate::shim::protocol::{
 use crate::shim::room::{Inside, Room};
 use crate::shim::{self, begun_in, exit_of, is_alive};
 use crate::watch::Finding;
+use cellwright_supervise::plant;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -115,6 +117,7 @@ pub async fn follow(
     // Said before anybody was there to hear it.
     let mut unsaid: Vec<Request> = Vec::new();
     let ended = loop {
+        plant("follow");
         while let Ok(request) = requests.try_recv() {
             unsaid.push(request);
         }
@@ -293,7 +296,8 @@ async fn say(to: &mut tokio::net::unix::OwnedWriteHalf, request: &Request) -> io
 
 /// Starts a shim and waits until it can be talked to, has ended, or takes its time.
 async fn start_shim(folder: &Path, shim: &ShimProgram) -> io::Result<()> {
-    let log = OpenOptions::new().append(true).create(true).open(folder.join("shim.log"))?;
+    let mut options = OpenOptions::new();
+    let log = options.append(true).create(true).mode(0o600).open(folder.join("shim.log"))?;
     let mut child = Command::new(&shim.program)
         .args(&shim.arguments)
         .arg(folder)

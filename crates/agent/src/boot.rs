@@ -1,24 +1,23 @@
 //! Which life of the machine this is. A reboot is told by the kernel's boot id: what ran before it
 //! is dead, whatever the records say. The number of the life grows from one to the next, so that
-//! the masters can refuse what an earlier one says.
+//! the masters can refuse what an earlier one says; where nothing is known of the past here, the
+//! masters know ([`cellwright_api::life`]).
 //!
 //! All times in the agent are milliseconds on the boot clock, which goes on while the machine
 //! sleeps and is not set by anybody: leases are safe on it, and shims and agents read the same one.
 
-#![expect(clippy::disallowed_types, reason = "the number of a life is a date")]
-
 use crate::record::{self, Keep, RecordError};
+use cellwright_api::life::LifeNumber;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Life {
     pub boot_id: String,
-    pub incarnation: u64,
+    pub number: LifeNumber,
 }
 
 /// Milliseconds since the machine booted.
@@ -37,24 +36,23 @@ pub fn boot_id() -> std::io::Result<String> {
     std::fs::read_to_string(BOOT_ID).map(|text| text.trim().to_owned())
 }
 
-/// The life that follows `before` on a machine that booted as `boot_id`. Where nothing is known of
-/// the past, the wall clock gives a number that an earlier life is unlikely to have had.
+/// The life that follows `before` on a machine that booted as `boot_id`.
 #[must_use]
-pub fn next_life(before: Option<&Life>, boot_id: &str, wall_millis: u64) -> Life {
-    let incarnation = match before {
-        Some(life) if life.boot_id == boot_id => life.incarnation,
-        Some(life) => wall_millis.max(life.incarnation + 1),
-        None => wall_millis,
-    };
-    Life { boot_id: boot_id.to_owned(), incarnation }
+pub fn next_life(before: Option<&Life>, boot_id: &str) -> Life {
+    match before {
+        Some(life) if life.boot_id == boot_id => life.clone(),
+        _ => {
+            let number = LifeNumber::after(before.map(|life| life.number));
+            Life { boot_id: boot_id.to_owned(), number }
+        }
+    }
 }
 
 /// The present life, and whether the machine booted since the one in `path`. [`remember`] writes it
 /// down, once everything of the life before has been given its end.
 ///
 /// # Errors
-/// When the record cannot be read. A damaged one counts as none: every number that can be in it is
-/// below the clock's.
+/// When the record cannot be read. A damaged one counts as none: the masters know the number.
 pub fn begin(path: &Path) -> Result<(Life, bool), RecordError> {
     let before = match record::read::<Life>(path) {
         Ok(before) => before,
@@ -63,9 +61,7 @@ pub fn begin(path: &Path) -> Result<(Life, bool), RecordError> {
     };
     let io = |why| RecordError::Io { path: BOOT_ID.into(), why };
     let boot_id = boot_id().map_err(io)?;
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let wall = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
-    let life = next_life(before.as_ref(), &boot_id, wall);
+    let life = next_life(before.as_ref(), &boot_id);
     let rebooted = before.as_ref().is_some_and(|old| old.boot_id != life.boot_id);
     Ok((life, rebooted))
 }
@@ -85,14 +81,10 @@ mod tests {
 
     #[test]
     fn a_life_ends_with_the_boot_and_numbers_only_grow() {
-        let life = |boot: &str, incarnation| Life { boot_id: boot.into(), incarnation };
-        let check = |before: Option<Life>, boot: &str, wall, want| {
-            assert_eq!(next_life(before.as_ref(), boot, wall), life(boot, want));
-        };
-        check(None, "a", 500, 500);
-        check(Some(life("a", 500)), "a", 900, 500);
-        check(Some(life("a", 500)), "b", 900, 900);
-        // A clock that was set back makes no number small.
-        check(Some(life("a", 500)), "b", 7, 501);
+        let first = next_life(None, "a");
+        assert_eq!((first.number.incarnation, first.number.is_granted), (1, false));
+        assert_eq!(next_life(Some(&first), "a"), first);
+        let second = next_life(Some(&first), "b");
+        assert_eq!((second.boot_id.as_str(), second.number.incarnation), ("b", 2));
     }
 }

@@ -3,6 +3,7 @@
 //! refused.
 
 use crate::folder::Keeping;
+use crate::ids::COUNT;
 use crate::listen::PORT;
 use crate::shim::protocol::LogSettings;
 use cellwright_cell::constraint::Attributes;
@@ -91,6 +92,10 @@ pub struct Config {
     pub ended: Ended,
     #[serde(default)]
     pub control: Control,
+    #[serde(default)]
+    pub id_ranges: IdRanges,
+    #[serde(default)]
+    pub processes: Processes,
 }
 
 /// How tasks are run.
@@ -222,6 +227,43 @@ impl Default for Control {
     }
 }
 
+/// Numbers of users and groups that tasks have, 65,536 for each task at a time, where the agent is
+/// root. Nobody else on the machine may have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct IdRanges {
+    /// The first number of the first range.
+    pub first: u32,
+    /// How many ranges: most tasks at once.
+    pub count: u32,
+}
+
+impl Default for IdRanges {
+    /// Beyond what accounts and other tools use.
+    fn default() -> IdRanges {
+        IdRanges { first: 0x7000_0000, count: 4096 }
+    }
+}
+
+/// Most processes and threads, whatever jobs ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Processes {
+    /// Of all tasks together. Left out: half of what the kernel has numbers and room for.
+    pub all: Option<u64>,
+    /// Of one task. Left out: a quarter of `all`.
+    pub task: Option<u64>,
+}
+
+impl Processes {
+    /// Most of all tasks together, and most of one, on a kernel that has `most`.
+    #[must_use]
+    pub fn ceilings(&self, most: u64) -> (u64, u64) {
+        let all = self.all.unwrap_or(most / 2).max(1);
+        (all, self.task.unwrap_or(all / 4).clamp(1, all))
+    }
+}
+
 /// Longest time that `relief_seconds` may be.
 const MAX_RELIEF_SECONDS: u64 = 24 * 3600;
 
@@ -273,6 +315,15 @@ impl Config {
             }
         }
         check_volumes(&config)?;
+        check_ids(config.id_ranges)?;
+        let none = |most: Option<u64>| most == Some(0);
+        if none(config.processes.all) || none(config.processes.task) {
+            return Err(ConfigError::Field {
+                field: "processes".into(),
+                value: "0".into(),
+                allowed: "1 or more".into(),
+            });
+        }
         let relief = config.control.relief_seconds;
         if !(1..=MAX_RELIEF_SECONDS).contains(&relief) {
             return Err(ConfigError::Field {
@@ -363,7 +414,13 @@ impl Config {
              \n\
              # How long production goes short of CPU or disk rate, with all others held back,\n\
              # before the masters are asked to move one of them elsewhere.\n\
-             # control = {{ relief_seconds = 60 }}\n",
+             # control = {{ relief_seconds = 60 }}\n\
+             \n\
+             # Numbers of users and groups that are tasks', 65536 for each, and nobody else's.\n\
+             # id_ranges = {{ first = 1879048192, count = 4096 }}\n\
+             \n\
+             # Most processes and threads; left out, half of the kernel's, a quarter of that.\n\
+             # processes = {{ all = 16384, task = 4096 }}\n",
             text(name.as_str()),
             text(&identity.display().to_string()),
             text(&default_data().display().to_string()),
@@ -394,6 +451,20 @@ impl Config {
     pub fn keeping(&self) -> Keeping {
         Keeping { time: Duration::from_secs(self.ended.seconds), bytes: self.ended.bytes }
     }
+}
+
+/// Beyond the numbers that a package can name, and within those that the kernel has: the last one
+/// stands for none.
+fn check_ids(ranges: IdRanges) -> Result<(), ConfigError> {
+    let end = u64::from(ranges.first) + u64::from(ranges.count) * u64::from(COUNT);
+    if ranges.first >= COUNT && ranges.count > 0 && end <= u64::from(u32::MAX) {
+        return Ok(());
+    }
+    Err(ConfigError::Field {
+        field: "id_ranges".into(),
+        value: format!("{} ranges from {} on", ranges.count, ranges.first),
+        allowed: format!("1 range or more of {COUNT} numbers each, from {COUNT} to 4294967294"),
+    })
 }
 
 /// What is lent has to be told to masters, by that name.
@@ -483,6 +554,7 @@ mod tests {
                 "volumes",
                 "find_devices",
                 "package_bytes",
+                "id_ranges",
             ];
             keys.iter().any(|key| line.starts_with(key))
         };
@@ -509,6 +581,10 @@ mod tests {
         check("listen = \"here\"", "listen: \"here\"; allowed: ADDRESS:PORT, or off");
         check("logs = { files = 0 }", "logs.files: 0; allowed: 1 or more");
         check("logs = { file_bytes = 9 }", "logs.file_bytes: 9; allowed: 4096 or more");
+        check("id_ranges = { first = 1000 }", "id_ranges: 4096 ranges from 1000 on; allowed: 1");
+        check("id_ranges = { count = 0 }", "id_ranges: 0 ranges from 1879048192 on; allowed: 1");
+        check("id_ranges = { count = 65535 }", "id_ranges: 65535 ranges from");
+        check("processes = { all = 0 }", "processes: 0; allowed: 1 or more");
         let never = "control = { relief_seconds = 0 }";
         check(never, "control.relief_seconds: 0; allowed: 1 to 86400");
     }

@@ -25,6 +25,7 @@ use crate::output::Found;
 use crate::record::{self, Keep, RecordError};
 use crate::shim::protocol::{BEGUN, EXIT, LAUNCH, LOGS};
 use crate::trash::{Trash, is_taken};
+use cellwright_api::private::private_folder;
 use cellwright_cell::desired::{Action, DesiredTask};
 use cellwright_cell::id::TaskId;
 use std::fs;
@@ -66,7 +67,7 @@ impl Folders {
     /// When the folders cannot be made.
     pub fn open(root: &Path) -> io::Result<Folders> {
         for folder in [root.to_owned(), root.join("tasks"), root.join("ended")] {
-            fs::DirBuilder::new().recursive(true).mode(0o711).create(folder)?;
+            private_folder(&folder, 0o711)?;
         }
         let root = root.canonicalize()?;
         let trash = Trash::open(root.join("trash"))?;
@@ -308,6 +309,7 @@ fn parse(name: &str) -> Option<Attempt> {
 pub mod scratch {
     //! A folder of its own for a test, gone with it.
 
+    use std::os::unix::fs::DirBuilderExt;
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -320,7 +322,8 @@ pub mod scratch {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
             let name = format!("cell-agent-{}-{number}", std::process::id());
             let path = std::env::temp_dir().join(name);
-            std::fs::create_dir_all(&path).expect("a folder can be made");
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o711).create(&path);
+            made.expect("a folder can be made");
             Scratch(path)
         }
 
@@ -377,7 +380,7 @@ mod tests {
         let [old, new] = [&kept[0].folder, &kept[1].folder];
         assert!(old.join(LOGS).exists() && !old.join(WORK).exists());
         let day = Duration::from_secs(86_400);
-        let now = SystemTime::now();
+        let now = cellwright_api::clock::system();
         folders.prune(Keeping { time: day, bytes: 1 << 20 }, now).unwrap();
         assert!(old.exists());
         folders.prune(Keeping { time: day, bytes: 1 << 20 }, now + 2 * day).unwrap();

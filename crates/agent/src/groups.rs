@@ -4,6 +4,7 @@
 //! Groups need root. An agent without them says why and runs tasks all the same: then nothing but
 //! the shim's list of processes stands around a task.
 
+use crate::config::Processes;
 use crate::core::Attempt;
 use cellwright_cell::desired::Work;
 use cellwright_cell::priority::AppClass;
@@ -22,18 +23,28 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The groups of one agent, or why there are none.
 #[derive(Clone, Debug)]
-pub struct Groups(Result<Tree, String>);
+pub struct Groups(Result<Tree, String>, Ceilings);
+
+/// Most processes and threads: of all tasks, and of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ceilings {
+    all: u64,
+    task: u64,
+}
 
 impl Groups {
-    /// Agents with different folders never share a group, so several can run on one machine.
+    /// Agents with different folders never share a group, so several can run on one machine. What
+    /// `processes` says holds for all tasks together, on the group around them.
     #[must_use]
-    pub fn open(data_dir: &Path) -> Groups {
-        Groups(open(data_dir).map_err(|error| error.to_string()))
+    pub fn open(data_dir: &Path, processes: Processes) -> Groups {
+        let (all, task) = processes.ceilings(kernels_most());
+        let ceilings = Ceilings { all, task };
+        Groups(open(data_dir, ceilings).map_err(|error| error.to_string()), ceilings)
     }
 
     #[cfg(test)]
     pub(crate) fn none() -> Groups {
-        Groups(Err("a test".into()))
+        Groups(Err("a test".into()), Ceilings { all: 1, task: 1 })
     }
 
     #[must_use]
@@ -60,6 +71,30 @@ impl Groups {
     #[must_use]
     pub fn of_alloc(&self, attempt: Attempt) -> Option<Group> {
         self.0.as_ref().ok()?.group(&format!("alloc-{attempt}")).ok()
+    }
+
+    /// Makes the group of a task and sets its limits. Says what of them this machine cannot hold it
+    /// to.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn make_task(&self, group: &Group, work: &Work) -> Result<Vec<Controller>, Error> {
+        let Work { limits, isolation, appclass, .. } = work;
+        let weight = match appclass {
+            AppClass::LatencySensitive => cpu_weight(limits.cpu),
+            AppClass::Batch => (cpu_weight(limits.cpu) / BATCH_WEIGHS_LESS).max(1),
+        };
+        make(
+            group,
+            &Limits {
+                cpu_weight: Some(weight),
+                cpu_cap: (!isolation.slack_cpu).then_some(limits.cpu.max(1)),
+                memory_limit: (!isolation.slack_ram).then_some(limits.ram),
+                // A job can ask for less than the machine's operator allows, and not for more.
+                pids_max: Some(u64::from(isolation.processes).min(self.1.task)),
+                ..Limits::default()
+            },
+        )
     }
 
     /// Removes the group around all others when nothing is in it.
@@ -96,32 +131,25 @@ pub fn base_name(data_dir: &Path) -> String {
     format!("cellwright-{:016x}", xxh3_64(data_dir.to_string_lossy().as_bytes()))
 }
 
-fn open(data_dir: &Path) -> Result<Tree, Error> {
+fn open(data_dir: &Path, ceilings: Ceilings) -> Result<Tree, Error> {
     let tree = Tree::new(Layout::detect()?, GroupPath::new(&base_name(data_dir))?);
     tree.base().create()?;
+    let most = Limits { pids_max: Some(ceilings.all), ..Limits::default() };
+    for missing in tree.base().apply(&most)? {
+        tracing::warn!(%missing, "processes of tasks have no ceiling");
+    }
     Ok(tree)
 }
 
-/// Makes the group of a task and sets its limits. Says what of them this machine cannot hold it to.
-///
-/// # Errors
-/// When the kernel refuses.
-pub fn make_task(group: &Group, work: &Work) -> Result<Vec<Controller>, Error> {
-    let Work { limits, isolation, appclass, .. } = work;
-    let weight = match appclass {
-        AppClass::LatencySensitive => cpu_weight(limits.cpu),
-        AppClass::Batch => (cpu_weight(limits.cpu) / BATCH_WEIGHS_LESS).max(1),
+/// Processes and threads that the kernel has numbers and room for.
+fn kernels_most() -> u64 {
+    let read = |name: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
+        text.trim().parse::<u64>().ok()
     };
-    make(
-        group,
-        &Limits {
-            cpu_weight: Some(weight),
-            cpu_cap: (!isolation.slack_cpu).then_some(limits.cpu.max(1)),
-            memory_limit: (!isolation.slack_ram).then_some(limits.ram),
-            pids_max: Some(u64::from(isolation.processes)),
-            ..Limits::default()
-        },
-    )
+    let known = ["pid_max", "threads-max"].into_iter().filter_map(read);
+    // What every kernel has had at least.
+    known.min().unwrap_or(32_768)
 }
 
 /// Makes the group of an alloc: its tasks together get no more memory than it has.
@@ -142,4 +170,75 @@ pub fn make_alloc(group: &Group, limits: Resources) -> Result<Vec<Controller>, E
 fn make(group: &Group, limits: &Limits) -> Result<Vec<Controller>, Error> {
     group.create()?;
     group.apply(limits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::tests::run;
+    use crate::folder::scratch::Scratch;
+    use cellwright_cell::desired::Action;
+    use cellwright_cell::id::TaskId;
+    use std::io::{Read, Write};
+    use std::process::{Child, Command, Stdio};
+
+    /// A shell in `group` that starts programs until it cannot, and says so.
+    fn bomb(group: &Group) -> Child {
+        let script = "read go; (while :; do sleep 1000 & done) 2> /dev/null; echo full; read end";
+        let mut command = Command::new("sh");
+        let mut child = command
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        group.add(child.id()).unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        let mut said = [0u8; 5];
+        child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"full\n");
+        child
+    }
+
+    #[test]
+    fn whatever_jobs_ask_for_one_task_and_all_together_have_a_ceiling_of_processes() {
+        let scratch = Scratch::new();
+        let processes = Processes { all: Some(12), task: Some(8) };
+        let groups = Groups::open(&scratch.path(""), processes);
+        if let Some(why) = groups.off() {
+            assert!(!rustix::process::geteuid().is_root(), "{why}");
+            return println!("skipped: {why}");
+        }
+        let Action::Run(mut work) = run() else { panic!("it runs") };
+        work.isolation.processes = 100_000;
+        work.isolation.slack_ram = true;
+        let mut held = Vec::new();
+        let mut bombs = Vec::new();
+        for task in [1, 2] {
+            let group = groups.of_task(Attempt::new(TaskId(task), 1), None).unwrap();
+            let missing = groups.make_task(&group, &work).unwrap();
+            if missing.contains(&Controller::Pids) {
+                return println!("skipped: no controller of processes");
+            }
+            bombs.push(bomb(&group));
+            held.push(group.usage().unwrap().threads.unwrap());
+        }
+        assert!(held[0] <= 8 && held[0] >= 6, "{held:?}");
+        assert!(held[0] + held[1] <= 12 && held[1] <= 6, "{held:?}");
+        groups.sweep(&BTreeSet::new());
+        groups.close();
+        for mut bomb in bombs {
+            bomb.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn ceilings_are_the_operators_or_a_part_of_what_the_kernel_has() {
+        let of = |all, task| Processes { all, task }.ceilings(32_768);
+        assert_eq!(of(None, None), (16_384, 4096));
+        assert_eq!(of(Some(100), None), (100, 25));
+        assert_eq!(of(Some(100), Some(1000)), (100, 100));
+        assert_eq!(of(Some(1), None), (1, 1));
+        assert!(kernels_most() > 300);
+    }
 }

@@ -11,6 +11,7 @@ use crate::session::{self, Told};
 use crate::shim::protocol::Launch;
 use cellwright_api::exec::Frame;
 use cellwright_cell::health::{HealthCheck, Probe};
+use cellwright_supervise::plant;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,6 +83,7 @@ pub async fn watch(patient: Patient, tell: impl Fn(Health)) {
     let mut last = Health::Starting;
     let interval = Duration::from_millis(patient.check.interval.0);
     loop {
+        plant("health");
         let limit = Duration::from_millis(patient.check.timeout.0);
         let is_command = matches!(patient.check.probe, Probe::Command(_));
         // Nobody closes it, so it is always had in the end. Waiting for it is not the task's fault.

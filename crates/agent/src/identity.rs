@@ -3,27 +3,30 @@
 //! it has, writes it down, and shows it from the next handshake on. No connection and no task
 //! notices.
 
-#![expect(clippy::disallowed_types, reason = "certificates carry the time of day")]
-
 use crate::listen::Access;
+use crate::standing::Standing;
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::{Client, ClientError, Settings};
+use cellwright_api::clock::wall;
 use cellwright_api::context::{Context, ContextError, Contexts};
 use cellwright_api::enroll::{EnrollError, Holder, NewKey, RENEW_PATH, RenewAnswer, RenewRequest};
 use cellwright_api::internal::PROTOCOL;
+use cellwright_api::masters::MastersFile;
 use cellwright_api::tls::{self, Shown, TlsError, Trust};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::time::sleep;
 
-/// Between two tries, when no master renews.
+/// The masters of the cell, below `data_dir`.
+const MASTERS: &str = "masters.toml";
+/// Between two tries, whatever became of the first.
 const RETRY: Duration = Duration::from_secs(60);
 /// A day's certificate is looked at this often: the timer under it stands still while the machine
-/// sleeps, the certificate does not.
-const LOOK: Duration = Duration::from_secs(600);
+/// sleeps, the certificate does not, and a clock may be set.
+const LOOK: Duration = Duration::from_secs(60);
 
 /// Why there is no identity, or no next certificate.
 #[derive(Debug, thiserror::Error)]
@@ -78,36 +81,35 @@ impl Identity {
         }
     }
 
-    #[must_use]
-    pub fn masters(&self) -> &[String] {
-        &self.context.masters
-    }
-
-    /// A client that shows whatever certificate is the present one.
+    /// A client that shows whatever certificate is the present one. In `data_dir` it keeps which
+    /// masters the cell has.
     ///
     /// # Errors
     /// When the authority's certificate is of no use, or no master is named.
-    pub fn client(&self) -> Result<Client, IdentityError> {
+    pub fn client(&self, data_dir: &Path) -> Result<Client, IdentityError> {
         let authority = self.context.authority.clone();
         let incomplete = || IdentityError::Incomplete(self.path.display().to_string());
-        let trust = Trust::Authority(authority.ok_or_else(incomplete)?);
-        let tls = tls::client(&trust, Some(self.shown.clone()))?;
+        let authority = authority.ok_or_else(incomplete)?;
+        let kept = Some(MastersFile::new(data_dir.join(MASTERS), &authority)?);
+        let tls = tls::client(&Trust::Authority(authority), Some(self.shown.clone()))?;
         let settings = Settings::new(self.context.masters.clone());
-        Ok(Client::new(Settings { tls: Some(Arc::new(tls)), ..settings })?)
+        Ok(Client::new(Settings { tls: Some(Arc::new(tls)), kept, ..settings })?)
     }
 
-    /// Who may dial this machine, and what it shows them.
+    /// Who may dial this machine, and what it shows them. `client` asks masters about those who do.
     ///
     /// # Errors
     /// When the authority's certificate is of no use.
-    pub fn access(&self) -> Result<Access, IdentityError> {
+    pub fn access(&self, client: &Client) -> Result<Access, IdentityError> {
         let incomplete = || IdentityError::Incomplete(self.path.display().to_string());
         let authority = self.context.authority.as_ref().ok_or_else(incomplete)?;
         let config = tls::server_for_parts(authority, self.shown.clone())?;
         let cell = self.holder.identity.cell.clone();
         let (authority, shown) = (authority.clone(), self.shown.clone());
         let dialler = AgentDialler::identified(cell.clone(), authority, shown);
-        Ok(Access::Parts { cell, config: Arc::new(config), dialler })
+        let own = self.holder.identity.part.name().clone();
+        let standing = Arc::new(Standing::new(client.clone(), own));
+        Ok(Access::Parts { cell, config: Arc::new(config), dialler, standing })
     }
 
     /// Gets the next certificate, writes it down and shows it.
@@ -140,11 +142,10 @@ impl Identity {
             }
             match self.renew(&client).await {
                 Ok(()) => tracing::info!("the certificate was renewed"),
-                Err(error) => {
-                    tracing::error!(%error, "the certificate was not renewed");
-                    sleep(RETRY).await;
-                }
+                Err(error) => tracing::error!(%error, "the certificate was not renewed"),
             }
+            // Also after a good one: to a clock that is far ahead the next is due already.
+            sleep(RETRY).await;
         }
     }
 }
@@ -157,9 +158,4 @@ fn holder(certificate: &str) -> Result<Holder, IdentityError> {
 
 fn wait(holder: &Holder, now: Time) -> Span {
     holder.renew_at().since(now)
-}
-
-pub(crate) fn wall() -> Time {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

@@ -8,6 +8,7 @@
 //! | [`attempt`] | the agent's end of one shim: makes it ready, attaches, tells it to stop |
 //! | [`ready`] | from an order to a shim: packages, control group, driver |
 //! | [`driver`] | how a program is run: what it gets, and what cannot be kept from it |
+//! | [`ids`] | which users and groups of the machine tasks are |
 //! | [`groups`], [`packages`] | the control groups of tasks; what they run |
 //! | [`watch`], [`ports`] | looks at every task once a second, and has those give way who must |
 //! | [`devices`] | which devices there are, and how tasks get to them |
@@ -34,6 +35,7 @@ pub mod folder;
 pub mod groups;
 pub mod health;
 pub mod identity;
+pub mod ids;
 pub mod link;
 pub mod listen;
 pub mod machine;
@@ -49,6 +51,7 @@ pub mod ready;
 pub mod record;
 pub mod session;
 pub mod shim;
+pub mod standing;
 pub mod trash;
 pub mod usage;
 pub mod watch;

@@ -1,6 +1,10 @@
 //! The line to the masters: one hanging poll at a time, news sent apart from it, and another master
 //! when one does not answer or says so. Whatever fails here touches no task.
 //!
+//! Which masters there are is learned from their answers, so that none of those it was told of has
+//! to live on. The one that a machine's polls belong to may be dead and is named by the others all
+//! the same: whoever did not answer is not dialled again at their word for a while.
+//!
 //! Reports and orders are whole, so each costs what the machine holds, at both ends. Where tasks
 //! are many and short, one message for each of their changes would be most of the work; so the more
 //! there is to tell, the more changes are told at once. Rejected: differences instead of whole
@@ -8,8 +12,11 @@
 
 use crate::boot;
 use cellwright_api::client::{Client, ClientError};
+use cellwright_api::error::Code;
 use cellwright_api::internal::{AgentOrders, AgentReport};
+use cellwright_api::masters::Round;
 use cellwright_cell::time::Span;
+use cellwright_supervise::plant;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -37,12 +44,30 @@ pub enum Line {
 
 pub struct Link {
     pub client: Client,
-    /// `host:port` of the masters.
-    pub masters: Vec<String>,
     pub line: mpsc::UnboundedSender<Line>,
     /// Rung when there is something to tell.
     pub news: Arc<Notify>,
     pub pace: Pace,
+    pub most: Most,
+}
+
+/// What the masters take of one report, once one of them has said so.
+#[derive(Default)]
+pub struct Most(Mutex<Option<usize>>);
+
+impl Most {
+    fn bytes(&self) -> Option<usize> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Learns from a refusal.
+    fn learn(&self, error: &ClientError) {
+        let refused = error.api().filter(|refused| refused.code == Code::TooLarge);
+        let limit = refused.and_then(|refused| refused.details.get("limit")?.as_u64());
+        if let Some(limit) = limit.and_then(|limit| usize::try_from(limit).ok()) {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(limit);
+        }
+    }
 }
 
 /// Rests that grow with what is told: when the last report left, and of how many tasks it told.
@@ -86,11 +111,13 @@ fn rest(tasks: usize) -> Duration {
 impl Link {
     /// Polls for as long as the agent runs.
     pub async fn run(self) {
-        let Some(mut master) = self.masters.first().cloned() else { return };
-        let (mut tries, mut hang, mut pause) = (0, FIRST_HANG, PAUSE);
+        let mut round = Round::from(self.client.preferred());
+        let (mut hang, mut pause) = (FIRST_HANG, PAUSE);
         // Each kind of failure is told once, however many masters and tries it takes.
         let (mut told, mut dismissed) = (Vec::new(), false);
         loop {
+            plant("link");
+            let master = round.master().to_owned();
             match self.poll(&master, hang).await {
                 Ok(Some(answered)) => {
                     if !told.is_empty() {
@@ -102,7 +129,7 @@ impl Link {
                         say_dismissed(dismissed);
                     }
                     (hang, pause) = (answered.hang, PAUSE);
-                    master = answered.redial.unwrap_or(master);
+                    round.answered(answered.redial, Instant::now());
                 }
                 Ok(None) => return,
                 Err(error) => {
@@ -110,11 +137,8 @@ impl Link {
                         told.push(error.code());
                         say_failed(&master, &error);
                     }
-                    tries += 1;
-                    if let Some(other) = self.masters.get(tries % self.masters.len()) {
-                        master.clone_from(other);
-                    }
-                    sleep(pause).await;
+                    round.failed(&self.client.masters(), Instant::now());
+                    sleep(self.client.jitter(pause, round.tries())).await;
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
@@ -155,10 +179,14 @@ impl Link {
         if self.line.send(Line::Report { hang: hang.is_some(), to }).is_err() {
             return Ok(None);
         }
-        let Ok(report) = report.await else { return Ok(None) };
+        let Ok(mut report) = report.await else { return Ok(None) };
+        if let Some(most) = self.most.bytes() {
+            report.shrink(most);
+        }
         let sent = boot::now();
         self.pace.told(report.tasks.len());
-        let orders = self.client.poll(master, &report, hang.unwrap_or(Span::ZERO)).await?;
+        let orders = self.client.poll(master, &report, hang.unwrap_or(Span::ZERO)).await;
+        let orders = orders.inspect_err(|error| self.most.learn(error))?;
         let (hang, redial) = (orders.poll, orders.redial.clone());
         let answered = Answered { hang, redial, is_dismissed: orders.is_dismissed };
         let orders = Box::new(orders);
@@ -191,7 +219,7 @@ fn say_dismissed(is_dismissed: bool) {
     match is_dismissed {
         true => tracing::warn!(
             "this machine was removed from the cell: its tasks end and it gets no more. To have it \
-             back: cell token create --agent MACHINE, cell agent join TOKEN, and start the agent \
+             back: cell token create --agent MACHINE, cell agent join, and start the agent \
              again"
         ),
         false => tracing::info!("this machine is part of the cell again"),

@@ -3,17 +3,17 @@
 //! shows another, or none, is refused. Whether a person may read or enter a task is for the masters
 //! to say.
 //!
-//! In an open cell there are no certificates: there the agent listens on loopback only, to
-//! everybody on the machine, as the open master does, but to no web page.
+//! In an open cell there are no certificates: there the agent listens on loopback only, to whoever
+//! shows the token of the open master, and to no web page.
 //!
 //! Rejected: having masters reach agents through the connections that agents hold to them. It
 //! spares machines an open port, and puts every byte of output and packages in the way of polls.
 
 use crate::folder::Folders;
-use crate::identity::wall;
 use crate::output::{Found, Place, after, last_lines, near_end, whole_characters};
 use crate::ready::Preparer;
 use crate::session::{Doorman, carry};
+use crate::standing::Standing;
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, Request, StatusCode, header};
@@ -22,15 +22,19 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::parts::{HOLDINGS_PATH, PACKAGE_PATH};
+use cellwright_api::clock::wall;
 use cellwright_api::enroll::Holder;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::exec::{EXEC_PATH, EXEC_PROTOCOL, ExecQuery};
 use cellwright_api::output::{OUTPUT_PATH, OutputPiece, OutputQuery};
 use cellwright_api::seats::{Counts, Guest as Whose, Strangers};
+use cellwright_api::secret::sha256;
 use cellwright_api::spiffe::Part;
 use cellwright_api::types::MachinePackages;
+use cellwright_cell::credential::{PartKind, SecretHash};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Time;
+use cellwright_supervise::{guarded, note_handler_panic, plant};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -71,10 +75,17 @@ const MOST_OF_AGENT: usize = 32;
 /// Who may dial.
 #[derive(Clone)]
 pub enum Access {
-    /// Everybody on this machine.
-    Open,
+    /// Whoever shows the token of the open master at one of these addresses, which lies in a file
+    /// of the account it runs as.
+    Open(Vec<String>),
     /// Masters and agents of the cell.
-    Parts { cell: Name, config: Arc<ServerConfig>, dialler: AgentDialler },
+    Parts {
+        cell: Name,
+        config: Arc<ServerConfig>,
+        dialler: AgentDialler,
+        /// Knows who was sent away since their certificate was made.
+        standing: Arc<Standing>,
+    },
 }
 
 impl Access {
@@ -82,7 +93,7 @@ impl Access {
     #[must_use]
     pub fn dialler(&self) -> AgentDialler {
         match self {
-            Access::Open => AgentDialler::plain(),
+            Access::Open(masters) => AgentDialler::plain(masters.clone()),
             Access::Parts { dialler, .. } => dialler.clone(),
         }
     }
@@ -115,8 +126,13 @@ impl Door {
         };
         let mut connections = JoinSet::new();
         loop {
+            plant("agent-listener");
             tokio::select! {
-                Some(_ended) = connections.join_next() => {}
+                Some(ended) = connections.join_next() => {
+                    if ended.is_err_and(|error| error.is_panic()) {
+                        note_handler_panic();
+                    }
+                }
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, remote)) => {
                         connections.spawn(host.clone().host(stream, remote));
@@ -183,9 +199,10 @@ impl Desk {
 }
 
 /// Who has dialled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Guest {
-    Anybody,
+    /// Of an open cell, by its masters: everything, with its token.
+    OfDev(Vec<String>),
     Master,
     Agent,
 }
@@ -193,10 +210,10 @@ enum Guest {
 impl Guest {
     /// Agents run where tasks may break out: they get packages, which are named by their digest,
     /// and nothing else.
-    fn may(self, path: &str) -> bool {
+    fn may(&self, path: &str) -> bool {
         let package = path.strip_prefix(PACKAGE_PATH).is_some_and(|rest| rest.starts_with('/'));
         match self {
-            Guest::Anybody => true,
+            Guest::OfDev(_) => true,
             Guest::Master => !package,
             Guest::Agent => package,
         }
@@ -216,12 +233,17 @@ impl Host {
     async fn host(self, stream: TcpStream, remote: SocketAddr) {
         // Small answers must not wait for more to send. Failing only costs time.
         let _ = stream.set_nodelay(true);
-        let Access::Parts { cell, config, .. } = &self.access else {
-            let own = Whose::Address(remote.ip());
-            let Some(_seat) = self.counts.seat(own, MOST) else {
-                return tracing::warn!(%remote, "connection limit reached");
-            };
-            return converse(stream, self.router, Guest::Anybody, Time::NEVER).await;
+        let (cell, config, standing) = match &self.access {
+            Access::Parts { cell, config, standing, .. } => (cell, config, standing),
+            Access::Open(masters) => {
+                let own = Whose::Address(remote.ip());
+                let Some(_seat) = self.counts.seat(own, MOST) else {
+                    return tracing::warn!(%remote, "connection limit reached");
+                };
+                let guest = Guest::OfDev(masters.clone());
+                let guest = Visitor { guest, until: Time::NEVER, part: None };
+                return converse(stream, self.router, guest).await;
+            }
         };
         let stranger = self.strangers.enter(remote.ip());
         let accepted = tokio::select! {
@@ -237,11 +259,11 @@ impl Host {
         let Some(Ok(holder)) = shown.map(Holder::of) else { return };
         let guest = match &holder.identity.part {
             _ if holder.identity.cell != *cell => None,
-            Part::Master(_) => Some(Guest::Master),
-            Part::Agent(_) => Some(Guest::Agent),
+            Part::Master(name) => Some((Guest::Master, PartKind::Replica, name)),
+            Part::Agent(name) => Some((Guest::Agent, PartKind::Agent, name)),
             Part::Scheduler(_) | Part::User(_) => None,
         };
-        let Some(guest) = guest else {
+        let Some((guest, part, name)) = guest else {
             return tracing::warn!(who = %holder.identity, "has no business here");
         };
         let most = if guest == Guest::Agent { MOST_OF_AGENT } else { MOST_OF_MASTER };
@@ -256,16 +278,30 @@ impl Host {
             },
             _ => None,
         };
-        converse(stream, self.router, guest, holder.until).await;
+        let guest = Visitor {
+            guest,
+            until: holder.over(),
+            part: Some((standing.clone(), part, name.clone())),
+        };
+        converse(stream, self.router, guest).await;
     }
 }
 
-async fn converse<S>(stream: S, router: Router, guest: Guest, until: Time)
+/// Who is on the other end of a connection, and for how long that holds.
+#[derive(Clone)]
+struct Visitor {
+    guest: Guest,
+    until: Time,
+    /// Absent in an open cell.
+    part: Option<(Arc<Standing>, PartKind, Name)>,
+}
+
+async fn converse<S>(stream: S, router: Router, visitor: Visitor)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-        answer(router.clone(), guest, until, request)
+        answer(router.clone(), visitor.clone(), request)
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
@@ -277,18 +313,42 @@ where
 
 async fn answer(
     router: Router,
-    guest: Guest,
-    until: Time,
+    visitor: Visitor,
     request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
+    let Visitor { guest, until, part } = visitor;
     // The handshake looked at this too, but connections live for long.
     let late = until <= wall();
-    let page = guest == Guest::Anybody && is_of_a_page(&request);
-    if late || page || !guest.may(request.uri().path()) {
+    let stranger = match &guest {
+        Guest::OfDev(masters) => is_of_a_page(&request) || !shows_token(&request, masters),
+        Guest::Master | Guest::Agent => false,
+    };
+    // Asked for each request: connections live for long, and parts are sent away.
+    let is_gone = match &part {
+        Some((standing, part, name)) => !standing.of(*part, name).await,
+        None => false,
+    };
+    if late || stranger || is_gone || !guest.may(request.uri().path()) {
         let error = ApiError::new(Code::NotAllowed, "this is not for whoever asks");
         return Ok(Refused(error).into_response());
     }
-    router.oneshot(request.map(Body::new)).await
+    let answering = guarded(router.oneshot(request.map(Body::new))).await;
+    answering.unwrap_or_else(|panicked| {
+        note_handler_panic();
+        tracing::error!("a request failed: {panicked}");
+        let error = ApiError::new(Code::Internal, "the request met a fault of the agent");
+        Ok(Refused(error).into_response())
+    })
+}
+
+/// Whether it shows the token of the open cell, which only its account can read. Without a master
+/// there is none, and nobody to ask for anything.
+fn shows_token(request: &Request<Incoming>, masters: &[String]) -> bool {
+    let shown = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    let shown = shown.and_then(|shown| shown.strip_prefix(b"Bearer "));
+    let own = cellwright_api::dev::token_for(masters);
+    own.zip(shown)
+        .is_some_and(|(own, shown)| SecretHash(own.hash()).matches(&SecretHash(sha256(shown))))
 }
 
 /// Pages send where they are from, or reach this machine under a name of their own.

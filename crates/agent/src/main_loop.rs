@@ -2,20 +2,19 @@
 //! the link (orders, requests for the report), from the attempts (status, ends) and from whoever
 //! runs the agent.
 
-#![expect(clippy::disallowed_types, reason = "what is kept for a while is dated by its files")]
-
+mod hearing;
 mod starting;
 mod watching;
 
-use crate::attempt::{Heard, ShimProgram, end, follow};
+use crate::attempt::{Heard, ShimProgram, end};
 use crate::boot::{self, Life};
 use crate::config::{Config, ConfigError};
 use crate::core::{self, Action, AllSeen, Attempt, End, Health, Phase, Seen, Told, View};
 use crate::folder::{Folders, Ordered};
-use crate::link::{Line, Link, Pace};
+use crate::link::{Line, Link, Most, Pace};
 use crate::listen::{self, Access, Desk, Door};
 use crate::machine::describe;
-use crate::orders::{Orders, Taken};
+use crate::orders::Orders;
 use crate::positions;
 use crate::ready::Preparer;
 use crate::record::{self, Keep, RecordError};
@@ -25,7 +24,7 @@ use crate::usage::Sampler;
 use crate::watch::{Readings, Watched};
 use cellwright_api::client::Client;
 use cellwright_api::client::agent::AgentDialler;
-use cellwright_api::internal::{AgentOrders, AgentReport, REPORT_FORMAT};
+use cellwright_api::internal::{AgentReport, REPORT_FORMAT};
 use cellwright_api::output::ADDRESS_ATTRIBUTE;
 use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
@@ -35,14 +34,15 @@ use cellwright_cell::task::StopCause;
 use cellwright_cell::time::Span;
 use cellwright_isolate::cgroup::Group;
 use cellwright_package::PackageError;
+use cellwright_supervise::Supervisor;
 use starting::{preparer, watcher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, mpsc};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
 /// Between two looks at what is kept of the past.
 const PRUNE: Duration = Duration::from_secs(60);
@@ -114,6 +114,8 @@ pub struct Agent {
     watcher: SyncSender<Vec<Watched>>,
     /// Number of the newest report.
     reported: u64,
+    /// The later life of the machine that was spoken of, if any.
+    outlived: u64,
     news: Arc<Notify>,
     told: mpsc::UnboundedSender<(Attempt, Heard)>,
     tells: mpsc::UnboundedReceiver<(Attempt, Heard)>,
@@ -123,6 +125,8 @@ pub struct Agent {
     /// Whether masters know this agent, and so can tell whose tasks it has.
     has_identity: bool,
     sessions: Sessions,
+    /// Watches over what the agent cannot live without.
+    supervisor: Supervisor,
     /// Programs that ask tasks how they are, at a time.
     probing: Arc<Semaphore>,
     /// Held as long as the agent runs.
@@ -158,8 +162,9 @@ impl Agent {
         let (told, tells) = mpsc::unbounded_channel();
         let readings = Readings::default();
         let ask_after = Span::seconds(config.control.relief_seconds);
-        let watcher = watcher(described, ask_after, &folders, readings.clone(), told.clone());
-        let watcher = watcher.map_err(io)?;
+        let supervisor = Supervisor::default();
+        let found = (readings.clone(), told.clone());
+        let watcher = watcher(described, ask_after, &folders, found, &supervisor).map_err(io)?;
         let mut agent = Agent {
             config,
             machine,
@@ -173,13 +178,15 @@ impl Agent {
             readings,
             watcher,
             reported: 0,
+            outlived: 0,
             news: Arc::new(Notify::new()),
             told,
             tells,
             door: None,
-            dialler: AgentDialler::plain(),
+            dialler: AgentDialler::plain(Vec::new()),
             has_identity: false,
             sessions: Sessions::default(),
+            supervisor,
             probing: Arc::new(Semaphore::new(PROBES)),
             _lock: lock,
         };
@@ -272,44 +279,21 @@ impl Agent {
         Ok(())
     }
 
-    fn follow(&self, attempt: Attempt, order: &DesiredTask) -> mpsc::UnboundedSender<Request> {
-        let (requests, received) = mpsc::unbounded_channel();
-        let folder = self.folders.attempt(attempt);
-        let packages = match &order.action {
-            Order::Run(work) => self.preparer.packages.keep(&work.packages),
-            _ => Default::default(),
-        };
-        let (preparer, told) = (self.preparer.clone(), self.told.clone());
-        tokio::spawn(async move {
-            let shim = preparer.shim.clone();
-            tokio::select! {
-                () = follow(attempt, folder.clone(), shim, None, received, told) => {}
-                () = preparer.registrar.keep_fresh(attempt, &folder) => {}
-            }
-            drop(packages);
-        });
-        requests
-    }
-
     /// Polls the masters and does as they say until `stop` is done.
-    pub async fn run(
-        mut self,
-        client: Client,
-        masters: Vec<String>,
-        stop: impl Future<Output = Farewell>,
-    ) {
+    pub async fn run(mut self, client: Client, stop: impl Future<Output = Farewell>) {
         let (line, mut lines) = mpsc::unbounded_channel();
         let own = self.machine.name.clone();
-        self.preparer.packages.reach(&client, &masters, self.dialler.clone(), own);
+        self.preparer.packages.reach(&client, self.dialler.clone(), own);
         if self.has_identity {
             self.preparer.registrar.reach(&client);
         }
-        let link = Link { client, masters, line, news: self.news.clone(), pace: Pace::default() };
+        let (news, pace, most) = (self.news.clone(), Pace::default(), Most::default());
+        let link = Link { client, line, news, pace, most };
         self.settle();
-        let mut helpers = JoinSet::new();
-        helpers.spawn(link.run());
+        let mut helpers = vec![self.supervisor.essential("the line to the masters", link.run())];
         if let Some(door) = self.door.take() {
-            helpers.spawn(door.serve(self.desk().router()));
+            let serving = door.serve(self.desk().router());
+            helpers.push(self.supervisor.essential("the listener", serving));
         }
         let mut prune = tokio::time::interval(PRUNE);
         let mut look = tokio::time::interval(LOOK);
@@ -324,10 +308,11 @@ impl Agent {
                 farewell = &mut stop => break farewell,
             }
         };
-        helpers.abort_all();
+        helpers.iter().for_each(JoinHandle::abort);
         if farewell == Farewell::StopTasks {
             self.stop_all().await;
         }
+        self.supervisor.stops();
         self.preparer.groups.close();
     }
 
@@ -339,19 +324,6 @@ impl Agent {
             }
             Line::Answer { orders, sent } => self.on_answer(*orders, sent),
         }
-    }
-
-    fn on_answer(&mut self, answer: AgentOrders, sent: u64) {
-        if let Some(ago) = answer.heard_ago {
-            // Never later than when the leader heard: the poll arrived after it was sent.
-            let heard = sent.saturating_sub(ago.0);
-            self.heard = Some(self.heard.map_or(heard, |before| before.max(heard)));
-        }
-        if self.orders.take(answer) == Taken::New {
-            self.write_orders();
-            self.refresh();
-        }
-        self.settle();
     }
 
     fn write_orders(&self) {
@@ -502,7 +474,7 @@ impl Agent {
         AgentReport {
             format: REPORT_FORMAT,
             machine: self.machine.name.clone(),
-            incarnation: self.life.incarnation,
+            incarnation: self.life.number.incarnation,
             number: self.reported,
             taken: self.orders.epoch,
             hang,
@@ -513,6 +485,7 @@ impl Agent {
             // Rates are averages between hanging polls; news in between would cut them short.
             usage: if hang { self.measure() } else { Vec::new() },
             shortages: self.readings.shortages(),
+            wall: cellwright_api::clock::wall(),
         }
     }
 
@@ -520,7 +493,7 @@ impl Agent {
     fn prune(&self) {
         let (folders, keeping) = (self.folders.clone(), self.config.keeping());
         tokio::task::spawn_blocking(move || {
-            if let Err(error) = folders.prune(keeping, SystemTime::now()) {
+            if let Err(error) = folders.prune(keeping, cellwright_api::clock::system()) {
                 tracing::error!(%error, "what is over cannot be pruned");
             }
         });

@@ -66,6 +66,7 @@ mod tests {
             heard_ago: None,
             redial: None,
             is_dismissed: false,
+            incarnation: 0,
         }
     }
 

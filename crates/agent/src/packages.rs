@@ -6,6 +6,7 @@ use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::parts::{HoldersRequest, PackageHolder};
 use cellwright_api::types::MachinePackages;
 use cellwright_cell::id::TaskId;
+use cellwright_cell::machine::MAX_PACKAGES;
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::PackageRef;
 use cellwright_package::cache::{ObtainError, Settings, Source};
@@ -44,7 +45,6 @@ impl Unpacked {
 /// Where packages come from.
 struct Origin {
     client: Client,
-    masters: Vec<Arc<dyn Source>>,
     dialler: AgentDialler,
     /// This machine.
     own: Name,
@@ -64,7 +64,11 @@ impl Origin {
             let PackageHolder { machine, address } = holder;
             Arc::new(AgentSource::new(self.dialler.clone(), machine, address, REQUEST))
         };
-        holders.into_iter().map(source).chain(self.masters.iter().cloned()).collect()
+        let master = |address: String| -> Arc<dyn Source> {
+            Arc::new(HttpSource::master(self.client.clone(), address, REQUEST))
+        };
+        let masters = self.client.masters().into_iter().map(master);
+        holders.into_iter().map(source).chain(masters).collect()
     }
 }
 
@@ -92,13 +96,9 @@ impl Packages {
     }
 
     /// Where packages come from.
-    pub fn reach(&self, client: &Client, masters: &[String], dialler: AgentDialler, own: Name) {
-        let source = |address: &String| -> Arc<dyn Source> {
-            Arc::new(HttpSource::master(client.clone(), address.clone(), REQUEST))
-        };
-        let (client, masters) = (client.clone(), masters.iter().map(source).collect());
+    pub fn reach(&self, client: &Client, dialler: AgentDialler, own: Name) {
         // Once for every agent: the first call is the one that counts.
-        let _ = self.origin.set(Origin { client, masters, dialler, own });
+        let _ = self.origin.set(Origin { client: client.clone(), dialler, own });
     }
 
     /// All of them, fetched where they are not here yet.
@@ -192,7 +192,10 @@ impl Packages {
     #[must_use]
     pub fn report(&self) -> BTreeSet<PackageRef> {
         let called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
-        self.cache.held().iter().filter_map(|digest| called.get(digest).cloned()).collect()
+        let held = self.cache.held();
+        let known = held.iter().filter_map(|digest| called.get(digest).cloned());
+        // The masters take no more; what they do not know of is only not preferred.
+        known.take(MAX_PACKAGES).collect()
     }
 }
 

@@ -15,11 +15,11 @@
 use crate::core::Attempt;
 use crate::driver::told::{Ids, io};
 use crate::driver::{DriverError, Start};
-use crate::identity::wall;
 use crate::record::{self, open_plain};
 use crate::shim::protocol::{LAUNCH, Launch};
 use cellwright_api::client::{Client, ClientError};
-use cellwright_api::enroll::EnrollError;
+use cellwright_api::clock::wall;
+use cellwright_api::enroll::{EnrollError, issued};
 use cellwright_api::internal::PROTOCOL;
 use cellwright_api::secret::Secret;
 use cellwright_api::task_identity::{
@@ -140,7 +140,7 @@ fn holder(place: &Path) -> Option<TaskHolder> {
 
 /// Between two renewals, whatever became of the first.
 fn pause(holder: Option<&TaskHolder>) -> Duration {
-    let life = holder.map(|holder| span(holder.from, holder.until));
+    let life = holder.map(|holder| span(issued(holder.from, holder.until), holder.until));
     life.map_or(RETRY_LATER, |life| (life / RETRIES_IN_A_LIFE).clamp(RETRY, RETRY_LATER))
 }
 
@@ -220,6 +220,8 @@ pub fn write(
 mod tests {
     use super::*;
     use crate::folder::scratch::Scratch;
+    use cellwright_api::enroll::BACKDATED;
+    use cellwright_cell::time::Span;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
@@ -227,7 +229,7 @@ mod tests {
         let of = |seconds: u64| TaskHolder {
             uri: "spiffe://a/b".into(),
             from: Time(1_000_000),
-            until: Time(1_000_000 + 1000 * seconds),
+            until: Time(1_000_000).plus(BACKDATED).plus(Span::seconds(seconds)),
         };
         assert_eq!(pause(None), RETRY_LATER);
         assert_eq!(pause(Some(&of(3600))), RETRY_LATER);

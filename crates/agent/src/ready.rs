@@ -13,7 +13,8 @@ use crate::core::{Attempt, End};
 use crate::devices::{self, Granted, Held};
 use crate::driver::{Driver, DriverError, Start};
 use crate::folder::Folders;
-use crate::groups::{Groups, make_task};
+use crate::groups::Groups;
+use crate::ids::{IdsError, Ranges};
 use crate::packages::{Packages, Unpacked};
 use crate::papers::{Papers, Registrar};
 use crate::record::{self, Keep, RecordError};
@@ -24,6 +25,7 @@ use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::device::DeviceGrant;
 use cellwright_cell::task::ExitClass;
 use cellwright_package::cache::ObtainError;
+use cellwright_supervise::{guarded, note_handler_panic, plant};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +35,8 @@ use tokio::sync::mpsc;
 pub struct Preparer {
     pub folders: Folders,
     pub groups: Groups,
+    /// Users and groups of tasks; none where the agent is not root.
+    pub ids: Option<Ranges>,
     pub driver: Arc<dyn Driver>,
     pub packages: Packages,
     pub registrar: Registrar,
@@ -61,9 +65,13 @@ enum StartError {
     #[error("{0}")]
     Driver(#[from] DriverError),
     #[error("{0}")]
+    Ids(#[from] IdsError),
+    #[error("{0}")]
     Packages(#[from] ObtainError),
     #[error("making it ready was cut short")]
     CutShort,
+    #[error("the agent met a fault of its own: {0}")]
+    Fault(String),
     #[error("what the alloc left is not on this machine any more")]
     NothingLeft,
 }
@@ -96,7 +104,13 @@ impl Preparer {
     ) {
         let attempt = Attempt::of(&beginning.order);
         let folder = self.folders.attempt(attempt);
-        let (end, cause, words) = match self.make_ready(&mut beginning, &mut requests).await {
+        // What it runs comes from others: one that the agent chokes on fails by itself.
+        let readied = guarded(self.make_ready(&mut beginning, &mut requests)).await;
+        let readied = readied.unwrap_or_else(|panicked| {
+            note_handler_panic();
+            Err(StartError::Fault(panicked.to_string()))
+        });
+        let (end, cause, words) = match readied {
             Ok(Readied::Ready(_packages, turn)) => {
                 // The packages stay as long as the attempt does.
                 let shim = self.shim.clone();
@@ -132,6 +146,7 @@ impl Preparer {
         beginning: &mut Beginning,
         requests: &mut mpsc::UnboundedReceiver<Request>,
     ) -> Result<Readied, StartError> {
+        plant("ready");
         let Order::Run(work) = &beginning.order.action else { return Ok(Readied::Unwanted) };
         let delay = Duration::from_millis(work.delay.0);
         let attempt = Attempt::of(&beginning.order);
@@ -182,13 +197,17 @@ impl Preparer {
         }
         let group = self.groups.of_task(attempt, alloc);
         if let Some(group) = &group {
-            let missing = make_task(group, work).map_err(DriverError::from)?;
+            let missing = self.groups.make_task(group, work).map_err(DriverError::from)?;
             if !missing.is_empty() {
                 tracing::warn!(task = order.name, ?missing, "limits that cannot be enforced");
             }
         }
+        // Whoever saves what an alloc left is who its tasks were.
+        let together = alloc.unwrap_or(attempt).itself();
+        let range = self.ids.as_ref().map(|ids| ids.of(together)).transpose()?;
         let launch = self.driver.prepare(&Start {
             attempt,
+            range,
             name: &order.name,
             machine: &self.machine,
             work,
@@ -252,6 +271,7 @@ mod tests {
             packages: Packages::open(&folders.packages(), 1 << 20, "m").unwrap(),
             folders,
             groups: Groups::none(),
+            ids: None,
             driver: asked.clone(),
             registrar: Registrar::default(),
             shim: shim.clone(),

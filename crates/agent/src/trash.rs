@@ -6,6 +6,7 @@
 //! Nothing is reached by a path a task could change: entries are removed relative to an open
 //! folder, and links are removed, not followed.
 
+use cellwright_supervise::{caught, note_restart, plant};
 use rustix::fs::{
     AtFlags, Dir, DirEntry, FileType, Mode, OFlags, chmodat, open, openat, renameat, statat,
     unlinkat,
@@ -35,11 +36,11 @@ impl Trash {
         let (wake, woken) = mpsc::channel();
         let place = folder.clone();
         std::thread::Builder::new().name("trash".into()).spawn(move || {
-            empty_or_say(&place);
+            empty_again(&place);
             while woken.recv().is_ok() {
                 // One emptying serves everybody who asked before it.
                 while woken.try_recv().is_ok() {}
-                empty_or_say(&place);
+                empty_again(&place);
             }
         })?;
         Ok(Trash { folder, wake })
@@ -72,7 +73,15 @@ pub fn is_taken(error: &io::Error) -> bool {
     matches!(error.kind(), AlreadyExists | DirectoryNotEmpty | IsADirectory | NotADirectory)
 }
 
+/// Whatever a task left there, the next to be thrown in is looked at again.
+fn empty_again(folder: &Path) {
+    if let Err(panicked) = caught(|| empty_or_say(folder)) {
+        note_restart("trash", &panicked);
+    }
+}
+
 fn empty_or_say(folder: &Path) {
+    plant("trash");
     match empty(folder) {
         Ok(0) => {}
         Ok(left) => tracing::warn!(left, "some of what is over cannot be removed"),

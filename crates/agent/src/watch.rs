@@ -8,6 +8,7 @@
 //! thread ([`count`]): nobody gets out of a kill by having too much to count.
 
 mod count;
+mod hidden;
 mod past;
 
 use crate::core::Attempt;
@@ -25,6 +26,7 @@ use cellwright_isolate::control::{
 };
 use cellwright_isolate::machine::Room;
 use cellwright_isolate::usage::{DiskUse, Meter, Reading};
+use cellwright_supervise::{Supervisor, plant};
 use count::Counts;
 use past::Past;
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,13 +132,15 @@ pub fn start(
     machine: Machine,
     readings: Readings,
     found: impl Fn(Attempt, Finding) + Clone + Send + 'static,
+    supervisor: &Supervisor,
 ) -> std::io::Result<SyncSender<Vec<Watched>>> {
     let (send, lists): (_, Receiver<Vec<Watched>>) = sync_channel(1);
     let counts = Counts::default();
     let mut watcher = Watcher::new(crate::boot::now(), machine, readings, counts.clone());
-    let counter = count::start(counts, found.clone())?;
-    std::thread::Builder::new().name("watch".into()).spawn(move || {
+    let counter = count::start(counts, found.clone(), supervisor)?;
+    supervisor.thread("watch", move || {
         while let Ok(tasks) = lists.recv() {
+            plant("watch");
             let findings = watcher.look(crate::boot::now(), &tasks);
             findings.into_iter().for_each(|(attempt, finding)| found(attempt, finding));
             // A count that is not over yet is not hurried.
@@ -377,6 +381,7 @@ fn class(killed: Attempt, reason: &KillReason) -> Option<ExitClass> {
 mod tests {
     use super::count::Counter;
     use super::*;
+    use crate::config::Processes;
     use crate::folder::scratch::Scratch;
     use crate::groups::{Groups, base_name};
     use cellwright_isolate::control::Blame;
@@ -393,7 +398,7 @@ mod tests {
     impl Lab {
         fn open() -> Option<Lab> {
             let folder = Scratch::new();
-            let groups = Groups::open(&folder.path(""));
+            let groups = Groups::open(&folder.path(""), Processes::default());
             let mut tasks = Vec::new();
             for (number, class) in [(1, AppClass::LatencySensitive), (2, AppClass::Batch)] {
                 let attempt = Attempt::new(TaskId(number), 1);

@@ -17,6 +17,7 @@ mod outcome;
 pub mod parts;
 mod path;
 mod refusals;
+mod rota;
 mod said;
 mod session;
 mod watch;
@@ -26,7 +27,9 @@ pub use path::{encode_query, encode_segment};
 pub use session::SessionStream;
 pub use watch::{Watch, WatchEvent};
 
+use crate::dev;
 use crate::error::{ApiError, Code, IN_DOUBT};
+use crate::masters::MastersFile;
 use crate::routes::{CELL_INDEX, CELL_READ, IDEMPOTENCY_KEY};
 use crate::secret::Secret;
 use bytes::Bytes;
@@ -39,21 +42,25 @@ use hyper::{Method, StatusCode};
 use lanes::Lanes;
 use outcome::{Next, is_of_removed, judge};
 use refusals::Refusals;
+use rota::Rota;
 use said::Said;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// How to reach a cell.
 #[derive(Clone)]
 pub struct Settings {
-    /// `host:port` of one master or more.
+    /// `host:port` of one master or more. Others are learned from them, over TLS.
     pub masters: Vec<String>,
+    /// Where what is learned is kept for the next client, if anywhere.
+    pub kept: Option<MastersFile>,
     /// Absent: plain text, to loopback addresses only.
     pub tls: Option<Arc<rustls::ClientConfig>>,
-    /// `id.secret` of a user.
+    /// `id.secret` of a user. Absent, and without TLS: that of the open master, if it is of this
+    /// account.
     pub token: Option<Secret>,
     /// Number of this client in idempotency keys. Absent: drawn at random.
     pub client_id: Option<u64>,
@@ -76,6 +83,7 @@ impl Settings {
     pub fn new(masters: Vec<String>) -> Settings {
         Settings {
             masters,
+            kept: None,
             tls: None,
             token: None,
             client_id: None,
@@ -190,16 +198,7 @@ struct Shared {
     settings: Settings,
     pool: Pool,
     lanes: Lanes,
-    preferred: Mutex<Preferred>,
-}
-
-struct Preferred {
-    /// Who answered last: an address of the settings, or a leader somebody named.
-    address: String,
-    /// Who of the settings is asked next when somebody fails. Goes round by itself, whoever was
-    /// named in between: masters that were cut off together go on naming one of themselves as the
-    /// leader, and a client that began anew after that one would stay among them.
-    next: usize,
+    rota: Rota,
 }
 
 /// Cheap to clone; clones share connections.
@@ -217,9 +216,9 @@ impl Client {
             connection::check_address(master, settings.tls.is_some())
                 .map_err(ClientError::Settings)?;
         }
-        let Some(first) = settings.masters.first().cloned() else {
+        if settings.masters.is_empty() {
             return Err(ClientError::Settings("no master is named".into()));
-        };
+        }
         let client_id = match settings.client_id {
             Some(id) => id,
             None => random_id().ok_or_else(|| {
@@ -228,14 +227,8 @@ impl Client {
         };
         let pool = Pool::new(settings.tls.clone(), settings.connect_timeout, settings.idle);
         let lanes = Lanes::new(client_id);
-        let preferred = Mutex::new(Preferred { address: first, next: 1 });
-        Ok(Client { shared: Arc::new(Shared { settings, pool, lanes, preferred }) })
-    }
-
-    /// The master that answered last.
-    #[must_use]
-    pub fn preferred(&self) -> String {
-        self.lock_preferred().address.clone()
+        let rota = Rota::new(&settings);
+        Ok(Client { shared: Arc::new(Shared { settings, pool, lanes, rota }) })
     }
 
     /// Reads JSON. `path` includes the query.
@@ -423,16 +416,23 @@ impl Client {
 
     fn call(&self, method: Method, path: &str, body: Bytes, repeatable: bool) -> Call {
         let mut headers = HeaderMap::new();
-        if let Some(token) = &self.shared.settings.token
-            && let Ok(mut value) = HeaderValue::try_from(format!("Bearer {}", token.expose()))
-        {
-            value.set_sensitive(true);
+        if let Some(value) = self.token().and_then(|token| bearer(&token)) {
             headers.insert(AUTHORIZATION, value);
         }
         let Settings { attempt_timeout, deadline, .. } = self.shared.settings;
         let (path, body) = (path.into(), Payload::Whole(body));
         let (streamed, most) = (false, None);
         Call { method, path, headers, body, streamed, repeatable, attempt_timeout, deadline, most }
+    }
+
+    /// The token to show: the one that was given, or that of an open master, which may be started
+    /// after its clients and is looked for each time.
+    fn token(&self) -> Option<Secret> {
+        let Settings { token, tls, masters, .. } = &self.shared.settings;
+        if token.is_some() || tls.is_some() {
+            return token.clone();
+        }
+        dev::token_for(&[&[self.preferred()][..], masters].concat())
     }
 
     /// Sends the call until it is answered for good or the deadline has passed.
@@ -452,7 +452,7 @@ impl Client {
             let (error, pause) = match came {
                 Ok(Ok(response)) => match judge(&response, call.repeatable) {
                     Next::Done => {
-                        self.lock_preferred().address = address;
+                        self.prefer(address);
                         return Ok(response.into());
                     }
                     Next::Fail(error) => {
@@ -508,49 +508,9 @@ impl Client {
     }
 
     async fn once(&self, address: &str, call: &Call) -> Result<Received, Fault> {
-        self.shared.pool.exchange(address, call).await
-    }
-
-    /// Leaders are named by masters we trust; only what could be spoken to safely is used.
-    fn trusted(&self, leader: &str) -> Option<String> {
-        let bare = connection::bare_address(leader);
-        let tls = self.shared.settings.tls.is_some();
-        connection::check_address(bare, tls).ok().map(|()| bare.to_owned())
-    }
-
-    /// The next master that is not this one, unless there is no other.
-    fn other(&self, address: &str) -> String {
-        let masters = &self.shared.settings.masters;
-        let mut preferred = self.lock_preferred();
-        for _ in 0..masters.len() {
-            let next = &masters[preferred.next % masters.len()];
-            preferred.next = (preferred.next + 1) % masters.len();
-            if next != address {
-                return next.clone();
-            }
-        }
-        address.to_owned()
-    }
-
-    /// Somebody else, also for the calls to come: a master that hangs, or one that names it, would
-    /// cost each of them the whole of its time, and those that may not be repeated their chance.
-    fn shun(&self, first: &str, address: &str) -> String {
-        let other = self.other(address);
-        let mut preferred = self.lock_preferred();
-        if preferred.address == address || preferred.address == first {
-            preferred.address.clone_from(&other);
-        }
-        other
-    }
-
-    /// Half to all of the pause, different for every client, so that many do not come back at once.
-    fn jitter(&self, pause: Duration, tried: u32) -> Duration {
-        let mixed = lanes::mix(self.shared.lanes.client() ^ u64::from(tried));
-        pause.mul_f64(0.5 + (mixed % 1000) as f64 / 2000.0)
-    }
-
-    fn lock_preferred(&self) -> MutexGuard<'_, Preferred> {
-        self.shared.preferred.lock().unwrap_or_else(PoisonError::into_inner)
+        let received = self.shared.pool.exchange(address, call).await?;
+        self.learn(received.status, &received.headers);
+        Ok(received)
     }
 }
 
@@ -591,4 +551,10 @@ fn json_reply<T: DeserializeOwned>(answer: Answer) -> Result<Reply<T>, ClientErr
 fn decode<R: DeserializeOwned>(body: &[u8]) -> Result<R, ClientError> {
     postcard::from_bytes(body)
         .map_err(|e| ClientError::BadReply(format!("not the message that was expected: {e}")))
+}
+/// As a header shows it, and logs do not.
+fn bearer(token: &Secret) -> Option<HeaderValue> {
+    let mut value = HeaderValue::try_from(format!("Bearer {}", token.expose())).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }

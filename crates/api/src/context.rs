@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Why the file of contexts is of no use.
@@ -23,6 +23,8 @@ pub enum ContextError {
     Text { path: PathBuf, why: String },
     #[error("{path} can be read by others (mode {mode:o}) and holds tokens: chmod 600 it")]
     Exposed { path: PathBuf, mode: u32 },
+    #[error("{path} is no plain file of this account (it is of account {owner}, this is {own})")]
+    Foreign { path: PathBuf, owner: u32, own: u32 },
     #[error("there is no context {name:?}; known: {known}")]
     Unknown { name: String, known: String },
     #[error("no context is current; known: {known}. Choose one with `cell context use NAME`")]
@@ -182,6 +184,30 @@ pub fn default_path(config_home: Option<&Path>, home: Option<&Path>) -> Option<P
     Some(folder.join("cellwright/contexts.toml"))
 }
 
+/// The text of a file with a secret, at most so many bytes of it: a plain file of this account that
+/// nobody else can read.
+///
+/// # Errors
+/// When it is anything else, or cannot be read.
+pub fn read_private(path: &Path, most_bytes: u64) -> Result<Secret, ContextError> {
+    let io = |why| ContextError::Io { path: path.to_owned(), why };
+    // Whoever put a pipe there would have us wait.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(io)?;
+    let found = file.metadata().map_err(io)?;
+    let own = rustix::process::geteuid().as_raw();
+    if !found.is_file() || found.uid() != own {
+        return Err(ContextError::Foreign { path: path.to_owned(), owner: found.uid(), own });
+    }
+    let mode = found.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(ContextError::Exposed { path: path.to_owned(), mode });
+    }
+    let mut text = String::new();
+    io::Read::read_to_string(&mut io::Read::take(&mut file, most_bytes), &mut text).map_err(io)?;
+    Ok(Secret::new(text))
+}
+
 /// A new file that only its owner can read, on disk when this returns.
 ///
 /// # Errors
@@ -287,6 +313,22 @@ mod tests {
         Contexts::default().save(&path).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(matches!(Contexts::load(&path), Err(ContextError::Exposed { mode: 0o644, .. })));
+    }
+
+    #[test]
+    fn a_secret_is_read_from_a_private_file_alone() {
+        let folder = Folder::new();
+        let path = folder.0.join("token");
+        write_private(&path, b"a token\n").unwrap();
+        assert_eq!(read_private(&path, 4).unwrap().expose(), "a to");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(matches!(read_private(&path, 9), Err(ContextError::Exposed { mode: 0o640, .. })));
+        assert!(matches!(read_private(&folder.0, 9), Err(ContextError::Foreign { .. })));
+        if rustix::process::geteuid().is_root() {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+            assert!(matches!(read_private(&path, 9), Err(ContextError::Foreign { .. })));
+        }
     }
 
     #[test]

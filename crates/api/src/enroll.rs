@@ -8,9 +8,10 @@
 //! Rejected: certificates made on the master and copied to machines. Copies of keys are what gets
 //! stolen.
 
-use crate::secret::{Secret, unhex32};
+use crate::secret::{Secret, sha256, unhex32};
 use crate::spiffe::{Identity, Part};
 use crate::tls::{TlsError, certificates};
+use cellwright_cell::credential::KeyPrint;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
@@ -22,10 +23,17 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Where a join token is exchanged for a certificate; open to anyone who has one.
 pub const JOIN_PATH: &str = "/internal/join";
+/// Where a replica that was confirmed gets the authority's key.
+pub const AUTHORITY_PATH: &str = "/internal/authority";
 /// Where a part gets its next certificate.
 pub const RENEW_PATH: &str = "/internal/renew";
 /// Life of a part's certificate.
 pub const CERTIFICATE_LIFE: Span = Span::seconds(24 * 3600);
+/// How far certificates reach back before they were made, for clocks that lag behind.
+pub const BACKDATED: Span = Span::seconds(2 * 3600);
+/// A certificate that begins this much later than now, or ended this long ago, is still good: its
+/// signer's clock may be ahead, or that of whoever looks at it.
+pub const TOLERANCE: Span = Span::seconds(3600);
 /// Stands for the cell in a signing request that comes with a join token: its holder does not know
 /// the cell's name yet, and the token's fingerprint says more than a name.
 const NOT_KNOWN_YET: &str = "joining";
@@ -59,7 +67,14 @@ pub struct JoinRequest {
     pub signing_request: String,
 }
 
-/// What it gets, once, after the token's use is in the log.
+/// What it hears, once the token's use is in the log.
+#[derive(Clone, Serialize, Deserialize)]
+pub enum JoinReply {
+    Certified(JoinAnswer),
+    /// A replica is to ask again: an operator has not confirmed it yet.
+    Waiting(ToConfirm),
+}
+
 #[derive(Clone, Serialize, Deserialize)]
 pub struct JoinAnswer {
     pub cell: Name,
@@ -67,8 +82,29 @@ pub struct JoinAnswer {
     pub certificate: String,
     /// The authority alone, PEM.
     pub authority: String,
-    /// For a replica: the authority's key, so that any leader can sign.
-    pub authority_key: Option<Secret>,
+}
+
+/// A replica that waits for an operator.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ToConfirm {
+    pub cell: Name,
+    /// As the cell has it; whoever waits shows its own.
+    pub key: KeyPrint,
+    /// Who is not confirmed by then joins with another token.
+    pub until: Time,
+}
+
+/// What a replica that was confirmed asks at [`AUTHORITY_PATH`], on a connection that shows its
+/// certificate: who does not have the key of that gets nothing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AuthorityRequest {
+    pub protocol: u32,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct AuthorityAnswer {
+    /// PEM, so that any leader can sign.
+    pub authority_key: Secret,
 }
 
 /// What a part with a certificate asks at [`RENEW_PATH`].
@@ -233,10 +269,28 @@ fn is_host_name(host: &str) -> bool {
     host.len() <= 253 && host.split('.').all(label)
 }
 
+/// The fingerprint of a public key, of its bits alone.
+#[must_use]
+pub fn key_print(public_key: &[u8]) -> KeyPrint {
+    let digest = sha256(public_key);
+    KeyPrint(std::array::from_fn(|at| digest[at]))
+}
+
+/// The fingerprint of the public half of a private key in PEM.
+///
+/// # Errors
+/// When it is none.
+pub fn own_key_print(key: &Secret) -> Result<KeyPrint, EnrollError> {
+    let pair = KeyPair::from_pem(key.expose()).map_err(|e| EnrollError::Crypto(e.to_string()))?;
+    Ok(key_print(pair.public_key_raw()))
+}
+
 /// What a certificate says of its holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub identity: Identity,
+    /// Of the key it is for.
+    pub key: KeyPrint,
     pub from: Time,
     pub until: Time,
 }
@@ -263,7 +317,8 @@ impl Holder {
         let validity = certificate.validity();
         let time = |seconds: i64| Time(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000));
         let from = time(validity.not_before.timestamp());
-        Ok(Holder { identity, from, until: time(validity.not_after.timestamp()) })
+        let key = key_print(&certificate.public_key().subject_public_key.data);
+        Ok(Holder { identity, key, from, until: time(validity.not_after.timestamp()) })
     }
 
     /// # Errors
@@ -276,14 +331,48 @@ impl Holder {
     /// be away for eight hours before a part loses its identity.
     #[must_use]
     pub fn renew_at(&self) -> Time {
-        self.from.plus(Span(self.until.since(self.from).0 / 3 * 2))
+        let issued = issued(self.from, self.until);
+        issued.plus(Span(self.until.since(issued).0 / 3 * 2))
     }
+
+    /// Whether whoever signs for itself should do so now: in time, and when the clock says that it
+    /// was signed in the future, for then it was signed by a clock that was ahead.
+    #[must_use]
+    pub fn is_stale(&self, now: Time) -> bool {
+        let ahead = issued(self.from, self.until).since(now);
+        now >= self.renew_at() || ahead > Span::seconds(60)
+    }
+
+    /// Whether it opens nothing any more, clocks that differ allowed for.
+    #[must_use]
+    pub fn is_over(&self, now: Time) -> bool {
+        self.over() <= now
+    }
+
+    /// When it opens nothing any more, clocks that differ allowed for.
+    #[must_use]
+    pub fn over(&self) -> Time {
+        self.until.plus(tolerated(self.from, self.until))
+    }
+}
+
+/// For how long a certificate is taken after its end, by clocks that differ: as long as it lived,
+/// and never longer than [`TOLERANCE`]. One that was made for seconds is not good for an hour.
+#[must_use]
+pub fn tolerated(from: Time, until: Time) -> Span {
+    until.since(issued(from, until)).min(TOLERANCE)
+}
+
+/// When a certificate that says this was made: whoever renews in time counts from then.
+#[must_use]
+pub fn issued(from: Time, until: Time) -> Time {
+    from.plus(BACKDATED).min(until)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::secret::{hex, sha256};
+    use crate::secret::hex;
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()

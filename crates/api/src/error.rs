@@ -81,6 +81,10 @@ codes! {
     BudgetExhausted = ("budget-exhausted", 409, "wait until tasks of the job are up again");
     DoesNotFit = ("does-not-fit", 409, "read the state again and choose another place");
     TooFewNodes = ("too-few-nodes", 409, "ask for fewer nodes or for less on each");
+    /// The body stood still, or came too slowly.
+    SlowBody = ("slow-body", 408, "send it again, without pauses");
+    /// A user has as much of something as one user may have.
+    TooMany = ("too-many", 409, "remove some first, or ask whoever runs the masters for more");
     /// Events that old are no longer kept.
     Gone = ("gone", 410, "start again without a cursor");
     /// The object is not at the version the client expected.
@@ -230,6 +234,7 @@ pub fn code_of(refusal: &Refusal) -> Code {
         }
         R::WrongState { .. } | R::WrongTaskState { .. } | R::TooEarly { .. } => Code::WrongState,
         R::HoldsTasks { .. } => Code::WrongState,
+        R::PackageQuota { .. } => Code::QuotaExceeded,
         R::DoesNotFit { .. } | R::MayNotPreempt { .. } | R::NeedlessVictim(_) => Code::DoesNotFit,
         R::BudgetExhausted { .. } | R::DisruptedTooOften { .. } => Code::BudgetExhausted,
         R::PartialGang { .. } => Code::DoesNotFit,
@@ -238,6 +243,8 @@ pub fn code_of(refusal: &Refusal) -> Code {
         R::Full(_) => Code::Full,
         R::SystemOnly(_) => Code::SystemOnly,
         R::ForeignNamespace { .. } => Code::ForeignNamespace,
+        R::OverBound { .. } => Code::TooMany,
+        R::TooFewNodes { .. } => Code::TooFewNodes,
     }
 }
 
@@ -257,6 +264,18 @@ fn facts(refusal: &Refusal) -> Vec<(&'static str, Value)> {
         ],
         Refusal::NotAllowed { capability, .. } => vec![("capability", json!(capability))],
         Refusal::HoldsTasks { tasks, .. } => vec![("tasks", json!(tasks))],
+        Refusal::PackageQuota { used, more, limit, .. } => {
+            vec![("used", json!(used)), ("more", json!(more)), ("limit", json!(limit))]
+        }
+        Refusal::OverBound { what, held, asked, most, .. } => vec![
+            ("has", json!(held)),
+            ("asked", json!(asked)),
+            ("limit", json!(most)),
+            ("setting", json!(what.setting())),
+        ],
+        Refusal::TooFewNodes { matching, asked } => {
+            vec![("matching", json!(matching)), ("asked", json!(asked))]
+        }
         _ => vec![],
     }
 }
@@ -269,6 +288,16 @@ fn hint_of(refusal: &Refusal) -> Option<String> {
             Some(format!(
                 "move {them} away first: cell drain {machine} --wait; or end {them}: \
                  cell machine rm {machine} --force"
+            ))
+        }
+        Refusal::PackageQuota { user, .. } => {
+            let key = match user {
+                Some(_) => "package_quota_user",
+                None => "package_quota_cell",
+            };
+            Some(format!(
+                "remove packages that no job needs: cell package ls, cell package rm DIGEST; or \
+                 have {key} raised in the masters' configuration"
             ))
         }
         Refusal::WrongState { what } => {

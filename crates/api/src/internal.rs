@@ -19,7 +19,7 @@ use cellwright_cell::observed::ObservedTask;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::saver::SaverEnd;
 use cellwright_cell::spec::PackageRef;
-use cellwright_cell::time::Span;
+use cellwright_cell::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -29,12 +29,7 @@ pub const PROTOCOL: u32 = 1;
 /// Format of an agent's report and of the orders that answer it: the first number of a report, and
 /// looked at before the rest, which another build may have made of other parts. Masters and agents
 /// are not upgraded at once, so it is raised with every change of either, and of anything in them.
-pub const REPORT_FORMAT: u32 = 2;
-
-/// What builds sent that had no format yet: their protocol. The last of them made reports and took
-/// orders of the same parts as [`REPORT_FORMAT`], and its agents are heard while they are upgraded.
-/// Whoever raises the format drops this, unless it is still so.
-const UNNUMBERED: u32 = 1;
+pub const REPORT_FORMAT: u32 = 3;
 
 /// A position in the log. Agents obey only a newer one, so that a replica left behind cannot give
 /// orders. Only entries that a quorum holds are applied, so the index alone orders all that
@@ -56,7 +51,9 @@ pub struct AgentReport {
     /// [`REPORT_FORMAT`]. Invariant: the first field, so that it can be read without the others.
     pub format: u32,
     pub machine: Name,
-    /// Number of this life of the agent's machine; grows with every boot.
+    /// Number of this life of the agent's machine; grows with every boot. No clock gives it: the
+    /// masters tell the newest they know ([`AgentOrders::incarnation`]), and a new life takes the
+    /// next.
     pub incarnation: u64,
     /// Grows with every report of one life. Two may be on their way at once, and one that was held
     /// up must not undo what a later one has told: what it does not list may have started since.
@@ -76,6 +73,8 @@ pub struct AgentReport {
     /// What the machine is short of although whoever may be is held back, in full; each resource
     /// once, in their order.
     pub shortages: Vec<ShortageReport>,
+    /// The machine's clock as the report left.
+    pub wall: Time,
 }
 
 /// Why a report cannot be read.
@@ -104,6 +103,26 @@ impl BadReport {
 }
 
 impl AgentReport {
+    /// Leaves out what the masters can do without for a while, until the report takes no more than
+    /// `most` bytes: an agent that is not heard at all loses its tasks. Which tasks there are is
+    /// never left out.
+    pub fn shrink(&mut self, most: usize) {
+        let fits = |report: &AgentReport| {
+            postcard::experimental::serialized_size(report).is_ok_and(|bytes| bytes <= most)
+        };
+        let parts: [fn(&mut AgentReport); 3] = [
+            |report| report.usage.clear(),
+            |report| report.packages = None,
+            |report| report.spec = None,
+        ];
+        for leave_out in parts {
+            if fits(self) {
+                return;
+            }
+            leave_out(self);
+        }
+    }
+
     /// Reads what an agent of any build sent, if it is made as reports are here.
     ///
     /// # Errors
@@ -113,11 +132,6 @@ impl AgentReport {
         let (found, _) = postcard::take_from_bytes::<u32>(bytes).map_err(broken)?;
         match found {
             REPORT_FORMAT => postcard::from_bytes(bytes).map_err(broken),
-            // Earlier builds sent that number before other parts: what is left over counts too.
-            UNNUMBERED => match postcard::take_from_bytes(bytes) {
-                Ok((report, [])) => Ok(report),
-                _ => Err(BadReport::Format { found }),
-            },
             _ => Err(BadReport::Format { found }),
         }
     }
@@ -148,6 +162,8 @@ pub struct AgentOrders {
     pub redial: Option<String>,
     /// The machine was removed from the cell. It is heard again after it joined with a new token.
     pub is_dismissed: bool,
+    /// The newest life of the machine that the log knows; 0 for none.
+    pub incarnation: u64,
 }
 
 /// What a link shard tells the leader, at least once a second.
@@ -160,6 +176,11 @@ pub struct LinkForward {
     pub heard: Vec<MachineId>,
     /// Differences found between full reports and the replicated state.
     pub differences: Vec<Difference>,
+    /// The shard's clock as the forward left.
+    pub wall: Time,
+    /// By how many milliseconds the clocks of machines were ahead of the shard's when they were
+    /// heard. The time a report was on its way makes them look behind.
+    pub clocks: Vec<(MachineId, i64)>,
 }
 
 /// What one agent's full state says that the replicated state does not know yet.
@@ -239,6 +260,8 @@ pub struct LeaseRequest {
     pub lane: String,
     /// Statistics of the passes since the last request, for the metrics page.
     pub passes: PassStatistics,
+    /// The scheduler's clock as the request left; its link stamps it.
+    pub wall: Time,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -292,6 +315,7 @@ mod tests {
             "packages": [{ "name": "p", "digest": "ab", "bytes": 13 }],
             "usage": [{ "task": 10, "attempt": 11, "used": amount }],
             "shortages": [{ "dimension": "cpu", "lasted": 14, "asked": 15 }],
+            "wall": 16,
         })
     }
 
@@ -309,7 +333,7 @@ mod tests {
             "action": { "run": work }, "lease": 19 });
         json!({
             "epoch": { "era": 20, "index": 21 }, "tasks": [task], "orders_digest": 22,
-            "poll": 23, "heard_ago": 24, "redial": "h", "is_dismissed": true,
+            "poll": 23, "heard_ago": 24, "redial": "h", "is_dismissed": true, "incarnation": 25,
         })
     }
 
@@ -321,19 +345,23 @@ mod tests {
         let bytes = postcard::to_stdvec(&report).unwrap();
         assert_eq!(AgentReport::read(&bytes), Ok(report));
         let hash = xxh3_64(&[bytes, postcard::to_stdvec(&orders).unwrap()].concat());
-        assert_eq!((REPORT_FORMAT, format!("{hash:016x}")), (2, "1472035b814faad1".to_owned()));
+        assert_eq!((REPORT_FORMAT, format!("{hash:016x}")), (3, "d354438a3c759ad2".to_owned()));
     }
 
-    /// Its agents go on while masters are upgraded, which come first.
     #[test]
-    fn a_report_of_the_build_before_is_read_if_all_of_it_is_understood() {
-        let now: AgentReport = serde_json::from_value(report()).unwrap();
-        let before = AgentReport { format: UNNUMBERED, ..now };
-        let bytes = postcard::to_stdvec(&before).unwrap();
-        assert_eq!(AgentReport::read(&bytes), Ok(before));
-        let other = Err(BadReport::Format { found: UNNUMBERED });
-        assert_eq!(AgentReport::read(&bytes[..bytes.len() - 1]), other, "a part is missing");
-        assert_eq!(AgentReport::read(&[&bytes[..], &[0]].concat()), other, "a part too many");
+    fn a_report_that_is_too_large_loses_what_can_wait_and_no_task() {
+        let whole: AgentReport = serde_json::from_value(report()).unwrap();
+        let bytes = postcard::to_stdvec(&whole).unwrap().len();
+        let shrunk = |most| {
+            let mut report = whole.clone();
+            report.shrink(most);
+            assert_eq!(report.tasks, whole.tasks);
+            (report.usage.len(), report.packages.is_some(), report.spec.is_some())
+        };
+        assert_eq!(shrunk(bytes), (1, true, true));
+        assert_eq!(shrunk(bytes - 1), (0, true, true));
+        assert_eq!(shrunk(bytes - 10), (0, false, true));
+        assert_eq!(shrunk(1), (0, false, false));
     }
 
     #[test]

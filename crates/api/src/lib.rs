@@ -2,15 +2,20 @@
 //! document, the internal messages, and the client all parts use.
 
 pub mod client;
+pub mod clock;
 pub mod context;
+pub mod dev;
 pub mod enroll;
 pub mod error;
 pub mod exec;
 pub mod internal;
+pub mod life;
+pub mod masters;
 pub mod openapi;
 pub mod output;
 pub mod packages;
 pub mod papers;
+pub mod private;
 pub mod routes;
 pub mod seats;
 pub mod secret;

@@ -10,6 +10,7 @@ use crate::context::{Context, ContextError, Contexts};
 use crate::enroll::{EnrollError, Holder, JoinAnswer, NewKey, RENEW_PATH};
 use crate::enroll::{RenewAnswer, RenewRequest};
 use crate::internal::PROTOCOL;
+use crate::masters::MastersFile;
 use crate::secret::Secret;
 use crate::spiffe::Identity;
 use crate::tls::{self, Shown, TlsError, Trust};
@@ -21,6 +22,9 @@ use tokio::time::sleep;
 
 /// Between two tries when the next certificate cannot be had. A third of a day is left for them.
 const RETRY: Span = Span::seconds(60);
+
+/// Between two looks at the clock, which may be set.
+const LOOK: Duration = Duration::from_secs(60);
 
 #[derive(Debug, thiserror::Error)]
 pub enum PapersError {
@@ -36,7 +40,10 @@ pub enum PapersError {
     Exists { path: PathBuf },
     #[error("{path}: {missing} is missing")]
     Incomplete { path: PathBuf, missing: &'static str },
-    #[error("the certificate in {path} has expired; join again with a new token")]
+    #[error(
+        "the certificate in {path} has expired by this machine's clock; if that is right, join \
+         again with a new token"
+    )]
     Expired { path: PathBuf },
 }
 
@@ -91,13 +98,14 @@ impl Papers {
         let chain = context.certificate.as_ref().ok_or_else(|| missing("the certificate"))?;
         let key = context.key.as_ref().ok_or_else(|| missing("the key"))?;
         let holder = Holder::of_pem(chain)?;
-        if holder.until <= now {
+        if holder.is_over(now) {
             return Err(PapersError::Expired { path: path.to_owned() });
         }
         let shown = Shown::new(chain, key)?;
         let tls = tls::client(&Trust::Authority(authority.clone()), Some(shown.clone()))?;
+        let kept = Some(MastersFile::new(MastersFile::beside(path), authority)?);
         let settings = Settings::new(context.masters.clone());
-        let client = Client::new(Settings { tls: Some(Arc::new(tls)), ..settings })?;
+        let client = Client::new(Settings { tls: Some(Arc::new(tls)), kept, ..settings })?;
         let (path, cell) = (path.to_owned(), cell.to_owned());
         Ok(Papers { path, file, cell, holder, shown, client })
     }
@@ -136,12 +144,16 @@ impl Papers {
     /// Renews for as long as the part runs. `told` hears of every try that failed.
     pub async fn keep_fresh(mut self, now: impl Fn() -> Time, told: impl Fn(&PapersError)) {
         loop {
-            let wait = self.holder.renew_at().since(now());
-            sleep(Duration::from_millis(wait.0)).await;
+            let left = self.holder.renew_at().since(now());
+            if left.0 > 0 {
+                sleep(Duration::from_millis(left.0).min(LOOK)).await;
+                continue;
+            }
             if let Err(error) = self.renew().await {
                 told(&error);
-                sleep(Duration::from_millis(RETRY.0)).await;
             }
+            // Also after a good one: to a clock that is far ahead the next is due already.
+            sleep(Duration::from_millis(RETRY.0)).await;
         }
     }
 }

@@ -105,6 +105,7 @@ pub enum Operation {
     MasterStatus,
     AddMaster,
     RemoveMaster,
+    ConfirmMaster,
     ListBlobs,
     PutBlob,
     GetBlob,

@@ -6,7 +6,7 @@
 //! Its text has one piece more than that of a part of the cell, and names are matched whole: a task
 //! can never pass for a master, an agent or a person.
 
-use crate::enroll::EnrollError;
+use crate::enroll::{EnrollError, issued};
 use crate::secret::Secret;
 use crate::tls::certificates;
 use cellwright_cell::id::TaskId;
@@ -104,7 +104,8 @@ impl TaskHolder {
     /// hour before a task loses its identity.
     #[must_use]
     pub fn renew_at(&self) -> Time {
-        self.from.plus(Span(self.until.since(self.from).0 / 2))
+        let issued = issued(self.from, self.until);
+        issued.plus(Span(self.until.since(issued).0 / 2))
     }
 }
 

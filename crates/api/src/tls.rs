@@ -10,11 +10,14 @@
 //!
 //! The cryptography provider is passed by hand everywhere, so that no library can choose another
 //! by installing a process-wide default first. Sessions are not resumed: a full handshake checks
-//! that the certificate is still valid.
+//! that the certificate is still valid. Clocks differ: what is not valid yet, or not any more, by
+//! less than [`TOLERANCE`] is.
 
-use crate::enroll::Holder;
+use crate::clock::TlsTime;
+use crate::enroll::{Holder, TOLERANCE, tolerated};
 use crate::secret::{Secret, hex, sha256};
 use crate::spiffe::Identity;
+use cellwright_cell::time::Time;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{
     ResolvesClientCert, WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor,
@@ -22,14 +25,15 @@ use rustls::client::{
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::danger::ClientCertVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
-    SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    ServerConfig, SignatureScheme,
 };
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 /// Why there is no TLS with these certificates and keys.
 #[derive(Debug, thiserror::Error)]
@@ -170,7 +174,7 @@ fn dialling(
     verifier: Arc<dyn ServerCertVerifier>,
     shown: Option<Arc<Shown>>,
 ) -> Result<ClientConfig, TlsError> {
-    let builder = ClientConfig::builder_with_provider(provider())
+    let builder = ClientConfig::builder_with_details(provider(), Arc::new(TlsTime))
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(verifier);
@@ -213,9 +217,9 @@ fn serving(
     shown: Arc<Shown>,
     protocols: &[&str],
 ) -> Result<ServerConfig, TlsError> {
-    let mut config = ServerConfig::builder_with_provider(provider())
+    let mut config = ServerConfig::builder_with_details(provider(), Arc::new(TlsTime))
         .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_client_cert_verifier(verifier)
+        .with_client_cert_verifier(Arc::new(Tolerant(verifier)))
         .with_cert_resolver(shown);
     config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     config.send_tls13_tickets = 0;
@@ -232,10 +236,118 @@ fn roots(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, TlsE
 
 fn server_verifier(
     authority: &[CertificateDer<'static>],
-) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
+) -> Result<Arc<Tolerant<WebPkiServerVerifier>>, TlsError> {
     WebPkiServerVerifier::builder_with_provider(Arc::new(roots(authority)?), provider())
         .build()
+        .map(|verifier| Arc::new(Tolerant(verifier)))
         .map_err(|why| TlsError::Verifier(why.to_string()))
+}
+
+/// The moment at which a certificate is looked at: now, or the nearest at which it is valid if that
+/// is within [`TOLERANCE`], and after its end within what is [`tolerated`].
+fn moment(certificate: &CertificateDer<'_>, now: UnixTime) -> UnixTime {
+    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(certificate) else { return now };
+    let seconds = |at: i64| u64::try_from(at).unwrap_or(0);
+    let from = seconds(parsed.validity().not_before.timestamp());
+    let until = seconds(parsed.validity().not_after.timestamp());
+    if from > until {
+        return now;
+    }
+    let nearest = now.as_secs().clamp(from, until);
+    let time = |seconds: u64| Time(seconds.saturating_mul(1000));
+    let tolerated = match now.as_secs() > until {
+        true => tolerated(time(from), time(until)),
+        false => TOLERANCE,
+    };
+    match nearest.abs_diff(now.as_secs()) <= tolerated.0 / 1000 {
+        true => UnixTime::since_unix_epoch(Duration::from_secs(nearest)),
+        false => now,
+    }
+}
+
+/// Verifies as another does, at the [`moment`] of a certificate.
+#[derive(Debug)]
+struct Tolerant<V: ?Sized>(Arc<V>);
+
+impl<V: ServerCertVerifier + ?Sized> ServerCertVerifier for Tolerant<V> {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let now = moment(end_entity, now);
+        self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+impl<V: ClientCertVerifier + ?Sized> ClientCertVerifier for Tolerant<V> {
+    fn offer_client_auth(&self) -> bool {
+        self.0.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.0.verify_client_cert(end_entity, intermediates, moment(end_entity, now))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
 }
 
 /// Trusts the authority whose fingerprint is known, once the server has shown its certificate.
@@ -310,7 +422,7 @@ impl ServerCertVerifier for OfPart {
             &parsed,
             &self.roots,
             intermediates,
-            now,
+            moment(end_entity, now),
             algorithms,
         )?;
         match Holder::of(end_entity) {

@@ -24,6 +24,77 @@ pub struct Blob {
     pub by: Actor,
 }
 
+/// Digits by which a blob is called where everybody reads.
+const SHORT: usize = 12;
+
+impl Blob {
+    /// Enough of the digest to tell blobs apart, and not enough to fetch one: whoever knows a whole
+    /// digest may read the content.
+    #[must_use]
+    pub fn short(&self) -> &str {
+        self.digest.as_str().get(..SHORT).unwrap_or_default()
+    }
+}
+
+/// What a package counts as at least: its row and its file cost something too.
+pub const LEAST: u64 = 64 << 10;
+
+/// How many bytes of packages there may be. The masters' configuration says so, and whoever leads
+/// writes it into the command, so that all replicas decide by the same figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct BlobLimits {
+    /// Of one user.
+    pub per_user: u64,
+    /// Of all.
+    pub in_all: u64,
+}
+
+impl BlobLimits {
+    /// No limit at all.
+    pub const NONE: BlobLimits = BlobLimits { per_user: u64::MAX, in_all: u64::MAX };
+}
+
+impl Default for BlobLimits {
+    fn default() -> BlobLimits {
+        BlobLimits { per_user: 16 << 30, in_all: 128 << 30 }
+    }
+}
+
+/// Bytes of packages that are in the cell, or on their way to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// Of whoever brings more.
+    pub own: u64,
+    pub all: u64,
+}
+
+impl Stored {
+    /// What these packages count as, for the sake of `by`.
+    pub fn of<'a>(blobs: impl Iterator<Item = &'a Blob>, by: &Actor) -> Stored {
+        blobs.fold(Stored::default(), |sum, blob| {
+            let counts = blob.bytes.max(LEAST);
+            let own = if blob.by == *by { counts } else { 0 };
+            Stored { own: sum.own.saturating_add(own), all: sum.all.saturating_add(counts) }
+        })
+    }
+
+    /// # Errors
+    /// [`Refusal::PackageQuota`] when `by` may not bring so many bytes more. The cell's own parts
+    /// are bounded by what all may bring.
+    pub fn admit(self, by: &Actor, bytes: u64, limits: BlobLimits) -> Result<(), Refusal> {
+        let more = bytes.max(LEAST);
+        let over = |user, used: u64, limit| match used.saturating_add(more) > limit {
+            true => Err(Refusal::PackageQuota { user, used, more, limit }),
+            false => Ok(()),
+        };
+        if let Actor::User(name) = by {
+            over(Some(name.clone()), self.own, limits.per_user)?;
+        }
+        over(None, self.all, limits.in_all)
+    }
+}
+
 /// # Errors
 /// [`Refusal::BadField`] when this is no SHA-256 digest, or of no content a machine could hold.
 pub fn check(digest: &Token, bytes: u64) -> Result<(), Refusal> {

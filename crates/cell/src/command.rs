@@ -1,9 +1,11 @@
 //! Commands: everything that can change the state. One log entry carries many, each gets its own
 //! verdict. Time, ids of choice (ports, machines, devices) and random draws are already inside.
 
-use crate::credential::{PartKind, SecretHash, TokenKind};
+use crate::blob::BlobLimits;
+use crate::bounds::Bounds;
+use crate::credential::{KeyPrint, Newcomer, PartKind, SecretHash, TokenKind};
 use crate::cron::CronSpec;
-use crate::ephemeral::CapacityChange;
+use crate::ephemeral::{CapacityChange, NodeChoice};
 use crate::id::{MachineId, TaskId};
 use crate::machine::{MachineSpec, ShortageReport};
 use crate::name::{JobKey, Name, Token};
@@ -14,7 +16,7 @@ use crate::reason::Refusal;
 use crate::resource::{Dimension, Resources};
 use crate::spec::{JobSpec, PackageRef};
 use crate::task::{ExitClass, Notice};
-use crate::time::Time;
+use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -173,8 +175,9 @@ pub enum Command {
     SetResource {
         namespace: Token,
         name: Token,
-        lease_until: Time,
-        changes: Vec<(MachineId, CapacityChange)>,
+        /// From the entry's time on.
+        lease: Span,
+        changes: Vec<(NodeChoice, CapacityChange)>,
     },
     DeleteResource {
         namespace: Token,
@@ -207,7 +210,10 @@ pub enum Command {
         id: Name,
         kind: TokenKind,
         secret_hash: SecretHash,
-        expires: Time,
+        /// From the time of the entry on.
+        valid_for: Span,
+        /// The token that the maker came in with, which this one does not outlive.
+        parent: Option<Name>,
     },
     RevokeToken {
         id: Name,
@@ -216,11 +222,14 @@ pub enum Command {
     UseJoinToken {
         id: Name,
         secret_hash: SecretHash,
+        /// Of a replica, which then waits for [`Command::ConfirmReplica`].
+        newcomer: Option<Newcomer>,
     },
     // Blobs: the masters hold the bytes by the time this is sent.
     AddBlob {
         digest: Token,
         bytes: u64,
+        limits: BlobLimits,
     },
     RemoveBlob {
         digest: Token,
@@ -259,6 +268,37 @@ pub enum Command {
         name: Name,
         expect: Option<u32>,
     },
+    /// Masters: what their configuration lets each user have.
+    SetBounds(Bounds),
+    /// An operator has compared the fingerprint that a replica shows where it joins: from now on it
+    /// gets its certificate, and with that the authority's key.
+    ConfirmReplica {
+        name: Name,
+        key: KeyPrint,
+    },
+}
+
+impl Command {
+    /// Whether it takes something away, so that there is more room in the end. Masters whose disk
+    /// is nearly full take nothing else.
+    #[must_use]
+    pub fn makes_room(&self) -> bool {
+        matches!(
+            self,
+            Command::RemoveMachine { .. }
+                | Command::RemoveUser { .. }
+                | Command::StopJob { .. }
+                | Command::StopTask { .. }
+                | Command::PurgeJobs { .. }
+                | Command::ReleaseRetained { .. }
+                | Command::Expire
+                | Command::DeleteResource { .. }
+                | Command::RemoveCron { .. }
+                | Command::RevokeToken { .. }
+                | Command::RemoveBlob { .. }
+                | Command::Dismiss { .. }
+        )
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

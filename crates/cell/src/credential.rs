@@ -16,11 +16,12 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Longest life of a join token: it is carried to a machine by hand, and then forgotten somewhere.
-pub const MAX_JOIN_LIFE: Span = Span::seconds(24 * 3600);
+pub const MAX_JOIN_LIFE: Span = Span::seconds(15 * 60);
 /// How long a dismissal is remembered: longer than any certificate made before it is good for.
-pub const DISMISSED_FOR: Span = Span::seconds(2 * 24 * 3600);
-/// Most tokens of one user.
-pub const MAX_USER_TOKENS: usize = 64;
+/// Clocks that are days apart make some of those longer.
+pub const DISMISSED_FOR: Span = Span::seconds(7 * 24 * 3600);
+/// Longest text of an address from which somebody asks to join.
+pub const MAX_ADDRESS: usize = 64;
 
 /// SHA-256 of a token's secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -65,6 +66,69 @@ impl fmt::Display for PartKind {
             PartKind::Scheduler => "scheduler",
         })
     }
+}
+
+/// The first half of the SHA-256 of a public key, which people compare: nobody finds another key
+/// with the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct KeyPrint(pub [u8; 16]);
+
+impl KeyPrint {
+    /// As it is shown, or without what stands between the digits.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<KeyPrint> {
+        let digits: Vec<u8> = text
+            .trim()
+            .chars()
+            .filter(|c| !matches!(c, '-' | ':' | ' '))
+            .map(|c| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
+            .collect::<Option<_>>()?;
+        let mut print = [0; 16];
+        if digits.len() != 2 * print.len() {
+            return None;
+        }
+        for (byte, pair) in print.iter_mut().zip(digits.chunks(2)) {
+            *byte = pair[0] << 4 | pair[1];
+        }
+        Some(KeyPrint(print))
+    }
+}
+
+impl fmt::Display for KeyPrint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, pair) in self.0.chunks(2).enumerate() {
+            let dash = if at == 0 { "" } else { "-" };
+            write!(f, "{dash}{:02x}{:02x}", pair[0], pair[1])?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for KeyPrint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Who asks to join as a replica.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Newcomer {
+    /// Of the key that it made, and alone has.
+    pub key: KeyPrint,
+    /// Where it asked from.
+    pub address: String,
+}
+
+/// A replica that asked to join, as the token remembers it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Waiting {
+    pub who: Newcomer,
+    pub since: Time,
+    /// An operator has compared the fingerprint. Nothing is given to the newcomer before.
+    pub confirmed: bool,
 }
 
 /// Whom a token speaks for.
@@ -118,6 +182,11 @@ pub struct AccessToken {
     pub expires: Time,
     /// A join token lets one in.
     pub used: bool,
+    /// The token with which this one was made. A token ends with its parent: whoever stole one and
+    /// made others with it has none left when it is revoked.
+    pub parent: Option<Name>,
+    /// Of a token for a replica, once it was used: who waits to be confirmed.
+    pub waiting: Option<Waiting>,
 }
 
 /// Why a token opens nothing.
@@ -131,6 +200,8 @@ pub enum TokenFlaw {
     Used,
     /// A user's token where one for joining is asked for.
     NotForJoining,
+    /// A replica joins with a key that an operator confirms, others without.
+    WrongNewcomer,
 }
 
 impl fmt::Display for TokenFlaw {
@@ -140,6 +211,7 @@ impl fmt::Display for TokenFlaw {
             TokenFlaw::Expired => "it has expired",
             TokenFlaw::Used => "it was used before",
             TokenFlaw::NotForJoining => "it is not for joining",
+            TokenFlaw::WrongNewcomer => "it is for another kind of newcomer",
         })
     }
 }
@@ -163,5 +235,24 @@ impl AccessToken {
     #[must_use]
     pub fn is_for_joining(&self) -> bool {
         self.kind.joiner().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fingerprint_is_read_as_it_is_shown() {
+        let print = KeyPrint([0x0a; 16]);
+        let shown = "0a0a-0a0a-0a0a-0a0a-0a0a-0a0a-0a0a-0a0a";
+        assert_eq!(print.to_string(), shown);
+        for text in [shown, &shown.to_uppercase(), &shown.replace('-', ""), " 0a:".trim()] {
+            let whole = text.len() > 16;
+            assert_eq!(KeyPrint::parse(text), Some(print).filter(|_| whole), "{text}");
+        }
+        for wrong in ["", "0a0a", &shown[1..], &format!("{shown}0a"), &shown.replace('a', "g")] {
+            assert_eq!(KeyPrint::parse(wrong), None, "{wrong}");
+        }
     }
 }

@@ -22,8 +22,6 @@ use std::sync::Arc;
 pub const MAX_CRON_NAME: usize = crate::name::MAX_NAME - 13;
 /// Most runs that are kept, and most missed ones that are made up for.
 pub const MAX_RUNS: u32 = 100;
-/// Most periodic jobs of one user.
-pub const MAX_CRONS: usize = 1000;
 /// A slot this old still counts as on time: a change of leaders takes seconds.
 pub const ON_TIME: Span = Span::seconds(60);
 
@@ -88,6 +86,12 @@ impl CronSpec {
     #[must_use]
     pub fn shown(&self) -> CronSpec {
         CronSpec { job: self.job.shown(), ..self.clone() }
+    }
+
+    /// What anybody in the cell may see of it: see [`JobSpec::outline`].
+    #[must_use]
+    pub fn outline(&self) -> CronSpec {
+        CronSpec { job: self.job.outline(), ..self.clone() }
     }
 }
 

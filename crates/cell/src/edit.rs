@@ -1,8 +1,9 @@
 //! The only writers of rows: each keeps the derived sums equal to what the rows add up to.
 
 use crate::blob::Blob;
+use crate::bounds::{Bounds, encoded_bytes};
 use crate::credential::AccessToken;
-use crate::cron::Cron;
+use crate::cron::{Cron, CronSpec};
 use crate::device;
 use crate::ephemeral::ResourceRow;
 use crate::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
@@ -89,7 +90,8 @@ impl State {
     /// What a row is charged for running a version its job has left behind.
     fn charge_behind(&mut self, job: JobId, index: u32, version: u32, add: bool) {
         let Some(row) = self.jobs.get(job) else { return };
-        let Some((band, extra)) = row.charge_behind(index, version) else { return };
+        let least = self.bounds.least_charge;
+        let Some((band, extra)) = row.charge_behind(index, version, least) else { return };
         if let Some(load) = self.user_loads.get_mut(row.user) {
             count_charge(load, band, extra, add);
         }
@@ -287,8 +289,12 @@ impl State {
     }
 
     pub(crate) fn count_job(&mut self, id: JobId, job: &Job, add: bool) {
-        let charges = job.charges(&self.tasks);
+        let charges = job.charges(&self.tasks, self.bounds.least_charge);
         if let Some(load) = self.user_loads.get_mut(job.user) {
+            count(&mut load.jobs, 1, add);
+            count(&mut load.tasks, job.tasks.len() as u64, add);
+            let bytes = job.specs.values().map(encoded_bytes).fold(0, u64::saturating_add);
+            count(&mut load.spec_bytes, bytes, add);
             for (band, charge) in charges {
                 count_charge(load, band, charge, add);
             }
@@ -422,13 +428,33 @@ impl State {
 
     /// The name and the owner of a row stay as they are.
     pub(crate) fn edit_cron(&mut self, id: CronId, change: impl FnOnce(&mut Cron)) {
-        if let Some(row) = self.crons.get_mut(id) {
-            change(row);
+        let Some(before) = self.crons.get(id).map(|cron| cron.spec.clone()) else { return };
+        let Some(row) = self.crons.get_mut(id) else { return };
+        change(row);
+        let (user, after) = (row.user, row.spec.clone());
+        if before != after {
+            self.count_cron(user, &before, false);
+            self.count_cron(user, &after, true);
         }
+    }
+
+    pub(crate) fn count_cron(&mut self, user: UserId, spec: &CronSpec, add: bool) {
+        if let Some(load) = self.user_loads.get_mut(user) {
+            count(&mut load.spec_bytes, encoded_bytes(spec), add);
+        }
+    }
+
+    /// Other limits; what was counted by the old ones is counted again.
+    pub(crate) fn set_bounds(&mut self, bounds: Bounds) {
+        let jobs = self.jobs.clone();
+        jobs.iter().for_each(|(id, job)| self.count_job(id, job, false));
+        self.bounds = bounds;
+        jobs.iter().for_each(|(id, job)| self.count_job(id, job, true));
     }
 
     pub(crate) fn insert_cron(&mut self, cron: Cron) -> CronId {
         let key = (cron.user, cron.spec.name.clone());
+        self.count_cron(cron.user, &cron.spec.clone(), true);
         let id = self.crons.push(cron);
         self.cron_names.insert(key, id);
         id
@@ -437,6 +463,7 @@ impl State {
     pub(crate) fn remove_cron(&mut self, id: CronId) {
         if let Some(row) = self.crons.remove(id) {
             self.cron_names.remove(&(row.user, row.spec.name.clone()));
+            self.count_cron(row.user, &row.spec, false);
         }
     }
 
@@ -481,7 +508,12 @@ fn counts_the_same(a: &Job, b: &Job) -> bool {
         && a.waits_for == b.waits_for
         && a.version == b.version
         && ends(a) == ends(b)
+        && a.tasks.len() == b.tasks.len()
         && a.specs == b.specs
+}
+
+fn count(sum: &mut u64, by: u64, add: bool) {
+    *sum = if add { sum.saturating_add(by) } else { sum.saturating_sub(by) };
 }
 
 fn count_charge(load: &mut UserLoad, band: crate::priority::Band, charge: Resources, add: bool) {

@@ -4,7 +4,9 @@
 //! it may fall below what is held: holders stay, nobody new matches.
 
 use crate::id::{ResourceId, UserId};
-use crate::named::ResourceName;
+use crate::name::Name;
+use crate::named::{NamedAmount, ResourceName};
+use crate::resource::Resources;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +20,33 @@ pub struct ResourceRow {
     pub owner: Option<UserId>,
     /// When the resource disappears unless renewed.
     pub lease_until: Time,
+}
+
+/// Which nodes a change is for. In the client's words, so that a request that is sent again is the
+/// same one, whoever leads: the nodes are looked for when it is applied.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum NodeChoice {
+    /// The node of this name.
+    Node(Name),
+    /// Every node that has this much available now.
+    Available(AvailableNodes),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct AvailableNodes {
+    /// Left out: nothing in particular.
+    #[serde(default)]
+    pub resources: Resources,
+    /// Left out: nothing in particular.
+    #[serde(default)]
+    pub named: Vec<NamedAmount>,
+    /// How many nodes, those with the smallest names first. Left out: all that match.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub num_nodes: Option<u32>,
 }
 
 /// Change of an ephemeral resource's capacity on one machine.

@@ -87,6 +87,8 @@ pub enum What {
         blob: BlobId,
         change: BlobChange,
     },
+    /// The masters' configuration grants users other limits.
+    BoundsChanged,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -122,6 +124,8 @@ pub enum TokenChange {
     Used,
     Revoked,
     Expired,
+    /// Of a token for a replica: the newcomer may have the authority's key.
+    Confirmed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

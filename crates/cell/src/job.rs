@@ -119,9 +119,14 @@ impl Job {
     /// may lead to nor a task that an update skipped goes uncharged, and an old version that one
     /// task still runs charges nothing for the others. Nothing once dead; tasks inside an alloc set
     /// charge the set alone; priority zero is free. A task that ended stays charged with its job:
-    /// what was admitted is the job.
+    /// what was admitted is the job. No task is charged less than
+    /// `least`: one that asks for nothing takes a place, a row and whatever it finds.
     #[must_use]
-    pub fn charges(&self, tasks: &Table<TaskId, Task>) -> BTreeMap<Band, Resources> {
+    pub fn charges(
+        &self,
+        tasks: &Table<TaskId, Task>,
+        least: Resources,
+    ) -> BTreeMap<Band, Resources> {
         if self.is_dead() {
             return BTreeMap::new();
         }
@@ -129,13 +134,15 @@ impl Job {
         for (_, spec) in self.specs.iter().filter(|(v, spec)| self.leads_to(**v) && paid(spec)) {
             versions.entry(spec.priority.band()).or_default().push(spec);
         }
-        let most = versions.into_iter().map(|(band, specs)| (band, most_of_each(&specs)));
+        let most = versions.into_iter().map(|(band, specs)| (band, most_of_each(&specs, least)));
         let mut charges: BTreeMap<Band, Resources> = most.collect();
         if self.specs.keys().all(|version| self.leads_to(*version)) {
             return charges;
         }
         let rows = self.tasks.iter().filter_map(|task| tasks.get(*task));
-        for (band, extra) in rows.filter_map(|row| self.charge_behind(row.index, row.version)) {
+        for (band, extra) in
+            rows.filter_map(|row| self.charge_behind(row.index, row.version, least))
+        {
             let sum = charges.entry(band).or_default();
             *sum = sum.plus(extra);
         }
@@ -144,7 +151,12 @@ impl Job {
 
     /// What the task at `index` is charged, beyond what it is charged anyway, for running
     /// `version`, which nothing leads to any more.
-    pub(crate) fn charge_behind(&self, index: u32, version: u32) -> Option<(Band, Resources)> {
+    pub(crate) fn charge_behind(
+        &self,
+        index: u32,
+        version: u32,
+        least: Resources,
+    ) -> Option<(Band, Resources)> {
         if self.is_dead() || self.leads_to(version) {
             return None;
         }
@@ -155,8 +167,8 @@ impl Job {
             .iter()
             .filter(|(version, _)| self.leads_to(**version))
             .filter(|(_, spec)| paid(spec) && spec.priority.band() == band && index < spec.count)
-            .fold(Resources::ZERO, |most, (_, spec)| most.max(spec.limits_of(index)));
-        Some((band, spec.limits_of(index).max(anyway).minus(anyway)))
+            .fold(Resources::ZERO, |most, (_, spec)| most.max(spec.charge_of(index, least)));
+        Some((band, spec.charge_of(index, least).max(anyway).minus(anyway)))
     }
 
     /// Whether placements use `version`, or an open update can lead to it.
@@ -175,15 +187,15 @@ fn paid(spec: &JobSpec) -> bool {
     spec.alloc_set.is_none() && spec.priority != Priority(0)
 }
 
-/// Sum over the tasks of the most that any of `specs` allows each.
-fn most_of_each(specs: &[&JobSpec]) -> Resources {
+/// Sum over the tasks of the most that any of `specs` charges for each.
+fn most_of_each(specs: &[&JobSpec], least: Resources) -> Resources {
     if let [only] = specs {
-        return only.total_limits();
+        return only.total_charge(least);
     }
     let count = specs.iter().map(|spec| spec.count).max().unwrap_or(0);
     let most = |index: u32| {
         let counting = specs.iter().filter(|spec| index < spec.count);
-        counting.fold(Resources::ZERO, |most, spec| most.max(spec.limits_of(index)))
+        counting.fold(Resources::ZERO, |most, spec| most.max(spec.charge_of(index, least)))
     };
     // Between two indices with an override of their own, or at which a version ends, all tasks
     // are alike.

@@ -10,6 +10,7 @@ pub mod admit;
 mod after;
 pub mod apply;
 pub mod blob;
+pub mod bounds;
 pub mod change;
 pub mod command;
 pub mod constraint;

@@ -174,9 +174,15 @@ fn bump<K: Ord>(map: &mut BTreeMap<K, u32>, key: K, add: bool) {
     }
 }
 
-/// What a user's jobs are charged per band.
+/// What a user's jobs are charged per band, and what the cell keeps of the user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserLoad {
     pub charged: BTreeMap<Band, Resources>,
     pub live_jobs: u32,
+    /// Those that ended included.
+    pub jobs: u64,
+    /// Rows of tasks of all these jobs.
+    pub tasks: u64,
+    /// What specs of jobs and periodic jobs take in a checkpoint.
+    pub spec_bytes: u64,
 }

@@ -4,6 +4,7 @@ use crate::constraint::Attributes;
 use crate::device::Device;
 use crate::id::TaskId;
 use crate::label::Labels;
+use crate::load::MachineLoad;
 use crate::name::{Name, Token};
 use crate::named::{NamedAmount, ResourceName};
 use crate::resource::{Dimension, Resources};
@@ -148,7 +149,12 @@ pub struct Machine {
     pub over_committed: bool,
     /// What it is short of, or was a short while ago; each dimension once, in their order.
     pub shortages: Vec<Shortage>,
+    /// When it came to be up, or down.
+    pub since: Time,
 }
+
+/// Packages that a machine is known to have: its row is copied when it changes.
+pub const MAX_PACKAGES: usize = 4096;
 
 impl Machine {
     #[must_use]
@@ -161,6 +167,15 @@ impl Machine {
     #[must_use]
     pub fn takes_only_prod(&self) -> bool {
         !self.shortages.is_empty()
+    }
+
+    /// What new tasks find here.
+    #[must_use]
+    pub fn available(&self, load: &MachineLoad) -> Resources {
+        match self.schedulable() && !self.takes_only_prod() {
+            true => self.spec.capacity.minus(load.reserved),
+            false => Resources::ZERO,
+        }
     }
 
     /// Capacity of a named resource here: operator-given or ephemeral, zero when unknown.

@@ -30,10 +30,12 @@ pub enum Capability {
     ReadOutput,
     /// Run commands in anybody's tasks.
     EnterTasks,
+    /// Read what anybody's jobs run: commands, environment, files and packages.
+    ReadSpecs,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 7] = [
+    pub const ALL: [Capability; 8] = [
         Capability::AdministrateJobs,
         Capability::ManageMachines,
         Capability::ManageUsers,
@@ -41,6 +43,7 @@ impl Capability {
         Capability::UseMonitoringBand,
         Capability::ReadOutput,
         Capability::EnterTasks,
+        Capability::ReadSpecs,
     ];
 }
 
@@ -55,6 +58,7 @@ impl fmt::Display for Capability {
             Capability::UseMonitoringBand => "use_monitoring_band",
             Capability::ReadOutput => "read_output",
             Capability::EnterTasks => "enter_tasks",
+            Capability::ReadSpecs => "read_specs",
         })
     }
 }
@@ -98,6 +102,13 @@ pub struct User {
 }
 
 impl User {
+    /// Whether the user may read what jobs of others run. Who may replace a spec may read it.
+    #[must_use]
+    pub fn reads_specs(&self) -> bool {
+        let rights = [Capability::ReadSpecs, Capability::AdministrateJobs];
+        rights.iter().any(|right| self.capabilities.contains(right))
+    }
+
     /// What the user may ask for in `band` at `now`. Priority zero is never charged.
     #[must_use]
     pub fn granted(&self, band: Band, now: Time) -> Resources {

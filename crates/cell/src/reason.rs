@@ -1,9 +1,10 @@
 //! Reasons are data (B17): every refusal and every state change carries one of these, and the CLI,
 //! the console, metrics and explanations all speak from them.
 
+use crate::bounds::Holding;
 use crate::credential::TokenFlaw;
 use crate::id::{JobId, MachineId, TaskId};
-use crate::isolation::Loan;
+use crate::isolation::{HIDDEN, Loan};
 use crate::name::{JobKey, Name, Token};
 use crate::named::ResourceName;
 use crate::priority::{Band, Priority};
@@ -169,6 +170,87 @@ pub enum Refusal {
         counted(u64::from(*tasks), "task")
     )]
     HoldsTasks { machine: Name, tasks: u32 },
+    #[error(
+        "packages of {} take {used} bytes; {more} more would exceed the quota of {limit}",
+        user.as_ref().map_or("the cell", Name::as_str)
+    )]
+    PackageQuota {
+        /// Whose; absent where it is the quota of all together.
+        user: Option<Name>,
+        used: u64,
+        more: u64,
+        limit: u64,
+    },
+    #[error(
+        "user {user} has {held} {what} and asks for {asked} more; at most {most} for each user"
+    )]
+    OverBound { user: Name, what: Holding, held: u64, asked: u64, most: u64 },
+    #[error("{matching} nodes have that much available, {asked} are asked")]
+    TooFewNodes { matching: u64, asked: u64 },
+}
+
+/// Bytes of each text in a refusal. It may quote what was sent, and is kept with the answer.
+pub const MAX_REFUSAL_TEXT: usize = 512;
+
+impl Refusal {
+    /// The same in bounded words: what a client sent is quoted from its beginning.
+    #[must_use]
+    pub fn bounded(mut self) -> Refusal {
+        match &mut self {
+            Refusal::BadField { field, value, allowed } => {
+                [field, value, allowed].into_iter().for_each(shorten);
+            }
+            Refusal::NoSuchRow(text)
+            | Refusal::Exists(text)
+            | Refusal::Full(text)
+            | Refusal::StaleVersion { object: text, .. }
+            | Refusal::WrongState { what: text }
+            | Refusal::WrongTaskState { action: text, .. }
+            | Refusal::BadLevel { allowed: text, .. } => shorten(text),
+            // The others hold names, tokens and numbers, whose types bound them.
+            _ => {}
+        }
+        self
+    }
+}
+
+fn shorten(text: &mut String) {
+    const MORE: &str = "...";
+    if text.len() <= MAX_REFUSAL_TEXT {
+        return;
+    }
+    let end = (0..=MAX_REFUSAL_TEXT - MORE.len()).rev().find(|at| text.is_char_boundary(*at));
+    text.truncate(end.unwrap_or(0));
+    text.push_str(MORE);
+    // What was sent may have been megabytes.
+    text.shrink_to_fit();
+}
+
+/// Fields that say what a job runs, which is for those who may read its spec.
+const INSIDE: [&str; 7] = [
+    "task.command",
+    "task.env",
+    "task.files",
+    "task.packages",
+    "task.secrets",
+    "task.health.probe",
+    "overrides",
+];
+
+impl Refusal {
+    /// The refusal as everybody may read it: which field was wrong, and of what a job runs not how.
+    /// Whoever sent the job has the whole of it in the verdict.
+    #[must_use]
+    pub fn for_everybody(&self) -> Refusal {
+        let mut refusal = self.clone();
+        if let Refusal::BadField { field, value, .. } = &mut refusal
+            && let Some(inside) = INSIDE.iter().find(|inside| field.starts_with(**inside))
+        {
+            *field = (*inside).to_owned();
+            *value = HIDDEN.to_owned();
+        }
+        refusal
+    }
 }
 
 /// Why something happened to a task, job, machine or resource.

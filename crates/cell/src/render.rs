@@ -48,6 +48,7 @@ pub fn event(state: &State, event: &Event) -> String {
             format!("{name}{place} {}: {why}", resource_change(*change))
         }
         What::LevelRaised { level } => format!("cell raised to level {level}: {why}"),
+        What::BoundsChanged => format!("limits for each user changed: {why}"),
         What::Cron { cron, change } => {
             format!("{} {}: {why}", cron_name(state, *cron), cron_change(state, *change))
         }
@@ -438,6 +439,7 @@ fn token_change(change: TokenChange) -> &'static str {
         TokenChange::Used => "used",
         TokenChange::Revoked => "revoked",
         TokenChange::Expired => "expired",
+        TokenChange::Confirmed => "confirmed",
     }
 }
 
@@ -502,7 +504,7 @@ fn token_name(state: &State, token: TokenId) -> String {
 
 fn blob_name(state: &State, blob: BlobId) -> String {
     let row = state.blobs().get(blob);
-    row.map_or_else(|| format!("package#{}", blob.0), |row| format!("package {}", row.digest))
+    row.map_or_else(|| format!("package#{}", blob.0), |row| format!("package {}", row.short()))
 }
 
 fn resource_name(state: &State, resource: ResourceId) -> String {

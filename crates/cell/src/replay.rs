@@ -5,8 +5,12 @@
 //! with the object's version.
 //!
 //! An actor has so many windows and no more: a client that takes a new number for every request
-//! pushes out its own oldest ones and nobody else's, and the state does not grow without end.
+//! pushes out its own oldest ones and nobody else's, and the state does not grow without end. What
+//! was answered is bounded in bytes as well, and there the oldest answers go first; their windows
+//! stay and remember that they did, so that a request of that time is refused as too old and not
+//! done twice.
 
+use crate::bounds::encoded_bytes;
 use crate::command::{Actor, Command, RequestId, Verdict};
 use crate::index::Index;
 use crate::reason::Refusal;
@@ -58,12 +62,29 @@ pub fn fingerprint(command: &Command) -> u64 {
 #[derive(Clone, Debug, Default)]
 pub struct Windows {
     by_client: Index<(Actor, u64), Arc<Window>>,
-    /// Derived: when each client of an actor was last heard, longest silent first.
-    /// Invariant: one pair for each window, no empty set.
-    ages: Index<Actor, Arc<BTreeSet<(Time, u64)>>>,
+    /// Derived: what each actor has. Invariant: none without a window.
+    shares: Index<Actor, Arc<Share>>,
     /// Derived: sum of the hashes of all heads and answers. An answer costs its own hash, however
     /// many are remembered.
     sum: u64,
+}
+
+/// What one actor has of the windows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Share {
+    /// When each client was last heard, longest silent first. Invariant: one pair for each window.
+    ages: BTreeSet<(Time, u64)>,
+    /// Those of them that hold answers.
+    answered: BTreeSet<(Time, u64)>,
+    /// What these answers take.
+    bytes: u64,
+}
+
+/// What keeping an answer takes beside its words.
+const ANSWER_COST: u64 = 64;
+
+fn cost(answered: &Answered) -> u64 {
+    encoded_bytes(answered).saturating_add(ANSWER_COST)
 }
 
 /// Hash of one window without its answers.
@@ -82,6 +103,24 @@ fn window_hash(key: &(Actor, u64), window: &Window) -> u64 {
 
 fn row_hash(row: &impl Serialize) -> u64 {
     xxh3_64(&postcard::to_stdvec(row).unwrap_or_default())
+}
+
+impl Share {
+    fn count(&mut self, client: u64, window: &Window, add: bool) {
+        let at = (window.last_at, client);
+        let bytes = window.entries.values().map(cost).fold(0, u64::saturating_add);
+        if add {
+            self.ages.insert(at);
+            self.bytes = self.bytes.saturating_add(bytes);
+            if !window.entries.is_empty() {
+                self.answered.insert(at);
+            }
+        } else {
+            self.ages.remove(&at);
+            self.answered.remove(&at);
+            self.bytes = self.bytes.saturating_sub(bytes);
+        }
+    }
 }
 
 impl Windows {
@@ -106,41 +145,37 @@ impl Windows {
 
     /// How many windows each actor has.
     pub fn per_actor(&self) -> impl Iterator<Item = (&Actor, usize)> {
-        self.ages.iter().map(|(actor, ages)| (actor, ages.len()))
+        self.shares.iter().map(|(actor, share)| (actor, share.ages.len()))
     }
 
     /// Puts a window in its place, in place of an older one of that client.
     pub fn insert(&mut self, key: (Actor, u64), window: Window) {
+        self.remove(&key);
         let (actor, client) = key.clone();
-        let at = window.last_at;
         self.sum = self.sum.wrapping_add(window_hash(&key, &window));
-        let old = self.by_client.insert(key.clone(), Arc::new(window));
-        if let Some(old) = &old {
-            self.sum = self.sum.wrapping_sub(window_hash(&key, old));
-        }
-        self.edit_ages(&actor, |ages| {
-            if let Some(old) = old {
-                ages.remove(&(old.last_at, client));
-            }
-            ages.insert((at, client));
-        });
+        self.edit_share(&actor, |share| share.count(client, &window, true));
+        self.by_client.insert(key, Arc::new(window));
     }
 
     fn remove(&mut self, key: &(Actor, u64)) {
         if let Some(old) = self.by_client.remove(key) {
             self.sum = self.sum.wrapping_sub(window_hash(key, &old));
-            self.edit_ages(&key.0, |ages| {
-                ages.remove(&(old.last_at, key.1));
-            });
+            self.edit_share(&key.0, |share| share.count(key.1, &old, false));
         }
     }
 
-    fn edit_ages(&mut self, actor: &Actor, change: impl FnOnce(&mut BTreeSet<(Time, u64)>)) {
-        let mut ages = self.ages.remove(actor).unwrap_or_default();
-        change(Arc::make_mut(&mut ages));
-        if !ages.is_empty() {
-            self.ages.insert(actor.clone(), ages);
+    fn edit_share(&mut self, actor: &Actor, change: impl FnOnce(&mut Share)) {
+        let mut share = self.shares.remove(actor).unwrap_or_default();
+        change(Arc::make_mut(&mut share));
+        if !share.ages.is_empty() {
+            self.shares.insert(actor.clone(), share);
         }
+    }
+
+    /// Bytes of answers that are kept for one actor.
+    #[must_use]
+    pub fn bytes_of(&self, actor: &Actor) -> u64 {
+        self.shares.get(actor).map_or(0, |share| share.bytes)
     }
 
     /// Looks a request up.
@@ -155,22 +190,22 @@ impl Windows {
         }
     }
 
-    /// Remembers an answer; the oldest leave when the window is full, and the window of the client
-    /// silent longest when the actor has too many.
+    /// Remembers an answer; the oldest leave when the window is full, or when the actor's take more
+    /// than `most` bytes, and the window of the client silent longest when it has too many.
     pub fn remember(
         &mut self,
         by: &Actor,
         id: RequestId,
-        fingerprint: u64,
-        verdict: Verdict,
+        answered: Answered,
         now: Time,
+        most: u64,
     ) {
         let key = (by.clone(), id.client);
         if self.get(&key).is_none() {
             self.insert(key.clone(), Window { last_at: now, ..Window::default() });
         }
-        self.answer(&key, id.sequence, Answered { fingerprint, verdict }, now);
-        let ages = self.ages.get(by);
+        self.answer(&key, id.sequence, answered, now);
+        let ages = self.shares.get(by).map(|share| &share.ages);
         let oldest = ages.filter(|ages| ages.len() > MAX_WINDOWS).and_then(|ages| {
             // Several were heard in the same moment: never the one just answered.
             ages.iter().map(|(_, client)| *client).find(|client| *client != id.client)
@@ -178,6 +213,43 @@ impl Windows {
         if let Some(client) = oldest {
             self.remove(&(by.clone(), client));
         }
+        self.shrink(by, id, most);
+    }
+
+    /// Drops the oldest answers of the actor until they take no more than `most`: those of the
+    /// client silent longest first, and never the one that was given just now.
+    fn shrink(&mut self, by: &Actor, given: RequestId, most: u64) {
+        while let Some(share) = self.shares.get(by).filter(|share| share.bytes > most) {
+            let others = share.answered.iter().map(|(_, client)| *client);
+            let client = others.clone().find(|c| *c != given.client).unwrap_or(given.client);
+            let key = (by.clone(), client);
+            let entries = self.get(&key).map(|window| &window.entries);
+            let oldest = entries.and_then(|entries| entries.keys().next().copied());
+            match oldest {
+                Some(sequence) if (client, sequence) != (given.client, given.sequence) => {
+                    self.forget(&key, sequence);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Drops the oldest answer of a window.
+    fn forget(&mut self, key: &(Actor, u64), sequence: u64) {
+        let Some(window) = self.by_client.get_mut(key) else { return };
+        let window = Arc::make_mut(window);
+        let Some(gone) = window.entries.remove(&sequence) else { return };
+        let mut sum = self.sum.wrapping_sub(head_hash(key, window));
+        sum = sum.wrapping_sub(answer_hash(key, sequence, &gone));
+        window.forgotten = window.forgotten.max(Some(sequence));
+        self.sum = sum.wrapping_add(head_hash(key, window));
+        let (at, emptied) = ((window.last_at, key.1), window.entries.is_empty());
+        self.edit_share(&key.0, |share| {
+            share.bytes = share.bytes.saturating_sub(cost(&gone));
+            if emptied {
+                share.answered.remove(&at);
+            }
+        });
     }
 
     /// Writes an answer into the window of a client that has one.
@@ -186,31 +258,42 @@ impl Windows {
         let window = Arc::make_mut(window);
         let mut sum = self.sum.wrapping_sub(head_hash(key, window));
         sum = sum.wrapping_add(answer_hash(key, sequence, &answered));
-        window.entries.insert(sequence, answered);
+        let (more, mut less) = (cost(&answered), 0);
+        if let Some(old) = window.entries.insert(sequence, answered) {
+            sum = sum.wrapping_sub(answer_hash(key, sequence, &old));
+            less = cost(&old);
+        }
         let before = std::mem::replace(&mut window.last_at, now);
         while window.entries.len() > WINDOW {
             if let Some((oldest, gone)) = window.entries.pop_first() {
                 sum = sum.wrapping_sub(answer_hash(key, oldest, &gone));
                 window.forgotten = window.forgotten.max(Some(oldest));
+                less += cost(&gone);
             }
         }
         self.sum = sum.wrapping_add(head_hash(key, window));
-        if before != now {
-            self.edit_ages(&key.0, |ages| {
-                ages.remove(&(before, key.1));
-                ages.insert((now, key.1));
-            });
-        }
+        let client = key.1;
+        self.edit_share(&key.0, |share| {
+            for set in [&mut share.ages, &mut share.answered] {
+                set.remove(&(before, client));
+                set.insert((now, client));
+            }
+            share.bytes = share.bytes.saturating_add(more).saturating_sub(less);
+        });
     }
 
     /// Drops windows of clients silent for [`KEEP`]. Returns whether any was dropped.
     pub fn expire(&mut self, now: Time) -> bool {
         let silent = |(at, _): &&(Time, u64)| at.plus(KEEP) <= now;
         let old: Vec<(Actor, u64)> = self
-            .ages
+            .shares
             .iter()
-            .flat_map(|(actor, ages)| {
-                ages.iter().take_while(silent).map(move |(_, client)| (actor.clone(), *client))
+            .flat_map(|(actor, share)| {
+                share
+                    .ages
+                    .iter()
+                    .take_while(silent)
+                    .map(move |(_, client)| (actor.clone(), *client))
             })
             .collect();
         old.iter().for_each(|key| self.remove(key));
@@ -230,13 +313,56 @@ mod tests {
     use crate::command::Done;
     use crate::name::Name;
 
+    const MOST: u64 = 1 << 30;
+
+    fn done(fingerprint: u64) -> Answered {
+        Answered { fingerprint, verdict: Ok(Done::Applied) }
+    }
+
+    #[test]
+    fn answers_are_bounded_in_bytes_and_those_that_went_are_too_old() {
+        let mut windows = Windows::default();
+        let by = Actor::User(Name::new("ubar").unwrap());
+        let long = |fingerprint| {
+            let refusal = Refusal::Exists("x".repeat(400)).bounded();
+            Answered { fingerprint, verdict: Err(refusal) }
+        };
+        let most = 10_000;
+        let id = |client| RequestId { client, sequence: 0 };
+        for client in 0..500 {
+            windows.remember(&by, id(client), long(client), Time(client), most);
+            assert!(windows.bytes_of(&by) <= most);
+        }
+        assert_eq!(windows.len(), 500, "who asked is remembered longer than the answer");
+        let old = Seen::Refused(Refusal::RequestTooOld);
+        assert_eq!(windows.look_up(&by, id(1), 1), old, "not done a second time");
+        assert!(matches!(windows.look_up(&by, id(499), 499), Seen::Before(Err(_))));
+        // One client alone: its own oldest go, and never the last.
+        let alone = Actor::User(Name::new("alone").unwrap());
+        for sequence in 0..100 {
+            let id = RequestId { client: 7, sequence };
+            windows.remember(&alone, id, long(sequence), Time(600), 100);
+            assert!(matches!(windows.look_up(&alone, id, sequence), Seen::Before(_)));
+        }
+        let kept = windows.get(&(alone.clone(), 7)).unwrap();
+        assert_eq!((kept.entries.len(), kept.forgotten), (1, Some(98)));
+        let again: Windows = windows.iter().fold(Windows::default(), |mut again, (key, window)| {
+            again.insert(key.clone(), window.clone());
+            again
+        });
+        assert_eq!(again.bytes_of(&by), windows.bytes_of(&by));
+        assert_eq!(again.hash(), windows.hash());
+        windows.expire(Time(600).plus(KEEP));
+        assert_eq!(windows.bytes_of(&by), 0);
+    }
+
     #[test]
     fn numbers_of_one_actor_mean_nothing_to_another() {
         let user = |text| Actor::User(Name::new(text).unwrap());
         let (ubar, ufoo) = (user("ubar"), user("ufoo"));
         let mut windows = Windows::default();
         let id = |sequence| RequestId { client: 7, sequence };
-        windows.remember(&ubar, id(1), 5, Ok(Done::Applied), Time(1));
+        windows.remember(&ubar, id(1), done(5), Time(1), MOST);
         assert_eq!(windows.look_up(&ubar, id(1), 5), Seen::Before(Ok(Done::Applied)));
         assert_eq!(windows.look_up(&ubar, id(1), 6), Seen::Refused(Refusal::RequestIdReused));
         assert_eq!(windows.look_up(&ufoo, id(1), 5), Seen::New);
@@ -249,7 +375,7 @@ mod tests {
         let by = Actor::System;
         let id = |sequence| RequestId { client: 7, sequence };
         let mut answer = |sequence| {
-            windows.remember(&by, id(sequence), 5, Ok(Done::Applied), Time(1));
+            windows.remember(&by, id(sequence), done(5), Time(1), MOST);
             windows.clone()
         };
         assert_eq!(answer(1).look_up(&by, id(0), 5), Seen::New);
@@ -269,7 +395,7 @@ mod tests {
         let other = Actor::User(Name::new("ubar").unwrap());
         let answer = |windows: &mut Windows, by: &Actor, client: u64, at: u64| {
             let id = RequestId { client, sequence: 1 };
-            windows.remember(by, id, 5, Ok(Done::Applied), Time(at));
+            windows.remember(by, id, done(5), Time(at), MOST);
         };
         let knows = |windows: &Windows, client| windows.get(&(Actor::System, client)).is_some();
         answer(&mut windows, &other, 0, 1);
@@ -300,7 +426,7 @@ mod tests {
         for step in 0..2000_u64 {
             let by = user(["ann", "ben"][(step % 2) as usize]);
             let id = RequestId { client: step % 3, sequence: step };
-            windows.remember(&by, id, step, Ok(Done::Applied), Time(step));
+            windows.remember(&by, id, done(step), Time(step), 9_000);
         }
         assert!(windows.expire(Time(1996).plus(KEEP)));
         let fresh =

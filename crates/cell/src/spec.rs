@@ -12,7 +12,7 @@ use crate::after;
 use crate::constraint::Constraint;
 use crate::device::DeviceRequest;
 use crate::disruption::DisruptionLimit;
-use crate::health::HealthCheck;
+use crate::health::{HealthCheck, Probe};
 use crate::isolation::{Isolation, Secret};
 use crate::label::Labels;
 use crate::name::{JobKey, Name, Token};
@@ -289,6 +289,29 @@ impl JobSpec {
         spec
     }
 
+    /// What anybody in the cell may see of the spec: how much it asks for, where it may go and how
+    /// it is treated, but not what it runs.
+    #[must_use]
+    pub fn outline(&self) -> JobSpec {
+        let mut spec = self.clone();
+        let task = &mut spec.task;
+        task.packages.clear();
+        task.command.clear();
+        task.env.clear();
+        task.files.clear();
+        task.secrets.clear();
+        task.isolation.root = None;
+        match task.health.as_mut().map(|check| &mut check.probe) {
+            Some(Probe::Command(command)) => command.clear(),
+            Some(Probe::Http { path, .. }) => path.clear(),
+            Some(Probe::Tcp { .. }) | None => {}
+        }
+        for own in spec.overrides.values_mut() {
+            (own.command, own.env) = (None, None);
+        }
+        spec
+    }
+
     /// Limits of the task at `index`, override applied.
     #[must_use]
     pub fn limits_of(&self, index: u32) -> Resources {
@@ -309,13 +332,26 @@ impl JobSpec {
         own.unwrap_or(&self.task.env)
     }
 
-    /// Sum of all tasks' limits: what admission charges.
+    /// Sum of all tasks' limits.
     #[must_use]
     pub fn total_limits(&self) -> Resources {
+        self.total_charge(Resources::ZERO)
+    }
+
+    /// What quota is charged for the task at `index`: its limits, or `least` where that is more.
+    #[must_use]
+    pub fn charge_of(&self, index: u32, least: Resources) -> Resources {
+        self.limits_of(index).max(least)
+    }
+
+    /// What admission charges for all tasks.
+    #[must_use]
+    pub fn total_charge(&self, least: Resources) -> Resources {
         let overridden = self.overrides.range(..self.count).filter(|(_, o)| o.limits.is_some());
         let plain = u64::from(self.count) - overridden.clone().count() as u64;
-        overridden
-            .fold(self.task.limits.times(plain), |sum, (index, _)| sum.plus(self.limits_of(*index)))
+        overridden.fold(self.task.limits.max(least).times(plain), |sum, (index, _)| {
+            sum.plus(self.charge_of(*index, least))
+        })
     }
 
     /// The tightest spread limit over `domain`.

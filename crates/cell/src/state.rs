@@ -4,6 +4,7 @@
 //! their parts; the rules that decide *whether* a row may change live in [`crate::apply`].
 
 use crate::blob::Blob;
+use crate::bounds::Bounds;
 use crate::credential::{AccessToken, PartKind, TokenKind};
 use crate::cron::Cron;
 use crate::ephemeral::ResourceRow;
@@ -52,6 +53,7 @@ pub struct State {
     // Saved and hashed.
     pub(crate) level: u32,
     pub(crate) now: Time,
+    pub(crate) bounds: Bounds,
     pub(crate) machines: Table<MachineId, Machine>,
     pub(crate) jobs: Table<JobId, Job>,
     pub(crate) tasks: Table<TaskId, Task>,
@@ -90,6 +92,7 @@ impl Default for State {
         State {
             level: 1,
             now: Time::ZERO,
+            bounds: Bounds::default(),
             machines: Table::default(),
             jobs: Table::default(),
             tasks: Table::default(),
@@ -131,6 +134,11 @@ impl State {
     pub fn level(&self) -> u32 {
         self.level
     }
+    /// What one user may have, and the least a task is charged.
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
     /// Time of the last entry.
     pub fn now(&self) -> Time {
         self.now
@@ -286,6 +294,7 @@ impl State {
             self.blobs.slots() as u64,
             self.blobs.hash(&mut scratch),
             self.windows.hash(),
+            xxhash_rust::xxh3::xxh3_64(&postcard::to_stdvec(&self.bounds).unwrap_or_default()),
         ];
         scratch.clear();
         parts.iter().for_each(|p| scratch.extend_from_slice(&p.to_le_bytes()));

@@ -9,7 +9,7 @@ use clap::Command;
 pub const HEADING: &str = "Examples:";
 
 /// What is typed after `cell` for the command, and examples of it, without `cell`.
-const SHORT: [(&str, &[&str]); 63] = [
+const SHORT: [(&str, &[&str]); 65] = [
     ("dev", &["dev", "dev --driver process --data-dir ./my-cell", "dev --machines 20 --cpu 8"]),
     ("top", &["top", "top --jobs", "top --once"]),
     ("drain", &["drain m1 --wait", "drain m1 m2", "drain -m m1 --undo"]),
@@ -40,7 +40,10 @@ const SHORT: [(&str, &[&str]); 63] = [
     ("quota ls", &["quota ls", "quota ls ann"]),
     ("quota set", &["quota set ann production --cpu 40 --ram 160GiB --until 30d"]),
     ("token", &["token create --agent m1", "token ls", "token revoke 7f3a9c"]),
-    ("token create", &["token create --agent m1", "token create --replica r2 --valid-for 1h"]),
+    (
+        "token create",
+        &["token create --agent m1", "token create --replica r2 --token-file r2.token"],
+    ),
     ("token ls", &["token ls", "token ls --user ann"]),
     ("token revoke", &["token revoke 7f3a9c"]),
     ("token dismiss", &["token dismiss --agent m1", "token dismiss --scheduler s2"]),
@@ -52,12 +55,13 @@ const SHORT: [(&str, &[&str]); 63] = [
     ("package rm", &["package rm c2a512f6e332"]),
     ("master init", &["master init --cell aa --name r1 --advertise r1.example.org:7070"]),
     ("master start", &["master start", "master start --dev --data-dir ./my-master"]),
-    ("master join", &["master join \"$TOKEN\" --advertise r2.example.org:7070"]),
+    ("master join", &["master join --token-file r2.token --advertise r2.example.org:7070"]),
+    ("master confirm", &["master confirm r2 3f1c-09ab-77d2-e0c4-5b6a-1e2f-8890-a4d1"]),
     ("master remove", &["master remove r2"]),
     ("master repair", &["master repair"]),
     ("master status", &["master status", "master status --watch"]),
-    ("agent", &["agent join \"$TOKEN\"", "agent start"]),
-    ("agent join", &["agent join \"$TOKEN\""]),
+    ("agent", &["agent join --token-file m1.token", "agent start"]),
+    ("agent join", &["agent join", "agent join --token-file m1.token"]),
     ("agent start", &["agent start", "agent start --config ./agent.toml"]),
     ("checkpoint save", &["checkpoint save"]),
     ("checkpoint ls", &["checkpoint ls"]),
@@ -71,6 +75,7 @@ const SHORT: [(&str, &[&str]); 63] = [
     ("context ls", &["context ls"]),
     ("context use", &["context use aa"]),
     ("context add", &["context add ann.toml", "context add ann.toml --name aa-ann"]),
+    ("context header", &["context header > header", "context header --context aa > header"]),
     ("context refresh", &["context refresh"]),
     ("man", &["man ~/.local/share/man/man1"]),
 ];

@@ -1,5 +1,6 @@
 //! What can go wrong, for people: the cause, then what to type next.
 
+use crate::output::warn;
 use crate::style;
 use crate::table::wrapped;
 use cellwright_agent::identity::IdentityError;
@@ -40,8 +41,8 @@ impl Failure {
             Failure::OutputClosed => return,
         };
         let style = style::for_stderr();
-        eprint!("{}", said(&style.bad("error:"), "error:", &self.to_string()));
-        eprint!("{}", said(&style.strong("next:"), "next:", next));
+        warn(&said(&style.bad("error:"), "error:", &self.to_string()));
+        warn(&said(&style.strong("next:"), "next:", next));
     }
 
     /// As any error of the cell; of a change that may take effect all the same, `look` is what to
@@ -249,6 +250,7 @@ impl From<ServeError> for Failure {
                 "stop what listens there, or choose another --listen"
             }
             ServeError::Listen { .. } => "choose another address to listen on",
+            ServeError::Dev(_) => "see whose the folder is that is named, then start again",
             ServeError::Identity(_)
             | ServeError::Tls(_)
             | ServeError::Store(OpenError::Foreign { .. }) => {
@@ -292,7 +294,7 @@ impl From<IdentityError> for Failure {
     fn from(error: IdentityError) -> Failure {
         let next = match &error {
             IdentityError::OtherName { .. } => "correct `name`, or join under this machine's name",
-            _ => "join again with a new token: cell agent join TOKEN",
+            _ => "join again with a new token: cell agent join",
         };
         Failure::work(&error, next)
     }

@@ -58,6 +58,15 @@ pub fn span(span: Span) -> String {
     }
 }
 
+/// How a clock stands to another, of which the text speaks next.
+pub fn apart(ahead_ms: i64) -> String {
+    let by = span(Span(ahead_ms.unsigned_abs()));
+    match ahead_ms < 0 {
+        true => format!("{by} behind"),
+        false => format!("{by} ahead of"),
+    }
+}
+
 /// How long ago, or nothing before the first event.
 pub fn since(then: Time, now: Time) -> String {
     span(Span(now.0.saturating_sub(then.0)))

@@ -15,6 +15,8 @@ mod retyped;
 mod server;
 mod style;
 mod table;
+mod token_input;
+mod visible;
 mod watch;
 
 use cellwright_agent::session;
@@ -22,6 +24,7 @@ use cellwright_agent::shim::enter::ENTER;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use commands::Success;
 use failure::Failure;
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -57,6 +60,7 @@ struct Cli {
 
 /// The one place where exit codes are decided. Wrong usage (2) is clap's.
 fn main() -> ExitCode {
+    no_core_dumps();
     // Before anything else: there is one shim for every task, and each is to be small.
     if let Some(code) = part_of_another() {
         return code;
@@ -78,6 +82,14 @@ fn main() -> ExitCode {
             ExitCode::from(1)
         }
     }
+}
+
+/// Keys, tokens and secrets are in the memory of masters, agents, schedulers and of those who ask
+/// them; a crash must not leave that in a file. Whatever they start does without as well.
+fn no_core_dumps() {
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    // To give up what one has is always allowed.
+    let _never = setrlimit(Resource::Core, none);
 }
 
 /// Everything that can be typed, with its examples.
@@ -104,7 +116,9 @@ fn asked() -> Result<Success, Failure> {
         command = output::with_default(command, &form)?;
     }
     // What clap refuses it says itself, with exit code 2; but for commands it has no words.
-    let matches = match command.try_get_matches_from_mut(typed()) {
+    let words = typed();
+    token_input::check_words(&words)?;
+    let matches = match command.try_get_matches_from_mut(words) {
         Ok(matches) => matches,
         Err(error) => match meant::instead(&command, &error) {
             Some(failure) => return Err(failure),

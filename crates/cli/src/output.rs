@@ -10,6 +10,7 @@ mod yaml;
 
 use crate::failure::Failure;
 use crate::table;
+use crate::visible::{Allowed, in_json, visible};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgMatches, Command};
 use serde::Serialize;
@@ -122,8 +123,27 @@ pub fn choose(matches: &ArgMatches) {
     }
 }
 
-/// Writes to stdout; a reader that went away is not an error of ours.
+/// Writes to stdout; what is not ours in it commands no terminal.
 pub fn print(text: &str) -> Result<(), Failure> {
+    print_of(text, Allowed::OwnColours)
+}
+
+/// Writes what a program wrote: the very bytes, and on a terminal its colours but nothing else that
+/// a terminal obeys.
+pub fn print_output(text: &str) -> Result<(), Failure> {
+    print_of(text, Allowed::AnyColours)
+}
+
+fn print_of(text: &str, allowed: Allowed) -> Result<(), Failure> {
+    match io::stdout().is_terminal() {
+        true => print_raw(&visible(text, allowed)),
+        false => print_raw(text),
+    }
+}
+
+/// Writes to stdout as it is; a reader that went away is not an error of ours. For what commands a
+/// terminal on purpose.
+pub fn print_raw(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|source| match source.kind() {
@@ -141,10 +161,26 @@ pub fn say(text: &str) -> Result<(), Failure> {
 /// a terminal and on one line for whoever reads it with a program.
 pub fn aside(text: &str) {
     match io::stderr().is_terminal() {
-        true => eprint!("{}", table::prose(text)),
-        false => eprintln!("{text}"),
+        true => warn(&table::prose(text)),
+        false => warn(&format!("{text}\n")),
     }
 }
+
+/// Writes to stderr; what is not ours in it commands no terminal. That nobody reads it stops
+/// nothing.
+pub fn warn(text: &str) {
+    let shown = match io::stderr().is_terminal() {
+        true => visible(text, Allowed::OwnColours),
+        false => text.into(),
+    };
+    let _ = io::stderr().lock().write_all(shown.as_bytes());
+}
+
+/// A line on stderr, as `eprintln!` has it, through [`warn`].
+macro_rules! note {
+    ($($format:tt)*) => { $crate::output::warn(&format!("{}\n", format_args!($($format)*))) };
+}
+pub(crate) use note;
 
 /// Writes a value in the form for programs that was asked for; its names are those given.
 pub fn print_named(value: &impl Serialize, names: &[String]) -> Result<(), Failure> {
@@ -197,12 +233,12 @@ impl Items {
 
     fn text_of(&self, value: &Value) -> Result<String, Failure> {
         Ok(match self.form {
-            Form::Json if self.printed == 0 => format!("[\n{value}"),
-            Form::Json => format!(",\n{value}"),
+            Form::Json if self.printed == 0 => in_json(format!("[\n{value}")),
+            Form::Json => in_json(format!(",\n{value}")),
             Form::Yaml if self.follows => format!("---\n{}", yaml::render(value)),
             Form::Yaml => yaml::render(&Value::Array(vec![value.clone()])),
             Form::Name => rendered(value, Form::Name)?,
-            _ => format!("{value}\n"),
+            _ => in_json(format!("{value}\n")),
         })
     }
 
@@ -227,9 +263,9 @@ pub fn yaml(value: &Value) -> String {
 
 fn rendered(value: &Value, form: Form) -> Result<String, Failure> {
     Ok(match form {
-        Form::Table | Form::Wide | Form::Json => format!("{value:#}\n"),
+        Form::Table | Form::Wide | Form::Json => in_json(format!("{value:#}\n")),
         Form::Yaml => yaml::render(value),
-        Form::Jsonl => items(value).iter().map(|item| format!("{item}\n")).collect(),
+        Form::Jsonl => items(value).iter().map(|item| in_json(format!("{item}\n"))).collect(),
         Form::Name => {
             let names: Option<Vec<String>> = items(value).iter().map(name).collect();
             let names = names.ok_or_else(|| Failure::Usage {

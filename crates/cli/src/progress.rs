@@ -70,7 +70,7 @@ impl Transfer {
         stage.done = place(stage.done);
         if stage.last.elapsed() >= QUIET {
             let (done, all) = (format::bytes(stage.done), format::bytes(stage.steps));
-            eprintln!("{}: {done} of {all}", stage.name);
+            crate::output::note!("{}: {done} of {all}", stage.name);
             stage.last = Instant::now();
         }
     }
@@ -150,7 +150,7 @@ impl Standing {
     pub fn tell(&mut self, things: Vec<String>) {
         match &self.bar {
             Some(bar) => bar.set_message(things.join("; ")),
-            None => news(&self.said, &things).for_each(|thing| eprintln!("{thing}")),
+            None => news(&self.said, &things).for_each(|thing| crate::output::note!("{thing}")),
         }
         self.said = things;
     }
@@ -225,7 +225,7 @@ impl Lines {
         let Ok(mut stage) = self.state.lock() else { return };
         let line = change(&mut stage);
         if stage.last.elapsed() >= QUIET {
-            eprintln!("{line}");
+            crate::output::note!("{line}");
             stage.last = Instant::now();
         }
     }

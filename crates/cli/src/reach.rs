@@ -4,6 +4,7 @@
 use crate::failure::Failure;
 use cellwright_api::client::{Client, Settings};
 use cellwright_api::context::{Context, Contexts, default_path};
+use cellwright_api::masters::MastersFile;
 use cellwright_cell::name::Name;
 use cellwright_master::serve::OPEN_USER;
 use clap::Args;
@@ -100,8 +101,7 @@ impl Reach {
 
     /// For what any master can answer: no election is waited for, only each master in turn.
     pub fn any_master(&self) -> Result<Cell, Failure> {
-        let cell = self.cell()?;
-        let masters = cell.context.map_or(1, |context| context.masters.len());
+        let masters = self.cell()?.client.masters().len();
         let all = EACH.saturating_mul(u32::try_from(masters).unwrap_or(u32::MAX));
         self.within(all.min(PATIENCE), refused_for())
     }
@@ -146,6 +146,10 @@ impl Reach {
         let mut settings = settings(context.masters.clone());
         settings.tls = tls.map(Arc::new);
         settings.token.clone_from(&context.token);
+        // Where the file has no room beside it nothing is kept, and nobody minds.
+        let kept =
+            |authority: &String| MastersFile::new(MastersFile::beside(&path), authority).ok();
+        settings.kept = context.authority.as_ref().and_then(kept);
         let client = Client::new(settings)?;
         Ok(Cell { client, open, context: Some(context.clone()) })
     }

@@ -3,10 +3,11 @@
 
 use crate::commands::Success;
 use crate::failure::Failure;
+use cellwright_supervise::{give_up, guarded, process_ends, report_in_one_line};
 use std::future::Future;
 use std::io;
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 const CANNOT: &str = "free memory or threads on this machine, then run it again";
@@ -36,34 +37,70 @@ pub async fn unless_interrupted(
         _ = tokio::signal::ctrl_c() => {
             let left = left().await;
             // What the terminal echoed of the key stands in a line of its own.
-            eprintln!("\n{left}");
+            crate::output::note!("\n{left}");
             Ok(Success::Ended(INTERRUPTED))
         }
     }
 }
 
-/// For a command that serves.
-pub fn serve<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let filter = EnvFilter::try_from_env("CELL_LOG").unwrap_or_else(|_| EnvFilter::new(LOGGED));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+/// For a command that serves. Signals are heard before anything else is done, and long before
+/// anybody is told that it serves: whenever it is asked to end, it ends in order.
+pub fn serve<T>(work: impl AsyncFnOnce(Stop) -> Result<T, Failure>) -> Result<T, Failure> {
     let runtime: Runtime = Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::work(&error, CANNOT))?;
-    let done = runtime.block_on(work);
+    let stop = {
+        let _inside = runtime.enter();
+        Stop::listen()?
+    };
+    report_in_one_line();
+    let filter = EnvFilter::try_from_env("CELL_LOG").unwrap_or_else(|_| EnvFilter::new(LOGGED));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let done = runtime
+        .block_on(guarded(work(stop)))
+        .unwrap_or_else(|panicked| give_up(&format!("the main task {panicked}")));
+    // What is left of it may end now.
+    process_ends();
     // Work on blocking threads has nobody left to tell.
     runtime.shutdown_background();
     done
 }
 
-/// Done when the process is asked to end.
-pub async fn told_to_stop() -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::work(&error, CANNOT);
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// Ears for those who ask the process to end.
+pub struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    /// Whatever comes from here on is heard, also when nobody waits for it yet.
+    pub fn listen() -> Result<Stop, Failure> {
+        let failed = |error: io::Error| Failure::work(&error, CANNOT);
+        Ok(Stop {
+            terminate: signal(SignalKind::terminate()).map_err(failed)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
+        })
     }
-    Ok(())
+
+    /// Done when the process is asked to end; once for every time it is.
+    pub async fn told(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+        process_ends();
+    }
+
+    /// What comes of the work; nothing when the process is asked to end before.
+    pub async fn unless_told<T, E>(
+        &mut self,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<Option<T>, E> {
+        tokio::select! {
+            biased;
+            () = self.told() => Ok(None),
+            done = work => done.map(Some),
+        }
+    }
 }

@@ -32,7 +32,15 @@ fn allowed() -> bool {
         && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
+/// Every code that is written here: what others wrote passes to a terminal without any other.
+pub const CODES: [&str; 9] = ["0", "1", "1;31", "31", "32", "33", "34", "35", "36"];
+
 impl Style {
+    #[cfg(test)]
+    pub fn always() -> Style {
+        Style { coloured: true }
+    }
+
     pub fn is_coloured(self) -> bool {
         self.coloured
     }

@@ -6,7 +6,7 @@
 
 use crate::commands::Success;
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::{print, print_raw};
 use crate::reach;
 use crate::server::ask;
 use std::io::{self, IsTerminal};
@@ -23,7 +23,7 @@ pub fn repeat(mut show: impl FnMut() -> Result<Success, Failure>) -> Result<Succ
     let mut first = true;
     loop {
         match (terminal, first) {
-            (true, _) => print(CLEAR)?,
+            (true, _) => print_raw(CLEAR)?,
             (false, true) => {}
             (false, false) => print("---\n")?,
         }

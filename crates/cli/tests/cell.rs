@@ -42,6 +42,7 @@ use cellwright_api::client::{Client, JobFilter, PageAt, Settings};
 use cellwright_api::types::{JobView, TaskView};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::task::TaskState;
+use std::path::Path;
 use support::{Folder, PATIENCE, Running, cell, free_address, json, said, text};
 use tokio::time::timeout;
 
@@ -230,6 +231,23 @@ impl Place {
     }
 }
 
+/// Lets a replica join: an operator reads its fingerprint where it waits, and confirms it.
+fn joined(mine: &[&str], name: &str, join: &[&str]) {
+    let newcomer = Running::start(join);
+    let line = newcomer.hear("cell master confirm ");
+    let fingerprint = line.split_whitespace().last().unwrap().to_owned();
+    let listed = said(&[mine, &["master", "ls"]].concat());
+    assert!(listed.contains("waits to be confirmed") && listed.contains(&fingerprint), "{listed}");
+    let another =
+        fingerprint.replace(&fingerprint[..1], if &fingerprint[..1] == "0" { "1" } else { "0" });
+    let wrong = cell(&[mine, &["master", "confirm", name, &another]].concat());
+    let refused = text(&wrong.stderr);
+    assert!(!wrong.status.success() && refused.contains("fingerprint"), "{refused}");
+    said(&[mine, &["master", "confirm", name, &fingerprint]].concat());
+    newcomer.hear("is installed");
+    newcomer.ended();
+}
+
 #[test]
 fn a_cell_with_identities_takes_in_a_replica_a_user_and_a_machine() {
     let folder = Folder::new();
@@ -244,12 +262,12 @@ fn a_cell_with_identities_takes_in_a_replica_a_user_and_a_machine() {
     let status = || json(&[&mine[..], &["master", "status", "-o", "json"]].concat());
     assert_eq!(status()["members"].as_array().unwrap().len(), 1);
 
-    let token = ["token", "create", "--replica", "m2", "-o", "json"];
-    let token = json(&[&mine[..], &token].concat())["token"].as_str().unwrap().to_owned();
-    let join = ["master", "join", &token, "--master", &first.address];
+    let token = folder.path("m2.token");
+    said(&[&mine[..], &["token", "create", "--replica", "m2", "--token-file", &token]].concat());
+    let join = ["master", "join", "--token-file", &token, "--master", &first.address];
     let taken = text(&cell(&[&join[..], &first.args()].concat()).stderr);
     assert!(taken.contains("is there already") && taken.contains("was not tried"), "{taken}");
-    said(&[&join[..], &second.args()].concat());
+    joined(&mine, "m2", &[&join[..], &second.args()].concat());
     let two = second.start();
     two.hear("this replica votes");
     let members = status()["members"].clone();
@@ -273,10 +291,15 @@ fn a_cell_with_identities_takes_in_a_replica_a_user_and_a_machine() {
     let refused = cell(&["--contexts", &anns, "user", "add", "bob"]);
     assert!(text(&refused.stderr).contains("not-allowed"), "{}", text(&refused.stderr));
 
-    let token = ["token", "create", "--agent", "n1", "-o", "json"];
-    let token = json(&[&mine[..], &token].concat())["token"].as_str().unwrap().to_owned();
+    let token = folder.path("n1.token");
+    said(&[&mine[..], &["token", "create", "--agent", "n1", "--token-file", &token]].concat());
     let agent = folder.path("agent.toml");
-    let join = ["agent", "join", &token, "--master", &first.address, "--config"];
+    let join = ["agent", "join", "--token-file", &token, "--master", &first.address, "--config"];
+    let shown = std::fs::read_to_string(&token).unwrap();
+    let typed = cell(&["agent", "join", shown.trim(), "--master", &first.address]);
+    let refused = text(&typed.stderr);
+    assert!(refused.contains("stands in the command line"), "{refused}");
+    assert!(!refused.contains(shown.trim()), "{refused}");
     said(&[&join[..], &[&agent]].concat());
     let again = cell(&[&join[..], &[&folder.path("other.toml")]].concat());
     assert_eq!(again.status.code(), Some(1), "a token is good once");
@@ -308,13 +331,14 @@ fn a_scheduler_apart_joins_with_a_token_and_is_started_again_without() {
     std::fs::write(&place.config, alone).unwrap();
     let master = place.start();
     let token = |kind: &str, name: &str| {
-        let made = json(&[&mine[..], &["token", "create", kind, name, "-o", "json"]].concat());
-        made["token"].as_str().unwrap().to_owned()
+        let file = folder.path(&format!("{name}.token"));
+        said(&[&mine[..], &["token", "create", kind, name, "--token-file", &file]].concat());
+        file
     };
     let identity = folder.path("scheduler.toml");
     let join = |token: &str, identity: &str| -> Vec<String> {
-        let words = ["scheduler", "--join", token, "--master", &place.address, "--identity"];
-        words.iter().copied().chain([identity]).map(str::to_owned).collect()
+        let words = ["scheduler", "--join", "--token-file", token, "--master", &place.address];
+        words.iter().copied().chain(["--identity", identity]).map(str::to_owned).collect()
     };
     let refused = |words: &[String], part: &str| {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -335,7 +359,7 @@ fn a_scheduler_apart_joins_with_a_token_and_is_started_again_without() {
     first.hear("scheduler s1 works for");
     first.kill();
     refused(&good, "is there already");
-    refused(&join(words[2], &folder.path("other.toml")), "used before");
+    refused(&join(words[3], &folder.path("other.toml")), "used before");
     let named = ["scheduler", "--identity", &identity, "--name", "s2"];
     refused(&named.map(str::to_owned), "the certificate is for s1");
     let again = Running::start(&["scheduler", "--identity", &identity]);
@@ -486,13 +510,14 @@ fn a_join_whose_answer_was_lost_is_repeated_with_the_same_token() {
     let place = Place::new(&folder, "m1");
     let init = ["master", "init", "--cell", "aa", "--name", "m1"];
     said(&[&mine[..], &init, &place.args()].concat());
-    let token = ["token", "create", "--agent", "n1", "-o", "json"];
+    let token = folder.path("n1.token");
     let running = place.start();
-    let token = json(&[&mine[..], &token].concat())["token"].as_str().unwrap().to_owned();
+    said(&[&mine[..], &["token", "create", "--agent", "n1", "--token-file", &token]].concat());
     running.kill();
     let file = |ending: &str| folder.path(&format!("n1.{ending}"));
     let config = file("toml");
-    let join = ["agent", "join", &token, "--master", &place.address, "--config", &config];
+    let join = ["agent", "join", "--token-file", &token, "--master", &place.address];
+    let join = [&join[..], &["--config", &config]].concat();
     assert_eq!(cell(&join).status.code(), Some(1), "nobody answers");
     let key = std::fs::read(file("joining")).expect("the key waits for its certificate");
     let running = place.start();
@@ -516,6 +541,10 @@ fn a_join_whose_answer_was_lost_is_repeated_with_the_same_token() {
 fn stands(mine: &[&str], code: i32, part: &str) {
     let begun = std::time::Instant::now();
     loop {
+        // Only whom the context names is asked, and nobody else it has heard of meanwhile.
+        if let ["--contexts", contexts] = mine {
+            drop(std::fs::remove_file(Path::new(contexts).with_extension("masters.toml")));
+        }
         let output = cell(&[mine, &["status"]].concat());
         let told = text(&output.stdout) + &text(&output.stderr);
         // Lines are broken where the terminal ends.
@@ -536,10 +565,10 @@ fn a_cell_without_a_majority_says_so_and_so_does_a_replica_that_was_removed() {
     let init = ["master", "init", "--cell", "aa", "--name", "m1"];
     said(&[&mine[..], &init, &first.args()].concat());
     let one = first.start();
-    let token = ["token", "create", "--replica", "m2", "-o", "json"];
-    let token = json(&[&mine[..], &token].concat())["token"].as_str().unwrap().to_owned();
-    let join = ["master", "join", &token, "--master", &first.address];
-    said(&[&join[..], &second.args()].concat());
+    let token = folder.path("m2.token");
+    said(&[&mine[..], &["token", "create", "--replica", "m2", "--token-file", &token]].concat());
+    let join = ["master", "join", "--token-file", &token, "--master", &first.address];
+    joined(&mine, "m2", &[&join[..], &second.args()].concat());
     let two = second.start();
     two.hear("this replica votes");
     stands(&mine, 0, "cell at");

@@ -11,6 +11,7 @@ use crate::columns::Writer;
 use crate::day::{MILLIS, day_of};
 use crate::error::HistoryError;
 use crate::fold::whole;
+use crate::repair::{Listed, hash_of, make_folder, named_damaged};
 use crate::store::{FILE, History, reach};
 use crate::tables::{RAW, ROLLUPS, Table, USAGE, recent};
 use cellwright_cell::time::Time;
@@ -18,6 +19,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 pub(crate) const FOLDER: &str = "archive";
@@ -68,6 +70,7 @@ impl History {
         if tidied != Tidied::default() {
             self.give_back()?;
         }
+        self.take_over()?;
         Ok(tidied)
     }
 
@@ -89,7 +92,9 @@ impl History {
         let mut known = BTreeSet::new();
         let mut select = self.db.prepare("SELECT file FROM archives")?;
         for file in select.query_map([], |row| row.get::<_, String>(0))? {
-            known.insert(self.dir.join(FOLDER).join(file?));
+            let path = self.dir.join(FOLDER).join(file?);
+            known.insert(named_damaged(&path));
+            known.insert(path);
         }
         for table in RAW {
             let folder = self.dir.join(FOLDER).join(table.name);
@@ -112,11 +117,17 @@ impl History {
         let file = format!("{}/{day}{part}.parquet", table.name);
         let path = self.dir.join(FOLDER).join(&file);
         let written = write_day(&change, table, day, &path)?;
-        let sql = "INSERT INTO archives (file, what, day, first, last, rows, bytes)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-        let row = (&file, table.name, day, written.first, written.last);
-        let sizes = (whole(written.rows), whole(written.bytes));
-        change.execute(sql, (row.0, row.1, row.2, row.3, row.4, sizes.0, sizes.1))?;
+        let listed = Listed {
+            file,
+            what: table.name.to_owned(),
+            day: day.to_owned(),
+            first: written.first,
+            last: written.last,
+            rows: whole(written.rows),
+            bytes: whole(written.bytes),
+            sum: hash_of(&path).map_err(HistoryError::file(&path))?,
+        };
+        listed.insert(&change)?;
         let (from, to) = bounds(day);
         let sql = format!("DELETE FROM {} WHERE time >= ?1 AND time < ?2", recent(table));
         change.execute(&sql, (from, to))?;
@@ -217,7 +228,7 @@ fn oldest_recent(db: &Connection, table: &Table) -> Result<Option<String>, Histo
 }
 
 /// The first millisecond of a day and of the next.
-fn bounds(day: &str) -> (i64, i64) {
+pub(crate) fn bounds(day: &str) -> (i64, i64) {
     let number = |at: std::ops::Range<usize>| day.get(at).and_then(|text| text.parse::<i32>().ok());
     let date = || {
         let month = u8::try_from(number(5..7)?).ok()?;
@@ -245,12 +256,14 @@ fn write_day(
     path: &Path,
 ) -> Result<Written, HistoryError> {
     let folder = path.parent().unwrap_or(path);
-    fs::create_dir_all(folder).map_err(HistoryError::file(folder))?;
+    make_folder(folder)?;
     let broken = |why: parquet::errors::ParquetError| HistoryError::Archive {
         path: path.to_owned(),
         why: why.to_string(),
     };
-    let file = File::create(path).map_err(HistoryError::file(path))?;
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let file = options.open(path).map_err(HistoryError::file(path))?;
     let mut writer = Writer::new(table, file).map_err(broken)?;
     let (from, to) = bounds(day);
     let sql = format!(

@@ -11,6 +11,8 @@ pub enum HistoryError {
     File { path: PathBuf, why: io::Error },
     #[error("{path} is no archive: {why}")]
     Archive { path: PathBuf, why: String },
+    #[error("{path} is damaged: {what}")]
+    Damaged { path: PathBuf, what: String },
     #[error(
         "{path} was written by a newer build (format {found}, this one knows {known}); \
          run that build, or move the folder away: it is made again from the feed"

@@ -121,7 +121,7 @@ fn kind(what: &What) -> &'static str {
         What::Machine { .. } => "machine",
         What::User { .. } => "user",
         What::Resource { .. } => "resource",
-        What::LevelRaised { .. } => "cell",
+        What::LevelRaised { .. } | What::BoundsChanged => "cell",
         What::Cron { .. } => "cron",
         What::Token { .. } => "token",
         What::Blob { .. } => "package",
@@ -200,6 +200,7 @@ fn words(what: &What) -> (&'static str, Option<String>) {
             ResourceChange::Deleted => ("deleted", None),
         },
         What::LevelRaised { level } => ("level-raised", Some(format!("level {level}"))),
+        What::BoundsChanged => ("bounds-changed", None),
         What::Cron { change, .. } => match change {
             CronChange::Added => ("added", None),
             CronChange::Updated { version } => ("updated", Some(format!("version {version}"))),
@@ -220,6 +221,7 @@ fn token_word(change: cellwright_cell::event::TokenChange) -> &'static str {
         C::Used => "used",
         C::Revoked => "revoked",
         C::Expired => "expired",
+        C::Confirmed => "confirmed",
     }
 }
 

@@ -9,6 +9,7 @@
 
 use crate::archive::{Archive, archives};
 use crate::grouping::tokens;
+use crate::pages;
 use crate::parquet_table::{Behind, TROUBLE, offer};
 use crate::store::{FILE, since};
 use crate::tables::{self, EVENTS, RAW, ROLLUPS, Table, USAGE, events_select, recent};
@@ -41,6 +42,10 @@ const CACHE_KIB: i32 = 8 << 10;
 /// Threads beside the query's own that sort for it: an archive has no index, so grouping sorts.
 const SORTERS: i32 = 2;
 const PATIENCE: Duration = Duration::from_secs(5);
+/// A database that is larger is not looked at by readers.
+const LOOK_BYTES: u64 = 64 << 20;
+/// Between two looks, so many times as long as one took.
+const LOOK_RESTS: u32 = 10;
 /// Where usage is that is not written yet.
 const PRESENT: &str = "usage_present";
 
@@ -100,18 +105,20 @@ pub struct Reader {
     pub(crate) dir: PathBuf,
     /// Set when nobody waits for the answer any more.
     stop: Arc<AtomicBool>,
+    /// When the pages were last looked at, and how long that took.
+    looked: Arc<Mutex<Option<(Instant, Duration)>>>,
 }
 
 impl Reader {
     #[must_use]
     pub fn new(dir: &Path) -> Reader {
-        Reader { dir: dir.to_owned(), stop: Arc::default() }
+        Reader { dir: dir.to_owned(), stop: Arc::default(), looked: Arc::default() }
     }
 
     /// The same, whose queries end soon after this is set.
     #[must_use]
     pub fn until(&self, stop: Arc<AtomicBool>) -> Reader {
-        Reader { dir: self.dir.clone(), stop }
+        Reader { dir: self.dir.clone(), stop, looked: self.looked.clone() }
     }
 
     /// # Errors
@@ -140,6 +147,7 @@ impl Reader {
             Some(ErrorCode::OperationInterrupted) => self.interrupted(bounds),
             _ => broken(error),
         };
+        self.look_at_pages()?;
         let start = Instant::now();
         if let Some(answer) = self.by_counting(start, sql, args, bounds) {
             return Ok(answer);
@@ -164,6 +172,26 @@ impl Reader {
         let columns = statement.column_names().map(str::to_owned).collect();
         let (rows, truncated) = fetch(&mut statement, args, bounds).map_err(explain)?;
         Ok(Answer { columns, rows, truncated, reaches_back_to })
+    }
+
+    /// Sees that no page was damaged before an answer is made from it. A small database is looked
+    /// at for every answer, unless that would be most of the work; a large one is left to the
+    /// writer, who looks at all of it now and then.
+    fn look_at_pages(&self) -> Result<(), QueryError> {
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let rests = looked.is_some_and(|(at, took)| at.elapsed() < took * LOOK_RESTS);
+        if rests || pages::size(&self.dir) > LOOK_BYTES {
+            return Ok(());
+        }
+        let start = Instant::now();
+        // What a crash left is put in order by the first connection.
+        self.connect().and_then(|db| since(&db, "events")).map_err(broken)?;
+        pages::verify(&self.dir).map_err(|error| {
+            let text = format!("{error}; it is set aside and made again, ask later");
+            QueryError::Broken(text)
+        })?;
+        *looked = Some((Instant::now(), start.elapsed()));
+        Ok(())
     }
 
     fn interrupted(&self, bounds: Bounds) -> QueryError {

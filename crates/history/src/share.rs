@@ -106,7 +106,7 @@ impl History {
         let sql = "INSERT OR REPLACE INTO heard (replica, book, upto) VALUES (?1, ?2, ?3)";
         change.execute(sql, [replica, told.mark.book, told.mark.upto].map(whole))?;
         change.commit()?;
-        Ok(())
+        self.take_over()
     }
 }
 

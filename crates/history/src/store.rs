@@ -11,11 +11,14 @@
 use crate::day::day_of;
 use crate::error::HistoryError;
 use crate::fold::{self, Fact, Machines, whole};
+use crate::pages;
+use crate::repair;
 use crate::share;
 use crate::tables::{RAW, ROLLUPS, TASK_EVENTS, USAGE, recent};
 use crate::usage::UsageRow;
 use cellwright_cell::id::MachineId;
 use cellwright_cell::time::{Span, Time};
+use rusqlite::config::DbConfig;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Transaction, params_from_iter};
 use std::collections::BTreeMap;
@@ -28,8 +31,10 @@ pub(crate) const FILE: &str = "recent.sqlite";
 /// Memory for pages: a batch of events touches as many pages of the indices as it has rows, and
 /// what does not stay in memory is written and read again within one transaction.
 const CACHE_KIB: i32 = 64 << 10;
+/// As much may wait to be taken over into the database, as SQLite has it by itself.
+const TAKE_OVER: u64 = 4 << 20;
 /// Readers never block the writer in WAL mode; this is for a second process that opens the file.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How much is kept, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,36 +81,74 @@ pub struct History {
     place: Place,
     era: u64,
     machines: Machines,
+    repaired: Option<String>,
 }
 
 impl History {
-    /// Opens the folder, making it if it is not there.
+    /// Opens the folder, making it if it is not there. A database that is damaged is set aside and
+    /// begun anew; the list of archives is carried over.
     ///
     /// # Errors
     /// When it cannot be read or written, or a newer build wrote it.
     pub fn open(dir: &Path, settings: Settings) -> Result<History, HistoryError> {
-        std::fs::create_dir_all(dir).map_err(HistoryError::file(dir))?;
+        repair::make_folder(dir)?;
+        let damage = match History::open_sound(dir, settings) {
+            Err(error) if repair::is_damage(&error) => error.to_string(),
+            opened => return opened,
+        };
+        let archives = repair::set_aside(dir)?;
+        let mut history = History::open_sound(dir, settings)?;
+        history.list_again(&archives)?;
+        history.forget_strays()?;
+        history.repaired = Some(damage);
+        Ok(history)
+    }
+
+    fn open_sound(dir: &Path, settings: Settings) -> Result<History, HistoryError> {
         let file = dir.join(FILE);
+        repair::make_file(&file)?;
+        let is_new = pages::size(dir) == 0;
         let mut db = Connection::open(&file)?;
         db.busy_timeout(PATIENCE)?;
         // Before the first table: space of days that left is given back to the disk.
         db.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         db.pragma_update(None, "journal_mode", "WAL")?;
         db.pragma_update(None, "synchronous", "NORMAL")?;
-        db.pragma_update(None, "journal_size_limit", 64 << 20)?;
         db.pragma_update(None, "cache_size", -CACHE_KIB)?;
+        // What is taken over into the database is taken down page by page: see `pages`.
+        db.pragma_update(None, "wal_autocheckpoint", 0)?;
+        db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         let found: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
         if found > FORMAT {
             return Err(HistoryError::Newer { path: file, found, known: FORMAT });
         }
+        pages::verify(dir)?;
         let change = db.transaction()?;
         change.execute_batch(&schema())?;
         change.commit()?;
+        pages::checkpoint(&db, dir)?;
         let (era, place) = saved_place(&db)?;
         let machines = saved_machines(&db)?;
-        let mut history = History { db, dir: dir.to_owned(), settings, place, era, machines };
-        history.forget_strays()?;
+        let (dir, repaired) = (dir.to_owned(), None);
+        let mut history = History { db, dir, settings, place, era, machines, repaired };
+        // Archives beside a database that is new are carried over, or set aside by hand.
+        if !is_new {
+            history.forget_strays()?;
+        }
         Ok(history)
+    }
+
+    /// What was wrong with the database that this one was begun for, once.
+    pub fn repaired(&mut self) -> Option<String> {
+        self.repaired.take()
+    }
+
+    /// Takes what waits over into the database when it is much.
+    pub(crate) fn take_over(&self) -> Result<(), HistoryError> {
+        match pages::waiting(&self.dir) >= TAKE_OVER {
+            true => pages::checkpoint(&self.db, &self.dir),
+            false => Ok(()),
+        }
     }
 
     /// Where to go on reading the feed.
@@ -164,7 +207,7 @@ impl History {
         save(&change, self.era, place)?;
         change.commit()?;
         self.place = place;
-        Ok(())
+        self.take_over()
     }
 
     /// Adds what tasks used, as agents told this replica. A window that is here is passed over.
@@ -180,7 +223,7 @@ impl History {
         add_usage(&change, rows, Some(first))?;
         share::note_own(&change, first, first + more - 1)?;
         change.commit()?;
-        Ok(())
+        self.take_over()
     }
 
     /// Everything since is here: the time of events, and of usage.
@@ -327,7 +370,7 @@ fn schema() -> String {
          CREATE TABLE IF NOT EXISTS archives (
              file TEXT PRIMARY KEY, what TEXT NOT NULL, day TEXT NOT NULL,
              first INTEGER NOT NULL, last INTEGER NOT NULL,
-             rows INTEGER NOT NULL, bytes INTEGER NOT NULL);\n",
+             rows INTEGER NOT NULL, bytes INTEGER NOT NULL, sum INTEGER NOT NULL);\n",
     );
     sql.push_str(share::SCHEMA);
     sql.push_str(&format!("PRAGMA user_version = {FORMAT};\n"));

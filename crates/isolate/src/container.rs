@@ -15,17 +15,20 @@ mod bundle;
 mod config;
 mod device;
 mod leftover;
+mod lent;
 mod probe;
 mod runtime;
 mod seccomp;
 mod spec;
+mod users;
 
-pub use bundle::{Bundle, write_private};
-pub use config::description;
+pub use bundle::{Bundle, is_open_to_all, write_private};
 pub use device::DeviceNode;
 pub use leftover::{Swept, sweep};
+pub use lent::HeldFolder;
 pub use probe::{Obstacle, Probe, probe};
 pub use runtime::{Exec, Runc, Runtime, Streams};
 pub use spec::{
-    Bind, ContainerId, ContainerSpec, IdRange, Network, Rlimit, RlimitKind, Scratch, User,
+    Bind, Borrowed, ContainerId, ContainerSpec, IdRange, Network, Rlimit, RlimitKind, Scratch, User,
 };
+pub use users::{IdMap, Maker};

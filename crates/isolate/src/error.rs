@@ -17,6 +17,9 @@ pub enum Error {
     /// What the caller asked for cannot be.
     #[error("{field} is `{value}`, allowed: {allowed}")]
     Invalid { field: &'static str, value: String, allowed: &'static str },
+    /// Whatever is mounted there would land where the link leads.
+    #[error("mount target {target}: {link} is a link in {within}; allowed: no link on the way")]
+    Link { target: PathBuf, link: PathBuf, within: &'static str },
     #[error("this machine has no {0} controller for control groups")]
     NoController(Controller),
     #[error("no control group file system is mounted")]

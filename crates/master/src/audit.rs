@@ -16,6 +16,7 @@ use cellwright_cell::command::{Actor, Command, Done, Entry, Verdict};
 use cellwright_cell::credential::TokenKind;
 use cellwright_cell::time::Time;
 use cellwright_store::Disk;
+use cellwright_supervise::lock;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -55,16 +56,18 @@ pub struct Page {
     pub reaches_back_to: Option<u64>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Body {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Body {
     /// Every record says how far the log had been applied, so that the newest record is enough to
     /// know where to go on.
-    index: u64,
-    lines: Vec<Line>,
+    pub(crate) index: u64,
+    pub(crate) lines: Vec<Line>,
+    /// Not from the log: no other replica has these.
+    pub(crate) apart: bool,
 }
 
 pub struct AuditLog {
-    segments: Segments,
+    pub(crate) segments: Segments,
     /// Log index of the last entry taken down.
     applied: Mutex<u64>,
 }
@@ -73,12 +76,14 @@ impl AuditLog {
     /// # Errors
     /// When the files cannot be read.
     pub fn open(disk: Arc<dyn Disk>, keep: Keep) -> io::Result<AuditLog> {
-        let (segments, _) = Segments::open(disk, DIR, keep)?;
-        let last = segments.read_from(segments.last(), 0)?;
-        let applied = match last.records.last() {
-            Some(record) => decode(&record.payload)?.index,
-            None => 0,
-        };
+        let (segments, found) = Segments::open(disk, DIR, keep)?;
+        let last = segments.last_record()?;
+        let applied = last.map(|record| decode(&record.payload)).transpose()?;
+        let applied = applied.map_or(0, |body| body.index).max(found.covered);
+        // Entries are taken down again from the log, and refusals of this replica cannot be.
+        if let Some(lost) = found.lost {
+            segments.skip_to(lost)?;
+        }
         Ok(AuditLog { segments, applied: Mutex::new(applied) })
     }
 
@@ -103,7 +108,7 @@ impl AuditLog {
             })
             .collect();
         if !lines.is_empty() {
-            self.write(entry.now, Body { index, lines })?;
+            self.write(entry.now, Body { index, lines, apart: false })?;
         }
         *applied = index;
         Ok(())
@@ -131,7 +136,7 @@ impl AuditLog {
             verdict: verdict.to_owned(),
         };
         let applied = self.lock();
-        self.write(at, Body { index: *applied, lines: vec![line] })
+        self.write(at, Body { index: *applied, lines: vec![line], apart: true })
     }
 
     /// This replica starts from a snapshot at `index`; what people asked for before is a gap unless
@@ -142,17 +147,17 @@ impl AuditLog {
     pub fn restored(&self, index: u64) -> io::Result<()> {
         let mut applied = self.lock();
         if index > *applied && index > 0 {
+            // Room for one record of each entry that was not seen.
+            self.segments.skip_to(self.segments.last() + (index - *applied))?;
             *applied = index;
-            // One number stands for all that was not seen.
-            self.segments.skip_to(self.segments.last() + 1)?;
         }
         Ok(())
     }
 
     /// # Errors
     /// When the disk refuses.
-    pub fn sync(&self) -> io::Result<()> {
-        self.segments.sync()
+    pub fn sync(&self, covered: u64) -> io::Result<()> {
+        self.segments.sync(covered)
     }
 
     /// # Errors
@@ -200,11 +205,11 @@ impl AuditLog {
     }
 
     fn lock(&self) -> MutexGuard<'_, u64> {
-        self.applied.lock().unwrap_or_else(|_| std::process::abort())
+        lock(&self.applied)
     }
 }
 
-fn decode(payload: &[u8]) -> io::Result<Body> {
+pub(crate) fn decode(payload: &[u8]) -> io::Result<Body> {
     postcard::from_bytes(payload).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
@@ -264,8 +269,10 @@ pub fn describe(command: &Command) -> (&'static str, String) {
         C::AddToken { id, kind, .. } => ("add_token", format!("{id} for {}", bearer(kind))),
         C::RevokeToken { id } => ("revoke_token", id.to_string()),
         C::UseJoinToken { id, .. } => ("use_join_token", id.to_string()),
+        C::ConfirmReplica { name, key } => ("confirm_master", format!("{name} with key {key}")),
         C::AddBlob { digest, .. } => ("add_package", digest.to_string()),
         C::RemoveBlob { digest } => ("remove_package", digest.to_string()),
+        C::SetBounds(_) => ("set_bounds", "cell".to_owned()),
         C::SetResource { namespace, name, .. } => ("set_resource", format!("{namespace}/{name}")),
         C::DeleteResource { namespace, name } => ("delete_resource", format!("{namespace}/{name}")),
         C::AddMachine(spec) => ("add_machine", spec.name.to_string()),
@@ -368,7 +375,7 @@ mod tests {
         let log = AuditLog::open(folder.disk(), KEEP).unwrap();
         take_down(&log, &mut State::default(), 3, "ann");
         log.apart(Time(35), "x", "y", "", "no-identity").unwrap();
-        log.sync().unwrap();
+        log.sync(3).unwrap();
         drop(log);
         let log = AuditLog::open(folder.disk(), KEEP).unwrap();
         log.restored(0).unwrap();
@@ -388,7 +395,8 @@ mod tests {
             id: name("t1"),
             kind: TokenKind::JoinAgent { machine: name("n7") },
             secret_hash: cellwright_cell::credential::SecretHash([7; 32]),
-            expires: Time(1),
+            valid_for: Span(1),
+            parent: None,
         });
         assert_eq!((kind, object.as_str()), ("add_token", "t1 for agent/n7"));
         let (kind, object) = describe(&Command::Expire);

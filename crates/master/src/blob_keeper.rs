@@ -35,6 +35,9 @@ impl BlobKeeper {
     pub async fn run(mut self) {
         loop {
             for _ in 0..SWEEP_EVERY {
+                if let Err(error) = self.drop_removed().await {
+                    tracing::warn!(%error, "packages that were removed still take room");
+                }
                 if let Err(error) = self.fetch_missing().await {
                     tracing::warn!(%error, "this replica's packages were not looked through");
                 }
@@ -64,6 +67,23 @@ impl BlobKeeper {
             }
         }
         Ok(got)
+    }
+
+    /// Removes what the log named at the look before and names no more; says how many.
+    ///
+    /// # Errors
+    /// When a file cannot be removed.
+    pub async fn drop_removed(&mut self) -> Result<usize, BlobError> {
+        let (store, state) = (self.store.clone(), self.handle.read().state);
+        let mut sweep = std::mem::take(&mut self.sweep);
+        let (sweep, removed) = off_thread(move || {
+            let digests = state.blobs().iter().map(|(_, row)| Digest::parse(row.digest.as_str()));
+            let removed = sweep.drop_removed(&store, digests.flatten().collect())?;
+            Ok((sweep, removed))
+        })
+        .await?;
+        self.sweep = sweep;
+        Ok(removed)
     }
 
     /// One look at what is here and unknown to the log; says how many were removed. A replica that

@@ -20,14 +20,16 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use ring::digest::{Context, SHA256};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::time::Instant;
 
 const DIR: &str = "blobs";
 const INCOMING: &str = "incoming";
@@ -86,7 +88,7 @@ pub struct BlobStore {
 }
 
 /// What was stored since the last [`Sweep::look`]: the log may be about to hear of it.
-type Fresh = Arc<Mutex<BTreeSet<Digest>>>;
+type Fresh = Arc<Mutex<BTreeMap<Digest, Instant>>>;
 
 impl BlobStore {
     /// Leftovers of uploads that a crash cut short are removed.
@@ -99,7 +101,8 @@ impl BlobStore {
         if incoming.exists() {
             fs::remove_dir_all(&incoming).map_err(at(&incoming))?;
         }
-        fs::create_dir_all(&incoming).map_err(at(&incoming))?;
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&incoming);
+        made.map_err(at(&incoming))?;
         let (uploads, fresh) = (AtomicU64::new(0), Fresh::default());
         Ok(BlobStore { dir, limit, reserve: 0, uploads, fresh })
     }
@@ -121,15 +124,16 @@ impl BlobStore {
         self.path(digest).exists()
     }
 
-    /// Starts to take in content of a known digest.
+    /// Starts to take in content of a known digest and at most this many bytes.
     ///
     /// # Errors
     /// When no file can be made.
-    pub fn begin(&self, expected: Digest) -> Result<Upload, BlobError> {
+    pub fn begin(&self, expected: Digest, most: u64) -> Result<Upload, BlobError> {
         let number = self.uploads.fetch_add(1, Ordering::Relaxed);
         let path = self.dir.join(INCOMING).join(format!("{expected}.{number}"));
-        let file =
-            OpenOptions::new().write(true).create_new(true).open(&path).map_err(at(&path))?;
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create_new(true).mode(0o600);
+        let file = options.open(&path).map_err(at(&path))?;
         Ok(Upload {
             file,
             path,
@@ -137,7 +141,7 @@ impl BlobStore {
             expected,
             hash: Context::new(&SHA256),
             bytes: 0,
-            limit: self.limit,
+            limit: self.limit.min(most),
             reserve: self.reserve,
             fresh: self.fresh.clone(),
             stored: false,
@@ -149,7 +153,7 @@ impl BlobStore {
     /// # Errors
     /// As [`Upload::write`] and [`Upload::finish`].
     pub fn put(&self, expected: Digest, content: &[u8]) -> Result<u64, BlobError> {
-        let mut upload = self.begin(expected)?;
+        let mut upload = self.begin(expected, self.limit)?;
         upload.write(content)?;
         upload.finish()
     }
@@ -342,7 +346,7 @@ impl Upload {
         self.file.sync_all().map_err(at(&self.path))?;
         let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
         fs::rename(&self.path, &self.target).map_err(at(&self.target))?;
-        fresh.insert(self.expected);
+        fresh.insert(self.expected, Instant::now());
         drop(fresh);
         self.stored = true;
         if let Some(folder) = self.target.parent() {
@@ -361,14 +365,40 @@ impl Drop for Upload {
     }
 }
 
-/// Removes what the log has forgotten. Content is here before the log hears of it, so it goes only
-/// when two looks in a row found that the log does not know it and nobody brought it in between.
+/// Removes what the log has forgotten. Content is here before the log hears of it, so what the log
+/// has not named yet goes only when two looks in a row found it so and nobody brought it in
+/// between. What the log did name and names no more goes at once: somebody wants the room.
 #[derive(Default)]
 pub struct Sweep {
     unknown: BTreeSet<Digest>,
+    /// Named by the log when it was last asked, and when that was.
+    named: BTreeSet<Digest>,
+    asked: Option<Instant>,
 }
 
 impl Sweep {
+    /// Removes what the log names no more; says how many.
+    ///
+    /// # Errors
+    /// When a file cannot be removed.
+    pub fn drop_removed(
+        &mut self,
+        store: &BlobStore,
+        named: BTreeSet<Digest>,
+    ) -> Result<usize, BlobError> {
+        // Held throughout, so that nothing is brought again between the look and the removal.
+        let fresh = store.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut self.named, named);
+        let asked = self.asked.replace(Instant::now());
+        let brought_again = |digest: &&Digest| fresh.get(digest).copied() >= asked;
+        let mut removed = 0;
+        for digest in before.difference(&self.named).filter(|digest| !brought_again(digest)) {
+            removed += usize::from(store.has(*digest));
+            store.remove(*digest)?;
+        }
+        Ok(removed)
+    }
+
     /// Says how many were removed.
     ///
     /// # Errors
@@ -381,7 +411,8 @@ impl Sweep {
         // Held throughout, so that nothing is brought in between the look and the removal.
         let mut fresh = store.fresh.lock().unwrap_or_else(PoisonError::into_inner);
         let here = store.list()?.into_iter().map(|(digest, _)| digest);
-        let unknown = here.filter(|digest| !knows(*digest) && !fresh.contains(digest)).collect();
+        let unknown =
+            here.filter(|digest| !knows(*digest) && !fresh.contains_key(digest)).collect();
         let before = std::mem::replace(&mut self.unknown, unknown);
         fresh.clear();
         let mut removed = 0;
@@ -508,7 +539,7 @@ pub async fn obtain(
     }
     let mut failures = Vec::new();
     for peer in peers.voters() {
-        let intake = Intake::new(store.begin(digest)?);
+        let intake = Intake::new(store.begin(digest, store.limit)?);
         match peers.fetch(peer.clone(), digest, intake).await {
             Ok(()) => return store.read(digest),
             Err(why) => failures.push(format!("{peer}: {why}")),
@@ -553,7 +584,7 @@ mod tests {
     fn content_comes_back_under_its_digest() {
         let folder = Folder::new();
         let blobs = store(&folder);
-        let mut upload = blobs.begin(digest(b"hello")).unwrap();
+        let mut upload = blobs.begin(digest(b"hello"), 1 << 20).unwrap();
         upload.write(b"hel").unwrap();
         assert!(!blobs.has(digest(b"hello")), "not there before it is whole");
         upload.write(b"lo").unwrap();
@@ -576,7 +607,7 @@ mod tests {
         assert!(matches!(other, Err(BlobError::OtherContent { .. })));
         let long = blobs.put(digest(&[0; 1001]), &[0; 1001]);
         assert!(matches!(long, Err(BlobError::TooLong { limit: 1000 })));
-        drop(blobs.begin(digest(b"hello")).unwrap());
+        drop(blobs.begin(digest(b"hello"), 1 << 20).unwrap());
         assert_eq!(leftovers(&folder), 0);
         let cut_short = folder.0.join("blobs/incoming/left");
         fs::write(&cut_short, b"half").unwrap();
@@ -638,6 +669,23 @@ mod tests {
         assert_eq!(sweep.look(&blobs, knows).unwrap(), 1);
         assert!(blobs.has(digest(b"known")) && blobs.has(digest(b"again")));
         assert!(!blobs.has(digest(b"forgotten")));
+    }
+
+    #[test]
+    fn what_was_removed_goes_at_once_unless_it_was_brought_again() {
+        let folder = Folder::new();
+        let blobs = store(&folder);
+        let all = [&b"kept"[..], b"removed", b"again", b"never named"];
+        for content in all {
+            blobs.put(digest(content), content).unwrap();
+        }
+        let named = |contents: &[&[u8]]| contents.iter().map(|content| digest(content)).collect();
+        let mut sweep = Sweep::default();
+        assert_eq!(sweep.drop_removed(&blobs, named(&all[..3])).unwrap(), 0);
+        blobs.put(digest(b"again"), b"again").unwrap();
+        assert_eq!(sweep.drop_removed(&blobs, named(&all[..1])).unwrap(), 1);
+        assert!(!blobs.has(digest(b"removed")));
+        assert!([&b"kept"[..], b"again", b"never named"].iter().all(|c| blobs.has(digest(c))));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use cellwright_store::{
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
@@ -123,7 +124,8 @@ impl Checkpoints {
     /// # Errors
     /// When the file cannot be written.
     pub fn save(&self, view: &View) -> Result<Listed, CheckpointError> {
-        fs::create_dir_all(&self.dir).map_err(at(&self.dir))?;
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
+        made.map_err(at(&self.dir))?;
         let name = format!("{:020}.{EXTENSION}", view.index);
         let path = self.dir.join(&name);
         let listed = write(view, &path)?;
@@ -386,7 +388,10 @@ pub async fn restore(
     let (id, peer) = me;
     // Agents that know the old log obey the new one only if its era is higher, whatever they have
     // seen of the old one since this checkpoint.
-    let era = SystemClock.wall().0.max(1);
+    // The clock says more than the checkpoint of eras since; the checkpoint more than a clock that
+    // is behind.
+    let known = view.era.max(view.state.now().0).saturating_add(1);
+    let era = SystemClock.wall().0.max(known);
     let seed = Seed(View { index: 0, term: 0, era, ..view });
     let replica = Replica::open(id, settings, disk, Arc::new(Alone), seed).await?;
     replica.bootstrap(BTreeMap::from([(id, peer)])).await.map_err(|e| start(&e))?;

@@ -1,11 +1,9 @@
-//! Where log time comes from. Elapsed time (leases, silence, timeouts) is tokio's monotonic clock,
-//! which the simulator pauses; the wall clock only dates log entries, and the core never lets it
-//! run backwards.
-
-#![expect(clippy::disallowed_types, reason = "this is the edge at which the time of day enters")]
+//! Which clock a replica asks for the time of day. Elapsed time (leases, silence, timeouts) is
+//! tokio's monotonic clock, which the simulator pauses; the wall clock dates certificates and leads
+//! log time (`crates/master/src/dating.rs`). Whatever is compared with rows is compared with log
+//! time (`crates/master/src/replicated.rs`).
 
 use cellwright_cell::time::Time;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 pub trait Clock: Send + Sync + 'static {
     /// Milliseconds since the Unix epoch.
@@ -17,7 +15,6 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn wall(&self) -> Time {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+        cellwright_api::clock::wall()
     }
 }

@@ -1,115 +1,33 @@
 //! The one configuration file of a master.
 //!
-//! One table, [`KEYS`], says what can be set, what it means and what it is if nothing is said. The
-//! default file that `cell master init` writes is that table printed, and a key that is not in it
-//! is refused by name, with the nearest one that is. Numbers that only matter to somebody who reads
-//! the code are not here: they are constants beside their argument.
+//! One table, [`keys::KEYS`], says what can be set, what it means and what it is if nothing is
+//! said. The default file that `cell master init` writes is that table printed, and a key that is
+//! not in it is refused by name, with the nearest one that is. Numbers that only matter to somebody
+//! who reads the code are not here: they are constants beside their argument.
 //!
 //! Rejected: environment variables and flags for everything. With three ways to say a thing nobody
 //! knows which one was heard.
 
+mod keys;
+
 use crate::controller::reclaim::ReclaimSettings;
+use crate::history::QuerySettings;
+use crate::http::FlowSettings;
+use crate::http::bodies::Pace;
 use crate::identity::listener::Limits;
 use crate::segments::Keep;
+use cellwright_cell::bounds::Bounds;
 use cellwright_cell::name::Name;
 use cellwright_cell::reclaim;
+use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::MAX_TASKS;
 use cellwright_cell::time::Span;
 use cellwright_names::Zone;
+use keys::KEYS;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::{Table, Value};
-
-/// One thing that can be set.
-struct Key {
-    name: &'static str,
-    /// As it stands in the default file; empty when there is no default and it must be given.
-    default: &'static str,
-    /// Lines of explanation.
-    about: &'static str,
-}
-
-const fn key(name: &'static str, default: &'static str, about: &'static str) -> Key {
-    Key { name, default, about }
-}
-
-const KEYS: &[Key] = &[
-    key("cell", "", "Name of the cell. All replicas and agents of a cell agree on it."),
-    key("name", "", "Name of this replica, unique in the cell."),
-    key(
-        "id",
-        "1",
-        "Number of this replica in the replicated log. Never used again, not even by\n\
-                    the same host after its disk was lost.",
-    ),
-    key("data_dir", "\"/var/lib/cellwright/master\"", "Log, snapshots, events, keys and packages."),
-    key("listen", "\"0.0.0.0:7070\"", "Address and port to listen on."),
-    key("advertise", "", "host:port at which clients, agents and other replicas reach this one."),
-    key(
-        "dns_listen",
-        "\"off\"",
-        "Address and port to answer DNS on, UDP and TCP, or \"off\". Every replica\n\
-                                  that answers, answers for the whole cell.",
-    ),
-    key("names_suffix", "\"cell.internal\"", "What names of tasks end with, after the cell's."),
-    key("supervise_scheduler", "true", "Start a scheduler beside this master and keep it running."),
-    key("poll_interval", "\"5s\"", "How often each agent is polled."),
-    key("silence_polls", "3", "Missed polls after which a machine counts as down."),
-    key(
-        "down_per_minute",
-        "6",
-        "Most machines declared down in a minute. Nothing at all is moved\n\
-                                 while more than half of the machines look dead.",
-    ),
-    key(
-        "reclaim",
-        "\"medium\"",
-        "How much of what tasks reserve and do not use is lent to batch: \"baseline\"\n\
-                                  (little), \"medium\" or \"aggressive\".",
-    ),
-    key("reclaim_warm_up", "\"5m\"", "How long after its start a task reserves all of its limits."),
-    key("reclaim_speed", "1", "How many times as fast as usual reservations follow usage down."),
-    key(
-        "task_certificate_life",
-        "\"1h\"",
-        "How long the certificate of a task is good; it is renewed at half of that.",
-    ),
-    key("keep_dead_jobs", "\"24h\"", "How long jobs stay visible after their end."),
-    key("keep_events", "\"30d\"", "How long the feed of events reaches back, at most ..."),
-    key("events_size", "\"2GiB\"", "... and how much of the disk it may take."),
-    key(
-        "history_recent",
-        "\"28d\"",
-        "How long events and usage stay in the database of history; older days are\n\
-                                   kept as Parquet files.",
-    ),
-    key("keep_history", "\"400d\"", "How long history reaches back, at most ..."),
-    key("history_size", "\"8GiB\"", "... and how much of the disk it may take."),
-    key("keep_audit", "\"365d\"", "How long the audit log reaches back, at most ..."),
-    key("audit_size", "\"1GiB\"", "... and how much of the disk it may take."),
-    key("body_limit", "\"8MiB\"", "Largest body of a request, packages apart."),
-    key("tasks_per_job", "100000", "Most tasks in one job."),
-    key("blob_limit", "\"4GiB\"", "Largest package that can be uploaded."),
-    key(
-        "disk_reserve",
-        "\"512MiB\"",
-        "Writes are refused while less than this is free on the disk\n\
-                                      of data_dir; reading goes on.",
-    ),
-    key(
-        "heartbeat",
-        "\"75ms\"",
-        "Time between two signs of life of the leading master. The others elect another\n\
-                             after four to five of them in silence: raise it where masters are\n\
-                             far apart or short of processor time.",
-    ),
-    key("snapshot_entries", "50000", "Entries of the log between two snapshots."),
-    key("checkpoint_interval", "\"1h\"", "How often a checkpoint is saved, and ..."),
-    key("checkpoints", "24", "... how many of them are kept."),
-    key("connections", "32768", "Most connections at once, over all clients and agents."),
-    key("connections_per_identity", "256", "Most connections of one certificate's holder."),
-];
 
 /// Why a file is not a configuration.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -146,6 +64,7 @@ pub struct Config {
     pub poll_interval: Span,
     pub silence_polls: u64,
     pub down_per_minute: u64,
+    pub clock_skew_alarm: Span,
     pub reclaim: ReclaimSettings,
     pub task_certificate_life: Span,
     pub keep_dead_jobs: Span,
@@ -159,6 +78,8 @@ pub struct Config {
     pub body_limit: u64,
     pub tasks_per_job: u32,
     pub blob_limit: u64,
+    pub package_quota_user: u64,
+    pub package_quota_cell: u64,
     pub disk_reserve: u64,
     pub heartbeat: Span,
     pub snapshot_entries: u64,
@@ -166,8 +87,14 @@ pub struct Config {
     pub checkpoints: u64,
     pub connections: u64,
     pub connections_per_identity: u64,
+    pub flow: FlowSettings,
+    pub queries: QuerySettings,
+    /// What each user may have, as the leader says it to the cell.
+    pub bounds: Bounds,
 }
 
+/// Most of one dimension that a task can be charged at least; `apply` allows no more.
+const MOST_LEAST: u64 = 1 << 30;
 const DURATION: &str = "a whole number with ms, s, m, h or d, such as \"5s\"";
 const TASKS: &str = "a number from 1 to 200000";
 const SIZE: &str = "a whole number with B, KiB, MiB, GiB or TiB, such as \"512MiB\"";
@@ -204,6 +131,7 @@ impl Config {
             poll_interval: read.span("poll_interval", Span(100))?,
             silence_polls: read.number("silence_polls", 2, "a number from 2")?,
             down_per_minute: read.number("down_per_minute", 1, "a number from 1")?,
+            clock_skew_alarm: read.span("clock_skew_alarm", Span(500))?,
             reclaim: read.reclaim()?,
             task_certificate_life: read.task_certificate_life()?,
             keep_dead_jobs: read.span("keep_dead_jobs", Span::ZERO)?,
@@ -217,6 +145,8 @@ impl Config {
             body_limit: read.size("body_limit", 1 << 10)?,
             tasks_per_job: read.tasks("tasks_per_job")?,
             blob_limit: read.size("blob_limit", 0)?,
+            package_quota_user: read.size("package_quota_user", 0)?,
+            package_quota_cell: read.size("package_quota_cell", 0)?,
             disk_reserve: read.size("disk_reserve", 0)?,
             heartbeat: read.heartbeat()?,
             snapshot_entries: read.number("snapshot_entries", 100, "a number from 100")?,
@@ -228,6 +158,9 @@ impl Config {
                 1,
                 "a number from 1",
             )?,
+            flow: read.flow()?,
+            queries: read.queries()?,
+            bounds: read.bounds()?,
         };
         Ok(config)
     }
@@ -426,6 +359,81 @@ impl Reader<'_> {
 
     fn span(&self, key: &'static str, least: Span) -> Result<Span, ConfigError> {
         self.parsed(key, DURATION, |text| duration(text).filter(|span| *span >= least))
+    }
+
+    fn count(&self, key: &'static str) -> Result<usize, ConfigError> {
+        let number = self.number(key, 1, "a number from 1")?;
+        Ok(usize::try_from(number).unwrap_or(usize::MAX))
+    }
+
+    fn bytes(&self, key: &'static str, least: u64) -> Result<usize, ConfigError> {
+        Ok(usize::try_from(self.size(key, least)?).unwrap_or(usize::MAX))
+    }
+
+    fn time(&self, key: &'static str, least: Span) -> Result<Duration, ConfigError> {
+        self.span(key, least).map(|span| Duration::from_millis(span.0))
+    }
+
+    /// What one caller may have of a replica at once. A body that is allowed must fit.
+    fn flow(&self) -> Result<FlowSettings, ConfigError> {
+        let largest = self.size("body_limit", 1 << 10)?;
+        Ok(FlowSettings {
+            streams: self.count("streams")?,
+            streams_per_user: self.count("streams_per_user")?,
+            stream_patience: self.time("stream_patience", Span::seconds(1))?,
+            requests: self.count("requests")?,
+            requests_per_user: self.count("requests_per_user")?,
+            body_bytes: self.fitting("body_bytes", largest)?,
+            body_bytes_per_user: self.fitting("body_bytes_per_user", largest)?,
+            pace: Pace {
+                patience: self.time("body_patience", Span::seconds(1))?,
+                rate: self.size("body_rate", 1)?,
+            },
+            report_limit: self.bytes("report_limit", 64 << 10)?,
+        })
+    }
+
+    fn fitting(&self, key: &'static str, least: u64) -> Result<usize, ConfigError> {
+        let value = self.value(key)?;
+        let found = value.as_str().and_then(size).filter(|bytes| *bytes >= least);
+        let allowed = "a size such as \"64MiB\", body_limit or more";
+        let bytes = found.ok_or_else(|| Self::bad(&value, key, allowed))?;
+        Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+
+    fn queries(&self) -> Result<QuerySettings, ConfigError> {
+        Ok(QuerySettings {
+            places: self.count("sql_queries")?,
+            per_user: self.count("sql_queries_per_user")?,
+            waiting_per_user: self.count("sql_waiting_per_user")?,
+            longest: self.time("sql_time", Span::seconds(1))?,
+        })
+    }
+
+    fn bounds(&self) -> Result<Bounds, ConfigError> {
+        let number = |key| self.number(key, 1, "a number from 1");
+        let milli = self.number("least_charge_cpu", 0, "thousandths of a core, from 0")?;
+        let ram = self.size("least_charge_ram", 0)?;
+        if milli > MOST_LEAST || ram > MOST_LEAST {
+            let (key, value) = if milli > MOST_LEAST {
+                ("least_charge_cpu", milli)
+            } else {
+                ("least_charge_ram", ram)
+            };
+            let allowed = "at most a thousand cores and a gibibyte";
+            return Err(ConfigError::Bad { key, value: value.to_string(), allowed });
+        }
+        Ok(Bounds {
+            least_charge: Resources { cpu: milli, ram, ..Resources::ZERO },
+            jobs: number("jobs_per_user")?,
+            tasks: number("tasks_per_user")?,
+            spec_bytes: self.size("spec_bytes_per_user", 64 << 10)?,
+            crons: number("crons_per_user")?,
+            tokens: number("tokens_per_user")?,
+            resources: number("resources_per_user")?,
+            packages: number("packages_per_user")?,
+            answer_bytes: self.size("answer_bytes_per_user", 16 << 10)?,
+        })
     }
 
     /// Leases of tasks that run at most once count on a leader's word being fresh within a second,

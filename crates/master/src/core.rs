@@ -8,6 +8,7 @@
 use crate::admission::Admission;
 use crate::batching::Batching;
 use crate::controller;
+use crate::dating::{Dating, Skews};
 use crate::input::{
     Alarm, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket, Unavailable,
 };
@@ -40,14 +41,17 @@ struct Flying {
 pub struct Core {
     settings: Settings,
     role: Role,
+    /// What all but removals are told while the disk is nearly full.
+    full: Option<Unavailable>,
     queue: Admission<Queued>,
     batching: Batching,
     flying: BTreeMap<BatchId, Flying>,
     next_batch: u64,
-    /// The last date given and when, see [`Core::date`].
-    dated: (Time, Span),
-    /// No task waits for the lease of its predecessor to run out.
-    may_leap: bool,
+    dating: Dating,
+    /// How far clocks were apart when this was last looked at, and when to look again.
+    skews: (Skews, Span),
+    /// When an entry is to carry log time to whoever follows the log, if it goes its own way.
+    next_stamp: Span,
     liveness: Liveness,
     leases: Leases,
     /// Incarnation and number of the newest report of each machine that told something new.
@@ -59,9 +63,10 @@ pub struct Core {
 }
 
 const CONTROLLERS: Ticket = Ticket(0);
-/// A wall clock further ahead than this is not drift. Well below the margin that `apply` adds to
-/// leases.
-const LEAP: Span = Span(1000);
+/// Between two looks at clocks.
+const LOOK_AT_CLOCKS: Span = Span(1000);
+/// Between two entries that carry nothing but a log time that is slowed down.
+const STAMP_EVERY: Span = Span::seconds(60);
 
 /// Whether some task may not start yet because its predecessor may still run.
 fn lease_waited_for(state: &State) -> bool {
@@ -82,12 +87,14 @@ impl Core {
             leases: Leases::new(settings.scheduler_lease),
             reported: BTreeMap::new(),
             controllers: controller::Memory::default(),
+            dating: Dating::new(settings.clocks),
+            skews: (Skews::default(), Span::ZERO),
+            next_stamp: Span::ZERO,
             settings,
             role: Role::default(),
+            full: None,
             flying: BTreeMap::new(),
             next_batch: 0,
-            dated: (Time::ZERO, Span::ZERO),
-            may_leap: false,
             controlling: 0,
             next_control: Span::ZERO,
         }
@@ -109,7 +116,8 @@ impl Core {
             }
             Input::Committed { batch, result } => self.on_committed(batch, result, outputs),
             Input::Forward(forward) => self.on_forward(forward, now, look),
-            Input::Lease { ticket, scheduler, lane, passes: _ } => {
+            Input::Lease { ticket, scheduler, lane, wall } => {
+                self.dating.hear_scheduler(&scheduler, wall, now);
                 let refused = |error: TooManyLanes| Unavailable::Overloaded {
                     who: error.to_string(),
                     retry_after: self.settings.scheduler_lease,
@@ -121,6 +129,12 @@ impl Core {
                 outputs.push(Output::Lease { ticket, answer });
             }
         }
+    }
+
+    /// From now on, until told otherwise, the disk has room for removals alone; `full`: what others
+    /// are told.
+    pub fn set_full(&mut self, full: Option<Unavailable>) {
+        self.full = full;
     }
 
     /// Requests that are in the log's hands.
@@ -151,30 +165,12 @@ impl Core {
             self.batching.sent();
             self.next_batch += 1;
             let batch = BatchId(self.next_batch);
-            let date = self.date(now);
+            let date = self.dating.date(now);
             let parts = taken.iter().map(|q| (q.ticket, q.requests.len())).collect();
             let requests = taken.into_iter().flat_map(|q| q.requests).collect();
             self.flying.insert(batch, Flying { parts });
             outputs.push(Output::Propose { batch, now: date, requests });
         }
-    }
-
-    /// The date of what happens now: the wall clock's, but it never runs backwards, never stands
-    /// still, and does not leap while leases are waited for. Where the wall clock is behind the log
-    /// (a leader before us had one that was ahead) or leaps, dates go on by elapsed time, so that a
-    /// back-off or lease ends when it really has.
-    fn date(&mut self, now: Now) -> Time {
-        let (last, at) = self.dated;
-        let steady = last.plus(Span(now.elapsed.0.saturating_sub(at.0)));
-        let leaps = now.wall > steady.plus(LEAP);
-        let date = if leaps && !self.may_leap { steady } else { steady.max(now.wall) };
-        self.dated = (date, now.elapsed);
-        date
-    }
-
-    fn leap_wanted(&self, now: Now) -> bool {
-        let (last, at) = self.dated;
-        now.wall > last.plus(Span(now.elapsed.0.saturating_sub(at.0))).plus(LEAP)
     }
 
     fn not_leader(&self) -> Unavailable {
@@ -193,6 +189,10 @@ impl Core {
         if !self.role.leading {
             return outputs.push(refuse(self.not_leader()));
         }
+        let removes = |request: &Request| request.command.makes_room();
+        if let Some(full) = self.full.as_ref().filter(|_| !requests.iter().all(removes)) {
+            return outputs.push(refuse(full.clone()));
+        }
         let limit = self.settings.batching.most.bytes;
         if bytes > limit {
             return outputs.push(refuse(Unavailable::TooLarge { bytes, limit }));
@@ -205,8 +205,14 @@ impl Core {
     }
 
     /// Commands of the core itself: nobody waits for them, and they are never behind users.
-    fn enqueue(&mut self, origin: &Origin, ticket: Option<Ticket>, commands: Vec<Command>) {
+    fn enqueue(&mut self, origin: &Origin, ticket: Option<Ticket>, mut commands: Vec<Command>) {
+        if self.full.is_some() {
+            commands.retain(Command::makes_room);
+        }
         if commands.is_empty() {
+            if ticket == Some(CONTROLLERS) {
+                self.controlling = 0;
+            }
             return;
         }
         let requests: Vec<Request> = commands
@@ -268,10 +274,12 @@ impl Core {
             self.controlling = 0;
             self.next_control = now.elapsed;
             let state = look();
-            self.dated = (self.dated.0.max(state.now()), now.elapsed);
-            self.may_leap = !lease_waited_for(&state);
+            self.dating.lead(state.now(), !lease_waited_for(&state), now);
+            self.skews = (Skews::default(), now.elapsed);
+            self.next_stamp = now.elapsed;
         }
         self.liveness.set_voters(&self.role.voters);
+        self.dating.set_voters(self.role.id, &self.role.voters);
         if was.leading && !self.role.leading {
             for queued in self.queue.drain() {
                 if let Some(ticket) = queued.ticket.filter(|ticket| *ticket != CONTROLLERS) {
@@ -280,6 +288,7 @@ impl Core {
                 }
             }
             outputs.push(Output::Alarms(Vec::new()));
+            outputs.push(Output::Skews(Skews::default()));
         }
     }
 
@@ -288,6 +297,7 @@ impl Core {
             return;
         }
         self.liveness.shard_reported(forward.shard, now.elapsed);
+        self.dating.hear(forward.shard, forward.wall, &forward.clocks, now);
         for machine in &forward.heard {
             self.liveness.heard(*machine, forward.shard, now.elapsed);
         }
@@ -319,23 +329,48 @@ impl Core {
             return;
         }
         let state = look();
-        // Asked only when it matters: it looks at every task.
-        self.may_leap = self.leap_wanted(now) && !lease_waited_for(&state);
+        let date = self.keep_time(&state, now, outputs);
         let found = self.liveness.step(&state, now.elapsed);
         let down = found.down.iter().map(|machine| Command::MachineDown { machine: *machine });
         self.enqueue(&Origin::System, None, down.collect());
         let silent = found.silent.into_iter();
         let silent = silent.map(|(machine, silent)| Alarm::MachineSilent { machine, silent });
-        outputs.push(Output::Alarms(found.alarms.into_iter().chain(silent).collect()));
+        let skewed = self.skews.0.beyond(self.settings.clocks.bound);
+        let skewed = skewed.map(|(whose, seconds)| Alarm::ClockSkew { whose, seconds });
+        let alarms = found.alarms.into_iter().chain(silent).chain(skewed);
+        outputs.push(Output::Alarms(alarms.collect()));
         if self.controlling == 0 && now.elapsed >= self.next_control {
             self.next_control = Span(now.elapsed.0 + self.settings.control_every.0);
-            let date = self.date(now);
             let commands =
                 controller::step(&state, date, &self.settings.control, &mut self.controllers);
             self.controlling = commands.len();
             self.enqueue(&Origin::System, Some(CONTROLLERS), commands);
         }
         self.flush(now, outputs);
+    }
+}
+
+impl Core {
+    /// Log time as it is now, for this replica, and how far clocks are apart.
+    fn keep_time(&mut self, state: &State, now: Now, outputs: &mut Vec<Output>) -> Time {
+        // Asked only when it matters: it looks at every task.
+        let may_leap = self.dating.leap_wanted(now) && !lease_waited_for(state);
+        self.dating.set_may_leap(may_leap);
+        let date = self.dating.date(now);
+        outputs.push(Output::LogTime(date));
+        if now.elapsed >= self.skews.1 {
+            let known = |machine| state.machines().get(machine).is_some();
+            let skews = self.dating.skews(known, now);
+            outputs.push(Output::Skews(skews.clone()));
+            self.skews = (skews, Span(now.elapsed.0 + LOOK_AT_CLOCKS.0));
+        }
+        let slowed = self.skews.0.log.unsigned_abs() > self.settings.clocks.bound.0;
+        let leapt = self.dating.take_leapt();
+        if leapt || (slowed && now.elapsed >= self.next_stamp) {
+            self.next_stamp = Span(now.elapsed.0 + STAMP_EVERY.0);
+            self.enqueue(&Origin::System, None, vec![Command::Expire]);
+        }
+        date
     }
 }
 
@@ -413,7 +448,7 @@ mod tests {
         let mut core = Core::new(Settings::default());
         let (look, mut outputs) = (|| State::default(), Vec::new());
         let now = Now { wall: Time(1), elapsed: Span(1) };
-        let role = Role { term: 1, leading: true, leader: None, voters: vec![1] };
+        let role = Role { id: 1, term: 1, leading: true, leader: None, voters: vec![1] };
         core.step(Input::Role(role), now, &look, &mut outputs);
         let ask = |number| {
             let requests = vec![Request { by: Actor::System, id: None, command: Command::Expire }];
@@ -425,6 +460,34 @@ mod tests {
         core.flush(now, &mut outputs);
         core.step(ask(8), now, &look, &mut outputs);
         assert_eq!(core.flying(), BTreeSet::from([Ticket(7)]));
+    }
+
+    #[test]
+    fn on_a_full_disk_removals_are_taken_and_all_else_is_told_why() {
+        let mut core = Core::new(Settings::default());
+        let (look, mut outputs) = (|| State::default(), Vec::new());
+        let now = Now { wall: Time(1), elapsed: Span(1) };
+        let role = Role { id: 1, term: 1, leading: true, leader: None, voters: vec![1] };
+        core.step(Input::Role(role), now, &look, &mut outputs);
+        outputs.clear();
+        let name = |text: &str| cellwright_cell::name::Name::new(text).unwrap();
+        let ask = |number, command| {
+            let requests = vec![Request { by: Actor::System, id: None, command }];
+            let (ticket, origin) = (Ticket(number), Origin::User("ann".into()));
+            Input::Requests { ticket, origin, bytes: 10, requests }
+        };
+        let full = Unavailable::DiskFull { free: 3, reserve: 9 };
+        core.set_full(Some(full.clone()));
+        core.step(ask(7, Command::AddUser { name: name("bob") }), now, &look, &mut outputs);
+        assert_eq!(outputs, [Output::Answer { ticket: Ticket(7), result: Err(full) }]);
+        let gone = Command::RemoveUser { name: name("bob"), expect: None };
+        core.step(ask(8, gone), now, &look, &mut outputs);
+        core.flush(now, &mut outputs);
+        assert_eq!(core.flying(), BTreeSet::from([Ticket(8)]));
+        core.set_full(None);
+        outputs.clear();
+        core.step(ask(9, Command::AddUser { name: name("bob") }), now, &look, &mut outputs);
+        assert_eq!(outputs, [], "it waits for its turn");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use cellwright_cell::reason::Reason;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
 use cellwright_store::Disk;
+use cellwright_supervise::lock;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -69,16 +70,21 @@ struct Body {
 }
 
 pub struct EventLog {
-    segments: Segments,
+    pub(crate) segments: Segments,
     names: Mutex<BTreeMap<Object, String>>,
+    /// Log index up to which everything had been taken down and synced when this was opened.
+    covered: u64,
+    /// The log index that entries are applied after, until the first one is.
+    from: Mutex<Option<u64>>,
 }
 
 impl EventLog {
     /// # Errors
     /// When the files cannot be read.
     pub fn open(disk: Arc<dyn Disk>, keep: Keep) -> io::Result<EventLog> {
-        let (segments, _) = Segments::open(disk, DIR, keep)?;
-        Ok(EventLog { segments, names: Mutex::default() })
+        let (segments, found) = Segments::open(disk, DIR, keep)?;
+        let (covered, from) = (found.covered, Mutex::new(Some(0)));
+        Ok(EventLog { segments, names: Mutex::default(), covered, from })
     }
 
     /// Takes down what an entry did; `state` is the one after it. An entry that is here already is
@@ -87,6 +93,9 @@ impl EventLog {
     /// # Errors
     /// When the disk refuses. The caller must not go on: the feed would have a hole.
     pub fn append(&self, index: u64, at: Time, events: &[Event], state: &State) -> io::Result<()> {
+        if let Some(from) = self.starts_from().take() {
+            self.segments.rewind(from)?;
+        }
         if events.is_empty() {
             return Ok(());
         }
@@ -107,15 +116,25 @@ impl EventLog {
     /// When the disk refuses.
     pub fn restored(&self, index: u64, state: &State) -> io::Result<()> {
         *self.known() = all_names(state);
-        self.segments.skip_to(index)
+        if let Some(from) = self.starts_from().as_mut() {
+            *from = index;
+        }
+        if index <= self.covered { Ok(()) } else { self.segments.skip_to(index) }
     }
 
-    /// Everything taken down so far survives a power cut once this returns.
+    /// The last entry that was applied for sure when this was opened.
+    #[must_use]
+    pub fn witnessed(&self) -> u64 {
+        self.segments.last().max(self.covered)
+    }
+
+    /// Everything taken down so far survives a power cut once this returns, and everything of the
+    /// log up to `covered` had been.
     ///
     /// # Errors
     /// When the disk refuses.
-    pub fn sync(&self) -> io::Result<()> {
-        self.segments.sync()
+    pub fn sync(&self, covered: u64) -> io::Result<()> {
+        self.segments.sync(covered)
     }
 
     /// Forgets what is beyond the bounds of age and size.
@@ -355,8 +374,12 @@ impl EventLog {
         found.into_iter().collect()
     }
 
+    fn starts_from(&self) -> MutexGuard<'_, Option<u64>> {
+        self.from.lock().unwrap_or_else(|_| std::process::abort())
+    }
+
     fn known(&self) -> MutexGuard<'_, BTreeMap<Object, String>> {
-        self.names.lock().unwrap_or_else(|_| std::process::abort())
+        lock(&self.names)
     }
 }
 
@@ -375,7 +398,7 @@ fn mentioned(what: &What) -> [Option<Object>; 2] {
         What::Cron { cron, .. } => [Some(Object::Cron(*cron)), None],
         What::Token { token, .. } => [Some(Object::Token(*token)), None],
         What::Blob { blob, .. } => [Some(Object::Blob(*blob)), None],
-        What::JobRejected { .. } | What::LevelRaised { .. } => [None, None],
+        What::JobRejected { .. } | What::LevelRaised { .. } | What::BoundsChanged => [None, None],
     }
 }
 
@@ -400,7 +423,8 @@ fn is_end(what: &What) -> bool {
             matches!(change, TokenChange::Revoked | TokenChange::Expired)
         }
         What::Blob { change, .. } => matches!(change, BlobChange::Removed),
-        What::Task { .. } | What::JobRejected { .. } | What::LevelRaised { .. } => false,
+        What::Task { .. } | What::JobRejected { .. } => false,
+        What::LevelRaised { .. } | What::BoundsChanged => false,
     }
 }
 
@@ -415,7 +439,7 @@ fn name_in(state: &State, object: Object) -> Option<String> {
             format!("{}/{}", state.users().get(row.user)?.name, row.spec.name)
         }
         Object::Token(token) => state.tokens().get(token)?.id.to_string(),
-        Object::Blob(blob) => state.blobs().get(blob)?.digest.to_string(),
+        Object::Blob(blob) => state.blobs().get(blob)?.short().to_owned(),
         Object::Task(task) => state.task_name(task),
     })
 }
@@ -442,7 +466,7 @@ fn object_of(what: &What, names: &BTreeMap<Object, String>) -> String {
     match what {
         What::Task { job, index, .. } => format!("{}/{index}", name(Object::Job(*job))),
         What::JobRejected { user, job, .. } => format!("{user}/{job}"),
-        What::LevelRaised { .. } => "cell".to_owned(),
+        What::LevelRaised { .. } | What::BoundsChanged => "cell".to_owned(),
         other => mentioned(other)[0].map(name).unwrap_or_default(),
     }
 }
@@ -516,7 +540,7 @@ mod tests {
         let mut state = State::default();
         step(&log, &mut state, 1, vec![add("ann")]);
         step(&log, &mut state, 2, vec![add("bob")]);
-        log.sync().unwrap();
+        log.sync(2).unwrap();
         drop(log);
         let log = EventLog::open(folder.disk(), KEEP).unwrap();
         let mut state = State::default();

@@ -1,32 +1,33 @@
 //! What the rest of the program may ask of a master: HTTP handlers, the supervisor of the
 //! scheduler, tests and the simulator all go through here.
 
+use crate::dating::Skews;
 use crate::input::{Alarm, Committed, Origin, Unavailable};
 use crate::lease::LaneName;
 use crate::links::{LinkError, LinkShard, Standing, UsageSink};
 use crate::main_loop::{Message, lost, unavailable};
 use crate::peers::{PastUsage, PeerAnswer, PeerCall, Peers, refusal};
+use crate::refused::{RefusedBook, RefusedPoll};
 use crate::replicated::{After, Replicated, View};
 use crate::usage::Usage;
 use cellwright_api::internal::{
     AgentOrders, AgentReport, LeaseAnswer, LeaseRequest, LinkForward, LogAnswer, LogRecord,
     PassStatistics, Proposal, ProposalAnswer,
 };
+use cellwright_api::masters::Masters;
 use cellwright_cell::command::{Actor, Command, Request, RequestId, Verdict};
 use cellwright_cell::name::Name;
-use cellwright_cell::time::Span;
+use cellwright_cell::time::{Span, Time};
 use cellwright_history::Mark;
-use cellwright_store::{Replica, Status};
+use cellwright_store::{NodeId, Replica, Sender, Status};
+use cellwright_supervise::{Supervisor, lock, plant};
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|_| std::process::abort())
-}
 
 /// Bytes of log handed to a follower in one answer.
 const FOLLOW_BYTES: usize = 4 << 20;
@@ -88,10 +89,16 @@ pub(crate) struct Parts {
     pub sender: mpsc::UnboundedSender<Message>,
     pub alarms: watch::Receiver<Vec<Alarm>>,
     pub passes: watch::Receiver<BTreeMap<String, PassStatistics>>,
+    pub skews: watch::Receiver<Skews>,
     /// Who tells other replicas what was used.
     pub past: OnceLock<UsageTeller>,
+    /// Watches over what this replica cannot live without.
+    pub supervisor: Supervisor,
+    pub refused: RefusedBook,
     /// Since when no leader is known.
     pub leaderless: Mutex<Option<Instant>>,
+    /// Whether it has applied all there was since it has had a leader.
+    pub caught_up: AtomicBool,
 }
 
 /// Tells what was used after a mark, as far as agents said so to this replica.
@@ -170,6 +177,12 @@ impl Handle {
         self.0.replicated.view()
     }
 
+    /// What time it is by the log, as far as this replica knows.
+    #[must_use]
+    pub fn log_time(&self) -> Time {
+        self.0.replicated.log_time()
+    }
+
     /// The cell with everything that was acknowledged before the call.
     ///
     /// # Errors
@@ -212,6 +225,31 @@ impl Handle {
         is_left_out || status.leader.map_or(!by.is_empty(), |leader| by.contains(&leader))
     }
 
+    /// The masters of the cell, as this replica knows for sure.
+    #[must_use]
+    pub fn masters(&self) -> Option<Masters> {
+        self.0.links.masters()
+    }
+
+    /// Whether this replica knows the cell as it is, give or take what is on its way: it votes, and
+    /// has caught up with its leader. One that joins, was removed or was cut off knows of no user
+    /// or token that came since.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        let has_caught_up = self.0.caught_up.load(Ordering::Relaxed);
+        has_caught_up && self.leaderless_for().is_none() && !self.is_removed()
+    }
+
+    /// Once it has applied all that its log holds, under whatever leader it has.
+    fn note_progress(&self, status: &Status) {
+        let votes = status.members.get(&status.id).is_some_and(|member| member.voter);
+        if !votes || status.leader.is_none() {
+            self.0.caught_up.store(false, Ordering::Relaxed);
+        } else if status.applied == status.last_log {
+            self.0.caught_up.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// How long this replica has known no leader; of a leader, for how long no majority was heard,
     /// once that is long enough to be no accident.
     #[must_use]
@@ -222,6 +260,16 @@ impl Handle {
             return self.0.replica.quorum_silent().filter(|silent| *silent >= QUORUM_FRESH);
         }
         lock(&self.0.leaderless).map(|since| since.elapsed())
+    }
+
+    /// Which essential part of this replica has ended, if one has: it is of no use any more.
+    #[must_use]
+    pub fn fallen(&self) -> Option<String> {
+        let stopped = || {
+            let is_over = self.status().role == cellwright_store::Role::Stopped;
+            is_over.then_some("consensus has stopped")
+        };
+        self.0.supervisor.fallen().or_else(stopped).map(str::to_owned)
     }
 
     fn note_leader(&self, is_led: bool) {
@@ -245,6 +293,12 @@ impl Handle {
         self.0.alarms.borrow().clone()
     }
 
+    /// How far clocks are apart; only the leader knows.
+    #[must_use]
+    pub fn skews(&self) -> Skews {
+        self.0.skews.borrow().clone()
+    }
+
     /// Sums of what schedulers said of their passes, by scheduler.
     #[must_use]
     pub fn passes(&self) -> BTreeMap<String, PassStatistics> {
@@ -266,23 +320,49 @@ impl Handle {
         links.usage.read()
     }
 
-    /// A call of another replica.
-    pub async fn answer_peer(&self, call: PeerCall) -> PeerAnswer {
+    /// Agents of this replica's share whose polls it refuses.
+    #[must_use]
+    pub fn refused_here(&self) -> &RefusedBook {
+        &self.0.refused
+    }
+
+    /// Agents whose polls are refused, by this replica or another.
+    pub async fn refused_polls(&self) -> BTreeMap<Name, RefusedPoll> {
+        self.0.refused.all(&self.0.peers, self.0.links.others()).await
+    }
+
+    /// A call of another replica; `name`: what it has proved to be called, where proof is asked
+    /// for.
+    pub async fn answer_peer(&self, name: Option<&str>, call: PeerCall) -> PeerAnswer {
         match call {
-            PeerCall::Raft { era, call } => {
+            PeerCall::Raft { era, from, call } => {
                 let (mine, index) = self.0.replicated.with(|view| (view.era, view.index));
-                match refusal(mine, index, era) {
-                    Some(why) => PeerAnswer::Foreign(why),
-                    None => PeerAnswer::Raft(self.0.replica.handle(call).await),
+                if let Some(why) = refusal(mine, index, era) {
+                    return PeerAnswer::Foreign(why);
                 }
+                let sender = Sender { id: from, name: name.map(str::to_owned) };
+                PeerAnswer::Raft(self.0.replica.handle(&sender, call).await)
             }
             PeerCall::Usage => PeerAnswer::Usage(self.0.links.usage.own()),
             PeerCall::PastUsage(mark) => PeerAnswer::PastUsage(match self.0.past.get() {
                 Some(tell) => tell(mark).await,
                 None => PastUsage::default(),
             }),
-            PeerCall::Forward(forward) => PeerAnswer::Forwarded(self.take_forward(forward)),
+            PeerCall::Records { log, after, until } => {
+                let told = crate::mend::tell(&self.0.replicated, log, after, until).await;
+                PeerAnswer::Records(told.unwrap_or_default())
+            }
+            PeerCall::RefusedPolls => PeerAnswer::RefusedPolls(self.0.refused.own()),
+            // Nobody reports for another's agents.
+            PeerCall::Forward(forward) => {
+                let is_own = name.is_none_or(|name| self.is_called(forward.shard, name));
+                PeerAnswer::Forwarded(is_own && self.take_forward(forward))
+            }
         }
+    }
+
+    fn is_called(&self, id: NodeId, name: &str) -> bool {
+        self.status().members.get(&id).is_some_and(|member| member.peer.name == name)
     }
 
     /// Hands a forward to the core, if this replica leads for sure: leases of `at_most_one` tasks
@@ -336,8 +416,8 @@ impl Handle {
         let (answer, answered) = oneshot::channel();
         let lane = LaneName::new(&request.lane)
             .map_err(|bad| Unavailable::Unknown { why: bad.to_string() })?;
-        let message =
-            Message::Lease { scheduler: request.scheduler, lane, passes: request.passes, answer };
+        let LeaseRequest { scheduler, passes, wall, .. } = request;
+        let message = Message::Lease { scheduler, lane, passes, wall, answer };
         self.0.sender.send(message).map_err(|_| Unavailable::ShuttingDown)?;
         answered.await.unwrap_or(Err(Unavailable::ShuttingDown))
     }
@@ -358,8 +438,10 @@ impl Handle {
         let mut changes = self.0.replica.watch();
         let mut told = None;
         loop {
+            plant("role");
             let (standing, is_led) = {
                 let status = changes.borrow_and_update();
+                self.note_progress(&status);
                 (Standing::of(&status), status.leader.is_some())
             };
             self.note_leader(is_led);

@@ -12,8 +12,8 @@
 
 mod share;
 
-use crate::clock::Clock;
 use crate::events::EventLog;
+use crate::flow::{Bound, Turns};
 use crate::handle::Parts;
 use crate::links::Tenure;
 use crate::replicated::Replicated;
@@ -24,9 +24,10 @@ use cellwright_cell::state::State;
 use cellwright_cell::time::{Span, Time};
 use cellwright_history::{
     Answer, Bounds, Fact, History, HistoryError, Mark, Measured, QueryError, Reader, Settings,
-    Stretch, UsageRow, Value, WINDOW, Whose, Windows,
+    Stretch, UsageRow, Value, WINDOW, Whose, Windows, set_aside_in,
 };
 use cellwright_store::NodeId;
+use cellwright_supervise::{Supervisor, caught, note_handler_panic, note_restart, plant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 const DIR: &str = "history";
@@ -46,8 +47,6 @@ const TIDY_EVERY: Span = Span::seconds(600);
 const AGAIN: Duration = Duration::from_secs(5);
 /// A query waits this long for the keeper to catch up, and is then answered from what there is.
 const CATCH_UP: Duration = Duration::from_secs(2);
-/// Queries at once; each may keep a processor busy.
-const QUERIES: usize = 2;
 /// An agent that found its replica dead is back within so many polls: a few masters that it waits
 /// at, and as many attempts in vain. One that comes later was with its own.
 const TURNS: u64 = 10;
@@ -60,14 +59,47 @@ const RESTS: u32 = 4;
 const GATHER: Duration = Duration::from_millis(200);
 /// ... and at most this long.
 const LONGEST_REST: Duration = Duration::from_secs(2);
-/// What one query may take.
-const LONGEST: Duration = Duration::from_secs(30);
+/// How long history waits for another replica to tell what is missing in the feed.
+const GAP_PATIENCE: Duration = Duration::from_secs(120);
+/// Bytes of one answer.
 const MOST_BYTES: usize = 32 << 20;
 
 /// Where a master keeps its history.
 #[must_use]
 pub fn folder(data_dir: &Path) -> PathBuf {
     data_dir.join(DIR)
+}
+
+/// How queries share this replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuerySettings {
+    /// At once; each may keep a processor busy.
+    pub places: usize,
+    /// Of one caller.
+    pub per_user: usize,
+    /// That one caller may have in line.
+    pub waiting_per_user: usize,
+    /// What one query may take.
+    pub longest: Duration,
+}
+
+impl Default for QuerySettings {
+    fn default() -> QuerySettings {
+        let longest = Duration::from_secs(30);
+        QuerySettings { places: 4, per_user: 1, waiting_per_user: 16, longest }
+    }
+}
+
+impl QuerySettings {
+    fn turns(&self) -> Turns {
+        let waiting = Bound {
+            what: "queries waiting",
+            of_caller: ("sql_waiting_per_user", self.waiting_per_user),
+            // Each is a query and its answer: what waits in all follows from the callers.
+            of_all: ("sql_waiting_per_user", self.waiting_per_user.saturating_mul(64)),
+        };
+        Turns::new(self.places, self.per_user, waiting)
+    }
 }
 
 /// What the keeper and its readers share.
@@ -82,8 +114,13 @@ struct Desk {
     /// Why the last attempt to write failed.
     trouble: Mutex<Option<String>>,
     bytes: AtomicU64,
+    dir: PathBuf,
+    /// What is wrong with archives, as of the last look at them.
+    damage: Mutex<Vec<String>>,
     usage: Mutex<Usage>,
-    queries: Arc<Semaphore>,
+    queries: Turns,
+    /// What one query may take.
+    longest: Duration,
     /// Somebody waits for what is not in the tables yet.
     hurry: Notify,
     /// The replica, once there is one to ask for the others.
@@ -158,15 +195,22 @@ impl Keeper {
 
 impl HistoryDesk {
     #[must_use]
-    pub fn new(data_dir: &Path, replicated: Arc<Replicated>) -> HistoryDesk {
+    pub fn new(
+        data_dir: &Path,
+        replicated: Arc<Replicated>,
+        queries: QuerySettings,
+    ) -> HistoryDesk {
         HistoryDesk(Arc::new(Desk {
             reader: Reader::new(&folder(data_dir)),
             replicated,
             written: watch::Sender::new(0),
             trouble: Mutex::default(),
             bytes: AtomicU64::new(0),
+            dir: folder(data_dir),
+            damage: Mutex::default(),
             usage: Mutex::default(),
-            queries: Arc::new(Semaphore::new(QUERIES)),
+            queries: queries.turns(),
+            longest: queries.longest,
             hurry: Notify::new(),
             cell: OnceLock::new(),
             heard: Mutex::default(),
@@ -182,23 +226,30 @@ impl HistoryDesk {
         &self,
         data_dir: &Path,
         settings: Settings,
-        clock: Arc<dyn Clock>,
+        supervisor: &Supervisor,
     ) -> std::io::Result<Keeper> {
         let (stop, stopped) = watch::channel(false);
-        let work = Work {
+        let mut work = Work {
             desk: self.0.clone(),
             dir: folder(data_dir),
             settings,
-            clock,
             events: self.0.replicated.records.events.clone(),
             tidied: None,
             fetched: None,
             behind: BTreeSet::new(),
+            gap_since: None,
         };
         let runtime = tokio::runtime::Handle::current();
-        let thread = thread::Builder::new().name("history".into()).spawn(move || {
+        let thread = supervisor.thread("history", move || {
             step_back();
-            runtime.block_on(work.run(stopped));
+            // The master goes on without it; a panic is a failure to write like any other.
+            while let Err(panicked) = caught(|| runtime.block_on(work.run(stopped.clone()))) {
+                note_restart("history", &panicked);
+                *lock(&work.desk.trouble) = Some(panicked.to_string());
+                if runtime.block_on(work.rest(stopped.clone())) {
+                    return;
+                }
+            }
         })?;
         Ok(Keeper { thread, stop })
     }
@@ -245,19 +296,19 @@ impl HistoryDesk {
         }
     }
 
-    /// One query. Everything that this replica had applied when it came is in the answer, unless
-    /// the keeper is far behind.
+    /// One query of `who`. Everything that this replica had applied when it came is in the answer,
+    /// unless the keeper is far behind.
     ///
     /// # Errors
     /// What is wrong with the query, or with history.
     pub async fn query(
         &self,
+        who: &str,
         sql: String,
         args: Vec<Value>,
         rows: usize,
     ) -> Result<(Answer, u64), ApiError> {
-        let shutting = |_| ApiError::new(Code::ShuttingDown, "this replica stops");
-        let turn = self.0.queries.clone().acquire_owned().await.map_err(shutting)?;
+        let turn = self.0.queries.take(who).await?;
         let applied = self.0.replicated.with(|view| view.index);
         let mut written = self.0.written.subscribe();
         if *written.borrow() < applied {
@@ -273,7 +324,7 @@ impl HistoryDesk {
         }
         let gone = Gone::default();
         let reader = self.0.reader.until(gone.0.clone());
-        let bounds = Bounds { time: LONGEST, rows, bytes: MOST_BYTES };
+        let bounds = Bounds { time: self.0.longest, rows, bytes: MOST_BYTES };
         let present = if share::names_usage(&sql) { self.present().await } else { Vec::new() };
         let query = move || {
             // Until the work is over, whether or not somebody still waits for it.
@@ -281,9 +332,27 @@ impl HistoryDesk {
             reader.query_with(&present, &sql, &args, bounds)
         };
         let done = tokio::task::spawn_blocking(query).await;
-        let lost = |_| QueryError::Broken("the query was not finished".into());
+        let lost = |error: tokio::task::JoinError| {
+            if error.is_panic() {
+                note_handler_panic();
+            }
+            QueryError::Broken("the query was not finished".into())
+        };
         let answer = done.map_err(lost).and_then(|answer| answer).map_err(refused)?;
         Ok((answer, index))
+    }
+
+    /// What was damaged, until somebody has taken it away.
+    #[must_use]
+    pub fn damage(&self) -> Vec<String> {
+        let files = set_aside_in(&self.0.dir);
+        let aside = (files > 0).then(|| {
+            format!(
+                "{files} damaged files of history were set aside in {DIR}/damaged, and history \
+                 reaches back as far as it says; remove the folder when you have seen it"
+            )
+        });
+        lock(&self.0.damage).iter().cloned().chain(aside).collect()
     }
 
     /// How history stands, in Prometheus text.
@@ -340,20 +409,31 @@ struct Work {
     desk: Arc<Desk>,
     dir: PathBuf,
     settings: Settings,
-    clock: Arc<dyn Clock>,
     events: Arc<EventLog>,
     tidied: Option<Time>,
     /// When others were last asked for what they wrote.
     fetched: Option<Instant>,
     /// Those that had more to tell than fits in one answer.
     behind: BTreeSet<NodeId>,
+    /// Since when the feed has a gap where history is to go on.
+    gap_since: Option<Instant>,
 }
 
 impl Work {
-    async fn run(mut self, mut stopped: watch::Receiver<bool>) {
+    /// Waits before the next try; whether it is to end instead.
+    async fn rest(&self, mut stopped: watch::Receiver<bool>) -> bool {
+        tokio::select! {
+            biased;
+            _ = stopped.wait_for(|stop| *stop) => true,
+            () = tokio::time::sleep(AGAIN) => false,
+        }
+    }
+
+    async fn run(&mut self, mut stopped: watch::Receiver<bool>) {
         let mut applied = self.desk.replicated.applied();
         let mut open = None;
         loop {
+            plant("history");
             let began = Instant::now();
             let mut turn = self.turn(&mut open, &mut applied);
             if let (Ok(folded), Some(history)) = (&turn, &mut open) {
@@ -364,6 +444,10 @@ impl Work {
                 });
             }
             let (failed, more) = (turn.is_err(), matches!(turn, Ok(More::Left)));
+            if matches!(turn, Err(HistoryError::Damaged { .. })) {
+                // The next turn opens it again, and that sets aside what is damaged.
+                open = None;
+            }
             *lock(&self.desk.trouble) = turn.err().map(|error| {
                 tracing::error!(%error, "history could not be written");
                 error.to_string()
@@ -372,7 +456,7 @@ impl Work {
                 break;
             }
             // Others go first, and what happens meanwhile is folded in together.
-            let asked = more && self.desk.queries.available_permits() < QUERIES;
+            let asked = more && self.desk.queries.is_busy();
             let rest = match asked {
                 true => Duration::ZERO,
                 false => (began.elapsed() * RESTS).clamp(GATHER, LONGEST_REST),
@@ -422,7 +506,10 @@ impl Work {
         let history = match open {
             Some(history) => history,
             None => {
-                let history = History::open(&self.dir, self.settings)?;
+                let mut history = History::open(&self.dir, self.settings)?;
+                if let Some(what) = history.repaired() {
+                    tracing::error!(what, "history is damaged; set aside and made again");
+                }
                 *lock(&self.desk.heard) = history.all_heard()?;
                 open.insert(history)
             }
@@ -431,11 +518,14 @@ impl Work {
         // Events of an entry are taken down before its index is announced.
         let upto = *applied.borrow_and_update();
         let more = self.fold(history)?;
-        let now = self.clock.wall();
+        let now = self.desk.replicated.log_time();
         let rows: Vec<UsageRow> = lock(&self.desk.usage).windows.take_done(now);
         history.take_usage(&rows)?;
         if self.tidied.is_none_or(|tidied| now.since(tidied) >= TIDY_EVERY) {
             history.tidy(now)?;
+            let damage = history.scrub()?;
+            damage.iter().for_each(|what| tracing::error!(what, "history"));
+            *lock(&self.desk.damage) = damage;
             self.tidied = Some(now);
             self.desk.bytes.store(history.bytes()?, Ordering::Relaxed);
         }
@@ -446,13 +536,21 @@ impl Work {
     }
 
     /// Folds in one stretch of events.
-    fn fold(&self, history: &mut History) -> Result<More, HistoryError> {
+    fn fold(&mut self, history: &mut History) -> Result<More, HistoryError> {
         let place = history.place();
         let read = self.events.read_after(place.index, place.position, TURN);
         let feed = read.map_err(|why| HistoryError::File { path: "events".into(), why })?;
         if feed.items.is_empty() {
             return Ok(More::Done);
         }
+        // What is missing may yet come from another replica, and history is not folded backwards.
+        let mends = feed.gap && !self.events.segments.holes().is_empty();
+        let since = self.gap_since.get_or_insert_with(Instant::now);
+        let has_others = || self.desk.others().is_some_and(|(_, others)| !others.is_empty());
+        if mends && since.elapsed() < GAP_PATIENCE && has_others() {
+            return Ok(More::Done);
+        }
+        self.gap_since = None;
         let fact = |item: crate::events::Happened| Fact {
             index: item.index,
             position: item.position,
@@ -472,7 +570,7 @@ impl Work {
 
     /// Until the next window of usage is over.
     fn until_window(&self) -> Duration {
-        let now = self.clock.wall().0;
+        let now = self.desk.replicated.log_time().0;
         Duration::from_millis(WINDOW.0 - now % WINDOW.0 + 1)
     }
 }

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use cellwright_api::error::ApiError;
 use cellwright_api::internal::PROTOCOL;
 use cellwright_store::{CallError, NodeId, Peer};
+use cellwright_supervise::lock;
 use futures::future::BoxFuture;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::SendRequest;
@@ -95,7 +96,7 @@ impl Peers for HttpPeers {
     }
 
     fn sent_away_by(&self) -> BTreeSet<NodeId> {
-        self.0.sent_away_by.lock().unwrap_or_else(|_| std::process::abort()).clone()
+        lock(&self.0.sent_away_by).clone()
     }
 }
 
@@ -177,7 +178,7 @@ impl Inner {
     }
 
     fn heard(&self, from: NodeId, is_sent_away: bool) {
-        let mut by = self.sent_away_by.lock().unwrap_or_else(|_| std::process::abort());
+        let mut by = lock(&self.sent_away_by);
         match is_sent_away {
             true => by.insert(from),
             false => by.remove(&from),
@@ -186,7 +187,7 @@ impl Inner {
 
     /// Logs what is different from the call before.
     fn note(&self, to: NodeId, peer: &Peer, now: Option<Failing>, why: &dyn std::fmt::Display) {
-        let mut failing = self.failing.lock().unwrap_or_else(|_| std::process::abort());
+        let mut failing = lock(&self.failing);
         if failing.get(&to) == now.as_ref() {
             return;
         }
@@ -203,7 +204,7 @@ impl Inner {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(NodeId, String), Sender>> {
-        self.open.lock().unwrap_or_else(|_| std::process::abort())
+        lock(&self.open)
     }
 }
 

@@ -11,18 +11,19 @@ use crate::identity::authority::{Authority, AuthorityError, Papers};
 use crate::identity::files::{FilesError, IdentityFiles};
 use cellwright_api::context::{Context, ContextError, Contexts, write_private};
 use cellwright_api::enroll::{
-    CERTIFICATE_LIFE, EnrollError, JoinAnswer, JoinRequest, JoinToken, NewKey,
+    CERTIFICATE_LIFE, EnrollError, JoinAnswer, JoinRequest, JoinToken, NewKey, own_key_print,
 };
 use cellwright_api::internal::PROTOCOL;
 use cellwright_api::secret::{NoRandomness, Secret};
 use cellwright_api::spiffe::Part;
-use cellwright_api::tls::Trust;
+use cellwright_api::tls::{self, Shown, TlsError, Trust};
 use cellwright_cell::command::{Actor, Command, Entry, Request};
-use cellwright_cell::credential::{SecretHash, TokenKind};
+use cellwright_cell::credential::{KeyPrint, SecretHash, TokenKind};
 use cellwright_cell::encode::{self, LoadError};
 use cellwright_cell::name::Name;
 use cellwright_cell::quota::Capability;
 use cellwright_cell::time::{Span, Time};
+use rustls::ClientConfig;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -44,6 +45,8 @@ pub enum InitError {
     Authority(#[from] AuthorityError),
     #[error(transparent)]
     Enroll(#[from] EnrollError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     #[error(transparent)]
     Context(#[from] ContextError),
     #[error(transparent)]
@@ -98,7 +101,7 @@ pub fn init(
     files.save_authority(authority.certificate_pem(), authority.key_pem())?;
     let part = Part::Master(name.clone());
     files.save_papers(&authority.equip(&part, &config.hosts(), now, CERTIFICATE_LIFE)?)?;
-    let (requests, token) = first_administrator(administrator, now)?;
+    let (requests, token) = first_administrator(administrator)?;
     let first = place.data_dir.join(FIRST_REQUESTS);
     let entry = encode::save_entry(&Entry { now, requests });
     write_private(&first, &entry).map_err(|why| InitError::Io { path: first, why })?;
@@ -172,7 +175,7 @@ fn write_config(place: &Place, text: &str) -> Result<(), InitError> {
 }
 
 /// A user who may do everything, and their token as text.
-fn first_administrator(name: &Name, now: Time) -> Result<(Vec<Request>, Secret), InitError> {
+fn first_administrator(name: &Name) -> Result<(Vec<Request>, Secret), InitError> {
     let secret = Secret::random()?;
     let id = token_id()?;
     let commands = [
@@ -186,7 +189,8 @@ fn first_administrator(name: &Name, now: Time) -> Result<(Vec<Request>, Secret),
             id: id.clone(),
             kind: TokenKind::UserToken { user: name.clone() },
             secret_hash: SecretHash(secret.hash()),
-            expires: now.plus(FIRST_TOKEN_LIFE),
+            valid_for: FIRST_TOKEN_LIFE,
+            parent: None,
         },
     ];
     let request = |command| Request { by: Actor::System, id: None, command };
@@ -241,31 +245,61 @@ pub struct Joining {
     name: Name,
 }
 
+/// What the cell gives to a replica that an operator has confirmed.
+pub struct Admitted {
+    pub answer: JoinAnswer,
+    pub authority_key: Secret,
+}
+
 impl Joining {
     /// # Errors
     /// When the token is not one for a replica, or a host is not one.
-    pub fn prepare(token: &str, hosts: &[String]) -> Result<Joining, InitError> {
-        let parsed = JoinToken::parse(token)?;
-        let part = parsed.part();
+    pub fn prepare(token: &JoinToken, hosts: &[String]) -> Result<Joining, InitError> {
+        Joining::with_key(token, token.signing_key(hosts)?)
+    }
+
+    /// As [`Joining::prepare`], with a key that was made before.
+    ///
+    /// # Errors
+    /// When the token is not one for a replica.
+    pub fn with_key(token: &JoinToken, made: NewKey) -> Result<Joining, InitError> {
+        let part = token.part();
         if !matches!(part, Part::Master(_)) {
             return Err(InitError::NotAReplica { found: part });
         }
-        let NewKey { key, signing_request } = parsed.signing_key(hosts)?;
-        let request = JoinRequest { protocol: PROTOCOL, token: parsed.text(), signing_request };
-        let trust = Trust::Fingerprint(parsed.fingerprint);
-        Ok(Joining { request, trust, key, name: parsed.name })
+        let NewKey { key, signing_request } = made;
+        let request = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
+        let trust = Trust::Fingerprint(token.fingerprint.clone());
+        Ok(Joining { request, trust, key, name: token.name.clone() })
+    }
+
+    /// What the replica shows, for an operator to confirm.
+    ///
+    /// # Errors
+    /// When the key is none.
+    pub fn key_print(&self) -> Result<KeyPrint, InitError> {
+        Ok(own_key_print(&self.key)?)
+    }
+
+    /// How the replica shows who it is, with the certificate it was given.
+    ///
+    /// # Errors
+    /// When that is not for its key.
+    pub fn tls(&self, answer: &JoinAnswer) -> Result<ClientConfig, InitError> {
+        let shown = Shown::new(&answer.certificate, &self.key)?;
+        Ok(tls::client(&self.trust, Some(shown))?)
     }
 
     /// Writes keys and configuration of the new replica. `id` is its number in the log.
     ///
     /// # Errors
     /// When something is there already, or the answer is not a replica's.
-    pub fn complete(self, answer: JoinAnswer, id: u64, place: &Place) -> Result<(), InitError> {
+    pub fn complete(self, admitted: Admitted, id: u64, place: &Place) -> Result<(), InitError> {
+        let Admitted { answer, authority_key } = admitted;
         let files = IdentityFiles::in_data(&place.data_dir);
         place.check_free()?;
         let (text, _) = configuration(&answer.cell, &self.name, id, place)?;
-        let key = answer.authority_key.ok_or(AuthorityError::OtherKey)?;
-        let authority = Authority::from_pem(answer.authority, key)?;
+        let authority = Authority::from_pem(answer.authority, authority_key)?;
         files.create()?;
         files.save_authority(authority.certificate_pem(), authority.key_pem())?;
         files.save_papers(&Papers { certificate: answer.certificate, key: self.key })?;
@@ -280,7 +314,7 @@ mod tests {
     use crate::identity::caller::{Evidence, caller};
     use crate::identity::join::Admission;
     use crate::segments::tests::Folder;
-    use cellwright_api::enroll::JoinKind;
+    use cellwright_api::enroll::{JoinKind, JoinReply};
     use cellwright_cell::state::State;
 
     fn name(text: &str) -> Name {
@@ -325,7 +359,7 @@ mod tests {
         assert_eq!((context, &cell.masters[..]), ("aa", &["m1.example:7070".to_owned()][..]));
         let header = format!("Bearer {}", cell.token.as_ref().unwrap().expose());
         let authorization = Some(header.as_bytes());
-        let evidence = Evidence { holder: None, authorization, open: false };
+        let evidence = Evidence { holder: None, authorization, open: None };
         assert_eq!(caller(evidence, &name("aa"), &state, NOW), Ok(Caller::User(name("ann"))));
         let user = state.users().get(state.user_named(&name("ann")).unwrap()).unwrap();
         assert_eq!(user.capabilities.len(), Capability::ALL.len());
@@ -362,7 +396,8 @@ mod tests {
             id: id.clone(),
             kind: TokenKind::JoinReplica { name: name("m2") },
             secret_hash: SecretHash(secret.hash()),
-            expires: NOW.plus(Span::seconds(900)),
+            valid_for: Span::seconds(900),
+            parent: None,
         };
         let mut apply = |command: Command| {
             let requests = vec![Request { by: Actor::System, id: None, command }];
@@ -377,15 +412,25 @@ mod tests {
             fingerprint: authority.fingerprint(),
         };
         let hosts = ["m2.example".to_owned()];
-        let joining = Joining::prepare(token.text().expose(), &hosts).unwrap();
+        let joining = Joining::prepare(&token, &hosts).unwrap();
         assert_eq!(joining.trust, Trust::Fingerprint(authority.fingerprint()));
-        let admission = Admission::judge(&joining.request, &state, NOW).unwrap();
-        let mut used = state.clone();
-        let requests =
-            vec![Request { by: Actor::System, id: None, command: admission.command.clone() }];
-        let verdict = used.apply(&Entry { now: NOW, requests }, &mut Vec::new()).remove(0);
-        let answer = admission.certify(verdict, &authority, NOW).unwrap();
-        joining.complete(answer, 2, &place(&folder, "m2")).unwrap();
+        let from = "10.0.0.2";
+        let admission = Admission::judge(&joining.request, from, &state, NOW).unwrap();
+        let mut apply = |command: Command| {
+            let requests = vec![Request { by: Actor::System, id: None, command }];
+            state.apply(&Entry { now: NOW, requests }, &mut Vec::new()).remove(0)
+        };
+        apply(admission.command.unwrap()).unwrap();
+        let key = joining.key_print().unwrap();
+        apply(Command::ConfirmReplica { name: name("m2"), key }).unwrap();
+        let admission = Admission::judge(&joining.request, from, &state, NOW).unwrap();
+        let JoinReply::Certified(answer) = admission.answer(None, &authority, NOW).unwrap() else {
+            panic!("it is confirmed");
+        };
+        assert!(joining.tls(&answer).is_ok());
+        let authority_key = authority.key_pem().clone();
+        let admitted = Admitted { answer, authority_key };
+        joining.complete(admitted, 2, &place(&folder, "m2")).unwrap();
         let config = Config::load(&folder.0.join("m2.toml")).unwrap();
         assert_eq!((config.name, config.id), (name("m2"), 2));
         let files = IdentityFiles::in_data(&folder.0.join("m2"));
@@ -403,7 +448,7 @@ mod tests {
             secret: Secret::new("s".into()),
             fingerprint: "0".repeat(64),
         };
-        let refused = Joining::prepare(token.text().expose(), &[]);
+        let refused = Joining::prepare(&token, &[]);
         assert!(matches!(refused, Err(InitError::NotAReplica { .. })));
     }
 }

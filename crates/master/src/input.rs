@@ -1,8 +1,9 @@
 //! Everything that can happen to the core, and everything it can ask for: two closed enums, so that
 //! the loop, the tests and the simulator speak the same language.
 
+use crate::dating::{Clocked, Skews};
 use crate::lease::LaneName;
-use cellwright_api::internal::{LeaseAnswer, LinkForward, PassStatistics};
+use cellwright_api::internal::{LeaseAnswer, LinkForward};
 use cellwright_cell::command::{Request, Verdict};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::time::{Span, Time};
@@ -19,7 +20,7 @@ pub struct BatchId(pub u64);
 /// Both clocks at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// Dates log entries; may jump.
+    /// Leads log time, see [`crate::dating`]; may jump.
     pub wall: Time,
     /// Milliseconds since the process started; never jumps. Leases and silence use this one.
     pub elapsed: Span,
@@ -54,12 +55,14 @@ pub enum Input {
     Requests { ticket: Ticket, origin: Origin, bytes: usize, requests: Vec<Request> },
     Committed { batch: BatchId, result: Result<Committed, Unavailable> },
     Forward(LinkForward),
-    Lease { ticket: Ticket, scheduler: String, lane: LaneName, passes: PassStatistics },
+    Lease { ticket: Ticket, scheduler: String, lane: LaneName, wall: Time },
 }
 
 /// What raft says of this replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Role {
+    /// Number of this replica.
+    pub id: u64,
     pub term: u64,
     pub leading: bool,
     /// Address of the leader, if there is one.
@@ -76,10 +79,24 @@ pub struct Committed {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    Propose { batch: BatchId, now: Time, requests: Vec<Request> },
-    Answer { ticket: Ticket, result: Result<Committed, Unavailable> },
-    Lease { ticket: Ticket, answer: Result<LeaseAnswer, Unavailable> },
+    Propose {
+        batch: BatchId,
+        now: Time,
+        requests: Vec<Request>,
+    },
+    Answer {
+        ticket: Ticket,
+        result: Result<Committed, Unavailable>,
+    },
+    Lease {
+        ticket: Ticket,
+        answer: Result<LeaseAnswer, Unavailable>,
+    },
     Alarms(Vec<Alarm>),
+    /// What time it is by the log.
+    LogTime(Time),
+    /// How far clocks are apart.
+    Skews(Skews),
 }
 
 /// Something a person should look at; shown on the metrics page and in the status.
@@ -91,6 +108,8 @@ pub enum Alarm {
     DownRateLimited { waiting: u32 },
     /// A machine that is up has not been heard from for this long.
     MachineSilent { machine: MachineId, silent: Span },
+    /// A clock is further from the cell's than the bound, ahead if positive.
+    ClockSkew { whose: Clocked, seconds: i64 },
 }
 
 /// Why there is no verdict. The request may be sent again, under the same request id.

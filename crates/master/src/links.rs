@@ -6,7 +6,9 @@
 //! Every replica can answer from its own copy of the state: orders carry (era, index) and agents
 //! obey only newer ones.
 
+use crate::clock::Clock;
 use crate::controller::reclaim::{ReclaimFeed, ReclaimSettings};
+use crate::dating::apart;
 use crate::input::Role;
 use crate::peers::{PeerAnswer, PeerCall, Peers};
 use crate::replicated::{Replicated, View};
@@ -15,6 +17,7 @@ use crate::usage::UsageBook;
 use cellwright_api::internal::{
     AgentOrders, AgentReport, Difference, Epoch, LinkForward, TaskUsage,
 };
+use cellwright_api::masters::{Masters, Version};
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::desired::{DesiredTask, desired, kept};
 use cellwright_cell::id::MachineId;
@@ -26,9 +29,10 @@ use cellwright_cell::saver::saver_ends;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Span;
 use cellwright_store::{NodeId, Peer, Status};
+use cellwright_supervise::{lock, plant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -63,6 +67,8 @@ pub struct Standing {
     pub leader: Option<(NodeId, Peer)>,
     /// Replicas that take part in polling.
     pub replicas: Vec<(NodeId, Peer)>,
+    /// Term and index of the entry of the log that says so, once it is certain.
+    pub settled: Option<(u64, u64)>,
 }
 
 impl Standing {
@@ -74,6 +80,7 @@ impl Standing {
             term: status.term,
             leader: status.leader_peer(),
             replicas: voting.map(|(id, member)| (*id, member.peer.clone())).collect(),
+            settled: status.settled,
         }
     }
 
@@ -81,6 +88,7 @@ impl Standing {
     #[must_use]
     pub fn role(&self) -> Role {
         Role {
+            id: self.id,
             term: self.term,
             leading: self.leader.as_ref().is_some_and(|(id, _)| *id == self.id),
             leader: self.leader.as_ref().map(|(_, peer)| peer.address.clone()),
@@ -91,6 +99,7 @@ impl Standing {
 
 pub struct LinkShard {
     replicated: Arc<Replicated>,
+    clock: Arc<dyn Clock>,
     settings: LinkSettings,
     standing: Mutex<Standing>,
     /// How often replicas have come or gone.
@@ -122,6 +131,8 @@ struct Outgoing {
     heard: BTreeSet<MachineId>,
     /// By machine: what a later report says holds, and takes no more room than the earlier one.
     differences: BTreeMap<Name, Vec<Difference>>,
+    /// By how much clocks of machines were ahead of this replica's.
+    clocks: BTreeMap<MachineId, i64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -132,9 +143,14 @@ pub enum LinkError {
 
 impl LinkShard {
     #[must_use]
-    pub fn new(replicated: Arc<Replicated>, settings: LinkSettings) -> LinkShard {
+    pub fn new(
+        replicated: Arc<Replicated>,
+        clock: Arc<dyn Clock>,
+        settings: LinkSettings,
+    ) -> LinkShard {
         LinkShard {
             replicated,
+            clock,
             settings,
             standing: Mutex::default(),
             tenure: AtomicU64::new(0),
@@ -190,7 +206,7 @@ impl LinkShard {
             let changed = notify.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let (epoch, tasks) = self.orders(&report, machine);
+            let (epoch, incarnation, tasks) = self.orders(&report, machine);
             let digest = digest(&tasks);
             let news = digest != report.orders_digest;
             let over = Instant::now() >= deadline;
@@ -203,6 +219,7 @@ impl LinkShard {
                     heard_ago,
                     redial: self.redial(&report),
                     is_dismissed: false,
+                    incarnation,
                 });
             }
             tokio::select! {
@@ -215,7 +232,7 @@ impl LinkShard {
 
     /// The complete orders of a machine. A life that is over is to kill everything, and to keep
     /// what has to outlive it.
-    fn orders(&self, report: &AgentReport, machine: MachineId) -> (Epoch, Vec<DesiredTask>) {
+    fn orders(&self, report: &AgentReport, machine: MachineId) -> (Epoch, u64, Vec<DesiredTask>) {
         self.replicated.with(|view| {
             let epoch = Epoch { era: view.era, index: view.index };
             let row = view.state.machines().get(machine);
@@ -224,7 +241,7 @@ impl LinkShard {
             });
             let tasks =
                 if present { desired(&view.state, machine) } else { kept(&view.state, machine) };
-            (epoch, tasks)
+            (epoch, row.map_or(0, |row| row.incarnation), tasks)
         })
     }
 
@@ -243,6 +260,7 @@ impl LinkShard {
             heard_ago: None,
             redial: None,
             is_dismissed: true,
+            incarnation: 0,
         }
     }
 
@@ -262,6 +280,7 @@ impl LinkShard {
             heard_ago: None,
             redial: None,
             is_dismissed: false,
+            incarnation: 0,
         }
     }
 
@@ -291,6 +310,8 @@ impl LinkShard {
         let urgent = !found.is_empty();
         let mut outgoing = lock(&self.outgoing);
         outgoing.heard.extend(machine);
+        let ahead = apart(report.wall, self.clock.wall());
+        outgoing.clocks.extend(machine.map(|machine| (machine, ahead)));
         if urgent {
             outgoing.differences.insert(report.machine.clone(), found);
         }
@@ -331,6 +352,18 @@ impl LinkShard {
         (owner != standing.id).then(|| at.1.address.clone())
     }
 
+    /// The masters of the cell, for whoever asks one of them; nothing as long as it is not certain
+    /// who they are.
+    #[must_use]
+    pub fn masters(&self) -> Option<Masters> {
+        let standing = lock(&self.standing);
+        let (term, index) = standing.settled?;
+        let addresses = standing.replicas.iter().map(|(_, peer)| peer.address.clone()).collect();
+        drop(standing);
+        let era = self.replicated.with(|view| view.era);
+        Some(Masters { version: Version { era, term, index }, addresses })
+    }
+
     /// The other replicas that poll agents.
     pub(crate) fn others(&self) -> Vec<(NodeId, Peer)> {
         let standing = lock(&self.standing);
@@ -343,6 +376,7 @@ impl LinkShard {
     pub async fn run(&self, peers: Arc<dyn Peers>, own: impl Fn(LinkForward) -> bool) {
         let mut next = Instant::now();
         loop {
+            plant("links");
             // A timeout here is the heartbeat.
             let _ = tokio::time::timeout(FORWARD_EVERY, self.wake.notified()).await;
             // The first word goes at once; more that come soon after gather.
@@ -357,6 +391,8 @@ impl LinkShard {
                 term: standing.term,
                 heard: taken.heard.iter().copied().collect(),
                 differences: taken.differences.into_values().flatten().collect(),
+                wall: self.clock.wall(),
+                clocks: taken.clocks.into_iter().collect(),
             };
             let arrived = match leader == standing.id {
                 true => own(forward),
@@ -425,10 +461,6 @@ pub fn digest(tasks: &[DesiredTask]) -> u64 {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|_| std::process::abort())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -455,6 +487,7 @@ mod tests {
         CellMachine(replicated.clone()).apply(7, 3, &entry);
         LinkShard::new(
             replicated,
+            Arc::new(crate::clock::SystemClock),
             LinkSettings { poll: Span(1000), redial: false, reclaim: ReclaimSettings::default() },
         )
     }
@@ -473,6 +506,7 @@ mod tests {
             packages: None,
             usage: Vec::new(),
             shortages: Vec::new(),
+            wall: Time(1),
         }
     }
 
@@ -481,7 +515,7 @@ mod tests {
         let folder = Folder::new();
         let shard = shard(&folder);
         shard.stand(Standing { id: 1, term: 99, ..Standing::default() });
-        let (epoch, _) = shard.orders(&report(1, 1), MachineId(0));
+        let (epoch, ..) = shard.orders(&report(1, 1), MachineId(0));
         assert!(epoch < Epoch { era: 0, index: 8 }, "{epoch:?}");
         assert!(epoch > Epoch { era: 0, index: 6 }, "{epoch:?}");
         assert!(epoch < Epoch { era: 1, index: 1 }, "a restored cell outranks: {epoch:?}");

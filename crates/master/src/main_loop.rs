@@ -3,6 +3,7 @@
 
 use crate::clock::Clock;
 use crate::core::Core;
+use crate::dating::Skews;
 use crate::input::{
     Alarm, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket, Unavailable,
 };
@@ -12,7 +13,8 @@ use cellwright_api::internal::{LeaseAnswer, LinkForward, PassStatistics};
 use cellwright_cell::command::{Entry, Request, Verdict};
 use cellwright_cell::encode;
 use cellwright_cell::time::{Span, Time};
-use cellwright_store::{ProposeError, Replica};
+use cellwright_store::{ProposeError, Purpose, Replica};
+use cellwright_supervise::{Supervisor, plant};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +40,8 @@ pub enum Message {
         scheduler: String,
         lane: LaneName,
         passes: PassStatistics,
+        /// The scheduler's clock.
+        wall: Time,
         answer: oneshot::Sender<Result<LeaseAnswer, Unavailable>>,
     },
     /// A question, not an event: answered as things stand.
@@ -64,6 +68,8 @@ pub struct Loop {
     pub sender: mpsc::UnboundedSender<Message>,
     pub alarms: watch::Sender<Vec<Alarm>>,
     pub passes: watch::Sender<BTreeMap<String, PassStatistics>>,
+    pub skews: watch::Sender<Skews>,
+    pub supervisor: Supervisor,
 }
 
 #[derive(Default)]
@@ -92,6 +98,7 @@ impl Loop {
                 biased;
                 message = self.messages.recv() => message,
                 _ = tick.tick() => {
+                    plant("core");
                     self.step(Input::Tick, started, &mut outputs);
                     self.act(&mut outputs, &mut waiting);
                     continue;
@@ -128,6 +135,7 @@ impl Loop {
 
     fn step(&mut self, input: Input, started: Instant, outputs: &mut Vec<Output>) {
         let now = self.now(started);
+        self.core.set_full(self.replica.refuses_writes().map(unavailable));
         let replicated = &self.replicated;
         self.core.step(input, now, &|| replicated.view().state, outputs);
     }
@@ -139,13 +147,13 @@ impl Loop {
                 waiting.requests.insert(ticket, answer);
                 Input::Requests { ticket, origin, bytes, requests }
             }
-            Message::Lease { scheduler, lane, passes, answer } => {
+            Message::Lease { scheduler, lane, passes, wall, answer } => {
                 let ticket = waiting.ticket();
                 waiting.leases.insert(ticket, answer);
                 self.passes.send_modify(|all| {
                     all.entry(scheduler.clone()).or_default().add(&passes);
                 });
-                Input::Lease { ticket, scheduler, lane, passes }
+                Input::Lease { ticket, scheduler, lane, wall }
             }
             Message::Forward(forward) => Input::Forward(forward),
             Message::Role(role) => Input::Role(role),
@@ -170,6 +178,10 @@ impl Loop {
                         let _ = sender.send(answer);
                     }
                 }
+                Output::LogTime(date) => self.replicated.set_log_time(date),
+                Output::Skews(skews) => {
+                    self.skews.send_replace(skews);
+                }
                 Output::Alarms(alarms) => {
                     self.alarms.send_if_modified(|old| {
                         let changed = *old != alarms;
@@ -184,9 +196,13 @@ impl Loop {
     fn propose(&self, batch: BatchId, now: Time, requests: Vec<Request>) {
         let replica = self.replica.clone();
         let sender = self.sender.clone();
-        tokio::spawn(async move {
+        // Whoever waits for it would wait for ever, and the entries behind it too.
+        self.supervisor.errand("a proposal", async move {
+            plant("proposal");
+            let removes = requests.iter().all(|request| request.command.makes_room());
+            let purpose = if removes { Purpose::Removal } else { Purpose::Write };
             let payload = encode::save_entry(&Entry { now, requests });
-            let result = match replica.propose(payload).await {
+            let result = match replica.propose_for(purpose, payload).await {
                 Ok(done) => verdicts(&done.reply).map(|verdicts| Committed {
                     index: done.index,
                     term: done.term,

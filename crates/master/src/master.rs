@@ -2,15 +2,18 @@
 
 use crate::clock::Clock;
 use crate::core::Core;
+use crate::dating::Skews;
 use crate::handle::{Handle, Parts};
 use crate::links::{LinkSettings, LinkShard};
 use crate::main_loop::{Loop, Message};
 use crate::peers::{Peers, RaftOver};
 use crate::records::Records;
+use crate::refused::RefusedBook;
 use crate::replicated::{CellMachine, Replicated};
 use crate::settings::Settings;
 use cellwright_store::{Disk, NodeId, OpenError, Replica};
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -51,11 +54,12 @@ impl Master {
         wrap: impl FnOnce(CellMachine) -> M,
     ) -> Result<Master, OpenError> {
         let (events, audit) = (settings.events, settings.audit);
+        let supervisor = store.supervisor.clone();
         let records = Records::open(&world.disk, events, audit, store.on_fatal.clone())
             .map_err(|source| OpenError::Disk { path: "events".into(), source })?;
         let replicated = Replicated::new(records);
-        let transport = RaftOver { peers: world.peers.clone(), replicated: replicated.clone() };
-        let transport = Arc::new(transport);
+        let (peers, shared) = (world.peers.clone(), replicated.clone());
+        let transport = Arc::new(RaftOver { id, peers, replicated: shared });
         let machine = wrap(CellMachine(replicated.clone()));
         let replica = Replica::open(id, store, world.disk, transport, machine).await?;
         let replica = Arc::new(replica);
@@ -64,10 +68,12 @@ impl Master {
             redial: settings.redial,
             reclaim: settings.reclaim,
         };
-        let links = Arc::new(LinkShard::new(replicated.clone(), links));
+        let clock = world.clock.clone();
+        let links = Arc::new(LinkShard::new(replicated.clone(), clock, links));
         let (sender, messages) = mpsc::unbounded_channel();
         let (alarms, alarms_seen) = watch::channel(Vec::new());
         let (passes, passes_seen) = watch::channel(BTreeMap::new());
+        let (skews, skews_seen) = watch::channel(Skews::default());
         let handle = Handle(Arc::new(Parts {
             replica: replica.clone(),
             replicated: replicated.clone(),
@@ -76,8 +82,12 @@ impl Master {
             sender: sender.clone(),
             alarms: alarms_seen,
             passes: passes_seen,
+            skews: skews_seen,
             past: OnceLock::new(),
+            supervisor: supervisor.clone(),
+            refused: RefusedBook::default(),
             leaderless: Mutex::default(),
+            caught_up: AtomicBool::new(false),
         }));
         let around = Loop {
             core: Core::new(settings),
@@ -88,12 +98,16 @@ impl Master {
             sender,
             alarms,
             passes,
+            skews,
+            supervisor: supervisor.clone(),
         };
         let peers = world.peers;
         let tasks = vec![
-            tokio::spawn(around.run()),
-            tokio::spawn(handle.clone().follow_role()),
-            tokio::spawn({
+            supervisor.essential("the core loop", around.run()),
+            supervisor.essential("the follower of the role", handle.clone().follow_role()),
+            supervisor
+                .essential("the mending of records", crate::mend::keep_mending(handle.clone())),
+            supervisor.essential("the links to agents", {
                 let handle = handle.clone();
                 async move { links.run(peers, |forward| handle.take_forward(forward)).await }
             }),
@@ -119,6 +133,7 @@ impl Master {
     }
 
     fn let_go(&self) {
+        self.handle.0.supervisor.stops();
         // The loop is gone already when the replica stopped by itself.
         let _ = self.handle.0.sender.send(Message::Stop);
         self.tasks.iter().skip(1).for_each(JoinHandle::abort);

@@ -1,6 +1,7 @@
 //! Calls to other replicas. Over HTTP in the product, over a simulated network in the simulator;
 //! the rest of the master does not know which.
 
+use crate::refused::RefusedPoll;
 use crate::replicated::Replicated;
 use crate::usage::MachineUsage;
 use cellwright_api::internal::LinkForward;
@@ -16,6 +17,8 @@ pub enum PeerCall {
     Raft {
         /// Of the caller's log; see [`refusal`].
         era: u64,
+        /// The caller, who proves its name and says its number.
+        from: NodeId,
         call: RaftCall,
     },
     Forward(LinkForward),
@@ -23,6 +26,30 @@ pub enum PeerCall {
     Usage,
     /// What did they use, after this mark in your book and up to now?
     PastUsage(Mark),
+    /// What stands in your event or audit log between these log indexes, exclusive?
+    Records {
+        log: RecordLog,
+        after: u64,
+        until: u64,
+    },
+    /// Whose polls do you refuse?
+    RefusedPolls,
+}
+
+/// Which of the logs that every replica writes for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RecordLog {
+    Events,
+    Audit,
+}
+
+/// What a replica has of a stretch of its event or audit log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordsTold {
+    /// Log index, time in milliseconds, what was written.
+    pub records: Vec<(u64, u64, Vec<u8>)>,
+    /// Everything up to this log index is here or in these; nothing where that is not known.
+    pub upto: Option<u64>,
 }
 
 /// What a replica knows of usage from agents that it polls.
@@ -43,6 +70,8 @@ pub enum PeerAnswer {
     Forwarded(bool),
     Usage(Vec<MachineUsage>),
     PastUsage(PastUsage),
+    Records(RecordsTold),
+    RefusedPolls(Vec<RefusedPoll>),
 }
 
 pub trait Peers: Send + Sync + 'static {
@@ -83,6 +112,7 @@ pub fn refusal(mine: u64, index: u64, theirs: u64) -> Option<String> {
 
 /// Raft's calls as calls among others.
 pub struct RaftOver {
+    pub id: NodeId,
     pub peers: Arc<dyn Peers>,
     pub replicated: Arc<Replicated>,
 }
@@ -91,14 +121,18 @@ impl Transport for RaftOver {
     fn call(&self, to: NodeId, peer: Peer, call: RaftCall) -> CallFuture {
         let era = self.replicated.with(|view| view.era);
         let address = peer.address.clone();
-        let answer = self.peers.call(to, peer, PeerCall::Raft { era, call });
+        let answer = self.peers.call(to, peer, PeerCall::Raft { era, from: self.id, call });
         Box::pin(async move {
             match answer.await? {
                 PeerAnswer::Raft(answer) => Ok(answer),
                 PeerAnswer::Foreign(why) => {
                     Err(CallError::Unreachable(format!("{address}: refused: {why}")))
                 }
-                PeerAnswer::Forwarded(_) | PeerAnswer::Usage(_) | PeerAnswer::PastUsage(_) => {
+                PeerAnswer::Forwarded(_)
+                | PeerAnswer::Usage(_)
+                | PeerAnswer::PastUsage(_)
+                | PeerAnswer::RefusedPolls(_)
+                | PeerAnswer::Records(_) => {
                     Err(CallError::Failed("the peer answered another question".into()))
                 }
             }

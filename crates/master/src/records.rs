@@ -20,6 +20,7 @@ const TRIM_EVERY_MILLIS: u64 = 60_000;
 pub struct Records {
     pub events: Arc<EventLog>,
     pub audit: Arc<AuditLog>,
+    disk: Arc<dyn Disk>,
     /// A feed with a hole is worse than a replica that starts again from its log.
     on_fatal: FatalHook,
     trimmed: AtomicU64,
@@ -37,6 +38,7 @@ impl Records {
         Ok(Records {
             events: Arc::new(EventLog::open(disk.clone(), events)?),
             audit: Arc::new(AuditLog::open(disk.clone(), audit)?),
+            disk: disk.clone(),
             on_fatal,
             trimmed: AtomicU64::new(0),
         })
@@ -63,10 +65,20 @@ impl Records {
         self.must(self.audit.restored(index), "audit");
     }
 
-    /// Before the log forgets.
-    pub fn sync(&self) {
-        self.must(self.events.sync(), "events");
-        self.must(self.audit.sync(), "audit");
+    /// Before the log forgets what it has up to `covered`, which was taken down here.
+    pub fn sync(&self, covered: u64) {
+        self.must(self.events.sync(covered), "events");
+        self.must(self.audit.sync(covered), "audit");
+    }
+
+    /// Runs work that waits for the disk where the disk wants it to run.
+    pub(crate) async fn off_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let (done, result) = tokio::sync::oneshot::channel();
+        self.disk.run(Box::new(move || drop(done.send(work())))).await;
+        result.await.ok()
     }
 
     fn trim(&self, now: Time) {

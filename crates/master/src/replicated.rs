@@ -11,10 +11,13 @@ use cellwright_cell::command::{Actor, Command, Entry, Request, Verdict};
 use cellwright_cell::encode::{self, LoadError};
 use cellwright_cell::event::Event;
 use cellwright_cell::state::{LEVEL, State};
+use cellwright_cell::time::{Span, Time};
 use cellwright_names::Names;
+use cellwright_supervise::cannot_trust;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// State hashes kept, to compare replicas with each other.
 const HASHES: usize = 4096;
@@ -60,6 +63,8 @@ pub struct Replicated {
     recent: RwLock<(VecDeque<Recent>, usize)>,
     hashes: RwLock<VecDeque<(u64, u64)>>,
     applied: watch::Sender<u64>,
+    /// A log time and when it was that.
+    time: Mutex<(Time, Instant)>,
     pub wakers: Wakers,
     pub records: Records,
     /// Where tasks are reached, for DNS.
@@ -82,6 +87,7 @@ impl Replicated {
             recent: RwLock::default(),
             hashes: RwLock::default(),
             applied: watch::Sender::new(0),
+            time: Mutex::new((Time::ZERO, Instant::now())),
             wakers: Wakers::default(),
             records,
             names: Names::default(),
@@ -103,6 +109,20 @@ impl Replicated {
         (held.clone(), news.map_or(News::Lost, News::Events))
     }
 
+    /// What time it is by the log: that of its newest entry, and what has passed since. Whatever is
+    /// compared with times of rows is compared with this, on leaders and followers, and never with
+    /// a clock that may jump. After a stop of the whole cell it stands where the log ends, until a
+    /// leader knows better.
+    #[must_use]
+    pub fn log_time(&self) -> Time {
+        let (time, at) = *lock(&self.time);
+        time.plus(Span(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    pub(crate) fn set_log_time(&self, time: Time) {
+        *lock(&self.time) = (time, Instant::now());
+    }
+
     /// Looks at the state without cloning it. Keep it short: entries wait meanwhile.
     pub fn with<T>(&self, look: impl FnOnce(&View) -> T) -> T {
         look(&read(&self.held))
@@ -111,6 +131,12 @@ impl Replicated {
     #[must_use]
     pub fn applied(&self) -> watch::Receiver<u64> {
         self.applied.subscribe()
+    }
+
+    /// The last entry whose events and audit lines were written.
+    #[must_use]
+    pub fn taken_down(&self) -> u64 {
+        *self.applied.borrow()
     }
 
     /// Hash of the state after the entry at `index`, if still kept.
@@ -160,6 +186,7 @@ impl Replicated {
         let mut events = Vec::new();
         let mut held = write(&self.held);
         let verdicts = held.state.apply(entry, &mut events);
+        self.set_log_time(held.state.now());
         let previous = std::mem::replace(&mut held.index, index);
         held.term = term;
         let hash = held.state.hash();
@@ -215,7 +242,7 @@ impl cellwright_store::Machine for CellMachine {
         let view = shared.view();
         Box::new(move || {
             // Once the log is purged up to here, nobody can derive these again.
-            shared.records.sync();
+            shared.records.sync(view.index);
             pack(&view)
         })
     }
@@ -227,6 +254,7 @@ impl cellwright_store::Machine for CellMachine {
         }
         let hash = view.state.hash();
         let at = view.index;
+        self.0.set_log_time(view.state.now());
         self.0.records.restored(at, &view.state);
         self.0.names.restored(&view.state, at);
         let mut held = write(&self.0.held);
@@ -238,6 +266,10 @@ impl cellwright_store::Machine for CellMachine {
         self.0.wakers.wake_all();
         self.0.applied.send_replace(at);
         Ok(())
+    }
+
+    fn witnessed(&self) -> Option<u64> {
+        Some(self.0.records.events.witnessed()).filter(|index| *index > 0)
     }
 }
 
@@ -290,15 +322,15 @@ pub fn unpack(bytes: &[u8]) -> Result<View, String> {
 }
 
 // A poisoned lock means a panic while the state was being changed: nothing read after it could be
-// trusted, so the process ends and comes back from its log.
+// trusted, so the process ends and comes back from its log. Readers poison nothing.
 fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(|_| std::process::abort())
+    lock.read().unwrap_or_else(|_| cannot_trust("the state"))
 }
 
 fn lock<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(|_| std::process::abort())
+    lock.lock().unwrap_or_else(|_| cannot_trust("the state"))
 }
 
 fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(|_| std::process::abort())
+    lock.write().unwrap_or_else(|_| cannot_trust("the state"))
 }

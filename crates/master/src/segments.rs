@@ -3,27 +3,29 @@
 //!
 //! Records are numbered; numbers grow but need not be dense. A segment's header says which number
 //! it comes *after*, so that "nothing happened" and "it was removed" can be told apart, and whether
-//! something is missing right before it; and how long the one before it is, so that opening reads
-//! heads and the last file, not gigabytes. A segment is synced when the next one is begun, so only
-//! the last can be torn; it is cut at the first record that does not pass its checksum, and what is
-//! cut is derived again from the replicated log or marked as a gap.
+//! something is missing right before it. A segment is sealed and synced before the next one is
+//! begun, so opening reads both ends of the older ones and all of the last, not gigabytes.
+//!
+//! What does not read is a torn write only at the end of the newest segment, where nothing sound
+//! follows and nothing had been synced: that alone is cut. Everything else is a *hole*: what is
+//! sound on both sides of it stays and is read, readers across it are told of a gap, and it is on
+//! the list of [`Segments::holes`] until another replica has filled it ([`Segments::fill`]).
 //!
 //! Rejected: one file with an index beside it. Forgetting the oldest part would mean rewriting it,
-//! and the index would be one more thing that can disagree.
+//! and the index would be one more thing that can disagree. Rejected: to refuse a segment with a
+//! hole. The replicated log is whole, and a cell must not stop for its diary.
+
+mod file;
+mod repair;
 
 use cellwright_cell::time::{Span, Time};
 use cellwright_store::Disk;
+use cellwright_supervise::lock;
+use file::{DIGITS, HEADER, SYNCED, Step, Synced};
+pub use repair::Filled;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-const MAGIC: [u8; 8] = *b"CELLREC1";
-/// Magic 8, after 8, gap 1, length of the segment before 8, checksum 8.
-const HEADER: usize = 33;
-/// What the checksum of a header covers.
-const HEADER_BODY: usize = 25;
-/// Length 4, number 8, time 8, checksum 8.
-const HEAD: usize = 28;
 /// A reader looks at the file from the last mark before what it wants.
 const MARK_EVERY: u64 = 64 << 10;
 /// Bytes read from a file at once.
@@ -53,12 +55,26 @@ pub struct Stretch {
     pub gap: bool,
 }
 
-/// What opening cut off the end.
+/// Numbers whose records are not here though they should be: those between, exclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct Hole {
+    pub after: u64,
+    pub until: u64,
     pub file: String,
     pub offset: u64,
-    pub bytes: u64,
+    /// Bytes that do not read; false where the replica never had the records.
+    pub is_damage: bool,
+}
+
+/// What opening found at the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Bytes of a torn write that were cut off.
+    pub torn: u64,
+    /// Records up to this number had been synced and are gone from the end.
+    pub lost: Option<u64>,
+    /// Log index up to which everything had been taken down.
+    pub covered: u64,
 }
 
 /// A numbered, bounded list of records on disk.
@@ -75,6 +91,11 @@ struct Inner {
     last: u64,
     /// A write failed half-way and could not be undone; nothing may follow it.
     broken: bool,
+    /// Damage inside segments.
+    holes: Vec<Hole>,
+    /// Counts segments that were written anew: what was read of one before may stand elsewhere.
+    rewritten: u64,
+    synced: Option<Synced>,
 }
 
 #[derive(Clone)]
@@ -82,7 +103,10 @@ struct Segment {
     after: u64,
     /// Something is missing between the segment before and this one.
     gap: bool,
+    /// Where its records end.
     bytes: u64,
+    /// It is complete, and this is the last number that it speaks of.
+    sealed: Option<u64>,
     /// Time of its first record.
     since: Option<Time>,
     /// Numbers and where they stand, ascending. Only of segments this process wrote or recovered.
@@ -96,63 +120,155 @@ impl Segments {
         disk: Arc<dyn Disk>,
         dir: &'static str,
         keep: Keep,
-    ) -> io::Result<(Segments, Option<Cut>)> {
-        let mut names = disk.list(dir)?;
-        names.sort();
-        let mut inner = Inner::default();
-        for name in names.iter().filter(|name| name.len() == 20) {
-            let path = format!("{dir}/{name}");
-            let Some((after, gap, before)) = read_header(&*disk, &path)? else {
-                tracing::error!(path, "no segment header; the file is left alone");
-                continue;
-            };
-            if let Some(complete) = inner.list.last_mut() {
-                complete.bytes = before;
-            }
-            inner.list.push(Segment::new(after, gap));
-        }
+    ) -> io::Result<(Segments, Found)> {
+        let mut afters: Vec<u64> =
+            disk.list(dir)?.iter().filter_map(|n| file::number_of(n)).collect();
+        afters.sort_unstable();
+        let synced = Synced::read(&*disk, &format!("{dir}/{SYNCED}"))?;
         let log = Segments { disk, dir, keep, inner: Mutex::default() };
-        let newest = inner.list.len().saturating_sub(1);
-        let mut cut = None;
-        for (at, segment) in inner.list.iter_mut().enumerate() {
-            if at == newest {
-                (inner.last, cut) = log.recover(segment)?;
-            } else {
-                log.survey(segment)?;
+        let mut inner = Inner { synced, ..Inner::default() };
+        let mut found = Found::default();
+        for (at, after) in afters.iter().enumerate() {
+            match afters.get(at + 1) {
+                Some(next) => log.survey(&mut inner, *after, *next)?,
+                None => found = log.recover(&mut inner, *after)?,
             }
+        }
+        if inner.list.is_empty() {
+            found.lost = inner.synced.filter(|synced| synced.last > 0).map(|synced| synced.last);
+        }
+        if let Some(synced) = inner.synced.filter(|_| found.lost.is_none()) {
+            found.covered = synced.covered;
+        }
+        if let Some(lost) = found.lost {
+            let (dir, last) = (log.dir, inner.last);
+            tracing::error!(dir, last, lost, "records that had been synced are gone from the end");
         }
         *log.lock() = inner;
-        Ok((log, cut))
+        Ok((log, found))
     }
 
-    /// The first record of a segment that is complete.
-    fn survey(&self, segment: &mut Segment) -> io::Result<()> {
-        if segment.bytes >= (HEADER + HEAD) as u64 {
-            let head = self.disk.read_at(&self.path(segment.after), HEADER as u64, HEAD)?;
-            segment.since = Some(Time(word(&head, 12)));
+    /// A segment before the newest: both its ends, or all of it if one is not as it should be.
+    fn survey(&self, inner: &mut Inner, after: u64, next: u64) -> io::Result<()> {
+        let path = self.path(after);
+        let size = self.disk.size(&path)?;
+        let header = file::read_header(&*self.disk, &path, after)?;
+        let mut segment = self.joined(inner, after, header);
+        let sealed = file::read_seal(&*self.disk, &path, after, size)?;
+        if header.is_some() && sealed.is_some() {
+            segment.sealed = sealed;
+            segment.bytes = size - file::SEAL as u64;
+            if segment.bytes > HEADER as u64 {
+                let first = self.chunk(&path, HEADER as u64, segment.bytes)?;
+                let first = file::record_at(&first, after, HEADER as u64, 0, after);
+                segment.since = first.map(|(record, _)| record.at);
+            }
+        } else {
+            let bytes = self.disk.read(&path)?;
+            let (last, end) = self.scan(inner, &mut segment, &bytes);
+            if segment.sealed.is_none() {
+                // Its end is gone, and with it whatever came before the next one.
+                self.note(inner, after, end as u64, last, next + 1);
+            }
         }
+        inner.last = segment.sealed.unwrap_or(next);
+        inner.list.push(segment);
         Ok(())
     }
 
-    /// Reads the newest segment to its end and cuts what does not read.
-    fn recover(&self, segment: &mut Segment) -> io::Result<(u64, Option<Cut>)> {
-        let file = self.path(segment.after);
-        let bytes = self.disk.read(&file)?;
-        let mut last = segment.after;
-        let mut offset = HEADER;
-        while let Some(found) = parse(&bytes[offset..], offset as u64, last) {
-            segment.note(found.number, found.at, offset as u64);
-            last = found.number;
-            offset += HEAD + found.payload.len();
+    /// A segment as the next of the list. Where the one before does not end with the number that
+    /// this one comes after, something is missing between them.
+    fn joined(&self, inner: &mut Inner, after: u64, header: Option<bool>) -> Segment {
+        let mut segment = Segment::new(after, header == Some(true));
+        let mut damaged = header.is_none();
+        if let Some(before) = inner.list.last().filter(|before| before.sealed != Some(after)) {
+            // A gap that it knows of is none; nor is one that was noted with the end before it.
+            damaged |= before.sealed.is_some() && !segment.gap;
+            segment.gap = true;
         }
-        segment.bytes = offset as u64;
-        if offset == bytes.len() {
-            return Ok((last, None));
+        if damaged {
+            self.note(inner, after, 0, inner.last.min(after), after + 1);
         }
-        self.disk.truncate(&file, offset as u64)?;
-        let cut = Cut { file, offset: offset as u64, bytes: (bytes.len() - offset) as u64 };
-        tracing::warn!(?cut, "cut off a torn write");
-        Ok((last, Some(cut)))
+        segment
+    }
+
+    /// Reads the newest segment to its end and cuts off a torn write.
+    fn recover(&self, inner: &mut Inner, after: u64) -> io::Result<Found> {
+        let path = self.path(after);
+        let header = file::read_header(&*self.disk, &path, after)?;
+        let mut segment = self.joined(inner, after, header);
+        let mut bytes = self.disk.read(&path)?;
+        if bytes.len() < HEADER {
+            bytes = file::header(after, segment.gap);
+            self.disk.write_new(&path, &bytes)?;
+        }
+        let (last, end) = self.scan(inner, &mut segment, &bytes);
+        let mut found = Found::default();
+        let lost = inner.synced.filter(|synced| {
+            // A segment that had been begun later is gone altogether, or this one is short.
+            let short = synced.after == after && synced.bytes > end as u64;
+            (synced.after > after || short) && synced.last > last
+        });
+        found.lost = lost.map(|synced| synced.last);
+        if end < bytes.len() && segment.sealed.is_none() {
+            self.disk.truncate(&path, end as u64)?;
+            found.torn = (bytes.len() - end) as u64;
+            tracing::warn!(path, end, found.torn, "cut off what does not read at the end");
+        }
+        inner.last = last;
+        let synced = inner.synced.filter(|synced| synced.after == after && lost.is_none());
+        inner.last = inner.last.max(synced.map_or(0, |synced| synced.last));
+        inner.list.push(segment);
+        Ok(found)
+    }
+
+    /// Takes in the records of a segment; its last number and where what is sound ends. Damage
+    /// with something sound behind it becomes a hole.
+    fn scan(&self, inner: &mut Inner, segment: &mut Segment, bytes: &[u8]) -> (u64, usize) {
+        let (mut last, mut at) = (segment.after, HEADER);
+        while at < bytes.len() {
+            match file::step(bytes, segment.after, 0, at, last) {
+                Step::Record { record, size } => {
+                    segment.note(record.number, record.at, at as u64);
+                    last = record.number;
+                    at += size;
+                }
+                Step::Seal { last: end } => {
+                    segment.sealed = Some(end);
+                    segment.bytes = at as u64;
+                    return (last.max(end), at);
+                }
+                Step::Damage { next: None } => break,
+                Step::Damage { next: Some(next) } => {
+                    let until = match file::step(bytes, segment.after, 0, next, last) {
+                        Step::Record { record, .. } => record.number,
+                        Step::Seal { last: end } => end + 1,
+                        Step::Damage { .. } => last + 1,
+                    };
+                    self.note(inner, segment.after, at as u64, last, until);
+                    at = next;
+                }
+            }
+        }
+        segment.bytes = at as u64;
+        (last, at)
+    }
+
+    /// Puts damage on the list, once.
+    fn note(&self, inner: &mut Inner, segment: u64, offset: u64, after: u64, until: u64) {
+        let file = self.path(segment);
+        if inner.holes.iter().any(|hole| hole.file == file && hole.offset == offset) {
+            return;
+        }
+        tracing::error!(
+            file,
+            offset,
+            after,
+            until,
+            "damaged; a gap until another replica fills it"
+        );
+        inner.holes.push(Hole { after, until, file, offset, is_damage: true });
+        inner.holes.sort_by_key(|hole| (hole.after, hole.offset));
     }
 
     /// Writes a record, unless one of its number or a later one is here already. It is durable
@@ -168,29 +284,38 @@ impl Segments {
         if inner.broken {
             return Err(io::Error::other("an earlier write was torn; restart to cut it off"));
         }
-        let full = |s: &Segment| s.bytes >= self.keep.segment_bytes && s.since.is_some();
+        let full = |s: &Segment| {
+            s.sealed.is_some() || (s.bytes >= self.keep.segment_bytes && s.since.is_some())
+        };
         if inner.list.last().is_none_or(full) {
             self.begin(&mut inner, false)?;
         }
-        let Some(segment) = inner.list.last_mut() else {
+        let Some(segment) = inner.list.last() else {
             return Err(io::Error::other("no segment to write to"));
         };
         let path = self.path(segment.after);
-        let record = encode(number, at, payload, segment.bytes)?;
-        if let Err(error) = self.disk.append(&path, &record) {
-            let undone = self.disk.truncate(&path, segment.bytes);
+        let record = Record { number, at, payload: payload.to_vec() };
+        let bytes = file::record(segment.after, segment.bytes, &record)?;
+        let offset = segment.bytes;
+        // Until it is done: whoever panics here leaves a record of which nobody knows how much is
+        // there.
+        inner.broken = true;
+        if let Err(error) = self.disk.append(&path, &bytes) {
+            let undone = self.disk.truncate(&path, offset);
             inner.broken = undone.is_err();
             return Err(error);
         }
-        let offset = segment.bytes;
-        segment.note(number, at, offset);
-        segment.bytes += record.len() as u64;
+        if let Some(segment) = inner.list.last_mut() {
+            segment.note(number, at, offset);
+            segment.bytes += bytes.len() as u64;
+        }
         inner.last = number;
+        inner.broken = false;
         Ok(true)
     }
 
-    /// Whatever lies between the last record and `number` is not here and never will be, because
-    /// this replica went on from a snapshot. Readers are told.
+    /// Whatever lies between the last record and `number` is not here, because this replica went
+    /// on from a snapshot or lost it. Readers are told.
     ///
     /// # Errors
     /// When the disk refuses.
@@ -199,29 +324,71 @@ impl Segments {
         if number <= inner.last {
             return Ok(());
         }
+        self.seal(&mut inner)?;
         inner.last = number;
         self.begin(&mut inner, true)
     }
 
-    fn begin(&self, inner: &mut Inner, gap: bool) -> io::Result<()> {
-        let after = inner.last;
-        let mut before = 0;
-        if let Some(full) = inner.list.last() {
-            self.disk.sync(&self.path(full.after))?;
-            before = full.bytes;
+    /// Ends the newest segment: nothing is written to it any more.
+    fn seal(&self, inner: &mut Inner) -> io::Result<()> {
+        let last = inner.last;
+        let Some(full) = inner.list.last_mut().filter(|full| full.sealed.is_none()) else {
+            return Ok(());
+        };
+        let path = self.path(full.after);
+        if let Err(error) = self.disk.append(&path, &file::seal(full.after, full.bytes, last)?) {
+            let undone = self.disk.truncate(&path, full.bytes);
+            inner.broken = undone.is_err();
+            return Err(error);
         }
-        self.disk.write_new(&self.path(after), &header(after, gap, before))?;
+        full.sealed = Some(last);
+        self.disk.sync(&path)
+    }
+
+    fn begin(&self, inner: &mut Inner, gap: bool) -> io::Result<()> {
+        self.seal(inner)?;
+        let after = inner.last;
+        // One that nothing had been written to is begun again.
+        let empty = inner.list.pop_if(|newest| newest.after == after);
+        let gap = gap || empty.is_some_and(|empty| empty.gap);
+        self.disk.write_new(&self.path(after), &file::header(after, gap))?;
         inner.list.push(Segment::new(after, gap));
         Ok(())
     }
 
-    /// Everything appended so far survives a power cut once this returns.
+    /// Everything appended so far survives a power cut once this returns, and what is gone after
+    /// that was damaged and not torn. Everything of the log up to `covered` had been taken down.
     ///
     /// # Errors
     /// When the disk refuses; then nothing is known of what was written since the last sync.
-    pub fn sync(&self) -> io::Result<()> {
-        let newest = self.lock().list.last().map(|segment| self.path(segment.after));
-        newest.map_or(Ok(()), |path| self.disk.sync(&path))
+    pub fn sync(&self, covered: u64) -> io::Result<()> {
+        let (newest, synced) = {
+            let inner = self.lock();
+            let Some(newest) = inner.list.last() else { return Ok(()) };
+            let (after, bytes, last) = (newest.after, newest.bytes, inner.last);
+            let before = inner.synced.map_or(0, |synced| synced.covered);
+            let synced = Synced { after, bytes, last, covered: covered.max(before) };
+            if inner.synced == Some(synced) {
+                return Ok(());
+            }
+            (self.path(after), synced)
+        };
+        match self.disk.sync(&newest) {
+            // A newer one was begun meanwhile, which synced this one, and it was forgotten.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            done => done?,
+        }
+        match self.disk.write_new(&format!("{}/{SYNCED}", self.dir), &synced.encode()) {
+            // The older note vouches for less, and a full disk must not end the replica.
+            Err(error) if file::is_full(&error) => {
+                tracing::warn!(%error, self.dir, "what was synced is not noted");
+            }
+            noted => {
+                noted?;
+                self.lock().synced = Some(synced);
+            }
+        }
+        Ok(())
     }
 
     /// Forgets the oldest segments beyond the bounds.
@@ -238,8 +405,10 @@ impl Segments {
             if total <= self.keep.total_bytes && !old {
                 break;
             }
-            self.disk.remove(&self.path(inner.list[0].after))?;
+            let path = self.path(inner.list[0].after);
+            self.disk.remove(&path)?;
             inner.list.remove(0);
+            inner.holes.retain(|hole| hole.file != path);
         }
         Ok(())
     }
@@ -260,107 +429,162 @@ impl Segments {
     /// Stops before a gap, so that the next call reports it.
     ///
     /// # Errors
-    /// When a file cannot be read, or is damaged inside.
+    /// When a file cannot be read.
     pub fn read_from(&self, number: u64, max_bytes: usize) -> io::Result<Stretch> {
         // Files are read without the lock, so that readers do not hold up the writer. What is
-        // removed meanwhile is found missing and looked up again.
+        // removed or replaced meanwhile is looked up again.
         loop {
-            let list = self.lock().list.clone();
-            match self.read_list(&list, number, max_bytes) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    let still = self.lock().list.first().map(|segment| segment.after);
-                    if still == list.first().map(|segment| segment.after) {
-                        return Err(error);
-                    }
-                }
-                read => return read,
+            let (list, last, rewritten) = {
+                let inner = self.lock();
+                (inner.list.clone(), inner.last, inner.rewritten)
+            };
+            let stretch = Stretch::default();
+            let mut read = Reading { number, room: max_bytes, rewritten, stretch };
+            let done = self.read_list(&list, last, &mut read);
+            let first = list.first().map(|segment| segment.after);
+            let is_same = || self.lock().list.first().map(|segment| segment.after) == first;
+            match done {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !is_same() => {}
+                done => return done.map(|()| read.stretch),
             }
         }
     }
 
-    fn read_list(&self, list: &[Segment], number: u64, max_bytes: usize) -> io::Result<Stretch> {
-        let mut stretch = Stretch::default();
-        let mut room = max_bytes;
+    fn read_list(&self, list: &[Segment], last: u64, read: &mut Reading) -> io::Result<()> {
+        let number = read.number;
         let first = list.partition_point(|segment| segment.after < number);
-        stretch.gap = first == 0 && !list.is_empty() && number > 0;
+        read.stretch.gap = first == 0 && !list.is_empty() && number > 0;
         for (at, segment) in list.iter().enumerate().skip(first.saturating_sub(1)) {
-            if segment.gap && segment.after >= number && at > 0 {
-                if !stretch.records.is_empty() {
-                    break;
-                }
-                stretch.gap = true;
+            if segment.gap && segment.after >= number && at > 0 && !read.crosses_gap() {
+                break;
             }
-            if !self.read_segment(segment, number, &mut room, &mut stretch.records)? {
+            let end = list.get(at + 1).map_or(last, |next| next.after);
+            if !self.read_segment(segment, end, read)? {
                 break;
             }
         }
-        Ok(stretch)
+        Ok(())
     }
 
-    /// Returns whether there is room for more.
-    fn read_segment(
-        &self,
-        segment: &Segment,
-        number: u64,
-        room: &mut usize,
-        records: &mut Vec<Record>,
-    ) -> io::Result<bool> {
+    /// Returns whether there is room for more. `end` is the last number it can speak of.
+    fn read_segment(&self, segment: &Segment, end: u64, read: &mut Reading) -> io::Result<bool> {
         let path = self.path(segment.after);
-        let mark = segment.marks.partition_point(|(marked, _)| *marked <= number);
-        let mut offset = match mark {
-            0 => HEADER as u64,
-            _ => segment.marks[mark - 1].1,
+        let mark = segment.marks.partition_point(|(marked, _)| *marked <= read.number);
+        let (mut last, mut offset) = match mark {
+            0 => (segment.after, HEADER as u64),
+            _ => (segment.marks[mark - 1].0 - 1, segment.marks[mark - 1].1),
         };
-        let mut last = segment.after;
         while offset < segment.bytes {
             let chunk = self.chunk(&path, offset, segment.bytes)?;
             let mut used = 0;
-            while let Some(found) = parse(&chunk[used..], offset + used as u64, last) {
-                used += HEAD + found.payload.len();
-                last = found.number;
-                if found.number < number {
-                    continue;
-                }
-                if found.payload.len() > *room && !records.is_empty() {
+            while let Some((record, size)) =
+                file::record_at(&chunk, segment.after, offset, used, last)
+            {
+                used += size;
+                last = record.number;
+                if record.number >= read.number && !read.takes(record) {
                     return Ok(false);
                 }
-                *room = room.saturating_sub(found.payload.len());
-                records.push(found);
-            }
-            if used == 0 {
-                let text = format!("{path} is damaged at byte {offset}");
-                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
             offset += used as u64;
+            if used > 0 {
+                continue;
+            }
+            // Not even one: it is damaged here.
+            let (next, until) = self.beyond(segment, offset, last, end, read.rewritten)?;
+            if until > read.number && until > last + 1 && !read.crosses_gap() {
+                return Ok(false);
+            }
+            offset = next;
         }
         Ok(true)
+    }
+
+    /// Where what is sound goes on behind damage at `offset`, and with which number.
+    fn beyond(
+        &self,
+        segment: &Segment,
+        offset: u64,
+        last: u64,
+        end: u64,
+        rewritten: u64,
+    ) -> io::Result<(u64, u64)> {
+        let bytes = self.disk.read(&self.path(segment.after))?;
+        let mut inner = self.lock();
+        if inner.rewritten != rewritten {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let at = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+        let next = match file::step(&bytes, segment.after, 0, at, last) {
+            Step::Damage { next } => next,
+            Step::Record { .. } | Step::Seal { .. } => Some(at),
+        };
+        let record = next.and_then(|next| file::record_at(&bytes, segment.after, 0, next, last));
+        let (next, until) = match (next, record) {
+            (Some(next), Some((record, _))) => (next as u64, record.number),
+            _ => (segment.bytes, end + 1),
+        };
+        self.note(&mut inner, segment.after, offset, last, until);
+        Ok((next, until))
     }
 
     /// From `offset` on, at least one whole record.
     fn chunk(&self, path: &str, offset: u64, end: u64) -> io::Result<Vec<u8>> {
         let left = end - offset;
-        let chunk = self.disk.read_at(path, offset, left.min(CHUNK) as usize)?;
-        let first = chunk.first_chunk::<4>().map_or(0, |length| u32::from_le_bytes(*length));
-        let whole = HEAD as u64 + u64::from(first);
+        let read = |length: u64| match self.disk.read_at(path, offset, length as usize) {
+            // The file was cut short.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Vec::new()),
+            read => read,
+        };
+        let chunk = read(left.min(CHUNK))?;
+        let whole = file::size_of(&chunk);
         if whole <= chunk.len() as u64 || whole > left {
             return Ok(chunk);
         }
-        self.disk.read_at(path, offset, whole as usize)
+        read(whole)
     }
 
     fn path(&self, after: u64) -> String {
-        format!("{}/{after:020}", self.dir)
+        format!("{}/{after:0DIGITS$}", self.dir)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic while the list was being changed: what it says of the files may be wrong.
-        self.inner.lock().unwrap_or_else(|_| std::process::abort())
+        lock(&self.inner)
+    }
+}
+
+/// What a reader asked for and has so far.
+struct Reading {
+    number: u64,
+    room: usize,
+    /// How many segments had been written anew when it began.
+    rewritten: u64,
+    stretch: Stretch,
+}
+
+impl Reading {
+    /// Goes on behind a gap, if nothing was read before it.
+    fn crosses_gap(&mut self) -> bool {
+        self.stretch.gap |= self.stretch.records.is_empty();
+        self.stretch.records.is_empty()
+    }
+
+    fn takes(&mut self, record: Record) -> bool {
+        if record.payload.len() > self.room && !self.stretch.records.is_empty() {
+            return false;
+        }
+        self.room = self.room.saturating_sub(record.payload.len());
+        self.stretch.records.push(record);
+        true
     }
 }
 
 impl Segment {
     fn new(after: u64, gap: bool) -> Segment {
-        Segment { after, gap, bytes: HEADER as u64, since: None, marks: Vec::new() }
+        let bytes = HEADER as u64;
+        Segment { after, gap, bytes, sealed: None, since: None, marks: Vec::new() }
     }
 
     fn note(&mut self, number: u64, at: Time, offset: u64) {
@@ -369,62 +593,6 @@ impl Segment {
             self.marks.push((number, offset));
         }
     }
-}
-
-fn header(after: u64, gap: bool, before: u64) -> Vec<u8> {
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend_from_slice(&after.to_le_bytes());
-    bytes.push(u8::from(gap));
-    bytes.extend_from_slice(&before.to_le_bytes());
-    let checksum = xxh3_64_with_seed(&bytes, 0);
-    bytes.extend_from_slice(&checksum.to_le_bytes());
-    bytes
-}
-
-fn read_header(disk: &dyn Disk, path: &str) -> io::Result<Option<(u64, bool, u64)>> {
-    let bytes = match disk.read_at(path, 0, HEADER) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let sum = xxh3_64_with_seed(&bytes[..HEADER_BODY], 0);
-    let good = bytes[..8] == MAGIC && sum == word(&bytes, HEADER_BODY);
-    Ok(good.then(|| (word(&bytes, 8), bytes[16] == 1, word(&bytes, 17))))
-}
-
-fn encode(number: u64, at: Time, payload: &[u8], offset: u64) -> io::Result<Vec<u8>> {
-    let too_long = |_| io::Error::new(io::ErrorKind::InvalidInput, "record of 4 GiB or more");
-    let length = u32::try_from(payload.len()).map_err(too_long)?;
-    let mut bytes = Vec::with_capacity(HEAD + payload.len());
-    bytes.extend_from_slice(&length.to_le_bytes());
-    bytes.extend_from_slice(&number.to_le_bytes());
-    bytes.extend_from_slice(&at.0.to_le_bytes());
-    let checksum = checksum(&bytes, payload, offset);
-    bytes.extend_from_slice(&checksum.to_le_bytes());
-    bytes.extend_from_slice(payload);
-    Ok(bytes)
-}
-
-/// The record at the start of `bytes`, if there is a whole and sound one numbered above `last`.
-fn parse(bytes: &[u8], offset: u64, last: u64) -> Option<Record> {
-    let head = bytes.first_chunk::<HEAD>()?;
-    let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
-    let payload = bytes.get(HEAD..HEAD.checked_add(length)?)?;
-    let (number, at) = (word(head, 4), Time(word(head, 12)));
-    let sound = checksum(&head[..20], payload, offset) == word(head, 20) && number > last;
-    sound.then(|| Record { number, at, payload: payload.to_vec() })
-}
-
-/// Salted with the place, so that a record that turns up elsewhere does not pass.
-fn checksum(head: &[u8], payload: &[u8], offset: u64) -> u64 {
-    xxh3_64_with_seed(payload, offset) ^ xxh3_64_with_seed(head, offset).rotate_left(1)
-}
-
-/// Eight bytes at `from`; the caller has checked that they are there.
-fn word(bytes: &[u8], from: usize) -> u64 {
-    let mut eight = [0; 8];
-    eight.copy_from_slice(&bytes[from..from + 8]);
-    u64::from_le_bytes(eight)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 use crate::announce;
 use crate::blob_keeper::BlobKeeper;
 use crate::blobs::{BlobError, BlobStore};
+use crate::bounds;
 use crate::checkpoint::Checkpoints;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
@@ -35,10 +36,14 @@ use crate::supervise::{Supervised, keep_running};
 use axum::Router;
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::{Client, ClientError};
-use cellwright_api::secret::sha256;
+use cellwright_api::dev::{DevError, Posted};
+use cellwright_api::private::private_folder;
+use cellwright_api::secret::{Secret, sha256};
 use cellwright_api::tls::TlsError;
 use cellwright_cell::admit::MAX_TOTAL;
+use cellwright_cell::blob::BlobLimits;
 use cellwright_cell::command::Command;
+use cellwright_cell::credential::SecretHash;
 use cellwright_cell::name::Name;
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::Quota;
@@ -47,10 +52,11 @@ use cellwright_cell::state::{LEVEL, State};
 use cellwright_cell::time::Time;
 use cellwright_names::dns::{DnsServer, ListenError};
 use cellwright_store::{BootstrapError, OpenError, Peer, RealDisk, Role};
+use cellwright_supervise::{Supervisor, plant};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -64,7 +70,7 @@ pub const OPEN_USER: &str = "dev";
 pub enum Access {
     /// Holders of certificates and tokens of the cell, over TLS.
     Identified,
-    /// Everybody on this machine: `--dev`.
+    /// Whoever shows a token that lies in a file of the account it runs as: `--dev`.
     Open,
 }
 
@@ -91,14 +97,32 @@ pub enum ServeError {
     Bootstrap(#[from] BootstrapError),
     #[error(transparent)]
     Dns(#[from] ListenError),
+    #[error(transparent)]
+    Dev(#[from] DevError),
     #[error("{path} is of no use: {why}")]
     Joining { path: PathBuf, why: io::Error },
+    #[error(
+        "the disk of {} is full: {free} bytes are free, and disk_reserve is {reserve}; free some \
+         of it and start again ({why})",
+        data_dir.display()
+    )]
+    NoRoom { data_dir: PathBuf, free: u64, reserve: u64, why: Box<ServeError> },
+}
+
+/// With less than this free, what fails at a start fails for want of room.
+const NO_ROOM: u64 = 1 << 20;
+
+/// Free on the disk of a folder, as far as that can be told.
+fn free_on_disk(dir: &Path) -> Option<u64> {
+    let room = rustix::fs::statvfs(dir).ok()?;
+    Some(room.f_bavail.saturating_mul(room.f_frsize))
 }
 
 /// A master that serves.
 pub struct Running {
     address: SocketAddr,
-    access: Access,
+    /// Of an open master: its token, to be found for as long as it runs.
+    dev: Option<Posted>,
     master: Master,
     stopping: watch::Sender<bool>,
     door: JoinHandle<()>,
@@ -113,11 +137,36 @@ pub struct Running {
 /// # Errors
 /// What keeps it from starting.
 pub async fn run_master(
+    config: Config,
+    access: Access,
+    scheduler: Option<Supervised>,
+) -> Result<Running, ServeError> {
+    let (data_dir, reserve) = (config.data_dir.clone(), config.disk_reserve);
+    let started = start(config, access, scheduler).await;
+    let Some(free) = free_on_disk(&data_dir) else { return started };
+    if started.is_ok() && free < reserve {
+        let dir = data_dir.display();
+        tracing::error!(
+            "the disk of {dir} has {free} bytes free, and disk_reserve is {reserve}: this master \
+             can be read, takes nothing but removals if it leads, and goes on by itself when \
+             there is room"
+        );
+    }
+    let is_full = free < NO_ROOM;
+    started.map_err(|why| match is_full {
+        true => ServeError::NoRoom { data_dir, free, reserve, why: Box::new(why) },
+        false => why,
+    })
+}
+
+async fn start(
     mut config: Config,
     access: Access,
     scheduler: Option<Supervised>,
 ) -> Result<Running, ServeError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let mode = if access == Access::Open { 0o711 } else { 0o700 };
+    private_folder(&config.data_dir, mode).map_err(ServeError::Disk)?;
     let disk = RealDisk::open(&config.data_dir).map_err(ServeError::Disk)?;
     let own = match access {
         Access::Open => None,
@@ -127,37 +176,50 @@ pub async fn run_master(
         }
     };
     let (door, address) = open_door(&mut config, own.as_ref()).await?;
+    let dev = match access {
+        Access::Open => Some(Posted::post(&config.data_dir, address)?),
+        Access::Identified => None,
+    };
     let peers = HttpPeers::new(own.as_ref().map(Own::client).transpose()?);
     let world = World { disk: Arc::new(disk), peers: Arc::new(peers), clock: clock.clone() };
     let fingerprint = own.as_ref().map(|own| own.authority().fingerprint());
     let store = store_settings(&config, fingerprint.as_deref());
     let master = Master::start(config.id, master_settings(&config), store, world).await?;
     let handle = master.handle().clone();
+    let supervisor = handle.0.supervisor.clone();
     begin(&config, access, &handle).await?;
     let client = own_client(&config, own.as_ref())?;
     let (router, files) = routes(&config, &handle, own.as_ref(), client.clone(), clock.clone())?;
     let gate = Arc::new(MasterGate {
         cell: config.cell.clone(),
-        replicated: handle.replicated().clone(),
+        handle: handle.clone(),
         clock: clock.clone(),
         audit: handle.replicated().records.audit.clone(),
         refusals: Refusals::default(),
+        open: dev.as_ref().map(|dev| SecretHash(dev.token().hash())),
     });
-    let dns = answer_dns(&config, &handle).await?;
-    let history = keep_history(&config, &handle, &files.history, clock.clone())?;
+    let dns = answer_dns(&config, &handle, supervisor.clone()).await?;
+    let history = keep_history(&config, &handle, &files.history)?;
     let (stopping, stopped) = watch::channel(false);
     let limits = config.limits();
     let mut chores = chores(&config, access, &handle, files).await?;
     if !membership::masters_to_join(&config.data_dir)?.is_empty() {
-        chores.push(tokio::spawn(membership::ask_in(handle, config, client)));
+        chores.push(supervisor.errand("joining", membership::ask_in(handle, config, client)));
     }
-    chores.push(tokio::spawn(gate.clone().keep_settling()));
+    chores.push(supervisor.restarted("settling refusals", {
+        let gate = gate.clone();
+        move || gate.clone().keep_settling()
+    }));
     if let Some(own) = own {
-        chores.push(tokio::spawn(own.keep_fresh(clock)));
+        let fresh = own.keep_fresh(clock, master.handle().replicated().clone());
+        chores.push(supervisor.essential("the renewal of the certificate", fresh));
     }
-    let door = tokio::spawn(door.serve(router, gate, limits, told(stopped.clone())));
-    let supervised = scheduler.map(|what| tokio::spawn(keep_running(what, told(stopped))));
-    Ok(Running { address, access, master, stopping, door, dns, supervised, history, chores })
+    let serving = door.serve(router, gate, limits, told(stopped.clone()));
+    let door = supervisor.essential("the listener", serving);
+    let supervised = scheduler.map(|what| {
+        supervisor.essential("the keeper of the scheduler", keep_running(what, told(stopped)))
+    });
+    Ok(Running { address, dev, master, stopping, door, dns, supervised, history, chores })
 }
 
 impl Running {
@@ -168,10 +230,16 @@ impl Running {
 
     #[must_use]
     pub fn url(&self) -> String {
-        match self.access {
-            Access::Identified => format!("https://{}", self.address),
-            Access::Open => format!("http://{}", self.address),
-        }
+        let scheme = if self.dev.is_some() { "http" } else { "https" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    /// Where the console of an open master is opened: behind the `#` is its token, which a browser
+    /// tells nobody.
+    #[must_use]
+    pub fn console(&self) -> Option<Secret> {
+        let token = self.dev.as_ref()?.token();
+        Some(Secret::new(format!("{}/#token={}", self.url(), token.expose())))
     }
 
     /// Where DNS is answered.
@@ -187,6 +255,7 @@ impl Running {
 
     /// Stops in order: the scheduler and the listener, then the replica.
     pub async fn stop(self) {
+        self.handle().0.supervisor.stops();
         self.stopping.send_replace(true);
         self.chores.iter().for_each(JoinHandle::abort);
         // Both end by themselves once told; that a task panicked was reported by it.
@@ -194,10 +263,8 @@ impl Running {
             drop(supervised.await);
         }
         drop(self.door.await);
-        if let Some(dns) = self.dns
-            && let Err(error) = dns.stop().await
-        {
-            tracing::warn!(%error, "DNS did not stop in order");
+        if let Some(dns) = self.dns {
+            dns.stop().await;
         }
         self.master.stop().await;
         self.history.stop().await;
@@ -205,12 +272,16 @@ impl Running {
 }
 
 /// Answers DNS where it is to be answered, for as long as the cell tells this replica anything.
-async fn answer_dns(config: &Config, handle: &Handle) -> Result<Option<DnsServer>, ListenError> {
+async fn answer_dns(
+    config: &Config,
+    handle: &Handle,
+    supervisor: Supervisor,
+) -> Result<Option<DnsServer>, ListenError> {
     let Some(listen) = config.dns_listen else { return Ok(None) };
     let names = handle.replicated().names.clone();
     let handle = handle.clone();
     let is_over = move || handle.is_removed();
-    DnsServer::start(listen, names, config.zone.clone(), is_over).await.map(Some)
+    DnsServer::start(listen, names, config.zone.clone(), is_over, supervisor).await.map(Some)
 }
 
 /// Starts writing history, and has usage told to it.
@@ -218,10 +289,10 @@ fn keep_history(
     config: &Config,
     handle: &Handle,
     desk: &HistoryDesk,
-    clock: Arc<dyn Clock>,
 ) -> Result<Keeper, ServeError> {
-    desk.attach(handle, clock.clone());
-    desk.keep(&config.data_dir, config.history_kept(), clock).map_err(ServeError::Disk)
+    desk.attach(handle);
+    let supervisor = &handle.0.supervisor;
+    desk.keep(&config.data_dir, config.history_kept(), supervisor).map_err(ServeError::Disk)
 }
 
 /// Waits until the master is to stop; its end is a stop as well.
@@ -258,6 +329,7 @@ pub fn master_settings(config: &Config) -> Settings {
     settings.reclaim = config.reclaim;
     settings.events = config.events_kept();
     settings.audit = config.audit_kept();
+    settings.clocks.bound = config.clock_skew_alarm;
     settings
 }
 
@@ -299,13 +371,14 @@ fn routes(
     clock: Arc<dyn Clock>,
 ) -> Result<(Router, Arc<Files>), ServeError> {
     let blobs = BlobStore::open(&config.data_dir, config.blob_limit)?;
-    let blobs = Arc::new(blobs.keeping_free(config.disk_reserve));
+    // The log goes on for a reserve's worth after packages are refused.
+    let blobs = Arc::new(blobs.keeping_free(config.disk_reserve.saturating_mul(2)));
     let replicated = handle.replicated().clone();
     let keep = usize::try_from(config.checkpoints).unwrap_or(usize::MAX);
     let files = Arc::new(Files {
         events: replicated.records.events.clone(),
         audit: replicated.records.audit.clone(),
-        history: HistoryDesk::new(&config.data_dir, replicated.clone()),
+        history: HistoryDesk::new(&config.data_dir, replicated.clone(), config.queries),
         replicated,
         checkpoints: Checkpoints::in_data(&config.data_dir, keep),
         replica: config.name.clone(),
@@ -322,9 +395,15 @@ fn routes(
         authority: own.map(|own| own.authority().fingerprint()),
         tls: own.is_some(),
         zone: config.zone.clone(),
-        agents: own.map_or_else(AgentDialler::plain, Own::agents),
+        agents: own
+            .map_or_else(|| AgentDialler::plain(vec![config.advertise.clone()]), Own::agents),
+        package_limits: BlobLimits {
+            per_user: config.package_quota_user,
+            in_all: config.package_quota_cell,
+        },
+        flow: config.flow,
     };
-    let api = Api::new(handle.clone(), files.clone(), clock.clone(), settings);
+    let api = Api::new(handle.clone(), files.clone(), settings);
     let membership = Membership { handle: handle.clone(), candidates: files.peers.clone() };
     let mut router = api.router().merge(membership.router());
     if let Some(own) = own {
@@ -359,12 +438,22 @@ async fn chores(
 ) -> Result<Vec<JoinHandle<()>>, ServeError> {
     let every = Duration::from_millis(config.checkpoint_interval.0);
     let others: Arc<dyn Candidates> = files.peers.clone();
-    let keeper = BlobKeeper::new(handle.clone(), files.blobs.clone(), files.peers.clone());
+    let (blobs, blob_peers) = (files.blobs.clone(), files.peers.clone());
+    let supervisor = &handle.0.supervisor;
+    let (raising, announcing) = (handle.clone(), handle.clone());
+    let (saving, keeping) = (handle.clone(), handle.clone());
     let mut chores = vec![
-        tokio::spawn(save_checkpoints(handle.clone(), files, every)),
-        tokio::spawn(level::keep_raising(handle.clone(), others)),
-        tokio::spawn(keeper.run()),
-        tokio::spawn(announce::keep_announcing(handle.clone())),
+        supervisor.restarted("saving checkpoints", move || {
+            save_checkpoints(saving.clone(), files.clone(), every)
+        }),
+        supervisor.restarted("raising the level", move || {
+            level::keep_raising(raising.clone(), others.clone())
+        }),
+        supervisor.restarted("keeping packages", move || {
+            BlobKeeper::new(keeping.clone(), blobs.clone(), blob_peers.clone()).run()
+        }),
+        supervisor
+            .restarted("announcing leaders", move || announce::keep_announcing(announcing.clone())),
     ];
     let first = match access {
         Access::Open => Some(open_users()),
@@ -373,13 +462,15 @@ async fn chores(
     };
     if let Some(mut commands) = first {
         // A cell that begins has no replica that knows less.
+        commands.push(Command::SetBounds(config.bounds));
         commands.extend((2..=LEVEL).map(|level| Command::RaiseLevel { level }));
         let saying = say_first(handle.clone(), commands, config.data_dir.clone());
         match handle.status().members.len() {
             0 | 1 => saying.await,
-            _ => chores.push(tokio::spawn(saying)),
+            _ => chores.push(supervisor.errand("the first requests", saying)),
         }
     }
+    chores.push(tokio::spawn(bounds::keep_saying(handle.clone(), config.bounds)));
     Ok(chores)
 }
 
@@ -435,6 +526,7 @@ async fn say_first(handle: Handle, commands: Vec<Command>, data_dir: PathBuf) {
 async fn save_checkpoints(handle: Handle, files: Arc<Files>, every: Duration) {
     let mut saved = handle.read().index;
     loop {
+        plant("checkpoints");
         tokio::time::sleep(every).await;
         let view = handle.read();
         let index = view.index;

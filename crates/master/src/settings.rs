@@ -2,6 +2,7 @@
 //! choose their own.
 
 use crate::controller::reclaim::ReclaimSettings;
+use crate::dating::ClockSettings;
 use crate::segments::Keep;
 use crate::{admission, batching, controller, liveness};
 use cellwright_cell::time::Span;
@@ -20,6 +21,7 @@ pub struct Settings {
     pub reclaim: ReclaimSettings,
     pub events: Keep,
     pub audit: Keep,
+    pub clocks: ClockSettings,
 }
 
 /// A month, or a gibibyte.
@@ -39,6 +41,7 @@ impl Default for Settings {
             reclaim: ReclaimSettings::default(),
             events: KEPT,
             audit: KEPT,
+            clocks: ClockSettings::default(),
         }
     }
 }

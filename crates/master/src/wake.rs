@@ -4,6 +4,7 @@
 use cellwright_cell::event::{Event, JobChange, TaskChange, What};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::state::State;
+use cellwright_supervise::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -40,7 +41,7 @@ impl Wakers {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<MachineId, Arc<Notify>>> {
-        self.waiting.lock().unwrap_or_else(|_| std::process::abort())
+        lock(&self.waiting)
     }
 }
 

@@ -10,8 +10,8 @@ use crate::allowance::Allowance;
 use crate::answer::{Answer, Data, Kind, Record as Said, TTL, answer, authority};
 use crate::shared::Names;
 use crate::zone::Zone;
+use cellwright_supervise::{Supervisor, caught, note_handler_panic, plant};
 use hickory_server::Server;
-use hickory_server::net::NetError;
 use hickory_server::net::runtime::Time;
 use hickory_server::net::xfer::Protocol;
 use hickory_server::proto::ProtoError;
@@ -26,10 +26,11 @@ use hickory_server::zone_handler::{MessageResponse, MessageResponseBuilder, Quer
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::slice::Iter;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UdpSocket};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
 
 /// What goes through any network without being broken up.
 const MAX_UDP: u16 = 1232;
@@ -61,12 +62,20 @@ pub struct ListenError {
 /// A server that answers until it is stopped or dropped.
 pub struct DnsServer {
     address: SocketAddr,
-    server: Server<Handler>,
+    stop: watch::Sender<bool>,
+    /// One for each listener: the library says that one has ended when all have.
+    serving: [JoinHandle<()>; 2],
+}
+
+impl Drop for DnsServer {
+    fn drop(&mut self) {
+        self.serving.iter().for_each(JoinHandle::abort);
+    }
 }
 
 impl DnsServer {
-    /// Listens on UDP and TCP. `is_over`: names are not kept up to date any more, so that resolvers
-    /// had better ask another server.
+    /// Listens on UDP and TCP; a listener that fails is the `supervisor`'s affair. `is_over`: names
+    /// are not kept up to date any more, so that resolvers had better ask another server.
     ///
     /// # Errors
     /// When the address cannot be had.
@@ -75,26 +84,32 @@ impl DnsServer {
         names: Names,
         zone: Zone,
         is_over: impl Fn() -> bool + Send + Sync + 'static,
+        supervisor: Supervisor,
     ) -> Result<DnsServer, ListenError> {
-        DnsServer::start_with(listen, names, zone, ALLOWANCE, Box::new(is_over)).await
+        let handler = Handler::new(names, zone, ALLOWANCE, Box::new(is_over));
+        DnsServer::start_with(listen, handler, supervisor).await
     }
 
     async fn start_with(
         listen: SocketAddr,
-        names: Names,
-        zone: Zone,
-        allowance: u32,
-        is_over: IsOver,
+        handler: Handler,
+        supervisor: Supervisor,
     ) -> Result<DnsServer, ListenError> {
         let failed = |why| ListenError { address: listen, why };
         let tcp = TcpListener::bind(listen).await.map_err(failed)?;
         // With port 0 the system chose one, and both must have the same.
         let address = tcp.local_addr().map_err(failed)?;
         let udp = UdpSocket::bind(address).await.map_err(failed)?;
-        let mut server = Server::new(Handler::new(names, zone, allowance, is_over));
-        server.register_socket(udp);
-        server.register_listener(tcp, TCP_IDLE, TCP_QUEUE);
-        Ok(DnsServer { address, server })
+        let shared = Shared(Arc::new(handler));
+        let (mut packets, mut streams) = (Server::new(shared.clone()), Server::new(shared));
+        packets.register_socket(udp);
+        streams.register_listener(tcp, TCP_IDLE, TCP_QUEUE);
+        let (stop, stopped) = watch::channel(false);
+        let serving = [packets, streams].map(|server| {
+            let work = serve(server, stopped.clone(), supervisor.clone());
+            supervisor.errand("a DNS server", work)
+        });
+        Ok(DnsServer { address, stop, serving })
     }
 
     #[must_use]
@@ -103,13 +118,38 @@ impl DnsServer {
     }
 
     /// Stops listening and waits for what is being answered.
-    ///
-    /// # Errors
-    /// When one of the listeners had failed.
-    pub async fn stop(mut self) -> Result<(), NetError> {
-        self.server.shutdown_gracefully().await
+    pub async fn stop(mut self) {
+        self.stop.send_replace(true);
+        for serving in &mut self.serving {
+            // That it failed was said where it did.
+            let _ = serving.await;
+        }
     }
 }
+
+/// Answers until it is told to stop. A listener that ends before is missed by everybody who asks.
+async fn serve(
+    mut server: Server<Shared>,
+    mut stopped: watch::Receiver<bool>,
+    supervisor: Supervisor,
+) {
+    let ended = tokio::select! {
+        biased;
+        _ = stopped.wait_for(|stop| *stop) => None,
+        ended = server.block_until_done() => Some(ended),
+    };
+    if let Some(ended) = ended {
+        let why = ended.err().map_or_else(String::new, |error| format!(": {error}"));
+        return supervisor.fell(&format!("a DNS server ended{why}"));
+    }
+    if let Err(error) = server.shutdown_gracefully().await {
+        tracing::warn!(%error, "DNS did not stop in order");
+    }
+}
+
+/// What both listeners answer with.
+#[derive(Clone)]
+struct Shared(Arc<Handler>);
 
 type IsOver = Box<dyn Fn() -> bool + Send + Sync>;
 
@@ -197,13 +237,14 @@ impl Reply {
 }
 
 #[async_trait::async_trait]
-impl RequestHandler for Handler {
+impl RequestHandler for Shared {
     async fn handle_request<R: ResponseHandler, T: Time>(
         &self,
         request: &Request,
         mut response: R,
     ) -> ResponseInfo {
-        let Ok(_in_work) = self.questions.try_acquire() else {
+        let Shared(handler) = self;
+        let Ok(_in_work) = handler.questions.try_acquire() else {
             let metadata = Metadata::response_from_request(&request.metadata);
             return ResponseInfo::from(Header { metadata, counts: HeaderCounts::default() });
         };
@@ -214,8 +255,10 @@ impl RequestHandler for Handler {
             edns
         });
         let too_new = request.edns.as_ref().is_some_and(|edns| edns.version() > EDNS_VERSION);
-        let mut reply =
-            if too_new { Reply::refusal(ResponseCode::BADVERS) } else { self.reply(request) };
+        let mut reply = match too_new {
+            true => Reply::refusal(ResponseCode::BADVERS),
+            false => handler.reply_or_fail(request),
+        };
         let mut metadata = Metadata::response_from_request(&request.metadata);
         metadata.response_code = reply.code;
         metadata.authoritative = reply.authoritative;
@@ -255,7 +298,17 @@ impl Handler {
         kind != Kind::Any && allowance.take(request.src().ip(), self.started.elapsed())
     }
 
+    /// Whoever asked is told to ask another server; nobody else notices.
+    fn reply_or_fail(&self, request: &Request) -> Reply {
+        caught(|| self.reply(request)).unwrap_or_else(|panicked| {
+            note_handler_panic();
+            tracing::error!("a question over DNS was not answered: {panicked}");
+            Reply::refusal(ResponseCode::ServFail)
+        })
+    }
+
     fn reply(&self, request: &Request) -> Reply {
+        plant("dns");
         let metadata = &request.metadata;
         if metadata.message_type != MessageType::Query || metadata.op_code != OpCode::Query {
             return Reply::refusal(ResponseCode::NotImp);

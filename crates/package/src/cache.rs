@@ -23,6 +23,7 @@ use crate::unpack::Limits;
 use bytes::Bytes;
 use cellwright_api::types::{MachinePackages, PackageOnMachine};
 use cellwright_cell::spec::PackageRef;
+use cellwright_supervise::guarded;
 use disk::Disk;
 use fetch::Fetch;
 use partial::Partial;
@@ -425,7 +426,14 @@ impl Cache {
         let (cache, package) = (self.clone(), package.clone());
         // A task of its own: whoever asked first may give up while others still wait.
         tokio::spawn(async move {
-            let outcome = cache.bring(&package, digest, &partial, sources).await;
+            let bringing = guarded(cache.bring(&package, digest, &partial, sources)).await;
+            let outcome = bringing.unwrap_or_else(|panicked| {
+                tracing::error!(package = %digest, "a package was not fetched: {panicked}");
+                // Whoever asks next begins anew.
+                cache.shared.lock().flights.remove(&digest);
+                partial.discard();
+                Err(failed(&package, FetchError::CutShort))
+            });
             tell.send_replace(Some(outcome));
         });
         Ok(Begun::Coming(done))

@@ -31,7 +31,8 @@ impl MasterLink for HttpLink {
         self.client.propose(&proposal).await.map_err(link_error)
     }
 
-    async fn lease(&self, request: LeaseRequest) -> Result<LeaseAnswer, LinkError> {
+    async fn lease(&self, mut request: LeaseRequest) -> Result<LeaseAnswer, LinkError> {
+        request.wall = cellwright_api::clock::wall();
         self.client.lease(&request).await.map_err(link_error)
     }
 }

@@ -21,6 +21,7 @@ use cellwright_api::internal::{
 use cellwright_cell::plan::Plan;
 use cellwright_cell::time::Span;
 use cellwright_sched::Solver;
+use cellwright_supervise::plant;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
@@ -142,6 +143,7 @@ impl<L: MasterLink> Scheduler<L> {
     /// Schedules until dropped.
     pub async fn run(mut self) {
         loop {
+            plant("scheduler");
             let wake = self.act();
             let heard = self.hear(wake).await;
             let at = self.at();
@@ -263,6 +265,7 @@ impl<L: MasterLink> Scheduler<L> {
             scheduler: self.settings.name.clone(),
             lane: self.settings.lane.name().to_owned(),
             passes: self.telling,
+            wall: cellwright_cell::time::Time::ZERO,
         };
         let (link, patience) = (Arc::clone(&self.link), self.settings.patience);
         self.lease = Some(Box::pin(async move { within(patience, link.lease(request)).await }));

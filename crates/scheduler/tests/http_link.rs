@@ -70,11 +70,21 @@ async fn the_three_questions_and_their_answers() {
     assert_eq!(served.await.unwrap(), (PROPOSE_PATH.to_owned(), wire(&proposal)));
 
     let passes = PassStatistics { passes: 3, ..PassStatistics::default() };
-    let request = LeaseRequest { scheduler: "s1".into(), lane: "gpu".into(), passes };
+    let request = LeaseRequest {
+        scheduler: "s1".into(),
+        lane: "gpu".into(),
+        passes,
+        wall: cellwright_cell::time::Time::ZERO,
+    };
     let answer = LeaseAnswer { granted: true, holder: "s1".into(), length: Span(9) };
     let (link, served) = answering("200 OK", wire(&answer)).await;
     assert_eq!(link.lease(request.clone()).await, Ok(answer));
-    assert_eq!(served.await.unwrap(), (LEASE_PATH.to_owned(), wire(&request)));
+    let (path, asked) = served.await.unwrap();
+    let mut asked: LeaseRequest = postcard::from_bytes(&asked).unwrap();
+    // The link says by which clock it asks.
+    assert!(asked.wall > request.wall);
+    asked.wall = request.wall;
+    assert_eq!((path, wire(&asked)), (LEASE_PATH.to_owned(), wire(&request)));
 }
 
 #[tokio::test]

@@ -7,13 +7,14 @@
 //! the simulated network or a real connection to a real master.
 
 use cellwright_api::internal::{AgentOrders, AgentReport, Epoch, REPORT_FORMAT};
+use cellwright_api::life::{LifeNumber, Told};
 use cellwright_cell::desired::{Action, DesiredTask};
 use cellwright_cell::id::{Attempt, TaskId};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::observed::{ObservedState, ObservedTask};
 use cellwright_cell::plan::Victim;
 use cellwright_cell::task::ExitClass;
-use cellwright_cell::time::Span;
+use cellwright_cell::time::{Span, Time};
 use std::collections::BTreeMap;
 
 /// How long things take on the virtual machine, in milliseconds.
@@ -34,6 +35,10 @@ pub struct AgentBugs {
     pub starts_early: bool,
     /// Goes on when the lease of an `at_most_one` task is over.
     pub ignores_lease: bool,
+    /// Without its data, numbers its life by its clock and by nothing else.
+    pub life_by_clock: bool,
+    /// Asks the master it knows again and again, and never another.
+    pub knows_one_master: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +106,7 @@ pub struct Ran {
 #[derive(Clone, Debug)]
 pub struct VirtualAgent {
     pub spec: MachineSpec,
-    pub incarnation: u64,
+    life: LifeNumber,
     pub bugs: AgentBugs,
     pace: Pace,
     taken: Epoch,
@@ -121,10 +126,10 @@ pub struct VirtualAgent {
 
 impl VirtualAgent {
     #[must_use]
-    pub fn new(spec: MachineSpec, incarnation: u64, pace: Pace) -> VirtualAgent {
+    pub fn new(spec: MachineSpec, pace: Pace) -> VirtualAgent {
         VirtualAgent {
             spec,
-            incarnation,
+            life: LifeNumber::after(None),
             bugs: AgentBugs::default(),
             pace,
             taken: Epoch::default(),
@@ -142,14 +147,30 @@ impl VirtualAgent {
     pub fn reboot(&mut self, now: u64) {
         let names: Vec<TaskId> = self.tasks.keys().copied().collect();
         names.into_iter().for_each(|task| self.forget(task, now));
-        self.incarnation += 1;
+        self.life = LifeNumber::after(Some(self.life));
         self.taken = Epoch::default();
         self.digest = 0;
     }
 
-    /// Its full state.
+    /// The machine comes back without anything it knew.
+    pub fn lose_data(&mut self, now: u64, wall: Time) {
+        self.reboot(now);
+        self.life = LifeNumber::after(None);
+        if self.bugs.life_by_clock {
+            self.life.incarnation = wall.0;
+            self.life.is_granted = true;
+        }
+    }
+
+    /// Number of this life.
     #[must_use]
-    pub fn report(&mut self, hang: bool) -> AgentReport {
+    pub fn incarnation(&self) -> u64 {
+        self.life.incarnation
+    }
+
+    /// Its full state; `wall` is what its clock says.
+    #[must_use]
+    pub fn report(&mut self, hang: bool, wall: Time) -> AgentReport {
         self.reports += 1;
         let observed = |(task, local): (&TaskId, &Local)| ObservedTask {
             task: *task,
@@ -166,7 +187,7 @@ impl VirtualAgent {
         AgentReport {
             format: REPORT_FORMAT,
             machine: self.spec.name.clone(),
-            incarnation: self.incarnation,
+            incarnation: self.life.incarnation,
             number: self.reports,
             taken: self.taken,
             hang,
@@ -176,11 +197,15 @@ impl VirtualAgent {
             packages: None,
             usage: Vec::new(),
             shortages: Vec::new(),
+            wall,
         }
     }
 
     /// Takes the answer to a poll sent at `sent`; orders older than what it has taken are ignored.
     pub fn obey(&mut self, orders: AgentOrders, sent: u64, now: u64) {
+        if self.life.hear(orders.incarnation) == Told::Raised {
+            return;
+        }
         if let Some(ago) = orders.heard_ago {
             // Never later than when the leader heard: the poll arrived after it was sent.
             self.heard = self.heard.max(sent.saturating_sub(ago.0));
@@ -430,6 +455,7 @@ mod tests {
             heard_ago: None,
             redial: None,
             is_dismissed: false,
+            incarnation: 0,
         }
     }
 
@@ -437,7 +463,7 @@ mod tests {
     fn check(words: &[&str], max_run: Option<u64>, want: Option<(u64, ObservedState)>) {
         let capacity = Resources::new(1000, 1 << 30, 0, 0);
         let spec = plain_machine(Name::new("m1").unwrap(), capacity).spec;
-        let mut agent = VirtualAgent::new(spec, 1, Pace { start: START, stop: 50 });
+        let mut agent = VirtualAgent::new(spec, Pace { start: START, stop: 50 });
         agent.obey(orders(words, max_run), 0, 0);
         assert!(agent.advance(START) && agent.running() == 1, "{words:?}");
         let Some((at, state)) = want else {
@@ -446,7 +472,7 @@ mod tests {
         };
         assert_eq!(agent.next_change(), Some(START + at), "{words:?}");
         assert!(!agent.advance(START + at - 1) && agent.advance(START + at), "{words:?}");
-        assert_eq!(agent.report(false).tasks[0].state, state, "{words:?}");
+        assert_eq!(agent.report(false, Time::ZERO).tasks[0].state, state, "{words:?}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::agent::{Pace, VirtualAgent};
 use cellwright_api::client::{Client, ClientError};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::time::Span;
+use cellwright_supervise::Supervisor;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,8 +30,6 @@ pub struct Member {
     pub spec: MachineSpec,
     /// Shows the machine's certificate, unless the master is an open one.
     pub client: Client,
-    /// `host:port` of the masters; the agent starts with one of them.
-    pub masters: Vec<String>,
 }
 
 /// How polling went so far.
@@ -62,10 +61,9 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts all of them. `incarnation` must be larger than that of any fleet of the same machines
-    /// before: what ran there is gone.
+    /// Starts all of them. What ran on the same machines in a fleet before is gone.
     #[must_use]
-    pub fn start(members: Vec<Member>, incarnation: u64, pace: Pace) -> Fleet {
+    pub fn start(members: Vec<Member>, pace: Pace) -> Fleet {
         let tally = Arc::new(Tally {
             intervals: (0..=LONGEST_MILLIS).map(|_| AtomicU32::new(0)).collect(),
             connected: AtomicU64::new(0),
@@ -73,13 +71,15 @@ impl Fleet {
             failures: AtomicU64::new(0),
         });
         let started = Instant::now();
+        let supervisor = Supervisor::default();
         let mut fleet = Fleet { agents: Vec::new(), tally, tasks: Vec::new() };
-        for (number, Member { spec, client, masters }) in (0..).zip(members) {
-            let agent = Arc::new(Mutex::new(VirtualAgent::new(spec, incarnation, pace)));
+        for (number, Member { spec, client }) in (0..).zip(members) {
+            let agent = Arc::new(Mutex::new(VirtualAgent::new(spec, pace)));
             fleet.agents.push(agent.clone());
             let tally = fleet.tally.clone();
-            let line = Line { agent, client, masters, tally, started };
-            fleet.tasks.push(tokio::spawn(line.run(number)));
+            let line = Line { agent, client, tally, started };
+            let running = supervisor.essential("a virtual machine", line.run(number));
+            fleet.tasks.push(running);
         }
         fleet
     }
@@ -126,7 +126,6 @@ fn percentile(counts: &[u64], percent: u64) -> Option<u32> {
 struct Line {
     agent: Arc<Mutex<VirtualAgent>>,
     client: Client,
-    masters: Vec<String>,
     tally: Arc<Tally>,
     started: Instant,
 }
@@ -193,7 +192,7 @@ impl Line {
 
     async fn ask(&self, master: &str, hang: Option<Span>) -> Result<Answered, ClientError> {
         let sent = self.now();
-        let report = lock(&self.agent).report(hang.is_some());
+        let report = lock(&self.agent).report(hang.is_some(), cellwright_api::clock::wall());
         let orders = self.client.poll(master, &report, hang.unwrap_or(Span::ZERO)).await?;
         self.tally.polls.fetch_add(1, Ordering::Relaxed);
         let answered = Answered { hang: orders.poll, redial: orders.redial.clone() };
@@ -205,7 +204,8 @@ impl Line {
     }
 
     fn another(&self, number: usize) -> Option<String> {
-        self.masters.get(number % self.masters.len().max(1)).cloned()
+        let masters = self.client.masters();
+        masters.get(number % masters.len().max(1)).cloned()
     }
 
     fn count_interval(&self, interval: Duration) {

@@ -4,6 +4,7 @@
 //! `CELL_SEED=n` runs one seed, `CELL_SEEDS=from..to` a range; `cargo nextest run -p cellwright-sim
 //! --test cluster` runs a thousand.
 
+use cellwright_sim::cluster::faults::Fault;
 use cellwright_sim::cluster::{Plan, run};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +39,9 @@ fn promises_hold_under_faults_and_every_cell_heals() {
             }
         };
         let threads: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
+        // A seed whose run panics is one that failed; a thread that panics fails the test.
+        let joined = threads.into_iter().map(|thread| thread.join().expect("a thread of seeds"));
+        joined.flatten().collect()
     });
     assert!(failures.is_empty(), "{} runs failed:\n{}", failures.len(), failures.join("\n"));
 }
@@ -47,5 +50,17 @@ fn promises_hold_under_faults_and_every_cell_heals() {
 fn a_seed_gives_the_same_run_again() {
     for seed in [1, 2, 3] {
         assert_eq!(run(Plan::of(seed)), run(Plan::of(seed)));
+    }
+}
+
+/// Each of these alone, and for long: nothing else hides what it does.
+#[test]
+fn faults_of_disks_members_and_strangers_alone_are_survived() {
+    for fault in [Fault::CutFollowerOff, Fault::ShortDisk, Fault::Stranger, Fault::DropMember] {
+        for seed in 0..2 {
+            let mut plan = Plan { only: Some(fault), faults: 3, ..Plan::of(seed) };
+            (plan.shape.masters, plan.looks) = (3, (60, 80));
+            run(plan).unwrap_or_else(|why| panic!("{fault:?}: {why}"));
+        }
     }
 }

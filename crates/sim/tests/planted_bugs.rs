@@ -4,7 +4,8 @@
 use cellwright_sim::agent::AgentBugs;
 use cellwright_sim::cluster::disk::DiskBugs;
 use cellwright_sim::cluster::faults::Fault;
-use cellwright_sim::cluster::{Bugs, Plan, run};
+use cellwright_sim::cluster::net::NetBugs;
+use cellwright_sim::cluster::{Bugs, Panics, Plan, run};
 
 const SEEDS: u64 = 100;
 
@@ -47,6 +48,21 @@ fn a_skipped_fsync() {
 #[test]
 fn a_flipped_bit() {
     caught(disk(DiskBugs { flips_bits: true, ..DiskBugs::default() }), &["damaged"]);
+}
+
+#[test]
+fn a_log_that_lost_whole_records_at_its_end() {
+    let bugs = disk(DiskBugs { cuts_log: true, ..DiskBugs::default() });
+    caught(bugs, &["the log ends before entry"]);
+}
+
+#[test]
+fn an_event_log_that_is_silently_shorter() {
+    let bugs = Bugs { hides_gaps: true, ..Bugs::default() };
+    caught_in(bugs, &["and says nothing"], |plan| {
+        plan.faults = 12;
+        plan.only = Some(Fault::DamageRecords);
+    });
 }
 
 #[test]
@@ -106,7 +122,110 @@ fn an_agent_that_obeys_a_replica_left_behind() {
     caught(bugs, &["obeyed older orders"]);
 }
 
+fn net(bugs: NetBugs) -> Bugs {
+    Bugs { net: bugs, ..Bugs::default() }
+}
+
+/// Only this goes wrong, and for long.
+fn only(fault: Fault) -> impl Fn(&mut Plan) {
+    move |plan| {
+        (plan.looks, plan.faults, plan.clients) = ((140, 160), 3, 3);
+        plan.only = Some(fault);
+    }
+}
+
+#[test]
+fn an_election_without_asking_first() {
+    let bugs = net(NetBugs { skips_pre_vote: true, ..NetBugs::default() });
+    caught_in(bugs, &["is at term"], only(Fault::CutFollowerOff));
+}
+
+#[test]
+fn a_leader_that_keeps_the_lead_without_room() {
+    let bugs = net(NetBugs { hides_room: true, ..NetBugs::default() });
+    caught_in(bugs, &["leads without room"], only(Fault::ShortDisk));
+}
+
+#[test]
+fn a_stranger_that_is_believed() {
+    let bugs = net(NetBugs { believes_strangers: true, ..NetBugs::default() });
+    caught_in(bugs, &["is at term"], only(Fault::Stranger));
+}
+
 #[test]
 fn machines_declared_down_in_haste() {
     caught(Bugs { hasty: true, ..Bugs::default() }, &["more than half"]);
+}
+
+#[test]
+fn a_lease_counted_from_the_clock_of_the_leader() {
+    let bugs = Bugs { leases_by_clock: true, ..Bugs::default() };
+    caught_in(bugs, &["was refused", "ms left"], |plan| {
+        (plan.faults, plan.looks, plan.only) = (6, (10, 30), Some(Fault::ClockOfLeaderJumps));
+    });
+}
+
+#[test]
+fn an_agent_that_numbers_its_life_by_its_clock() {
+    let bugs = agent(AgentBugs { life_by_clock: true, ..AgentBugs::default() });
+    // The first loss of data gives a number by the clock, a later one with a clock behind a lower.
+    caught_in(bugs, &["machines are up"], |plan| {
+        (plan.faults, plan.looks, plan.only) = (12, (10, 30), Some(Fault::LoseData));
+    });
+}
+
+/// Whoever panics is named with the seed, by the first run: none of it is a matter of luck.
+fn panic_is_told(who: Panics, as_whose: &str) {
+    let plan = Plan { bugs: Bugs { panics: Some(who), ..Bugs::default() }, ..Plan::of(1) };
+    let told = run(plan).expect_err("a run that swallows a panic");
+    assert!(told.starts_with("seed 1: ") && told.contains(as_whose), "{told}");
+    assert!(told.contains(&format!("planted in {who:?}")), "{told}");
+}
+
+#[test]
+fn a_panic_of_a_core_loop() {
+    panic_is_told(Panics::Core, "the core loop panicked");
+}
+
+#[test]
+fn a_panic_of_a_task_of_consensus() {
+    panic_is_told(Panics::Apply, "consensus panicked");
+}
+
+#[test]
+fn a_panic_of_an_agent() {
+    panic_is_told(Panics::Agent, "an agent panicked");
+}
+
+#[test]
+fn a_panic_of_a_scheduler() {
+    panic_is_told(Panics::Scheduler, "a scheduler panicked");
+}
+
+#[test]
+fn a_panic_of_a_client() {
+    panic_is_told(Panics::Client, "a client panicked");
+}
+
+#[test]
+fn a_panic_of_the_run_itself() {
+    panic_is_told(Panics::Checker, "the run panicked");
+}
+
+#[test]
+fn an_agent_that_never_tries_another_master() {
+    let bugs = agent(AgentBugs { knows_one_master: true, ..AgentBugs::default() });
+    caught_in(bugs, &["machines are up"], |plan| {
+        (plan.faults, plan.only) = (1, Some(Fault::LoseMaster));
+    });
+}
+
+/// What the bug is caught by is not there without it.
+#[test]
+fn agents_and_schedulers_that_joined_by_a_master_that_is_lost_go_on_with_the_others() {
+    for seed in 0..10 {
+        let mut plan = Plan { faults: 1, only: Some(Fault::LoseMaster), ..Plan::of(seed) };
+        plan.shape.masters = 3;
+        run(plan).unwrap_or_else(|why| panic!("{why}"));
+    }
 }

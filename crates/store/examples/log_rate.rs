@@ -32,6 +32,9 @@ impl Disk for Timed {
     fn read_at(&self, path: &str, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         self.inner.read_at(path, offset, len)
     }
+    fn size(&self, path: &str) -> io::Result<u64> {
+        self.inner.size(path)
+    }
     fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         self.inner.append(path, bytes)
     }

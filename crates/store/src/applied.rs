@@ -6,6 +6,7 @@
 use std::io::{self, Cursor};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use cellwright_supervise::plant;
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{OptionalSend, RaftSnapshotBuilder};
 use tokio::sync::watch;
@@ -17,6 +18,7 @@ use crate::raft::{
     Entry, EntryPayload, LogId, NodeId, Peer, Reply, SnapshotMeta, StorageError, StorageIOError,
     StoredMembership, TypeConfig, next_index,
 };
+use crate::recover::begin_install;
 use crate::snapshot;
 
 /// The snapshots of one replica.
@@ -77,6 +79,7 @@ impl Applied {
     }
 
     fn apply_one(&mut self, entry: Entry) -> Reply {
+        plant("apply");
         let id = entry.log_id;
         self.last = Some(id);
         match entry.payload {
@@ -144,6 +147,10 @@ impl RaftStateMachine<TypeConfig> for Applied {
         }
         let index = meta.last_log_id.map_or(0, |id| id.index);
         self.machine().restore(index, body).map_err(|why| failed(invalid(why)))?;
+        if let Some(id) = meta.last_log_id {
+            let begin = move |disk: &dyn Disk| begin_install(disk, &id);
+            self.shelf.disk.run(begin).await.and_then(|done| done).map_err(failed)?;
+        }
         self.shelf.save(inner, Arc::new(bytes)).await.map_err(failed)?;
         self.last = meta.last_log_id;
         self.members = meta.last_membership.clone();

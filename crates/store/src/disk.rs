@@ -23,6 +23,8 @@ pub trait Disk: Send + Sync + 'static {
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
     /// Exactly `len` bytes, or an error of kind `UnexpectedEof`.
     fn read_at(&self, path: &str, offset: u64, len: usize) -> io::Result<Vec<u8>>;
+    /// How long a file is.
+    fn size(&self, path: &str) -> io::Result<u64>;
     /// Writes at the end, creating the file; may be lost until [`Disk::sync`] returned.
     fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()>;
     fn sync(&self, path: &str) -> io::Result<()>;

@@ -9,9 +9,14 @@
 //! Consensus itself is openraft's; the log under it is ours, because only then is the number of
 //! disk flushes, the treatment of torn writes and the virtual disk in our hands.
 
+mod answering;
 mod applied;
 mod disk;
+mod election;
 mod error;
+pub mod frame;
+mod guard;
+mod handover;
 mod log;
 mod machine;
 mod members;
@@ -29,19 +34,21 @@ mod transport;
 mod writer;
 
 pub use disk::{Disk, DiskFuture, wipe};
+pub use election::PreVote;
 pub use error::{
     BootstrapError, MemberError, OpenError, ProposeError, ReadEntriesError, SnapshotError,
 };
+pub use handover::Room;
 pub use machine::Machine;
 pub use offline::{Content, OfflineEntry, OfflineLog, OfflineSnapshot};
 pub use raft::{NodeId, Payload, Peer, Reply, TypeConfig};
 pub use real_disk::RealDisk;
 pub use recover::TornTail;
-pub use replica::{Entries, LoggedEntry, Proposed, Recovery, Replica};
+pub use replica::{Entries, LoggedEntry, Proposed, Purpose, Recovery, Replica};
 pub use runtime::{SeededRuntime, seed_randomness};
 pub use settings::{FatalHook, Settings, exit_process};
 pub use status::{Member, Role, Status};
-pub use transport::{CallAnswer, CallError, CallFuture, RaftAnswer, RaftCall, Transport};
+pub use transport::{CallAnswer, CallError, CallFuture, RaftAnswer, RaftCall, Sender, Transport};
 
 /// The parts openraft's own storage test suite wants to get hold of; nothing else should.
 #[doc(hidden)]

@@ -23,6 +23,7 @@ use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cellwright_supervise::plant;
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -209,6 +210,16 @@ impl Log {
     fn queue(&self, memory: &mut Memory, op: impl FnOnce(u64) -> Op) -> Result<(), Closed> {
         memory.ticket += 1;
         self.shared.ops.send(op(memory.ticket)).map_err(|_| Closed)
+    }
+
+    /// The last entry, durable or not.
+    pub(crate) fn last(&self) -> Option<LogId> {
+        self.shared.memory().last()
+    }
+
+    /// The term this replica has voted in, or follows a leader of.
+    pub(crate) fn term(&self) -> u64 {
+        self.shared.memory().hard.vote.map_or(0, |vote| vote.leader_id.term)
     }
 
     /// Index of the first entry still in the log.
@@ -404,6 +415,7 @@ impl RaftLogStorage<TypeConfig> for Log {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
+        plant("raft");
         let mut own = true;
         let mut records = Vec::new();
         let mut memory = self.shared.memory();

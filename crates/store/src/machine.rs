@@ -13,4 +13,10 @@ pub trait Machine: Send + 'static {
 
     /// Replaces everything by a snapshot whose last applied entry is `index`.
     fn restore(&mut self, index: u64, bytes: &[u8]) -> Result<(), String>;
+
+    /// The last entry that this machine's own files say was applied in an earlier life. A log that
+    /// ends before it was cut short.
+    fn witnessed(&self) -> Option<u64> {
+        None
+    }
 }

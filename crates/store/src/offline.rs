@@ -23,8 +23,8 @@ use crate::error::OpenError;
 use crate::log::Slot;
 use crate::raft::{Membership, NodeId, Peer, next_index};
 use crate::record::{Kind, Owner, Record, segment_path};
-use crate::recover::{Recovered, TornTail, scan};
-use crate::snapshot;
+use crate::recover::{Recovered, TornTail, check_end, scan};
+use crate::snapshot::{self, Loaded};
 
 /// How often opening looks again when the files change under it.
 const LOOKS: usize = 4;
@@ -92,6 +92,12 @@ impl OfflineLog {
         };
         found.settle(owner)?;
         let snapshots = snapshot::indexes(&disk)?;
+        // As a replica would refuse it; a snapshot that does not read is reported when asked for.
+        if let Ok((Some(Loaded { name, meta, .. }), _)) = snapshot::load(&disk, owner.cell, 0)
+            && let Some(id) = &meta.last_log_id
+        {
+            check_end(&disk, &found, Some((&name, id)), None)?;
+        }
         let agreed = agreed(&disk, &found, owner);
         let (next, torn) = (found.next, found.torn.take());
         // A few words for each entry are enough; bodies are read when asked for.
@@ -261,6 +267,10 @@ impl Disk for ReadOnlyDisk {
         let mut bytes = vec![0; len];
         self.file(path)?.read_exact_at(&mut bytes, offset)?;
         Ok(bytes)
+    }
+
+    fn size(&self, path: &str) -> io::Result<u64> {
+        Ok(self.file(path)?.metadata()?.len())
     }
 
     fn append(&self, _: &str, _: &[u8]) -> io::Result<()> {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,6 +15,8 @@ use rustix::fs::{FlockOperation, flock, statvfs};
 
 use crate::disk::{Disk, DiskFuture};
 
+const FILE_MODE: u32 = 0o600;
+const FOLDER_MODE: u32 = 0o700;
 const UNFINISHED: &str = ".unfinished";
 /// The log appends to one file at a time, event segments to another; a few more do no harm.
 const OPEN_HANDLES: usize = 8;
@@ -35,11 +37,12 @@ impl RealDisk {
         let named = |what: &str, e: io::Error| {
             io::Error::new(e.kind(), format!("{what} {}: {e}", dir.display()))
         };
-        fs::create_dir_all(dir).map_err(|e| named("cannot create the data directory", e))?;
+        make_folder(dir).map_err(|e| named("cannot create the data directory", e))?;
         let lock = OpenOptions::new()
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(FILE_MODE)
             .open(dir.join(RealDisk::LOCK))
             .map_err(|e| named("cannot open the lock file in", e))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|e| {
@@ -74,9 +77,11 @@ impl RealDisk {
         let path = self.path(name)?;
         let existed = path.exists();
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
+            make_folder(parent)?;
         }
-        let file = Arc::new(OpenOptions::new().create(true).append(true).open(&path)?);
+        let mut options = OpenOptions::new();
+        let file = options.create(true).append(true).mode(FILE_MODE).open(&path)?;
+        let file = Arc::new(file);
         if let Some(parent) = path.parent().filter(|_| !existed) {
             sync_folder(parent)?;
         }
@@ -91,6 +96,11 @@ impl RealDisk {
     fn forget(&self, name: &str) {
         self.appending.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
+}
+
+/// What the cell knows is in these files, so nobody but their owner reads them, whatever the umask.
+fn make_folder(dir: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(dir)
 }
 
 fn sync_folder(dir: &Path) -> io::Result<()> {
@@ -125,6 +135,10 @@ impl Disk for RealDisk {
         Ok(bytes)
     }
 
+    fn size(&self, path: &str) -> io::Result<u64> {
+        Ok(fs::metadata(self.path(path)?)?.len())
+    }
+
     fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         self.handle(path)?.as_ref().write_all(bytes)
     }
@@ -143,11 +157,13 @@ impl Disk for RealDisk {
         let target = self.path(path)?;
         let parent = target.parent().unwrap_or(&self.root).to_path_buf();
         if !parent.exists() {
-            fs::create_dir_all(&parent)?;
+            make_folder(&parent)?;
             sync_folder(&self.root)?;
         }
         let unfinished = self.path(&format!("{path}{UNFINISHED}"))?;
-        let written = File::create(&unfinished).and_then(|mut file| {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(FILE_MODE);
+        let written = options.open(&unfinished).and_then(|mut file| {
             file.write_all(bytes)?;
             file.sync_all()
         });

@@ -8,17 +8,27 @@
 //! What cannot be told apart is damage inside the very last batch, because nothing after it proves
 //! that it had been flushed. It is cut as well; a cell of three survives that.
 //!
+//! What the log itself cannot tell is that whole writes are gone from its end. Others can: a
+//! snapshot of this replica is of entries that its log had flushed, and a machine's own records of
+//! what it applied come after the flush. A log that ends before either has lost entries, and votes
+//! with them. Only a snapshot that another replica sent may be newer, until the log has followed;
+//! which one that is stands in a file of its own, written first.
+//!
 //! A leader that restarts stands for election again and does not resume its term. Resuming, which
 //! openraft would do, needs two things that are not certain here: that no index of the term is
 //! handed out twice, which a cut tail makes possible, and that it knows what had been committed,
 //! for the recorded commit lags behind and fresh reads would be stale.
 
 use std::collections::VecDeque;
+use std::io;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::disk::Disk;
 use crate::error::OpenError;
+use crate::guard::{TERM_LEAP, highest_term};
 use crate::log::{Place, Slot};
-use crate::raft::{EntryPayload, LogId, Membership, next_index};
+use crate::raft::{EntryPayload, LogId, Membership, Vote, next_index};
 use crate::record::{
     DIR, Found, HEAD_LEN, HEADER_LEN, HardState, Kind, Owner, Record, SegmentHeader, Spot,
     UNKNOWN_KIND, VERSION, segment_path, sequence_of,
@@ -217,12 +227,25 @@ impl Recovered {
         if next_index(self.hard.committed.as_ref()) > self.next {
             self.hard.committed = last;
         }
+        self.mend_vote();
         if let Some(vote) = &mut self.hard.vote
             && vote.leader_id.node_id == owner.replica
         {
             vote.committed = false;
         }
         Ok(())
+    }
+
+    /// A vote of a term that nobody can count on from was taken from a stranger by a build that
+    /// did not look. The term in its place is higher than any in which this replica can have voted
+    /// for a member, so that it votes twice in none, and one that the others can follow to.
+    fn mend_vote(&mut self) {
+        let newest = self.last().map_or(0, |id| id.leader_id.term);
+        let absurd = |vote: &&Vote| vote.leader_id.term > highest_term(newest);
+        let Some(found) = self.hard.vote.as_ref().filter(absurd) else { return };
+        let term = newest + TERM_LEAP / 2;
+        tracing::error!(%found, term, "the recorded vote is of a term that no cell has reached");
+        self.hard.vote = Some(Vote::new(term, 0));
     }
 
     pub(crate) fn last(&self) -> Option<LogId> {
@@ -237,6 +260,72 @@ fn later_batch_follows(bytes: &[u8], spot: Spot, batch: u64) -> bool {
         let spot = Spot { sequence: spot.sequence, offset: offset as u64 };
         Record::batch_of_head(&bytes[offset..], spot).is_some_and(|found| found > batch)
     })
+}
+
+/// The file that says which snapshot of another replica is being saved.
+const INSTALLING: &str = "log/installing";
+
+fn installing_bytes(id: &LogId) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(32);
+    for word in [id.leader_id.term, id.leader_id.node_id, id.index] {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    let check = xxh3_64_with_seed(&bytes, 0);
+    bytes.extend_from_slice(&check.to_le_bytes());
+    bytes
+}
+
+/// Before a snapshot of another replica is saved: from here on the log may end before it.
+pub(crate) fn begin_install(disk: &dyn Disk, id: &LogId) -> io::Result<()> {
+    disk.write_new(INSTALLING, &installing_bytes(id))
+}
+
+/// Once the log goes on after it, an earlier end of the log is damage again. `next` is the index
+/// that the log goes on with.
+pub(crate) fn end_install(disk: &dyn Disk, next: u64) -> io::Result<()> {
+    match disk.read(INSTALLING) {
+        // One that does not read excuses nothing and may as well go.
+        Ok(bytes) => match bytes.get(16..24).and_then(|index| index.try_into().ok()) {
+            Some(index) if u64::from_le_bytes(index) >= next => Ok(()),
+            _ => disk.remove(INSTALLING),
+        },
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Refuses a log that ends before the snapshot it goes with, or before what the machine has on
+/// record as applied.
+pub(crate) fn check_end(
+    disk: &dyn Disk,
+    log: &Recovered,
+    snapshot: Option<(&str, &LogId)>,
+    witnessed: Option<u64>,
+) -> Result<(), OpenError> {
+    let Some(newest) = log.segments.last() else { return Ok(()) };
+    let file = segment_path(newest.sequence);
+    let short = |proof: String| {
+        let next = log.next;
+        let what = format!(
+            "the log ends before entry {next}, and {proof}: entries and votes after that are lost"
+        );
+        Err(damaged(&file, newest.len, &what))
+    };
+    if let Some((name, id)) = snapshot.filter(|(_, id)| id.index >= log.next) {
+        let excused = match disk.read(INSTALLING) {
+            Ok(bytes) => bytes == installing_bytes(id),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+            Err(source) => return Err(OpenError::Disk { path: INSTALLING.to_owned(), source }),
+        };
+        if !excused {
+            return short(format!("its snapshot {name} is of entry {}", id.index));
+        }
+        return Ok(());
+    }
+    match witnessed.filter(|witnessed| *witnessed >= log.next) {
+        Some(witnessed) => short(format!("entry {witnessed} had been applied here")),
+        None => Ok(()),
+    }
 }
 
 fn damaged(file: &str, offset: u64, what: &str) -> OpenError {

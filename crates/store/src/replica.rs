@@ -7,27 +7,32 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use openraft::Raft;
 use openraft::error::{
     CheckIsLeaderError, ClientWriteError, Fatal, ForwardToLeader, InitializeError, RaftError,
 };
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+use crate::answering::{Refusals, Vouched};
 use crate::applied::{Applied, Shelf};
 use crate::disk::{Disk, DiskHandle};
+use crate::election::{Calm, Campaign};
 use crate::error::{BootstrapError, OpenError, ProposeError, ReadEntriesError, SnapshotError};
+use crate::guard::Received;
+use crate::handover::{Room, Stage, Steward};
 use crate::log::Log;
 use crate::machine::Machine;
 use crate::raft::{NodeId, Payload, Peer, TypeConfig, next_index};
 use crate::record::{Owner, segment_path};
-use crate::recover::{Recovered, Segment, TornTail, recover};
+use crate::recover::{Recovered, Segment, TornTail, check_end, recover};
+use crate::runtime::supervised;
 use crate::settings::{FatalHook, Settings};
 use crate::snapshot::{self, Loaded};
-use crate::status::{Fence, Role, Status, follow};
-use crate::transport::{Network, RaftAnswer, RaftCall, Transport, refused};
+use crate::status::{Ends, Fence, Member, Role, Status, follow, listed};
+use crate::transport::{Network, Transport};
 use crate::writer::{Op, Writer, first_bytes};
 
 /// What a proposal came to.
@@ -36,6 +41,13 @@ pub struct Proposed {
     pub index: u64,
     pub term: u64,
     pub reply: Vec<u8>,
+}
+
+/// What a proposal is for. What makes room in the end may use some of the reserve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Write,
+    Removal,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,8 +80,21 @@ pub struct Replica {
     pub(crate) settings: Settings,
     pub(crate) fence: Fence,
     pub(crate) changing_members: tokio::sync::Mutex<()>,
-    log: Log,
-    disk: DiskHandle,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) calm: Calm,
+    pub(crate) stage: Stage,
+    pub(crate) received: Received,
+    pub(crate) vouched: Vouched,
+    pub(crate) refusals: Refusals,
+    /// The leader wants this replica to take over.
+    pub(crate) take_over: Arc<Notify>,
+    pub(crate) log: Log,
+    pub(crate) disk: DiskHandle,
+    /// The disk was found short.
+    short: Arc<Notify>,
+    room: Arc<Mutex<Room>>,
+    /// Of the other voters, as a leader knows it.
+    rooms: Arc<Mutex<BTreeMap<NodeId, Room>>>,
     ops: mpsc::UnboundedSender<Op>,
     status: watch::Receiver<Status>,
     barriers: mpsc::UnboundedSender<Barrier>,
@@ -83,6 +108,8 @@ pub struct Storage {
     pub log: Log,
     pub applied: Applied,
     pub recovery: Recovery,
+    /// As far as the disk says.
+    members: BTreeMap<NodeId, Member>,
     disk: DiskHandle,
     ops: mpsc::UnboundedSender<Op>,
 }
@@ -98,7 +125,8 @@ pub async fn open_storage(
     settings.check()?;
     let disk = DiskHandle::new(disk);
     let owner = Owner { cell: settings.cell, replica: id };
-    let read = disk.run(move |disk| read_disk(disk, owner)).await;
+    let witnessed = machine.witnessed();
+    let read = disk.run(move |disk| read_disk(disk, owner, witnessed)).await;
     let (mut recovered, loaded, recovery) = read.map_err(|e| on_disk("", e))??;
     let mut machine = machine;
     if let Some(Loaded { name, meta, body }) = &loaded {
@@ -128,18 +156,21 @@ pub async fn open_storage(
         cache_bytes: settings.cache_bytes,
         on_fatal: Arc::clone(&settings.on_fatal),
     };
-    tokio::spawn(writer.run(queue));
+    settings.supervisor.errand("the writer of the log", writer.run(queue));
     let members = meta.as_ref().map(|meta| meta.last_membership.clone()).unwrap_or_default();
+    let saved = members.log_id().map(|id| id.index);
+    let newest = recovered.members.last().filter(|(index, _)| Some(*index) > saved);
+    let known = listed(newest.map_or_else(|| members.membership(), |(_, members)| members));
     let (current, covered) = (Arc::new(Mutex::new(meta)), Arc::new(covered));
     let shelf = Shelf { disk: disk.clone(), cell: settings.cell, current, covered };
     let machine = Mutex::new(machine);
     let applied = Applied { machine, last, members, log: log.clone(), shelf, id };
-    Ok(Storage { log, applied, recovery, disk, ops })
+    Ok(Storage { log, applied, recovery, members: known, disk, ops })
 }
 
 type Read = (Recovered, Option<Loaded>, Recovery);
 
-fn read_disk(disk: &dyn Disk, owner: Owner) -> Result<Read, OpenError> {
+fn read_disk(disk: &dyn Disk, owner: Owner, witnessed: Option<u64>) -> Result<Read, OpenError> {
     let mut log = recover(disk, owner)?;
     let log_from = next_index(log.hard.purged.as_ref());
     let (loaded, passed_over) = snapshot::load(disk, owner.cell, log_from)?;
@@ -156,6 +187,10 @@ fn read_disk(disk: &dyn Disk, owner: Owner) -> Result<Read, OpenError> {
         disk.write_new(&path, &bytes).map_err(|e| on_disk(&path, e))?;
         log.segments.push(Segment { sequence: 1, len: bytes.len() as u64, next_index: 0 });
     }
+    let newest = loaded
+        .as_ref()
+        .and_then(|loaded| Some((loaded.name.as_str(), loaded.meta.last_log_id.as_ref()?)));
+    check_end(disk, &log, newest, witnessed)?;
     for line in &passed_over {
         tracing::warn!(line, "an older snapshot and the log make up for a damaged one");
         // Out of the way, so that it is not met again and counts for nothing when pruning.
@@ -195,31 +230,107 @@ impl Replica {
         let config = Arc::new(settings.raft_config()?);
         settings.on_fatal = only_once(settings.on_fatal);
         let storage = open_storage(id, &settings, disk, Box::new(machine)).await?;
-        let Storage { log, applied, recovery, disk, ops } = storage;
-        let network = Network { transport, retry: settings.heartbeat * 2 };
-        let raft = Raft::new(id, config, network, log.clone(), applied).await;
+        let Storage { log, applied, recovery, members, disk, ops } = storage;
+        let network = Network {
+            transport: Arc::clone(&transport),
+            log: log.clone(),
+            retry: settings.heartbeat * 2,
+        };
+        let supervisor = settings.supervisor.clone();
+        let starting = Raft::new(id, config, network, log.clone(), applied);
+        let raft = supervised(supervisor.clone(), starting).await;
         let raft = raft.map_err(|e| OpenError::Raft { what: e.to_string() })?;
-        tokio::spawn(stand_if_alone(raft.clone(), id));
         let fence = Fence::default();
-        let (sender, status) = watch::channel(Status { id, ..Status::default() });
+        let (sender, status) = watch::channel(Status { id, members, ..Status::default() });
         let hook = Arc::clone(&settings.on_fatal);
-        tokio::spawn(follow(raft.metrics(), sender, fence.clone(), disk.clone(), hook));
+        let (calm, metrics) = (Calm::default(), raft.metrics());
+        let ends = Ends { disk: disk.clone(), on_fatal: hook, supervisor: supervisor.clone() };
+        let following = follow(metrics, sender, fence.clone(), ends, calm.lost());
+        supervisor.errand("the status of the replica", following);
         let (barriers, waiting) = mpsc::unbounded_channel();
-        tokio::spawn(serve_barriers(raft.clone(), fence.clone(), settings.clone(), waiting));
-        let changing_members = tokio::sync::Mutex::new(());
-        Ok(Replica {
+        let serving = serve_barriers(raft.clone(), fence.clone(), settings.clone(), waiting);
+        supervisor.errand("fresh reads", serving);
+        let replica = Replica {
             raft,
             settings,
             fence,
-            changing_members,
+            changing_members: tokio::sync::Mutex::new(()),
+            transport,
+            calm,
+            stage: Stage::default(),
+            received: Received::default(),
+            vouched: Vouched::default(),
+            refusals: Refusals::default(),
+            take_over: Arc::default(),
             log,
             disk,
+            short: Arc::default(),
+            room: Arc::default(),
+            rooms: Arc::default(),
             ops,
             status,
             barriers,
             recovery,
             id,
-        })
+        };
+        replica.look_at_disk();
+        supervisor.errand("the steward of room", replica.steward().run());
+        supervisor.errand("the campaign for votes", replica.campaign().run());
+        Ok(replica)
+    }
+
+    fn steward(&self) -> Steward {
+        Steward {
+            raft: self.raft.clone(),
+            transport: Arc::clone(&self.transport),
+            settings: self.settings.clone(),
+            disk: self.disk.clone(),
+            status: self.status.clone(),
+            stage: self.stage.clone(),
+            found: Arc::clone(&self.short),
+            room: Arc::clone(&self.room),
+            rooms: Arc::clone(&self.rooms),
+        }
+    }
+
+    fn campaign(&self) -> Campaign {
+        let room = Arc::clone(&self.room);
+        Campaign {
+            id: self.id,
+            raft: self.raft.clone(),
+            transport: Arc::clone(&self.transport),
+            log: self.log.clone(),
+            settings: self.settings.clone(),
+            calm: self.calm.clone(),
+            status: self.status.clone(),
+            asked: Arc::clone(&self.take_over),
+            is_short: Arc::new(move || {
+                room.lock().unwrap_or_else(PoisonError::into_inner).is_short()
+            }),
+        }
+    }
+
+    pub(crate) fn look_at_disk(&self) {
+        if let Ok(free) = self.disk.get().and_then(|disk| disk.free_bytes()) {
+            let room = Room { free, reserve: self.settings.reserve_bytes };
+            *self.room.lock().unwrap_or_else(PoisonError::into_inner) = room;
+        }
+    }
+
+    /// Room on the disk, as it was a moment ago.
+    pub fn room(&self) -> Room {
+        *self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Room on the disks of all voters that answer, for a leader; of this replica alone otherwise.
+    pub fn rooms(&self) -> BTreeMap<NodeId, Room> {
+        let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        rooms.insert(self.id, self.room());
+        rooms
+    }
+
+    pub(crate) fn id(&self) -> NodeId {
+        self.id
     }
 
     /// Makes the first members of a new cell. Several replicas may call it with the same members.
@@ -238,12 +349,21 @@ impl Replica {
 
     /// Proposes a payload and waits until it has been applied here.
     pub async fn propose(&self, payload: impl Into<Bytes>) -> Result<Proposed, ProposeError> {
+        self.propose_for(Purpose::Write, payload).await
+    }
+
+    /// The same, for what may use some of the reserve when the disk is nearly full.
+    pub async fn propose_for(
+        &self,
+        purpose: Purpose,
+        payload: impl Into<Bytes>,
+    ) -> Result<Proposed, ProposeError> {
         let payload = payload.into();
         let (bytes, allowed) = (payload.len(), self.settings.max_payload_bytes);
         if bytes > allowed {
             return Err(ProposeError::TooLarge { bytes, allowed });
         }
-        self.check_room(bytes as u64)?;
+        self.check_room(bytes as u64, purpose)?;
         self.check_fence()?;
         // Openraft sends away those who ask a follower and those whose entry a new leader overwrote
         // with the same words. Only of the first can it be said that nothing happened.
@@ -271,11 +391,39 @@ impl Replica {
         }
     }
 
-    fn check_room(&self, bytes: u64) -> Result<(), ProposeError> {
+    fn check_room(&self, bytes: u64, purpose: Purpose) -> Result<(), ProposeError> {
         let free = self.disk.get().and_then(|disk| disk.free_bytes());
         let free = free.map_err(|e| ProposeError::Fatal { why: e.to_string() })?;
-        let needed = self.settings.reserve_bytes.saturating_add(bytes);
-        if free < needed { Err(ProposeError::DiskFull { free, needed }) } else { Ok(()) }
+        let kept = match purpose {
+            Purpose::Write => self.settings.reserve_bytes,
+            Purpose::Removal => self.settings.floor_bytes(),
+        };
+        let needed = kept.saturating_add(bytes);
+        if free >= needed {
+            return Ok(());
+        }
+        Err(self.without_room(free, needed))
+    }
+
+    /// Somebody else may have room: until that is known, it is as if an election were on.
+    fn without_room(&self, free: u64, needed: u64) -> ProposeError {
+        let status = self.status.borrow();
+        let others = status.members.values().filter(|member| member.voter).count() > 1;
+        if status.role == Role::Leader && others && !self.stage.is_hopeless() {
+            self.short.notify_one();
+            return ProposeError::NotLeader { leader: None };
+        }
+        ProposeError::DiskFull { free, needed }
+    }
+
+    /// What a proposal that is no removal would be told, if the disk was found short.
+    pub fn refuses_writes(&self) -> Option<ProposeError> {
+        // Room that was made a moment ago counts at once.
+        if self.room().is_short() {
+            self.look_at_disk();
+        }
+        let Room { free, reserve } = self.room();
+        (free < reserve).then(|| self.without_room(free, reserve))
     }
 
     fn check_fence(&self) -> Result<(), ProposeError> {
@@ -291,6 +439,9 @@ impl Replica {
     fn check_lead(&self) -> Result<(), ProposeError> {
         let status = self.status.borrow();
         match status.role {
+            Role::Leader if self.stage.is_handing() => {
+                Err(ProposeError::NotLeader { leader: None })
+            }
             Role::Leader => Ok(()),
             _ => Err(ProposeError::NotLeader { leader: status.leader_peer() }),
         }
@@ -301,50 +452,14 @@ impl Replica {
     /// round of messages.
     pub async fn read_barrier(&self) -> Result<u64, ProposeError> {
         self.check_fence()?;
+        // Its round of messages would renew the leases that are to run out.
+        if self.stage.is_handing() {
+            return Err(ProposeError::NotLeader { leader: None });
+        }
         let (answer, answered) = oneshot::channel();
         let over = || ProposeError::Fatal { why: "it was shut down".to_owned() };
         self.barriers.send(answer).map_err(|_| over())?;
         answered.await.map_err(|_| over())?
-    }
-
-    /// Answers another replica.
-    pub async fn handle(&self, call: RaftCall) -> RaftAnswer {
-        if let Some(why) = self.refuses(&call) {
-            return RaftAnswer::Refused { why };
-        }
-        match call {
-            RaftCall::Append(request) => match self.raft.append_entries(request).await {
-                Ok(answer) => RaftAnswer::Append(answer),
-                Err(e) => RaftAnswer::Refused { why: e.to_string() },
-            },
-            RaftCall::Vote(request) => match self.raft.vote(request).await {
-                Ok(answer) => RaftAnswer::Vote(answer),
-                Err(e) => RaftAnswer::Refused { why: e.to_string() },
-            },
-            RaftCall::Snapshot(request) => match self.raft.install_snapshot(request).await {
-                Ok(answer) => RaftAnswer::Snapshot(answer),
-                Err(RaftError::APIError(mismatch)) => RaftAnswer::SnapshotMismatch(mismatch),
-                Err(RaftError::Fatal(fatal)) => refused(&fatal),
-            },
-        }
-    }
-
-    /// A follower short of space takes heartbeats and votes, but nothing that fills the disk.
-    fn refuses(&self, call: &RaftCall) -> Option<String> {
-        let bulky = match call {
-            RaftCall::Append(request) => !request.entries.is_empty(),
-            RaftCall::Snapshot(_) => true,
-            RaftCall::Vote(_) => false,
-        };
-        let free = self.disk.get().and_then(|disk| disk.free_bytes());
-        match free {
-            Err(e) => Some(e.to_string()),
-            Ok(free) if bulky && free < self.settings.floor_bytes() => {
-                let needed = self.settings.floor_bytes();
-                Some(format!("the log's disk has {free} bytes free and needs {needed}"))
-            }
-            Ok(_) => None,
-        }
     }
 
     /// For how long this replica, which leads or once led, has heard from no quorum. Goes on
@@ -416,6 +531,7 @@ impl Replica {
 
     /// Stops in order: consensus, then the writer with all that was queued, then the disk.
     pub async fn shutdown(&self) {
+        self.settings.supervisor.stops();
         // The core's own end, good or bad, has been reported through the status already.
         let _ended = self.raft.shutdown().await;
         let (done, stopped) = oneshot::channel();
@@ -428,22 +544,9 @@ impl Replica {
 
     /// As if the power had been cut: nothing more reaches the disk.
     pub async fn kill(&self) {
+        self.settings.supervisor.stops();
         self.disk.close();
         let _ended = self.raft.shutdown().await;
-    }
-}
-
-/// A single voter need not wait for others to be silent before it stands for election. Nobody
-/// waits for this: on a full disk the core answers only once there is room, and the replica is to
-/// be read meanwhile.
-async fn stand_if_alone(raft: Raft<TypeConfig>, id: NodeId) {
-    let alone = raft.with_raft_state(move |state| {
-        let members = state.membership_state.effective().membership();
-        members.voter_ids().eq([id])
-    });
-    if matches!(alone.await, Ok(true)) {
-        // An error means that the core has ended, which the status reports.
-        let _ended = raft.trigger().elect().await;
     }
 }
 

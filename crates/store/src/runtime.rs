@@ -4,17 +4,32 @@
 //! system; the simulator seeds the generator of its thread, so that a run is repeated by its seed.
 //! One type serves both, because a second `TypeConfig` would mean that the simulator runs other
 //! code than the product.
+//!
+//! Openraft also starts its tasks here: the core, the worker that applies, one for each follower. A
+//! panic in any of them leaves a replica that looks alive, so all of them are supervised: a task
+//! that is started under a supervisor hands it on to those that it starts.
 
 use std::cell::RefCell;
 use std::future::Future;
 use std::time::Duration;
 
+use cellwright_supervise::{Supervisor, guarded};
 use openraft::{AsyncRuntime, OptionalSend, TokioRuntime};
-use rand::{RngCore, SeedableRng};
+use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 thread_local! {
     static DRAWS: RefCell<Option<ChaCha8Rng>> = const { RefCell::new(None) };
+}
+
+tokio::task_local! {
+    /// Of the replica that a task of consensus works for.
+    static SUPERVISOR: Supervisor;
+}
+
+/// Has everything that consensus starts inside `work` supervised.
+pub(crate) async fn supervised<T>(by: Supervisor, work: impl Future<Output = T>) -> T {
+    SUPERVISOR.scope(by, work).await
 }
 
 /// From here on, random draws of replicas on this thread follow from `seed`.
@@ -31,6 +46,12 @@ impl ThreadDraws {
     fn with<T>(draw: impl FnOnce(&mut ChaCha8Rng) -> T) -> T {
         DRAWS.with_borrow_mut(|draws| draw(draws.get_or_insert_with(ChaCha8Rng::from_os_rng)))
     }
+}
+
+/// A time between the two, from the generator that openraft draws from.
+pub(crate) fn draw_between(least: Duration, most: Duration) -> Duration {
+    let width = u64::try_from(most.saturating_sub(least).as_micros()).unwrap_or(u64::MAX);
+    least + Duration::from_micros(ThreadDraws::with(|draws| draws.random_range(0..=width)))
 }
 
 /// Openraft is built against an older release of the trait than the rest of the workspace.
@@ -75,7 +96,18 @@ impl AsyncRuntime for SeededRuntime {
         T: Future + OptionalSend + 'static,
         T::Output: OptionalSend + 'static,
     {
-        TokioRuntime::spawn(future)
+        let Ok(by) = SUPERVISOR.try_with(Clone::clone) else { return TokioRuntime::spawn(future) };
+        let told = by.clone();
+        TokioRuntime::spawn(SUPERVISOR.scope(by, async move {
+            match guarded(future).await {
+                Ok(done) => done,
+                Err(panicked) => {
+                    told.fell(&format!("consensus {panicked}"));
+                    // Openraft has its own way of finding out.
+                    panicked.resume()
+                }
+            }
+        }))
     }
 
     fn sleep(duration: Duration) -> Self::Sleep {

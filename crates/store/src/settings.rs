@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cellwright_supervise::Supervisor;
 use openraft::{Config, SnapshotPolicy};
 
 use crate::error::OpenError;
@@ -55,6 +56,8 @@ pub struct Settings {
     pub promote_lag: u64,
     pub promote_timeout: Duration,
     pub on_fatal: FatalHook,
+    /// Watches over the tasks that a replica cannot live without.
+    pub supervisor: Supervisor,
 }
 
 impl Default for Settings {
@@ -77,6 +80,7 @@ impl Default for Settings {
             promote_lag: 100,
             promote_timeout: Duration::from_secs(60),
             on_fatal: Arc::new(exit_process),
+            supervisor: Supervisor::default(),
         }
     }
 }
@@ -110,10 +114,10 @@ impl Settings {
         }
     }
 
-    /// Free space below which a follower stops taking entries: half the reserve, so that a leader
-    /// refuses before its followers do, and votes still find room.
+    /// Free space below which nothing but votes is written: a quarter of the reserve. Between
+    /// reserve and floor a leader takes removals alone, and followers take what it sends.
     pub(crate) fn floor_bytes(&self) -> u64 {
-        self.reserve_bytes / 2
+        self.reserve_bytes / 4
     }
 
     pub(crate) fn check(&self) -> Result<(), OpenError> {
@@ -171,6 +175,8 @@ impl Settings {
             // A follower further behind than the log reaches needs a snapshot anyway.
             replication_lag_threshold: self.keep_entries.max(self.snapshot_entries) + 1,
             max_payload_entries: 1000,
+            // `Campaign` says when to stand.
+            enable_elect: false,
             ..Config::default()
         };
         config.validate().map_err(|e| OpenError::Raft { what: e.to_string() })

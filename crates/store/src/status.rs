@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use cellwright_supervise::{Supervisor, plant};
 use openraft::error::Fatal;
 use openraft::{RaftMetrics, ServerState};
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::disk::DiskHandle;
-use crate::raft::{NodeId, Peer};
+use crate::raft::{Membership, NodeId, Peer};
 use crate::settings::FatalHook;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -44,8 +45,19 @@ pub struct Status {
     pub snapshot: Option<u64>,
     pub purged: Option<u64>,
     pub members: BTreeMap<NodeId, Member>,
+    /// Term and index of the entry that made them members, once a quorum is known to hold it.
+    pub settled: Option<(u64, u64)>,
     /// For a leader: milliseconds since a quorum was last heard from.
     pub quorum_silent_millis: Option<u64>,
+}
+
+/// The members that a membership names, of whom nothing more is known.
+pub(crate) fn listed(membership: &Membership) -> BTreeMap<NodeId, Member> {
+    let voters: Vec<NodeId> = membership.voter_ids().collect();
+    let member = |(id, peer): (&NodeId, &Peer)| {
+        (*id, Member { peer: peer.clone(), voter: voters.contains(id), matched: None })
+    };
+    membership.nodes().map(member).collect()
 }
 
 impl Status {
@@ -62,6 +74,8 @@ impl Status {
             let matched = matched.flatten().map(|log_id| log_id.index);
             (*id, Member { peer: peer.clone(), voter: voters.contains(id), matched })
         };
+        let applied = metrics.last_applied.map(|id| id.index);
+        let entry = metrics.membership_config.log_id().filter(|id| Some(id.index) <= applied);
         Status {
             id: metrics.id,
             term: metrics.current_term,
@@ -74,10 +88,11 @@ impl Status {
             },
             leader: metrics.current_leader,
             last_log: metrics.last_log_index,
-            applied: metrics.last_applied.map(|id| id.index),
+            applied,
             snapshot: metrics.snapshot.map(|id| id.index),
             purged: metrics.purged.map(|id| id.index),
             members: membership.nodes().map(member).collect(),
+            settled: entry.map(|id| (id.leader_id.term, id.index)),
             quorum_silent_millis: metrics.millis_since_quorum_ack,
         }
     }
@@ -132,32 +147,69 @@ impl Fence {
     }
 }
 
+/// What the end of consensus means.
+pub(crate) struct Ends {
+    pub(crate) disk: DiskHandle,
+    pub(crate) on_fatal: FatalHook,
+    pub(crate) supervisor: Supervisor,
+}
+
+impl Ends {
+    /// A core that ends unasked leaves a replica that takes no part any more, whatever it was last
+    /// heard to be.
+    async fn core_ended(&self, status: &watch::Sender<Status>) {
+        status.send_modify(|last| {
+            last.role = Role::Stopped;
+            last.leader = None;
+        });
+        self.supervisor.ended("the core of consensus").await;
+    }
+}
+
 /// Follows openraft's metrics until the replica stops.
 pub(crate) async fn follow(
     mut metrics: watch::Receiver<RaftMetrics<NodeId, Peer>>,
     status: watch::Sender<Status>,
     fence: Fence,
-    disk: DiskHandle,
-    on_fatal: FatalHook,
+    ends: Ends,
+    mut lost: watch::Receiver<bool>,
 ) {
     loop {
-        let (now, stopped) = {
+        plant("status");
+        let (mut now, stopped) = {
             let seen = metrics.borrow_and_update();
             fence.note(&seen);
             (Status::of(&seen), seen.running_state.clone().err())
         };
+        if *lost.borrow_and_update() && now.role == Role::Follower {
+            now.leader = None;
+        }
         status.send_if_modified(|last| {
+            // A core that has not looked at its log yet reports no members; the log had some.
+            if now.members.is_empty() {
+                now.members = std::mem::take(&mut last.members);
+            }
             let differs = *last != now;
             *last = now;
             differs
         });
         match stopped {
-            Some(Fatal::Stopped) => return,
+            Some(Fatal::Stopped) => return ends.core_ended(&status).await,
             // Stopped from outside, in whatever it was doing.
-            Some(_) if disk.is_closed() => return,
-            Some(fatal) => return on_fatal(&format!("the replica stopped: {fatal}")),
-            None if metrics.changed().await.is_err() => return,
-            None => {}
+            Some(_) if ends.disk.is_closed() => return,
+            Some(fatal) => return (ends.on_fatal)(&format!("the replica stopped: {fatal}")),
+            None => {
+                tokio::select! {
+                    biased;
+                    // It panicked, or its runtime goes away.
+                    changed = metrics.changed() => if changed.is_err() {
+                        return ends.core_ended(&status).await;
+                    },
+                    changed = lost.changed() => if changed.is_err() {
+                        return;
+                    },
+                }
+            }
         }
     }
 }

@@ -20,13 +20,35 @@ use openraft::raft::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::raft::{NodeId, Peer, TypeConfig};
+use crate::election::PreVote;
+use crate::guard::{self, Absurd};
+use crate::handover::Room;
+use crate::log::Log;
+use crate::raft::{LeaderId, LogId, NodeId, Peer, TypeConfig, Vote};
+
+/// Who sent a call, as the transport has established.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sender {
+    pub id: NodeId,
+    /// The name it has proved to have; `None` where nobody proves anything.
+    pub name: Option<String>,
+}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum RaftCall {
     Append(AppendEntriesRequest<TypeConfig>),
     Vote(VoteRequest<NodeId>),
     Snapshot(InstallSnapshotRequest<TypeConfig>),
+    PreVote(PreVote),
+    /// Is this replica, of this name if it has one, a voter as far as you know?
+    Vouch {
+        id: NodeId,
+        name: Option<String>,
+    },
+    /// How much room has your disk?
+    Room,
+    /// From the leader: stand for election now.
+    TakeOver,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,6 +62,14 @@ pub enum RaftAnswer {
     Refused {
         why: String,
     },
+    PreVote {
+        granted: bool,
+    },
+    Vouched {
+        is_voter: bool,
+    },
+    Room(Room),
+    TakingOver,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +90,26 @@ pub trait Transport: Send + Sync + 'static {
 }
 
 impl RaftCall {
+    /// A sign of life of whoever says that it leads, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn leading(term: u64, id: NodeId) -> RaftCall {
+        RaftCall::Append(AppendEntriesRequest {
+            vote: Vote::new_committed(term, id),
+            prev_log_id: None,
+            entries: Vec::new(),
+            leader_commit: None,
+        })
+    }
+
+    /// Asks for a vote, with a log that nobody's is ahead of, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn standing(term: u64, id: NodeId) -> RaftCall {
+        let last = LogId::new(LeaderId::new(term, id), guard::HIGHEST - 1);
+        RaftCall::Vote(VoteRequest::new(Vote::new(term, id), Some(last)))
+    }
+
     pub fn to_bytes(&self) -> Result<Vec<u8>, CallError> {
         encode(self)
     }
@@ -91,6 +141,8 @@ fn decode<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Result<T, CallError> {
 /// Hands openraft's calls to a transport.
 pub(crate) struct Network {
     pub(crate) transport: Arc<dyn Transport>,
+    /// Knows this replica's term.
+    pub(crate) log: Log,
     pub(crate) retry: Duration,
 }
 
@@ -99,7 +151,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 
     async fn new_client(&mut self, target: NodeId, peer: &Peer) -> Line {
         let (transport, peer) = (Arc::clone(&self.transport), peer.clone());
-        Line { transport, target, peer, retry: self.retry }
+        Line { transport, target, peer, log: self.log.clone(), retry: self.retry }
     }
 }
 
@@ -108,6 +160,7 @@ pub(crate) struct Line {
     transport: Arc<dyn Transport>,
     target: NodeId,
     peer: Peer,
+    log: Log,
     retry: Duration,
 }
 
@@ -120,7 +173,10 @@ impl Line {
                 // As unreachable: the replica is no use for a moment, and hammering it is none.
                 Err(RPCError::Unreachable(Unreachable::new(&io::Error::other(why))))
             }
-            Ok(answer) => Ok(answer),
+            Ok(answer) => match guard::check_answer(&answer, self.log.term()) {
+                Ok(()) => Ok(answer),
+                Err(absurd) => Err(self.absurd(&absurd)),
+            },
             Err(CallError::Unreachable(why)) => {
                 Err(RPCError::Unreachable(Unreachable::new(&io::Error::other(why))))
             }
@@ -128,6 +184,12 @@ impl Line {
                 Err(RPCError::Network(NetworkError::new(&io::Error::other(why))))
             }
         }
+    }
+
+    fn absurd<E: std::error::Error>(&self, why: &Absurd) -> Failed<E> {
+        tracing::error!(from = self.target, %why, "an answer of another replica is not believed");
+        let text = format!("replica {}: {why}", self.target);
+        RPCError::Unreachable(Unreachable::new(&io::Error::other(text)))
     }
 
     fn wrong<E: std::error::Error>(&self, answer: &RaftAnswer) -> Failed<E> {
@@ -142,7 +204,10 @@ impl RaftNetwork<TypeConfig> for Line {
         rpc: AppendEntriesRequest<TypeConfig>,
         _option: RPCOption,
     ) -> Result<AppendEntriesResponse<NodeId>, Failed<RaftError<NodeId>>> {
-        match self.send(RaftCall::Append(rpc)).await? {
+        let (previous, sent) = (rpc.prev_log_id, rpc.entries.len() as u64);
+        let answer = self.send(RaftCall::Append(rpc)).await?;
+        guard::check_match(&answer, previous, sent).map_err(|absurd| self.absurd(&absurd))?;
+        match answer {
             RaftAnswer::Append(answer) => Ok(answer),
             other => Err(self.wrong(&other)),
         }

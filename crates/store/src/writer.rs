@@ -13,6 +13,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cellwright_supervise::plant;
 use openraft::storage::LogFlushed;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -22,7 +23,7 @@ use crate::raft::{LogId, TypeConfig};
 use crate::record::{
     DIR, HEADER_LEN, HardState, Owner, Record, SegmentHeader, Spot, VERSION, segment_path,
 };
-use crate::recover::Segment;
+use crate::recover::{Segment, end_install};
 use crate::settings::FatalHook;
 
 /// Operations taken from the queue at once.
@@ -97,6 +98,7 @@ impl Writer {
     pub(crate) async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Op>) {
         let mut ops = Vec::new();
         while queue.recv_many(&mut ops, AT_ONCE).await > 0 {
+            plant("writer");
             match self.process(&mut ops).await {
                 Ok(None) => {}
                 Ok(Some(done)) => {
@@ -274,11 +276,13 @@ impl Writer {
         let last = self.segments.len() - 1;
         let old = self.segments[..last].iter().take_while(|old| old.next_index <= kept_from);
         let paths: Vec<String> = old.map(|old| segment_path(old.sequence)).collect();
-        if paths.is_empty() {
-            return Ok(());
-        }
         self.segments.drain(..paths.len());
+        let next = self.next_index;
         let removed = self.disk.run(move |disk| {
+            end_install(disk, next)?;
+            if paths.is_empty() {
+                return Ok(());
+            }
             // Oldest first: after a crash the rest is still without a gap.
             paths.iter().try_for_each(|path| disk.remove(path))?;
             disk.sync_dir(DIR)

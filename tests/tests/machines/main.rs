@@ -5,12 +5,14 @@
 
 mod agent;
 mod alloc;
+mod clocks;
 mod cores;
 mod hostile;
 mod hostile_packages;
 mod leaving;
 mod ledger;
 mod loss;
+mod masters;
 mod names;
 mod output;
 mod packages;

@@ -21,6 +21,19 @@ const PRIVATE_FOLDERS: &[&str] = &[
     concat!("\\Us", "ers\\"),
 ];
 
+/// Text of others must not command a terminal, so the command line prints in one place, which sees
+/// to that.
+const PRINTING: &[&str] = &["print", "println", "eprint", "eprintln"];
+const COMMAND_LINE: &str = "crates/cli/src/";
+
+fn prints_past_the_filter(path: &str, file: &RustFile, index: usize) -> bool {
+    let token = &file.tokens[index];
+    path.starts_with(COMMAND_LINE)
+        && token.kind == Kind::Ident
+        && PRINTING.contains(&token.text.as_str())
+        && file.tokens.get(index + 1).is_some_and(|next| next.text == "!")
+}
+
 pub fn check(repo: &Repo) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in repo.texts() {
@@ -34,6 +47,13 @@ pub fn check(repo: &Repo) -> Vec<Finding> {
     for (path, file) in repo.rust_files() {
         findings.extend((0..file.tokens.len()).filter_map(|index| {
             banned_token(file, index).map(|why| Finding::new(path, file.tokens[index].line, why))
+        }));
+    }
+    for (path, file) in repo.rust_files() {
+        let found = (0..file.tokens.len()).filter(|at| prints_past_the_filter(path, file, *at));
+        findings.extend(found.map(|at| {
+            let why = "what others wrote may command a terminal; print with crate::output";
+            Finding::new(path, file.tokens[at].line, why.to_owned())
         }));
     }
     findings

@@ -14,24 +14,24 @@
 //! | `/devices`, below `/dev` | the devices it was given |
 //! | `/tmp` | in memory, charged to it |
 //!
-//! Root inside is nobody outside: numbers of users are shifted, unless a task borrows folders of
-//! the machine, whose owners must stay who they are.
+//! Users are shifted, always: whoever a task is inside, it is one of its own range outside. Only
+//! the account of a task that borrows folders of the machine, whose owners must stay who they are,
+//! is that account outside too, and its operator says which accounts those are.
 
 use super::told::{
-    Ids, Places, check_package_name, environment, find_account, io, is_open_to_all, logs,
-    open_alloc, remove, sweep_secrets, write_devices, write_files, write_papers, write_ports,
-    write_secrets,
+    Places, check_package_name, environment, io, logs, open_alloc, remove, shut, sweep_secrets,
+    write_devices, write_files, write_papers, write_ports, write_secrets,
 };
-use super::who::{NOBODY, allowed};
+use super::who::{Contained, borrowing, contained};
 use super::{Driver, DriverError, Start};
 use crate::config::{Config, LentVolume};
 use crate::folder::Folders;
 use crate::shim::protocol::{Container, Launch};
 use cellwright_cell::admit::LEAST_RAM_CONTAINED;
-use cellwright_cell::isolation::{Isolation, LOOKED_UP, NAMES, Network as Asked, PROGRAMS};
+use cellwright_cell::isolation::{Isolation, LOOKED_UP, NAMES, Network as Asked, PROGRAMS, Volume};
 use cellwright_isolate::container::{
-    Bind, Bundle, ContainerId, ContainerSpec, DeviceNode, IdRange, Network, Probe, Runc, Scratch,
-    User, probe, sweep,
+    Bind, Borrowed, Bundle, ContainerId, ContainerSpec, DeviceNode, HeldFolder, Maker, Network,
+    Probe, Runc, Scratch, User, probe, sweep,
 };
 use cellwright_isolate::mounts;
 use std::collections::BTreeSet;
@@ -39,8 +39,6 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Users of containers are these of the machine: beyond what accounts and other tools use.
-const SHIFTED: IdRange = IdRange { first: 0x7000_0000, count: 65_536 };
 /// Room in `/tmp`.
 const TMP_BYTES: u64 = 64 << 20;
 
@@ -58,8 +56,8 @@ pub struct ContainerDriver {
     users: Vec<String>,
     /// The runtime, with what is known against it.
     version: String,
-    /// Whether users can be shifted: a stranger must get to the containers' roots.
-    shifts: bool,
+    /// Who makes the namespaces of users.
+    maker: Maker,
 }
 
 impl ContainerDriver {
@@ -75,14 +73,16 @@ impl ContainerDriver {
             host_layer: run.join("host-layer"),
             // What is lent is compared with where a path really leads.
             volumes: config.volumes.iter().filter_map(real).collect(),
-            shifts: is_open_to_all(&run),
+            maker: Maker::OwnRange,
             run,
         };
         let made = fs::DirBuilder::new().recursive(true).mode(0o711).create(&driver.run);
         made.map_err(|why| format!("{}: {why}", driver.run.display()))?;
         let probed = probe(&driver.runtime(), &driver.run);
         match (probed.why_not(), probed) {
-            (None, Probe::Ready { runtime }) => driver.version = runtime,
+            (None, Probe::Ready { runtime, maker }) => {
+                (driver.version, driver.maker) = (runtime, maker);
+            }
             (why, _) => return Err(why.unwrap_or_default()),
         }
         driver.lay_host_layer().map(|()| driver).map_err(|error| error.to_string())
@@ -107,33 +107,21 @@ impl ContainerDriver {
         Ok(())
     }
 
-    /// Whether users are shifted for this task, and who `ids` are on the machine then.
-    fn shifted(&self, start: &Start<'_>, ids: Ids) -> (Option<IdRange>, Ids) {
-        let fits = ids.0 < SHIFTED.count && ids.1 < SHIFTED.count;
-        if !self.shifts || !fits || !start.work.isolation.volumes.is_empty() {
-            return (None, ids);
-        }
-        (Some(SHIFTED), (SHIFTED.first + ids.0, SHIFTED.first + ids.1))
-    }
-
-    /// Who the task is inside, how users are shifted, and who it is on the machine.
-    fn who(
-        &self,
-        start: &Start<'_>,
-        root: Option<&Path>,
-    ) -> Result<(Ids, Option<IdRange>, Ids), DriverError> {
-        // Whoever borrows folders of the machine is somebody of the machine, not of a package.
-        let borrows = !start.work.isolation.volumes.is_empty();
+    /// Who the task is, inside and outside.
+    fn who(&self, start: &Start<'_>, root: Option<&Path>) -> Result<Contained, DriverError> {
+        let none = || DriverError::Cannot {
+            field: "range of users",
+            value: "none".into(),
+            allowed: "one for every container".into(),
+        };
+        let range = start.range.ok_or_else(none)?;
         let user = start.work.user.as_ref().map(|user| user.as_str());
-        let ids = account(user, root.filter(|_| !borrows))?;
-        let (user_namespace, owner) = self.shifted(start, ids);
-        if user_namespace.is_none() {
-            if ids.0 == 0 {
-                return Err(real_root(borrows));
-            }
-            user.map_or(Ok(()), |user| allowed(user, &self.users))?;
+        // Whoever borrows folders of the machine is somebody of the machine, not of a package.
+        if start.work.isolation.volumes.is_empty() {
+            contained(user, root, range)
+        } else {
+            borrowing(user, &self.users, range)
         }
-        Ok((ids, user_namespace, owner))
     }
 
     fn bundle(&self, start: &Start<'_>) -> Result<Bundle, DriverError> {
@@ -144,7 +132,7 @@ impl ContainerDriver {
         &self,
         start: &Start<'_>,
         root: Option<&Path>,
-        ids: Ids,
+        who: &Contained,
     ) -> Result<ContainerSpec, DriverError> {
         let no_group = || DriverError::Cannot {
             field: "control group",
@@ -154,54 +142,44 @@ impl ContainerDriver {
         let group = start.group.as_ref().ok_or_else(no_group)?.path().clone();
         let layers = vec![root.unwrap_or(&self.host_layer).to_owned()];
         let mut spec = ContainerSpec::new(start.work.command.clone(), layers, group);
-        spec.user = User { uid: ids.0, gid: ids.1, groups: Vec::new() };
+        spec.user = User { uid: who.inside.0, gid: who.inside.1, groups: Vec::new() };
+        (spec.users, spec.maker) = (Some(who.map), self.maker);
+        // The shim has lowered its own, which the runtime inherits.
+        spec.rlimits.clear();
         spec.hostname = start.name.split('/').skip(1).collect::<Vec<_>>().join("-");
         spec.scratch = vec![Scratch { target: "/tmp".into(), bytes: TMP_BYTES }];
         spec.network = match start.work.isolation.network {
             Asked::Host => Network::Host,
             Asked::Own => Network::Own,
         };
-        spec.binds = self.binds(start, root)?;
+        spec.binds = binds(start, root)?;
+        spec.borrowed = self.borrowed(start)?;
+        // Others of the machine may reach what it writes there.
+        spec.set_id_files = !spec.borrowed.iter().any(|lent| lent.writable);
         Ok(spec)
     }
 
-    fn binds(&self, start: &Start<'_>, root: Option<&Path>) -> Result<Vec<Bind>, DriverError> {
-        let bind = |source: PathBuf, target: &str, writable| Bind {
-            source,
-            target: target.into(),
-            writable,
-        };
-        let mut binds = vec![bind(start.directory.clone(), "/work", true)];
-        binds.extend(start.alloc.clone().map(|shared| bind(shared, "/alloc", true)));
-        let is_root =
-            |name: &str| start.work.isolation.root.as_ref().map(|r| r.as_str()) == Some(name);
-        for (name, unpacked) in start.packages.iter().filter(|(name, _)| !is_root(name)) {
-            check_package_name(name)?;
-            binds.push(bind(unpacked.clone(), &format!("/packages/{name}"), false));
-        }
+    fn borrowed(&self, start: &Start<'_>) -> Result<Vec<Borrowed>, DriverError> {
         check_targets(&start.work.isolation)?;
-        for volume in &start.work.isolation.volumes {
-            let source = self.lent(&volume.source, volume.writable)?;
-            binds.push(bind(source, &volume.target, volume.writable));
-        }
-        if root.is_none() {
-            binds.extend(machines_programs());
-        } else if start.work.isolation.network == Asked::Host {
-            let there = NAMES.into_iter().filter(|path| Path::new(path).exists());
-            binds.extend(there.map(|path| bind(path.into(), path, false)));
-        }
-        Ok(binds)
+        let borrow = |volume: &Volume| {
+            let folder = self.lent(&volume.source, volume.writable)?;
+            let (target, writable) = (volume.target.clone().into(), volume.writable);
+            Ok(Borrowed { folder, target, writable })
+        };
+        start.work.isolation.volumes.iter().map(borrow).collect()
     }
 
     /// A folder of the machine that its operator lends to tasks; links in it lead nowhere else.
-    fn lent(&self, source: &str, writable: bool) -> Result<PathBuf, DriverError> {
-        let found = fs::canonicalize(source).map_err(io(Path::new(source)))?;
+    /// What is looked at is what is given, whatever becomes of its name.
+    fn lent(&self, source: &str, writable: bool) -> Result<HeldFolder, DriverError> {
+        let held = HeldFolder::open(Path::new(source))?;
+        let found = held.path();
         // Of folders inside each other the innermost decides. Two ways to one folder may have been
         // given different answers: then it is not for writing.
         let around = self.volumes.iter().filter(|lent| found.starts_with(&lent.path));
         let innermost = around.max_by_key(|lent| (lent.path.components().count(), !lent.writable));
         if innermost.is_some_and(|lent| lent.writable || !writable) {
-            return Ok(found);
+            return Ok(held);
         }
         let shown = |lent: &LentVolume| {
             let how = if lent.writable { "" } else { " for reading" };
@@ -259,23 +237,23 @@ fn machines_programs() -> Vec<Bind> {
     programs.chain(looked_up).map(bind).collect()
 }
 
-/// User and group inside: an account of the root package, or of the machine.
-fn account(user: Option<&str>, root: Option<&Path>) -> Result<Ids, DriverError> {
-    let Some(user) = user else { return Ok(NOBODY) };
-    // Never through a link of the package's, which could lead anywhere.
-    let list = |root: &Path| {
-        let path = root.join("etc/passwd");
-        let plain = fs::symlink_metadata(&path).is_ok_and(|about| about.is_file());
-        if plain { fs::read_to_string(path).unwrap_or_default() } else { String::new() }
-    };
-    let inside = root.and_then(|root| find_account(&list(root), user));
-    inside.or_else(|| find_account(&list(Path::new("/")), user)).ok_or_else(|| {
-        DriverError::Cannot {
-            field: "task.user",
-            value: user.to_owned(),
-            allowed: "an account of the task's root package or of this machine".into(),
-        }
-    })
+fn binds(start: &Start<'_>, root: Option<&Path>) -> Result<Vec<Bind>, DriverError> {
+    let bind =
+        |source: PathBuf, target: &str, writable| Bind { source, target: target.into(), writable };
+    let mut binds = vec![bind(start.directory.clone(), "/work", true)];
+    binds.extend(start.alloc.clone().map(|shared| bind(shared, "/alloc", true)));
+    let is_root = |name: &str| start.work.isolation.root.as_ref().map(|r| r.as_str()) == Some(name);
+    for (name, unpacked) in start.packages.iter().filter(|(name, _)| !is_root(name)) {
+        check_package_name(name)?;
+        binds.push(bind(unpacked.clone(), &format!("/packages/{name}"), false));
+    }
+    if root.is_none() {
+        binds.extend(machines_programs());
+    } else if start.work.isolation.network == Asked::Host {
+        let there = NAMES.into_iter().filter(|path| Path::new(path).exists());
+        binds.extend(there.map(|path| bind(path.into(), path, false)));
+    }
+    Ok(binds)
 }
 
 /// Where the package is unpacked that the job names as the root of its tasks.
@@ -285,41 +263,32 @@ fn root_package<'a>(start: &'a Start<'_>) -> Option<&'a Path> {
     found.map(|(_, unpacked)| unpacked.as_path())
 }
 
-/// Root inside is nobody outside, or there is none.
-fn real_root(borrows: bool) -> DriverError {
-    let why = match borrows {
-        true => "with `task.isolation.volumes`, whose owners are the machine's",
-        false => "while the agent's folder is closed to others, so that users cannot be shifted",
-    };
-    DriverError::Cannot {
-        field: "task.user",
-        value: "root".into(),
-        allowed: format!("any other account {why}"),
-    }
-}
-
 impl Driver for ContainerDriver {
     fn name(&self) -> &'static str {
         "container"
     }
 
     fn gaps(&self) -> Vec<String> {
-        Vec::new()
+        let shared = "what the kernel lets a user hold (inotify, signals) is shared by all \
+                      containers: users other than root cannot make namespaces";
+        let is_shared = self.maker == Maker::Root;
+        is_shared.then(|| shared.to_owned()).into_iter().collect()
     }
 
     fn prepare(&self, start: &Start<'_>) -> Result<Launch, DriverError> {
         has_enough(start)?;
         let root = root_package(start);
-        let (ids, user_namespace, owner) = self.who(start, root)?;
+        let who = self.who(start, root)?;
+        let owner = who.outside;
+        shut(start, Some(who.map.range.first))?;
         write_files(start, Some(owner))?;
         open_alloc(start)?;
         let ports = write_ports(start)?;
-        let mut spec = self.spec(start, root, ids)?;
+        let mut spec = self.spec(start, root, &who)?;
         let seen = lend(start, &mut spec)?;
         let devices = write_devices(start, &seen)?;
         let secrets = write_secrets(start, Some(owner))?;
         let papers = write_papers(start, Some(owner))?;
-        spec.user_namespace = user_namespace;
         let file = |source: &Path, target: &str| Bind {
             source: source.to_owned(),
             target: target.into(),
@@ -358,7 +327,7 @@ impl Driver for ContainerDriver {
             command: spec.command,
             env: spec.env.into_iter().collect(),
             directory: spec.cwd,
-            identity: Some(ids),
+            identity: Some(who.inside),
             logs: logs(start),
             lease_until: start.lease_until,
             max_run: start.work.max_run.map(|length| length.0),
@@ -405,25 +374,6 @@ fn has_enough(start: &Start<'_>) -> Result<(), DriverError> {
 mod tests {
     use super::*;
     use crate::folder::scratch::Scratch as Folder;
-    use cellwright_cell::isolation::Volume;
-
-    #[test]
-    fn accounts_are_the_packages_first_and_never_behind_a_link() {
-        let folder = Folder::new();
-        let root = folder.path("root");
-        fs::create_dir_all(root.join("etc")).unwrap();
-        fs::write(root.join("etc/passwd"), "root:x:7:8::/:/bin/sh\nweb:x:33:34::/:\n").unwrap();
-        assert_eq!(account(None, Some(&root)).unwrap(), NOBODY);
-        assert_eq!(account(Some("web"), Some(&root)).unwrap(), (33, 34));
-        assert_eq!(account(Some("root"), Some(&root)).unwrap(), (7, 8));
-        assert_eq!(account(Some("root"), None).unwrap(), (0, 0));
-        let error = account(Some("no-such-account"), Some(&root)).unwrap_err().to_string();
-        assert!(error.contains("task.user: no-such-account"), "{error}");
-        fs::rename(root.join("etc/passwd"), folder.path("elsewhere")).unwrap();
-        symlink(folder.path("elsewhere"), root.join("etc/passwd")).unwrap();
-        // The machine may have an account of that name; it is not this one.
-        assert_ne!(account(Some("root"), Some(&root)).unwrap(), (7, 8));
-    }
 
     #[test]
     fn what_is_borrowed_covers_nothing_that_a_task_has() {
@@ -476,7 +426,7 @@ mod tests {
             .collect(),
             users: Vec::new(),
             version: String::new(),
-            shifts: true,
+            maker: Maker::OwnRange,
         };
         let borrow = |path: PathBuf, writable| driver.lent(path.to_str().unwrap(), writable);
         assert!(borrow(lent.join("inner"), true).is_ok() && borrow(lent.clone(), false).is_ok());
@@ -487,25 +437,5 @@ mod tests {
             let error = borrow(path.clone(), true).unwrap_err().to_string();
             assert!(error.contains("what this machine's operator lends"), "{path:?}: {error}");
         }
-    }
-
-    #[test]
-    fn nobody_is_root_of_the_machine() {
-        for (borrows, why) in [(true, "volumes"), (false, "closed to others")] {
-            let error = real_root(borrows).to_string();
-            assert!(error.starts_with("task.user: root; allowed: any other"), "{error}");
-            assert!(error.contains(why), "{error}");
-        }
-    }
-
-    #[test]
-    fn roots_behind_a_closed_door_have_no_shifted_users() {
-        let folder = Folder::new();
-        let inner = folder.path("open/inner");
-        fs::create_dir_all(&inner).unwrap();
-        assert!(is_open_to_all(&inner));
-        let closed = fs::Permissions::from_mode(0o700);
-        fs::set_permissions(folder.path("open"), closed).unwrap();
-        assert!(!is_open_to_all(&inner));
     }
 }

@@ -17,6 +17,7 @@ use crate::papers::Papers;
 use crate::shim::protocol::{Launch, LogSettings};
 use cellwright_cell::desired::Work;
 use cellwright_isolate::cgroup::Group;
+use cellwright_isolate::container::{IdRange, is_open_to_all};
 use container::ContainerDriver;
 use process::ProcessDriver;
 use std::collections::BTreeSet;
@@ -26,6 +27,9 @@ use std::sync::Arc;
 /// What a driver is given for one attempt.
 pub struct Start<'a> {
     pub attempt: Attempt,
+    /// Users and groups of the machine that are its own, or its alloc's. Absent: the agent is not
+    /// root, and cannot make anybody another.
+    pub range: Option<IdRange>,
     /// `user/job/index`.
     pub name: &'a str,
     pub machine: &'a str,
@@ -96,7 +100,7 @@ pub struct Chosen {
 pub fn choose(config: &Config, folders: &Folders, groups: &Groups) -> Result<Chosen, ConfigError> {
     let plain = |why: String| {
         let groups_off = groups.off().map(str::to_owned);
-        let (users, closed) = (config.users.clone(), !told::is_open_to_all(folders.root()));
+        let (users, closed) = (config.users.clone(), !is_open_to_all(folders.root()));
         let closed = closed.then(|| folders.root().to_owned());
         let driver = Arc::new(ProcessDriver { groups_off, users, closed });
         Chosen { driver, container_off: Some(why) }

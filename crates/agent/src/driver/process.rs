@@ -3,14 +3,14 @@
 //! agent is root, a task has a control group all the same, with its limits; without, all that a
 //! task starts is still found and killed with it, because the shim reaps whatever is below it.
 //!
-//! Of a root agent tasks are `nobody`, all of them, unless their jobs name an account that the
+//! Of a root agent each task is somebody of its own, unless its job names an account that the
 //! operator lets jobs have.
 
 use super::told::{
-    Places, check_package_name, environment, io, logs, open_alloc, remove, sweep_secrets,
+    Places, check_package_name, environment, io, logs, open_alloc, remove, shut, sweep_secrets,
     write_devices, write_files, write_papers, write_ports, write_secrets,
 };
-use super::who::account;
+use super::who::plain;
 use super::{Driver, DriverError, Start};
 use crate::devices::Granted;
 use crate::shim::protocol::Launch;
@@ -42,7 +42,6 @@ impl Driver for ProcessDriver {
             "devices are open to whoever may open their nodes".into(),
         ];
         if rustix::process::geteuid().is_root() {
-            gaps.push("tasks whose jobs name no account are one and the same, nobody".into());
             gaps.extend(self.closed.as_ref().map(|closed| {
                 let closed = closed.display();
                 format!("{closed} is closed to others: tasks reach what is below it by short paths")
@@ -57,7 +56,8 @@ impl Driver for ProcessDriver {
     fn prepare(&self, start: &Start<'_>) -> Result<Launch, DriverError> {
         refuse_what_takes_a_container(start)?;
         let user = start.work.user.as_ref().map(|user| user.as_str());
-        let account = account(user, &self.users)?;
+        let account = plain(user, &self.users, start.range)?;
+        shut(start, account.map(|(_, group)| group))?;
         write_files(start, account)?;
         open_alloc(start)?;
         // The nodes are the machine's, and so is who may open them.

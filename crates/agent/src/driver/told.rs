@@ -20,6 +20,9 @@ const TMPFS: u64 = 0x0102_1994;
 /// Where file systems in memory are found, as a rule.
 const IN_MEMORY: [&str; 2] = ["/run", "/dev/shm"];
 
+/// How often the folder around secrets is made anew where others put something in its place.
+const SQUATTERS: u32 = 16;
+
 /// How the names of identities end, beside secrets.
 const IDENTITY: &str = ".identity";
 
@@ -47,30 +50,36 @@ pub fn logs(start: &Start<'_>) -> LogSettings {
     })
 }
 
-/// User and group of an account in a list of accounts.
-pub fn find_account(passwd: &str, user: &str) -> Option<Ids> {
-    passwd.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split(':').collect();
-        let [name, _, uid, gid, ..] = fields[..] else { return None };
-        if name != user {
-            return None;
-        }
-        Some((uid.parse().ok()?, gid.parse().ok()?))
-    })
-}
-
 pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> DriverError {
     let path = path.to_owned();
     move |why| DriverError::Io { path, why }
 }
 
-/// Whether everybody may pass through all the folders around `path`: the runtime does, as the
-/// container's own root, which is nobody on the machine, and so do plain tasks.
-pub fn is_open_to_all(path: &Path) -> bool {
-    let passes = |folder: &Path| {
-        fs::metadata(folder).is_ok_and(|about| about.permissions().mode() & 0o001 != 0)
+/// Lets those of `group` pass through the attempt's folder, and others no more: in what it writes
+/// there may be a program that runs as its owner. The folder of its alloc is closed in the same
+/// way, until a task comes that is in another group.
+pub fn shut(start: &Start<'_>, group: Option<u32>) -> Result<(), DriverError> {
+    let (Some(group), Some(range)) = (group, start.range) else { return Ok(()) };
+    close(&start.folder, group).map_err(io(&start.folder))?;
+    let Some(around) = start.alloc.as_ref().and_then(|shared| shared.parent()) else {
+        return Ok(());
     };
-    path.ancestors().skip(1).all(passes)
+    let own = (range.first..range.first + range.count).contains(&group);
+    let before = fs::symlink_metadata(around).map_err(io(around))?;
+    // The first who comes finds it as the agent made it.
+    let fresh = before.gid() == rustix::process::getegid().as_raw();
+    let closed = if own && (fresh || before.gid() == group) {
+        close(around, group)
+    } else {
+        let open = fs::Permissions::from_mode(0o711);
+        chown(around, None, Some(group)).and_then(|()| fs::set_permissions(around, open))
+    };
+    closed.map_err(io(around))
+}
+
+fn close(folder: &Path, group: u32) -> std::io::Result<()> {
+    chown(folder, None, Some(group))?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o710))
 }
 
 fn own(path: &Path, owner: Option<Ids>) -> std::io::Result<()> {
@@ -172,19 +181,33 @@ pub fn write_secrets(
 }
 
 /// The folder around those of all tasks: everybody passes through, nobody but the agent lists it or
-/// writes there. In a place that is open to all somebody else may have been there first.
+/// writes there. In a place that is open to all somebody else may have been there first: what they
+/// put there, a link or a folder of theirs, is moved out of the way and never followed.
 fn make_shared(folder: &Path) -> std::io::Result<()> {
-    match fs::DirBuilder::new().mode(0o711).create(folder) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-        made => return made,
+    for attempt in 0..SQUATTERS {
+        match fs::DirBuilder::new().mode(0o711).create(folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => return made,
+        }
+        if is_own(folder) {
+            // An earlier build may have made it narrower.
+            return fs::set_permissions(folder, fs::Permissions::from_mode(0o711));
+        }
+        let away = format!("{}-of-others-{}-{attempt}", folder.display(), std::process::id());
+        tracing::warn!("{} is somebody else's; moved to {away}", folder.display());
+        match fs::rename(folder, &away) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            moved => moved?,
+        }
     }
-    let found = fs::symlink_metadata(folder)?;
+    Err(std::io::Error::other("somebody else puts something in its place again and again"))
+}
+
+/// Whether this is a folder of the agent that nobody else writes to. A link is none.
+fn is_own(folder: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
-    match found.is_dir() && found.uid() == own && found.mode() & 0o022 == 0 {
-        // An earlier build may have made it narrower.
-        true => fs::set_permissions(folder, fs::Permissions::from_mode(0o711)),
-        false => Err(std::io::Error::other("is somebody else's")),
-    }
+    fs::symlink_metadata(folder)
+        .is_ok_and(|found| found.is_dir() && found.uid() == own && found.mode() & 0o022 == 0)
 }
 
 fn secrets_folder(start: &Start<'_>) -> PathBuf {
@@ -232,7 +255,7 @@ fn of_agent(tasks: &Path) -> String {
 /// Removes secrets of attempts other than these: of those whose start was cut short, nobody wrote
 /// down where they are.
 pub fn sweep_secrets(tasks: &Path, kept: &BTreeSet<String>) {
-    let Some(shared) = secrets_in_memory() else { return };
+    let Some(shared) = secrets_in_memory().filter(|shared| is_own(shared)) else { return };
     let own = of_agent(tasks);
     for entry in fs::read_dir(&shared).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -313,14 +336,6 @@ pub fn environment(start: &Start<'_>, places: &Places) -> BTreeMap<String, Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn accounts_are_looked_up_by_their_whole_name() {
-        let passwd = "root:x:0:0:root:/:/bin/sh\nbroken\nwww:x:33:34:www:/var:/bin/sh\n";
-        assert_eq!(find_account(passwd, "www"), Some((33, 34)));
-        assert_eq!(find_account(passwd, "ww"), None);
-        assert_eq!(find_account(passwd, "broken"), None);
-    }
 
     #[test]
     fn secrets_of_the_gone_are_swept_and_those_of_others_are_not() {

@@ -1,47 +1,140 @@
-//! Who a task is on the machine, where it is an account of the machine and not of a container: the
-//! account its job names, if the operator lets jobs have that one, and `nobody` otherwise. Whoever
-//! may submit a job is not thereby allowed to be root, or to be the person whose keys lie in a home
-//! folder here.
+//! Who a task is. In a container it is somebody of its package or of the machine's list, by numbers
+//! that are its own range on the machine, whatever the list says. Where it is an account of the
+//! machine (as a plain process that names one, or with folders that the machine lends) it is one
+//! that the operator lets jobs have. Whoever may submit a job is not thereby allowed to be root, or
+//! to be the person whose keys lie in a home folder here.
+//!
+//! A package says who its accounts are to itself, never who anybody is on the machine: names of the
+//! machine's accounts are looked up in the machine's list alone, and numbers that a container does
+//! not have are refused.
 //!
 //! Rejected: letting jobs name every account with a number of 1000 and more. Those are people.
 
 use super::DriverError;
-use super::told::{Ids, find_account, io};
-use std::fs;
+use super::told::{Ids, io};
+use crate::ids::COUNT;
+use cellwright_isolate::container::{IdMap, IdRange};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 /// Who runs a program whose job names nobody.
 pub const NOBODY: Ids = (65_534, 65_534);
 const NOBODYS_NAME: &str = "nobody";
+/// Where accounts are listed, in a root.
+const LIST: &str = "etc/passwd";
+/// Bytes of a list that are read.
+const MOST_OF_A_LIST: u64 = 1 << 20;
 
-/// User and group of a task that names `user`, on a machine whose operator allows `users`. Nothing:
-/// those of the agent, which is not root and cannot become another.
+/// A task inside its container and outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contained {
+    pub inside: Ids,
+    pub outside: Ids,
+    pub map: IdMap,
+}
+
+/// Who a task in a container is that borrows nothing of the machine: an account of its root
+/// package, or of the machine by its numbers, in its own range.
+///
+/// # Errors
+/// When there is no such account, or its numbers are not those of a container.
+pub fn contained(
+    user: Option<&str>,
+    root: Option<&Path>,
+    range: IdRange,
+) -> Result<Contained, DriverError> {
+    let map = IdMap::shifted(range);
+    let inside = match user {
+        None => NOBODY,
+        Some(user) => account_inside(user, root)?,
+    };
+    let outside = map.outside(inside).ok_or_else(|| out_of_range(user, inside, ""))?;
+    Ok(Contained { inside, outside, map })
+}
+
+/// Who a task in a container is that borrows folders, whose owners are the machine's: an account
+/// that the operator lets jobs have, under its own numbers. All others inside are in its range.
+///
+/// # Errors
+/// When jobs may not have the account, or it is root.
+pub fn borrowing(
+    user: Option<&str>,
+    users: &[String],
+    range: IdRange,
+) -> Result<Contained, DriverError> {
+    let ids = machines(user, users)?;
+    if ids.0 == 0 || ids.1 == 0 {
+        let why = "any other account with `task.isolation.volumes`, whose owners are the machine's";
+        return Err(cannot(user, format!("{why}: numbers other than 0")));
+    }
+    Ok(Contained { inside: ids, outside: ids, map: IdMap { range, kept: Some(ids) } })
+}
+
+/// User and group of a plain process: an account of the machine that its job names and the operator
+/// allows, or else one of its own range. Nothing: those of the agent, which is not root and cannot
+/// become another.
 ///
 /// # Errors
 /// When the account is not there, or not for jobs.
-pub fn account(user: Option<&str>, users: &[String]) -> Result<Option<Ids>, DriverError> {
-    let path = Path::new("/etc/passwd");
+pub fn plain(
+    user: Option<&str>,
+    users: &[String],
+    range: Option<IdRange>,
+) -> Result<Option<Ids>, DriverError> {
     let own = rustix::process::geteuid();
-    let cannot = |allowed: String| DriverError::Cannot {
-        field: "task.user",
-        value: user.unwrap_or_default().to_owned(),
-        allowed,
-    };
-    let Some(user) = user else { return Ok(own.is_root().then_some(NOBODY)) };
     if own.is_root() {
-        allowed(user, users)?;
-        if user == NOBODYS_NAME {
-            return Ok(Some(NOBODY));
-        }
+        let nobody = user.is_none_or(|user| user == NOBODYS_NAME);
+        let of_range = range.filter(|_| nobody).and_then(|r| IdMap::shifted(r).outside(NOBODY));
+        return of_range.map_or_else(|| machines(user, users), Ok).map(Some);
     }
-    let accounts = fs::read_to_string(path).map_err(io(path))?;
-    let found = find_account(&accounts, user);
-    let found = found.ok_or_else(|| cannot("an account of this machine".into()))?;
-    if own.is_root() || own.as_raw() == found.0 {
-        return Ok(Some(found));
+    let Some(user) = user else { return Ok(None) };
+    let found = of_machine()?.find(user)?;
+    let found = found.ok_or_else(|| cannot(Some(user), "an account of this machine".into()))?;
+    if own.as_raw() == found.ids.0 {
+        return Ok(Some(found.ids));
     }
     let why = "the agent's own account: an agent that is not root cannot become another";
-    Err(cannot(why.into()))
+    Err(cannot(Some(user), why.into()))
+}
+
+/// An account of the machine that the operator lets jobs have, `nobody` if none is named.
+fn machines(user: Option<&str>, users: &[String]) -> Result<Ids, DriverError> {
+    let Some(user) = user else { return Ok(NOBODY) };
+    allowed(user, users)?;
+    if user == NOBODYS_NAME {
+        return Ok(NOBODY);
+    }
+    let found = of_machine()?.find(user)?;
+    let found = found.ok_or_else(|| cannot(Some(user), "an account of this machine".into()))?;
+    Ok(found.ids)
+}
+
+fn account_inside(user: &str, root: Option<&Path>) -> Result<Ids, DriverError> {
+    let of_package = root.map(of_package).transpose()?.flatten();
+    for list in of_package.into_iter().chain([of_machine()?]) {
+        if let Some(found) = list.find(user)? {
+            if found.ids.0 < COUNT && found.ids.1 < COUNT {
+                return Ok(found.ids);
+            }
+            let place = format!("; {}, line {}", list.name, found.line);
+            return Err(out_of_range(Some(user), found.ids, &place));
+        }
+    }
+    let allowed = "an account of the task's root package or of this machine";
+    Err(cannot(Some(user), allowed.into()))
+}
+
+fn out_of_range(user: Option<&str>, ids: Ids, place: &str) -> DriverError {
+    let most = COUNT - 1;
+    let (uid, gid) = ids;
+    cannot(user, format!("an account with numbers from 0 to {most}, not {uid}:{gid}{place}"))
+}
+
+fn cannot(user: Option<&str>, allowed: String) -> DriverError {
+    let value = user.unwrap_or(NOBODYS_NAME).to_owned();
+    DriverError::Cannot { field: "task.user", value, allowed }
 }
 
 /// # Errors
@@ -52,16 +145,77 @@ pub fn allowed(user: &str, users: &[String]) -> Result<(), DriverError> {
     }
     let names: Vec<&str> =
         [NOBODYS_NAME].into_iter().chain(users.iter().map(String::as_str)).collect();
-    Err(DriverError::Cannot {
-        field: "task.user",
-        value: user.to_owned(),
-        allowed: format!("what this machine's operator allows (`users`): {}", names.join(", ")),
-    })
+    let names = names.join(", ");
+    Err(cannot(Some(user), format!("what this machine's operator allows (`users`): {names}")))
+}
+
+/// A list of accounts.
+struct Accounts {
+    text: String,
+    /// What it is called where it is spoken of.
+    name: &'static str,
+}
+
+struct Found {
+    ids: Ids,
+    line: usize,
+}
+
+impl Accounts {
+    /// # Errors
+    /// When the account is there without numbers.
+    fn find(&self, user: &str) -> Result<Option<Found>, DriverError> {
+        let named = |line: &&str| line.split(':').next() == Some(user);
+        let Some(at) = self.text.lines().position(|line| named(&line)) else { return Ok(None) };
+        let mut fields = self.text.lines().nth(at).unwrap_or_default().split(':').skip(2);
+        let mut number = || fields.next().and_then(|field| field.parse::<u32>().ok());
+        let line = at + 1;
+        match (number(), number()) {
+            (Some(uid), Some(gid)) => Ok(Some(Found { ids: (uid, gid), line })),
+            _ => {
+                let allowed = format!("an account with numbers; {}, line {line}", self.name);
+                Err(cannot(Some(user), allowed))
+            }
+        }
+    }
+}
+
+fn of_machine() -> Result<Accounts, DriverError> {
+    let path = Path::new("/").join(LIST);
+    let file = File::open(&path).map_err(io(&path))?;
+    Ok(Accounts { text: read(file).map_err(io(&path))?, name: "/etc/passwd of this machine" })
+}
+
+/// The list of a package, if it has one; never through a link, which could lead anywhere, and never
+/// from what is not a file.
+fn of_package(root: &Path) -> Result<Option<Accounts>, DriverError> {
+    let folder = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = openat(CWD, root, folder, Mode::empty()).map_err(|why| io(root)(why.into()))?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
+    let Ok(list) = openat2(opened, LIST, flags, Mode::empty(), resolve) else { return Ok(None) };
+    let list = File::from(list);
+    if !list.metadata().is_ok_and(|about| about.is_file()) {
+        return Ok(None);
+    }
+    let text = read(list).map_err(io(&root.join(LIST)))?;
+    Ok(Some(Accounts { text, name: "/etc/passwd of the task's root package" }))
+}
+
+fn read(list: File) -> std::io::Result<String> {
+    let mut bytes = Vec::new();
+    list.take(MOST_OF_A_LIST).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folder::scratch::Scratch;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    const RANGE: IdRange = IdRange { first: 0x7000_0000, count: COUNT };
 
     #[test]
     fn jobs_have_only_the_accounts_that_the_operator_lets_them_have() {
@@ -77,14 +231,67 @@ mod tests {
         let error = allowed("root", &users[1..]).unwrap_err().to_string();
         assert!(error.starts_with("task.user: root; allowed: what this machine's"), "{error}");
         assert!(error.ends_with("nobody, no-such-account"), "{error}");
-        let error = account(Some("no-such-account"), &users).unwrap_err().to_string();
+        let error = plain(Some("no-such-account"), &users, None).unwrap_err().to_string();
         assert!(error.contains("task.user: no-such-account"), "{error}");
-        let is_root = rustix::process::geteuid().is_root();
-        assert_eq!(account(None, &users).unwrap(), is_root.then_some(NOBODY));
-        if is_root {
-            assert_eq!(account(Some("nobody"), &[]).unwrap(), Some(NOBODY));
-            assert_eq!(account(Some("root"), &users).unwrap(), Some((0, 0)));
-            assert!(account(Some("root"), &[]).is_err());
+        if !rustix::process::geteuid().is_root() {
+            assert_eq!(plain(None, &users, None).unwrap(), None);
+            return;
         }
+        let own = Some((RANGE.first + NOBODY.0, RANGE.first + NOBODY.1));
+        assert_eq!(plain(None, &users, Some(RANGE)).unwrap(), own);
+        assert_eq!(plain(Some("nobody"), &[], Some(RANGE)).unwrap(), own);
+        assert_eq!(plain(Some("root"), &users, Some(RANGE)).unwrap(), Some((0, 0)));
+        assert!(plain(Some("root"), &[], Some(RANGE)).is_err());
+    }
+
+    #[test]
+    fn a_package_says_who_its_accounts_are_and_never_who_anybody_is_on_the_machine() {
+        let folder = Scratch::new();
+        let root = folder.path("root");
+        fs::create_dir_all(root.join("etc")).unwrap();
+        let list = "root:x:7:8::/:/bin/sh\nweb:x:33:34::/:\nnobody:x:101:70000::/:\n\
+                    big:x:65536:0::/:\nnone:x:-1:0::/:\nlast:x:65535:65535::/:\n";
+        fs::write(root.join("etc/passwd"), list).unwrap();
+        let who = |user| contained(user, Some(&root), RANGE);
+        let inside = |user| who(Some(user)).unwrap().inside;
+        assert_eq!(who(None).unwrap().inside, NOBODY);
+        assert_eq!(
+            (inside("web"), inside("root"), inside("last")),
+            ((33, 34), (7, 8), (65_535, 65_535))
+        );
+        assert_eq!(who(Some("web")).unwrap().outside, (RANGE.first + 33, RANGE.first + 34));
+        for (user, says) in [
+            ("nobody", "0 to 65535, not 101:70000; /etc/passwd of the task's root package, line 3"),
+            ("big", "0 to 65535, not 65536:0; /etc/passwd of the task's root package, line 4"),
+            ("none", "an account with numbers; /etc/passwd of the task's root package, line 5"),
+            ("no-such-account", "an account of the task's root package or of this machine"),
+        ] {
+            let error = who(Some(user)).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("task.user: {user}; allowed: ")), "{error}");
+            assert!(error.ends_with(says), "{error}");
+        }
+        // Whoever borrows is somebody of the machine, whatever a package says.
+        let lent = borrowing(Some("nobody"), &[], RANGE).unwrap();
+        assert_eq!((lent.inside, lent.outside), (NOBODY, NOBODY));
+        assert_eq!(lent.map.outside((0, 0)), Some((RANGE.first, RANGE.first)));
+        let error = borrowing(Some("root"), &["root".into()], RANGE).unwrap_err().to_string();
+        assert!(error.contains("task.user: root; allowed: any other account with"), "{error}");
+        assert!(borrowing(Some("web"), &[], RANGE).is_err());
+    }
+
+    #[test]
+    fn the_list_of_a_package_is_never_behind_a_link() {
+        let folder = Scratch::new();
+        let root = folder.path("root");
+        fs::create_dir_all(folder.path("elsewhere")).unwrap();
+        fs::create_dir_all(root.join("etc")).unwrap();
+        let list = folder.path("elsewhere/passwd");
+        fs::write(&list, "root:x:7:8::/:\n").unwrap();
+        let who = || contained(Some("root"), Some(&root), RANGE).unwrap().inside;
+        symlink(&list, root.join("etc/passwd")).unwrap();
+        assert_eq!(who(), (0, 0), "the machine's");
+        fs::remove_dir_all(root.join("etc")).unwrap();
+        symlink(folder.path("elsewhere"), root.join("etc")).unwrap();
+        assert_eq!(who(), (0, 0), "the machine's");
     }
 }

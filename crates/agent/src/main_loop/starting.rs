@@ -2,13 +2,14 @@
 //! ready.
 
 use super::{Agent, AgentError, Local};
-use crate::attempt::{Heard, ShimProgram, give_up};
-use crate::config::Config;
+use crate::attempt::{Heard, ShimProgram, follow, give_up};
+use crate::config::{Config, ConfigError};
 use crate::core::{Attempt, End, Health, Phase};
 use crate::devices::Held;
 use crate::driver;
 use crate::folder::Folders;
 use crate::groups::{Groups, make_alloc};
+use crate::ids::{self, Ranges};
 use crate::machine::{self, Described};
 use crate::packages::Packages;
 use crate::papers::Registrar;
@@ -19,6 +20,7 @@ use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::task::ExitClass;
 use cellwright_cell::time::Span;
+use cellwright_supervise::Supervisor;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use tokio::sync::mpsc;
@@ -50,6 +52,31 @@ impl Agent {
         }
     }
 
+    /// Of an attempt that an earlier agent left.
+    pub(super) fn follow(
+        &self,
+        attempt: Attempt,
+        order: &DesiredTask,
+    ) -> mpsc::UnboundedSender<Request> {
+        let (requests, received) = mpsc::unbounded_channel();
+        let folder = self.folders.attempt(attempt);
+        let packages = match &order.action {
+            Order::Run(work) => self.preparer.packages.keep(&work.packages),
+            _ => Default::default(),
+        };
+        let (preparer, told) = (self.preparer.clone(), self.told.clone());
+        // Its end would never be heard of; the next agent follows it again.
+        self.supervisor.errand("the follower of a task", async move {
+            let shim = preparer.shim.clone();
+            tokio::select! {
+                () = follow(attempt, folder.clone(), shim, None, received, told) => {}
+                () = preparer.registrar.keep_fresh(attempt, &folder) => {}
+            }
+            drop(packages);
+        });
+        requests
+    }
+
     /// Away from this loop: packages may have to be fetched.
     fn begin(
         &self,
@@ -75,7 +102,8 @@ impl Agent {
         let (requests, received) = mpsc::unbounded_channel();
         let beginning = Beginning { order: order.clone(), lease_until, alloc, devices };
         let preparer = Arc::clone(&self.preparer);
-        tokio::spawn(preparer.begin(beginning, received, self.told.clone()));
+        let beginning = preparer.begin(beginning, received, self.told.clone());
+        self.supervisor.errand("the follower of a task", beginning);
         requests
     }
 }
@@ -88,7 +116,15 @@ pub(super) fn preparer(
     devices: Vec<Held>,
     shim: ShimProgram,
 ) -> Result<Preparer, AgentError> {
-    let groups = Groups::open(folders.root());
+    let groups = Groups::open(folders.root(), config.processes);
+    let ids = Ranges::open(config.id_ranges, folders);
+    if let Some(taken) = ids.as_ref().and_then(|_| ids::taken(config.id_ranges)) {
+        return Err(AgentError::from(ConfigError::Field {
+            field: "id_ranges".into(),
+            value: format!("{:?}", config.id_ranges),
+            allowed: format!("numbers that nobody has, unlike some of these: {taken}"),
+        }));
+    }
     let chosen = driver::choose(config, folders, &groups)?;
     let off = chosen.container_off.as_deref();
     machine::say(machine, machine::DRIVER, Some(chosen.driver.name()));
@@ -102,6 +138,11 @@ pub(super) fn preparer(
     if let Some(runtime) = runtime.filter(|runtime| runtime.contains("CVE")) {
         tracing::warn!(runtime, "known holes: mended by your distribution, or to be mended by you");
     }
+    if let (None, gaps) = (off, chosen.driver.gaps())
+        && !gaps.is_empty()
+    {
+        tracing::warn!(?gaps, "containers with gaps");
+    }
     if let Some(why) = off {
         tracing::warn!(why, gaps = ?chosen.driver.gaps(), "tasks are plain processes");
     }
@@ -111,20 +152,21 @@ pub(super) fn preparer(
     let (folders, driver) = (folders.clone(), chosen.driver);
     let registrar = Registrar::default();
     let machine = name;
-    Ok(Preparer { folders, groups, driver, packages, registrar, shim, machine, devices, logs })
+    Ok(Preparer { folders, groups, ids, driver, packages, registrar, shim, machine, devices, logs })
 }
 
 pub(super) fn watcher(
     described: Described,
     ask_after: Span,
     folders: &Folders,
-    readings: Readings,
-    told: mpsc::UnboundedSender<(Attempt, Heard)>,
+    (readings, told): (Readings, mpsc::UnboundedSender<(Attempt, Heard)>),
+    supervisor: &Supervisor,
 ) -> std::io::Result<SyncSender<Vec<Watched>>> {
     let (capacity, cores, data) = (described.usable, described.cores, folders.root().to_owned());
     let machine = watch::Machine { capacity, cores, data, ask_after };
-    watch::start(machine, readings, move |attempt, finding| {
+    let found = move |attempt, finding| {
         // The loop that wanted to hear it may have ended.
         let _ = told.send((attempt, Heard::Found(finding)));
-    })
+    };
+    watch::start(machine, readings, found, supervisor)
 }

@@ -12,6 +12,7 @@ use crate::shim::protocol::{LAUNCH, Launch, Request};
 use crate::usage::Measured;
 use crate::watch::{Finding, Watched};
 use cellwright_cell::desired::Action as Order;
+use cellwright_supervise::plant;
 
 impl Agent {
     /// From here on the task is asked; one without a check is well because it runs.
@@ -35,10 +36,13 @@ impl Agent {
             turns: self.probing.clone(),
         };
         let told = self.told.clone();
-        local.nurse = Some(tokio::spawn(watch(patient, move |health| {
-            // The loop that wanted to hear it may have ended.
-            let _ = told.send((attempt, Heard::Health(health)));
-        })));
+        local.nurse = Some(self.supervisor.restarted("a health check", move || {
+            let told = told.clone();
+            watch(patient.clone(), move |health| {
+                // The loop that wanted to hear it may have ended.
+                let _ = told.send((attempt, Heard::Health(health)));
+            })
+        }));
     }
 
     pub(super) fn find_group(&mut self, attempt: Attempt) {
@@ -52,6 +56,7 @@ impl Agent {
 
     /// Has the tasks looked at that run in groups. A look that is not over yet is not hurried.
     pub(super) fn look(&self) {
+        plant("agent");
         let watched = |(attempt, local): (&Attempt, &Local)| {
             let (Phase::Running(_), Order::Run(work)) = (local.seen.phase, &local.order.action)
             else {

@@ -7,11 +7,12 @@ use super::pty::Pty;
 use super::{LEADER, Told};
 use crate::driver::enter::Entry;
 use crate::proc;
-use crate::shim::begin::{renounce, waiting};
+use crate::shim::begin::{no_core, pass_nothing_on, renounce, waiting};
 use crate::shim::room::group;
 use bytes::Bytes;
 use cellwright_api::exec::Frame;
 use cellwright_isolate::container::write_private;
+use cellwright_supervise::{EXIT_CODE, caught, guarded, report_in_one_line};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -45,10 +46,12 @@ type Out = Arc<Mutex<OwnedWriteHalf>>;
 /// The whole life of a helper.
 #[must_use]
 pub fn run() -> ExitCode {
-    match begin() {
-        Ok(()) => ExitCode::SUCCESS,
+    report_in_one_line();
+    match caught(begin) {
+        Ok(Ok(())) => ExitCode::SUCCESS,
         // The socket is gone, or never was one: there is nobody to tell.
-        Err(_) => ExitCode::FAILURE,
+        Ok(Err(_)) => ExitCode::FAILURE,
+        Err(_) => ExitCode::from(EXIT_CODE),
     }
 }
 
@@ -119,10 +122,12 @@ struct Input {
 }
 
 fn start(told: &Told) -> io::Result<Running> {
+    pass_nothing_on();
     match &told.entry.within {
         // As the task itself does.
         None => renounce()?,
         Some(within) => {
+            no_core()?;
             let nested = group(&within.group).and_then(|group| group.nest(&within.inner));
             nested
                 .and_then(|_| write_private(&within.file, &within.description))
@@ -242,12 +247,15 @@ impl Running {
     ) -> Option<Frame> {
         let Running { mut child, pid, input, outputs } = self;
         let (over, is_over) = watch::channel(false);
+        let lost = Arc::new(Notify::new());
         let mut pumps: Vec<JoinHandle<()>> = outputs
             .into_iter()
-            .map(|(kind, output)| tokio::spawn(pump(output, kind, to.clone(), is_over.clone())))
+            .map(|(kind, output)| {
+                let pump = pump(output, kind, to.clone(), is_over.clone());
+                ending_with(pump, lost.clone())
+            })
             .collect();
-        let lost = Arc::new(Notify::new());
-        pumps.push(tokio::spawn(beat(to.clone(), lost.clone(), is_over)));
+        pumps.push(ending_with(beat(to.clone(), lost.clone(), is_over), lost.clone()));
         let gone = async {
             tokio::select! {
                 () = obey(from, input, pid) => {}
@@ -277,6 +285,18 @@ impl Running {
             Err(error) => Frame::Failed(format!("nobody saw how it ended: {error}")),
         })
     }
+}
+
+/// A session that shows nothing any more is over.
+fn ending_with(
+    work: impl Future<Output = ()> + Send + 'static,
+    lost: Arc<Notify>,
+) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        if guarded(work).await.is_err() {
+            lost.notify_one();
+        }
+    })
 }
 
 /// Does what frames say until the other side is gone. One that nobody can read is one that is gone.

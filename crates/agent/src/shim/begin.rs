@@ -45,13 +45,27 @@ pub fn begin(launch: &Launch, room: &Room) -> io::Result<(Pid, Pipes)> {
 }
 
 /// What this process and all it starts do without: rights that a program's file would add, and
-/// memory left in files by crashes. A container's runtime says so itself.
+/// memory left in files by crashes. A container's runtime sees to the first itself.
 ///
 /// # Errors
 /// When the kernel refuses.
 pub fn renounce() -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
+    no_core()
+}
+
+/// Crashes of this process and all it starts leave no memory in files.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn no_core() -> io::Result<()> {
     Ok(setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?)
+}
+
+/// Whatever this process was started with beside its standard streams goes no further: whoever
+/// started the agent may have had files open that are no business of a task's.
+pub fn pass_nothing_on() {
+    close_fds::set_fds_cloexec(3, &[]);
 }
 
 /// A program that waits outside of its group, as a process of ours, until it is let go.
@@ -178,6 +192,7 @@ fn number(id: u32) -> io::Result<Pid> {
 fn contained(launch: &Launch, runtime: &Runc, bundle: &Bundle) -> io::Result<(Pid, Pipes)> {
     let owner = launch.container.as_ref().map(|container| container.owner);
     let (pipes, stdout, stderr) = pipes(owner)?;
+    no_core()?;
     let streams = Streams { stdin: Stdio::null(), stdout: stdout.into(), stderr: stderr.into() };
     let pid = runtime.run(bundle, streams).map_err(io::Error::other)?;
     Ok((number(pid)?, pipes))

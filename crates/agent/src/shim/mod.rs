@@ -18,8 +18,10 @@ pub mod serve;
 mod task;
 
 use crate::record::{self, Keep, RecordError, is_link, open_plain};
+use cellwright_supervise::{EXIT_CODE, caught, report_in_one_line};
 use protocol::{BEGUN, Begun, EXIT, Exit, LAUNCH, LOCK, Launch, SOCKET};
 use rustix::fs::{FlockOperation, flock};
+use serve::Ears;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::net::UnixListener;
@@ -44,15 +46,21 @@ fn io(what: &'static str) -> impl Fn(io::Error) -> ShimError {
 /// The whole life of a shim.
 #[must_use]
 pub fn run(folder: &Path) -> ExitCode {
-    match begin(folder) {
+    report_in_one_line();
+    caught(|| live(folder)).unwrap_or_else(|panicked| {
+        // The agent finds it gone, and ends what it left behind.
+        let _ = writeln!(std::io::stderr(), "cell shim: cannot go on: {panicked}");
+        ExitCode::from(EXIT_CODE)
+    })
+}
+
+fn live(folder: &Path) -> ExitCode {
+    let lived = Ears::open().and_then(|ears| match begin(folder)? {
         // Another shim has begun this attempt before: it, or the end it left, is what counts.
-        Ok(None) => ExitCode::SUCCESS,
-        Ok(Some(held)) => match serve::serve(held) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => failed(&error),
-        },
-        Err(error) => failed(&error),
-    }
+        None => Ok(()),
+        Some(held) => ears.serve(held),
+    });
+    lived.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
 }
 
 fn failed(error: &ShimError) -> ExitCode {
@@ -73,6 +81,7 @@ pub struct Held {
 fn begin(folder: &Path) -> Result<Option<Held>, ShimError> {
     // Fails for the leader of a process group, which is out of the agent's reach already.
     let _ = rustix::process::setsid();
+    begin::pass_nothing_on();
     std::env::set_current_dir(folder).map_err(io("enter the folder"))?;
     let pid = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(pid))

@@ -9,6 +9,7 @@ use super::task::{Left, Pipes, Task, start};
 use super::{Held, ShimError, io};
 use crate::boot;
 use crate::record::{self, Keep};
+use cellwright_supervise::{caught, plant};
 use rustix::process::Signal;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -17,7 +18,8 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal as Heard, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -40,22 +42,40 @@ const FILTERED_BY_CONTAINER: &str = "killed by a filter of system calls: it sent
 /// A request, and where its answer goes.
 type Asked = (Request, mpsc::UnboundedSender<String>);
 
-pub fn serve(held: Held) -> Result<(), ShimError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(io("start the loop"))?;
-    runtime.block_on(whole(held))
+/// The loop before there is anything to do, and what it hears of the system.
+pub struct Ears {
+    runtime: Runtime,
+    children: Heard,
+    calls: Heard,
+    /// A shim ends with its task and by nothing else it can help.
+    _deaf: [Heard; 2],
 }
 
-async fn whole(held: Held) -> Result<(), ShimError> {
+impl Ears {
+    /// Before anything is begun: neither may a signal end a shim half-way, nor may a child of its
+    /// program end unheard.
+    pub fn open() -> Result<Ears, ShimError> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(io("start the loop"))?;
+        let (children, calls, _deaf) = {
+            let _inside = runtime.enter();
+            let deaf = |kind| signal(kind).map_err(io("be deaf to signals"));
+            (
+                signal(SignalKind::child()).map_err(io("hear of children"))?,
+                signal(SignalKind::hangup()).map_err(io("hear that it is sought"))?,
+                [deaf(SignalKind::terminate())?, deaf(SignalKind::interrupt())?],
+            )
+        };
+        Ok(Ears { runtime, children, calls, _deaf })
+    }
+
+    pub fn serve(mut self, held: Held) -> Result<(), ShimError> {
+        self.runtime.block_on(whole(held, &mut self.children, &mut self.calls))
+    }
+}
+
+async fn whole(held: Held, children: &mut Heard, calls: &mut Heard) -> Result<(), ShimError> {
     let Held { lock, launch, listener } = held;
-    // Before the program starts: none of its children may end unheard.
-    let mut children = signal(SignalKind::child()).map_err(io("hear of children"))?;
-    // A shim ends with its task and by nothing else it can help.
-    let _deaf = [SignalKind::terminate(), SignalKind::interrupt()]
-        .map(|kind| signal(kind).map_err(io("be deaf to signals")));
-    let mut calls = signal(SignalKind::hangup()).map_err(io("hear that it is sought"))?;
     let listener = UnixListener::from_std(listener).map_err(io("listen"))?;
     let late = launch.lease_until.is_some_and(|until| until <= boot::now());
     let (exit, room, inside) = match Room::of(&launch) {
@@ -68,7 +88,7 @@ async fn whole(held: Held) -> Result<(), ShimError> {
             Ok((task, pipes)) => {
                 let output = keep_output(pipes, &launch)?;
                 say_ready();
-                let (exit, room) = run(task, &mut children, &mut calls, listener).await;
+                let (exit, room) = run(task, children, calls, listener).await;
                 for pump in output {
                     // Whoever still holds the other end is not of this task.
                     let _ = timeout(DRAIN, pump).await;
@@ -136,29 +156,40 @@ fn keep_output(pipes: Pipes, launch: &Launch) -> Result<[JoinHandle<()>; 2], Shi
     let keep = |name: &str, end: OwnedFd| -> Result<JoinHandle<()>, ShimError> {
         let receiver = pipe::Receiver::from_owned_fd(end).map_err(io("read the output"))?;
         let path = PathBuf::from(LOGS).join(name);
-        let log = RotatedLog::new(path, launch.logs, boot::now());
+        let logs = launch.logs;
+        let log = move || RotatedLog::new(path.clone(), logs, boot::now());
         Ok(tokio::spawn(pump(receiver, log)))
     };
     Ok([keep("stdout", pipes.stdout)?, keep("stderr", pipes.stderr)?])
 }
 
-async fn pump(mut from: pipe::Receiver, mut log: RotatedLog) {
+/// A task whose output nobody reads stands still, so whatever happens to its log, it is read.
+async fn pump(mut from: pipe::Receiver, open: impl Fn() -> RotatedLog) {
     let mut buffer = vec![0; READ_BYTES];
+    let mut log = open();
     // An error here is an end: there is nothing more to read.
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        log.write(&buffer[..count], boot::now());
+        let written = caught(|| {
+            plant("pump");
+            log.write(&buffer[..count], boot::now());
+        });
+        if let Err(panicked) = written {
+            say(&format!("a log of the task {panicked}; it is opened again"));
+            log = open();
+        }
     }
     log.finish();
 }
 
 async fn run(
     mut task: Task,
-    children: &mut tokio::signal::unix::Signal,
-    calls: &mut tokio::signal::unix::Signal,
+    children: &mut Heard,
+    calls: &mut Heard,
     mut listener: UnixListener,
 ) -> (Exit, Room) {
     let (asks, mut asked) = mpsc::unbounded_channel::<Asked>();
     loop {
+        plant("shim");
         if task.look() == Left::Nothing {
             return (task.exit(), task.into_room());
         }

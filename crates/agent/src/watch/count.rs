@@ -2,14 +2,13 @@
 //! processes have open for sockets that listen. Both are bounded for each look and each task, and
 //! done in a thread of their own, so that whoever has a million files delays nobody's end.
 
-use super::{Finding, Watched};
+use super::{Finding, Watched, hidden};
 use crate::core::Attempt;
 use crate::ports::{self, Search};
 use cellwright_cell::isolation::Network;
 use cellwright_isolate::usage::{DiskUse, disk_use};
+use cellwright_supervise::{Supervisor, plant};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,10 +19,9 @@ const ROUNDS: u64 = 5;
 /// than anybody can count them.
 const MOST_FILES: u64 = 100_000;
 
-/// Open files of a task among which those without a name are looked for.
-const MOST_OPEN: usize = 16_384;
-/// What `stat` calls a block.
-const BLOCK: u64 = 512;
+/// Looks in a row at which descriptors of a task wait in sockets: whoever leaves them there for so
+/// long keeps them there. Nobody can say what they hold, so it counts as more than can be counted.
+const LONG_IN_FLIGHT: u32 = 2;
 
 /// What tasks have on disk, as far as it was counted. Cheap to clone; clones are the same.
 #[derive(Clone, Default)]
@@ -47,11 +45,13 @@ impl Counts {
 pub fn start(
     counts: Counts,
     found: impl Fn(Attempt, Finding) + Send + 'static,
+    supervisor: &Supervisor,
 ) -> std::io::Result<SyncSender<Vec<Watched>>> {
     let (send, lists): (_, Receiver<Vec<Watched>>) = sync_channel(1);
     let mut counter = Counter::new(counts);
-    std::thread::Builder::new().name("count".into()).spawn(move || {
+    supervisor.thread("count", move || {
         while let Ok(tasks) = lists.recv() {
+            plant("count");
             let findings = counter.count(&tasks);
             findings.into_iter().for_each(|(attempt, finding)| found(attempt, finding));
         }
@@ -63,13 +63,21 @@ pub struct Counter {
     counts: Counts,
     /// How much CPU each had had when its files were last counted.
     counted: BTreeMap<Attempt, Duration>,
+    /// At how many looks in a row each had descriptors in flight.
+    in_flight: BTreeMap<Attempt, u32>,
     ports: BTreeMap<Attempt, Search>,
     round: u64,
 }
 
 impl Counter {
     pub fn new(counts: Counts) -> Counter {
-        Counter { counts, counted: BTreeMap::new(), ports: BTreeMap::new(), round: 0 }
+        Counter {
+            counts,
+            counted: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            round: 0,
+        }
     }
 
     /// Counts what is due, and says whose listening has changed.
@@ -78,6 +86,7 @@ impl Counter {
         let there: BTreeSet<Attempt> = tasks.iter().map(|task| task.attempt).collect();
         self.counts.lock().retain(|attempt, _| there.contains(attempt));
         self.counted.retain(|attempt, _| there.contains(attempt));
+        self.in_flight.retain(|attempt, _| there.contains(attempt));
         self.ports.retain(|attempt, _| there.contains(attempt));
         tasks.iter().for_each(|task| self.count_files(task));
         match self.round.is_multiple_of(ROUNDS) {
@@ -95,11 +104,17 @@ impl Counter {
             return;
         }
         let cpu = task.group.usage().map(|usage| usage.cpu).unwrap_or_default();
-        if self.counted.insert(task.attempt, cpu) == Some(cpu) && last.is_some() {
+        // Whoever had descriptors in flight may leave them there without a turn of the CPU.
+        let leaves = self.in_flight.get(&task.attempt).is_some_and(|looks| *looks > 0);
+        if self.counted.insert(task.attempt, cpu) == Some(cpu) && last.is_some() && !leaves {
             return;
         }
         let mut found = disk_use(&task.folder, MOST_FILES).unwrap_or(last.unwrap_or_default());
-        found.bytes = found.bytes.saturating_add(unlinked(task));
+        let hidden = hidden::look(task);
+        found.bytes = found.bytes.saturating_add(hidden.bytes);
+        let looks = self.in_flight.entry(task.attempt).or_default();
+        *looks = if hidden.in_flight > 0 { looks.saturating_add(1) } else { 0 };
+        found.complete &= hidden.complete && *looks < LONG_IN_FLIGHT;
         // More than can be counted, or hidden too deep: no way around a limit.
         if !found.complete && task.limits.disk > 0 {
             found.bytes = found.bytes.max(task.limits.disk.saturating_add(1));
@@ -119,19 +134,4 @@ impl Counter {
         }
         findings
     }
-}
-
-/// Bytes of files that have no name any more and go on taking space, because a process of the task
-/// holds them open.
-fn unlinked(task: &Watched) -> u64 {
-    let Ok(disk) = fs::metadata(&task.folder).map(|about| about.dev()) else { return 0 };
-    let processes = task.group.processes().unwrap_or_default();
-    let files = processes.iter().flat_map(|pid| ports::open_files(*pid)).take(MOST_OPEN);
-    let held = files.filter_map(|file| {
-        let about = fs::metadata(file).ok()?;
-        let counts = about.is_file() && about.nlink() == 0 && about.dev() == disk;
-        counts.then_some((about.ino(), about.blocks().saturating_mul(BLOCK)))
-    });
-    // Held by several, it is there once.
-    held.collect::<BTreeMap<u64, u64>>().values().sum()
 }

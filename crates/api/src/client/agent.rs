@@ -6,13 +6,15 @@ use super::connection::{self, Sender};
 use super::outcome::{Next, judge};
 use super::session::{SessionStream, ask_for, take_over};
 use super::{Call, ClientError, Received};
+use crate::dev;
+use crate::secret::Secret;
 use crate::spiffe::{Identity, Part};
 use crate::tls::{self, Shown};
 use bytes::Bytes;
 use cellwright_cell::name::Name;
 use http_body_util::{BodyExt, Limited};
 use hyper::Method;
-use hyper::header::HeaderMap;
+use hyper::header::AUTHORIZATION;
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -34,6 +36,8 @@ const MAX_REFUSAL: usize = 64 << 10;
 pub struct AgentDialler {
     /// Absent: in the clear, to loopback addresses only.
     papers: Option<Papers>,
+    /// Masters of an open cell, whose token is shown to its agents.
+    masters: Vec<String>,
 }
 
 #[derive(Clone)]
@@ -51,16 +55,16 @@ impl fmt::Debug for AgentDialler {
 }
 
 impl AgentDialler {
-    /// For an open cell on one machine.
+    /// For an open cell on one machine, by its masters.
     #[must_use]
-    pub fn plain() -> AgentDialler {
-        AgentDialler { papers: None }
+    pub fn plain(masters: Vec<String>) -> AgentDialler {
+        AgentDialler { papers: None, masters }
     }
 
     /// With the certificate of a part of `cell`; `authority` is the cell's, as PEM.
     #[must_use]
     pub fn identified(cell: Name, authority: String, shown: Arc<Shown>) -> AgentDialler {
-        AgentDialler { papers: Some(Papers { cell, authority, shown }) }
+        AgentDialler { papers: Some(Papers { cell, authority, shown }), masters: Vec::new() }
     }
 
     /// # Errors
@@ -73,7 +77,9 @@ impl AgentDialler {
             let last = format!("the agent of {machine} at {address}: {why}");
             ClientError::Unreachable { tried: 1, last }
         })?;
-        Ok(AgentLine { sender, address: address.to_owned() })
+        let token = Some(&self.masters).filter(|_| self.papers.is_none());
+        let token = token.and_then(|masters| dev::token_for(masters));
+        Ok(AgentLine { sender, address: address.to_owned(), token })
     }
 
     async fn connect(&self, machine: &Name, address: &str) -> Result<Sender, String> {
@@ -96,6 +102,8 @@ impl AgentDialler {
 pub struct AgentLine {
     sender: Sender,
     address: String,
+    /// Of an open cell.
+    token: Option<Secret>,
 }
 
 impl AgentLine {
@@ -131,7 +139,7 @@ impl AgentLine {
     /// # Errors
     /// What the agent refused, or that it did not answer.
     pub async fn session(self, path: &str, limit: Duration) -> Result<SessionStream, ClientError> {
-        let mut call = plain_call(Method::POST, path);
+        let mut call = plain_call(Method::POST, path, self.token.as_ref());
         ask_for(&mut call);
         let taken = timeout(limit, take_over(self.sender, &self.address, &call)).await;
         let late = || ClientError::Unknown(format!("{} did not answer in time", self.address));
@@ -141,7 +149,7 @@ impl AgentLine {
     async fn exchange(&mut self, path: &str, most: usize) -> Result<Bytes, ClientError> {
         let address = &self.address;
         let broke = |why: &dyn std::fmt::Display| ClientError::Unknown(format!("{address}: {why}"));
-        let call = plain_call(Method::GET, path);
+        let call = plain_call(Method::GET, path, self.token.as_ref());
         let request = connection::request(address, &call).map_err(ClientError::Settings)?;
         self.sender.ready().await.map_err(|error| broke(&error))?;
         let response = self.sender.send_request(request).await.map_err(|error| broke(&error))?;
@@ -157,11 +165,12 @@ impl AgentLine {
     }
 }
 
-fn plain_call(method: Method, path: &str) -> Call {
+fn plain_call(method: Method, path: &str, token: Option<&Secret>) -> Call {
+    let shown = token.and_then(super::bearer);
     Call {
         method,
         path: path.to_owned(),
-        headers: HeaderMap::new(),
+        headers: shown.map(|value| (AUTHORIZATION, value)).into_iter().collect(),
         body: super::content::Payload::Whole(Bytes::new()),
         streamed: false,
         repeatable: false,

@@ -249,7 +249,7 @@ impl Client {
         let status: MasterStatus = self.get("/v1/masters").await?.value;
         let leader = status.members.iter().find(|member| member.leader);
         if let Some(address) = leader.and_then(|member| self.trusted(&member.address)) {
-            self.lock_preferred().address = address;
+            self.prefer(address);
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use super::{Client, ClientError};
 use crate::internal::{
     AgentOrders, AgentReport, LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer,
 };
+use cellwright_cell::credential::PartKind;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::time::Span;
@@ -28,6 +29,8 @@ pub const HOLDINGS_PATH: &str = "/internal/holdings";
 
 /// Machines that have a package, or will have it soon.
 pub const HOLDERS_PATH: &str = "/internal/holders";
+/// Where an agent asks whether a part that has dialled it is still one.
+pub const STANDING_PATH: &str = "/internal/standing";
 
 /// Content a replica has, `/internal/blobs/<digest>`.
 pub const BLOB_PATH: &str = "/internal/blobs";
@@ -55,6 +58,16 @@ pub struct HoldersRequest {
 pub struct PackageHolder {
     pub machine: Name,
     pub address: String,
+}
+
+/// An agent asks whether somebody who has dialled it is still a part of the cell: a certificate is
+/// good for the rest of its day, whatever became of its holder.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StandingRequest {
+    /// Who asks.
+    pub machine: Name,
+    pub part: PartKind,
+    pub name: Name,
 }
 
 /// What a hanging call may take beyond the time it was asked to hang.
@@ -90,6 +103,11 @@ impl Client {
         request: &HoldersRequest,
     ) -> Result<Vec<PackageHolder>, ClientError> {
         self.call_internal_within(HOLDERS_PATH, request, ANSWER).await
+    }
+
+    /// Whether a part may be listened to.
+    pub async fn stands(&self, request: &StandingRequest) -> Result<bool, ClientError> {
+        self.call_internal_within(STANDING_PATH, request, ANSWER).await
     }
 
     pub async fn propose(&self, proposal: &Proposal) -> Result<ProposalAnswer, ClientError> {

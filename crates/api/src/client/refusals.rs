@@ -38,7 +38,7 @@ impl Client {
     /// Whether nobody was ever reached, and `refusals` say that nobody will be.
     pub(super) fn is_deserted(&self, refusals: &Refusals, next: Instant) -> bool {
         let settings = &self.shared.settings;
-        refusals.are_enough(settings.masters.len(), settings.refused_for, next)
+        refusals.are_enough(self.masters().len(), settings.refused_for, next)
             && !self.shared.pool.has_connected()
     }
 }

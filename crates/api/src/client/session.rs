@@ -59,7 +59,7 @@ impl Client {
         ask_for(&mut call);
         let mut address = self.preferred();
         let mut last = Fault::before(String::new());
-        let tries = self.shared.settings.masters.len();
+        let tries = self.masters().len();
         for _ in 0..tries {
             match self.shared.pool.dial_in_time(&address).await {
                 Ok(sender) => {

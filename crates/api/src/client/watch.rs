@@ -118,6 +118,7 @@ impl<T: DeserializeOwned> Watch<T> {
         };
         let (parts, body) = response.into_parts();
         if parts.status.is_success() {
+            self.client.learn(parts.status, &parts.headers);
             self.open = Some(body);
             return Ok(None);
         }

@@ -12,7 +12,7 @@ use crate::exec::MAX_COMMAND;
 use crate::output::OutputPiece;
 use crate::types::{
     AddJoinToken, AddMaster, AddUser, AddUserToken, AuditView, Batch, BatchAnswer, BlobView,
-    Changed, CheckpointView, ClusterStatus, CronView, Dismiss, EventPage, EventView,
+    Changed, CheckpointView, ClusterStatus, ConfirmMaster, CronView, Dismiss, EventPage, EventView,
     ExplanationView, FoundView, JobExplanation, JobRow, JobView, MachinePackages, MachineView,
     MasterStatus, NameView, NewToken, One, Overview, Page, PlanJobs, PlanView, ResizeJob,
     ResourceView, SetCapabilities, SetResource, ShapesQuery, ShapesView, SqlAnswer, SqlQuery,

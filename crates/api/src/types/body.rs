@@ -4,13 +4,11 @@ use crate::error::ApiError;
 use cellwright_cell::command::{Command, Done};
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::cron::CronSpec;
-use cellwright_cell::ephemeral::CapacityChange;
+use cellwright_cell::ephemeral::{AvailableNodes, CapacityChange};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::{JobKey, Name};
-use cellwright_cell::named::NamedAmount;
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::{Capability, Quota};
-use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Span;
 use schemars::JsonSchema;
@@ -49,7 +47,7 @@ pub struct SetCapabilities {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddUserToken {
-    /// Milliseconds the token is good for.
+    /// Milliseconds the token is good for, if the one it is made with is good for as long.
     #[schemars(extend("minimum" = 1))]
     pub valid_for: Span,
 }
@@ -64,14 +62,24 @@ pub enum Joiner {
     Scheduler,
 }
 
+/// Which replica may have the authority's key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConfirmMaster {
+    pub name: Name,
+    /// 32 hexadecimal digits, as the replica shows them where it joins; dashes do not count.
+    pub fingerprint: String,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddJoinToken {
     pub joiner: Joiner,
     /// The machine, replica or scheduler; the token is good for this name alone.
     pub name: Name,
-    /// Milliseconds the token is good for.
-    #[schemars(extend("minimum" = 1))]
+    /// Milliseconds the token is good for: at most 15 minutes, and no longer than the token it is
+    /// made with.
+    #[schemars(extend("minimum" = 1, "maximum" = 900_000))]
     pub valid_for: Span,
 }
 
@@ -94,20 +102,6 @@ pub enum NodeSpec {
     Available(AvailableNodes),
     /// The node of the caller; for agents alone.
     Local,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct AvailableNodes {
-    /// Left out: nothing in particular.
-    #[serde(default)]
-    pub resources: Resources,
-    /// Left out: nothing in particular.
-    #[serde(default)]
-    pub named: Vec<NamedAmount>,
-    /// How many nodes, those with the smallest names first. Left out: all that match.
-    #[schemars(range(min = 1))]
-    pub num_nodes: Option<u32>,
 }
 
 /// `set_resource(name, capacity, node_spec)` (E1).

@@ -92,6 +92,30 @@ pub struct MasterStatus {
     /// majority; absent while all is well.
     #[serde(default)]
     pub leaderless_ms: Option<u64>,
+    /// What is damaged or missing on the disk of the replica, one text each.
+    #[serde(default)]
+    pub damage: Vec<String>,
+    /// Replicas that asked to join and are not in yet.
+    #[serde(default)]
+    pub waiting: Vec<WaitingReplica>,
+}
+
+/// A replica that asked to join: it gets nothing before somebody who may manage users has confirmed
+/// its fingerprint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WaitingReplica {
+    pub name: Name,
+    /// Of its key, as it shows it itself.
+    pub fingerprint: String,
+    /// Where it asked from.
+    pub address: String,
+    /// Milliseconds since the Unix epoch.
+    pub since: Time,
+    /// It is confirmed by then or joins with another token.
+    pub until: Time,
+    pub confirmed: bool,
+    /// The token it came with, which can be revoked.
+    pub token: Name,
 }
 
 /// Software from before levels said nothing of them.
@@ -118,7 +142,8 @@ pub struct CheckpointView {
     pub hash: String,
 }
 
-/// Stored content, by digest.
+/// Stored content, by digest. Listed for those who stored it or whose jobs name it, and for users
+/// with read_specs or administrate_jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BlobView {
     /// SHA-256 as 64 hex digits.

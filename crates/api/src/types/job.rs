@@ -36,6 +36,10 @@ pub struct JobView {
     pub version: u32,
     /// The spec of that version.
     pub spec: JobSpec,
+    /// The spec is an outline: what the tasks run (command, environment, files, packages, probes,
+    /// names of secrets) is for the owner and for users with read_specs or administrate_jobs.
+    #[serde(default)]
+    pub redacted: bool,
     /// A roll from one version to another that is not closed yet.
     pub update: Option<Update>,
     /// Every task runs the version that update leads to, and it is not being undone. It is closed

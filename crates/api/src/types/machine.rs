@@ -60,6 +60,38 @@ pub struct MachineView {
     /// takes only production.
     #[serde(default)]
     pub shortages: Vec<ShortageView>,
+    /// By how many milliseconds its clock is ahead of the cell's. Absent where it is not known:
+    /// only the leader measures.
+    #[serde(default)]
+    pub clock_ahead_ms: Option<i64>,
+    /// When it came to be up, or down.
+    #[serde(default)]
+    pub since: Time,
+    /// Why nobody hears its agent, or listens to it. Absent where all is well.
+    #[serde(default)]
+    pub trouble: Option<TroubleView>,
+}
+
+/// What is between a machine's agent and the masters.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Trouble {
+    /// No master hears it.
+    Silent,
+    /// Masters hear it, and refuse what it says.
+    Refused,
+}
+
+/// Why the cell does not count on a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TroubleView {
+    pub what: Trouble,
+    pub since: Time,
+    pub reason: String,
+    /// What to do about it.
+    pub next: String,
 }
 
 /// What a job says of how it may be disrupted.

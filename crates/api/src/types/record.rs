@@ -32,6 +32,9 @@ pub struct EventPage {
     pub next: String,
     /// Log index of the oldest event still kept.
     pub oldest: Option<u64>,
+    /// Events between `after` and the first of these are missing on the replica that answers.
+    #[serde(default)]
+    pub gap: bool,
     /// The log index this is a picture of.
     pub index: u64,
 }
@@ -50,6 +53,9 @@ pub struct AuditView {
     pub object: String,
     /// `done`, `unchanged`, or the code of the refusal.
     pub verdict: String,
+    /// Lines between the one before and this one are missing on the replica that answers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gap_before: bool,
 }
 
 /// A value of a query or its answer.

@@ -42,6 +42,8 @@ pub struct TokenView {
     pub expires: Time,
     /// Of join tokens: whether it has been used.
     pub used: bool,
+    /// The token with which it was made, and with which it ends.
+    pub parent: Option<Name>,
 }
 
 /// A new token. The text is shown this once.
@@ -64,6 +66,10 @@ pub struct CronView {
     /// Send it back as `If-Match` to change only what you have seen.
     pub version: u32,
     pub spec: CronSpec,
+    /// The spec is an outline: what the runs do is for the owner and for users with read_specs or
+    /// administrate_jobs.
+    #[serde(default)]
+    pub redacted: bool,
     /// Latest slot handled; milliseconds since the Unix epoch.
     pub last_slot: Time,
     /// The job it started last.

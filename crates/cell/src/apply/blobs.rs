@@ -2,7 +2,8 @@
 //! periodic one that names the digest keeps it.
 
 use super::Context;
-use crate::blob::{self, Blob};
+use crate::blob::{self, Blob, BlobLimits, Stored};
+use crate::bounds::Holding;
 use crate::command::{Actor, Done, Verdict};
 use crate::event::{BlobChange, What};
 use crate::name::Token;
@@ -11,7 +12,7 @@ use crate::reason::{Reason, Refusal};
 use crate::spec::JobSpec;
 
 impl Context<'_> {
-    pub(super) fn add_blob(&mut self, digest: &Token, bytes: u64) -> Verdict {
+    pub(super) fn add_blob(&mut self, digest: &Token, bytes: u64, limits: BlobLimits) -> Verdict {
         if let Actor::User(name) = self.by {
             self.user_by_name(name)?;
         }
@@ -22,9 +23,13 @@ impl Context<'_> {
                 false => Err(Refusal::Exists(format!("package {digest} of {} bytes", old.bytes))),
             };
         }
+        let own = self.state.blobs.iter().filter(|(_, blob)| blob.by == *self.by).count();
+        self.one_more(Holding::Packages, own, self.state.bounds.packages)?;
         if !self.state.blobs.has_room_for(1) {
             return Err(Refusal::Full("packages".into()));
         }
+        let stored = Stored::of(self.state.blobs.iter().map(|(_, row)| row), self.by);
+        stored.admit(self.by, bytes, limits)?;
         let (digest, created, by) = (digest.clone(), self.now, self.by.clone());
         let blob = self.state.insert_blob(Blob { digest, bytes, created, by });
         self.emit(What::Blob { blob, change: BlobChange::Added }, Reason::Requested);
@@ -64,6 +69,7 @@ impl Context<'_> {
 #[cfg(test)]
 mod tests {
     use crate::apply::fixture::{Cell, job, key, name};
+    use crate::blob::{BlobLimits, LEAST};
     use crate::command::{Command, Done};
     use crate::cron::schedule::Schedule;
     use crate::cron::{CronSpec, MissedRuns, Overlap};
@@ -76,7 +82,7 @@ mod tests {
     }
 
     fn add(letter: &str, bytes: u64) -> Command {
-        Command::AddBlob { digest: digest(letter), bytes }
+        Command::AddBlob { digest: digest(letter), bytes, limits: BlobLimits::NONE }
     }
 
     fn remove(letter: &str) -> Command {
@@ -109,10 +115,33 @@ mod tests {
         check(&mut cell, "nobody", add("b", 9), "refused: there is no user nobody");
         check(&mut cell, "ubar", remove("a"), "done");
         assert_eq!(cell.refused(remove("a")), format!("there is no package {a}"));
-        let short = Command::AddBlob { digest: Token::new("abc").unwrap(), bytes: 1 };
+        let (digest, limits) = (Token::new("abc").unwrap(), BlobLimits::NONE);
+        let short = Command::AddBlob { digest, bytes: 1, limits };
         assert!(cell.refused(short).starts_with("field digest: value abc is not valid"));
         assert!(cell.refused(add("A", 1)).starts_with("field digest"));
         assert!(cell.refused(add("a", 1 << 51)).starts_with("field bytes"));
+    }
+
+    #[test]
+    fn packages_stay_within_the_quota_of_their_user_and_of_the_cell() {
+        let mut cell = Cell::with_machines(0);
+        cell.ok(Command::AddUser { name: name("ufoo") });
+        let limits = BlobLimits { per_user: 3 * LEAST, in_all: 5 * LEAST };
+        let mut check = |by: &str, letter: &str, bytes, want: &str| {
+            let got = cell.by(by, Command::AddBlob { digest: digest(letter), bytes, limits });
+            assert_eq!(render::verdict(&cell.state, &got), want);
+        };
+        check("ubar", "a", 2 * LEAST, "done");
+        // However small it is, a package costs a row and a file.
+        check("ubar", "b", 1, "done");
+        let own = "refused: packages of ubar take 196608 bytes; 65536 more would exceed the quota \
+                   of 196608";
+        check("ubar", "c", 0, own);
+        check("ubar", "a", 2 * LEAST, "nothing to do");
+        check("ufoo", "c", 2 * LEAST, "done");
+        let all = "refused: packages of the cell take 327680 bytes; 65536 more would exceed the \
+                   quota of 327680";
+        check("ufoo", "d", 9, all);
     }
 
     #[test]

@@ -6,8 +6,9 @@
 //! that all fit at once.
 
 use super::Context;
+use crate::bounds::{Growth, Holding, encoded_bytes};
 use crate::command::{Done, Verdict};
-use crate::cron::{Cron, CronSpec, MAX_CRONS, Overlap};
+use crate::cron::{Cron, CronSpec, Overlap};
 use crate::event::{CronChange, What};
 use crate::id::{CronId, JobId};
 use crate::name::{JobKey, Name};
@@ -30,15 +31,18 @@ impl Context<'_> {
         spec.check()?;
         self.asked_anew(&spec.job)?;
         let object = || format!("periodic job {key}");
+        let written = Growth { spec_bytes: encoded_bytes(spec), ..Growth::default() };
         let (now, spec) = (self.now, Arc::new(spec.clone()));
         let old = self.state.cron_named(&key);
         let Some((id, row)) = old.and_then(|id| Some((id, self.state.crons.get(id)?))) else {
             Self::expected(object, 0, expect)?;
             let owned = self.state.crons.iter().filter(|(_, cron)| cron.user == user).count();
-            if owned >= MAX_CRONS || !self.state.crons.has_room_for(1) {
-                let what = format!("periodic jobs of one user; at most {MAX_CRONS} allowed");
-                return Err(Refusal::Full(what));
+            Self::one_more_of(owner, Holding::Crons, owned, self.state.bounds.crons)?;
+            if !self.state.crons.has_room_for(1) {
+                return Err(Refusal::Full("periodic jobs".into()));
             }
+            let going = self.crowded_out(user, written, |_| false)?;
+            self.make_way(&going);
             let cron = Cron { user, spec, version: 1, last_slot: now, runs: Vec::new() };
             let cron = self.state.insert_cron(cron);
             self.cron_event(cron, CronChange::Added, Reason::Requested);
@@ -49,7 +53,9 @@ impl Context<'_> {
         }
         Self::expected(object, row.version, expect)?;
         let version = row.version.saturating_add(1);
+        let going = self.crowded_out(user, written, |_| false)?;
         let starts_anew = row.spec.schedule != spec.schedule || row.spec.paused != spec.paused;
+        self.make_way(&going);
         self.state.edit_cron(id, |cron| {
             cron.version = version;
             cron.last_slot = if starts_anew { now.max(cron.last_slot) } else { cron.last_slot };

@@ -70,6 +70,8 @@ impl Context<'_> {
             created: self.now,
             expires: self.now.plus(DISMISSED_FOR),
             used: false,
+            parent: None,
+            waiting: None,
         });
         self.token_event(token, TokenChange::Added, Reason::Requested);
     }
@@ -87,7 +89,7 @@ mod tests {
     use super::*;
     use crate::apply::fixture::{Cell, machine, name};
     use crate::command::Command;
-    use crate::time::Time;
+    use crate::time::Span;
     use std::collections::BTreeSet;
 
     const SECRET: SecretHash = SecretHash([7; 32]);
@@ -103,8 +105,8 @@ mod tests {
     }
 
     fn token(id: &str, kind: TokenKind) -> Command {
-        let expires = Time(100_000);
-        Command::AddToken { id: name(id), kind, secret_hash: SECRET, expires }
+        let (secret_hash, valid_for) = (SECRET, Span(100_000));
+        Command::AddToken { id: name(id), kind, secret_hash, valid_for, parent: None }
     }
 
     fn agent() -> TokenKind {
@@ -112,7 +114,7 @@ mod tests {
     }
 
     fn join(id: &str) -> Command {
-        Command::UseJoinToken { id: name(id), secret_hash: SECRET }
+        Command::UseJoinToken { id: name(id), secret_hash: SECRET, newcomer: None }
     }
 
     fn gone(cell: &Cell) -> bool {

@@ -46,6 +46,9 @@ impl Context<'_> {
         self.room_for_tasks(spec.count as usize)?;
         let job = new_job(user, spec, predecessors.keys().copied().collect(), self.now);
         self.within_quota(None, &job)?;
+        let growth = Self::growth(None, spec);
+        let going = self.crowded_out(user, growth, |id| predecessors.contains_key(&id))?;
+        self.make_way(&going);
         // A lost task of the job that had this name may still run.
         let earliest = self.state.job_named(&key).map_or(Time::ZERO, |old| self.leases_over(old));
         let id = self.state.insert_job(job);
@@ -64,7 +67,8 @@ impl Context<'_> {
     /// The owner learns of a refusal from the verdict, everybody else from the history.
     pub(super) fn note_rejection(&mut self, owner: &Name, job: &Name, verdict: &Verdict) {
         if let Err(refusal) = verdict {
-            let (user, job, refusal) = (owner.clone(), job.clone(), refusal.clone());
+            let refusal = refusal.for_everybody().bounded();
+            let (user, job) = (owner.clone(), job.clone());
             self.emit(What::JobRejected { user, job, refusal }, Reason::Requested);
         }
     }
@@ -206,11 +210,11 @@ impl Context<'_> {
     /// Refuses what would charge more than granted. Where the charge does not rise nothing is
     /// admitted, so a user in excess can still shrink.
     pub(super) fn within_quota(&self, before: Option<&Job>, after: &Job) -> Result<(), Refusal> {
-        let tasks = &self.state.tasks;
-        let had = before.map(|job| job.charges(tasks)).unwrap_or_default();
+        let (tasks, least) = (&self.state.tasks, self.state.bounds.least_charge);
+        let had = before.map(|job| job.charges(tasks, least)).unwrap_or_default();
         let Some(user) = self.state.users.get(after.user) else { return Ok(()) };
         let load = self.state.user_load(after.user);
-        for (band, asked) in after.charges(tasks) {
+        for (band, asked) in after.charges(tasks, least) {
             let had = had.get(&band).copied().unwrap_or_default();
             let charged = load.and_then(|l| l.charged.get(&band).copied()).unwrap_or_default();
             let available = user.granted(band, self.now).minus(charged.minus(had));

@@ -12,7 +12,9 @@ use crate::command::{Done, Verdict};
 use crate::credential::PartKind;
 use crate::event::{MachineChange, TaskChange, What};
 use crate::id::{MachineId, TaskId};
-use crate::machine::{MAX_CELL_CAPACITY, MAX_MACHINES, Machine, MachineSpec, MachineStatus};
+use crate::machine::{
+    MAX_CELL_CAPACITY, MAX_MACHINES, MAX_PACKAGES, Machine, MachineSpec, MachineStatus,
+};
 use crate::name::Name;
 use crate::quota::Capability;
 use crate::reason::{Reason, Refusal};
@@ -69,6 +71,7 @@ impl Context<'_> {
             ephemeral: Vec::new(),
             over_committed: false,
             shortages: Vec::new(),
+            since: self.now,
         });
         self.machine_event(machine, MachineChange::Added, Reason::Requested);
         self.forget_gone(PartKind::Agent, &spec.name);
@@ -143,8 +146,10 @@ impl Context<'_> {
             return Ok(Done::Unchanged);
         }
         self.lose_tasks(machine, &Reason::MachineDown);
+        let now = self.now;
         self.state.edit_machine(machine, |m| {
             m.status = MachineStatus::Up;
+            m.since = now;
             m.incarnation = incarnation;
             m.shortages.clear();
             m.generation = m.generation.saturating_add(1);
@@ -158,8 +163,10 @@ impl Context<'_> {
         if self.machine_row(machine)?.status == MachineStatus::Down {
             return Ok(Done::Unchanged);
         }
+        let now = self.now;
         self.state.edit_machine(machine, |m| {
             m.status = MachineStatus::Down;
+            m.since = now;
             m.shortages.clear();
             m.generation = m.generation.saturating_add(1);
         });
@@ -174,6 +181,13 @@ impl Context<'_> {
         packages: &BTreeSet<PackageRef>,
     ) -> Verdict {
         self.system_only()?;
+        if packages.len() > MAX_PACKAGES {
+            return Err(Refusal::BadField {
+                field: "packages".into(),
+                value: format!("{} packages", packages.len()),
+                allowed: format!("at most {MAX_PACKAGES}"),
+            });
+        }
         if self.machine_row(machine)?.packages == *packages {
             return Ok(Done::Unchanged);
         }

@@ -7,6 +7,7 @@
 
 mod authorize;
 mod blobs;
+mod bounds;
 mod crons;
 mod dismiss;
 mod drain;
@@ -35,13 +36,14 @@ pub(crate) use life::back_off;
 pub use machines::spares_tasks;
 pub(crate) use resources::SYSTEM_NAMESPACE;
 
+use crate::bounds::SYSTEM_ANSWER_BYTES;
 use crate::command::{Actor, Command, Done, Entry, Request, Verdict};
 use crate::event::{Event, What};
 use crate::id::{JobId, MachineId, TaskId, UserId};
 use crate::name::Name;
 use crate::priority::Band;
 use crate::reason::{Reason, Refusal};
-use crate::replay::{self, Seen};
+use crate::replay::{self, Answered, Seen};
 use crate::state::State;
 use crate::time::Time;
 
@@ -77,7 +79,12 @@ impl State {
             Seen::New => {
                 let verdict = self.apply_command(request, events);
                 let now = self.now;
-                self.windows.remember(&request.by, id, fingerprint, verdict.clone(), now);
+                let most = match &request.by {
+                    Actor::System => SYSTEM_ANSWER_BYTES,
+                    Actor::User(_) => self.bounds.answer_bytes,
+                };
+                let answered = Answered { fingerprint, verdict: verdict.clone() };
+                self.windows.remember(&request.by, id, answered, now, most);
                 verdict
             }
         }
@@ -96,7 +103,8 @@ impl State {
         };
         let verdict = context.dispatch(&request.command);
         context.settle();
-        verdict
+        // It is kept with the answer, and may quote what was sent.
+        verdict.map_err(Refusal::bounded)
     }
 }
 
@@ -139,8 +147,8 @@ impl Context<'_> {
                 self.release_retained(*machine, *task, *attempt)
             }
             C::Expire => self.expire(),
-            C::SetResource { namespace, name, lease_until, changes } => {
-                self.set_resource(namespace, name, *lease_until, changes)
+            C::SetResource { namespace, name, lease, changes } => {
+                self.set_resource(namespace, name, *lease, changes)
             }
             C::DeleteResource { namespace, name } => self.delete_resource(namespace, name),
             C::SetReservations(changes) => self.set_reservations(changes),
@@ -148,12 +156,15 @@ impl Context<'_> {
             C::SetCron { owner, spec, expect } => self.set_cron(owner, spec, *expect),
             C::RemoveCron { cron, expect } => self.remove_cron(cron, *expect),
             C::FireCron { cron, slot } => self.fire_cron(cron, *slot),
-            C::AddToken { id, kind, secret_hash, expires } => {
-                self.add_token(id, kind, *secret_hash, *expires)
+            C::AddToken { id, kind, secret_hash, valid_for, parent } => {
+                self.add_token(id, kind, *secret_hash, *valid_for, parent.as_ref())
             }
             C::RevokeToken { id } => self.revoke_token(id),
-            C::UseJoinToken { id, secret_hash } => self.use_join_token(id, secret_hash),
-            C::AddBlob { digest, bytes } => self.add_blob(digest, *bytes),
+            C::UseJoinToken { id, secret_hash, newcomer } => {
+                self.use_join_token(id, secret_hash, newcomer.as_ref())
+            }
+            C::ConfirmReplica { name, key } => self.confirm_replica(name, *key),
+            C::AddBlob { digest, bytes, limits } => self.add_blob(digest, *bytes, *limits),
             C::RemoveBlob { digest } => self.remove_blob(digest),
             C::Enlist(spec) => self.enlist(spec),
             C::Dismiss { part, name } => self.dismiss(*part, name),
@@ -163,6 +174,7 @@ impl Context<'_> {
             C::SetShortages { machine, incarnation, shortages } => {
                 self.set_shortages(*machine, *incarnation, shortages)
             }
+            C::SetBounds(bounds) => self.set_bounds(bounds),
         }
     }
 

@@ -42,6 +42,9 @@ impl Context<'_> {
         let mut target = resized.clone();
         target.specs.remove(&job.version);
         self.within_quota(Some(&job), &target)?;
+        let growth = Self::growth(Some(&job), &spec);
+        let going = self.crowded_out(job.user, growth, |_| false)?;
+        self.make_way(&going);
         self.note_charges(id);
         self.state.edit_job(id, |job| *job = resized);
         self.note_charges(id);

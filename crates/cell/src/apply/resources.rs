@@ -8,15 +8,19 @@
 //! of their own.
 
 use super::Context;
+use crate::admit;
+use crate::bounds::Holding;
 use crate::command::{Actor, Done, Verdict};
-use crate::ephemeral::CapacityChange;
+use crate::ephemeral::{AvailableNodes, CapacityChange, NodeChoice};
 use crate::event::{ResourceChange, What};
 use crate::id::{MachineId, ResourceId, UserId};
+use crate::load::MachineLoad;
+use crate::machine::Machine;
 use crate::name::{Name, Token};
 use crate::named::{NamedAmount, ResourceName, UNBOUNDED};
 use crate::reason::{Reason, Refusal};
 use crate::resource::MAX_QUANTITY;
-use crate::time::Time;
+use crate::time::{Span, Time};
 use std::collections::BTreeMap;
 
 /// The namespace only the cell's own parts write.
@@ -32,20 +36,25 @@ impl Context<'_> {
         &mut self,
         namespace: &Token,
         name: &Token,
-        lease_until: Time,
-        changes: &[(MachineId, CapacityChange)],
+        lease: Span,
+        changes: &[(NodeChoice, CapacityChange)],
     ) -> Verdict {
         let owner = self.may_write(namespace)?;
         let name = ResourceName { namespace: Some(namespace.clone()), name: name.clone() };
-        if lease_until <= self.now {
+        if lease == Span::ZERO || lease > admit::MAX_SPAN {
             return Err(Refusal::BadField {
-                field: "lease_until".into(),
-                value: lease_until.0.to_string(),
-                allowed: format!("later than now, {}", self.now.0),
+                field: "lease".into(),
+                value: lease.0.to_string(),
+                allowed: format!("1 to {} ms", admit::MAX_SPAN.0),
             });
         }
+        let lease_until = self.now.plus(lease);
         let wanted = self.capacities(&name, changes)?;
         let known = self.state.resource_named(&name);
+        if known.is_none() {
+            let own = self.state.resources.iter().filter(|(_, row)| row.owner == owner);
+            self.one_more(Holding::Resources, own.count(), self.state.bounds.resources)?;
+        }
         if known.is_none() && !self.state.resources.has_room_for(1) {
             return Err(Refusal::Full("resources".into()));
         }
@@ -133,21 +142,71 @@ impl Context<'_> {
     fn capacities(
         &self,
         name: &ResourceName,
-        changes: &[(MachineId, CapacityChange)],
+        changes: &[(NodeChoice, CapacityChange)],
     ) -> Result<Capacities, Refusal> {
         let mut wanted = Capacities::new();
-        for (position, (machine, change)) in changes.iter().enumerate() {
-            let row = self.machine_row(*machine)?;
-            let before = match wanted.get(machine) {
-                Some(capacity) => *capacity,
-                None => find(&row.ephemeral, name).ok().map(|at| row.ephemeral[at].amount),
-            };
-            if before.is_none() && row.ephemeral.len() >= MAX_PER_MACHINE {
-                return Err(Refusal::Full(format!("resources on machine {}", row.spec.name)));
+        for (position, (nodes, change)) in changes.iter().enumerate() {
+            for machine in self.chosen(nodes)? {
+                let row = self.machine_row(machine)?;
+                let before = match wanted.get(&machine) {
+                    Some(capacity) => *capacity,
+                    None => find(&row.ephemeral, name).ok().map(|at| row.ephemeral[at].amount),
+                };
+                if before.is_none() && row.ephemeral.len() >= MAX_PER_MACHINE {
+                    return Err(Refusal::Full(format!("resources on machine {}", row.spec.name)));
+                }
+                wanted.insert(machine, changed(position, before, *change)?);
             }
-            wanted.insert(*machine, changed(position, before, *change)?);
         }
         Ok(wanted)
+    }
+
+    /// The nodes that a change is for, as the cell stands now.
+    fn chosen(&self, nodes: &NodeChoice) -> Result<Vec<MachineId>, Refusal> {
+        let wanted = match nodes {
+            NodeChoice::Node(name) => {
+                let found = self.state.machine_named(name);
+                return found
+                    .map(|id| vec![id])
+                    .ok_or_else(|| Refusal::NoSuchMachine(name.clone()));
+            }
+            NodeChoice::Available(wanted) => wanted,
+        };
+        if wanted.num_nodes == Some(0) {
+            return Err(Refusal::BadField {
+                field: "nodes.available.num_nodes".into(),
+                value: "0".into(),
+                allowed: "1 or more".into(),
+            });
+        }
+        let rows = self.state.machines.iter().filter(|(id, row)| self.has(*id, row, wanted));
+        let mut found: Vec<(&Name, MachineId)> =
+            rows.map(|(id, row)| (&row.spec.name, id)).collect();
+        let least = wanted.num_nodes.map_or(1, |n| n as usize);
+        if found.len() < least {
+            let (matching, asked) = (found.len() as u64, least as u64);
+            return Err(Refusal::TooFewNodes { matching, asked });
+        }
+        if let Some(most) = wanted.num_nodes {
+            found.sort_unstable();
+            found.truncate(most as usize);
+        }
+        let mut ids: Vec<MachineId> = found.into_iter().map(|(_, id)| id).collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// Whether the machine has this much available.
+    fn has(&self, id: MachineId, row: &Machine, wanted: &AvailableNodes) -> bool {
+        let none = MachineLoad::default();
+        let load = self.state.machine_load(id).unwrap_or(&none);
+        let has = |asked: &NamedAmount| match row.named_capacity(&asked.name) {
+            UNBOUNDED => true,
+            all => asked.amount <= all.saturating_sub(load.named_used(&asked.name)),
+        };
+        row.schedulable()
+            && wanted.resources.within(row.available(load))
+            && wanted.named.iter().all(has)
     }
 
     fn renew(&mut self, resource: ResourceId, lease_until: Time) -> ResourceId {
@@ -257,15 +316,17 @@ mod tests {
     use crate::render;
     use CapacityChange::{Add, Remove, Unbounded};
 
-    const LEASE: Time = Time(1000);
+    const LEASE: Span = Span(1000);
 
     fn token(text: &str) -> Token {
         Token::new(text).unwrap()
     }
 
-    fn set(changes: &[(u32, CapacityChange)], lease_until: Time) -> Command {
-        let changes = changes.iter().map(|(m, change)| (MachineId(*m), *change)).collect();
-        Command::SetResource { namespace: token("app"), name: token("slot"), lease_until, changes }
+    /// Machine 0 is `m1`.
+    fn set(changes: &[(u32, CapacityChange)], lease: Span) -> Command {
+        let node = |m: u32| NodeChoice::Node(name(&format!("m{}", m + 1)));
+        let changes = changes.iter().map(|(m, change)| (node(*m), *change)).collect();
+        Command::SetResource { namespace: token("app"), name: token("slot"), lease, changes }
     }
 
     fn say(cell: &mut Cell, by: &str, command: Command) -> String {
@@ -292,12 +353,12 @@ mod tests {
     #[test]
     fn deltas_add_up_and_never_go_below_zero() {
         check(&[&[]], "done", None);
-        check(&[&[], &[]], "nothing to do", None);
+        check(&[&[], &[]], "done", None);
         check(&[&[(0, Add(3))]], "done", Some(3));
         check(&[&[(0, Add(3))], &[(0, Add(-2))]], "done", Some(1));
         check(&[&[(0, Add(3)), (0, Add(-2)), (1, Add(9))]], "done", Some(1));
         check(&[&[(0, Add(0))]], "done", Some(0));
-        check(&[&[(0, Add(3))], &[(0, Add(0))]], "nothing to do", Some(3));
+        check(&[&[(0, Add(3))], &[(0, Add(0))]], "done", Some(3));
         check(&[&[(0, Add(3))], &[(0, Remove)]], "done", None);
         check(&[&[(0, Remove)]], "done", None);
         check(&[&[(0, Unbounded)]], "done", Some(UNBOUNDED));
@@ -307,7 +368,7 @@ mod tests {
         check(&[&[(0, Unbounded)], &[(0, Add(1))]], "unbounded", Some(UNBOUNDED));
         check(&[&[(0, Add(i64::MAX))]], "a sum of 0 to", None);
         check(&[&[(0, Add(i64::MIN))]], "a sum of 0 to", None);
-        check(&[&[(0, Add(1)), (9, Add(1))]], "no such row: machine 9", None);
+        check(&[&[(0, Add(1)), (9, Add(1))]], "no machine m10", None);
     }
 
     #[test]
@@ -318,7 +379,7 @@ mod tests {
         let foreign = "refused: user uother does not own the resource namespace app";
         assert_eq!(say(&mut cell, "uother", set(&[(0, Add(1))], LEASE)), foreign);
         let (namespace, name) = (token("app"), token("else"));
-        let beside = Command::SetResource { namespace, name, lease_until: LEASE, changes: vec![] };
+        let beside = Command::SetResource { namespace, name, lease: LEASE, changes: vec![] };
         assert_eq!(say(&mut cell, "uother", beside), foreign);
         let delete = || Command::DeleteResource { namespace: token("app"), name: token("slot") };
         assert_eq!(say(&mut cell, "uother", delete()), foreign);
@@ -330,8 +391,7 @@ mod tests {
         assert_eq!(say(&mut cell, "uother", set(&[(0, Add(1))], LEASE)), "done");
         for namespace in ["system", "a/b"] {
             let (namespace, name) = (token(namespace), token("slot"));
-            let command =
-                Command::SetResource { namespace, name, lease_until: LEASE, changes: vec![] };
+            let command = Command::SetResource { namespace, name, lease: LEASE, changes: vec![] };
             assert!(say(&mut cell, "ubar", command).starts_with("refused"));
         }
         assert_eq!(say(&mut cell, "unobody", delete()), "refused: there is no user unobody");
@@ -344,7 +404,7 @@ mod tests {
         let set = |namespace: &str, name: &str| Command::SetResource {
             namespace: token(namespace),
             name: token(name),
-            lease_until: LEASE,
+            lease: LEASE,
             changes: vec![],
         };
         assert_eq!(say(&mut cell, "ubar", set("app", "slot")), "done");
@@ -364,19 +424,59 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_lies_ahead_is_renewed_and_ends_by_command() {
+    fn a_lease_has_a_length_is_renewed_and_ends_by_command() {
         let mut cell = Cell::with_machines(2);
-        let past = Time(cell.now + 1);
-        let said = say(&mut cell, "ubar", set(&[], past));
-        assert!(said.contains("lease_until"), "{said}");
-        say(&mut cell, "ubar", set(&[(0, Add(1)), (1, Add(2))], Time(500)));
+        for wrong in [Span::ZERO, Span(admit::MAX_SPAN.0 + 1)] {
+            let said = say(&mut cell, "ubar", set(&[], wrong));
+            assert!(said.contains("field lease"), "{said}");
+        }
+        say(&mut cell, "ubar", set(&[(0, Add(1)), (1, Add(2))], Span(500)));
         assert_eq!(say(&mut cell, "ubar", set(&[], LEASE)), "done");
-        cell.now = LEASE.0 - 2;
+        cell.now += LEASE.0 - 2;
         assert_eq!(cell.ok(Command::Expire), Done::Unchanged);
         assert_eq!(cell.ok(Command::Expire), Done::Applied);
         assert_eq!(cell.said.len(), 3, "{:?}", cell.said);
         assert_eq!((capacity(&cell, 0), capacity(&cell, 1)), (None, None));
         assert_eq!(cell.state.resources().len(), 0);
+    }
+
+    #[test]
+    fn nodes_are_chosen_when_the_command_is_applied() {
+        let mut cell = Cell::with_machines(3);
+        let ask = |ram, num_nodes| Command::SetResource {
+            namespace: token("app"),
+            name: token("slot"),
+            lease: LEASE,
+            changes: vec![(
+                NodeChoice::Available(AvailableNodes {
+                    resources: crate::resource::Resources { ram, ..Default::default() },
+                    named: Vec::new(),
+                    num_nodes,
+                }),
+                Add(1),
+            )],
+        };
+        assert_eq!(say(&mut cell, "ubar", ask(1, Some(2))), "done");
+        let at = [0, 1, 2].map(|machine| capacity(&cell, machine));
+        assert_eq!(at, [Some(1), Some(1), None], "the smallest names");
+        let few = "refused: 3 nodes have that much available, 4 are asked";
+        assert_eq!(say(&mut cell, "ubar", ask(1, Some(4))), few);
+        assert!(say(&mut cell, "ubar", ask(u64::MAX, None)).contains("0 nodes have"));
+        assert!(say(&mut cell, "ubar", ask(1, Some(0))).contains("num_nodes: value 0"));
+        assert_eq!(say(&mut cell, "ubar", ask(1, None)), "done");
+        assert_eq!([0, 1, 2].map(|m| capacity(&cell, m)), [Some(2), Some(2), Some(1)]);
+    }
+
+    #[test]
+    fn a_user_has_so_many_resources() {
+        let mut cell = Cell::with_machines(1);
+        let bounds = crate::bounds::Bounds { resources: 1, ..Default::default() };
+        cell.ok(Command::SetBounds(bounds));
+        assert_eq!(say(&mut cell, "ubar", set(&[(0, Add(1))], LEASE)), "done");
+        assert_eq!(say(&mut cell, "ubar", set(&[(0, Add(1))], LEASE)), "done");
+        let (namespace, name) = (token("app"), token("else"));
+        let more = Command::SetResource { namespace, name, lease: LEASE, changes: vec![] };
+        assert!(say(&mut cell, "ubar", more).contains("1 ephemeral resources and asks for 1 more"));
     }
 
     #[test]

@@ -5,16 +5,20 @@
 //! everything the cell knows, and nobody with a lesser right should be able to make one.
 
 use super::Context;
+use crate::bounds::Holding;
 use crate::command::{Actor, Done, Verdict};
 use crate::credential::{
-    AccessToken, MAX_JOIN_LIFE, MAX_USER_TOKENS, PartKind, SecretHash, TokenFlaw, TokenKind,
+    AccessToken, KeyPrint, MAX_ADDRESS, MAX_JOIN_LIFE, Newcomer, PartKind, SecretHash, TokenFlaw,
+    TokenKind, Waiting,
 };
 use crate::event::{TokenChange, What};
 use crate::id::TokenId;
 use crate::name::Name;
 use crate::quota::Capability;
 use crate::reason::{Reason, Refusal};
-use crate::time::Time;
+use crate::time::{Span, Time};
+
+const JOIN_MINUTES: u64 = MAX_JOIN_LIFE.0 / 60_000;
 
 impl Context<'_> {
     pub(super) fn add_token(
@@ -22,7 +26,8 @@ impl Context<'_> {
         id: &Name,
         kind: &TokenKind,
         secret_hash: SecretHash,
-        expires: Time,
+        valid_for: Span,
+        parent: Option<&Name>,
     ) -> Verdict {
         self.may_manage_token(kind)?;
         if let TokenKind::Dismissed { .. } = kind {
@@ -33,18 +38,28 @@ impl Context<'_> {
         if let TokenKind::UserToken { user } = kind {
             self.user_by_name(user)?;
         }
+        let latest = self.end_of_parent(parent)?;
         if let Some(old) = self.state.token_named(id).and_then(|id| self.state.tokens.get(id)) {
-            let same = (&old.kind, old.secret_hash, old.expires) == (kind, secret_hash, expires);
+            let expires = old.created.plus(valid_for).min(latest);
+            let same = (&old.kind, old.secret_hash, old.expires) == (kind, secret_hash, expires)
+                && old.parent.as_ref() == parent;
             return match same {
                 true => Ok(Done::Unchanged),
                 false => Err(Refusal::Exists(format!("another token {id}"))),
             };
         }
-        self.check_expiry(kind, expires)?;
+        check_life(kind, valid_for)?;
         self.room_for_token(kind)?;
-        let (id, kind, created) = (id.clone(), kind.clone(), self.now);
-        let token = AccessToken { id, kind, secret_hash, created, expires, used: false };
-        let token = self.state.insert_token(token);
+        let token = self.state.insert_token(AccessToken {
+            id: id.clone(),
+            kind: kind.clone(),
+            secret_hash,
+            created: self.now,
+            expires: self.now.plus(valid_for).min(latest),
+            used: false,
+            parent: parent.cloned(),
+            waiting: None,
+        });
         self.token_event(token, TokenChange::Added, Reason::Requested);
         Ok(Done::Applied)
     }
@@ -63,27 +78,38 @@ impl Context<'_> {
         }
     }
 
-    fn check_expiry(&self, kind: &TokenKind, expires: Time) -> Result<(), Refusal> {
-        let joins = !matches!(kind, TokenKind::UserToken { .. });
-        let latest = if joins { self.now.plus(MAX_JOIN_LIFE) } else { Time::NEVER };
-        if self.now < expires && expires <= latest {
-            return Ok(());
+    /// When the token ends that another is made with, which must be good and the maker's own.
+    fn end_of_parent(&self, parent: Option<&Name>) -> Result<Time, Refusal> {
+        let Some(id) = parent else { return Ok(Time::NEVER) };
+        let row = self.state.token_named(id).and_then(|token| self.state.tokens.get(token));
+        let row = row.ok_or_else(|| Refusal::NoSuchToken(id.clone()))?;
+        if row.expires <= self.now {
+            return Err(Refusal::BadToken { id: id.clone(), flaw: TokenFlaw::Expired });
         }
-        let allowed = match joins {
-            true => format!("after {}, now, and at most {}, a day later", self.now.0, latest.0),
-            false => format!("after {}, now", self.now.0),
-        };
-        Err(Refusal::BadField { field: "expires".into(), value: expires.0.to_string(), allowed })
+        match (&row.kind, self.by) {
+            (TokenKind::UserToken { user }, Actor::User(by)) if user == by => Ok(row.expires),
+            _ => Err(Refusal::NoSuchToken(id.clone())),
+        }
     }
 
     /// Anybody may make tokens for themselves, so there is an end to it.
     fn room_for_token(&self, kind: &TokenKind) -> Result<(), Refusal> {
         let same = self.state.tokens.iter().filter(|(_, token)| token.kind == *kind).count();
-        if same >= MAX_USER_TOKENS || !self.state.tokens.has_room_for(1) {
-            let what = format!("tokens of this kind and name; at most {MAX_USER_TOKENS} allowed");
-            return Err(Refusal::Full(what));
+        let most = self.state.bounds.tokens;
+        match kind {
+            TokenKind::UserToken { user } => {
+                Self::one_more_of(user, Holding::Tokens, same, most)?;
+            }
+            _ if same as u64 >= most => {
+                let what = format!("tokens of this kind and name; at most {most} allowed");
+                return Err(Refusal::Full(what));
+            }
+            _ => {}
         }
-        Ok(())
+        match self.state.tokens.has_room_for(1) {
+            true => Ok(()),
+            false => Err(Refusal::Full("tokens".into())),
+        }
     }
 
     /// Without the right to manage users, what is somebody else's and what does not exist look the
@@ -100,7 +126,12 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    pub(super) fn use_join_token(&mut self, id: &Name, secret: &SecretHash) -> Verdict {
+    pub(super) fn use_join_token(
+        &mut self,
+        id: &Name,
+        secret: &SecretHash,
+        newcomer: Option<&Newcomer>,
+    ) -> Verdict {
         self.system_only()?;
         let token = self.state.token_named(id);
         let found = token.and_then(|token| Some((token, self.state.tokens.get(token)?)));
@@ -110,12 +141,54 @@ impl Context<'_> {
         let Some((part, name)) = row.kind.joiner() else {
             return Err(bad(TokenFlaw::NotForJoining));
         };
-        let name = name.clone();
+        let is_told = newcomer.is_some_and(|who| who.address.len() <= MAX_ADDRESS);
+        if is_told != (part == PartKind::Replica) {
+            return Err(bad(TokenFlaw::WrongNewcomer));
+        }
+        let (name, since) = (name.clone(), self.now);
         if let Some(row) = self.state.tokens.get_mut(token) {
             row.used = true;
+            row.waiting = newcomer.cloned().map(|who| Waiting { who, since, confirmed: false });
         }
         self.token_event(token, TokenChange::Used, Reason::Requested);
-        self.forget_gone(part, &name);
+        // A replica has not joined before it is confirmed.
+        if part != PartKind::Replica {
+            self.forget_gone(part, &name);
+        }
+        Ok(Done::Applied)
+    }
+
+    /// A replica that waits may have the authority's key: somebody who may manage users says so,
+    /// and names the key that it shows. Whoever stole the token has another.
+    pub(super) fn confirm_replica(&mut self, name: &Name, key: KeyPrint) -> Verdict {
+        self.require(Capability::ManageUsers)?;
+        let kind = TokenKind::JoinReplica { name: name.clone() };
+        let waiting: Vec<(TokenId, &Waiting)> = self
+            .state
+            .tokens
+            .iter()
+            .filter(|(_, row)| row.kind == kind && row.expires > self.now)
+            .filter_map(|(token, row)| Some((token, row.waiting.as_ref()?)))
+            .collect();
+        if waiting.is_empty() {
+            let what = format!("no replica {name} waits to be confirmed");
+            return Err(Refusal::WrongState { what });
+        }
+        let Some((token, found)) = waiting.into_iter().find(|(_, found)| found.who.key == key)
+        else {
+            let allowed = format!("what replica {name} itself shows where it joins");
+            let (field, value) = ("fingerprint".to_owned(), key.to_string());
+            return Err(Refusal::BadField { field, value, allowed });
+        };
+        if found.confirmed {
+            return Ok(Done::Unchanged);
+        }
+        if let Some(waiting) = self.state.tokens.get_mut(token).and_then(|row| row.waiting.as_mut())
+        {
+            waiting.confirmed = true;
+        }
+        self.token_event(token, TokenChange::Confirmed, Reason::Requested);
+        self.forget_gone(PartKind::Replica, name);
         Ok(Done::Applied)
     }
 
@@ -136,14 +209,35 @@ impl Context<'_> {
         }
     }
 
+    /// And all that were made with it, and with those: a token ends with its parent.
     pub(super) fn drop_token(&mut self, token: TokenId, change: TokenChange, reason: Reason) {
-        self.state.remove_token(token);
-        self.token_event(token, change, reason);
+        let mut ends = vec![token];
+        while let Some(token) = ends.pop() {
+            // Of several that end at once, one may have ended with another.
+            let Some(id) = self.state.tokens.get(token).map(|row| row.id.clone()) else { continue };
+            self.state.remove_token(token);
+            self.token_event(token, change, reason.clone());
+            let made = self.state.tokens.iter().filter(|(_, row)| row.parent.as_ref() == Some(&id));
+            ends.extend(made.map(|(made, _)| made));
+        }
     }
 
     pub(super) fn token_event(&mut self, token: TokenId, change: TokenChange, reason: Reason) {
         self.emit(What::Token { token, change }, reason);
     }
+}
+
+/// How long tokens may be good for.
+fn check_life(kind: &TokenKind, valid_for: Span) -> Result<(), Refusal> {
+    let (most, allowed) = match kind {
+        TokenKind::UserToken { .. } => (u64::MAX, "1 ms or more".to_owned()),
+        _ => (MAX_JOIN_LIFE.0, format!("1 to {} ms, {} min", MAX_JOIN_LIFE.0, JOIN_MINUTES)),
+    };
+    if (1..=most).contains(&valid_for.0) {
+        return Ok(());
+    }
+    let value = format!("{} ms", valid_for.0);
+    Err(Refusal::BadField { field: "valid_for".into(), value, allowed })
 }
 
 #[cfg(test)]
@@ -156,8 +250,13 @@ mod tests {
 
     const SECRET: SecretHash = SecretHash([7; 32]);
 
-    fn add(id: &str, kind: TokenKind, expires: u64) -> Command {
-        Command::AddToken { id: name(id), kind, secret_hash: SECRET, expires: Time(expires) }
+    fn add(id: &str, kind: TokenKind, valid_for: u64) -> Command {
+        made_with(None, id, kind, valid_for)
+    }
+
+    fn made_with(parent: Option<&str>, id: &str, kind: TokenKind, valid_for: u64) -> Command {
+        let (secret_hash, valid_for) = (SECRET, Span(valid_for));
+        Command::AddToken { id: name(id), kind, secret_hash, valid_for, parent: parent.map(name) }
     }
 
     fn of(user: &str) -> TokenKind {
@@ -169,7 +268,7 @@ mod tests {
     }
 
     fn join(id: &str, secret: SecretHash) -> Command {
-        Command::UseJoinToken { id: name(id), secret_hash: secret }
+        Command::UseJoinToken { id: name(id), secret_hash: secret, newcomer: None }
     }
 
     fn check(holds: &[Capability], by: &str, command: Command, want: &str) {
@@ -230,7 +329,7 @@ mod tests {
         says(&mut cell, "j1", SECRET, "token j1 lets nobody in: it was used before");
         says(&mut cell, "j1", wrong, "token j1 lets nobody in: its secret is wrong");
         cell.ok(add("j2", agent(), 500));
-        cell.now = 499;
+        cell.now += 499;
         says(&mut cell, "j2", SECRET, "token j2 lets nobody in: it has expired");
         assert_eq!(cell.ok(Command::Expire), Done::Applied);
         says(&mut cell, "j2", SECRET, "there is no token j2");
@@ -238,14 +337,53 @@ mod tests {
     }
 
     #[test]
+    fn a_replica_waits_until_an_operator_names_its_key() {
+        let mut cell = Cell::with_machines(0);
+        let replica = TokenKind::JoinReplica { name: name("m2") };
+        cell.ok(add("j1", replica.clone(), 500));
+        let (own, other) = (KeyPrint([1; 16]), KeyPrint([2; 16]));
+        let ask = |key, address: &str| Command::UseJoinToken {
+            id: name("j1"),
+            secret_hash: SECRET,
+            newcomer: Some(Newcomer { key, address: address.into() }),
+        };
+        let confirm = |key| Command::ConfirmReplica { name: name("m2"), key };
+        assert!(cell.refused(confirm(own)).contains("no replica m2 waits to be confirmed"));
+        let wrong = "token j1 lets nobody in: it is for another kind of newcomer";
+        assert_eq!(cell.refused(join("j1", SECRET)), wrong);
+        assert_eq!(cell.refused(ask(own, &"x".repeat(65))), wrong);
+        cell.ok(ask(own, "10.0.0.2"));
+        let is_confirmed = |cell: &Cell| {
+            let mut rows = cell.state.tokens().iter();
+            rows.any(|(_, row)| row.waiting.as_ref().is_some_and(|waiting| waiting.confirmed))
+        };
+        assert!(!is_confirmed(&cell));
+        assert!(cell.refused(ask(other, "10.0.0.3")).contains("it was used before"));
+        assert!(cell.refused(confirm(other)).contains("what replica m2 itself shows"));
+        let lacks = cell.by("ubar", confirm(own));
+        assert!(matches!(lacks, Err(Refusal::NotAllowed { .. })), "{lacks:?}");
+        assert!(!is_confirmed(&cell));
+        assert_eq!(cell.ok(confirm(own)), Done::Applied);
+        assert_eq!(cell.said, ["token j1 for replica m2 confirmed: requested"]);
+        assert!(is_confirmed(&cell));
+        assert_eq!(cell.ok(confirm(own)), Done::Unchanged);
+        cell.now += 500;
+        assert!(cell.refused(confirm(own)).contains("no replica m2 waits to be confirmed"));
+        cell.ok(add("j2", agent(), 500));
+        let newcomer = Some(Newcomer { key: own, address: String::new() });
+        let agents = Command::UseJoinToken { id: name("j2"), secret_hash: SECRET, newcomer };
+        assert!(cell.refused(agents).contains("another kind of newcomer"));
+    }
+
+    #[test]
     fn lives_are_bounded_and_end_with_the_user() {
         let mut cell = Cell::with_machines(0);
-        cell.now = 99;
-        let day = MAX_JOIN_LIFE.0;
-        let said = cell.refused(add("j1", agent(), 102 + day));
-        assert!(said.starts_with("field expires: value 86400102 is not valid; allowed: after 100"));
-        cell.ok(add("j1", agent(), 101 + day));
-        assert!(cell.refused(add("t1", of("ubar"), 50)).contains("allowed: after 102, now"));
+        let most = MAX_JOIN_LIFE.0;
+        let said = cell.refused(add("j1", agent(), most + 1));
+        let want = "field valid_for: value 900001 ms is not valid; allowed: 1 to 900000 ms, 15 min";
+        assert_eq!(said, want);
+        cell.ok(add("j1", agent(), most));
+        assert!(cell.refused(add("t1", of("ubar"), 0)).contains("allowed: 1 ms or more"));
         cell.ok(add("t1", of("ubar"), u64::MAX));
         cell.ok(Command::RemoveUser { name: name("ubar"), expect: None });
         assert_eq!(cell.state.token_named(&name("t1")), None);
@@ -253,12 +391,59 @@ mod tests {
     }
 
     #[test]
+    fn a_token_ends_with_the_one_it_was_made_with() {
+        let mut cell = Cell::with_machines(0);
+        cell.ok(Command::AddUser { name: name("ufoo") });
+        let capabilities = BTreeSet::from([Capability::ManageUsers]);
+        cell.ok(Command::SetCapabilities { user: name("ubar"), capabilities, expect: None });
+        cell.ok(add("stolen", of("ubar"), 500));
+        let end = cell.state.now().plus(Span(500));
+        cell.by("ubar", made_with(Some("stolen"), "own", of("ubar"), 90_000)).unwrap();
+        cell.by("ubar", made_with(Some("own"), "ufoos", of("ufoo"), 90_000)).unwrap();
+        cell.by("ubar", made_with(Some("own"), "agents", agent(), 90_000)).unwrap();
+        cell.ok(add("apart", of("ubar"), 90_000));
+        assert!(
+            cell.state.tokens().iter().all(|(_, row)| row.expires <= end || row.parent.is_none())
+        );
+        let foreign = cell.by("ufoo", made_with(Some("apart"), "more", of("ufoo"), 10));
+        assert_eq!(foreign, Err(Refusal::NoSuchToken(name("apart"))), "not the maker's own");
+        let joins = cell.by("ubar", made_with(Some("agents"), "more", of("ubar"), 10));
+        assert_eq!(joins, Err(Refusal::NoSuchToken(name("agents"))), "not one to come in with");
+        cell.ok(Command::RevokeToken { id: name("stolen") });
+        let left: Vec<String> =
+            cell.state.tokens().iter().map(|(_, row)| row.id.to_string()).collect();
+        assert_eq!(left, ["apart"]);
+        let late = cell.by("ubar", made_with(Some("own"), "more", of("ubar"), 10));
+        assert_eq!(
+            late,
+            Err(Refusal::NoSuchToken(name("own"))),
+            "no longer one to make others with"
+        );
+    }
+
+    #[test]
+    fn what_a_user_made_for_others_goes_with_the_user() {
+        let mut cell = Cell::with_machines(0);
+        cell.ok(Command::AddUser { name: name("ufoo") });
+        let capabilities = BTreeSet::from([Capability::ManageUsers]);
+        cell.ok(Command::SetCapabilities { user: name("ubar"), capabilities, expect: None });
+        cell.ok(add("t1", of("ubar"), 500));
+        cell.by("ubar", made_with(Some("t1"), "t2", of("ufoo"), 90_000)).unwrap();
+        cell.now += 499;
+        let late = cell.by("ubar", made_with(Some("t1"), "t3", of("ubar"), 10));
+        let flaw = TokenFlaw::Expired;
+        assert_eq!(late, Err(Refusal::BadToken { id: name("t1"), flaw }));
+        cell.ok(Command::RemoveUser { name: name("ubar"), expect: None });
+        assert_eq!(cell.state.tokens().len(), 0);
+    }
+
+    #[test]
     fn nobody_has_tokens_without_end() {
         let mut cell = Cell::with_machines(0);
-        for number in 0..MAX_USER_TOKENS {
+        for number in 0..crate::bounds::Bounds::default().tokens {
             cell.by("ubar", add(&format!("t{number}"), of("ubar"), 900)).unwrap();
         }
         let more = cell.by("ubar", add("more", of("ubar"), 900));
-        assert!(matches!(more, Err(Refusal::Full(_))), "{more:?}");
+        assert!(matches!(more, Err(Refusal::OverBound { .. })), "{more:?}");
     }
 }

@@ -62,6 +62,9 @@ impl Context<'_> {
         let version = next_version(&job)?;
         let updated = with_update(&job, spec, version, self.now);
         self.within_quota(Some(&job), &updated)?;
+        let growth = Self::growth(Some(&job), spec);
+        let going = self.crowded_out(job.user, growth, |_| false)?;
+        self.make_way(&going);
         self.note_charges(id);
         self.state.edit_job(id, |job| *job = updated);
         self.roll_to(id, old.count, JobChange::UpdateOpened { version });

@@ -57,6 +57,8 @@ fn names(state: &mut State) {
     for (id, blob) in blobs.iter() {
         blob_names.insert(blob.digest.clone(), id);
     }
+    let rows = state.crons.clone();
+    rows.iter().for_each(|(_, cron)| state.count_cron(cron.user, &cron.spec, true));
 }
 
 fn machines(state: &mut State) {

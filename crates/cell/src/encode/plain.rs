@@ -6,6 +6,7 @@
 
 use super::{LoadError, checked};
 use crate::blob::Blob;
+use crate::bounds::Bounds;
 use crate::command::Actor;
 use crate::credential::AccessToken;
 use crate::cron::Cron;
@@ -27,6 +28,7 @@ pub struct Rows {
     pub now: Time,
     pub applied: u64,
     pub attempt_floor: u32,
+    pub bounds: Bounds,
     pub users: Vec<Option<User>>,
     pub machines: Vec<Option<Machine>>,
     pub resources: Vec<Option<ResourceRow>>,
@@ -50,6 +52,7 @@ impl Rows {
             now: state.now,
             applied: state.applied,
             attempt_floor: state.attempt_floor,
+            bounds: state.bounds,
             users: list(&state.users),
             machines: list(&state.machines),
             resources: list(&state.resources),
@@ -80,6 +83,7 @@ impl Rows {
             now: self.now,
             applied: self.applied,
             attempt_floor: self.attempt_floor,
+            bounds: self.bounds,
             users: table(self.users),
             machines: table(self.machines),
             resources: table(self.resources),

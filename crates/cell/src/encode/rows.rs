@@ -16,7 +16,8 @@ pub(super) fn put<T: Serialize + ?Sized>(out: Vec<u8>, value: &T) -> Vec<u8> {
 }
 
 pub(super) fn write_state(state: &State, out: Vec<u8>) -> Vec<u8> {
-    let out = put(out, &(state.level, state.now, state.applied, state.attempt_floor));
+    let head = (state.level, state.now, state.applied, state.attempt_floor, state.bounds);
+    let out = put(out, &head);
     let out = write_table(&state.users, out);
     let out = write_table(&state.machines, out);
     let out = write_table(&state.resources, out);
@@ -86,12 +87,14 @@ pub(super) fn read_whole<T: DeserializeOwned>(what: &str, payload: &[u8]) -> Res
 /// The rows alone; nothing about them is known yet except that they decode.
 pub(super) fn read_state(payload: &[u8]) -> Result<State, LoadError> {
     let mut reader = Reader::new(payload);
-    let (level, now, applied, attempt_floor) = reader.take(|| "head of the state".to_owned())?;
+    let (level, now, applied, attempt_floor, bounds) =
+        reader.take(|| "head of the state".to_owned())?;
     let state = State {
         level,
         now,
         applied,
         attempt_floor,
+        bounds,
         users: read_table(&mut reader, "user")?,
         machines: read_table(&mut reader, "machine")?,
         resources: read_table(&mut reader, "resource")?,

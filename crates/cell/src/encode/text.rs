@@ -28,6 +28,7 @@ mod tests;
 pub use read::{Mended, TextError, read};
 
 use super::Rows;
+use crate::bounds::Bounds;
 use crate::command::{Actor, Verdict};
 use crate::cron::Cron;
 use crate::job::Job;
@@ -135,6 +136,7 @@ struct Head {
     now: Time,
     applied: u64,
     attempt_floor: u32,
+    bounds: Bounds,
     /// What `attempt_floor` has to be at least once task rows are taken out: a machine may still
     /// report what became of them.
     next_attempt: u32,
@@ -304,6 +306,7 @@ fn head(place: Place, rows: &Rows, pick: &Pick) -> Head {
         now: rows.now,
         applied: rows.applied,
         attempt_floor: rows.attempt_floor,
+        bounds: rows.bounds,
         next_attempt: attempts.fold(rows.attempt_floor, u32::max),
         part: !pick.is_whole(),
         slots,

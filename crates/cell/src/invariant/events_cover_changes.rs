@@ -28,6 +28,7 @@ struct Touched {
     jobs_through_tasks: BTreeSet<JobId>,
     machines_through_resources: BTreeSet<MachineId>,
     level: bool,
+    bounds: bool,
 }
 
 pub(super) fn check(step: &Step<'_>) -> Check {
@@ -68,6 +69,7 @@ fn told(events: &[Event]) -> Touched {
                 told.machines_through_resources.extend(*machine);
             }
             What::LevelRaised { .. } => told.level = true,
+            What::BoundsChanged => told.bounds = true,
             What::Cron { cron, .. } => {
                 told.crons.insert(*cron);
             }
@@ -108,6 +110,7 @@ fn changed(step: &Step<'_>) -> Touched {
         blobs: differing(&before.blobs, &after.blobs),
         machines_through_resources: BTreeSet::new(),
         level: before.level != after.level,
+        bounds: before.bounds != after.bounds,
     }
 }
 
@@ -147,6 +150,10 @@ fn every_change_is_told(step: &Step<'_>, changed: &Touched, told: &Touched) -> C
     let row = names("periodic job", cron).or(names("token", token)).or(names("package", blob));
     if let Some(row) = row {
         return Err(violation(NAME, row, "changed without an event"));
+    }
+    if changed.bounds && !told.bounds {
+        let (before, after) = (format!("{:?}", before.bounds), format!("{:?}", after.bounds));
+        return silent("bounds".to_owned(), before, after);
     }
     match changed.level && !told.level {
         true => silent("level".to_owned(), before.level.to_string(), after.level.to_string()),
@@ -200,6 +207,7 @@ fn is_true(event: &Event, changed: &Touched) -> Check {
                 || machine.is_some_and(|machine| changed.machines.contains(&machine))
         }
         What::LevelRaised { .. } => changed.level,
+        What::BoundsChanged => changed.bounds,
         What::Cron { cron, .. } => changed.crons.contains(cron),
         What::Token { token, .. } => changed.tokens.contains(token),
         What::Blob { blob, .. } => changed.blobs.contains(blob),

@@ -9,6 +9,7 @@ use crate::job::Job;
 use crate::name::Name;
 use crate::state::State;
 use crate::task::Task;
+use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
 const NAME: &str = "references";
@@ -19,7 +20,10 @@ pub(super) fn check(state: &State) -> Check {
     newest_lives(state)?;
     state.crons.iter().try_for_each(|(id, cron)| check_cron(state, id, cron))?;
     let users: BTreeSet<&Name> = state.users.iter().map(|(_, user)| &user.name).collect();
-    state.tokens.iter().try_for_each(|(_, token)| check_token(&users, token))?;
+    // Indices are made after rows are checked, so they are of no use here.
+    let ends: BTreeMap<&Name, Time> =
+        state.tokens.iter().map(|(_, token)| (&token.id, token.expires)).collect();
+    state.tokens.iter().try_for_each(|(_, token)| check_token(&ends, &users, token))?;
     state.tasks.iter().try_for_each(|(id, task)| check_task(state, id, task))
 }
 
@@ -106,8 +110,19 @@ fn check_cron(state: &State, id: CronId, cron: &Cron) -> Check {
     }
 }
 
-/// A token never outlives its user: somebody else may get the name.
-fn check_token(users: &BTreeSet<&Name>, token: &AccessToken) -> Check {
+/// A token never outlives its user, for somebody else may get the name, nor the token that it was
+/// made with.
+fn check_token(
+    ends: &BTreeMap<&Name, Time>,
+    users: &BTreeSet<&Name>,
+    token: &AccessToken,
+) -> Check {
+    if let Some(parent) = &token.parent
+        && ends.get(parent).is_none_or(|end| *end < token.expires)
+    {
+        let what = format!("outlives {parent}, with which it was made");
+        return Err(violation(NAME, format!("token {}", token.id), what));
+    }
     match &token.kind {
         TokenKind::UserToken { user } if !users.contains(user) => {
             Err(violation(NAME, format!("token {}", token.id), format!("there is no user {user}")))

@@ -205,8 +205,8 @@ fn a_namespace_of_two_owners_is_noticed() {
     let mut cell = Cell::with_machines(1);
     for text in ["slot", "data"] {
         let (namespace, name) = (token("app"), token(text));
-        let lease_until = Time::NEVER;
-        let set = Command::SetResource { namespace, name, lease_until, changes: vec![] };
+        let lease = Span::seconds(60);
+        let set = Command::SetResource { namespace, name, lease, changes: vec![] };
         cell.by("ubar", set).unwrap();
     }
     let (last, _) = cell.state.resources.iter().last().unwrap();

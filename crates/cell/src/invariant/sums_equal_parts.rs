@@ -52,8 +52,15 @@ fn add_users_and_jobs(state: &State, parts: &mut Parts) {
     for (id, _) in state.users.iter() {
         parts.users.insert(id, UserLoad::default());
     }
+    for (_, cron) in state.crons.iter() {
+        parts.users.entry(cron.user).or_default().spec_bytes += bytes_of(&cron.spec);
+    }
     for (id, job) in state.jobs.iter() {
         parts.jobs.insert(id, JobLoad::default());
+        let load = parts.users.entry(job.user).or_default();
+        load.jobs += 1;
+        load.tasks += job.tasks.len() as u64;
+        load.spec_bytes += job.specs.values().map(bytes_of).sum::<u64>();
         if job.is_dead() {
             continue;
         }
@@ -67,6 +74,10 @@ fn add_users_and_jobs(state: &State, parts: &mut Parts) {
             parts.dependents.entry(*on).or_default().insert(id);
         }
     }
+}
+
+fn bytes_of(spec: &impl serde::Serialize) -> u64 {
+    postcard::to_stdvec(spec).map_or(0, |bytes| bytes.len() as u64)
 }
 
 /// Task by task, the most that the job's version, an end of its open update or the version the task
@@ -85,7 +96,8 @@ fn charges(state: &State, job: &Job) -> BTreeMap<Band, Resources> {
         let mut most: BTreeMap<Band, Resources> = BTreeMap::new();
         for (_, spec) in job.specs.iter().filter(|(version, spec)| counts(version, spec)) {
             let part = most.entry(spec.priority.band()).or_default();
-            *part = Resources::max(*part, spec.limits_of(index));
+            let asked = Resources::max(spec.limits_of(index), state.bounds.least_charge);
+            *part = Resources::max(*part, asked);
         }
         for (band, part) in most {
             let sum = charges.entry(band).or_default();

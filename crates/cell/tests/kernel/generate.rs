@@ -7,10 +7,11 @@ use crate::draw::Draw;
 use crate::keyed;
 use crate::schedule;
 use crate::specs;
+use cellwright_cell::bounds::Bounds;
 use cellwright_cell::command::{
     Actor, Command, Entry, EvictCause, Observed, Request, RequestId, ReservationChange, TaskReport,
 };
-use cellwright_cell::ephemeral::CapacityChange;
+use cellwright_cell::ephemeral::{AvailableNodes, CapacityChange, NodeChoice};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::job::Job;
 use cellwright_cell::machine::{MachineStatus, ShortageReport};
@@ -150,7 +151,8 @@ fn any_command(state: &State, draw: &mut Draw) -> Command {
         88..90 => Command::Expire,
         90..93 => resource(state, draw),
         93..98 => reservations(state, draw),
-        _ => match draw.below(3) {
+        _ => match draw.below(4) {
+            3 => bounds(draw),
             0 => Command::RaiseLevel { level: draw.below(u64::from(LEVEL) + 1) as u32 },
             _ => Command::PurgeJobs { ended_before: state.now() },
         },
@@ -508,6 +510,21 @@ fn release(state: &State, draw: &mut Draw) -> Command {
     Command::ReleaseRetained { machine, task, attempt }
 }
 
+/// Wide again at times, or nobody would get anywhere.
+fn bounds(draw: &mut Draw) -> Command {
+    let wide = Bounds::default();
+    Command::SetBounds(match draw.below(3) {
+        0 => wide,
+        1 => Bounds { jobs: 2 + draw.below(5), tasks: 5 + draw.below(60), ..wide },
+        _ => Bounds {
+            least_charge: Resources::new(draw.below(9), draw.below(9), 0, 0),
+            spec_bytes: 500 + draw.below(5000),
+            resources: draw.below(4),
+            ..wide
+        },
+    })
+}
+
 fn resource(state: &State, draw: &mut Draw) -> Command {
     let namespace = build::token(&user_name(draw));
     let name = build::token(if draw.one_in(2) { "slot" } else { "data" });
@@ -523,15 +540,25 @@ fn resource(state: &State, draw: &mut Draw) -> Command {
             4 => CapacityChange::Add(i64::MAX),
             _ => CapacityChange::Add(draw.below(5) as i64),
         };
-        (some_machine(state, draw), change)
+        let machine = some_machine(state, draw);
+        let known = state.machines().get(machine).map(|row| row.spec.name.clone());
+        let nodes = match draw.below(5) {
+            0 => NodeChoice::Available(AvailableNodes {
+                resources: Resources::new(draw.below(20), draw.below(20), 0, 0),
+                named: Vec::new(),
+                num_nodes: draw.one_in(2).then(|| draw.below(4) as u32),
+            }),
+            _ => NodeChoice::Node(known.unwrap_or_else(|| build::name("nowhere"))),
+        };
+        (nodes, change)
     });
     let changes = changes.collect();
-    let lease_until = match draw.below(6) {
-        0 => Time::NEVER,
-        1 => Time::ZERO,
-        _ => state.now().plus(Span::seconds(draw.below(3_000))),
+    let lease = match draw.below(6) {
+        0 => Span(u64::MAX),
+        1 => Span::ZERO,
+        _ => Span::seconds(draw.below(3_000)),
     };
-    Command::SetResource { namespace, name, lease_until, changes }
+    Command::SetResource { namespace, name, lease, changes }
 }
 
 /// Up, down, and beyond what is allowed.

@@ -6,8 +6,9 @@ use crate::draw::Draw;
 use crate::generate::user_name;
 use crate::options::{Options, seconds};
 use crate::specs;
+use cellwright_cell::blob::{BlobLimits, LEAST};
 use cellwright_cell::command::Command;
-use cellwright_cell::credential::{PartKind, SecretHash, TokenKind};
+use cellwright_cell::credential::{KeyPrint, Newcomer, PartKind, SecretHash, TokenKind};
 use cellwright_cell::cron::schedule::Schedule;
 use cellwright_cell::cron::{Cron, CronSpec, MissedRuns, Overlap, due};
 use cellwright_cell::name::{JobKey, Name, Token};
@@ -24,12 +25,16 @@ pub fn random(state: &State, draw: &mut Draw) -> Command {
         0..4 => set_cron(draw),
         4 => Command::RemoveCron { cron: cron_key(draw), expect: expect(draw) },
         5..12 => fire_cron(state, draw),
-        12..18 => token_command(state, draw),
+        12..18 => token_command(draw),
         _ => {
             let digest = digest(draw);
             match draw.one_in(3) {
                 true => Command::RemoveBlob { digest },
-                false => Command::AddBlob { digest, bytes: 1 + draw.below(2) },
+                false => Command::AddBlob {
+                    digest,
+                    bytes: 1 + draw.below(2),
+                    limits: BlobLimits { per_user: LEAST, in_all: 3 * LEAST },
+                },
             }
         }
     }
@@ -84,15 +89,16 @@ fn token_kind(draw: &mut Draw) -> TokenKind {
     }
 }
 
-fn token_command(state: &State, draw: &mut Draw) -> Command {
+fn token_command(draw: &mut Draw) -> Command {
     let id = build::name(&format!("t{}", draw.below(6)));
     let secret_hash = SecretHash([draw.below(2) as u8; 32]);
     match draw.below(8) {
         0..3 => {
-            let life = [0, 60, 3_600, 2 * 86_400];
+            let life = [0, 60, 600, 2 * 86_400];
             let life = Span::seconds(*draw.pick(&life).unwrap_or(&60));
-            let (kind, expires) = (token_kind(draw), state.now().plus(life));
-            Command::AddToken { id, kind, secret_hash, expires }
+            let (kind, valid_for) = (token_kind(draw), life);
+            let parent = draw.one_in(2).then(|| build::name(&format!("t{}", draw.below(6))));
+            Command::AddToken { id, kind, secret_hash, valid_for, parent }
         }
         3 => Command::RevokeToken { id },
         6 => {
@@ -100,7 +106,15 @@ fn token_command(state: &State, draw: &mut Draw) -> Command {
             let name = *draw.pick(&["m1", "r1", "s1"]).unwrap_or(&"m1");
             Command::Dismiss { part, name: build::name(name) }
         }
-        _ => Command::UseJoinToken { id, secret_hash },
+        7 => {
+            let key = KeyPrint([draw.below(2) as u8; 16]);
+            Command::ConfirmReplica { name: build::name("r1"), key }
+        }
+        _ => {
+            let key = KeyPrint([draw.below(2) as u8; 16]);
+            let newcomer = draw.one_in(3).then(|| Newcomer { key, address: "10.0.0.2".into() });
+            Command::UseJoinToken { id, secret_hash, newcomer }
+        }
     }
 }
 
@@ -112,7 +126,7 @@ fn digest(draw: &mut Draw) -> Token {
 }
 
 /// Commands of transcripts. A schedule is one word, with `_` for its spaces.
-pub fn told(verb: &str, rest: &[&str], now: Time) -> Result<Option<Command>, String> {
+pub fn told(verb: &str, rest: &[&str]) -> Result<Option<Command>, String> {
     let token = |id: &str, secret: &str| -> Result<(Name, SecretHash), String> {
         let byte = secret.parse().map_err(|_| "a secret is a number up to 255".to_owned())?;
         Ok((build::name(id), SecretHash([byte; 32])))
@@ -135,8 +149,8 @@ pub fn told(verb: &str, rest: &[&str], now: Time) -> Result<Option<Command>, Str
                 other => return Err(format!("there is no kind of token {other:?}")),
             };
             let life = lifetime.strip_prefix("for=").ok_or("for=SECONDSs")?;
-            let expires = now.plus(seconds(life)?);
-            Command::AddToken { id, kind, secret_hash, expires }
+            let (valid_for, parent) = (seconds(life)?, None);
+            Command::AddToken { id, kind, secret_hash, valid_for, parent }
         }
         ("dismiss", [part, name]) => {
             let kind = PartKind::ALL.into_iter().find(|kind| kind.to_string() == *part);
@@ -146,11 +160,22 @@ pub fn told(verb: &str, rest: &[&str], now: Time) -> Result<Option<Command>, Str
         ("revoke", [id]) => Command::RevokeToken { id: build::name(id) },
         ("join", [id, secret]) => {
             let (id, secret_hash) = token(id, secret)?;
-            Command::UseJoinToken { id, secret_hash }
+            Command::UseJoinToken { id, secret_hash, newcomer: None }
+        }
+        ("ask-in", [id, secret, key, address]) => {
+            let (id, secret_hash) = token(id, secret)?;
+            let key = KeyPrint([key.parse().map_err(|_| "a key is a number up to 255")?; 16]);
+            let newcomer = Some(Newcomer { key, address: (*address).to_owned() });
+            Command::UseJoinToken { id, secret_hash, newcomer }
+        }
+        ("confirm", [replica, key]) => {
+            let key = KeyPrint([key.parse().map_err(|_| "a key is a number up to 255")?; 16]);
+            Command::ConfirmReplica { name: build::name(replica), key }
         }
         ("blob", [digit, bytes]) => {
             let bytes = bytes.parse().map_err(|_| "a number of bytes".to_owned())?;
-            Command::AddBlob { digest: build::token(&digit.repeat(64)), bytes }
+            let digest = build::token(&digit.repeat(64));
+            Command::AddBlob { digest, bytes, limits: Default::default() }
         }
         ("remove-blob", [digit]) => Command::RemoveBlob { digest: build::token(&digit.repeat(64)) },
         _ => return Ok(None),

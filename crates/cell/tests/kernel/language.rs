@@ -9,10 +9,11 @@ use crate::keyed;
 use crate::options::{Options, seconds};
 use crate::schedule;
 use crate::world::{World, entry};
+use cellwright_cell::bounds::Bounds;
 use cellwright_cell::command::{
     Actor, Command, Entry, EvictCause, Observed, RequestId, ReservationChange, TaskReport,
 };
-use cellwright_cell::ephemeral::CapacityChange;
+use cellwright_cell::ephemeral::{CapacityChange, NodeChoice};
 use cellwright_cell::event::Event;
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::machine::ShortageReport;
@@ -132,7 +133,7 @@ impl Teller {
                 Some(command) => Some(command),
                 None => match self.job_command(verb, rest)? {
                     Some(command) => Some(command),
-                    None => match keyed::told(verb, rest, self.now)? {
+                    None => match keyed::told(verb, rest)? {
                         Some(command) => Some(command),
                         None => self.task_command(verb, rest)?,
                     },
@@ -187,6 +188,7 @@ impl Teller {
                 Command::DeleteResource { namespace, name }
             }
             ("expire", []) => Command::Expire,
+            ("bounds", options) => Command::SetBounds(bounds(options)?),
             ("level", [level]) => {
                 Command::RaiseLevel { level: level.parse().map_err(|_| "a number")? }
             }
@@ -211,12 +213,12 @@ impl Teller {
                 "gone" => CapacityChange::Remove,
                 delta => CapacityChange::Add(delta.parse().map_err(|_| "a change")?),
             };
-            Ok::<_, String>((self.machine(machine)?, change))
+            Ok::<_, String>((NodeChoice::Node(build::name(machine)), change))
         };
         Ok(Command::SetResource {
             namespace: build::token(namespace),
             name: build::token(name),
-            lease_until: self.now.plus(seconds(span)?),
+            lease: seconds(span)?,
             changes: changes.iter().map(change).collect::<Result<_, _>>()?,
         })
     }
@@ -455,4 +457,21 @@ fn observed<'a>(verb: &str, options: Words<'a>) -> Result<Option<(Observed, Word
         _ => return Ok(None),
     };
     Ok(Some((what, options)))
+}
+
+/// `jobs=2 tasks=10 least-ram=4g`, all else as wide as can be.
+fn bounds(options: Words<'_>) -> Result<Bounds, String> {
+    let mut bounds = Bounds::default();
+    for option in options {
+        let (name, value) = option.split_once('=').ok_or("NAME=NUMBER")?;
+        let number: u64 = value.parse().map_err(|_| format!("a number in {option}"))?;
+        match name {
+            "jobs" => bounds.jobs = number,
+            "tasks" => bounds.tasks = number,
+            "crons" => bounds.crons = number,
+            "least-cpu" => bounds.least_charge.cpu = number,
+            _ => return Err(format!("bound {name}")),
+        }
+    }
+    Ok(bounds)
 }

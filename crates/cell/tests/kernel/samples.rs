@@ -4,17 +4,19 @@
 use crate::build::{self, job_key, name, token};
 use crate::language::Teller;
 use crate::wire::{Pins, every_variant, one};
+use cellwright_cell::blob::BlobLimits;
+use cellwright_cell::bounds::{Bounds, Holding};
 use cellwright_cell::command::{
     Actor, Command, Done, Entry, EvictCause, Observed, Request, RequestId, ReservationChange,
     TaskReport,
 };
 use cellwright_cell::constraint::{AttributeValue, Constraint, Operator, Strength};
-use cellwright_cell::credential::{PartKind, SecretHash, TokenFlaw, TokenKind};
+use cellwright_cell::credential::{KeyPrint, Newcomer, PartKind, SecretHash, TokenFlaw, TokenKind};
 use cellwright_cell::cron::schedule::Schedule;
 use cellwright_cell::cron::{CronSpec, MissedRuns, Overlap};
 use cellwright_cell::device::{Device, DeviceGrant};
 use cellwright_cell::disruption::DisruptionLimit;
-use cellwright_cell::ephemeral::CapacityChange;
+use cellwright_cell::ephemeral::{CapacityChange, NodeChoice};
 use cellwright_cell::event::{
     BlobChange, CronChange, Event, JobChange, MachineChange, ResourceChange, TaskChange,
     TokenChange, UserChange, What,
@@ -183,8 +185,13 @@ fn pin_specs(pins: &mut Pins) {
     ];
     every_variant(pins, "TokenKind", &kinds);
     every_variant(pins, "PartKind", &PartKind::ALL);
-    let flaws =
-        [TokenFlaw::WrongSecret, TokenFlaw::Expired, TokenFlaw::Used, TokenFlaw::NotForJoining];
+    let flaws = [
+        TokenFlaw::WrongSecret,
+        TokenFlaw::Expired,
+        TokenFlaw::Used,
+        TokenFlaw::NotForJoining,
+        TokenFlaw::WrongNewcomer,
+    ];
     every_variant(pins, "TokenFlaw", &flaws);
 }
 
@@ -204,6 +211,10 @@ fn digest() -> cellwright_cell::name::Token {
     token(&"0a".repeat(32))
 }
 
+fn newcomer() -> Newcomer {
+    Newcomer { key: KeyPrint([7; 16]), address: "10.0.0.2".into() }
+}
+
 fn token_commands() -> Vec<Command> {
     let (id, secret_hash) = (name("t1"), SecretHash([9; 32]));
     let kind = TokenKind::JoinAgent { machine: name("m1") };
@@ -212,13 +223,20 @@ fn token_commands() -> Vec<Command> {
         Command::SetCron { owner: name("ada"), spec: cron_spec(), expect: Some(2) },
         Command::RemoveCron { cron: cron.clone(), expect: None },
         Command::FireCron { cron, slot: Time(60_000) },
-        Command::AddToken { id: id.clone(), kind, secret_hash, expires: Time(8) },
+        Command::AddToken {
+            id: id.clone(),
+            kind,
+            secret_hash,
+            valid_for: Span(8),
+            parent: Some(name("t0")),
+        },
         Command::RevokeToken { id: id.clone() },
-        Command::UseJoinToken { id, secret_hash },
-        Command::AddBlob { digest: digest(), bytes: 12 },
+        Command::UseJoinToken { id, secret_hash, newcomer: Some(newcomer()) },
+        Command::AddBlob { digest: digest(), bytes: 12, limits: BlobLimits::default() },
         Command::RemoveBlob { digest: digest() },
         Command::Enlist(machine_spec()),
         Command::Dismiss { part: PartKind::Scheduler, name: name("s2") },
+        Command::ConfirmReplica { name: name("r2"), key: KeyPrint([7; 16]) },
     ]
 }
 
@@ -371,8 +389,8 @@ fn more_commands() -> Vec<Command> {
         Command::SetResource {
             namespace: token("app"),
             name: token("slot"),
-            lease_until: Time(5000),
-            changes: vec![(machine, CapacityChange::Add(4))],
+            lease: Span(5000),
+            changes: vec![(NodeChoice::Node(name("m1")), CapacityChange::Add(4))],
         },
         Command::DeleteResource { namespace: token("app"), name: token("slot") },
         Command::SetReservations(vec![ReservationChange {
@@ -381,6 +399,7 @@ fn more_commands() -> Vec<Command> {
             reservation: Resources::new(1, 2, 3, 4),
         }]),
         Command::RaiseLevel { level: 2 },
+        Command::SetBounds(Bounds::default()),
         Command::SetShortages {
             machine,
             incarnation: 3,
@@ -475,6 +494,9 @@ fn refusals() -> Vec<Refusal> {
         Refusal::NoSuchBlob(token("ab")),
         Refusal::DisruptedTooOften { job: JobId(4), most: 1, within: Span(60), next: Time(90) },
         Refusal::HoldsTasks { machine: name("m1"), tasks: 2 },
+        Refusal::PackageQuota { user: Some(name("ubar")), used: 5, more: 6, limit: 7 },
+        Refusal::OverBound { user: name("ubar"), what: Holding::Jobs, held: 3, asked: 1, most: 3 },
+        Refusal::TooFewNodes { matching: 1, asked: 2 },
     ]
 }
 
@@ -534,6 +556,7 @@ fn pin_events(pins: &mut Pins) {
             change: ResourceChange::Created,
         },
         What::LevelRaised { level: 2 },
+        What::BoundsChanged,
         What::Cron { cron: CronId(1), change: CronChange::Removed },
         What::Token { token: TokenId(2), change: TokenChange::Revoked },
         What::Blob { blob: BlobId(3), change: BlobChange::Removed },
@@ -645,8 +668,13 @@ fn pin_other_changes(pins: &mut Pins) {
         CronChange::Rejected { slot },
     ];
     every_variant(pins, "CronChange", &crons);
-    let tokens =
-        [TokenChange::Added, TokenChange::Used, TokenChange::Revoked, TokenChange::Expired];
+    let tokens = [
+        TokenChange::Added,
+        TokenChange::Used,
+        TokenChange::Revoked,
+        TokenChange::Expired,
+        TokenChange::Confirmed,
+    ];
     every_variant(pins, "TokenChange", &tokens);
     every_variant(pins, "BlobChange", &[BlobChange::Added, BlobChange::Removed]);
 }

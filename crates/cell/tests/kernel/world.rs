@@ -64,7 +64,7 @@ impl World {
                 What::Cron { change, .. } => count("CronChange", change),
                 What::Token { change, .. } => count("TokenChange", change),
                 What::Blob { change, .. } => count("BlobChange", change),
-                What::JobRejected { .. } | What::LevelRaised { .. } => {}
+                What::JobRejected { .. } | What::LevelRaised { .. } | What::BoundsChanged => {}
             }
         }
         for verdict in verdicts {

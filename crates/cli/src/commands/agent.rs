@@ -2,11 +2,12 @@
 //! foreground.
 
 use super::Success;
-use super::enrol::{Waiting, enrol};
+use super::enrol::{Waiting, certified};
 use crate::failure::Failure;
 use crate::output::print;
 use crate::reach::Reach;
-use crate::server::{ask, serve, told_to_stop};
+use crate::server::{ask, serve};
+use crate::token_input::TokenArgs;
 use cellwright_agent::attempt::ShimProgram;
 use cellwright_agent::config::Config;
 use cellwright_agent::identity::Identity;
@@ -14,9 +15,10 @@ use cellwright_agent::listen::Access;
 use cellwright_agent::main_loop::{Agent as Machine, AgentError, Farewell};
 use cellwright_api::client::{Client, Settings};
 use cellwright_api::context::{Context, Contexts};
-use cellwright_api::enroll::{JoinKind, JoinToken};
+use cellwright_api::enroll::JoinKind;
 use cellwright_api::tls::Trust;
 use cellwright_cell::name::Name;
+use cellwright_supervise::Supervisor;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -40,8 +42,8 @@ pub struct StartArgs {
 
 #[derive(Debug, Args)]
 pub struct JoinArgs {
-    /// A join token, made by `cell token create --agent MACHINE`
-    token: String,
+    #[command(flatten)]
+    token: TokenArgs,
 
     /// The configuration to write; masters, authority, certificate and key go beside it, into a
     /// file of the same name that ends in .identity
@@ -61,26 +63,24 @@ impl Agent {
 impl JoinArgs {
     fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let failed = |error: &dyn std::error::Error| Failure::work(error, NEXT);
-        let token = JoinToken::parse(&self.token).map_err(|error| failed(&error))?;
+        let token = self.token.token(NEXT)?;
         if token.kind != JoinKind::Agent {
             return Err(Failure::Usage {
-                message: "this token is for a replica of the master, not for a machine".into(),
-                next: "cell master join TOKEN, or another token: cell token create --agent \
-                       MACHINE"
-                    .into(),
+                message: format!("this token is for {}, not for a machine", token.part()),
+                next: NEXT.into(),
             });
         }
         let kept = self.kept(&token.name)?;
         let is_kept = kept.is_some();
         let identity = kept.map_or_else(|| self.identity(), Ok)?;
-        let waiting = Waiting::begin(&token, &identity, NEXT)?;
+        let waiting = Waiting::begin(&token, &[], &identity, NEXT)?;
         let trust = Trust::Fingerprint(token.fingerprint.clone());
-        let answer = ask(enrol(&reach.masters, &trust, &waiting.request))?;
+        let (answer, masters) = ask(certified(&reach.masters, &trust, &waiting.request))?;
         let mut file = Contexts::default();
         file.put(
             answer.cell.as_str(),
             Context {
-                masters: reach.masters.clone(),
+                masters,
                 authority: Some(answer.authority),
                 token: None,
                 certificate: Some(answer.certificate),
@@ -137,29 +137,32 @@ impl JoinArgs {
 
 impl StartArgs {
     fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let config = Config::load(&self.config).map_err(AgentError::from)?;
-        let line = Line::open(&config, reach)?;
-        serve(async move {
+        serve(async move |mut stop| {
+            let config = Config::load(&self.config).map_err(AgentError::from)?;
+            let line = Line::open(&config, reach)?;
             let mut agent = open(config)?;
             if let Some(identity) = &line.identity {
                 identity.check_name(&agent.machine().name)?;
             }
             let access = match &line.identity {
-                Some(identity) => identity.access()?,
-                None => Access::Open,
+                Some(identity) => identity.access(&line.client)?,
+                None => Access::Open(line.client.masters()),
             };
-            agent.listen(access, &line.masters).await?;
-            let masters = line.masters.join(", ");
+            let masters = line.client.masters();
+            if stop.unless_told(agent.listen(access, &masters)).await?.is_none() {
+                return Ok(Success::Done);
+            }
+            let masters = masters.join(", ");
             print(&format!("cell agent of {} polls {masters}\n", agent.machine().name))?;
             if let Some(identity) = line.identity {
-                tokio::spawn(identity.keep_fresh(line.client.clone()));
+                let fresh = identity.keep_fresh(line.client.clone());
+                Supervisor::default().essential("the renewal of the certificate", fresh);
             }
             let stop = async {
-                // Nobody can be told when even signals cannot be heard.
-                let _ = told_to_stop().await;
+                stop.told().await;
                 Farewell::LeaveTasks
             };
-            agent.run(line.client, line.masters, stop).await;
+            agent.run(line.client, stop).await;
             Ok(Success::Done)
         })
     }
@@ -173,7 +176,6 @@ pub fn open(config: Config) -> Result<Machine, Failure> {
 /// How the agent reaches its masters: by its certificate, or an open one in the clear.
 struct Line {
     client: Client,
-    masters: Vec<String>,
     identity: Option<Identity>,
 }
 
@@ -181,16 +183,16 @@ impl Line {
     fn open(config: &Config, reach: &Reach) -> Result<Line, Failure> {
         if let Some(path) = &config.identity {
             let identity = Identity::load(path)?;
-            let masters = identity.masters().to_vec();
-            return Ok(Line { client: identity.client()?, masters, identity: Some(identity) });
+            let client = identity.client(&config.data_dir)?;
+            return Ok(Line { client, identity: Some(identity) });
         }
         if reach.masters.is_empty() {
             return Err(Failure::Usage {
                 message: "the configuration names no identity".into(),
-                next: "cell agent join TOKEN, or --master HOST:PORT of an open master".into(),
+                next: "cell agent join, or --master HOST:PORT of an open master".into(),
             });
         }
-        let masters = reach.masters.clone();
-        Ok(Line { client: Client::new(Settings::new(masters.clone()))?, masters, identity: None })
+        let client = Client::new(Settings::new(reach.masters.clone()))?;
+        Ok(Line { client, identity: None })
     }
 }

@@ -35,6 +35,9 @@ const OPEN: &str = "this cell is open and knows no users, so only sessions (exec
                     its masters are audited; what happened: cell events; a cell with users: cell \
                     master init";
 
+/// Stands where lines are missing.
+const GAP: &str = "    lines are missing here: cell master status";
+
 /// Who asked for what, and what became of it, oldest first
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
@@ -73,6 +76,7 @@ impl AuditArgs {
             for line in part.items.iter().filter(|line| self.wants(line)) {
                 found = true;
                 match for_people {
+                    true if line.gap_before => print(&format!("{GAP}\n{}", told(line)))?,
                     true => print(&told(line))?,
                     false => items.add(line)?,
                 }

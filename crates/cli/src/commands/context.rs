@@ -3,16 +3,17 @@
 use super::Success;
 use crate::args::OutputArgs;
 use crate::failure::Failure;
-use crate::output::{Output, aside, print_json, say};
+use crate::output::{Output, aside, print, print_json, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::table;
 use cellwright_api::context::{ContextError, Contexts};
+use cellwright_api::dev;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Contexts: ls, use, add, refresh
+/// Contexts: ls, use, add, refresh, header
 #[derive(Debug, Subcommand)]
 pub enum Context {
     /// List the contexts
@@ -23,6 +24,8 @@ pub enum Context {
     Add(AddArgs),
     /// Ask the cell for its masters and take them all into the context
     Refresh,
+    /// Print the header that shows who you are, for a file of your own: curl -H @FILE
+    Header,
 }
 
 #[derive(Debug, Args)]
@@ -62,6 +65,10 @@ pub struct AddArgs {
 impl Context {
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         let failed = |error: ContextError| Failure::work(&error, "cell context ls");
+        if let Context::Header = self {
+            print(&header(&reach.cell()?)?)?;
+            return Ok(Success::Done);
+        }
         let (path, mut contexts) = reach.load_contexts()?;
         match self {
             Context::Ls(args) => {
@@ -95,6 +102,8 @@ impl Context {
                     say(&format!("context {name} is in {}\n", path.display()))?;
                 }
             }
+            // Needs no file of contexts, and is done already.
+            Context::Header => {}
             Context::Refresh => {
                 let name = contexts.pick(reach.context.as_deref()).map_err(failed)?.0.to_owned();
                 let masters = ask(masters(&reach.cell()?))?;
@@ -156,4 +165,15 @@ pub async fn masters(cell: &Cell) -> Result<Vec<String>, Failure> {
     let mut members = cell.client.master_status().await?.value.members;
     members.sort_by_key(|member| (!member.leader, member.id));
     Ok(members.into_iter().map(|member| member.address).collect())
+}
+
+/// Of the context's token, or of the open master's.
+fn header(cell: &Cell) -> Result<String, Failure> {
+    let own = cell.context.as_ref().and_then(|context| context.token.clone());
+    let found = own.or_else(|| dev::token_for(&[cell.client.preferred()]));
+    let token = found.ok_or_else(|| Failure::Work {
+        message: "there is no token for this cell here".into(),
+        next: "ask as the account that started it, or with a context that has a token".into(),
+    })?;
+    Ok(format!("authorization: Bearer {}\n", token.expose()))
 }

@@ -228,8 +228,9 @@ fn shown(described: &Described) -> String {
                 out.push_str(&last_end(task));
             }
             out.push_str(&format!(
-                "\n{}\n{}",
+                "\n{}\n{}{}",
                 style.strong("spec"),
+                outlined(status.job.redacted),
                 yaml(&written::job(&status.job.spec))
             ));
         }
@@ -240,11 +241,21 @@ fn shown(described: &Described) -> String {
         Thing::User { user } => out.push_str(&yaml(&written_user(user))),
         Thing::Cron { cron } => {
             out.push_str(&shown_cron(cron, crate::clock::now()));
-            out.push_str(&format!("\n{}\n{}", style.strong("spec"), yaml(&cron_spec(cron))));
+            out.push_str(&format!(
+                "\n{}\n{}{}",
+                style.strong("spec"),
+                outlined(cron.redacted),
+                yaml(&cron_spec(cron))
+            ));
         }
     }
     out.push_str(&described.past());
     out
+}
+
+/// Says that something is left out below, so that nobody takes it for a job without a program.
+fn outlined(redacted: bool) -> &'static str {
+    if redacted { "# what it runs is for its owner and users with read_specs\n" } else { "" }
 }
 
 fn machine_spec(machine: &MachineView) -> Value {

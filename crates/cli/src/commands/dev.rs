@@ -13,21 +13,24 @@ use super::scheduler::{SchedulerArgs, run_scheduler};
 use super::{Success, agent, pages};
 use crate::failure::Failure;
 use crate::output::print;
-use crate::server::{serve, told_to_stop};
+use crate::server::{Stop, serve};
 use crate::table::wrapped;
 use cellwright_agent::config::{Config as AgentConfig, DriverChoice, LentVolume};
 use cellwright_agent::listen::Access as Dialled;
 use cellwright_agent::machine::CONTAINERS_OFF;
 use cellwright_agent::main_loop::{Agent, AgentError, Farewell};
 use cellwright_api::client::{Change, Client, Settings};
+use cellwright_api::private::private_folder;
 use cellwright_api::types::Changed;
 use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::credential::{PartKind, TokenKind};
 use cellwright_cell::machine::MachineSpec;
+use cellwright_cell::name::Name;
 use cellwright_master::config::Config;
 use cellwright_master::serve::{Access, Running, ServeError, run_master};
 use cellwright_sim::fleet::Fleet;
 use cellwright_store::Role;
+use cellwright_supervise::{Supervisor, end_process};
 use clap::{Args, ValueEnum};
 use hyper::Method;
 use std::io;
@@ -80,6 +83,8 @@ enum Driver {
     Process,
 }
 
+/// The cell, and its one replica.
+const DEV: &str = "dev";
 /// What this machine is called.
 const LOCAL: &str = "local";
 /// The configuration of this machine's agent.
@@ -143,20 +148,17 @@ impl Machines {
     }
 
     /// Tasks get their notice. Whoever does not want to wait asks again, and leaves them running.
-    async fn stop(self) -> Result<(), Failure> {
+    async fn stop(self, again: &mut Stop) {
         let (stop, done) = match self {
-            Machines::Virtual(fleet) => {
-                drop(fleet);
-                return Ok(());
-            }
+            Machines::Virtual(fleet) => return drop(fleet),
             Machines::Real { stop, done, .. } => (stop, done),
         };
         drop(stop);
-        eprintln!("stopping the tasks of this machine; once more leaves them running");
+        crate::output::note!("stopping the tasks of this machine; once more leaves them running");
         tokio::select! {
             // The agent's own end, good or bad, is an end.
-            _ = done => Ok(()),
-            told = told_to_stop() => told,
+            _ = done => {}
+            () = again.told() => {}
         }
     }
 }
@@ -176,14 +178,16 @@ impl DevArgs {
                 next: "the same command without one of the two".into(),
             });
         }
-        let config = self.config()?;
-        serve(self.cell(config))
+        serve(async move |stop| {
+            let config = self.config()?;
+            self.cell(config, stop).await
+        })
     }
 
     fn config(&self) -> Result<Config, Failure> {
         let given = [
-            ("cell", "dev".to_owned()),
-            ("name", "dev".to_owned()),
+            ("cell", DEV.to_owned()),
+            ("name", DEV.to_owned()),
             ("data_dir", self.data_dir.display().to_string()),
             ("listen", self.listen.to_string()),
             ("advertise", "127.0.0.1:7070".to_owned()),
@@ -196,27 +200,49 @@ impl DevArgs {
         Ok(Config { advertise: self.listen.to_string(), dns_listen: self.dns, ..config })
     }
 
-    async fn cell(self, config: Config) -> Result<Success, Failure> {
-        let name = config.name.clone();
-        let running = run_master(config, Access::Open, None).await.map_err(not_started)?;
-        let address = running.address().to_string();
-        // The next commands must work at once.
+    async fn cell(self, config: Config, mut stop: Stop) -> Result<Success, Failure> {
+        let starting = run_master(config, Access::Open, None);
+        let Some(running) = stop.unless_told(starting).await.map_err(not_started)? else {
+            return Ok(Success::Done);
+        };
+        // Whenever it is told to stop, what it has begun by then is stopped in order.
+        let mut machines = None;
+        let begun = stop.unless_told(self.begin(&running, &mut machines)).await?;
+        if begun.is_some() {
+            stop.told().await;
+        }
+        if let Some(machines) = machines {
+            machines.stop(&mut stop).await;
+        }
+        running.stop().await;
+        Ok(Success::Done)
+    }
+
+    /// What is beside the master; done when the next commands work at once.
+    async fn begin(
+        &self,
+        running: &Running,
+        machines: &mut Option<Machines>,
+    ) -> Result<(), Failure> {
+        let (name, address) = (Name::new(DEV), running.address().to_string());
+        let name = name.map_err(|bad| Failure::work(&bad, "report it"))?;
         let mut status = running.handle().replica().watch();
         drop(status.wait_for(|status| status.role == Role::Leader).await);
         let client = Client::new(Settings::new(vec![address.clone()]))?;
-        let scheduler =
-            tokio::spawn(run_scheduler(SchedulerArgs::in_process(name), client.clone()));
+        let scheduler = run_scheduler(SchedulerArgs::in_process(name), client.clone());
+        // Nothing but a failure ends it.
+        Supervisor::default().errand("the scheduler", async {
+            match scheduler.await {
+                Ok(()) => end_process("the scheduler ended"),
+                Err(failure) => end_process(&format!("the scheduler cannot work: {failure}")),
+            }
+        });
         self.reconcile(&client).await?;
-        let machines = self.machines(&client, &address).await?;
+        let machines = machines.insert(self.machines(&client, &address).await?);
         let wanted = self.machines.map_or(1, |number| number as usize);
         until_up(running.handle(), wanted).await;
         grant_production(&client, running.handle()).await?;
-        print(&self.welcome(&running, &address, machines.warning()))?;
-        told_to_stop().await?;
-        machines.stop().await?;
-        scheduler.abort();
-        running.stop().await;
-        Ok(Success::Done)
+        print(&self.welcome(running, &address, machines.warning()))
     }
 
     /// Which machines of the folder this start serves.
@@ -246,7 +272,7 @@ impl DevArgs {
         }
         if gone > 0 {
             let gone = crate::format::counted(gone, "machine");
-            eprintln!("{gone} of an earlier start with other --machines left the cell");
+            crate::output::note!("{gone} of an earlier start with other --machines left the cell");
         }
         let tokens = pages::all(async |page| Ok(client.tokens(page).await?.value)).await?;
         for token in tokens {
@@ -269,7 +295,7 @@ impl DevArgs {
             return Ok(Machines::Virtual(fleet.start(masters, &Papers::None)?));
         }
         let (mut agent, ports) = self.agent()?;
-        agent.listen(Dialled::Open, &masters).await?;
+        agent.listen(Dialled::Open(masters.clone()), &masters).await?;
         let warning = not_lent(&self.lend, agent.machine());
         let (stop, stopped) = oneshot::channel();
         let farewell = async {
@@ -277,14 +303,15 @@ impl DevArgs {
             let _ = stopped.await;
             Farewell::StopTasks
         };
-        let done = tokio::spawn(agent.run(client.clone(), masters, farewell));
+        let running = agent.run(client.clone(), farewell);
+        let done = Supervisor::default().essential("the agent", running);
         Ok(Machines::Real { stop, done, warning, _ports: ports })
     }
 
     /// This machine's agent, and the ports that are its alone as long as they are held.
     fn agent(&self) -> Result<(Agent, Block), Failure> {
         let folder = self.data_dir.join("agent");
-        std::fs::create_dir_all(&folder)
+        private_folder(&folder, 0o711)
             .map_err(|source| Failure::Write { what: folder.display().to_string(), source })?;
         let config = AgentConfig::parse(AGENT).map_err(AgentError::from)?;
         let lending = config.lending(self.lend.clone());
@@ -311,10 +338,12 @@ impl DevArgs {
             Some(number) => crate::format::counted(u64::from(number), "virtual machine"),
             None => "this machine".to_owned(),
         };
+        let console = running.console().map_or_else(String::new, |url| url.expose().to_owned());
         let names = self.dns.map_or(String::new(), |at| format!("names are answered at {at}\n"));
         format!(
             "cell dev serves {} with {machines}\nits data is in {}\n{names}{warning}\
-             everybody on this computer may do everything with it; stop it with ctrl-c\n\
+             console: {console}\n\
+             it is for this account alone; stop it with ctrl-c\n\
              next, in another terminal:\n\
              \x20 {program} --master {address} run examples/hello.json\n\
              \x20 {program} --master {address} status dev/hello\n\

@@ -9,33 +9,59 @@ use crate::failure::Failure;
 use crate::reach::REFUSED;
 use cellwright_api::client::{Client, Settings};
 use cellwright_api::context::write_private;
-use cellwright_api::enroll::{JOIN_PATH, JoinAnswer, JoinRequest, JoinToken, NewKey};
+use cellwright_api::enroll::{JOIN_PATH, JoinAnswer, JoinReply, JoinRequest, JoinToken, NewKey};
 use cellwright_api::internal::PROTOCOL;
 use cellwright_api::secret::Secret;
 use cellwright_api::tls::{self, Trust};
+use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Asks for the certificate. The masters prove by `trust` that they are the token's cell before
-/// they are told its secret.
-pub async fn enrol(
+/// they are told its secret. Also returns where masters are found from here on: those that were
+/// named, and all others the cell has, for whoever joins through one must not depend on it.
+pub async fn certified(
     masters: &[String],
     trust: &Trust,
     request: &JoinRequest,
-) -> Result<JoinAnswer, Failure> {
+) -> Result<(JoinAnswer, Vec<String>), Failure> {
+    let client = asking(masters, trust)?;
+    match client.call_internal(JOIN_PATH, request).await? {
+        JoinReply::Certified(answer) => Ok((answer, known(masters, &client))),
+        JoinReply::Waiting(waiting) => Err(Failure::Work {
+            message: format!("cell {} wants to have this part confirmed", waiting.cell),
+            next: "ask for a token of its own kind: cell token create --help".into(),
+        }),
+    }
+}
+
+/// The masters that were named, and those that the cell has told of.
+pub fn known(masters: &[String], client: &Client) -> Vec<String> {
+    let mut all = masters.to_vec();
+    all.extend(client.masters().into_iter().filter(|learned| !masters.contains(learned)));
+    all
+}
+
+/// A client without a certificate, to the masters that the token is of.
+pub fn asking(masters: &[String], trust: &Trust) -> Result<Client, Failure> {
+    let tls = tls::client(trust, None)
+        .map_err(|error| Failure::work(&error, "copy the token whole and run it again"))?;
+    client(masters, tls)
+}
+
+pub fn client(masters: &[String], tls: ClientConfig) -> Result<Client, Failure> {
     if masters.is_empty() {
         return Err(Failure::Usage {
             message: "no master of the cell is named".into(),
             next: "the same command with --master HOST:PORT of a master that runs".into(),
         });
     }
-    let tls = tls::client(trust, None)
-        .map_err(|error| Failure::work(&error, "copy the token whole and run it again"))?;
     let tls = Some(Arc::new(tls));
     let settings = Settings { tls, refused_for: REFUSED, ..Settings::new(masters.to_vec()) };
-    Ok(Client::new(settings)?.call_internal(JOIN_PATH, request).await?)
+    Ok(Client::new(settings)?)
 }
 
 /// A key that waits for its certificate, in a file beside where that will be.
@@ -55,14 +81,19 @@ struct Kept {
 }
 
 impl Waiting {
-    /// The key of an earlier try with this token, or a new one, which is kept. `identity`: where
-    /// the certificate will be.
-    pub fn begin(token: &JoinToken, identity: &Path, next: &str) -> Result<Waiting, Failure> {
+    /// The key of an earlier try with this token, or a new one, which is kept. `hosts`: where a
+    /// replica answers. `identity`: where the certificate will be.
+    pub fn begin(
+        token: &JoinToken,
+        hosts: &[String],
+        identity: &Path,
+        next: &str,
+    ) -> Result<Waiting, Failure> {
         let file = identity.with_extension("joining");
         let kept = match earlier(token, &file)? {
             Some(kept) => kept,
             None => {
-                let made = token.signing_key(&[]).map_err(|error| Failure::work(&error, next))?;
+                let made = token.signing_key(hosts).map_err(|error| Failure::work(&error, next))?;
                 let NewKey { key, signing_request } = made;
                 let key = key.expose().to_owned();
                 let kept = Kept { token: token.id.clone(), key, signing_request };
@@ -78,6 +109,12 @@ impl Waiting {
     /// The certificate and the key are where they belong.
     pub fn done(&self) -> Result<(), Failure> {
         std::fs::remove_file(&self.file).map_err(|source| unwritten(&self.file, source))
+    }
+
+    /// The key and what it was to be certified by.
+    pub fn made(&self) -> NewKey {
+        let signing_request = self.request.signing_request.clone();
+        NewKey { key: self.key.clone(), signing_request }
     }
 
     pub fn key(&self) -> Secret {
@@ -105,7 +142,7 @@ fn earlier(token: &JoinToken, file: &Path) -> Result<Option<Kept>, Failure> {
 
 fn keep(kept: &Kept, file: &Path) -> io::Result<()> {
     if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder)?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o711).create(folder)?;
     }
     write_private(file, serde_json::to_string(kept).map_err(io::Error::other)?.as_bytes())
 }

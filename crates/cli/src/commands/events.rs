@@ -205,7 +205,7 @@ impl Wanted<'_> {
         loop {
             let answer = cell.client.sql(&self.query(after, last)).await?.value;
             if first && last.is_none() && self.args.output.output == Output::Table {
-                eprintln!("{}", reach_back(answer.reaches_back_to));
+                crate::output::note!("{}", reach_back(answer.reaches_back_to));
             }
             // What came in while pages were read is on the next one, or in the feed.
             reached = if reached == 0 { answer.index } else { reached };

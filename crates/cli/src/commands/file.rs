@@ -66,7 +66,7 @@ fn readable(file: &str) -> Result<(), Failure> {
 pub fn show(diagnostics: &[Diagnostic]) {
     let coloured = style::for_stderr().is_coloured();
     for diagnostic in diagnostics {
-        eprintln!("{}", diagnostic.render(coloured));
+        crate::output::note!("{}", diagnostic.render(coloured));
     }
 }
 

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::format;
 use crate::output::{Output, print_json, say};
 use crate::reach::Reach;
-use crate::server::{serve, told_to_stop};
+use crate::server::{Stop, serve};
 use cellwright_api::client::{Client, Settings};
 use cellwright_api::enroll::CERTIFICATE_LIFE;
 use cellwright_api::spiffe::Part;
@@ -112,9 +112,9 @@ impl FleetArgs {
             }
             None => (reach.masters.clone(), Papers::None),
         };
-        serve(async move {
+        serve(async move |stop| {
             let fleet = self.start(masters, &papers)?;
-            let summary = self.watch(&fleet).await?;
+            let summary = self.watch(&fleet, stop).await;
             match self.output.output {
                 Output::Json => print_json(&summary)?,
                 Output::Table => say(&shown(&summary))?,
@@ -143,10 +143,9 @@ impl FleetArgs {
                 }
                 (None, Papers::None) => continue,
             };
-            members.push(Member { spec, client, masters: masters.clone() });
+            members.push(Member { spec, client });
         }
-        // The time of the start grows from one life of the machines to the next.
-        Ok(Fleet::start(members, SystemClock.wall().0, PACE))
+        Ok(Fleet::start(members, PACE))
     }
 
     fn machine(&self, number: u32) -> Result<MachineSpec, Failure> {
@@ -167,27 +166,23 @@ impl FleetArgs {
         })
     }
 
-    async fn watch(&self, fleet: &Fleet) -> Result<Summary, Failure> {
-        let told = told_to_stop();
+    async fn watch(&self, fleet: &Fleet, mut stop: Stop) -> Summary {
         let over = async {
             match self.length {
                 Some(length) => tokio::time::sleep(Duration::from_millis(length.0)).await,
                 None => std::future::pending().await,
             }
         };
-        tokio::pin!(told, over);
+        tokio::pin!(over);
         let mut ticks = tokio::time::interval(PROGRESS);
         loop {
             tokio::select! {
-                stopped = &mut told => {
-                    stopped?;
-                    return Ok(fleet.summary());
-                }
-                () = &mut over => return Ok(fleet.summary()),
+                () = stop.told() => return fleet.summary(),
+                () = &mut over => return fleet.summary(),
                 _ = ticks.tick() => {
                     let now = fleet.summary();
                     let (connected, running) = (now.connected, now.tasks_running);
-                    eprintln!(
+                    crate::output::note!(
                         "{connected} of {} connected, {}, {} failed, {} running",
                         format::counted(now.agents as u64, "machine"),
                         format::counted(now.polls, "poll"),

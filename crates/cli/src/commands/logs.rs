@@ -5,7 +5,7 @@ use super::Success;
 use super::select::{self, Meant};
 use super::target::{Target, Typed, typed};
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::print_output;
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::style::{self, Style};
@@ -148,7 +148,7 @@ impl Wanted {
                     let mut printer = Printer::new(job, *index, Shown::Named);
                     match self.task(cell, job, *index, &mut printer).await {
                         Err(failure @ Failure::Work { .. }) => {
-                            eprintln!("{job}/{index}: {failure}");
+                            crate::output::note!("{job}/{index}: {failure}");
                         }
                         done => done?,
                     }
@@ -220,13 +220,15 @@ impl Wanted {
                     printer.at(attempt)?;
                     printer.take(&text)?;
                 }
-                Heard::Silent(why) => eprintln!("{}: {why}", printer.name),
-                Heard::Waits => eprintln!("{} waits for a place", printer.name),
-                Heard::NeverRan => eprintln!("{} ended without having run", printer.name),
+                Heard::Silent(why) => crate::output::note!("{}: {why}", printer.name),
+                Heard::Waits => crate::output::note!("{} waits for a place", printer.name),
+                Heard::NeverRan => {
+                    crate::output::note!("{} ended without having run", printer.name)
+                }
                 Heard::End => printer.finish()?,
                 Heard::Failed(error) => match tasks {
                     [(job, _)] => return Err(refused(job, error)),
-                    _ => eprintln!("{}: {error}", printer.name),
+                    _ => crate::output::note!("{}: {error}", printer.name),
                 },
             }
         }
@@ -263,7 +265,7 @@ async fn there(cell: &Cell, job: &JobKey, range: &[u32]) -> Result<Vec<u32>, Fai
         return Err(Failure::Work { message: message(), next });
     }
     if !absent.is_empty() {
-        eprintln!("{}", message());
+        crate::output::note!("{}", message());
     }
     Ok(there)
 }
@@ -392,25 +394,25 @@ impl Printer {
         let before = self.attempt.replace(attempt);
         if before.is_some_and(|before| before != attempt) {
             self.finish()?;
-            eprintln!("-- {}: attempt {attempt} --", self.name);
+            crate::output::note!("-- {}: attempt {attempt} --", self.name);
         }
         Ok(())
     }
 
     fn take(&mut self, text: &str) -> Result<(), Failure> {
         if self.shown == Shown::Bare {
-            return print(text);
+            return print_output(text);
         }
         self.begun.push_str(text);
         let Some(end) = self.begun.rfind('\n') else { return Ok(()) };
         let rest = self.begun.split_off(end + 1);
         let whole = std::mem::replace(&mut self.begun, rest);
-        print(&self.named(&whole))
+        print_output(&self.named(&whole))
     }
 
     fn finish(&mut self) -> Result<(), Failure> {
         let rest = std::mem::take(&mut self.begun);
-        if rest.is_empty() { Ok(()) } else { print(&self.named(&rest)) }
+        if rest.is_empty() { Ok(()) } else { print_output(&self.named(&rest)) }
     }
 
     fn named(&self, lines: &str) -> String {

@@ -13,6 +13,7 @@ use crate::{clock, format, table};
 use cellwright_api::client::Change;
 use cellwright_api::types::{
     DrainLimit, DrainWaitView, MachinePackages, MachineView, PackageOnMachine, ShortageView,
+    Trouble, TroubleView,
 };
 use cellwright_cell::device::WHOLE;
 use cellwright_cell::name::Name;
@@ -177,9 +178,18 @@ pub fn shown(machine: &MachineView) -> String {
     if machine.draining {
         rows[0].1 = "draining".to_owned();
     }
+    if let Some(trouble) = &machine.trouble {
+        rows.insert(1, (word(&trouble.what), troubled(trouble)));
+        rows.insert(2, ("next".to_owned(), trouble.next.clone()));
+    }
     let waits = machine.drain_waits.iter();
     rows.extend(waits.map(|wait| ("drain".to_owned(), waiting(wait, clock::now()))));
     rows.extend(machine.shortages.iter().map(|shortage| ("short of".to_owned(), short(shortage))));
+    // A second is what a busy network makes of a clock that is right.
+    let apart = machine.clock_ahead_ms.filter(|ahead| ahead.unsigned_abs() >= 1000);
+    rows.extend(
+        apart.map(|ahead| ("clock".to_owned(), format!("{} the cell's", format::apart(ahead)))),
+    );
     rows.extend(spec.address.map(|address| ("address".to_owned(), address.to_string())));
     rows.extend(spec.devices.iter().enumerate().map(|(number, device)| {
         let used = machine.devices_used.get(number).copied().unwrap_or_default();
@@ -195,6 +205,11 @@ pub fn shown(machine: &MachineView) -> String {
     rows.extend(attributes.map(|(name, value)| (name.to_string(), value.to_string())));
     let rows: Vec<Vec<String>> = rows.into_iter().map(|(name, value)| vec![name, value]).collect();
     table::render_told(&["machine", machine.name.as_str()], &rows)
+}
+
+/// `since 2026-01-01 00:00:00Z: no master hears its agent`.
+fn troubled(trouble: &TroubleView) -> String {
+    format!("since {}: {}", format::utc(trouble.since), trouble.reason)
 }
 
 /// `cpu since 2026-01-01T00:00:00Z: takes only production`.
@@ -289,7 +304,11 @@ fn list(machines: &[MachineView], silent: &BTreeMap<String, u64>) -> String {
             if !short.is_empty() {
                 state.push_str(&format!(", short of {}", short.join(" and ")));
             }
-            if let Some(seconds) = silent.get(machine.name.as_str()) {
+            let refused =
+                machine.trouble.as_ref().is_some_and(|trouble| trouble.what == Trouble::Refused);
+            if refused {
+                state.push_str(", refused");
+            } else if let Some(seconds) = silent.get(machine.name.as_str()) {
                 state.push_str(&format!(", silent {seconds} s"));
             }
             vec![
@@ -381,6 +400,20 @@ mod tests {
         let told = shown(&machine);
         assert!(told.contains("gpu:a, gone") && !told.contains(GONE), "{told}");
         assert!(told.contains("gpu a100, 750 of 1000 free"), "{told}");
+    }
+
+    #[test]
+    fn a_machine_that_is_silent_or_refused_says_why_since_when_and_what_to_do() {
+        let mut machine = machine();
+        let listed = |machine: &MachineView| list(std::slice::from_ref(machine), &BTreeMap::new());
+        assert!(!shown(&machine).contains("next"), "{}", shown(&machine));
+        let (reason, next) = ("reports in format 1".to_owned(), "restart the agent".to_owned());
+        let since = Time(1_700_000_000_000);
+        machine.trouble = Some(TroubleView { what: Trouble::Refused, since, reason, next });
+        let told = table::prose(&shown(&machine));
+        assert!(told.contains("refused") && told.contains("since 2023-11-14"), "{told}");
+        assert!(told.contains("format 1") && told.contains("restart the agent"), "{told}");
+        assert!(listed(&machine).contains("up, refused"), "{}", listed(&machine));
     }
 
     #[test]

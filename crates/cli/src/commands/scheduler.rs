@@ -2,14 +2,16 @@
 //! nothing, and a second one with the same lane stands by.
 
 use super::Success;
-use super::enrol::{Waiting, enrol};
+use super::enrol::{Waiting, certified};
 use crate::args::Score;
 use crate::failure::Failure;
 use crate::output::print;
 use crate::reach::Reach;
-use crate::server::{ask, serve, told_to_stop};
+use crate::server::{Stop, ask, serve};
+use crate::token_input::TokenArgs;
 use cellwright_api::client::{Client, Settings};
-use cellwright_api::enroll::{CERTIFICATE_LIFE, JoinKind, JoinToken};
+use cellwright_api::enroll::{CERTIFICATE_LIFE, Holder, JoinKind};
+use cellwright_api::masters::MastersFile;
 use cellwright_api::papers;
 use cellwright_api::spiffe::Part;
 use cellwright_api::tls::{self, Shown, Trust};
@@ -21,6 +23,7 @@ use cellwright_master::identity::files::IdentityFiles;
 use cellwright_sched::Options;
 use cellwright_scheduler::http_link::HttpLink;
 use cellwright_scheduler::{Lane, Scheduler};
+use cellwright_supervise::give_up;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,7 +35,7 @@ Examples:
   cell scheduler --master 127.0.0.1:7070
   cell scheduler --config /etc/cellwright/master.toml --name s2
   cell scheduler --config /etc/cellwright/master.toml --lane gpu
-  cell scheduler --join TOKEN --master master-1.example:7070
+  cell scheduler --join --token-file s2.token --master master-1.example:7070
   cell scheduler --identity /etc/cellwright/scheduler.toml
 
 With --config it runs on a master's machine and signs its own certificate with
@@ -47,9 +50,12 @@ pub struct SchedulerArgs {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// A join token, made by `cell token create --scheduler NAME`: exchanged for a certificate
-    #[arg(long, value_name = "TOKEN", conflicts_with = "config")]
-    join: Option<String>,
+    /// Exchange a join token, made by `cell token create --scheduler NAME`, for a certificate
+    #[arg(long, conflicts_with = "config")]
+    join: bool,
+
+    #[command(flatten)]
+    token: TokenArgs,
 
     /// The file of this scheduler's certificate: written by --join, read without it
     /// [default with --join: /etc/cellwright/scheduler.toml]
@@ -122,7 +128,8 @@ impl SchedulerArgs {
     pub fn in_process(name: Name) -> SchedulerArgs {
         SchedulerArgs {
             config: None,
-            join: None,
+            join: false,
+            token: TokenArgs::none(),
             identity: None,
             lane: String::new(),
             name: Some(name),
@@ -134,14 +141,20 @@ impl SchedulerArgs {
 
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
         if self.config.is_some() {
-            return serve(self.beside_master());
+            return serve(async move |stop| self.beside_master(stop).await);
         }
-        if self.join.is_some() || self.identity.is_some() {
+        if self.token.is_given() && !self.join {
+            return Err(Failure::Usage {
+                message: "--token-file is for joining".into(),
+                next: "the same command with --join, or without --token-file".into(),
+            });
+        }
+        if self.join || self.identity.is_some() {
             let papers = self.papers(reach)?;
-            return serve(self.apart(papers));
+            return serve(async move |stop| self.apart(papers, stop).await);
         }
         let client = reach.as_part()?.client;
-        serve(self.until_stopped(client))
+        serve(async move |stop| self.until_stopped(client, stop).await)
     }
 
     fn name(&self) -> Result<Name, Failure> {
@@ -155,10 +168,10 @@ impl SchedulerArgs {
         let now = SystemClock.wall();
         let fallback = || PathBuf::from(IDENTITY);
         let file = self.identity.clone().unwrap_or_else(fallback);
-        let Some(text) = &self.join else {
+        if !self.join {
             return papers::Papers::load(&file, now).map_err(|error| failed(&error));
-        };
-        let token = JoinToken::parse(text).map_err(|error| failed(&error))?;
+        }
+        let token = self.token.token(ASK)?;
         if token.kind != JoinKind::Scheduler {
             let message = format!("this token is for {}, not for a scheduler", token.part());
             return Err(Failure::Usage { message, next: ASK.into() });
@@ -171,17 +184,17 @@ impl SchedulerArgs {
                     .into(),
             });
         }
-        let waiting = Waiting::begin(&token, &file, ASK)?;
+        let waiting = Waiting::begin(&token, &[], &file, ASK)?;
         let trust = Trust::Fingerprint(token.fingerprint.clone());
-        let answer = ask(enrol(&reach.masters, &trust, &waiting.request))?;
-        let kept = papers::Papers::keep(&file, &reach.masters, answer, waiting.key(), now);
+        let (answer, masters) = ask(certified(&reach.masters, &trust, &waiting.request))?;
+        let kept = papers::Papers::keep(&file, &masters, answer, waiting.key(), now);
         let kept = kept.map_err(|error| failed(&error))?;
         waiting.done()?;
         Ok(kept)
     }
 
     /// Runs on a machine of its own, under the name its certificate is for.
-    async fn apart(mut self, papers: papers::Papers) -> Result<Success, Failure> {
+    async fn apart(mut self, papers: papers::Papers, stop: Stop) -> Result<Success, Failure> {
         let certified = match &papers.identity().part {
             Part::Scheduler(name) => name.clone(),
             other => {
@@ -199,28 +212,34 @@ impl SchedulerArgs {
             tracing::warn!(%error, "no new certificate yet; trying again");
         };
         tokio::select! {
-            done = self.until_stopped(client) => done,
-            () = papers.keep_fresh(|| SystemClock.wall(), told) => Ok(Success::Done),
+            done = self.until_stopped(client, stop) => done,
+            () = papers.keep_fresh(|| SystemClock.wall(), told) => {
+                give_up("the renewal of the certificate ended");
+            }
         }
     }
 
-    async fn until_stopped(self, client: Client) -> Result<Success, Failure> {
+    async fn until_stopped(self, client: Client, mut stop: Stop) -> Result<Success, Failure> {
         let with_parent = self.until_stdin_closes;
         print(&format!("scheduler {} works for {}\n", self.name()?, client.preferred()))?;
         tokio::select! {
-            failed = run_scheduler(self, client) => failed?,
-            told = told_to_stop() => told?,
+            // Nothing but a failure ends it.
+            ended = run_scheduler(self, client) => {
+                ended?;
+                give_up("the scheduler ended");
+            }
+            () = stop.told() => {}
             () = parent_gone(), if with_parent => {}
         }
         Ok(Success::Done)
     }
 
-    async fn beside_master(self) -> Result<Success, Failure> {
+    async fn beside_master(self, stop: Stop) -> Result<Success, Failure> {
         let file = self.config.clone().unwrap_or_default();
         let papers = Papers::load(&file, self.name()?)?;
         let client = papers.client.clone();
         tokio::select! {
-            done = self.until_stopped(client) => done,
+            done = self.until_stopped(client, stop) => done,
             failed = papers.keep_fresh() => failed.map(|()| Success::Done),
         }
     }
@@ -252,15 +271,20 @@ struct Papers {
     authority: Authority,
     part: Part,
     shown: Arc<Shown>,
-    renew_in: Duration,
+    holder: Holder,
     client: Client,
 }
 
 /// Where a scheduler that joins keeps its certificate.
 const IDENTITY: &str = "/etc/cellwright/scheduler.toml";
+/// The masters that a scheduler beside a master has learned of, in the master's `data_dir`.
+const MASTERS: &str = "scheduler.masters.toml";
 /// Of a scheduler that nobody named.
 const UNNAMED: &str = "scheduler";
 const ASK: &str = "ask for a token: cell token create --scheduler NAME";
+
+/// Between two looks at the clock.
+const LOOK: Duration = Duration::from_secs(2);
 
 const NEXT: &str = "run it as the user of the master, on the master's machine, with its --config";
 
@@ -277,17 +301,24 @@ impl Papers {
         let shown = Shown::new(&made.certificate, &made.key).map_err(|error| failed(&error))?;
         let trust = Trust::Authority(authority.certificate_pem().to_owned());
         let tls = tls::client(&trust, Some(shown.clone())).map_err(|error| failed(&error))?;
+        // Its own master first; should that one be gone for good, there are the others.
+        let kept = MastersFile::new(config.data_dir.join(MASTERS), authority.certificate_pem());
+        let kept = Some(kept.map_err(|error| failed(&error))?);
         let settings = Settings::new(vec![config.advertise]);
-        let client = Client::new(Settings { tls: Some(Arc::new(tls)), ..settings })?;
-        // At two thirds of its life, as everybody's.
-        let renew_in = Duration::from_millis(CERTIFICATE_LIFE.0 / 3 * 2);
-        Ok(Papers { authority, part, shown, renew_in, client })
+        let client = Client::new(Settings { tls: Some(Arc::new(tls)), kept, ..settings })?;
+        let holder = made.holder().map_err(|error| failed(&error))?;
+        Ok(Papers { authority, part, shown, holder, client })
     }
 
-    /// Shows a new certificate in time, for as long as the scheduler runs.
+    /// Shows a new certificate in time, and when the clock was set back, for as long as the
+    /// scheduler runs.
     async fn keep_fresh(&self) -> Result<(), Failure> {
+        let mut holder = self.holder.clone();
         loop {
-            tokio::time::sleep(self.renew_in).await;
+            tokio::time::sleep(LOOK).await;
+            if !holder.is_stale(SystemClock.wall()) {
+                continue;
+            }
             let made = self
                 .authority
                 .equip(&self.part, &[], SystemClock.wall(), CERTIFICATE_LIFE)
@@ -295,6 +326,7 @@ impl Papers {
             self.shown
                 .exchange(&made.certificate, &made.key)
                 .map_err(|error| Failure::work(&error, NEXT))?;
+            holder = made.holder().map_err(|error| Failure::work(&error, NEXT))?;
         }
     }
 }

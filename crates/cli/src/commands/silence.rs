@@ -30,11 +30,19 @@ impl Alarms {
         let mut found = Alarms::default();
         for line in page.lines() {
             let Some((metric, value)) = line.rsplit_once(' ') else { continue };
+            if let Some(clock) = label(metric, "cell_clock_alarm_seconds{clock=") {
+                let seconds: i64 = value.parse().unwrap_or(0);
+                found.alarms.push(apart(clock, seconds));
+            }
             let Ok(value) = value.parse() else { continue };
             if let Some(alarm) = label(metric, "cell_alarms{alarm=") {
                 found.alarms.push(in_words(alarm, value));
             } else if let Some(machine) = label(metric, "cell_machine_silent_seconds{machine=") {
                 found.silent.insert(machine.to_owned(), value);
+            } else if let Some(replica) = label(metric, "cell_disk_short_bytes{replica=") {
+                found.alarms.push(short_of_disk(replica, value));
+            } else if let Some(replica) = label(metric, "cell_disk_low_bytes{replica=") {
+                found.alarms.push(low_on_disk(replica, value));
             }
         }
         found
@@ -62,13 +70,15 @@ impl Alarms {
     /// Asks the leader that one of those who answered knows, one at least. That none does is the
     /// alarm.
     pub async fn among(cell: &Cell, asked: &[MasterStatus]) -> Result<Alarms, String> {
-        match asked.iter().find_map(leader_of) {
-            Some(address) => Alarms::of(cell, &address).await,
+        let mut found = match asked.iter().find_map(leader_of) {
+            Some(address) => Alarms::of(cell, &address).await?,
             None => {
                 let alarms = vec![leaderless(asked)];
-                Ok(Alarms { alarms, is_leaderless: true, ..Alarms::default() })
+                Alarms { alarms, is_leaderless: true, ..Alarms::default() }
             }
-        }
+        };
+        found.alarms.extend(asked.iter().flat_map(damage));
+        Ok(found)
     }
 
     /// One line for each thing a person should look at.
@@ -78,6 +88,13 @@ impl Alarms {
         };
         self.alarms.iter().cloned().chain(self.silent.iter().map(silent)).collect()
     }
+}
+
+/// What a replica says of its disk.
+fn damage(status: &MasterStatus) -> impl Iterator<Item = String> {
+    let own = status.members.iter().find(|member| member.id == status.id);
+    let name = own.map_or(status.id.to_string(), |member| member.name.clone());
+    status.damage.iter().map(move |what| format!("{name}: {what}"))
 }
 
 /// Where the leader is, if this replica knows one that leads for sure.
@@ -119,11 +136,41 @@ fn label<'a>(metric: &'a str, start: &str) -> Option<&'a str> {
     metric.strip_prefix(start)?.strip_prefix('"')?.strip_suffix("\"}")
 }
 
+/// `free`: bytes.
+fn short_of_disk(replica: &str, free: u64) -> String {
+    format!(
+        "master {replica} has {} free on the disk of its log, less than its reserve: it leads \
+         only if no other has room, and takes nothing but removals then; free some of it",
+        format::bytes(free)
+    )
+}
+
+fn low_on_disk(replica: &str, free: u64) -> String {
+    format!(
+        "master {replica} has {} free on the disk of its log, less than twice its reserve: it \
+         takes no packages; free some of it",
+        format::bytes(free)
+    )
+}
+
+/// Of whom, by how much, and what is to be done.
+fn apart(clock: &str, seconds: i64) -> String {
+    let by = format::apart(seconds.saturating_mul(1000));
+    match clock {
+        "the log" => format!("the time of the log is {by} the masters' clocks"),
+        _ => format!("the clock of {clock} is {by} the cell's: set it, or keep it by NTP"),
+    }
+}
+
 fn in_words(alarm: &str, value: u64) -> String {
     match alarm {
         "most_machines_silent" => format!(
             "{} silent, more than half of the cell: none is declared down and nothing moves",
             format::counted(value, "machine")
+        ),
+        "disk_damage" => format!(
+            "{} of the leader: cell master status",
+            format::counted(value, "damaged or missing part")
         ),
         "down_rate_limited" => format!(
             "{} to be declared down, a few a minute",
@@ -161,6 +208,8 @@ mod tests {
             version: "1".into(),
             level: 1,
             leaderless_ms,
+            damage: Vec::new(),
+            waiting: Vec::new(),
         }
     }
 
@@ -183,6 +232,8 @@ mod tests {
                     cell_raft_term 3\n\
                     cell_alarms{alarm=\"most_machines_silent\"} 1\n\
                     cell_alarms{alarm=\"of_the_future\"} 7\n\
+                    cell_disk_short_bytes{replica=\"m1\"} 209715200\n\
+                    cell_clock_alarm_seconds{clock=\"machine n2\"} -3600\n\
                     cell_machine_silent_seconds{machine=\"n1\"} 40\n";
         let found = Alarms::read(page);
         assert_eq!(found.silent, BTreeMap::from([("n1".to_owned(), 40)]));
@@ -192,6 +243,10 @@ mod tests {
                 "1 machine silent, more than half of the cell: none is declared down and nothing \
                  moves",
                 "of_the_future 7",
+                "master m1 has 200 MiB free on the disk of its log, less than its reserve: it \
+                 leads only if no other has room, and takes nothing but removals then; free some \
+                 of it",
+                "the clock of machine n2 is 60 min behind the cell's: set it, or keep it by NTP",
                 "machine n1 has not been heard from for 40 s",
             ]
         );

@@ -156,10 +156,10 @@ impl SqlArgs {
         }
         if answer.truncated {
             let rows = format::counted(answer.rows.len() as u64, "row");
-            eprintln!("there is more than these {rows}: raise --limit, or ask for less");
+            crate::output::note!("there is more than these {rows}: raise --limit, or ask for less");
         }
         if matches!(self.output, SqlOutput::Table | SqlOutput::Wide) {
-            eprintln!("{}", reach_back(answer.reaches_back_to));
+            crate::output::note!("{}", reach_back(answer.reaches_back_to));
         }
         Ok(())
     }

@@ -113,7 +113,7 @@ fn agreed(number: usize) -> Result<bool, Failure> {
             next: "the same command with --yes".into(),
         });
     }
-    eprint!("stop {jobs}? [y/N] ");
+    crate::output::warn(&format!("stop {jobs}? [y/N] "));
     let mut line = String::new();
     // One who cannot be read has not agreed.
     Ok(stdin.read_line(&mut line).is_ok() && is_yes(&line))

@@ -10,12 +10,14 @@ use crate::reach::Reach;
 use crate::server::ask;
 use crate::{clock, format, table};
 use cellwright_api::client::Change;
+use cellwright_api::context::write_private;
 use cellwright_api::types::{AddJoinToken, Changed, Dismiss, Joiner, NewToken, TokenView};
 use cellwright_cell::credential::{PartKind, TokenKind};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
 use clap::{ArgGroup, Args, Subcommand};
 use hyper::Method;
+use std::path::PathBuf;
 
 const CREATE_USAGE: &str = "\
 cell token create [OPTIONS]
@@ -84,7 +86,10 @@ impl RevokeArgs {
         let _: Changed = ask(async {
             Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value)
         })?;
-        say(&format!("token {} is worthless from now on\n", self.id))?;
+        say(&format!(
+            "token {} is worthless from now on, and so is every token that was made with it\n",
+            self.id
+        ))?;
         Ok(Success::Done)
     }
 }
@@ -108,10 +113,11 @@ fn list(tokens: &[TokenView]) -> String {
                 }
                 (false, false) => "expired".into(),
             };
-            vec![token.id.to_string(), format::since(token.created, now), good, whose]
+            let parent = token.parent.as_ref().map_or_else(|| "none".into(), Name::to_string);
+            vec![token.id.to_string(), format::since(token.created, now), good, parent, whose]
         })
         .collect();
-    table::render_told(&["token", "age", "good", "whose"], &rows)
+    table::render_told(&["token", "age", "good", "made with", "whose"], &rows)
 }
 
 #[derive(Debug, Args)]
@@ -182,9 +188,13 @@ pub struct CreateArgs {
     #[arg(long, value_name = "NAME", value_parser = name)]
     scheduler: Option<Name>,
 
-    /// How long it is good for
+    /// How long it is good for, at most 15m
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = span)]
     valid_for: Span,
+
+    /// Write the token to this new file, which only you can read, instead of showing it
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 
     #[command(flatten)]
     output: OutputArgs,
@@ -199,11 +209,11 @@ impl Token {
             Token::Dismiss(args) => return args.run(reach),
         };
         let (joiner, next, name) = match (args.agent, args.replica, args.scheduler) {
-            (Some(machine), _, _) => (Joiner::Agent, "agent join TOKEN", machine),
+            (Some(machine), _, _) => (Joiner::Agent, "agent join", machine),
             (_, Some(replica), _) => {
-                (Joiner::Replica, "master join TOKEN --advertise HOST:PORT", replica)
+                (Joiner::Replica, "master join --advertise HOST:PORT", replica)
             }
-            (_, _, Some(scheduler)) => (Joiner::Scheduler, "scheduler --join TOKEN", scheduler),
+            (_, _, Some(scheduler)) => (Joiner::Scheduler, "scheduler --join", scheduler),
             (None, None, None) => return Err(nobody()),
         };
         let cell = reach.cell()?;
@@ -211,13 +221,21 @@ impl Token {
         let made: NewToken = ask(async {
             Ok(cell.client.make(Method::POST, "/v1/tokens/join", Some(&body)).await?.value)
         })?;
+        let (shown, how) = match &args.token_file {
+            Some(file) => {
+                write_private(file, format!("{}\n", made.token).as_bytes()).map_err(|source| {
+                    Failure::Write { what: file.display().to_string(), source }
+                })?;
+                let file = file.display();
+                (format!("the token is in {file}"), format!(" --token-file {file}"))
+            }
+            None => (made.token.clone(), String::new()),
+        };
         match args.output.output {
             Output::Json => print_json(&made)?,
             Output::Table => {
                 say(&format!(
-                    "{}\ngood once, until {}\n\
-                     next, there: cell {next} --master {}\n",
-                    made.token,
+                    "{shown}\ngood once, until {}\nnext, there: cell {next}{how} --master {}\n",
                     format::utc(made.expires),
                     cell.client.preferred(),
                 ))?;

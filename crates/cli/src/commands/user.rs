@@ -63,7 +63,7 @@ pub struct CapabilityArgs {
     user: Name,
 
     /// administrate_jobs, manage_machines, manage_users, disable_reclamation,
-    /// use_monitoring_band, read_output or enter_tasks
+    /// use_monitoring_band, read_output, enter_tasks or read_specs
     #[arg(value_name = "CAPABILITY", value_parser = capability, required = true)]
     capabilities: Vec<Capability>,
 }
@@ -75,7 +75,8 @@ pub struct AddArgs {
     user: Name,
 
     /// What they may do beside submitting jobs: administrate_jobs, manage_machines, manage_users,
-    /// disable_reclamation, use_monitoring_band, read_output, enter_tasks; repeat it for several
+    /// disable_reclamation, use_monitoring_band, read_output, enter_tasks, read_specs; repeat it
+    /// for several
     #[arg(long = "capability", value_name = "CAPABILITY", value_parser = capability)]
     capabilities: Vec<Capability>,
 

@@ -173,7 +173,7 @@ impl Ended {
         let text = &self.text;
         match (self.outcome, &self.task) {
             (Outcome::NotPlaced, _) => {
-                eprintln!("{}", left_waiting(&self.job, text));
+                crate::output::note!("{}", left_waiting(&self.job, text));
                 Ok(())
             }
             (Outcome::Finished, _) if named => say(&format!("{}: {text}\n", self.job)),
@@ -359,7 +359,7 @@ async fn followed(cell: &Cell, target: &Target) -> Result<Ended, Failure> {
     let (shown, ended) = tokio::join!(wanted.show(cell, target), until_over(cell, target, None));
     // Output that cannot be read does not change how it ended.
     if let Err(failure) = shown {
-        eprintln!("output: {failure}");
+        crate::output::note!("output: {failure}");
     }
     ended
 }
@@ -372,7 +372,7 @@ async fn placed(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
     while let Some(job) = next_of(&mut watch, key).await? {
         let now = tell::counts(&job.tasks);
         if now != said {
-            eprintln!("{key}: {now}");
+            crate::output::note!("{key}: {now}");
             said = now;
         }
         let waits = job.tasks.pending + job.tasks.deferred + job.tasks.assigned > 0;

@@ -1,6 +1,7 @@
 //! A JSON value as YAML: the block style people write, every string that could be read as anything
 //! else in quotes. Only writing, and only what JSON can hold, so it is this small.
 
+use crate::visible::in_json;
 use serde_json::Value;
 
 /// Levels of indentation are two spaces.
@@ -93,7 +94,7 @@ fn text(string: &str) -> String {
     let is_word = words.iter().any(|word| string.eq_ignore_ascii_case(word));
     match first && string.chars().all(plain) && !is_word && !string.ends_with(' ') {
         true => string.to_owned(),
-        false => Value::String(string.to_owned()).to_string(),
+        false => in_json(Value::String(string.to_owned()).to_string()),
     }
 }
 

@@ -7,6 +7,7 @@ use cellwright_api::types::TaskView;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::task::{ExitClass, Fate, TaskState};
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tokio::time::timeout;
@@ -63,7 +64,8 @@ pub fn submit(folder: &Folder, address: &str, job: &str, count: u32, script: &st
         "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 },
         "task": {
             "limits": { "cpu": 10, "ram": 64 << 20 },
-            "command": ["sh", "-c", script],
+            // Attempts are different users, and write to the same files.
+            "command": ["sh", "-c", format!("umask 0; {script}")],
             "env": { "SHARED": folder.path("") },
             "notice": 5000,
         },
@@ -267,7 +269,7 @@ impl Apart {
     pub fn new() -> Apart {
         let folder = Folder::new();
         let data = folder.path("agent");
-        fs::create_dir(&data).unwrap();
+        fs::DirBuilder::new().mode(0o711).create(&data).unwrap();
         let config = format!("name = \"m1\"\ndata_dir = {data:?}\ndriver = \"process\"\n");
         fs::write(folder.path("agent.toml"), config).unwrap();
         Apart { folder, address: free_address() }
@@ -382,7 +384,7 @@ fn health_decides_when_a_task_runs_and_whether_it_is_started_again() {
     let spec = |start_period: u64| {
         let task = serde_json::json!({
             "limits": { "cpu": 10, "ram": 64 << 20 },
-            "command": ["sh", "-c", "echo $$ >> \"$SHARED/pid\"; exec sleep 1000"],
+            "command": ["sh", "-c", "umask 0; echo $$ >> \"$SHARED/pid\"; exec sleep 1000"],
             "env": { "SHARED": folder.path("") },
             "files": { "conf/wanted": "well" },
             "health": {

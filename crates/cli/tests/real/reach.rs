@@ -84,11 +84,11 @@ impl Walled {
     }
 
     pub fn join(&self, machine: &str) -> Running {
-        let token = ["token", "create", "--agent", machine, "-o", "json"];
-        let token = json(&[&self.args("admin")[..], &token].concat());
-        let token = token["token"].as_str().unwrap().to_owned();
+        let token = self.folder.path(&format!("{machine}.token"));
+        self.as_admin(&["token", "create", "--agent", machine, "--token-file", &token]);
         let file = self.folder.path(&format!("{machine}.toml"));
-        said(&["agent", "join", &token, "--master", &self.address, "--config", &file]);
+        let join = ["agent", "join", "--token-file", &token, "--master", &self.address];
+        said(&[&join[..], &["--config", &file]].concat());
         let data = self.folder.path(machine);
         let more = format!("data_dir = {data:?}\nlisten = \"127.0.0.1:0\"\ndriver = \"process\"\n");
         let config = fs::read_to_string(&file).unwrap() + &more;
@@ -352,7 +352,10 @@ fn no_web_page_drives_an_open_cell() {
         stream.read_to_end(&mut heard).unwrap();
         text(&heard)
     };
-    let host = |to: &str| format!("host: {to}\r\n");
+    // Even with the token of the cell, which no page has.
+    let token = std::fs::read_to_string(folder.path("data/dev-token")).unwrap();
+    let bearer = format!("authorization: Bearer {}\r\n", token.trim());
+    let host = |to: &str| format!("host: {to}\r\n{bearer}");
     let targets = [
         (agent, "GET /v1/output/dev/web/0", "secret"),
         (&address, "GET /v1/jobs/dev/web/tasks/0/output", "secret"),

@@ -345,7 +345,7 @@ fn users_tokens_and_the_audit_log_are_managed_by_commands() {
     at(&["token", "dismiss", "--scheduler", "s9"]);
     let tokens = json(&["--master", &address, "token", "ls", "-o", "json"]);
     let id = tokens[0]["id"].as_str().unwrap();
-    assert!(at(&["token", "ls"]).contains("scheduler s9 was sent away"));
+    assert!(at(&["token", "ls", "-o", "wide"]).contains("scheduler s9 was sent away"));
     at(&["token", "revoke", id]);
     assert_eq!(at(&["token", "ls"]), "");
     running.stop();

@@ -150,7 +150,7 @@ fn a_cell_without_containers_says_that_it_lends_nothing() {
     dev.env("PATH", folder.path("nothing"));
     let running = Running::of(dev);
     running.hear("--lend lends nothing, and tasks with volumes wait: no containers here");
-    running.hear("everybody on this computer");
+    running.hear("it is for this account alone");
     running.stop();
 }
 

@@ -2,11 +2,20 @@
 //!
 //! The root is an overlay whose lower layers are the unpacked packages, shared by all tasks of the
 //! machine and never written. Lowest of all lies a skeleton of empty directories: the runtime needs
-//! places to mount on, and must not make them in a package.
+//! places to mount on, and must not make them in a package. Uppermost lie the places that are in
+//! memory, for the runtime gives what it mounts there the mode of what it finds.
+//!
+//! A link of a package on the way to something that is mounted would choose the place, so none is
+//! accepted.
+//!
+//! The root is mounted where strangers pass: users of a container are nobody on the machine, and
+//! the runtime becomes one of them before it enters.
 
 use super::config::description;
 use super::device;
+use super::lent::HeldFolder;
 use super::spec::{ContainerId, ContainerSpec, overlay_path};
+use super::users;
 use crate::{Error, kernel_file, mounts};
 use oci_spec::OciSpecError;
 use rustix::mount::{MountFlags, mount};
@@ -18,6 +27,8 @@ use std::path::{Path, PathBuf};
 
 /// The part of a bundle that nobody of the machine gets to.
 const PRIVATE: &str = "private";
+/// Where roots are mounted of bundles that are behind a closed door.
+const OPEN_ROOTS: &str = "/run/cellwright-roots";
 /// Options of one mount are a page, and the last byte ends them.
 const MOST_OPTIONS: usize = 4095;
 
@@ -69,13 +80,24 @@ impl Bundle {
         self.directory.join(PRIVATE).join(name).with_extension("json")
     }
 
-    fn root(&self) -> PathBuf {
-        self.directory.join("rootfs")
+    fn places(&self) -> Places {
+        let private = self.directory.join(PRIVATE);
+        let inside = self.directory.join("rootfs");
+        Places {
+            root: if is_open_to_all(&inside) { inside } else { self.open_root() },
+            nodes: private.join("devices"),
+            lent: private.join("lent"),
+            users: private.join("users"),
+        }
     }
 
-    /// Where the nodes of devices lie that it is lent.
-    fn nodes(&self) -> PathBuf {
-        self.directory.join(PRIVATE).join("devices")
+    /// The root of a bundle behind a closed door: no other bundle of the machine has it.
+    fn open_root(&self) -> PathBuf {
+        let text = self.directory.to_string_lossy();
+        // FNV-1a: short, and the same in every build.
+        let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, fold);
+        Path::new(OPEN_ROOTS).join(format!("{hash:016x}-{}", self.id))
     }
 
     /// Makes the root and writes the description. What an earlier try left is removed first.
@@ -83,9 +105,11 @@ impl Bundle {
     /// # Errors
     /// When the spec cannot be, or the root cannot be mounted. Nothing stays mounted then.
     pub fn prepare(&self, spec: &ContainerSpec) -> Result<(), Error> {
-        let description = description(spec, &self.root(), &self.nodes())?;
+        let places = self.places();
+        let description = description(spec, &places)?;
+        no_links(spec)?;
         self.remove()?;
-        let made = self.lay_out(spec).and_then(|()| {
+        let made = self.lay_out(spec, &places).and_then(|()| {
             // The environment in it is nobody else's business.
             let text = serde_json::to_string(&description).map_err(OciSpecError::from)?;
             write_private(&self.directory.join("config.json"), &text)
@@ -102,15 +126,18 @@ impl Bundle {
     /// # Errors
     /// When a mount stays, in which case nothing is deleted.
     pub fn remove(&self) -> Result<(), Error> {
+        mounts::remove_tree(&self.open_root())?;
         mounts::remove_tree(&self.directory)
     }
 
-    /// The root, the skeleton, and what the task writes: those two where nobody of the machine gets
-    /// to. A task can make a program there that runs as its owner, and outside nothing forbids it.
-    fn make_parts(&self) -> Result<[PathBuf; 4], Error> {
+    /// The root, the skeleton, what lies above all, and what the task writes: those two where
+    /// nobody of the machine gets to. A task can make a program there that runs as its owner, and
+    /// outside nothing forbids it.
+    fn make_parts(&self) -> Result<[PathBuf; 5], Error> {
         let private = self.directory.join(PRIVATE);
-        let [root, skeleton] = ["rootfs", "skeleton"].map(|name| self.directory.join(name));
-        let parts = [root, skeleton, private.join("upper"), private.join("work")];
+        let open = ["rootfs", "skeleton", "top"].map(|name| self.directory.join(name));
+        let [root, skeleton, top] = open;
+        let parts = [root, skeleton, top, private.join("upper"), private.join("work")];
         for part in &parts {
             make_directory(part)?;
         }
@@ -120,22 +147,114 @@ impl Bundle {
         Ok(parts)
     }
 
-    fn lay_out(&self, spec: &ContainerSpec) -> Result<(), Error> {
-        let [root, skeleton, upper, work] = &self.make_parts()?;
+    fn lay_out(&self, spec: &ContainerSpec, places: &Places) -> Result<(), Error> {
+        let [_, skeleton, top, upper, work] = &self.make_parts()?;
+        make_open(&places.root)?;
         skeleton_for(spec, skeleton)?;
-        let owner = spec.user_namespace.map_or(0, |range| range.first);
-        let user = (owner + spec.user.uid, owner + spec.user.gid);
-        device::make(&self.nodes(), &spec.devices, user)?;
+        for scratch in &spec.scratch {
+            let place = top.join(scratch.target.strip_prefix("/").unwrap_or(&scratch.target));
+            make_directory(&place)?;
+            set_mode(&place, 0o1777)?;
+        }
+        let owner = spec.users.map_or(0, |map| map.range.first);
+        let user = (spec.user.uid, spec.user.gid);
+        let user = spec.users.map_or(Some(user), |map| map.outside(user));
+        device::make(&places.nodes, &spec.devices, user.unwrap_or((owner, owner)))?;
+        if let Some(map) = &spec.users {
+            users::pin(map, spec.maker, &places.users)?;
+        }
+        places.mount_borrowed(spec)?;
         chown(upper, Some(owner), Some(owner)).map_err(Error::file("give away", upper))?;
-        let lower = spec.layers.iter().map(PathBuf::as_path).chain([skeleton.as_path()]);
+        let layers = spec.layers.iter().map(PathBuf::as_path);
+        let lower = std::iter::once(top.as_path()).chain(layers).chain([skeleton.as_path()]);
         let mut options = format!("lowerdir={}", joined(lower)?);
         if spec.writable_root {
             overlay_path(&self.directory)?;
             let (upper, work) = (upper.display(), work.display());
             options.push_str(&format!(",upperdir={upper},workdir={work}"));
         }
-        mount_overlay(root, &options)
+        mount_overlay(&places.root, &options)
     }
+}
+
+/// Where the parts of a bundle are that its description names.
+pub(super) struct Places {
+    pub root: PathBuf,
+    /// Nodes of devices that it is lent.
+    pub nodes: PathBuf,
+    /// Folders that it is lent.
+    pub lent: PathBuf,
+    /// The namespace of its users.
+    pub users: PathBuf,
+}
+
+impl Places {
+    /// Where the folder at position `number` of those that it is lent is mounted first.
+    pub fn borrowed(&self, number: usize) -> PathBuf {
+        self.lent.join(number.to_string())
+    }
+
+    fn mount_borrowed(&self, spec: &ContainerSpec) -> Result<(), Error> {
+        if spec.borrowed.is_empty() {
+            return Ok(());
+        }
+        make_directory(&self.lent)?;
+        let mut all = spec.borrowed.iter().enumerate();
+        all.try_for_each(|(number, lent)| lent.folder.mount(&self.borrowed(number)))
+    }
+}
+
+/// Whether everybody may pass through all the folders around `path`: the runtime does, as the
+/// container's own root, which is nobody on the machine, and so do plain tasks.
+#[must_use]
+pub fn is_open_to_all(path: &Path) -> bool {
+    let passes = |folder: &Path| {
+        fs::metadata(folder).is_ok_and(|about| about.permissions().mode() & 0o001 != 0)
+    };
+    path.ancestors().skip(1).filter(|folder| folder.exists()).all(passes)
+}
+
+/// The place of a root that is not in its bundle.
+fn make_open(root: &Path) -> Result<(), Error> {
+    let all = Path::new(OPEN_ROOTS);
+    if !root.starts_with(all) {
+        return Ok(());
+    }
+    make_directory(root)?;
+    set_mode(all, 0o711)?;
+    if is_open_to_all(root) {
+        return Ok(());
+    }
+    Err(Error::invalid("folder of roots", all.display(), "one that everybody may pass through"))
+}
+
+/// # Errors
+/// When a link of a layer, or of a folder that is lent, is on the way to what will be mounted.
+fn no_links(spec: &ContainerSpec) -> Result<(), Error> {
+    let own = ["/proc", "/dev", "/sys", "/etc"].map(Path::new);
+    for target in spec.targets().chain(own).chain([spec.cwd.as_path()]) {
+        let inside = target.strip_prefix("/").unwrap_or(target);
+        for layer in &spec.layers {
+            let way = inside.ancestors().filter(|part| !part.as_os_str().is_empty());
+            let is_link = |part: &&Path| {
+                fs::symlink_metadata(layer.join(part)).is_ok_and(|about| about.is_symlink())
+            };
+            if let Some(part) = way.into_iter().find(is_link) {
+                let link = Path::new("/").join(part);
+                let within = "the package that is the root";
+                return Err(Error::Link { target: target.to_owned(), link, within });
+            }
+        }
+        for lent in spec.borrowed.iter().filter(|lent| lent.target != target) {
+            let Ok(inner) = target.strip_prefix(&lent.target) else { continue };
+            if !HeldFolder::is_plain(&lent.folder, inner) {
+                let within = "a folder that the machine lends";
+                let link = target.to_owned();
+                return Err(Error::Link { target: target.to_owned(), link, within });
+            }
+        }
+    }
+    Ok(())
 }
 
 fn joined<'a>(layers: impl Iterator<Item = &'a Path>) -> Result<String, Error> {
@@ -193,23 +312,72 @@ fn skeleton_for(spec: &ContainerSpec, skeleton: &Path) -> Result<(), Error> {
         make_directory(&within(&scratch.target))?;
     }
     for bind in &spec.binds {
-        let place = within(&bind.target);
         let about = fs::metadata(&bind.source).map_err(Error::file("look at", &bind.source))?;
-        if about.is_dir() {
-            make_directory(&place)?;
-            continue;
-        }
-        if let Some(parent) = place.parent() {
-            make_directory(parent)?;
-        }
-        fs::write(&place, "").map_err(Error::file("make", &place))?;
+        make_place(&within(&bind.target), about.is_dir())?;
+    }
+    for lent in &spec.borrowed {
+        make_place(&within(&lent.target), lent.folder.is_folder())?;
     }
     Ok(())
+}
+
+/// An empty folder or file.
+fn make_place(place: &Path, is_folder: bool) -> Result<(), Error> {
+    if is_folder {
+        return make_directory(place);
+    }
+    if let Some(parent) = place.parent() {
+        make_directory(parent)?;
+    }
+    fs::write(place, "").map_err(Error::file("make", place))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::container::{Bind, Borrowed};
+
+    #[test]
+    fn a_link_of_a_package_leads_no_mount_anywhere() {
+        let base = std::env::temp_dir().join(format!("cellwright-links-{}", std::process::id()));
+        let layer = base.join("layer");
+        fs::create_dir_all(layer.join("etc")).unwrap();
+        fs::create_dir_all(base.join("lent/inner")).unwrap();
+        for name in ["work", "opt"] {
+            std::os::unix::fs::symlink("/etc", layer.join(name)).unwrap();
+        }
+        std::os::unix::fs::symlink("/etc", layer.join("etc/resolv.conf")).unwrap();
+        std::os::unix::fs::symlink("inner", base.join("lent/link")).unwrap();
+        let group = crate::cgroup::GroupPath::new("x").unwrap();
+        let spec = ContainerSpec::new(vec!["true".into()], vec![layer], group);
+        let to = |target: &str| {
+            let (source, target) = ("/usr".into(), target.into());
+            let binds = vec![Bind { source, target, writable: false }];
+            no_links(&ContainerSpec { binds, ..spec.clone() })
+        };
+        no_links(&spec).unwrap();
+        to("/etc/hosts").unwrap();
+        for (target, link) in [("/work", "/work"), ("/opt/a/b", "/opt")] {
+            let said = to(target).unwrap_err().to_string();
+            assert!(
+                said.starts_with(&format!("mount target {target}: {link} is a link")),
+                "{said}"
+            );
+        }
+        assert!(to("/etc/resolv.conf").is_err());
+        let lend = |target: &str| {
+            let folder = HeldFolder::open(&base.join("lent")).unwrap();
+            let at = |target: &str| Borrowed {
+                folder: folder.clone(),
+                target: target.into(),
+                writable: true,
+            };
+            let borrowed = vec![at("/data"), at(target)];
+            no_links(&ContainerSpec { borrowed, ..spec.clone() })
+        };
+        assert!(lend("/data/inner").is_ok() && lend("/data/link").is_err());
+        fs::remove_dir_all(base).unwrap();
+    }
 
     #[test]
     fn what_a_task_writes_to_its_root_cannot_be_reached_from_outside() {
@@ -222,7 +390,7 @@ mod tests {
             inside.into_iter().any(|above| mode(above) & 0o007 == 0)
         };
         let shut: Vec<bool> = parts.iter().map(|part| shut(&part)).collect();
-        assert_eq!(shut, [false, false, true, true]);
+        assert_eq!(shut, [false, false, false, true, true]);
         fs::remove_dir_all(run).unwrap();
     }
 }

@@ -1,10 +1,12 @@
 //! The description of a container in the OCI format. Limits are not in it: the group carries them
 //! already, and the runtime is only told which group that is.
 
+use super::bundle::Places;
 use super::device;
 use super::runtime::Exec;
 use super::seccomp;
-use super::spec::{ContainerSpec, IdRange, Network, RlimitKind};
+use super::spec::{ContainerSpec, Network, RlimitKind};
+use super::users::Extent;
 use crate::Error;
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
@@ -38,19 +40,20 @@ const READ_ONLY: &[&str] =
 /// Room for shared memory; it is charged to the task like any other.
 const SHARED_MEMORY: &str = "size=67108864";
 
-/// The description of `spec` with its root at `root`, and the nodes of its devices in `nodes`.
+/// The description of `spec` with its parts at `places`.
 ///
 /// # Errors
 /// When the spec does not pass [`ContainerSpec::check`].
-pub fn description(spec: &ContainerSpec, root: &Path, nodes: &Path) -> Result<Spec, Error> {
+pub(super) fn description(spec: &ContainerSpec, places: &Places) -> Result<Spec, Error> {
     spec.check()?;
+    let root = places.root.as_path();
     let built = SpecBuilder::default()
         .version("1.0.2")
         .hostname(spec.hostname.as_str())
         .root(RootBuilder::default().path(root).readonly(!spec.writable_root).build()?)
         .process(process(spec)?)
-        .mounts(mounts(spec, nodes)?)
-        .linux(linux(spec)?)
+        .mounts(mounts(spec, places)?)
+        .linux(linux(spec, &places.users)?)
         .build()?;
     Ok(built)
 }
@@ -77,7 +80,8 @@ fn process(spec: &ContainerSpec) -> Result<Process, OciSpecError> {
 }
 
 impl Exec {
-    /// What the runtime is to read of it: as little as the task itself has.
+    /// What the runtime is to read of it: as little as the task itself has. Limits of resources are
+    /// those of whoever starts the runtime.
     ///
     /// # Errors
     /// When it cannot be written in the OCI format.
@@ -85,11 +89,6 @@ impl Exec {
         let env: Vec<String> =
             self.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let user = UserBuilder::default().uid(self.uid).gid(self.gid).umask(0o022u32).build()?;
-        let no_core = PosixRlimitBuilder::default()
-            .typ(PosixRlimitType::RlimitCore)
-            .soft(0u64)
-            .hard(0u64)
-            .build()?;
         let process = ProcessBuilder::default()
             .terminal(self.terminal)
             .user(user)
@@ -97,7 +96,7 @@ impl Exec {
             .env(env)
             .cwd(self.cwd.clone())
             .capabilities(no_capabilities()?)
-            .rlimits(vec![no_core])
+            .rlimits(Vec::new())
             .no_new_privileges(true)
             .build()?;
         serde_json::to_string(&process).map_err(|why| OciSpecError::from(why).into())
@@ -139,7 +138,7 @@ fn mount(target: &Path, kind: &str, source: &Path, options: &[&str]) -> Result<M
     Ok(built)
 }
 
-fn mounts(spec: &ContainerSpec, nodes: &Path) -> Result<Vec<Mount>, Error> {
+fn mounts(spec: &ContainerSpec, places: &Places) -> Result<Vec<Mount>, Error> {
     let kernel = |target: &str, kind: &str, options: &[&str]| {
         mount(Path::new(target), kind, Path::new(kind), options)
     };
@@ -151,7 +150,7 @@ fn mounts(spec: &ContainerSpec, nodes: &Path) -> Result<Vec<Mount>, Error> {
         kernel("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"])?,
     ];
     // The kernel shows a network's entries in /sys only to those who own that network.
-    if spec.user_namespace.is_none() || spec.network == Network::Own {
+    if spec.users.is_none() || spec.network == Network::Own {
         list.push(kernel("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"])?);
     }
     for scratch in &spec.scratch {
@@ -165,8 +164,14 @@ fn mounts(spec: &ContainerSpec, nodes: &Path) -> Result<Vec<Mount>, Error> {
         let options = ["bind", "rprivate", "nosuid", "nodev", access];
         list.push(mount(&bind.target, "bind", &bind.source, &options)?);
     }
+    for (number, lent) in spec.borrowed.iter().enumerate() {
+        let access = if lent.writable { "rw" } else { "ro" };
+        let mut options = vec!["bind", "rprivate", "nosuid", "nodev", access];
+        options.extend(lent.folder.forbidden());
+        list.push(mount(&lent.target, "bind", &places.borrowed(number), &options)?);
+    }
     for (number, node) in spec.devices.iter().enumerate() {
-        let source = device::place(nodes, number);
+        let source = device::place(&places.nodes, number);
         let options = ["bind", "rprivate", "nosuid", "noexec", "rw"];
         list.push(mount(&node.target, "bind", &source, &options)?);
     }
@@ -175,18 +180,18 @@ fn mounts(spec: &ContainerSpec, nodes: &Path) -> Result<Vec<Mount>, Error> {
     Ok(list)
 }
 
-fn linux(spec: &ContainerSpec) -> Result<Linux, Error> {
+fn linux(spec: &ContainerSpec, users: &Path) -> Result<Linux, Error> {
     let resources = LinuxResourcesBuilder::default().devices(openable(spec)?).build()?;
     let texts = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<String>>();
     let mut linux = LinuxBuilder::default()
         .cgroups_path(PathBuf::from(format!("/{}", spec.group)))
         .resources(resources)
-        .namespaces(namespaces(spec)?)
-        .seccomp(seccomp::profile()?)
+        .namespaces(namespaces(spec, users)?)
+        .seccomp(seccomp::profile(spec.set_id_files)?)
         .masked_paths(texts(MASKED))
         .readonly_paths(texts(READ_ONLY));
-    if let Some(range) = spec.user_namespace {
-        linux = linux.uid_mappings(mapping(range)?).gid_mappings(mapping(range)?);
+    if let Some(map) = spec.users {
+        linux = linux.uid_mappings(mapping(&map.users())?).gid_mappings(mapping(&map.groups())?);
     }
     Ok(linux.build()?)
 }
@@ -207,12 +212,15 @@ fn openable(spec: &ContainerSpec) -> Result<Vec<LinuxDeviceCgroup>, OciSpecError
     std::iter::once(none).chain(lent).collect()
 }
 
-fn mapping(range: IdRange) -> Result<Vec<LinuxIdMapping>, OciSpecError> {
-    let builder = LinuxIdMappingBuilder::default();
-    Ok(vec![builder.container_id(0u32).host_id(range.first).size(range.count).build()?])
+fn mapping(extents: &[Extent]) -> Result<Vec<LinuxIdMapping>, OciSpecError> {
+    let one = |extent: &Extent| {
+        let builder = LinuxIdMappingBuilder::default();
+        builder.container_id(extent.inside).host_id(extent.outside).size(extent.count).build()
+    };
+    extents.iter().map(one).collect()
 }
 
-fn namespaces(spec: &ContainerSpec) -> Result<Vec<LinuxNamespace>, OciSpecError> {
+fn namespaces(spec: &ContainerSpec, users: &Path) -> Result<Vec<LinuxNamespace>, OciSpecError> {
     let new = |kind| LinuxNamespaceBuilder::default().typ(kind).build();
     let mut list = vec![
         new(LinuxNamespaceType::Pid)?,
@@ -229,8 +237,9 @@ fn namespaces(spec: &ContainerSpec) -> Result<Vec<LinuxNamespace>, OciSpecError>
             list.push(builder.path(path.as_path()).build()?);
         }
     }
-    if spec.user_namespace.is_some() {
-        list.push(new(LinuxNamespaceType::User)?);
+    if spec.users.is_some() {
+        let builder = LinuxNamespaceBuilder::default().typ(LinuxNamespaceType::User);
+        list.push(builder.path(users).build()?);
     }
     Ok(list)
 }
@@ -239,7 +248,7 @@ fn namespaces(spec: &ContainerSpec) -> Result<Vec<LinuxNamespace>, OciSpecError>
 mod tests {
     use super::*;
     use crate::cgroup::GroupPath;
-    use crate::container::{Bind, DeviceNode, Scratch};
+    use crate::container::{Bind, Borrowed, DeviceNode, HeldFolder, IdMap, IdRange, Scratch};
     use serde_json::{Value, json};
 
     fn spec() -> ContainerSpec {
@@ -248,10 +257,13 @@ mod tests {
     }
 
     fn written(spec: &ContainerSpec) -> Value {
-        serde_json::to_value(
-            description(spec, Path::new("/run/x/root"), Path::new("/run/x/nodes")).unwrap(),
-        )
-        .unwrap()
+        let places = Places {
+            root: "/run/x/root".into(),
+            nodes: "/run/x/nodes".into(),
+            lent: "/run/x/lent".into(),
+            users: "/run/x/users".into(),
+        };
+        serde_json::to_value(description(spec, &places).unwrap()).unwrap()
     }
 
     fn kinds(value: &Value) -> Vec<&str> {
@@ -304,12 +316,34 @@ mod tests {
         asked.network = Network::Host;
         assert!(!kinds(&written(&asked)).contains(&"network"));
         asked.network = Network::Joined("/run/netns/t1".into());
-        asked.user_namespace = Some(IdRange { first: 100_000, count: 65_536 });
+        let range = IdRange { first: 100_000, count: 65_536 };
+        asked.users = Some(IdMap::shifted(range));
         let value = written(&asked);
         let joined = json!({"type": "network", "path": "/run/netns/t1"});
         assert!(value["linux"]["namespaces"].as_array().unwrap().contains(&joined));
+        let pinned = json!({"type": "user", "path": "/run/x/users"});
+        assert!(value["linux"]["namespaces"].as_array().unwrap().contains(&pinned));
         let map = json!([{"containerID": 0, "hostID": 100_000, "size": 65_536}]);
         assert_eq!((&value["linux"]["uidMappings"], &value["linux"]["gidMappings"]), (&map, &map));
+    }
+
+    #[test]
+    fn what_is_lent_is_mounted_from_a_place_that_no_task_gets_to() {
+        let mut asked = spec();
+        let folder = HeldFolder::open(Path::new("/usr")).unwrap();
+        asked.borrowed = vec![Borrowed { folder, target: "/data".into(), writable: false }];
+        asked.set_id_files = false;
+        let value = written(&asked);
+        let mounts = value["mounts"].as_array().unwrap();
+        let seen = mounts.iter().find(|mount| mount["destination"] == "/data").unwrap();
+        assert_eq!(seen["source"], "/run/x/lent/0");
+        let options = seen["options"].as_array().unwrap();
+        assert!(options.contains(&json!("ro")) && options.contains(&json!("nosuid")));
+        let rules = value["linux"]["seccomp"]["syscalls"].as_array().unwrap();
+        let chmod = |value: &Value| value["names"].as_array().unwrap().contains(&json!("chmod"));
+        assert!(rules.iter().any(chmod));
+        let rules = written(&spec());
+        assert!(!rules["linux"]["seccomp"]["syscalls"].as_array().unwrap().iter().any(chmod));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 use super::bundle::mount_overlay;
 use super::runtime::Runtime;
+use super::spec::IdRange;
+use super::users::{IdMap, Maker, pin};
 use crate::cgroup::Layout;
 use crate::{Error, mounts};
 use std::fmt;
@@ -21,6 +23,7 @@ pub enum Obstacle {
     OldRuntime { runtime: String },
     NoOverlay { error: String },
     NoCgroups { error: String },
+    NoUsers { error: String },
 }
 
 impl fmt::Display for Obstacle {
@@ -35,14 +38,21 @@ impl fmt::Display for Obstacle {
             }
             Obstacle::NoOverlay { error } => write!(f, "no overlay file system: {error}"),
             Obstacle::NoCgroups { error } => write!(f, "no control groups: {error}"),
+            Obstacle::NoUsers { error } => write!(f, "no namespaces of users: {error}"),
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probe {
-    Ready { runtime: String },
-    Off { obstacles: Vec<Obstacle> },
+    Ready {
+        runtime: String,
+        /// Who can make namespaces of users here.
+        maker: Maker,
+    },
+    Off {
+        obstacles: Vec<Obstacle>,
+    },
 }
 
 impl Probe {
@@ -70,6 +80,12 @@ pub fn probe(runtime: &dyn Runtime, run: &Path) -> Probe {
     if let (0, Err(e)) = (uid, try_overlay(&run.join("probe"))) {
         obstacles.push(Obstacle::NoOverlay { error: e.to_string() });
     }
+    let mut maker = Maker::default();
+    match try_users(&run.join("probe")) {
+        Ok(found) => maker = found,
+        Err(e) if uid == 0 => obstacles.push(Obstacle::NoUsers { error: e.to_string() }),
+        Err(_) => {}
+    }
     let version = runtime.version();
     if let Ok(runtime) = &version
         && is_too_old(runtime)
@@ -77,7 +93,9 @@ pub fn probe(runtime: &dyn Runtime, run: &Path) -> Probe {
         obstacles.push(Obstacle::OldRuntime { runtime: runtime.clone() });
     }
     match version {
-        Ok(runtime) if obstacles.is_empty() => Probe::Ready { runtime: with_holes(&runtime) },
+        Ok(runtime) if obstacles.is_empty() => {
+            Probe::Ready { runtime: with_holes(&runtime), maker }
+        }
         Ok(_) => Probe::Off { obstacles },
         Err(e) => {
             obstacles.push(Obstacle::NoRuntime { error: e.to_string() });
@@ -129,6 +147,20 @@ fn try_overlay(directory: &Path) -> Result<(), Error> {
     let tried = mount_overlay(Path::new(&at.to_string()), &options);
     mounts::remove_tree(directory)?;
     tried
+}
+
+/// Some kernels let root alone make namespaces, and some let nobody.
+fn try_users(directory: &Path) -> Result<Maker, Error> {
+    // Any numbers but root's do.
+    let map = IdMap::shifted(IdRange { first: 0x7fff_0000, count: 1 });
+    let attempt = |maker: Maker| {
+        mounts::remove_tree(directory)?;
+        fs::create_dir_all(directory).map_err(Error::file("make", directory))?;
+        let tried = pin(&map, maker, &directory.join("users"));
+        mounts::remove_tree(directory)?;
+        tried.map(|()| maker)
+    };
+    attempt(Maker::OwnRange).or_else(|_| attempt(Maker::Root))
 }
 
 #[cfg(test)]

@@ -106,6 +106,14 @@ const CLONE_NAMESPACES: &[u64] = &[
     0x4000_0000, // network
 ];
 
+const CLONE_FILES: u64 = 0x400;
+const CLONE_THREAD: u64 = 0x1_0000;
+/// A file with these runs as its owner, and as its group.
+const SET_USER: u64 = 0o4000;
+const SET_GROUP: u64 = 0o2000;
+const O_CREAT: u64 = 0o100;
+/// The bit of `O_TMPFILE` that is no other flag's.
+const TMPFILE: u64 = 0o20_000_000;
 const FILE_KIND: u64 = 0o170_000;
 const CHARACTER_DEVICE: u64 = 0o020_000;
 const BLOCK_DEVICE: u64 = 0o060_000;
@@ -121,7 +129,8 @@ const SIGKILL: u64 = 9;
 /// The kernel's own ciphers, to which no program needs to speak.
 const AF_ALG: u64 = 38;
 
-pub fn profile() -> Result<LinuxSeccomp, OciSpecError> {
+/// The filter; with `set_id_files`, of a container that can make files that run as their owner.
+pub fn profile(set_id_files: bool) -> Result<LinuxSeccomp, OciSpecError> {
     let mut rules = vec![
         refuse(REFUSED, EPERM, None)?,
         // Its flags are behind a pointer, where no filter sees them. Told that the kernel does not
@@ -131,6 +140,9 @@ pub fn profile() -> Result<LinuxSeccomp, OciSpecError> {
     for flag in CLONE_NAMESPACES {
         rules.push(refuse(&["clone"], EPERM, Some(masked(0, *flag, *flag)?))?);
     }
+    // A thread with open files of its own, which no list of a process's open files shows.
+    let apart = masked(0, CLONE_THREAD | CLONE_FILES, CLONE_THREAD)?;
+    rules.push(refuse(&["clone"], EPERM, Some(apart))?);
     for kind in [CHARACTER_DEVICE, BLOCK_DEVICE] {
         rules.push(refuse(&["mknod"], EPERM, Some(masked(1, FILE_KIND, kind)?))?);
         rules.push(refuse(&["mknodat"], EPERM, Some(masked(2, FILE_KIND, kind)?))?);
@@ -142,12 +154,53 @@ pub fn profile() -> Result<LinuxSeccomp, OciSpecError> {
     for family in [AF_PACKET, AF_VSOCK, AF_ALG] {
         rules.push(refuse(&["socket"], EPERM, Some(masked(0, 0xffff_ffff, family)?))?);
     }
+    if !set_id_files {
+        rules.extend(set_id_files_refused()?);
+    }
     rules.extend(kills_of_the_first()?);
     LinuxSeccompBuilder::default()
         .default_action(LinuxSeccompAction::ScmpActAllow)
         .architectures(architectures())
         .syscalls(rules)
         .build()
+}
+
+/// Whatever gives a file the right to run as its owner or group. Where nobody but the task reaches
+/// its files that is harmless, and a program that unpacks archives may want it.
+fn set_id_files_refused() -> Result<Vec<LinuxSyscall>, OciSpecError> {
+    // Which argument is the mode.
+    let calls = [
+        ("chmod", 1),
+        ("fchmod", 1),
+        ("fchmodat", 2),
+        ("fchmodat2", 2),
+        ("creat", 1),
+        ("open", 2),
+        ("openat", 3),
+        ("mknod", 1),
+        ("mknodat", 2),
+    ];
+    let mut rules = Vec::new();
+    for (name, argument) in calls {
+        for bit in [SET_USER, SET_GROUP] {
+            let rule = masked(argument, bit, bit)?;
+            // Without one of these flags the mode is not looked at, and may be anything.
+            let makes: &[u64] = match name {
+                "open" | "openat" => &[O_CREAT, TMPFILE],
+                _ => &[],
+            };
+            for flag in makes {
+                let flag = masked(argument - 1, *flag, *flag)?;
+                rules.push(refuse_all(name, vec![rule, flag])?);
+            }
+            if makes.is_empty() {
+                rules.push(refuse_all(name, vec![rule])?);
+            }
+        }
+    }
+    // Its mode is behind a pointer; C libraries go back to `openat`.
+    rules.push(refuse(&["openat2"], ENOSYS, None)?);
+    Ok(rules)
 }
 
 /// The kernel spares the first process of a container every signal from inside, SIGKILL too, and
@@ -193,6 +246,13 @@ fn refuse(
     }
 }
 
+/// Refuses a call whose arguments are all as said.
+fn refuse_all(name: &str, arguments: Vec<LinuxSeccompArg>) -> Result<LinuxSyscall, OciSpecError> {
+    let rule = LinuxSyscallBuilder::default().names(vec![name.to_owned()]);
+    let rule = rule.action(LinuxSeccompAction::ScmpActErrno).errno_ret(EPERM);
+    rule.args(arguments).build()
+}
+
 fn masked(index: usize, mask: u64, value: u64) -> Result<LinuxSeccompArg, OciSpecError> {
     LinuxSeccompArgBuilder::default()
         .index(index)
@@ -208,7 +268,7 @@ mod tests {
 
     #[test]
     fn dangerous_calls_are_refused_and_fifos_are_not() {
-        let profile = profile().unwrap();
+        let profile = profile(true).unwrap();
         let rules = profile.syscalls().clone().unwrap();
         let always = |name: &str| {
             let rule = rules.iter().find(|rule| rule.names().iter().any(|n| n == name));

@@ -2,6 +2,8 @@
 //! not get: the defaults are those of a stranger's program.
 
 use super::device::DeviceNode;
+use super::lent::HeldFolder;
+use super::users::{IdMap, Maker};
 use crate::Error;
 use crate::cgroup::GroupPath;
 use cellwright_cell::isolation::KERNEL_PLACES;
@@ -51,13 +53,22 @@ pub struct ContainerSpec {
     /// Whether the task may write anywhere in its root; what it writes goes with the bundle.
     pub writable_root: bool,
     pub binds: Vec<Bind>,
+    /// Folders of the machine that it is lent.
+    pub borrowed: Vec<Borrowed>,
     pub scratch: Vec<Scratch>,
     /// Devices it is lent, beside the plain ones such as `/dev/null`.
     pub devices: Vec<DeviceNode>,
+    /// Beyond these, limits of resources are those of whoever starts the runtime. With users of
+    /// its own it takes the right to change any limit of the machine to set some here.
     pub rlimits: Vec<Rlimit>,
     pub network: Network,
     /// Ids of the container are these on the machine; `None`: they are the same.
-    pub user_namespace: Option<IdRange>,
+    pub users: Option<IdMap>,
+    /// Who makes the namespace of its users.
+    pub maker: Maker,
+    /// Whether files that run as their owner can be made: not where others than the task reach
+    /// what it writes.
+    pub set_id_files: bool,
     /// The group in which the task runs; it must exist.
     pub group: GroupPath,
     /// Who goes first when the kernel must choose, -1000 to 1000, highest first.
@@ -78,11 +89,14 @@ impl ContainerSpec {
             layers,
             writable_root: false,
             binds: Vec::new(),
+            borrowed: Vec::new(),
             scratch: Vec::new(),
             devices: Vec::new(),
             rlimits: vec![Rlimit { kind: RlimitKind::CoreSize, soft: 0, hard: 0 }],
             network: Network::Own,
-            user_namespace: None,
+            users: None,
+            maker: Maker::default(),
+            set_id_files: true,
             group,
             oom_score: 0,
         }
@@ -114,8 +128,7 @@ impl ContainerSpec {
             return Err(Error::invalid("layers", "none", "at least one directory"));
         }
         self.layers.iter().try_for_each(|layer| overlay_path(layer))?;
-        let targets = self.binds.iter().map(|bind| &bind.target);
-        for target in targets.chain(self.scratch.iter().map(|scratch| &scratch.target)) {
+        for target in self.targets() {
             inside("mount target", target)?;
             // Below /dev as well: what the runtime hides, it hides behind /dev/null.
             let mut kernels = KERNEL_PLACES.iter();
@@ -138,7 +151,20 @@ impl ContainerSpec {
         if !(-1000..=1000).contains(&self.oom_score) {
             return Err(Error::invalid("oom score", self.oom_score, "-1000 to 1000"));
         }
+        let who = (self.user.uid, self.user.gid);
+        if self.users.is_some_and(|map| map.outside(who).is_none()) {
+            let shown = format!("{}:{}", who.0, who.1);
+            return Err(Error::invalid("user", shown, "numbers that the container has"));
+        }
         Ok(())
+    }
+
+    /// Everything that is put into the container's root.
+    pub(super) fn targets(&self) -> impl Iterator<Item = &Path> {
+        let binds = self.binds.iter().map(|bind| bind.target.as_path());
+        let lent = self.borrowed.iter().map(|lent| lent.target.as_path());
+        let scratch = self.scratch.iter().map(|scratch| scratch.target.as_path());
+        binds.chain(lent).chain(scratch)
     }
 }
 
@@ -171,6 +197,14 @@ pub struct User {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
     pub source: PathBuf,
+    pub target: PathBuf,
+    pub writable: bool,
+}
+
+/// A folder of the machine that it is lent, by what was found and not by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Borrowed {
+    pub folder: HeldFolder,
     pub target: PathBuf,
     pub writable: bool,
 }
@@ -237,6 +271,7 @@ mod tests {
             let (source, target) = (source.into(), target.into());
             vec![Bind { source, target, writable: true }]
         };
+        let map = Some(IdMap::shifted(IdRange { first: 1 << 30, count: 65_536 }));
         let cases = [
             (refused(|s| s.command.clear()), "command is ``"),
             (refused(|s| s.command[0] = "a\0b".into()), "command is `a\\0b`"),
@@ -251,6 +286,7 @@ mod tests {
             (refused(|s| s.binds = bind("/x", "/../etc")), "mount target is"),
             (refused(|s| s.binds = bind("x", "/data")), "mount source is"),
             (refused(|s| s.oom_score = 1001), "oom score is `1001`"),
+            (refused(|s| (s.users, s.user.gid) = (map, 70_000)), "user is `65534:70000`"),
         ];
         for (message, expected) in cases {
             assert!(message.starts_with(expected), "{message} / {expected}");

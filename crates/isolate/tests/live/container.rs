@@ -3,7 +3,7 @@
 use crate::lab::{Lab, PATIENCE};
 use cellwright_isolate::cgroup::{Group, Limits, OomVerdict};
 use cellwright_isolate::container::{
-    Bind, Bundle, ContainerId, Exec, IdRange, Network, Rlimit, RlimitKind, Runtime, Scratch,
+    Bind, Bundle, ContainerId, Exec, IdMap, IdRange, Network, Rlimit, RlimitKind, Runtime, Scratch,
     Streams, User, sweep, write_private,
 };
 use cellwright_isolate::mounts;
@@ -89,7 +89,8 @@ fn a_fork_bomb_stops_at_its_limit_and_dies_whole() {
 #[test]
 fn a_program_runs_beside_the_task_in_its_group() {
     let Some(lab) = Lab::open("exec") else { return };
-    let spec = lab.spec("exec", "echo up; exec sleep 1000");
+    let mut spec = lab.spec("exec", "echo up; exec sleep 1000");
+    spec.users = Some(IdMap::shifted(IdRange { first: 100_000, count: 65_536 }));
     let mut running = lab.start("exec", &spec, &Limits::default());
     assert_eq!(running.hear("up\n"), "up\n");
     let script = "cat /proc/1/comm; id -u; echo $W; setsid sleep 1000 <&- >&- 2>&- & exit 9";
@@ -148,7 +149,7 @@ fn root_in_a_user_namespace_is_nobody_outside() {
     let Some(lab) = Lab::open("userns") else { return };
     let mut spec = lab.spec("userns", "id -u; cat /proc/self/uid_map; echo t > /made; exit 3");
     spec.user = User { uid: 0, gid: 0, groups: vec![] };
-    spec.user_namespace = Some(IdRange { first: 100_000, count: 65_536 });
+    spec.users = Some(IdMap::shifted(IdRange { first: 100_000, count: 65_536 }));
     spec.writable_root = true;
     let running = lab.start("userns", &spec, &Limits::default());
     let made = running.bundle.directory().join("upper/made");

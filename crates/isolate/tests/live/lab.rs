@@ -20,8 +20,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 const BUSYBOX: &str = "/bin/busybox";
 const APPLETS: &[&str] = &[
-    "sh", "cat", "chroot", "echo", "head", "hostname", "id", "ls", "mknod", "mount", "setsid",
-    "sleep", "tail", "true", "umount",
+    "sh", "cat", "chmod", "chroot", "echo", "head", "hostname", "id", "ls", "mknod", "mount",
+    "setsid", "sleep", "tail", "true", "umount",
 ];
 
 /// A tree of groups of this test's own, if this machine lets us; says why not otherwise.
@@ -116,6 +116,7 @@ impl Lab {
         let command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
         let mut spec = ContainerSpec::new(command, vec![self.layer.clone()], group);
         spec.env.insert("PATH".into(), "/bin".into());
+        spec.rlimits.clear();
         spec
     }
 

@@ -364,8 +364,9 @@ fn expiry_is_asked_for_when_something_is_due() {
     let mut cell = Cell::with_machines(1);
     let token = |text| Token::new(text).unwrap();
     let (namespace, name) = (token("n"), token("r"));
-    let lease_until = Time(10_000);
-    cell.ok(Command::SetResource { namespace, name, lease_until, changes: Vec::new() });
+    let lease = Span(9_000);
+    cell.now = 999;
+    cell.ok(Command::SetResource { namespace, name, lease, changes: Vec::new() });
     assert_eq!(cell.decide(), []);
     cell.now = 9_998;
     assert_eq!(cell.control(), []);

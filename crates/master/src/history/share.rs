@@ -10,7 +10,6 @@
 //! tomorrow, and the usage of a year would move with it.
 
 use super::{Desk, HistoryDesk, Work, lock};
-use crate::clock::Clock;
 use crate::handle::Handle;
 use crate::peers::{PastUsage, PeerAnswer, PeerCall, Peers};
 use cellwright_history::tables::USAGE;
@@ -44,15 +43,15 @@ pub(super) fn names_usage(sql: &str) -> bool {
 }
 
 /// The other replicas, and how they are asked.
-type Others = (Arc<dyn Peers>, Vec<(NodeId, Peer)>);
+pub(super) type Others = (Arc<dyn Peers>, Vec<(NodeId, Peer)>);
 
 impl HistoryDesk {
     /// Has agents' usage told to history, and history's to the other replicas. Before this, and
     /// without it, a desk knows of events alone.
-    pub fn attach(&self, handle: &Handle, clock: Arc<dyn Clock>) {
-        let told = self.clone();
+    pub fn attach(&self, handle: &Handle) {
+        let (told, replicated) = (self.clone(), handle.replicated().clone());
         handle.tell_usage(Box::new(move |state, machine, usage, tenure| {
-            told.measured(state, machine, usage, tenure, clock.wall());
+            told.measured(state, machine, usage, tenure, replicated.log_time());
         }));
         let asked = self.clone();
         handle.tell_past_usage(Box::new(move |mark| {
@@ -111,7 +110,7 @@ impl HistoryDesk {
 
 impl Desk {
     /// Who else there is, and how they are asked.
-    fn others(&self) -> Option<Others> {
+    pub(super) fn others(&self) -> Option<Others> {
         let parts = self.cell.get()?.upgrade()?;
         Some((parts.peers.clone(), parts.links.others()))
     }

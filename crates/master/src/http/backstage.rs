@@ -98,6 +98,11 @@ pub trait Backstage: Send + Sync + 'static {
     /// When the files cannot be read.
     fn audit(&self, after: Cursor, most: usize) -> Result<Stretch<AuditView>, ApiError>;
 
+    /// What is damaged or missing on the disk of this replica.
+    fn damage(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// # Errors
     /// When the files cannot be read.
     fn checkpoints(&self) -> Result<Vec<CheckpointView>, ApiError>;
@@ -106,8 +111,19 @@ pub trait Backstage: Send + Sync + 'static {
     /// When the file cannot be written.
     fn save_checkpoint(&self, view: &View) -> Result<CheckpointView, ApiError>;
 
-    /// Stores content on a majority of the replicas; its length in bytes.
-    fn put_blob(&self, digest: Token, content: Body) -> BoxFuture<'_, Result<u64, ApiError>>;
+    /// Stores content of at most `most` bytes on a majority of the replicas; its length in bytes.
+    fn put_blob(
+        &self,
+        digest: Token,
+        content: Body,
+        most: u64,
+    ) -> BoxFuture<'_, Result<u64, ApiError>>;
+
+    /// Forgets content that the log does not want, as far as this replica has it.
+    ///
+    /// # Errors
+    /// When the file cannot be removed.
+    fn drop_blob(&self, digest: &Token) -> Result<(), ApiError>;
 
     /// Stores content on this replica alone, for another that spreads it.
     fn keep_blob(&self, digest: Token, content: Body) -> BoxFuture<'_, Result<u64, ApiError>>;

@@ -2,14 +2,16 @@
 //! them.
 
 use super::call::Call;
-use super::{Answered, Api, reply, view};
+use super::viewer::Viewer;
+use super::{Answered, Api, bodies, let_out, reply, view};
 use crate::blobs::{Reading, off_thread};
 use crate::identity::provenance;
+use crate::package_quota::Claim;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use cellwright_api::error::ApiError;
 use cellwright_cell::blob::Blob;
-use cellwright_cell::command::Command;
+use cellwright_cell::command::{Actor, Command};
 use cellwright_cell::name::{JobKey, Token};
 use cellwright_cell::reason::Refusal;
 use cellwright_cell::spec::JobSpec;
@@ -41,6 +43,17 @@ fn known(state: &State) -> BTreeMap<&Token, Known<'_>> {
         note(&mut all, std::iter::once(&cron.spec.job), state.cron_key(id).as_ref());
     }
     all
+}
+
+/// What the viewer's own jobs name.
+fn digests_of<'a>(state: &'a State, viewer: &Viewer) -> BTreeSet<&'a Token> {
+    let Viewer::User(name) = viewer else { return BTreeSet::new() };
+    let user = state.user_named(name);
+    let jobs = state.jobs().iter().filter(|(_, job)| Some(job.user) == user);
+    let specs = jobs.flat_map(|(_, job)| job.specs.values().map(AsRef::as_ref));
+    let crons = state.crons().iter().filter(|(_, cron)| Some(cron.user) == user);
+    let specs = specs.chain(crons.map(|(_, cron)| &cron.spec.job));
+    specs.flat_map(|spec: &JobSpec| &spec.task.packages).map(|package| &package.digest).collect()
 }
 
 /// Takes down what the specs of one job name; `user`: the job, if it keeps what it names.
@@ -85,6 +98,14 @@ impl Api {
         let here = self.blocking(|api| api.backstage.blobs_here()).await?;
         let is_here = |row: &Blob| here.contains(row.digest.as_str());
         let (known, nothing) = (known(&view.state), Known::default());
+        // Whoever knows a digest may use it and read the content, so digests are not told around.
+        let viewer = call.viewer()?;
+        let own = digests_of(&view.state, &viewer);
+        let rows = rows.filter(|(_, row)| match &row.by {
+            _ if viewer.sees_all_inside(&view.state) => true,
+            Actor::User(by) => viewer.is(by) || own.contains(&row.digest),
+            Actor::System => own.contains(&row.digest),
+        });
         let shown = |row: &Blob| {
             let known = known.get(&row.digest).unwrap_or(&nothing);
             Some(view::blob(row, is_here(row), known))
@@ -105,8 +126,48 @@ impl Api {
         if !content.is_end_stream() {
             provenance::binary(&call.headers)?;
         }
-        let bytes = self.backstage.put_blob(digest.clone(), content).await?;
-        self.change(&call, Command::AddBlob { digest, bytes }).await
+        let limits = self.settings.package_limits;
+        let state = self.handle.read().state;
+        let is_known = || state.blob_named(&digest).is_some();
+        let (by, length) = (call.caller()?.actor(), content.size_hint().exact());
+        let claim = match is_known() {
+            true => None,
+            false => match self.incoming.claim(&state, &by, length, limits) {
+                Ok(claim) => Some(claim),
+                Err(refusal) => {
+                    let_out(content).await;
+                    return Err(refusal.into());
+                }
+            },
+        };
+        let most = claim.as_ref().map_or(u64::MAX, Claim::bytes);
+        let content = bodies::paced(content, self.flow.pace);
+        let put = self.backstage.put_blob(digest.clone(), content, most).await;
+        let bytes = put.map_err(|error| match &claim {
+            Some(claim) if error.details.get("limit") == Some(&claim.bytes().into()) => {
+                claim.exceeded(&state, limits).map_or(error, ApiError::from)
+            }
+            _ => error,
+        })?;
+        let command = Command::AddBlob { digest: digest.clone(), bytes, limits };
+        let added = self.change(&call, command).await;
+        drop(claim);
+        if added.is_err() && self.incoming.is_empty() {
+            self.forget_unwanted(digest).await;
+        }
+        added
+    }
+
+    /// Removes what was brought and is not wanted, unless the log has it after all.
+    async fn forget_unwanted(&self, digest: Token) {
+        let Ok(view) = self.handle.read_now().await else { return };
+        if view.state.blob_named(&digest).is_some() {
+            return;
+        }
+        let removed = self.blocking(move |api| api.backstage.drop_blob(&digest)).await;
+        if let Err(error) = removed {
+            tracing::warn!(%error, "a package that was refused stays until the next sweep");
+        }
     }
 
     pub(super) async fn get_blob(&self, call: Call) -> Answered {

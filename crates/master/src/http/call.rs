@@ -1,7 +1,8 @@
 //! One request, checked against its row in the route table before a handler sees it.
 
-use super::{Api, let_out};
+use super::{Api, bodies};
 use crate::audit::caller_text;
+use crate::flow::Share;
 use crate::handle::Caller;
 use crate::identity::listener::Proof;
 use crate::identity::provenance;
@@ -20,7 +21,6 @@ use cellwright_cell::command::RequestId;
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::quota::Capability;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::upgrade::OnUpgrade;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -40,6 +40,8 @@ pub(super) struct Call {
     pub upgrade: Option<OnUpgrade>,
     /// Behind a lock because a body cannot be shared between threads, and calls are.
     body: Mutex<Option<Body>>,
+    /// What of the caller's share the body takes.
+    held: Option<Share>,
 }
 
 impl Call {
@@ -58,7 +60,8 @@ impl Call {
         let (uri, headers) = (parts.uri, parts.headers);
         let query = BTreeMap::new();
         let body = Mutex::new(Some(body));
-        Ok(Call { route, caller, path, uri, query, headers, proof, upgrade, body })
+        let held = None;
+        Ok(Call { route, caller, path, uri, query, headers, proof, upgrade, body, held })
     }
 
     /// Who asks, in the words of the audit log.
@@ -171,19 +174,19 @@ impl Call {
         }
     }
 
-    /// The body, whole.
-    pub async fn body(&mut self, limit: usize) -> Result<Bytes, ApiError> {
-        let body = self.stream();
-        let stated = self.header("content-length").and_then(|text| text.parse::<u64>().ok());
-        if stated.is_some_and(|bytes| bytes > limit as u64) {
-            let_out(body).await;
-            return Err(too_large(limit).with("bytes", stated));
-        }
-        match Limited::new(body, limit).collect().await {
-            Ok(whole) => Ok(whole.to_bytes()),
-            Err(error) if error.is::<LengthLimitError>() => Err(too_large(limit)),
-            Err(error) => Err(ApiError::new(Code::BadBody, format!("the body broke off: {error}"))),
-        }
+    /// The body, whole. What it takes counts as the caller's for as long as the call goes on.
+    async fn body(&mut self, api: &Api) -> Result<Bytes, ApiError> {
+        let (body, stated) = (self.stream(), self.stated());
+        let mut share = api.flow.bodies.none(&self.who());
+        let limit = api.settings.body_limit;
+        let read = bodies::whole(body, stated, limit, &mut share, api.flow.pace).await;
+        self.held = Some(share);
+        read
+    }
+
+    /// How long the body is, by its sender's own word.
+    pub fn stated(&self) -> Option<u64> {
+        self.header("content-length").and_then(|text| text.parse().ok())
     }
 
     /// The body as it comes, for content that does not fit in memory.
@@ -195,7 +198,7 @@ impl Call {
     /// The body as JSON.
     pub async fn json<T: DeserializeOwned>(&mut self, api: &Api) -> Result<T, ApiError> {
         provenance::json(&self.headers)?;
-        let bytes = self.body(api.settings.body_limit).await?;
+        let bytes = self.body(api).await?;
         // As an object a list would be taken too, field by field; the API's description knows none.
         if bytes.trim_ascii_start().first() == Some(&b'[') {
             return Err(ApiError::field("body", "a list", "an object"));
@@ -289,11 +292,6 @@ fn may_ask(caller: &Caller, route: &Route) -> bool {
 
 fn unauthenticated() -> ApiError {
     ApiError::new(Code::Unauthenticated, "the request does not say who asks")
-}
-
-fn too_large(limit: usize) -> ApiError {
-    let message = format!("the body is larger than {limit} bytes");
-    ApiError::new(Code::TooLarge, message).with("limit", limit)
 }
 
 fn version(name: &str, text: &str) -> Result<u32, ApiError> {

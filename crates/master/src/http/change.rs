@@ -18,7 +18,8 @@ impl Api {
     ) -> Result<(u64, Done), ApiError> {
         let caller = call.caller()?;
         self.within_limits(&command)?;
-        let asked = quota_hint::asked_of(&command);
+        let asked = |state: &State| quota_hint::asked_of(state, &command);
+        let asked = self.handle.replicated().with(|view| asked(&view.state));
         let answer = self.handle.submit(caller, call.request_id()?, command).await?;
         match answer.verdict {
             Ok(done) => Ok((answer.index, done)),
@@ -34,7 +35,7 @@ impl Api {
                     }
                     _ => self.handle.replicated().with(|view| said(&view.state)),
                 };
-                let now = self.clock.wall();
+                let now = self.handle.log_time();
                 let more = |state: &State| quota_hint::hint(state, &refusal, asked, now);
                 match self.handle.replicated().with(|view| more(&view.state)) {
                     Some(hint) => Err(error.hint(hint)),

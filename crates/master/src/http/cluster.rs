@@ -6,18 +6,18 @@ use crate::handle::Caller;
 use crate::membership;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{
-    AddMaster, Changed, ClusterStatus, Dismiss, DriverView, MasterStatus, MemberView, NodeStatus,
-    TaskCounts,
+    AddMaster, Changed, ClusterStatus, ConfirmMaster, Dismiss, DriverView, MasterStatus,
+    MemberView, NodeStatus, TaskCounts, WaitingReplica,
 };
 use cellwright_cell::command::{Command, Done};
 use cellwright_cell::constraint::AttributeValue;
-use cellwright_cell::credential::PartKind;
+use cellwright_cell::credential::{AccessToken, KeyPrint, PartKind, TokenKind};
 use cellwright_cell::load::MachineLoad;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::resource::Resources;
 use cellwright_cell::state::{DISMISSALS, LEVEL, State};
-use cellwright_store::{Peer, Role};
+use cellwright_store::{Member, Peer, Role};
 use std::collections::BTreeMap;
 
 impl Api {
@@ -56,8 +56,18 @@ impl Api {
             level: LEVEL,
             leaderless_ms: leaderless
                 .map(|long| u64::try_from(long.as_millis()).unwrap_or(u64::MAX)),
+            damage: self.backstage.damage(),
+            waiting: self.handle.replicated().with(|view| waiting(&view.state, &status.members)),
         };
         Ok(reply::json(&call, shown.applied, &shown))
+    }
+
+    pub(super) async fn confirm_master(&self, mut call: Call) -> Answered {
+        let ConfirmMaster { name, fingerprint } = call.json(self).await?;
+        let allowed = "32 hexadecimal digits, as the replica shows them where it joins";
+        let bad = || ApiError::field("fingerprint", &fingerprint, allowed);
+        let key = KeyPrint::parse(&fingerprint).ok_or_else(bad)?;
+        self.change(&call, Command::ConfirmReplica { name, key }).await
     }
 
     pub(super) async fn add_master(&self, mut call: Call) -> Answered {
@@ -226,4 +236,28 @@ pub(super) fn add(sum: &mut TaskCounts, more: &TaskCounts) {
     sum.finished += more.finished;
     sum.failed += more.failed;
     sum.killed += more.killed;
+}
+
+/// Who asked to join as a replica and is none yet.
+fn waiting(state: &State, members: &BTreeMap<u64, Member>) -> Vec<WaitingReplica> {
+    let rows = state.tokens().iter().map(|(_, row)| row);
+    let is_in = |name: &Name| members.values().any(|member| member.peer.name == name.as_str());
+    let one = |row: &AccessToken| {
+        let (TokenKind::JoinReplica { name }, Some(waiting)) = (&row.kind, &row.waiting) else {
+            return None;
+        };
+        if waiting.confirmed && is_in(name) {
+            return None;
+        }
+        Some(WaitingReplica {
+            name: name.clone(),
+            fingerprint: waiting.who.key.to_string(),
+            address: waiting.who.address.clone(),
+            since: waiting.since,
+            until: row.expires,
+            confirmed: waiting.confirmed,
+            token: row.id.clone(),
+        })
+    };
+    rows.filter(|row| row.expires > state.now()).filter_map(one).collect()
 }

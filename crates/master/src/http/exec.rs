@@ -8,8 +8,8 @@
 
 use super::call::Call;
 use super::output::{Agent, of_agent};
-use super::shares::Seat;
 use super::{Answered, Api, socket};
+use crate::flow::Share;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use cellwright_api::client::{SessionStream, encode_query};
@@ -78,8 +78,7 @@ impl Api {
         if let Some(text) = terminal.as_deref().filter(|text| TerminalSize::parse(text).is_none()) {
             return Err(ApiError::parameter("terminal", text, "rows and columns, as 24x80"));
         }
-        let full = || ApiError::new(Code::Overloaded, "too many sessions go through this replica");
-        let seat = self.sessions.take(&call.who()).ok_or_else(full)?;
+        let seat = self.sessions.one(&call.who())?;
         // Sure of the present: nobody judges this again, as the leader does with changes.
         let state = self.handle.read_now().await?.state;
         let id = call.task_row(&state)?;
@@ -164,7 +163,7 @@ impl Api {
 /// The far end of a session, and its place among those of this replica.
 struct Session {
     far: SessionStream,
-    _seat: Seat,
+    _seat: Share,
 }
 
 /// The connection of the caller, if it asked to have it handed over.

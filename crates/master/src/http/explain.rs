@@ -46,10 +46,10 @@ impl Api {
         let missing = || Api::missing(Code::NoSuchTask, view.state.task_name(id));
         let row = row.ok_or_else(missing)?;
         let obstacles = self.obstacles(&view.state, row.job, row.state).await?;
-        let now = self.clock.wall();
+        let now = self.handle.log_time();
         let (served, usage) = (is_served(&obstacles), self.handle.usage().await);
         let (index, explanation) = self
-            .ask_mirror(move |api, view, board| {
+            .ask_mirror(call.who(), move |api, view, board| {
                 let asked = Asked { api, view, now, served, usage: &usage };
                 let past = api.past(&view.state, row.job, row.index);
                 let made = asked.task(board, id, past, true);
@@ -70,11 +70,11 @@ impl Api {
         let waiting = self.obstacles(&view.state, id, TaskState::Pending).await?;
         let failed = TaskState::Dead(Fate::Failed(ExitClass::CouldNotStart));
         let failing = self.obstacles(&view.state, id, failed).await?;
-        let now = self.clock.wall();
+        let now = self.handle.log_time();
         let (served, lacks) = (is_served(&waiting), !failing.is_empty());
         let usage = self.handle.usage().await;
         let (index, made) = self
-            .ask_mirror(move |api, view, board| {
+            .ask_mirror(call.who(), move |api, view, board| {
                 let asked = Asked { api, view, now, served, usage: &usage };
                 Ok((view.index, asked.job(board, id, lacks)))
             })
@@ -101,10 +101,10 @@ impl Api {
     /// Asks the mirror where waiting does no harm, one question at a time.
     pub(super) async fn ask_mirror<T: Send + 'static>(
         &self,
+        who: String,
         question: impl FnOnce(&Api, &View, &mut Board) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let broken = |_| ApiError::new(Code::ShuttingDown, "questions are no longer answered");
-        let turn = self.explaining.clone().acquire_owned().await.map_err(broken)?;
+        let turn = self.explaining.take(&who).await?;
         self.blocking(move |api| {
             // Held until the work is done, not until the asker is gone.
             let _one_at_a_time = turn;

@@ -54,9 +54,30 @@ impl Backstage for Files {
     }
 
     fn audit(&self, after: Cursor, most: usize) -> Result<Stretch<AuditView>, ApiError> {
-        let page = self.audit.read_after(after.index, after.position, most).map_err(broken)?;
-        let items = page.items.into_iter().map(audited).collect();
-        Ok(Stretch { items, oldest: page.reaches_back_to, gap: page.gap })
+        let (mut at, mut items): (_, Vec<AuditView>) = ((after.index, after.position), Vec::new());
+        loop {
+            let left = most - items.len();
+            let page = self.audit.read_after(at.0, at.1, left).map_err(broken)?;
+            let oldest = page.reaches_back_to;
+            let Some(last) = page.items.last().map(|item| (item.number, item.position)) else {
+                return Ok(Stretch { items, oldest, gap: false });
+            };
+            // A reader stops before a gap; whoever asks for a list wants what follows it too.
+            let is_first = items.is_empty() && after == Cursor::START;
+            let first = items.len();
+            items.extend(page.items.into_iter().map(audited));
+            items[first].gap_before = page.gap && !is_first;
+            at = last;
+            if items.len() >= most {
+                return Ok(Stretch { items, oldest, gap: false });
+            }
+        }
+    }
+
+    fn damage(&self) -> Vec<String> {
+        let mut damage = crate::mend::alarms(&self.replicated);
+        damage.extend(self.history.damage());
+        damage
     }
 
     fn checkpoints(&self) -> Result<Vec<CheckpointView>, ApiError> {
@@ -68,17 +89,26 @@ impl Backstage for Files {
         self.checkpoints.save(view).map(|listed| self.checkpoint(listed)).map_err(broken)
     }
 
-    fn put_blob(&self, digest: Token, content: Body) -> BoxFuture<'_, Result<u64, ApiError>> {
+    fn put_blob(
+        &self,
+        digest: Token,
+        content: Body,
+        most: u64,
+    ) -> BoxFuture<'_, Result<u64, ApiError>> {
         Box::pin(async move {
             let digest = parsed(&digest)?;
-            let bytes = take_in(&self.blobs, digest, content).await?;
+            let bytes = take_in(&self.blobs, digest, content, most).await?;
             blobs::spread(self.peers.as_ref(), digest).await.map_err(blob_error)?;
             Ok(bytes)
         })
     }
 
     fn keep_blob(&self, digest: Token, content: Body) -> BoxFuture<'_, Result<u64, ApiError>> {
-        Box::pin(async move { take_in(&self.blobs, parsed(&digest)?, content).await })
+        Box::pin(async move { take_in(&self.blobs, parsed(&digest)?, content, u64::MAX).await })
+    }
+
+    fn drop_blob(&self, digest: &Token) -> Result<(), ApiError> {
+        self.blobs.remove(parsed(digest)?).map_err(blob_error)
     }
 
     fn blob_here(&self, digest: &Token) -> Result<Reading, ApiError> {
@@ -134,14 +164,15 @@ async fn take_in(
     store: &Arc<BlobStore>,
     digest: Digest,
     mut content: Body,
+    most: u64,
 ) -> Result<u64, ApiError> {
-    let limit = store.limit();
+    let limit = store.limit().min(most);
     if content.size_hint().exact().is_some_and(|bytes| bytes > limit) {
         let_out(content).await;
         return Err(blob_error(BlobError::TooLong { limit }));
     }
     let begun = store.clone();
-    let upload = off_thread(move || begun.begin(digest)).await.map_err(blob_error)?;
+    let upload = off_thread(move || begun.begin(digest, limit)).await.map_err(blob_error)?;
     let mut intake = Intake::new(upload);
     while let Some(frame) = content.frame().await {
         let broke = |e| ApiError::new(Code::BadBody, format!("the content broke off: {e}"));
@@ -203,6 +234,7 @@ fn audited(item: Audited) -> AuditView {
         command: item.line.command,
         object: item.line.object,
         verdict: item.line.verdict,
+        gap_before: false,
     }
 }
 

@@ -120,7 +120,9 @@ impl Api {
                 && label::selects(&terms, &row.spec().labels)
         });
         let rows = rows.map(|(id, _)| (u64::from(id.0), id));
-        let page = call.page('j', (view.index, consistent), rows, |id| view::job(state, id))?;
+        let viewer = call.viewer()?;
+        let show = |id| view::job(state, &viewer, id);
+        let page = call.page('j', (view.index, consistent), rows, show)?;
         reply::page(&call, &page)
     }
 
@@ -128,7 +130,7 @@ impl Api {
         let key = call.job()?;
         let (view, consistent) = call.view(self).await?;
         let id = find(&view.state, &key)?;
-        let job = view::job(&view.state, id);
+        let job = view::job(&view.state, &call.viewer()?, id);
         let job = job.ok_or_else(|| ApiError::from(Refusal::NoSuchJob(key)))?;
         reply::one(&call, view.index, consistent, job)
     }

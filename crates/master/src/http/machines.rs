@@ -5,7 +5,7 @@ use super::output::{Agent, of_agent};
 use super::{Answered, Api, reply, view};
 use cellwright_api::client::parts::HOLDINGS_PATH;
 use cellwright_api::error::ApiError;
-use cellwright_api::types::MachinePackages;
+use cellwright_api::types::{MachinePackages, MachineView};
 use cellwright_cell::apply::spares_tasks;
 use cellwright_cell::command::Command;
 use cellwright_cell::label;
@@ -52,7 +52,11 @@ impl Api {
         });
         let rows = rows.map(|(id, _)| (u64::from(id.0), id));
         let usage = self.handle.usage().await;
-        let show = |id| view::machine(state, &usage, id);
+        let (skews, troubles) = (self.handle.skews(), self.troubles(state).await);
+        let show = |id| {
+            let machine = troubles.told(view::machine(state, &usage, id)?, id);
+            Some(MachineView { clock_ahead_ms: skews.machines.get(&id).copied(), ..machine })
+        };
         let page = call.page('m', (view.index, consistent), rows, show)?;
         reply::page(&call, &page)
     }
@@ -62,8 +66,19 @@ impl Api {
         let (view, consistent) = call.view(self).await?;
         let id = view.state.machine_named(&name);
         let usage = self.handle.usage().await;
-        let machine = id.and_then(|id| view::machine(&view.state, &usage, id));
-        let machine = machine.ok_or_else(|| ApiError::from(Refusal::NoSuchMachine(name)))?;
+        let troubles = self.troubles(&view.state).await;
+        let shown = |id| view::machine(&view.state, &usage, id).map(|view| troubles.told(view, id));
+        let unknown = || match troubles.of_unknown(&name) {
+            None => ApiError::from(Refusal::NoSuchMachine(name.clone())),
+            Some(refused) => {
+                let error = ApiError::from(Refusal::NoSuchMachine(name.clone()));
+                let message =
+                    format!("{}: its agent is refused: {}", error.message, refused.reason);
+                ApiError { message, hint: refused.next.clone(), ..error }
+            }
+        };
+        let mut machine = id.and_then(shown).ok_or_else(unknown)?;
+        machine.clock_ahead_ms = id.and_then(|id| self.handle.skews().machines.get(&id).copied());
         reply::one(&call, view.index, consistent, machine)
     }
 

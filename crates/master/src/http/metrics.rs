@@ -4,11 +4,12 @@
 use super::call::Call;
 use super::cluster::role;
 use super::{Answered, Api, cluster, removed, reply};
+use crate::dating::Clocked;
 use crate::input::Alarm;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::routes::Route;
 use cellwright_cell::resource::{Dimension, Resources};
-use cellwright_store::{Role, Status};
+use cellwright_store::{Role, Room, Status};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +41,7 @@ impl Answers {
     }
 
     fn write(&self, page: &mut Page) {
+        panic_metrics(page);
         let about = "Bytes of packages given to machines.";
         page.about("cell_package_bytes_given_total", "counter", about);
         let given = self.package_bytes.load(Ordering::Relaxed);
@@ -55,6 +57,26 @@ impl Answers {
             let labels = format!("operation=\"{operation}\",status=\"{status}\"");
             page.value("cell_api_seconds_total", &labels, took.as_secs_f64());
         }
+    }
+}
+
+/// A scheduler calls itself what it likes.
+fn printable(name: &str) -> String {
+    let fine = |c: &char| c.is_ascii_alphanumeric() || "-_./".contains(*c);
+    name.chars().filter(fine).take(64).collect()
+}
+
+/// What panicked in this process and did not end it.
+fn panic_metrics(page: &mut Page) {
+    page.about("cell_panics_total", "counter", "Panics of this process, of any part.");
+    page.value("cell_panics_total", "", cellwright_supervise::panics());
+    let about = "Requests that failed because their handler panicked.";
+    page.about("cell_handler_panics_total", "counter", about);
+    page.value("cell_handler_panics_total", "", cellwright_supervise::handler_panics());
+    let about = "Tasks of this process started again after a panic.";
+    page.about("cell_task_restarts_total", "counter", about);
+    for (task, count) in cellwright_supervise::restarts() {
+        page.value("cell_task_restarts_total", &format!("task=\"{task}\""), count);
     }
 }
 
@@ -114,7 +136,32 @@ impl Api {
         }
         let silent = status.quorum_silent_millis.unwrap_or(0);
         page.gauge("cell_raft_quorum_silent_ms", "Since a quorum was heard; leader.", silent);
+        let room = self.handle.replica().room();
+        page.gauge("cell_disk_free_bytes", "Free on the disk of the log.", room.free);
+        page.gauge("cell_disk_reserve_bytes", "Writes are refused below.", room.reserve);
         self.alarm_metrics(page);
+        self.disk_alarms(page);
+    }
+
+    /// Of all replicas on the leader, which asks them; of itself on others.
+    fn disk_alarms(&self, page: &mut Page) {
+        let (rooms, members) = (self.handle.replica().rooms(), self.handle.status().members);
+        type Which = fn(&Room) -> bool;
+        let kinds: [(&str, &str, Which); 2] = [
+            ("cell_disk_short_bytes", "Free on a replica's disk, less than its reserve.", |room| {
+                room.is_short()
+            }),
+            ("cell_disk_low_bytes", "Free on a replica's disk, less than twice its reserve.", {
+                |room| room.is_getting_short() && !room.is_short()
+            }),
+        ];
+        for (name, about, applies) in kinds {
+            page.about(name, "gauge", about);
+            for (id, room) in rooms.iter().filter(|(_, room)| applies(room)) {
+                let Some(member) = members.get(id) else { continue };
+                page.value(name, &format!("replica=\"{}\"", member.peer.name), room.free);
+            }
+        }
     }
 
     fn alarm_metrics(&self, page: &mut Page) {
@@ -124,10 +171,16 @@ impl Api {
             let (name, value) = match alarm {
                 Alarm::MostMachinesSilent { silent, .. } => ("most_machines_silent", silent),
                 Alarm::DownRateLimited { waiting } => ("down_rate_limited", waiting),
-                Alarm::MachineSilent { .. } => continue,
+                Alarm::MachineSilent { .. } | Alarm::ClockSkew { .. } => continue,
             };
             page.value("cell_alarms", &format!("alarm=\"{name}\""), value);
         }
+        let damage = self.backstage.damage().len();
+        if damage > 0 {
+            page.value("cell_alarms", "alarm=\"disk_damage\"", damage);
+        }
+        let about = "What is damaged or missing on the disk of this replica.";
+        page.gauge("cell_damage", about, damage);
         let about = "Since a machine that is up was heard from; leader, the longest silent ones.";
         page.about("cell_machine_silent_seconds", "gauge", about);
         let state = self.handle.read().state;
@@ -137,6 +190,41 @@ impl Api {
             let labels = format!("machine=\"{}\"", row.spec.name);
             page.value("cell_machine_silent_seconds", &labels, silent.0 / 1000);
         }
+        let about = "By how much a clock is ahead of the cell's, beyond the bound; leader.";
+        page.about("cell_clock_alarm_seconds", "gauge", about);
+        for alarm in &alarms {
+            let Alarm::ClockSkew { whose, seconds } = alarm else { continue };
+            let whose = match whose {
+                Clocked::Log => "the log".to_owned(),
+                Clocked::Replica(id) => format!("master {}", self.replica_name(*id)),
+                Clocked::Scheduler(name) => format!("scheduler {}", printable(name)),
+                Clocked::Machine(id) => match state.machines().get(*id) {
+                    Some(row) => format!("machine {}", row.spec.name),
+                    None => continue,
+                },
+            };
+            page.value("cell_clock_alarm_seconds", &format!("clock=\"{whose}\""), seconds);
+        }
+        self.clock_metrics(page);
+    }
+
+    fn replica_name(&self, replica: u64) -> String {
+        let status = self.handle.status();
+        let member = status.members.get(&replica);
+        member.map_or_else(|| replica.to_string(), |member| member.peer.name.clone())
+    }
+
+    /// Every replica's and the log's clock, within the bound or not.
+    fn clock_metrics(&self, page: &mut Page) {
+        let skews = self.handle.skews();
+        let about = "By how much a master's clock is ahead of the cell's; leader.";
+        page.about("cell_clock_skew_seconds", "gauge", about);
+        for (id, ahead) in &skews.replicas {
+            let labels = format!("master=\"{}\"", self.replica_name(*id));
+            page.value("cell_clock_skew_seconds", &labels, *ahead as f64 / 1000.0);
+        }
+        let about = "By how much log time is ahead of the cell's clock; leader.";
+        page.gauge("cell_log_time_skew_seconds", about, skews.log as f64 / 1000.0);
     }
 
     fn scheduler_metrics(&self, page: &mut Page) {
@@ -159,7 +247,10 @@ impl Api {
     }
 
     pub(super) async fn health(&self, _call: Call) -> Answered {
-        Ok(reply::text("text/plain; charset=utf-8", "ok\n".into()))
+        match self.handle.fallen() {
+            None => Ok(reply::text("text/plain; charset=utf-8", "ok\n".into())),
+            Some(why) => Err(ApiError::new(Code::NotReady, why)),
+        }
     }
 
     pub(super) async fn ready(&self, _call: Call) -> Answered {

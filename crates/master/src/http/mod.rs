@@ -12,20 +12,22 @@ pub mod backstage;
 mod batch;
 pub mod blob_peers;
 mod blobs;
+pub mod bodies;
 mod call;
 mod change;
 mod cluster;
 mod console;
 mod exec;
 mod explain;
+mod feed;
 pub mod files;
 mod find;
+mod flow;
 mod holders;
 mod jobs;
 mod limits;
 mod list;
 mod machines;
-mod memo;
 mod metrics;
 mod mirror;
 mod missing;
@@ -39,19 +41,21 @@ mod records;
 mod reply;
 mod resources;
 mod shapes;
-mod shares;
 mod socket;
 mod sql;
 mod tokens;
+mod trouble;
 mod users;
 mod view;
+mod viewer;
 mod watch;
 
 pub use console::is_of_console;
 pub use reply::error_response;
 
-use crate::clock::Clock;
+use crate::flow::{Shares, Turns};
 use crate::handle::{Caller, Handle};
+use crate::package_quota::Incoming;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::RawPathParams;
@@ -63,25 +67,24 @@ use call::Call;
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::error::{ApiError, Code, REMOVED};
 use cellwright_api::routes::{Method, Operation as O, Route, routes};
+use cellwright_cell::blob::BlobLimits;
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::MAX_TASKS;
 use cellwright_names::Zone;
+use cellwright_supervise::plant;
 use console::Console;
+use feed::Feed;
+use flow::Flow;
+pub use flow::FlowSettings;
 use http_body_util::BodyExt;
-use memo::Memo;
 use metrics::Answers;
 use mirror::Mirror;
-use shares::Shares;
+use overview::Gallery;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use watch::Picture;
-
-/// Readers of output that one replica serves at once, and sessions in tasks.
-const MOST_FOLLOWERS: usize = 1024;
-const MOST_SESSIONS: usize = 256;
 
 type Answered = Result<Response<Body>, ApiError>;
 
@@ -100,6 +103,9 @@ pub struct ApiSettings {
     pub zone: Zone,
     /// How agents are dialled.
     pub agents: AgentDialler,
+    /// Bytes of packages.
+    pub package_limits: BlobLimits,
+    pub flow: FlowSettings,
 }
 
 impl Default for ApiSettings {
@@ -110,7 +116,9 @@ impl Default for ApiSettings {
             authority: None,
             tls: false,
             zone: Zone::default(),
-            agents: AgentDialler::plain(),
+            agents: AgentDialler::plain(Vec::new()),
+            package_limits: BlobLimits::default(),
+            flow: FlowSettings::default(),
         }
     }
 }
@@ -120,39 +128,40 @@ impl Default for ApiSettings {
 pub struct Api {
     handle: Handle,
     backstage: Arc<dyn Backstage>,
-    clock: Arc<dyn Clock>,
     settings: Arc<ApiSettings>,
-    /// Explanations and plans walk the whole cell: one at a time.
-    explaining: Arc<Semaphore>,
+    /// Explanations and plans walk the whole cell: one at a time, and those who ask take turns.
+    explaining: Turns,
     mirror: Arc<Mirror>,
     /// Each holds a connection to a machine.
     following: Shares,
     sessions: Shares,
-    memo: Arc<Memo>,
+    flow: Flow,
+    feed: Arc<Feed>,
+    gallery: Arc<Gallery>,
     answers: Arc<Answers>,
     console: Arc<Console>,
+    /// Packages on their way.
+    incoming: Incoming,
 }
 
 impl Api {
     #[must_use]
-    pub fn new(
-        handle: Handle,
-        backstage: Arc<dyn Backstage>,
-        clock: Arc<dyn Clock>,
-        settings: ApiSettings,
-    ) -> Api {
+    pub fn new(handle: Handle, backstage: Arc<dyn Backstage>, settings: ApiSettings) -> Api {
+        let flow = settings.flow;
         Api {
             handle,
             backstage,
-            clock,
             settings: Arc::new(settings),
-            explaining: Arc::new(Semaphore::new(1)),
+            explaining: flow.explaining(),
             mirror: Arc::default(),
-            following: Shares::of(MOST_FOLLOWERS),
-            sessions: Shares::of(MOST_SESSIONS),
-            memo: Arc::default(),
+            following: flow.following(),
+            sessions: flow.sessions(),
+            flow: Flow::new(&flow),
+            feed: Arc::default(),
+            gallery: Arc::default(),
             answers: Arc::default(),
             console: Arc::new(Console::from_environment()),
+            incoming: Incoming::default(),
         }
     }
 
@@ -214,12 +223,18 @@ impl Api {
         params: Result<RawPathParams, RawPathParamsRejection>,
         request: Request<Body>,
     ) -> Answered {
+        plant(&format!("handler-{}", route.id()));
         let mut call = Call::new(route, params, request)?;
         self.let_in(&call)?;
         if !is_of_replica(route.operation) && self.handle.is_removed() {
             return Err(removed());
         }
         call.check()?;
+        let _under_way = self.under_way(&call)?;
+        if route.method == Method::Get {
+            // Nobody reads it, and what was sent of it would be held for as long as a stream lasts.
+            drop(call.stream());
+        }
         self.dispatch(call).await
     }
 
@@ -299,6 +314,7 @@ impl Api {
             O::MasterStatus => self.master_status(call).await,
             O::AddMaster => self.add_master(call).await,
             O::RemoveMaster => self.remove_master(call).await,
+            O::ConfirmMaster => self.confirm_master(call).await,
             O::ListBlobs => self.list_blobs(call).await,
             O::PutBlob => self.put_blob(call).await,
             O::GetBlob => self.get_blob(call).await,
@@ -325,7 +341,7 @@ impl Api {
     fn take_down(&self, call: &Call, command: &str, object: &str, verdict: &str) -> bool {
         let who = call.who();
         let audit = &self.handle.replicated().records.audit;
-        let written = audit.apart(self.clock.wall(), &who, command, object, verdict);
+        let written = audit.apart(self.handle.log_time(), &who, command, object, verdict);
         if let Err(error) = &written {
             tracing::error!(%error, who, command, object, "a request was not taken down");
         }

@@ -2,7 +2,7 @@
 //! follows the log instead ([`crate::replicated`]), because it is asked too often to look at rows.
 
 use super::call::Call;
-use super::watch::{Beat, KEEP_ALIVE, Pulse, frame, streaming};
+use super::watch::{Beat, KEEP_ALIVE, Pulse, frame};
 use super::{Answered, Api, jobs, reply};
 use bytes::Bytes;
 use cellwright_api::types::{EndpointView, NameView};
@@ -56,24 +56,24 @@ impl Api {
                 let state = api.handle.read().state;
                 if jobs::find(&state, &key).is_err() {
                     frame(&mut out, "gone", None::<&str>, &serde_json::json!({}));
-                    return Some((Ok(Bytes::from(out)), (api, pulse, key, told, true)));
+                    return Some((Bytes::from(out), (api, pulse, key, told, true)));
                 }
                 let name = api.name_of(&state, &key);
                 if told.as_ref() != Some(&name) {
                     frame(&mut out, "name", None::<&str>, &name);
-                    return Some((Ok(Bytes::from(out)), (api, pulse, key, Some(name), false)));
+                    return Some((Bytes::from(out), (api, pulse, key, Some(name), false)));
                 }
                 match pulse.next().await? {
                     // Others change all the time; the reader needs a sign of life all the same.
                     Beat::Changed if since.elapsed() < KEEP_ALIVE => sleep(GATHER).await,
                     Beat::Changed | Beat::Quiet => {
                         out.push_str(": still here\n\n");
-                        return Some((Ok(Bytes::from(out)), (api, pulse, key, told, false)));
+                        return Some((Bytes::from(out), (api, pulse, key, told, false)));
                     }
                 }
             }
         });
-        Ok(streaming(chunks))
+        self.streaming(&call, chunks)
     }
 
     pub(super) async fn prometheus_targets(&self, call: Call) -> Answered {

@@ -7,9 +7,11 @@
 //! task is started again, the stream goes on with the next attempt, on whatever machine that is.
 
 use super::call::Call;
-use super::shares::Seat;
-use super::watch::{KEEP_ALIVE, frame, streaming};
+use super::flow::event_stream;
+use super::watch::{KEEP_ALIVE, frame};
 use super::{Answered, Api, reply};
+use crate::flow::Share;
+use axum::body::Body;
 use bytes::Bytes;
 use cellwright_api::client::agent::AgentLine;
 use cellwright_api::client::{ClientError, encode_query};
@@ -25,6 +27,7 @@ use cellwright_cell::state::State;
 use cellwright_cell::task::TaskState;
 use cellwright_cell::units::times;
 use futures::stream;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -123,7 +126,7 @@ impl Api {
     }
 
     /// Where an attempt is, or was.
-    async fn agent_of(&self, attempt: &Attempt) -> Result<Agent, ApiError> {
+    async fn agent_of(&self, attempt: &Attempt, who: &str) -> Result<Agent, ApiError> {
         let state = self.handle.read().state;
         let row = state.tasks().get(attempt.task);
         let here = row.filter(|row| row.attempt == attempt.number).and_then(|row| row.machine);
@@ -137,8 +140,7 @@ impl Api {
         }
         let (task, number) = (attempt.task, attempt.number);
         // Reads all events there are: one at a time, as with explanations.
-        let broken = |_| ApiError::new(Code::Internal, "the search was not finished");
-        let _one_at_a_time = self.explaining.clone().acquire_owned().await.map_err(broken)?;
+        let _one_at_a_time = self.explaining.take(who).await?;
         let found = self.blocking(move |api| api.backstage.placed_on(task, number)).await?;
         let forgotten = || {
             let message = format!("where attempt {number} of {} was is forgotten", attempt.name);
@@ -147,15 +149,14 @@ impl Api {
         Agent::of(&state, found.ok_or_else(forgotten)?)
     }
 
-    async fn dial(&self, attempt: &Attempt) -> Result<AgentLine, ApiError> {
-        let Agent { machine, address } = self.agent_of(attempt).await?;
+    async fn dial(&self, attempt: &Attempt, who: &str) -> Result<AgentLine, ApiError> {
+        let Agent { machine, address } = self.agent_of(attempt, who).await?;
         self.settings.agents.dial(&machine, &address).await.map_err(of_agent)
     }
 
     /// Held while an agent is asked.
-    pub(super) fn seat(&self, call: &Call) -> Result<Seat, ApiError> {
-        let full = || ApiError::new(Code::Overloaded, "too many ask machines here at once");
-        self.following.take(&call.who()).ok_or_else(full)
+    pub(super) fn seat(&self, call: &Call) -> Result<Share, ApiError> {
+        self.following.one(&call.who())
     }
 
     pub(super) async fn read_output(&self, call: Call) -> Answered {
@@ -164,7 +165,7 @@ impl Api {
         let attempt = self.attempt_of(&call, &view.state)?;
         let mut query = asked(&call, &attempt);
         query.from = call.query("from").map(str::to_owned);
-        let mut line = self.dial(&attempt).await?;
+        let mut line = self.dial(&attempt, &call.who()).await?;
         let piece = piece(&mut line, &attempt, &query).await.map_err(of_agent)?;
         Ok(reply::json(&call, view.index, &piece))
     }
@@ -199,9 +200,9 @@ impl Api {
                 out = follower.turn() => out?,
                 () = api.right_is_lost(&call) => return None,
             };
-            Some((Ok(Bytes::from(out)), follower))
+            Some((Ok::<_, Infallible>(Bytes::from(out)), follower))
         });
-        Ok(streaming(chunks))
+        Ok(event_stream(Body::from_stream(chunks)))
     }
 }
 
@@ -240,7 +241,7 @@ struct Follower {
     /// The reader knows that the machine does not answer.
     is_silent: bool,
     is_over: bool,
-    _seat: Seat,
+    _seat: Share,
 }
 
 /// How the task stands against the attempt that is read.
@@ -307,7 +308,7 @@ impl Follower {
     async fn ask(&mut self) -> Result<OutputPiece, ApiError> {
         let line = match &mut self.line {
             Some(line) => line,
-            none => none.insert(self.api.dial(&self.attempt).await?),
+            none => none.insert(self.api.dial(&self.attempt, &self.call.who()).await?),
         };
         piece(line, &self.attempt, &self.query).await.map_err(of_agent)
     }

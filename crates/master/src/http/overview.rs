@@ -1,13 +1,16 @@
 //! The whole cell in one small picture, and what changes in it.
 //!
-//! A watch remembers the picture its reader has and sends what differs, at most once a second: so
+//! A watch remembers which picture its reader has and sends what differs, at most once a second: so
 //! a reader costs the difference, whatever went on in between, and one that falls behind gets
-//! fewer and fresher pictures. Rejected: following the event feed for it. Usage is in no event, and
-//! a plan for ten thousand tasks is ten thousand events and one difference.
+//! fewer and fresher pictures. Pictures are made once for all who watch, and so is what leads from
+//! one to the next: a thousand readers hold one picture and are sent the same bytes.
+//!
+//! Rejected: following the event feed for it. Usage is in no event, and a plan for ten thousand
+//! tasks is ten thousand events and one difference.
 
 use super::call::Call;
 use super::cluster::add;
-use super::watch::{Pulse, frame, streaming};
+use super::watch::{Pulse, frame};
 use super::{Answered, Api, reply, view};
 use crate::usage::Usage;
 use bytes::Bytes;
@@ -19,10 +22,12 @@ use cellwright_api::types::{
 use cellwright_cell::id::MachineId;
 use cellwright_cell::load::MachineLoad;
 use cellwright_cell::machine::{Machine, MachineStatus};
+use cellwright_cell::name::Name;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::state::State;
 use futures::stream;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -80,9 +85,9 @@ impl Square {
         }
     }
 
-    fn list(&self, machine: MachineId, row: &Machine, columns: &mut MachineColumns) {
+    fn list(&self, machine: MachineId, name: Name, columns: &mut MachineColumns) {
         columns.id.push(machine.0);
-        columns.name.push(row.spec.name.clone());
+        columns.name.push(name);
         columns.state.push(self.state);
         columns.tasks.push(self.tasks);
         columns.cpu_used.push(self.used.map(|used| used.cpu));
@@ -96,53 +101,123 @@ impl Square {
     }
 }
 
-/// What a reader has seen.
+/// The cell at one moment.
 #[derive(Default)]
 struct Picture {
-    squares: BTreeMap<MachineId, Square>,
+    /// Pictures are counted; each is newer than those before.
+    number: u64,
+    index: u64,
+    /// In the order of their ids.
+    squares: Vec<(MachineId, Square)>,
+    names: Vec<Name>,
     sums: Option<Overview>,
+    /// What leads here from earlier pictures, as it stands on streams; by their numbers, 0 for
+    /// whoever has none.
+    ways: Mutex<BTreeMap<u64, Bytes>>,
 }
 
 impl Picture {
-    /// The cell as it is, and in it the machines that the reader has not seen so.
-    fn advance(&mut self, state: &State, usage: &Usage) -> Overview {
-        let mut now = empty(state);
-        now.whole = self.sums.is_none();
+    fn of(state: &State, usage: &Usage) -> Picture {
+        let mut sums = empty(state);
         let none = MachineLoad::default();
-        let mut seen = std::mem::take(&mut self.squares);
+        let (mut squares, mut names) = (Vec::new(), Vec::new());
         for (id, row) in state.machines().iter() {
             let load = state.machine_load(id).unwrap_or(&none);
             let used = usage.of_machine(id);
-            count(&mut now, row, load, used);
-            let square = Square::of(row, load, used);
-            if seen.remove(&id) != Some(square) {
-                square.list(id, row, &mut now.machines);
-            }
-            self.squares.insert(id, square);
+            count(&mut sums, row, load, used);
+            squares.push((id, Square::of(row, load, used)));
+            names.push(row.spec.name.clone());
         }
-        now.gone = seen.into_keys().map(|id| id.0).collect();
         for (id, _) in state.jobs().iter() {
             if let Some(load) = state.job_load(id) {
-                add(&mut now.tasks, &view::counts(load));
+                add(&mut sums.tasks, &view::counts(load));
             }
         }
+        Picture { squares, names, sums: Some(sums), ..Picture::default() }
+    }
+
+    /// The cell as it is, and in it the machines that a reader of `seen` has not seen so.
+    fn since(&self, state: &State, seen: Option<&Picture>) -> Overview {
+        let mut now = self.sums.clone().unwrap_or_else(|| empty(state));
+        now.whole = seen.is_none();
+        let known: BTreeMap<MachineId, Square> =
+            seen.iter().flat_map(|seen| seen.squares.iter().copied()).collect();
+        for ((id, square), name) in self.squares.iter().zip(&self.names) {
+            if known.get(id) != Some(square) {
+                square.list(*id, name.clone(), &mut now.machines);
+            }
+        }
+        let here: BTreeSet<MachineId> = self.squares.iter().map(|(id, _)| *id).collect();
+        now.gone = known.into_keys().filter(|id| !here.contains(id)).map(|id| id.0).collect();
         now
     }
 
-    /// As [`Picture::advance`]; nothing when the reader has seen it all.
-    fn news(&mut self, state: &State, usage: &Usage) -> Option<Overview> {
-        let now = self.advance(state, usage);
-        let sums = Overview {
-            machines: MachineColumns::default(),
-            gone: Vec::new(),
-            whole: false,
-            now: cellwright_cell::time::Time(0),
-            ..now.clone()
+    /// Whether a reader of the other one would learn nothing here.
+    fn is_like(&self, other: &Picture) -> bool {
+        let timeless = |picture: &Picture| {
+            let now = cellwright_cell::time::Time(0);
+            picture.sums.clone().map(|sums| Overview { now, ..sums })
         };
-        let is_same =
-            now.machines.id.is_empty() && now.gone.is_empty() && self.sums.as_ref() == Some(&sums);
-        self.sums = Some(sums);
-        (!is_same).then_some(now)
+        self.squares == other.squares && timeless(self) == timeless(other)
+    }
+}
+
+/// The newest picture, made when somebody looks and the last one is old.
+#[derive(Default)]
+pub(super) struct Gallery {
+    newest: tokio::sync::Mutex<Option<(Instant, Arc<Picture>)>>,
+}
+
+/// Ways kept with a picture: readers in step share one, and those that are behind are few.
+const MOST_WAYS: usize = 8;
+
+fn ways(picture: &Picture) -> MutexGuard<'_, BTreeMap<u64, Bytes>> {
+    picture.ways.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Api {
+    /// A picture no older than [`PACE`]; a new one only if there is something new in it.
+    async fn picture(&self) -> Arc<Picture> {
+        let mut newest = self.gallery.newest.lock().await;
+        if let Some((at, picture)) = &*newest
+            && at.elapsed() < PACE
+        {
+            return picture.clone();
+        }
+        let usage = self.handle.usage().await;
+        let view = self.handle.read();
+        let mut made = Picture::of(&view.state, &usage);
+        let picture = match newest.take() {
+            Some((_, last)) if made.is_like(&last) => last,
+            last => {
+                // Whoever has seen it keeps it; nobody is sent there any more.
+                last.iter().for_each(|(_, last)| ways(last).clear());
+                made.number = last.map_or(0, |(_, last)| last.number) + 1;
+                made.index = view.index;
+                Arc::new(made)
+            }
+        };
+        *newest = Some((Instant::now(), picture.clone()));
+        picture
+    }
+
+    /// What a reader of `seen` is sent to get to `picture`.
+    fn way(&self, picture: &Picture, seen: Option<&Picture>) -> Bytes {
+        let from = seen.map_or(0, |seen| seen.number);
+        if let Some(known) = ways(picture).get(&from) {
+            return known.clone();
+        }
+        let state = self.handle.read().state;
+        let mut news = picture.since(&state, seen);
+        news.index = picture.index;
+        let mut out = String::new();
+        frame(&mut out, "overview", Some(picture.index), &news);
+        let out = Bytes::from(out);
+        let mut ways = ways(picture);
+        if ways.len() < MOST_WAYS {
+            ways.insert(from, out.clone());
+        }
+        out
     }
 }
 
@@ -179,17 +254,17 @@ fn count(sum: &mut Overview, row: &Machine, load: &MachineLoad, used: Option<Res
     sum.machines_measured += u32::from(used.is_some());
 }
 
-/// A reader of the picture.
+/// A reader of pictures.
 struct Reader {
     api: Api,
     pulse: Pulse,
-    picture: Picture,
+    seen: Option<Arc<Picture>>,
     next: Instant,
 }
 
 impl Reader {
     /// The next words on the stream; nothing when it is over.
-    async fn turn(&mut self) -> Option<String> {
+    async fn turn(&mut self) -> Option<Bytes> {
         let quiet = Instant::now() + QUIET;
         loop {
             sleep_until(self.next).await;
@@ -197,17 +272,15 @@ impl Reader {
                 return None;
             }
             self.pulse.take();
-            let usage = self.api.handle.usage().await;
-            let view = self.api.handle.read();
+            let picture = self.api.picture().await;
             self.next = Instant::now() + PACE;
-            if let Some(mut news) = self.picture.news(&view.state, &usage) {
-                news.index = view.index;
-                let mut out = String::new();
-                frame(&mut out, "overview", Some(view.index), &news);
+            if self.seen.as_ref().is_none_or(|seen| seen.number < picture.number) {
+                let out = self.api.way(&picture, self.seen.as_deref());
+                self.seen = Some(picture);
                 return Some(out);
             }
             if Instant::now() >= quiet {
-                return Some(": still here\n\n".into());
+                return Some(Bytes::from_static(b": still here\n\n"));
             }
             // Time alone brings news of usage; the end of the master ends the watch.
             if let Ok(None) = timeout(USAGE, self.pulse.next()).await {
@@ -222,7 +295,7 @@ impl Api {
         let (view, consistent) = call.view(self).await?;
         let (usage, index) = (self.handle.usage().await, view.index);
         let made = move |_: &Api| -> Result<Overview, ApiError> {
-            Ok(Picture::default().advance(&view.state, &usage))
+            Ok(Picture::of(&view.state, &usage).since(&view.state, None))
         };
         let mut overview = self.blocking(made).await?;
         (overview.index, overview.consistent) = (index, consistent);
@@ -231,12 +304,12 @@ impl Api {
 
     pub(super) async fn watch_overview(&self, call: Call) -> Answered {
         let (api, pulse) = (self.clone(), Pulse::new(self, &call));
-        let reader = Reader { api, pulse, picture: Picture::default(), next: Instant::now() };
+        let reader = Reader { api, pulse, seen: None, next: Instant::now() };
         let chunks = stream::unfold(reader, |mut reader| async move {
             let out = reader.turn().await?;
-            Some((Ok(Bytes::from(out)), reader))
+            Some((out, reader))
         });
-        Ok(streaming(chunks))
+        self.streaming(&call, chunks)
     }
 }
 

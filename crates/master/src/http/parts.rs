@@ -2,7 +2,8 @@
 //! calls between replicas. Postcard in, postcard out; each path opens to one kind of part alone.
 
 use super::blobs::content;
-use super::{Api, error_response, holders, removed};
+use super::{Api, bodies, error_response, holders, removed};
+use crate::audit::caller_text;
 use crate::handle::Caller;
 use crate::http_peers::{PEER_PATH, same_protocol};
 use crate::identity::provenance;
@@ -12,20 +13,21 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, Request, Response, header};
 use axum::middleware::from_fn;
 use axum::routing::{get, post, put};
 use bytes::Bytes;
 use cellwright_api::client::parts::{
     BLOB_PATH, HOLDERS_PATH, HoldersRequest, LEASE_PATH, LOG_PATH, LogRequest, PACKAGE_PATH,
-    POLL_PATH, PROPOSE_PATH,
+    POLL_PATH, PROPOSE_PATH, STANDING_PATH, StandingRequest,
 };
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::internal::{AgentReport, LeaseRequest, Proposal};
 use cellwright_cell::command::{Actor, Command};
+use cellwright_cell::credential::PartKind;
 use cellwright_cell::name::Token;
 use cellwright_cell::time::Span;
-use http_body_util::{BodyExt, Limited};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::future::Future;
@@ -42,21 +44,20 @@ impl Api {
         let on = |api: &Api| api.clone();
         let (poll, log, propose, lease, peer) = (on(self), on(self), on(self), on(self), on(self));
         let (keep, give, part, holders) = (on(self), on(self), on(self), on(self));
+        let asked = on(self);
         Router::new()
-            .route(
-                POLL_PATH,
-                post(move |r| answer_read(r, agent, report, move |c, m| poll.poll(c, m))),
-            )
-            .route(LOG_PATH, post(move |r| answer(r, scheduler, move |c, m| log.log(c, m))))
+            .route(POLL_PATH, post(move |r| poll.answer_poll(r)))
+            .route(LOG_PATH, post(async move |r| log.take(r, scheduler, Api::log).await))
             .route(
                 PROPOSE_PATH,
-                post(move |r| answer(r, scheduler, move |c, m| propose.propose(c, m))),
+                post(async move |r| propose.take(r, scheduler, Api::propose).await),
             )
-            .route(LEASE_PATH, post(move |r| answer(r, scheduler, move |c, m| lease.lease(c, m))))
-            .route(HOLDERS_PATH, post(move |r| answer(r, agent, move |c, m| holders.holders(c, m))))
+            .route(LEASE_PATH, post(async move |r| lease.take(r, scheduler, Api::lease).await))
+            .route(HOLDERS_PATH, post(async move |r| holders.take(r, agent, Api::holders).await))
+            .route(STANDING_PATH, post(async move |r| asked.take(r, agent, Api::standing).await))
             .route(
                 PEER_PATH,
-                post(move |r| answer(r, replica, move |c, m| peer.peer(c, m)))
+                post(async move |r| peer.take(r, replica, Api::peer).await)
                     .layer(from_fn(same_protocol)),
             )
             .route(
@@ -67,6 +68,25 @@ impl Api {
                 &format!("{PACKAGE_PATH}/{{digest}}"),
                 get(move |p, q, r| part.part_of_package(p, q, r)),
             )
+    }
+
+    /// An agent that is refused is remembered, for whoever asks why its machine is down.
+    async fn answer_poll(self, request: Request<Body>) -> Response<Body> {
+        let machine = match request.extensions().get::<Caller>() {
+            Some(Caller::Agent(machine)) => Some(machine.clone()),
+            _ => None,
+        };
+        let answered = self.clone().take_read(request, agent, report, Api::poll).await;
+        let book = self.handle.refused_here();
+        match (&answered, &machine) {
+            (Ok(_), Some(machine)) => book.forget(machine),
+            // Another master may well listen to it.
+            (Err(error), Some(machine)) if error.code != Code::NotReady => {
+                book.note(machine, error);
+            }
+            _ => {}
+        }
+        finish(answered.map(Bytes::from))
     }
 
     /// An agent speaks for its own machine and no other.
@@ -98,6 +118,26 @@ impl Api {
         }
         self.still_here(&caller)?;
         encode(&holders::of(&self.handle.read().state, &request))
+    }
+
+    /// Whether somebody who has dialled the agent may be listened to: a machine of the cell, or a
+    /// replica that was not sent away.
+    async fn standing(self, caller: Caller, request: StandingRequest) -> Result<Vec<u8>, ApiError> {
+        match &caller {
+            Caller::Agent(machine) if *machine == request.machine => {}
+            Caller::Anonymous | Caller::System(_) => {}
+            _ => return Err(stranger(&caller, "the agent of the machine it speaks for")),
+        }
+        if self.handle.is_removed() {
+            return Err(removed());
+        }
+        self.still_here(&caller)?;
+        let StandingRequest { part, name, .. } = request;
+        let stands = self.handle.replicated().with(|view| {
+            let is_known = part != PartKind::Agent || view.state.machine_named(&name).is_some();
+            is_known && !view.state.is_dismissed(part, &name)
+        });
+        encode(&stands)
     }
 
     async fn log(self, _: Caller, request: LogRequest) -> Result<Vec<u8>, ApiError> {
@@ -138,15 +178,20 @@ impl Api {
         encode(&self.handle.lease(request).await?)
     }
 
-    async fn peer(self, _: Caller, call: PeerCall) -> Result<Vec<u8>, ApiError> {
-        encode(&self.handle.answer_peer(call).await)
+    async fn peer(self, caller: Caller, call: PeerCall) -> Result<Vec<u8>, ApiError> {
+        let name = match &caller {
+            Caller::Replica(name) => Some(name.as_str()),
+            _ => None,
+        };
+        encode(&self.handle.answer_peer(name, call).await)
     }
 
     async fn keep(self, Path(digest): Path<String>, request: Request<Body>) -> Response<Body> {
         let kept = async move {
             replica(known(request.extensions().get())?)?;
             provenance::binary(request.headers())?;
-            self.backstage.keep_blob(digest_of(&digest)?, request.into_body()).await
+            let content = bodies::paced(request.into_body(), self.flow.pace);
+            self.backstage.keep_blob(digest_of(&digest)?, content).await
         };
         finish(kept.await.map(|_| Bytes::new()))
     }
@@ -261,39 +306,52 @@ fn report(bytes: &[u8]) -> Result<AgentReport, ApiError> {
         .map_err(|bad| ApiError::new(Code::BadBody, bad.to_string()).hint(bad.hint()))
 }
 
-async fn answer<M, F>(
-    request: Request<Body>,
-    may: fn(&Caller) -> Result<(), ApiError>,
-    handler: impl FnOnce(Caller, M) -> F,
-) -> Response<Body>
-where
-    M: DeserializeOwned,
-    F: Future<Output = Result<Vec<u8>, ApiError>>,
-{
-    answer_read(request, may, decode, handler).await
-}
+impl Api {
+    async fn take<M, F>(
+        self,
+        request: Request<Body>,
+        may: fn(&Caller) -> Result<(), ApiError>,
+        handler: impl FnOnce(Api, Caller, M) -> F,
+    ) -> Response<Body>
+    where
+        M: DeserializeOwned,
+        F: Future<Output = Result<Vec<u8>, ApiError>>,
+    {
+        finish(self.take_read(request, may, decode, handler).await.map(Bytes::from))
+    }
 
-/// Whether the caller `may` ask is looked at before a byte of the message is.
-async fn answer_read<M, F>(
-    request: Request<Body>,
-    may: fn(&Caller) -> Result<(), ApiError>,
-    read: fn(&[u8]) -> Result<M, ApiError>,
-    handler: impl FnOnce(Caller, M) -> F,
-) -> Response<Body>
-where
-    F: Future<Output = Result<Vec<u8>, ApiError>>,
-{
-    let (mut parts, body) = request.into_parts();
-    let caller = parts.extensions.remove::<Caller>();
-    let answered = async {
-        let caller = caller.ok_or_else(nobody)?;
+    /// Whether the caller `may` ask is looked at before a byte of the message is.
+    async fn take_read<M, F>(
+        self,
+        request: Request<Body>,
+        may: fn(&Caller) -> Result<(), ApiError>,
+        read: fn(&[u8]) -> Result<M, ApiError>,
+        handler: impl FnOnce(Api, Caller, M) -> F,
+    ) -> Result<Vec<u8>, ApiError>
+    where
+        F: Future<Output = Result<Vec<u8>, ApiError>>,
+    {
+        let (mut parts, body) = request.into_parts();
+        let caller = parts.extensions.remove::<Caller>().ok_or_else(nobody)?;
         may(&caller)?;
         provenance::postcard(&parts.headers)?;
-        let whole = Limited::new(body, MAX_MESSAGE).collect().await;
-        let bytes = whole.map_err(|e| ApiError::new(Code::TooLarge, e.to_string()))?.to_bytes();
-        handler(caller, read(&bytes)?).await
-    };
-    finish(answered.await.map(Bytes::from))
+        let message = self.message(&parts, body, &caller).await?;
+        handler(self, caller, read(&message)?).await
+    }
+
+    /// What was sent. An agent runs where tasks may break out: what it may send is an operator's
+    /// setting, and counts against its share. The cell's other parts send each other the log.
+    async fn message(&self, parts: &Parts, body: Body, caller: &Caller) -> Result<Bytes, ApiError> {
+        let length = parts.headers.get(header::CONTENT_LENGTH);
+        let stated = length.and_then(|value| value.to_str().ok()?.parse().ok());
+        let of_agent = matches!(caller, Caller::Agent(_)) || parts.uri.path() == POLL_PATH;
+        let (shares, limit) = match of_agent {
+            true => (&self.flow.bodies, self.flow.report_limit),
+            false => (&self.flow.messages, MAX_MESSAGE),
+        };
+        let mut share = shares.none(&caller_text(caller));
+        bodies::whole(body, stated, limit, &mut share, self.flow.pace).await
+    }
 }
 
 fn finish(answered: Result<Bytes, ApiError>) -> Response<Body> {

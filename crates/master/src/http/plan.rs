@@ -4,6 +4,7 @@
 use super::call::Call;
 use super::explain::shown;
 use super::missing::Missing;
+use super::viewer::Viewer;
 use super::{Answered, Api, reply, user_of};
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{
@@ -12,8 +13,9 @@ use cellwright_api::types::{
 };
 use cellwright_cell::change;
 use cellwright_cell::command::{Command, Done};
+use cellwright_cell::isolation::{HIDDEN, Secret};
 use cellwright_cell::job::ChangeClass;
-use cellwright_cell::name::Name;
+use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::render;
 use cellwright_cell::spec::{JobSpec, MAX_TASKS};
 use cellwright_cell::state::State;
@@ -47,6 +49,11 @@ impl Api {
             let owner = owner_or(owner, user_of(&caller))?;
             let submit = Command::SubmitJob { owner: owner.clone(), spec: spec.clone() };
             self.within_limits(&submit)?;
+            // Before anything of the job is looked at: a difference tells what is there.
+            let job = JobKey { user: owner.clone(), job: spec.name.clone() };
+            self.may_change(&caller, &job).inspect_err(|error| {
+                self.take_down(&call, "plan", &job.to_string(), error.code.as_str());
+            })?;
             asked.push((owner, spec));
         }
         // The barrier: what was acknowledged before is in the mirror too.
@@ -55,15 +62,16 @@ impl Api {
         for (_, spec) in &asked {
             lanes.push(self.unserved_lane(spec).await);
         }
-        let by = caller.actor();
+        let (by, viewer) = (caller.actor(), Viewer::of(&caller));
         let (index, plan) = self
-            .ask_mirror(move |_, view, board| {
+            .ask_mirror(call.who(), move |_, view, board| {
                 let missing = Missing::of(&view.state, asked.iter().map(|(_, spec)| spec));
                 let (state, board) = (view.state.clone(), board.clone());
                 let options = Options::default();
                 let mut stage = Rehearsal::new(state, board, options, SEED, &Sequential);
                 let mut plans = Vec::new();
                 for ((owner, spec), lane) in asked.iter().zip(lanes) {
+                    let spec = &without_comparing(stage.state(), &viewer, owner, spec);
                     let told = stage.job(&by, owner, spec);
                     let mut plan = shown_plan(stage.state(), told, spec);
                     if plan.tasks != PlannedTasks::default() {
@@ -80,6 +88,24 @@ impl Api {
             .await?;
         reply::one(&call, index, consistent, plan)
     }
+}
+
+/// For everybody but the owner a secret that is written again counts as changed, whatever it was:
+/// whoever administrates jobs must not find out a value by asking whether it is this one.
+fn without_comparing(state: &State, viewer: &Viewer, owner: &Name, spec: &JobSpec) -> JobSpec {
+    let mut spec = spec.clone();
+    if viewer.is(owner) || *viewer == Viewer::Trusted {
+        return spec;
+    }
+    let key = JobKey { user: owner.clone(), job: spec.name.clone() };
+    let old = state.job_named(&key).and_then(|id| state.jobs().get(id));
+    for (name, value) in &mut spec.task.secrets {
+        if let Some(before) = old.and_then(|job| job.spec().task.secrets.get(name)) {
+            let other = if *before == Secret::hidden() { String::new() } else { HIDDEN.into() };
+            *value = Secret(other);
+        }
+    }
+    spec
 }
 
 fn shown_plan(state: &State, told: Rehearsed, spec: &JobSpec) -> JobPlan {

@@ -11,9 +11,10 @@ use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
 
 /// What a new job asks for in all dimensions; of a change the refusal alone tells.
-pub(super) fn asked_of(command: &Command) -> Option<Resources> {
+pub(super) fn asked_of(state: &State, command: &Command) -> Option<Resources> {
+    let least = state.bounds().least_charge;
     match command {
-        Command::SubmitJob { spec, .. } => Some(spec.total_limits()),
+        Command::SubmitJob { spec, .. } => Some(spec.total_charge(least)),
         _ => None,
     }
 }

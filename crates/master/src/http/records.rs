@@ -6,6 +6,7 @@ use super::{Answered, Api, reply};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{AuditView, EventPage, EventView, Page};
 use cellwright_cell::quota::Capability;
+use cellwright_supervise::note_handler_panic;
 
 /// An event as readers get it.
 pub(super) fn shown(record: EventRecord) -> EventView {
@@ -29,7 +30,12 @@ impl Api {
     ) -> Result<T, ApiError> {
         let api = self.clone();
         let done = tokio::task::spawn_blocking(move || work(&api)).await;
-        done.unwrap_or_else(|_| Err(ApiError::new(Code::Internal, "the work was not finished")))
+        done.unwrap_or_else(|error| {
+            if error.is_panic() {
+                note_handler_panic();
+            }
+            Err(ApiError::new(Code::Internal, "the work was not finished"))
+        })
     }
 
     pub(super) async fn events_after(
@@ -44,15 +50,18 @@ impl Api {
         let after = call.query("after").map(|text| Cursor::parse("after", text)).transpose()?;
         let start = after.unwrap_or(Cursor::START);
         let found = self.events_after(start, call.limit()).await?;
-        if found.gap && after.is_some() {
+        let is_forgotten = found.oldest.is_none_or(|oldest| start.index < oldest);
+        if found.gap && after.is_some() && is_forgotten {
             return Err(gone(start, found.oldest));
         }
+        let gap = found.gap && !is_forgotten;
         let last = found.items.last().map_or(start, |record| record.cursor);
         let index = self.handle.replicated().with(|view| view.index);
         let page = EventPage {
             items: found.items.into_iter().map(shown).collect(),
             next: last.to_string(),
             oldest: found.oldest,
+            gap,
             index,
         };
         Ok(reply::json(&call, index, &page))

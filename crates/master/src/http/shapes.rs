@@ -36,7 +36,7 @@ impl Api {
         let (view, consistent) = call.view(self).await?;
         let like = query.like.as_ref().map(|key| find(&view.state, key)).transpose()?;
         let (index, answer) = self
-            .ask_mirror(move |_, view, board| {
+            .ask_mirror(call.who(), move |_, view, board| {
                 Ok((view.index, answer(view, board, &query, like, &terms)?))
             })
             .await?;

@@ -22,7 +22,7 @@ impl Api {
         let desk = self.backstage.history().ok_or_else(nowhere)?;
         let args = args.into_iter().map(taken).collect();
         let rows = usize::try_from(limit).unwrap_or(usize::MAX);
-        let (answer, index) = desk.query(query, args, rows).await?;
+        let (answer, index) = desk.query(&call.who(), query, args, rows).await?;
         let row = |row: Vec<Value>| row.into_iter().map(shown).collect();
         let answer = SqlAnswer {
             columns: answer.columns,

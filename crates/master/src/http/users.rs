@@ -80,7 +80,9 @@ impl Api {
             user.is_none_or(|user| owner == user)
         });
         let rows = rows.map(|(id, row)| (u64::from(id.0), row));
-        let page = call.page('c', (view.index, consistent), rows, |row| view::cron(state, row))?;
+        let viewer = call.viewer()?;
+        let show = |row| view::cron(state, &viewer, row);
+        let page = call.page('c', (view.index, consistent), rows, show)?;
         reply::page(&call, &page)
     }
 
@@ -88,7 +90,8 @@ impl Api {
         let key = call.cron()?;
         let (view, consistent) = call.view(self).await?;
         let row = view.state.cron_named(&key).and_then(|id| view.state.crons().get(id));
-        let cron = row.and_then(|row| view::cron(&view.state, row));
+        let viewer = call.viewer()?;
+        let cron = row.and_then(|row| view::cron(&view.state, &viewer, row));
         let cron = cron.ok_or_else(|| ApiError::from(Refusal::NoSuchCron(key)))?;
         reply::one(&call, view.index, consistent, cron)
     }

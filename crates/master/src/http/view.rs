@@ -1,6 +1,7 @@
 //! Rows as readers see them: names for numbers, sums where readers would add.
 
 use super::blobs::Known;
+use super::viewer::Viewer;
 use crate::usage::Usage;
 use cellwright_api::types::{
     BlobView, CrashView, CronView, DrainLimit, DrainWaitView, EndView, JobRow, JobView,
@@ -51,14 +52,16 @@ fn machine_name(state: &State, machine: MachineId) -> Option<Name> {
 }
 
 /// `None` for a row that contradicts the others, which a checked state has none of.
-pub(super) fn job(state: &State, id: JobId) -> Option<JobView> {
+pub(super) fn job(state: &State, viewer: &Viewer, id: JobId) -> Option<JobView> {
     let row: &Job = state.jobs().get(id)?;
+    let redacted = !viewer.sees_inside(state, row.user);
     Some(JobView {
         user: user_name(state, row.user)?,
         name: row.name.clone(),
         state: row.state,
         version: row.version,
-        spec: row.spec().shown(),
+        spec: if redacted { row.spec().outline() } else { row.spec().shown() },
+        redacted,
         update: row.update.clone(),
         update_complete: state.job_load(id).is_some_and(|load| row.update_is_complete(load)),
         tasks: state.job_load(id).map(counts).unwrap_or_default(),
@@ -206,6 +209,9 @@ pub(super) fn machine(state: &State, usage: &Usage, id: MachineId) -> Option<Mac
         retained_bytes: row.retained.iter().map(|kept| kept.bytes).sum(),
         drain_waits: if row.draining { drain_waits(state, load) } else { Vec::new() },
         shortages: row.shortages.iter().map(shortage).collect(),
+        clock_ahead_ms: None,
+        since: row.since,
+        trouble: None,
     })
 }
 
@@ -281,16 +287,19 @@ pub(super) fn token(row: &AccessToken) -> TokenView {
         created: row.created,
         expires: row.expires,
         used: row.used,
+        parent: row.parent.clone(),
     }
 }
 
-pub(super) fn cron(state: &State, row: &Cron) -> Option<CronView> {
+pub(super) fn cron(state: &State, viewer: &Viewer, row: &Cron) -> Option<CronView> {
+    let redacted = !viewer.sees_inside(state, row.user);
     let next = row.spec.schedule.next_after(row.last_slot.max(state.now()));
     Some(CronView {
         user: user_name(state, row.user)?,
         name: row.spec.name.clone(),
         version: row.version,
-        spec: row.spec.shown(),
+        spec: if redacted { row.spec.outline() } else { row.spec.shown() },
+        redacted,
         last_slot: row.last_slot,
         last_job: row.last_job().and_then(|job| state.job_key(job)),
         next_slot: (!row.spec.paused && next != Time::NEVER).then_some(next),

@@ -1,19 +1,19 @@
 //! Watches: server-sent events that go on for as long as the client listens. Nothing is queued for
 //! a slow reader; each turn takes what the feed holds by then, and for jobs what the state says by
-//! then, so a reader that falls behind gets fewer and fresher pictures of the same job.
+//! then, so a reader that falls behind gets fewer and fresher pictures of the same job. What many
+//! watch is read and written down once (`feed`), and goes out in pieces.
 //!
 //! A watch ends when whoever asked for it would not be let in any more.
 
-use super::backstage::{Cursor, EventRecord};
+use super::backstage::Cursor;
 use super::call::Call;
-use super::{Answered, Api, records, view};
+use super::feed::{PIECE, Pictured, Told};
+use super::viewer::Viewer;
+use super::{Answered, Api};
 use crate::identity::listener::Proof;
-use axum::body::Body;
-use axum::http::{HeaderValue, Response, header};
 use bytes::Bytes;
 use cellwright_api::error::ApiError;
 use cellwright_api::routes::LAST_EVENT_ID;
-use cellwright_api::types::{JobRow, JobView};
 use cellwright_cell::event::What;
 use cellwright_cell::id::JobId;
 use cellwright_cell::label::{self, LabelTerm};
@@ -21,9 +21,9 @@ use cellwright_cell::name::Name;
 use cellwright_cell::state::State;
 use futures::stream;
 use serde::Serialize;
-use std::collections::BTreeMap;
-use std::convert::Infallible;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{Display, Write};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -33,8 +33,8 @@ pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How often it is asked whether the reader is still let in, when nothing else happens.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// Events taken from the feed at a time.
-const TURN: usize = 512;
-/// Jobs sent at a time when all are sent.
+pub(super) const TURN: usize = 512;
+/// Jobs looked at at a time when all are sent.
 const JOBS: usize = 256;
 
 /// Text of one event on the stream.
@@ -49,17 +49,12 @@ pub(super) fn frame<T: Serialize>(
         let _ = writeln!(out, "id: {id}");
     }
     let data = serde_json::to_string(data).unwrap_or_default();
-    let _ = write!(out, "event: {kind}\ndata: {data}\n\n");
+    framed(out, kind, &data);
 }
 
-pub(super) fn streaming(
-    chunks: impl futures::Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
-) -> Response<Body> {
-    let mut response = Response::new(Body::from_stream(chunks));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+/// The rest of an event whose data is written down already.
+fn framed(out: &mut String, kind: &str, data: &str) {
+    let _ = write!(out, "event: {kind}\ndata: {data}\n\n");
 }
 
 /// Where the client left off.
@@ -118,7 +113,7 @@ struct Follower {
 }
 
 enum Turn {
-    Events(Vec<EventRecord>, bool),
+    Events(Vec<Arc<Told>>, bool),
     Idle,
     Over,
 }
@@ -130,10 +125,10 @@ impl Follower {
             return Turn::Over;
         }
         self.pulse.take();
-        match self.api.events_after(self.at, TURN).await {
+        match self.api.news(self.at).await {
             Ok(found) if found.items.is_empty() => {}
             Ok(found) => {
-                self.at = found.items.last().map_or(self.at, |record| record.cursor);
+                self.at = found.items.last().map_or(self.at, |told| told.record.cursor);
                 return Turn::Events(found.items, found.gap);
             }
             // The reader comes back, and by then the files may be readable.
@@ -158,90 +153,80 @@ impl Api {
         let now = self.handle.replicated().with(|view| view.index);
         let at = resume(&call)?.unwrap_or(Cursor::after(now));
         let chunks = stream::unfold(self.follower(&call, at), |mut follower| async move {
-            let mut out = String::new();
-            match follower.turn().await {
+            let out = match follower.turn().await {
                 Turn::Over => return None,
-                Turn::Idle => out.push_str(": still here\n\n"),
-                Turn::Events(records, gap) => {
-                    if gap {
-                        frame(&mut out, "reset", None::<Cursor>, &serde_json::json!({}));
-                    }
-                    for record in records {
-                        let cursor = record.cursor;
-                        frame(&mut out, "event", Some(cursor), &records::shown(record));
-                    }
-                }
-            }
-            Some((Ok(Bytes::from(out)), follower))
+                Turn::Idle => Bytes::from_static(b": still here\n\n"),
+                Turn::Events(told, gap) => together(&told, gap),
+            };
+            Some((out, follower))
         });
-        Ok(streaming(chunks))
+        self.streaming(&call, chunks)
     }
 
     pub(super) async fn watch_jobs(&self, call: Call, picture: Picture) -> Answered {
         let filter = JobsWanted {
             picture,
+            viewer: call.viewer()?,
             terms: call.selector()?,
             user: call.query("user").map(Name::new).transpose().ok().flatten(),
         };
         let after = resume(&call)?;
         let view = self.handle.read();
         let follower = self.follower(&call, after.unwrap_or(Cursor::after(view.index)));
-        let all = after.is_none().then(|| Listing::of(view.state));
-        let watch = JobWatch { follower, filter, all };
+        let all = after.is_none().then(|| Listing::of(view.state, view.index));
+        let watch = JobWatch { follower, filter, all, touched: VecDeque::new() };
         let chunks = stream::unfold(watch, |mut watch| async move {
             let out = watch.turn().await?;
-            Some((Ok(Bytes::from(out)), watch))
+            Some((Bytes::from(out), watch))
         });
-        Ok(streaming(chunks))
+        self.streaming(&call, chunks)
     }
 }
 
 /// How much of a job a watch sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Picture {
     Whole,
     Short,
 }
 
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Shown {
-    Whole(Box<JobView>),
-    Short(JobRow),
+/// Events as they go out; those that come alone are shared by all who watch.
+fn together(told: &[Arc<Told>], gap: bool) -> Bytes {
+    if let ([only], false) = (told, gap) {
+        return only.text.clone();
+    }
+    let mut reset = String::new();
+    if gap {
+        frame(&mut reset, "reset", None::<Cursor>, &serde_json::json!({}));
+    }
+    let texts = told.iter().map(|told| told.text.as_ref());
+    std::iter::once(reset.as_bytes()).chain(texts).collect::<Vec<_>>().concat().into()
 }
 
 struct JobsWanted {
     picture: Picture,
+    viewer: Viewer,
     terms: Vec<LabelTerm>,
     user: Option<Name>,
 }
 
 impl JobsWanted {
-    fn show(&self, state: &State, id: JobId) -> Option<Shown> {
-        match self.picture {
-            Picture::Whole => view::job(state, id).map(Box::new).map(Shown::Whole),
-            Picture::Short => view::job_row(state, id).map(Shown::Short),
-        }
-    }
-
-    fn wants(&self, job: &Shown) -> bool {
-        let (owner, labels) = match job {
-            Shown::Whole(job) => (&job.user, &job.spec.labels),
-            Shown::Short(job) => (&job.user, &job.labels),
-        };
-        self.user.as_ref().is_none_or(|user| user == owner) && label::selects(&self.terms, labels)
+    fn wants(&self, job: &Pictured) -> bool {
+        self.user.as_ref().is_none_or(|user| *user == job.user)
+            && label::selects(&self.terms, &job.labels)
     }
 }
 
 /// All jobs of one picture of the state, on their way out.
 struct Listing {
     state: State,
+    index: u64,
     next: u32,
 }
 
 impl Listing {
-    fn of(state: State) -> Listing {
-        Listing { state, next: 0 }
+    fn of(state: State, index: u64) -> Listing {
+        Listing { state, index, next: 0 }
     }
 }
 
@@ -249,21 +234,31 @@ struct JobWatch {
     follower: Follower,
     filter: JobsWanted,
     all: Option<Listing>,
+    /// Jobs that events were about and that were not sent since, with their names.
+    touched: VecDeque<(JobId, String)>,
 }
 
 impl JobWatch {
     async fn turn(&mut self) -> Option<String> {
         let mut out = String::new();
+        if !self.touched.is_empty() {
+            self.send_touched(&mut out);
+            return Some(out);
+        }
         if let Some(listing) = &mut self.all {
             let end = listing.state.jobs().slots() as u32;
             let stop = end.min(listing.next.saturating_add(JOBS as u32));
-            let ids = (listing.next..stop).map(JobId);
-            let jobs = ids.filter_map(|id| self.filter.show(&listing.state, id));
-            jobs.filter(|job| self.filter.wants(job)).for_each(|job| {
-                frame(&mut out, "job", None::<Cursor>, &job);
-            });
-            listing.next = stop;
-            if stop == end {
+            let at = (&listing.state, listing.index);
+            while listing.next < stop && out.len() < PIECE {
+                let id = JobId(listing.next);
+                let job =
+                    self.follower.api.pictured(at, id, self.filter.picture, &self.filter.viewer);
+                if let Some(job) = job.filter(|job| self.filter.wants(job)) {
+                    framed(&mut out, "job", &job.json);
+                }
+                listing.next += 1;
+            }
+            if listing.next == end {
                 self.all = None;
                 let at = self.follower.at;
                 frame(&mut out, "synced", Some(at), &serde_json::json!({ "index": at.index }));
@@ -277,45 +272,59 @@ impl JobWatch {
             Turn::Events(_, true) => {
                 let view = self.follower.api.handle.read();
                 self.follower.at = Cursor::after(view.index);
-                self.all = Some(Listing::of(view.state));
+                self.all = Some(Listing::of(view.state, view.index));
                 frame(&mut out, "reset", None::<Cursor>, &serde_json::json!({}));
                 Some(out)
             }
-            Turn::Events(records, false) => {
-                self.changes(&records, &mut out);
+            Turn::Events(told, false) => {
+                self.touch(&told);
+                self.send_touched(&mut out);
                 Some(out)
             }
         }
     }
 
-    /// The jobs these events are about, as they are now; the last frame carries the cursor.
-    fn changes(&self, records: &[EventRecord], out: &mut String) {
-        let mut touched: BTreeMap<JobId, &EventRecord> = BTreeMap::new();
-        for record in records {
+    /// Takes down the jobs these events are about.
+    fn touch(&mut self, told: &[Arc<Told>]) {
+        let mut touched: BTreeMap<JobId, &str> = BTreeMap::new();
+        for record in told.iter().map(|told| &told.record) {
             if let What::Job { job, .. } | What::Task { job, .. } = &record.what {
-                touched.insert(*job, record);
+                touched.insert(*job, &record.object);
             }
         }
+        self.touched.extend(touched.into_iter().map(|(job, name)| (job, name.to_owned())));
+    }
+
+    /// A piece of what was touched, as it is now; the last frame of all carries the cursor.
+    fn send_touched(&mut self, out: &mut String) {
         let view = self.follower.api.handle.read();
-        let mut frames: Vec<(&str, serde_json::Value)> = Vec::new();
-        for (job, record) in touched {
-            match self.filter.show(&view.state, job) {
-                Some(job) if self.filter.wants(&job) => {
-                    frames.push(("job", serde_json::to_value(job).unwrap_or_default()));
-                }
-                Some(_) => {}
-                None => {
-                    let key = record.object.splitn(3, '/').take(2).collect::<Vec<_>>();
-                    if let [user, job] = key[..] {
-                        frames.push(("gone", serde_json::json!({ "user": user, "job": job })));
+        let mut frames: Vec<(&str, String)> = Vec::new();
+        let mut bytes = 0;
+        while bytes < PIECE {
+            let Some((id, name)) = self.touched.pop_front() else { break };
+            let at = (&view.state, view.index);
+            let JobsWanted { picture, viewer, .. } = &self.filter;
+            let sent = match self.follower.api.pictured(at, id, *picture, viewer) {
+                Some(job) if self.filter.wants(&job) => ("job", job.json.clone()),
+                Some(_) => continue,
+                None => match name.splitn(3, '/').take(2).collect::<Vec<_>>()[..] {
+                    [user, job] => {
+                        let gone = serde_json::json!({ "user": user, "job": job });
+                        ("gone", gone.to_string())
                     }
-                }
-            }
+                    _ => continue,
+                },
+            };
+            bytes += sent.1.len();
+            frames.push(sent);
         }
-        let last = frames.len().checked_sub(1);
+        let last = frames.len().checked_sub(1).filter(|_| self.touched.is_empty());
         for (at, (kind, data)) in frames.iter().enumerate() {
-            let id = (Some(at) == last).then_some(self.follower.at);
-            frame(out, kind, id, data);
+            if Some(at) == last {
+                // Writing to a string cannot fail.
+                let _ = writeln!(out, "id: {}", self.follower.at);
+            }
+            framed(out, kind, data);
         }
         if frames.is_empty() {
             out.push_str(": nothing of interest\n\n");

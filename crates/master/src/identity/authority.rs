@@ -6,17 +6,20 @@
 //! dialled too, by who they are: only a master's certificate names hosts, so none of the others can
 //! pass for a master towards whoever dials one.
 
-use cellwright_api::enroll::{EnrollError, Holder, alternative_names, subject};
+use cellwright_api::enroll::{
+    BACKDATED, EnrollError, Holder, alternative_names, key_print, subject,
+};
 use cellwright_api::secret::Secret;
 use cellwright_api::spiffe::{Identity, Part};
 use cellwright_api::task_identity::task_uri;
 use cellwright_api::tls::{self, TlsError, certificates};
+use cellwright_cell::credential::KeyPrint;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
-    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKey, SanType,
-    SerialNumber,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKey,
+    PublicKeyData, SanType, SerialNumber,
 };
 use ring::rand::{SecureRandom, SystemRandom};
 use rustls::pki_types::CertificateDer;
@@ -24,8 +27,9 @@ use time::OffsetDateTime;
 
 /// Ten years: renewing the authority means that every part and every context file is touched.
 const AUTHORITY_LIFE: Span = Span::seconds(10 * 365 * 24 * 3600);
-/// Certificates are valid from a little before now, for clocks that lag behind.
-const CLOCK_SLACK: Span = Span::seconds(300);
+/// A replica whose clock is further than this from the log's time signs nothing: a certificate that
+/// both call valid would outlive what is remembered of parts that were sent away.
+const MOST_APART: Span = Span::seconds(4 * 24 * 3600);
 
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
@@ -84,6 +88,12 @@ impl SigningRequest {
             Identity::parse(uri).map_err(|why| EnrollError::Certificate(why.to_string()))?;
         Ok(SigningRequest { identity, hosts, key: request.public_key })
     }
+
+    /// What people compare.
+    #[must_use]
+    pub fn key_print(&self) -> KeyPrint {
+        key_print(self.key.der_bytes())
+    }
 }
 
 impl Authority {
@@ -100,7 +110,7 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         params.serial_number = Some(serial()?);
-        (params.not_before, params.not_after) = validity(now, AUTHORITY_LIFE)?;
+        (params.not_before, params.not_after) = validity(now.into(), AUTHORITY_LIFE)?;
         let certificate = params.self_signed(&key)?;
         Authority::assemble(cell.clone(), certificate.pem(), Secret::new(key.serialize_pem()))
     }
@@ -161,7 +171,7 @@ impl Authority {
         request: &SigningRequest,
         part: &Part,
         hosts: &[String],
-        now: Time,
+        now: impl Into<Issued>,
         life: Span,
     ) -> Result<String, AuthorityError> {
         let identity = Identity { cell: self.cell.clone(), part: part.clone() };
@@ -177,7 +187,7 @@ impl Authority {
         params.is_ca = IsCa::ExplicitNoCa;
         params.serial_number = Some(serial()?);
         params.use_authority_key_identifier_extension = true;
-        (params.not_before, params.not_after) = validity(now, life)?;
+        (params.not_before, params.not_after) = validity(now.into(), life)?;
         let leaf = params.signed_by(&request.key, &self.issuer)?;
         Ok(format!("{}{}", leaf.pem(), self.certificate_pem))
     }
@@ -191,7 +201,7 @@ impl Authority {
         &self,
         signing_request: &str,
         name: &str,
-        now: Time,
+        now: impl Into<Issued>,
         life: Span,
     ) -> Result<String, AuthorityError> {
         let request = CertificateSigningRequestParams::from_pem(signing_request)?;
@@ -207,7 +217,7 @@ impl Authority {
         params.is_ca = IsCa::ExplicitNoCa;
         params.serial_number = Some(serial()?);
         params.use_authority_key_identifier_extension = true;
-        (params.not_before, params.not_after) = validity(now, life)?;
+        (params.not_before, params.not_after) = validity(now.into(), life)?;
         let leaf = params.signed_by(&request.public_key, &self.issuer)?;
         Ok(format!("{}{}", leaf.pem(), self.certificate_pem))
     }
@@ -220,7 +230,7 @@ impl Authority {
         &self,
         part: &Part,
         hosts: &[String],
-        now: Time,
+        now: impl Into<Issued>,
         life: Span,
     ) -> Result<Papers, AuthorityError> {
         let identity = Identity { cell: self.cell.clone(), part: part.clone() };
@@ -255,14 +265,47 @@ fn serial() -> Result<SerialNumber, AuthorityError> {
     Ok(SerialNumber::from_slice(&bytes))
 }
 
-fn validity(now: Time, life: Span) -> Result<(OffsetDateTime, OffsetDateTime), AuthorityError> {
+/// When something is signed: one time, or two where this replica's clock and the log differ. What
+/// is signed then is valid by both, so that it is whichever is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Issued {
+    /// By this replica's clock.
+    pub wall: Time,
+    earlier: Time,
+    later: Time,
+}
+
+impl From<Time> for Issued {
+    fn from(now: Time) -> Issued {
+        Issued { wall: now, earlier: now, later: now }
+    }
+}
+
+impl Issued {
+    /// # Errors
+    /// By how much the two are apart, if that is too much to sign anything.
+    pub fn by_both(wall: Time, log: Time) -> Result<Issued, Span> {
+        if log == Time::ZERO {
+            return Ok(wall.into());
+        }
+        let (earlier, later) = (wall.min(log), wall.max(log));
+        match later.since(earlier) {
+            apart if apart > MOST_APART => Err(apart),
+            _ => Ok(Issued { wall, earlier, later }),
+        }
+    }
+}
+
+fn validity(
+    issued: Issued,
+    life: Span,
+) -> Result<(OffsetDateTime, OffsetDateTime), AuthorityError> {
     let date = |at: Time| {
         let seconds = i64::try_from(at.0 / 1000).map_err(|_| AuthorityError::Time(at.0))?;
         OffsetDateTime::from_unix_timestamp(seconds).map_err(|_| AuthorityError::Time(at.0))
     };
-    // Whoever renews at half of the life counts from its beginning.
-    let slack = CLOCK_SLACK.0.min(life.0 / 12);
-    Ok((date(Time(now.0.saturating_sub(slack)))?, date(now.plus(life))?))
+    let from = Time(issued.earlier.0.saturating_sub(BACKDATED.0));
+    Ok((date(from)?, date(issued.later.plus(life))?))
 }
 
 /// The cell stands in the authority's own subject.

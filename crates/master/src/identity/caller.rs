@@ -3,8 +3,9 @@
 //!
 //! 1. A certificate of this cell names the part, or a user the cell still knows.
 //! 2. A bearer token `<id>.<secret>` names its user.
-//! 3. Nothing at all, on a `--dev` master on loopback: [`Caller::Anonymous`].
-//! 4. Nothing at all elsewhere: refused.
+//! 3. The token of a `--dev` master on loopback, which lies in a file of its account:
+//!    [`Caller::Anonymous`].
+//! 4. Nothing at all: refused.
 //!
 //! A request that shows both a certificate and a token is refused too: whichever of the two were
 //! preferred, somebody would expect the other.
@@ -18,6 +19,20 @@ use cellwright_cell::name::Name;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
 
+/// Both times at one instant: certificates are of the world, tokens of the log.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    pub wall: Time,
+    pub log: Time,
+}
+
+impl From<Time> for Moment {
+    /// A clock that is right.
+    fn from(now: Time) -> Moment {
+        Moment { wall: now, log: now }
+    }
+}
+
 /// What one request shows.
 #[derive(Clone, Copy)]
 pub struct Evidence<'a> {
@@ -25,8 +40,8 @@ pub struct Evidence<'a> {
     pub holder: Option<&'a Holder>,
     /// The `Authorization` header.
     pub authorization: Option<&'a [u8]>,
-    /// The listener is a `--dev` one on loopback.
-    pub open: bool,
+    /// Of the token of a `--dev` master, where the listener is one, on loopback.
+    pub open: Option<&'a SecretHash>,
 }
 
 /// Why nobody is known to ask. A token that is wrong, expired, or was never made looks the same
@@ -35,6 +50,11 @@ pub struct Evidence<'a> {
 pub enum Unauthenticated {
     #[error("the request shows neither a certificate nor a token")]
     Nothing,
+    #[error(
+        "this cell is for the account that started it, and the request does not show its token: \
+         cell finds that by itself, others in the file dev-token of its data folder"
+    )]
+    NotOfDev,
     #[error("the request shows a certificate and a token; show one")]
     Both,
     #[error("the certificate is of cell {found}, this is cell {cell}")]
@@ -49,6 +69,8 @@ pub enum Unauthenticated {
     Malformed,
     #[error("the token is not accepted")]
     Token,
+    #[error("this replica is not up to date with its cell, and cannot tell who asks")]
+    Behind,
 }
 
 /// What a part that was sent away is told, for programs.
@@ -59,7 +81,7 @@ impl Unauthenticated {
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
-            Unauthenticated::Nothing => "no-identity",
+            Unauthenticated::Nothing | Unauthenticated::NotOfDev => "no-identity",
             Unauthenticated::Both => "two-identities",
             Unauthenticated::OtherCell { .. } => "other-cell",
             Unauthenticated::CertificateExpired => "certificate-expired",
@@ -67,6 +89,21 @@ impl Unauthenticated {
             Unauthenticated::Dismissed { .. } => DISMISSED,
             Unauthenticated::Malformed => "malformed-authorization",
             Unauthenticated::Token => "token-not-accepted",
+            Unauthenticated::Behind => "replica-behind",
+        }
+    }
+}
+
+impl Unauthenticated {
+    /// Whether it follows from what the replica knows of the cell and not from the request alone:
+    /// one that is behind may be wrong about it. A replica that was sent away is told so by whoever
+    /// knows, for it may have nobody else to hear it from.
+    #[must_use]
+    pub fn is_by_state(&self) -> bool {
+        match self {
+            Unauthenticated::Token | Unauthenticated::UnknownUser { .. } => true,
+            Unauthenticated::Dismissed { part } => matches!(part, Part::Scheduler(_)),
+            _ => false,
         }
     }
 }
@@ -79,13 +116,17 @@ pub fn caller(
     evidence: Evidence<'_>,
     cell: &Name,
     state: &State,
-    now: Time,
+    now: impl Into<Moment>,
 ) -> Result<Caller, Unauthenticated> {
+    let now = now.into();
     match (evidence.holder, evidence.authorization) {
         (Some(_), Some(_)) => Err(Unauthenticated::Both),
-        (Some(holder), None) => by_certificate(holder, cell, state, now),
-        (None, Some(header)) => by_token(header, state, now),
-        (None, None) if evidence.open => Ok(Caller::Anonymous),
+        (Some(holder), None) => by_certificate(holder, cell, state, now.wall),
+        (None, Some(header)) if evidence.open.is_some_and(|own| is_of_dev(header, own)) => {
+            Ok(Caller::Anonymous)
+        }
+        (None, Some(header)) => by_token(header, state, now.log),
+        (None, None) if evidence.open.is_some() => Err(Unauthenticated::NotOfDev),
         (None, None) => Err(Unauthenticated::Nothing),
     }
 }
@@ -101,7 +142,7 @@ fn by_certificate(
         return Err(Unauthenticated::OtherCell { found, cell: cell.clone() });
     }
     // The handshake looked at this too, but connections live for days.
-    if holder.until <= now {
+    if holder.is_over(now) {
         return Err(Unauthenticated::CertificateExpired);
     }
     let part = &holder.identity.part;
@@ -119,14 +160,31 @@ fn by_certificate(
     })
 }
 
+/// Whether this is the token that the account of a `--dev` master can read.
+fn is_of_dev(header: &[u8], own: &SecretHash) -> bool {
+    let text = std::str::from_utf8(header).ok().and_then(|text| text.split_once(' '));
+    text.is_some_and(|(scheme, token)| {
+        let hash = SecretHash(sha256(token.trim().as_bytes()));
+        scheme.eq_ignore_ascii_case("bearer") && hash.matches(own)
+    })
+}
+
+/// The id and the secret of a bearer token.
+fn bearer(header: &[u8]) -> Option<(Name, &str)> {
+    let (scheme, token) = std::str::from_utf8(header).ok()?.split_once(' ')?;
+    let (id, secret) = token.trim().split_once('.')?;
+    let is_whole = scheme.eq_ignore_ascii_case("bearer") && !secret.is_empty();
+    Some((Name::new(id).ok()?, secret)).filter(|_| is_whole)
+}
+
+/// Which token an `Authorization` header shows; nothing of its secret.
+#[must_use]
+pub fn token_id(header: &[u8]) -> Option<Name> {
+    bearer(header).map(|(id, _)| id)
+}
+
 fn by_token(header: &[u8], state: &State, now: Time) -> Result<Caller, Unauthenticated> {
-    let text = std::str::from_utf8(header).map_err(|_| Unauthenticated::Malformed)?;
-    let (scheme, token) = text.split_once(' ').ok_or(Unauthenticated::Malformed)?;
-    let (id, secret) = token.trim().split_once('.').ok_or(Unauthenticated::Malformed)?;
-    if !scheme.eq_ignore_ascii_case("bearer") || secret.is_empty() {
-        return Err(Unauthenticated::Malformed);
-    }
-    let id = Name::new(id).map_err(|_| Unauthenticated::Malformed)?;
+    let (id, secret) = bearer(header).ok_or(Unauthenticated::Malformed)?;
     let hash = SecretHash(sha256(secret.as_bytes()));
     let row = state.token_named(&id).and_then(|id| state.tokens().get(id));
     let row = row.ok_or(Unauthenticated::Token)?;

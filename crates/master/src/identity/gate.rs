@@ -3,14 +3,17 @@
 //!
 //! The state may lag behind on a follower: a token made a moment ago may be refused there, and one
 //! revoked a moment ago accepted. Everything that changes the cell is judged again by the leader.
+//! A replica that knows that it is behind, because it joins, was removed or has no leader, refuses
+//! nobody for what it does not know: it says that it is not ready, and clients ask another.
 
-use super::caller::{Evidence, Unauthenticated, caller};
+use super::caller::{Evidence, Moment, Unauthenticated, caller};
 use super::listener::{ConnInfo, Gate};
 use super::refusals::Refusals;
 use crate::audit::AuditLog;
 use crate::clock::Clock;
-use crate::handle::Caller;
-use crate::replicated::Replicated;
+use crate::handle::{Caller, Handle};
+use cellwright_api::masters::Masters;
+use cellwright_cell::credential::SecretHash;
 use cellwright_cell::name::Name;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +23,12 @@ const SETTLE: Duration = Duration::from_secs(60);
 
 pub struct MasterGate {
     pub cell: Name,
-    pub replicated: Arc<Replicated>,
+    pub handle: Handle,
     pub clock: Arc<dyn Clock>,
     pub audit: Arc<AuditLog>,
     pub refusals: Refusals,
+    /// Of the token of a `--dev` master.
+    pub open: Option<SecretHash>,
 }
 
 impl MasterGate {
@@ -31,7 +36,7 @@ impl MasterGate {
     pub async fn keep_settling(self: Arc<Self>) {
         loop {
             tokio::time::sleep(SETTLE).await;
-            self.sum_up(self.refusals.settle(self.clock.wall()));
+            self.sum_up(self.refusals.settle(self.handle.log_time()));
         }
     }
 
@@ -43,7 +48,7 @@ impl MasterGate {
     }
 
     fn take_down(&self, who: &str, command: &str, object: &str, verdict: &str) {
-        let line = self.audit.apart(self.clock.wall(), who, command, object, verdict);
+        let line = self.audit.apart(self.handle.log_time(), who, command, object, verdict);
         if let Err(error) = line {
             tracing::error!(%error, who, object, "a refusal was not taken down");
         }
@@ -57,9 +62,21 @@ impl Gate for MasterGate {
         authorization: Option<&[u8]>,
     ) -> Result<Caller, Unauthenticated> {
         let holder = connection.holder.as_ref();
-        let evidence = Evidence { holder, authorization, open: connection.open };
-        let now = self.clock.wall();
-        self.replicated.with(|view| caller(evidence, &self.cell, &view.state, now))
+        let open = self.open.as_ref().filter(|_| connection.open);
+        let evidence = Evidence { holder, authorization, open };
+        let replicated = self.handle.replicated();
+        let now = Moment { wall: self.clock.wall(), log: replicated.log_time() };
+        let found = replicated.with(|view| caller(evidence, &self.cell, &view.state, now));
+        match found {
+            Err(why) if why.is_by_state() && !self.handle.is_current() => {
+                Err(Unauthenticated::Behind)
+            }
+            found => found,
+        }
+    }
+
+    fn masters(&self) -> Option<Masters> {
+        self.handle.masters()
     }
 
     fn refused(&self, connection: &ConnInfo, method: &str, path: &str, why: &str) {
@@ -67,7 +84,7 @@ impl Gate for MasterGate {
             Some(holder) => holder.identity.to_string(),
             None => connection.remote.ip().to_string(),
         };
-        let written = self.refusals.note(self.clock.wall(), &who);
+        let written = self.refusals.note(self.handle.log_time(), &who);
         self.sum_up(written.sums);
         if written.line {
             self.take_down(&who, method, path, why);

@@ -8,23 +8,32 @@
 //! (a leader without a majority may commit the use when it has one again), the joiner asks once
 //! more with the same signing request. Its use is the same request to the log, by its number, and
 //! gets its first answer again: a certificate for a key that only the joiner has, so a thief with
-//! the token and another key is refused as ever. Not so for replicas: they are given the
-//! authority's key, which is good for whoever reads it, and need another token.
+//! the token and another key is refused as ever.
+//!
+//! A replica is given more: with its certificate it may have the authority's key, with which all
+//! others are made. So it waits, its fingerprint in the log, until somebody who may manage users
+//! has compared that with what the newcomer itself shows, and asks again meanwhile. The
+//! authority's key
+//! is given only over a connection that shows the certificate of the confirmed key
+//! ([`authority_for`]): neither the token nor anything that was sent before gets it.
 //!
 //! What the cell knows of the token decides, not what its text claims: the name in the state, the
 //! name in the text and the name in the signing request must be one.
 
-use super::authority::{Authority, AuthorityError, SigningRequest};
-use super::caller::may_renew;
+use super::authority::{Authority, AuthorityError, Issued, SigningRequest};
+use super::caller::{Moment, may_renew};
 use cellwright_api::enroll::{
-    CERTIFICATE_LIFE, EnrollError, Holder, JoinAnswer, JoinRequest, JoinToken, RenewAnswer,
+    AuthorityAnswer, CERTIFICATE_LIFE, EnrollError, Holder, JoinAnswer, JoinReply, JoinRequest,
+    JoinToken, RenewAnswer, ToConfirm,
 };
 use cellwright_api::internal::PROTOCOL;
 use cellwright_api::secret::sha256;
 use cellwright_api::spiffe::{Identity, Part};
 use cellwright_api::task_identity::{TaskIdentityAnswer, TaskIdentityRequest};
 use cellwright_cell::command::{Actor, Command, RequestId, Verdict};
-use cellwright_cell::credential::{SecretHash, TokenFlaw, TokenKind};
+use cellwright_cell::credential::{
+    AccessToken, KeyPrint, MAX_ADDRESS, Newcomer, SecretHash, TokenFlaw, TokenKind,
+};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Name;
 use cellwright_cell::reason::Refusal;
@@ -53,6 +62,8 @@ pub enum JoinError {
     Gone { part: Part },
     #[error("attempt {attempt} of task {} is not placed on {machine}", task.0)]
     NotPlaced { task: TaskId, attempt: u32, machine: Name },
+    #[error("no operator has confirmed {part} with key {key} just now")]
+    Unconfirmed { part: Part, key: KeyPrint },
     #[error("the certificate has expired; join again with a new token")]
     Expired,
     #[error("the join token was refused: {0:?}")]
@@ -63,20 +74,28 @@ pub enum JoinError {
 
 /// A request that is in order; what is missing is the committed use of its token.
 pub struct Admission {
-    /// To be committed before [`Admission::certify`].
-    pub command: Command,
-    /// The number of that request, the same each time the joiner asks; none for replicas.
-    pub id: Option<RequestId>,
+    /// To be committed before [`Admission::answer`]; nothing for a replica that asks again.
+    pub command: Option<Command>,
+    /// The number of that request, the same each time the joiner asks.
+    pub id: RequestId,
     part: Part,
     request: SigningRequest,
+    /// Of a replica: until when it waits for an operator, and that one has confirmed it.
+    until: Time,
+    confirmed: bool,
 }
 
 impl Admission {
-    /// Everything that can be judged before the log is asked.
+    /// Everything that can be judged before the log is asked. `now`: by the log.
     ///
     /// # Errors
     /// Why the request is refused.
-    pub fn judge(request: &JoinRequest, state: &State, now: Time) -> Result<Admission, JoinError> {
+    pub fn judge(
+        request: &JoinRequest,
+        address: &str,
+        state: &State,
+        now: Time,
+    ) -> Result<Admission, JoinError> {
         check_protocol(request.protocol)?;
         let token = JoinToken::parse(request.token.expose())?;
         let id = Name::new(&token.id).map_err(|_| JoinError::Unknown)?;
@@ -102,41 +121,81 @@ impl Admission {
         if signing.identity.part != part || token.part() != part {
             return Err(JoinError::OtherName { asked: signing.identity.part, bound: part });
         }
-        let number = match part {
-            Part::Master(_) => None,
-            _ => Some(number(&id, &request.signing_request)),
-        };
-        let command = Command::UseJoinToken { id, secret_hash };
+        let number = number(&id, &request.signing_request);
+        let key = signing.key_print();
+        let newcomer = matches!(part, Part::Master(_))
+            .then(|| Newcomer { key, address: address.chars().take(MAX_ADDRESS).collect() });
+        let (until, known) = (row.expires, row.waiting.as_ref());
+        let is_again = known.is_some_and(|waiting| waiting.who.key == key);
+        let confirmed = is_again && known.is_some_and(|waiting| waiting.confirmed);
+        let command = Command::UseJoinToken { id, secret_hash, newcomer };
         // Not left to the log: whoever has a used token could write to it without end, and push
         // out what is remembered of honest joiners.
-        if is_used && !number.is_some_and(|number| has_used(state, number, &command)) {
+        if is_used && !is_again && !has_used(state, number, &command) {
             return Err(JoinError::Flaw(TokenFlaw::Used));
         }
-        Ok(Admission { command, id: number, part, request: signing })
+        let command = Some(command).filter(|_| !is_again);
+        Ok(Admission { command, id: number, part, request: signing, until, confirmed })
     }
 
-    /// The answer, once the log has given its verdict on [`Admission::command`].
+    /// The answer, once the log has given its verdict on [`Admission::command`], if there is one.
     ///
     /// # Errors
     /// When the token's use was refused, or signing fails.
-    pub fn certify(
+    pub fn answer(
         self,
-        used: Verdict,
+        used: Option<Verdict>,
         authority: &Authority,
-        now: Time,
-    ) -> Result<JoinAnswer, JoinError> {
-        used.map_err(|refusal| match refusal {
+        now: impl Into<Issued>,
+    ) -> Result<JoinReply, JoinError> {
+        used.transpose().map_err(|refusal| match refusal {
             Refusal::BadToken { flaw, .. } => JoinError::Flaw(flaw),
             other => JoinError::Refused(other),
         })?;
-        let replica = matches!(self.part, Part::Master(_));
-        Ok(JoinAnswer {
-            cell: authority.cell().clone(),
-            certificate: certificate(authority, &self.request, &self.part, now)?,
+        let cell = authority.cell().clone();
+        if matches!(self.part, Part::Master(_)) && !self.confirmed {
+            let (key, until) = (self.request.key_print(), self.until);
+            return Ok(JoinReply::Waiting(ToConfirm { cell, key, until }));
+        }
+        Ok(JoinReply::Certified(JoinAnswer {
+            cell,
+            certificate: certificate(authority, &self.request, &self.part, now.into())?,
             authority: authority.certificate_pem().to_owned(),
-            authority_key: replica.then(|| authority.key_pem().clone()),
-        })
+        }))
     }
+}
+
+/// The authority's key, for a replica that an operator has confirmed, and whose connection shows
+/// that it has the confirmed key. Whose it is, for the audit log.
+///
+/// # Errors
+/// Why it is refused.
+pub fn authority_for(
+    protocol: u32,
+    shown: &Holder,
+    authority: &Authority,
+    state: &State,
+    now: impl Into<Moment>,
+) -> Result<(String, AuthorityAnswer), JoinError> {
+    check_protocol(protocol)?;
+    let now = now.into();
+    if shown.is_over(now.wall) {
+        return Err(JoinError::Expired);
+    }
+    let part = &shown.identity.part;
+    let unconfirmed = || JoinError::Unconfirmed { part: part.clone(), key: shown.key };
+    let Part::Master(name) = part else { return Err(unconfirmed()) };
+    let is_this = |row: &AccessToken| {
+        let named = matches!(&row.kind, TokenKind::JoinReplica { name: bound } if bound == name);
+        let confirmed = row.waiting.as_ref().filter(|waiting| waiting.confirmed);
+        named && row.expires > now.log && confirmed.is_some_and(|found| found.who.key == shown.key)
+    };
+    let is_confirmed = state.tokens().iter().any(|(_, row)| is_this(row));
+    if !is_confirmed || shown.identity.cell != *authority.cell() {
+        return Err(unconfirmed());
+    }
+    let authority_key = authority.key_pem().clone();
+    Ok((format!("{name} with key {}", shown.key), AuthorityAnswer { authority_key }))
 }
 
 /// Whether it was this very request that used its token.
@@ -165,10 +224,11 @@ pub fn renew(
     shown: &Holder,
     authority: &Authority,
     state: &State,
-    now: Time,
+    now: impl Into<Issued>,
 ) -> Result<RenewAnswer, JoinError> {
     check_protocol(protocol)?;
-    if shown.until <= now {
+    let issued = now.into();
+    if shown.is_over(issued.wall) {
         return Err(JoinError::Expired);
     }
     let request = SigningRequest::parse(signing_request).map_err(JoinError::Request)?;
@@ -180,7 +240,7 @@ pub fn renew(
     if !may_renew(part, state) {
         return Err(JoinError::Gone { part: part.clone() });
     }
-    Ok(RenewAnswer { certificate: certificate(authority, &request, part, now)? })
+    Ok(RenewAnswer { certificate: certificate(authority, &request, part, issued)? })
 }
 
 /// The certificate of a task, for the agent of the machine that it is placed on. Any replica can
@@ -193,11 +253,12 @@ pub fn certify_task(
     shown: &Holder,
     authority: &Authority,
     state: &State,
-    now: Time,
+    now: impl Into<Issued>,
     life: Span,
 ) -> Result<TaskIdentityAnswer, JoinError> {
     check_protocol(request.protocol)?;
-    if shown.until <= now {
+    let issued = now.into();
+    if shown.is_over(issued.wall) {
         return Err(JoinError::Expired);
     }
     let machine = match &shown.identity.part {
@@ -215,7 +276,7 @@ pub fn certify_task(
         return Err(JoinError::NotPlaced { task, attempt: request.attempt, machine });
     }
     let name = state.task_name(request.task);
-    let certificate = authority.sign_task(&request.signing_request, &name, now, life);
+    let certificate = authority.sign_task(&request.signing_request, &name, issued, life);
     Ok(TaskIdentityAnswer {
         certificate: certificate.map_err(JoinError::Request)?,
         authority: authority.certificate_pem().to_owned(),
@@ -231,7 +292,7 @@ fn certificate(
     authority: &Authority,
     request: &SigningRequest,
     part: &Part,
-    now: Time,
+    now: Issued,
 ) -> Result<String, JoinError> {
     let hosts = if matches!(part, Part::Master(_)) { &request.hosts[..] } else { &[] };
     authority.sign(request, part, hosts, now, CERTIFICATE_LIFE).map_err(JoinError::Signing)

@@ -11,7 +11,7 @@
 //! and [`Door::plain`] refuses any other address. Rejected: axum's own `serve`, which knows neither
 //! TLS nor a limit.
 
-use super::caller::Unauthenticated;
+use super::caller::{Unauthenticated, token_id};
 use super::{provenance, shown};
 use crate::clock::{Clock, SystemClock};
 use crate::handle::Caller;
@@ -21,10 +21,13 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Request, Response};
 use cellwright_api::enroll::{Holder, JOIN_PATH};
 use cellwright_api::error::{ApiError, Code};
+use cellwright_api::masters::{MASTERS_HEADER, Masters};
 use cellwright_api::seats::{Counts, Guest, Seat, Stranger, Strangers};
+use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
+use cellwright_supervise::{guarded, note_handler_panic, plant};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
 use std::convert::Infallible;
@@ -37,7 +40,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
@@ -45,6 +48,9 @@ use tower::ServiceExt;
 /// Requests at once on a connection without a certificate: nobody may ever be known to be there.
 const STREAMS_OF_STRANGERS: u32 = 16;
 
+/// Bytes of an answer that wait for a reader on one connection or stream. The head of a request has
+/// to fit as well, with the longest address there is.
+const UNREAD: usize = 128 << 10;
 /// How long before its certificate expires a connection is closed.
 const EARLY: Span = Span::seconds(60);
 
@@ -107,6 +113,12 @@ pub struct Proof {
 }
 
 impl Proof {
+    /// The token that was shown, by its id. What the caller makes with it does not outlive it.
+    #[must_use]
+    pub fn token(&self) -> Option<Name> {
+        self.authorization.as_ref().and_then(|shown| token_id(shown.as_bytes()))
+    }
+
     /// Whether the same evidence still stands for the same caller.
     #[must_use]
     pub fn stands(&self) -> bool {
@@ -127,6 +139,11 @@ pub trait Gate: Send + Sync + 'static {
 
     /// A request was turned away; for the audit log.
     fn refused(&self, connection: &ConnInfo, method: &str, path: &str, why: &str);
+
+    /// The masters of the cell, for whoever is known; nothing where that is not certain.
+    fn masters(&self) -> Option<Masters> {
+        None
+    }
 
     /// Paths that anyone may ask for: liveness, joining, which checks its own token, and the files
     /// of the console, which say nothing of the cell.
@@ -149,14 +166,14 @@ impl Door {
         Ok(Door { listener, tls: Some(TlsAcceptor::from(config)) })
     }
 
-    /// For `--dev`: no encryption, and everybody is an administrator.
+    /// For `--dev`: no encryption, and whoever shows its token is an administrator.
     ///
     /// # Errors
     /// When the address is not a loopback one, or cannot be bound.
     pub async fn plain(address: SocketAddr) -> io::Result<Door> {
         if !address.ip().is_loopback() {
             let text = format!(
-                "listen = {address}: a --dev master lets everybody do everything and listens only \
+                "listen = {address}: a --dev master speaks in the clear and listens only \
                  on loopback; allowed: 127.0.0.0/8 and ::1"
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -186,9 +203,10 @@ impl Door {
         let mut connections = JoinSet::new();
         tokio::pin!(stop);
         loop {
+            plant("listener");
             tokio::select! {
                 () = &mut stop => break,
-                Some(_ended) = connections.join_next() => {}
+                Some(ended) = connections.join_next() => note_end(ended),
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, remote)) if connections.len() < limits.connections => {
                         connections.spawn(house.clone().host(stream, remote));
@@ -205,6 +223,13 @@ impl Door {
         if timeout(limits.drain, ended).await.is_err() {
             connections.shutdown().await;
         }
+    }
+}
+
+/// What goes wrong while an answer is on its way ends its connection, and is counted.
+fn note_end(ended: Result<(), JoinError>) {
+    if ended.is_err_and(|error| error.is_panic()) {
+        note_handler_panic();
     }
 }
 
@@ -302,7 +327,7 @@ impl House {
         if info.holder.is_none() && !info.open {
             limits.streams = limits.streams.min(STREAMS_OF_STRANGERS);
         }
-        let outlived = outlived(info.holder.as_ref().map(|holder| holder.until));
+        let outlived = outlived(info.holder.as_ref().map(Holder::over));
         let (info, seen) = (Arc::new(info), Arc::new(Seen::new(limits.knocks)));
         let watched = seen.clone();
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
@@ -383,23 +408,44 @@ impl Seen {
 /// Done when a connection should be opened anew, because the certificate it was opened with is
 /// about to expire: from then on every request on it would be turned away, although its holder has
 /// long got the next one. Replicas keep their connections for as long as they run.
-async fn outlived(until: Option<Time>) {
-    let Some(until) = until else { return std::future::pending().await };
-    let left = until.since(SystemClock.wall());
+async fn outlived(over: Option<Time>) {
+    let Some(over) = over else { return std::future::pending().await };
+    let left = over.since(SystemClock.wall());
     // A new connection with a certificate in its last moments is not closed at once.
     let early = if left.0 > 2 * EARLY.0 { Span(left.0 - EARLY.0) } else { left };
     sleep(Duration::from_millis(early.0)).await;
 }
 
-fn http(limits: Limits) -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.handshake);
+/// Runs the streams of an HTTP/2 connection: each may fail by itself, and is counted.
+#[derive(Clone, Copy)]
+struct Streams;
+
+impl<F> hyper::rt::Executor<F> for Streams
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        tokio::spawn(async move {
+            if let Err(panicked) = guarded(stream).await {
+                note_handler_panic();
+                tracing::error!("an answer was cut short: {panicked}");
+            }
+        });
+    }
+}
+
+fn http(limits: Limits) -> auto::Builder<Streams> {
+    let mut builder = auto::Builder::new(Streams);
+    let mut first = builder.http1();
+    first.timer(TokioTimer::new()).header_read_timeout(limits.handshake).max_buf_size(UNREAD);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams)
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(16 << 20)
+        .max_send_buf_size(UNREAD)
         // A peer that vanished without a word frees its seat within a minute.
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(20));
@@ -419,9 +465,12 @@ async fn answer(
         return Ok(error_response(&error));
     }
     let authorization = shown::take(request.headers_mut());
+    // Whoever joins is known once it got its certificate.
+    let mut is_known = request.uri().path() == JOIN_PATH;
     match gate.caller(&info, authorization.as_ref().map(HeaderValue::as_bytes)) {
         Ok(caller) => {
             seen.somebody();
+            is_known = true;
             let (gate, connection) = (gate.clone(), info.clone());
             let proof = Proof { gate, connection, authorization, caller: caller.clone() };
             request.extensions_mut().insert(caller);
@@ -435,10 +484,40 @@ async fn answer(
         }
     }
     request.extensions_mut().insert(ConnInfo::clone(&info));
-    router.oneshot(request.map(Body::new)).await
+    let mut response = answer_or_fail(router.oneshot(request.map(Body::new))).await;
+    if is_known && !info.open && response.status().is_success() {
+        name_masters(&mut response, gate.masters());
+    }
+    Ok(response)
+}
+
+/// Whoever asked is told that it failed; nobody else notices.
+async fn answer_or_fail(
+    answering: impl Future<Output = Result<Response<Body>, Infallible>>,
+) -> Response<Body> {
+    match guarded(answering).await {
+        Ok(Ok(response)) => response,
+        Err(panicked) => {
+            note_handler_panic();
+            tracing::error!("a request failed: {panicked}");
+            error_response(&ApiError::new(Code::Internal, "the request met a fault of the master"))
+        }
+    }
+}
+
+/// Clients learn from every answer whom else to ask.
+fn name_masters(response: &mut Response<Body>, masters: Option<Masters>) {
+    let text = masters.map(|masters| masters.to_string());
+    if let Some(value) = text.and_then(|text| HeaderValue::try_from(text).ok()) {
+        response.headers_mut().insert(MASTERS_HEADER, value);
+    }
 }
 
 fn turned_away(why: &Unauthenticated) -> Response<Body> {
-    let error = ApiError::new(Code::Unauthenticated, why.to_string());
+    let error = match why {
+        Unauthenticated::Behind => ApiError::new(Code::NotReady, why.to_string())
+            .hint("ask another master, or again when this one has caught up: cell master status"),
+        _ => ApiError::new(Code::Unauthenticated, why.to_string()),
+    };
     error_response(&error.with("reason", why.code()))
 }

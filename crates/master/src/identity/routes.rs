@@ -2,8 +2,9 @@
 //! parts. Joining is open to anyone who holds a token and goes to the leader, because the token's
 //! use is a change; renewing is answered by any replica.
 
-use super::authority::Authority;
-use super::join::{Admission, JoinError, certify_task, renew};
+use super::authority::{Authority, Issued};
+use super::caller::Moment;
+use super::join::{Admission, JoinError, authority_for, certify_task, renew};
 use super::listener::ConnInfo;
 use super::provenance;
 use crate::clock::Clock;
@@ -13,7 +14,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, header};
 use axum::routing::post;
-use cellwright_api::enroll::{JOIN_PATH, JoinAnswer, JoinRequest, RENEW_PATH};
+use cellwright_api::enroll::{
+    AUTHORITY_PATH, AuthorityAnswer, AuthorityRequest, JOIN_PATH, JoinReply, JoinRequest,
+    RENEW_PATH,
+};
 use cellwright_api::enroll::{RenewAnswer, RenewRequest};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::task_identity::{TASK_IDENTITY_PATH, TaskIdentityAnswer, TaskIdentityRequest};
@@ -43,9 +47,10 @@ impl Enrolling {
     /// To be merged with the other routes of the listener.
     pub fn router(self) -> Router {
         let (joining, seats) = (self.clone(), Arc::new(Semaphore::new(AT_ONCE)));
-        let tasks = self.clone();
+        let (tasks, handing) = (self.clone(), self.clone());
         Router::new()
             .route(JOIN_PATH, post(async move |r| answer(joining.join(r, &seats).await)))
+            .route(AUTHORITY_PATH, post(async move |r| answer(handing.authority_key(r).await)))
             .route(RENEW_PATH, post(async move |request| answer(self.renew(request).await)))
             .route(TASK_IDENTITY_PATH, post(async move |r| answer(tasks.task_identity(r).await)))
     }
@@ -56,28 +61,66 @@ impl Enrolling {
         let nobody = || ApiError::new(Code::Unauthenticated, "this takes an agent's certificate");
         let shown = shown.ok_or_else(nobody)?;
         let asked: TaskIdentityRequest = read(request).await?;
-        let (view, now) = (self.handle.read(), self.clock.wall());
+        let (view, now) = (self.handle.read(), self.now()?);
         let signed =
             certify_task(&asked, &shown, &self.authority, &view.state, now, self.task_life);
         signed.map_err(refusal)
     }
 
-    async fn join(
-        &self,
-        request: Request<Body>,
-        seats: &Semaphore,
-    ) -> Result<JoinAnswer, ApiError> {
+    async fn join(&self, request: Request<Body>, seats: &Semaphore) -> Result<JoinReply, ApiError> {
+        let from = request.extensions().get::<ConnInfo>();
+        let from = from.map_or_else(String::new, |info| info.remote.ip().to_string());
         let request: JoinRequest = read(request).await?;
         let Ok(_seat) = seats.try_acquire() else {
             let message = format!("{AT_ONCE} others are joining at this moment");
             return Err(ApiError::new(Code::Overloaded, message).with_retry_after(Span(1000)));
         };
-        let now = self.clock.wall();
+        // Before the token is used up.
+        let now = self.now()?;
         let view = self.handle.read_now().await?;
-        let admission = Admission::judge(&request, &view.state, now).map_err(refusal)?;
+        let time = self.handle.log_time();
+        let admission = Admission::judge(&request, &from, &view.state, time).map_err(refusal)?;
         let caller = Caller::System("join".to_owned());
-        let used = self.handle.submit(&caller, admission.id, admission.command.clone()).await?;
-        admission.certify(used.verdict, &self.authority, now).map_err(refusal)
+        let used = match admission.command.clone() {
+            Some(command) => {
+                let id = Some(admission.id);
+                Some(self.handle.submit(&caller, id, command).await?.verdict)
+            }
+            None => None,
+        };
+        admission.answer(used, &self.authority, now).map_err(refusal)
+    }
+
+    /// In the audit log before it is on the wire.
+    async fn authority_key(&self, request: Request<Body>) -> Result<AuthorityAnswer, ApiError> {
+        let shown = request.extensions().get::<ConnInfo>().and_then(|info| info.holder.clone());
+        let nobody = || ApiError::new(Code::Unauthenticated, "this takes a replica's certificate");
+        let shown = shown.ok_or_else(nobody)?;
+        let AuthorityRequest { protocol } = read(request).await?;
+        let view = self.handle.read();
+        let now = Moment { wall: self.clock.wall(), log: self.handle.log_time() };
+        let (whose, answer) =
+            authority_for(protocol, &shown, &self.authority, &view.state, now).map_err(refusal)?;
+        let audit = &self.handle.replicated().records.audit;
+        let who = format!("master/{}", shown.identity.part.name());
+        audit.apart(now.log, &who, "take_authority_key", &whose, "done").map_err(|error| {
+            ApiError::new(Code::Internal, format!("it cannot be taken down: {error}"))
+        })?;
+        Ok(answer)
+    }
+
+    /// When what is signed now is signed.
+    fn now(&self) -> Result<Issued, ApiError> {
+        let (wall, log) = (self.clock.wall(), self.handle.log_time());
+        Issued::by_both(wall, log).map_err(|apart| {
+            let hours = apart.0 / 3_600_000;
+            let message = format!(
+                "this master signs nothing: its clock and the log's time are {hours} h apart"
+            );
+            ApiError::new(Code::NotReady, message)
+                .hint("look at its clock, or ask another master")
+                .with_retry_after(Span::seconds(60))
+        })
     }
 
     async fn renew(&self, request: Request<Body>) -> Result<RenewAnswer, ApiError> {
@@ -85,7 +128,7 @@ impl Enrolling {
         let nobody = || ApiError::new(Code::Unauthenticated, "renewing takes a certificate");
         let shown = shown.ok_or_else(nobody)?;
         let RenewRequest { protocol, signing_request } = read(request).await?;
-        let (view, now) = (self.handle.read(), self.clock.wall());
+        let (view, now) = (self.handle.read(), self.now()?);
         renew(protocol, &signing_request, &shown, &self.authority, &view.state, now)
             .map_err(refusal)
     }
@@ -102,6 +145,7 @@ fn refusal(error: JoinError) -> ApiError {
         | JoinError::OtherHolder { .. }
         | JoinError::Gone { .. }
         | JoinError::NotPlaced { .. }
+        | JoinError::Unconfirmed { .. }
         | JoinError::Expired => Code::NotAllowed,
     };
     ApiError::new(code, error.to_string()).hint("ask for a new join token: cell token create")

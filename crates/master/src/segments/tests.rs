@@ -1,7 +1,8 @@
-//! Torn tails, duplicates, bounds, gaps and damage, on real files.
+//! Torn tails, duplicates, bounds, gaps, damage and its repair, on real files.
 
 use super::*;
 use cellwright_store::RealDisk;
+use cellwright_store::frame::{HEAD, TAIL};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,8 +32,12 @@ impl Drop for Folder {
 }
 
 const KEEP: Keep = Keep { segment_bytes: 200, total_bytes: 1 << 20, age: Span::seconds(1_000_000) };
+/// Everything in one segment.
+const ONE: Keep = Keep { segment_bytes: 1 << 20, ..KEEP };
+/// Of every record here but those of two digits, which have one more.
+const SIZE: usize = HEAD + TAIL + b"record 1".len();
 
-fn open(folder: &Folder, keep: Keep) -> (Segments, Option<Cut>) {
+fn open(folder: &Folder, keep: Keep) -> (Segments, Found) {
     Segments::open(folder.disk(), "r", keep).unwrap()
 }
 
@@ -61,8 +66,36 @@ fn numbers(log: &Segments, from: u64) -> (Vec<u64>, bool) {
 fn files(folder: &Folder) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(folder.0.join("r")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| !file.ends_with(SYNCED));
     files.sort();
     files
+}
+
+/// Everything a reader gets, from the first number to the last, and how many gaps it was told of.
+fn all(log: &Segments) -> (Vec<u64>, usize) {
+    let (mut found, mut gaps, mut from) = (Vec::new(), 0, 1);
+    loop {
+        let (some, gap) = numbers(log, from);
+        gaps += usize::from(gap);
+        let Some(last) = some.last().copied() else { return (found, gaps) };
+        found.extend(some);
+        from = last + 1;
+    }
+}
+
+fn records(numbers: impl IntoIterator<Item = u64>) -> Vec<Record> {
+    let record = |number| Record { number, at: Time(number * 10), payload: payload(number) };
+    numbers.into_iter().map(record).collect()
+}
+
+/// Fills every hole as another replica would that has everything up to `count`.
+fn mend(log: &Segments, count: u64) {
+    while let Some(first) = log.holes().first().cloned() {
+        let group: Vec<Hole> =
+            log.holes().into_iter().filter(|hole| log.is_of_one(&first, hole)).collect();
+        let wanted = group.iter().flat_map(|hole| hole.after + 1..hole.until.min(count + 1));
+        assert_eq!(log.fill(&group, &records(wanted)).unwrap(), Filled::Done);
+    }
 }
 
 #[test]
@@ -78,8 +111,9 @@ fn records_are_read_back_over_many_segments_and_a_restart() {
     };
     check(&log);
     drop(log);
-    let (log, cut) = open(&folder, KEEP);
-    assert_eq!((cut, log.last(), log.reaches_back_to()), (None, 50, Some(0)));
+    let (log, found) = open(&folder, KEEP);
+    assert_eq!((found, log.last(), log.reaches_back_to()), (Found::default(), 50, Some(0)));
+    assert_eq!(log.holes(), []);
     check(&log);
 }
 
@@ -106,54 +140,207 @@ fn what_is_here_already_is_not_written_again() {
 #[test]
 fn a_torn_tail_is_cut_at_every_length() {
     let folder = Folder::new();
-    let keep = Keep { segment_bytes: 1 << 20, ..KEEP };
-    let log = filled(&folder, keep, 3);
-    drop(log);
+    drop(filled(&folder, ONE, 3));
     let file = files(&folder).pop().unwrap();
     let whole = std::fs::read(&file).unwrap();
-    let record = HEAD + payload(3).len();
-    for left in whole.len() - record..whole.len() {
+    for left in whole.len() - SIZE..whole.len() {
         std::fs::write(&file, &whole[..left]).unwrap();
-        let (log, cut) = open(&folder, keep);
-        let rest = (left - (whole.len() - record)) as u64;
-        assert_eq!(cut.map_or(0, |cut| cut.bytes), rest);
+        let (log, found) = open(&folder, ONE);
+        let rest = (left - (whole.len() - SIZE)) as u64;
+        assert_eq!(found, Found { torn: rest, ..Found::default() });
         assert_eq!(numbers(&log, 1), (vec![1, 2], false));
+        assert_eq!(log.holes(), []);
         assert!(log.append(3, Time(30), &payload(3)).unwrap(), "the same number is free again");
         assert_eq!(std::fs::read(&file).unwrap(), whole);
     }
 }
 
 #[test]
-fn a_flipped_byte_is_never_read_as_a_record() {
+fn a_flipped_bit_costs_one_record_and_is_a_gap_wherever_it_is() {
     let folder = Folder::new();
-    let keep = Keep { segment_bytes: 1 << 20, ..KEEP };
-    drop(filled(&folder, keep, 3));
+    let log = filled(&folder, ONE, 5);
+    log.sync(5).unwrap();
+    drop(log);
     let file = files(&folder).pop().unwrap();
     let whole = std::fs::read(&file).unwrap();
-    for at in HEADER..whole.len() {
+    // One bit of every byte, each of the eight in turn.
+    for bit in (0..whole.len()).map(|at| at * 8 + at % 8) {
         let mut damaged = whole.clone();
-        damaged[at] ^= 0x10;
+        damaged[bit / 8] ^= 1 << (bit % 8);
         std::fs::write(&file, &damaged).unwrap();
-        let (log, cut) = open(&folder, keep);
-        let record = (at - HEADER) / (HEAD + payload(1).len());
-        assert_eq!(numbers(&log, 1).0, (1..=record as u64).collect::<Vec<_>>(), "byte {at}");
-        assert!(cut.is_some());
+        let (log, found) = open(&folder, ONE);
+        let hit = (bit / 8).checked_sub(HEADER).map(|at| (at / SIZE) as u64 + 1);
+        let left: Vec<u64> = (1..=5).filter(|number| Some(*number) != hit).collect();
+        match hit {
+            // Nothing sound follows, and still it is no torn write: it had been synced.
+            Some(5) => {
+                assert_eq!((found.lost, all(&log)), (Some(5), (left, 0)), "bit {bit}");
+                log.skip_to(5).unwrap();
+                assert_eq!(all(&log), (vec![1, 2, 3, 4], 1), "bit {bit}");
+                log.append(6, Time(60), &payload(6)).unwrap();
+                assert_eq!(all(&log), (vec![1, 2, 3, 4, 6], 1), "bit {bit}");
+                mend(&log, 6);
+                assert_eq!(all(&log), ((1..=6).collect(), 0), "bit {bit}");
+            }
+            Some(number) => {
+                assert_eq!(all(&log), (left, 1), "bit {bit}");
+                let offset = HEADER + (number as usize - 1) * SIZE;
+                let hole = log.holes().remove(0);
+                assert_eq!((hole.after, hole.until), (number - 1, number + 1), "bit {bit}");
+                assert_eq!((hole.offset, hole.is_damage), (offset as u64, true));
+                drop(log);
+                // It is neither forgotten nor grown by the next start.
+                let (log, _) = open(&folder, ONE);
+                assert_eq!(log.holes(), [hole]);
+                mend(&log, 5);
+                assert_eq!((all(&log), log.holes()), (((1..=5).collect(), 0), vec![]));
+                assert_eq!(std::fs::read(&file).unwrap(), whole, "bit {bit}");
+            }
+            None => {
+                assert_eq!(all(&log), (left, 0), "bit {bit}");
+                assert_eq!(log.holes().len(), 1, "bit {bit} of the header");
+                mend(&log, 5);
+                assert_eq!(std::fs::read(&file).unwrap(), whole, "bit {bit}");
+            }
+        }
+        for file in files(&folder) {
+            std::fs::remove_file(file).unwrap();
+        }
     }
 }
 
 #[test]
-fn damage_in_an_older_segment_is_reported_not_skipped() {
+fn what_had_been_synced_is_missed_wherever_the_file_is_cut() {
     let folder = Folder::new();
-    drop(filled(&folder, KEEP, 30));
-    let file = files(&folder).remove(1);
+    let log = filled(&folder, ONE, 4);
+    log.sync(4).unwrap();
+    for number in 5..=6 {
+        log.append(number, Time(number * 10), &payload(number)).unwrap();
+    }
+    drop(log);
+    let file = files(&folder).pop().unwrap();
+    let whole = std::fs::read(&file).unwrap();
+    for left in 0..whole.len() {
+        std::fs::write(&file, &whole[..left]).unwrap();
+        let (log, found) = open(&folder, ONE);
+        let kept = (left.saturating_sub(HEADER) / SIZE) as u64;
+        assert_eq!(all(&log).0, (1..=kept).collect::<Vec<_>>(), "cut at {left}");
+        assert_eq!(found.lost, (kept < 4).then_some(4), "cut at {left}");
+        assert_eq!(found.covered, if kept < 4 { 0 } else { 4 }, "cut at {left}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(open(&folder, ONE).1.lost, Some(4), "the whole file is gone");
+}
+
+#[test]
+fn older_segments_are_never_silently_shorter() {
+    let folder = Folder::new();
+    let log = filled(&folder, KEEP, 30);
+    log.sync(30).unwrap();
+    drop(log);
+    let names = files(&folder);
+    let good: Vec<Vec<u8>> = names.iter().map(|file| std::fs::read(file).unwrap()).collect();
+    let restore = || {
+        for (file, bytes) in names.iter().zip(&good) {
+            std::fs::write(file, bytes).unwrap();
+        }
+    };
+    let check = |what: &str| {
+        let (log, _) = open(&folder, KEEP);
+        let mut from = Some(0);
+        while let Some(at) = from {
+            from = log.scrub(at).unwrap();
+        }
+        let (found, gaps) = all(&log);
+        let missing = (1..=30).any(|number| !found.contains(&number));
+        assert!(!missing || gaps > 0, "{what}: {found:?} without a gap");
+        assert!(!log.holes().is_empty(), "{what}: no hole");
+        mend(&log, 30);
+        assert_eq!(all(&log), ((1..=30).collect(), 0), "{what}");
+        drop(log);
+        let (log, _) = open(&folder, KEEP);
+        assert_eq!((all(&log), log.holes()), (((1..=30).collect(), 0), vec![]), "{what}");
+    };
+    for bit in (0..good[1].len()).map(|at| at * 8 + at % 8) {
+        let mut damaged = good[1].clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        std::fs::write(&names[1], &damaged).unwrap();
+        check(&format!("bit {bit}"));
+        restore();
+    }
+    for left in 0..good[1].len() {
+        std::fs::write(&names[1], &good[1][..left]).unwrap();
+        check(&format!("cut at {left}"));
+        restore();
+    }
+    std::fs::remove_file(&names[1]).unwrap();
+    check("a segment is gone");
+}
+
+#[test]
+fn two_holes_of_a_segment_are_filled_together_or_not_at_all() {
+    let folder = Folder::new();
+    drop(filled(&folder, ONE, 7));
+    let file = files(&folder).pop().unwrap();
     let mut bytes = std::fs::read(&file).unwrap();
-    bytes[HEADER + HEAD] ^= 1;
+    bytes[HEADER + SIZE + HEAD] ^= 1;
+    bytes[HEADER + 4 * SIZE + HEAD] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let (log, _) = open(&folder, ONE);
+    assert_eq!(all(&log), (vec![1, 3, 4, 6, 7], 2));
+    let holes = log.holes();
+    assert_eq!(log.fill(&holes[..1], &records([2])).unwrap(), Filled::Again);
+    assert_eq!(all(&log), (vec![1, 3, 4, 6, 7], 2));
+    assert_eq!(log.fill(&holes, &records([2, 5])).unwrap(), Filled::Done);
+    assert!(log.append(8, Time(80), &payload(8)).unwrap());
+    drop(log);
+    let (log, _) = open(&folder, ONE);
+    assert_eq!((all(&log), log.holes()), (((1..=8).collect(), 0), vec![]));
+}
+
+#[test]
+fn what_the_log_tells_again_is_written_again_from_the_damage_on() {
+    let folder = Folder::new();
+    let log = filled(&folder, KEEP, 30);
+    log.sync(30).unwrap();
+    drop(log);
+    let file = files(&folder).remove(2);
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[HEADER + SIZE] ^= 1;
     std::fs::write(&file, bytes).unwrap();
     let (log, _) = open(&folder, KEEP);
-    let error = log.read_from(1, usize::MAX).unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-    assert!(error.to_string().contains("r/0000"), "{error}");
-    assert_eq!(numbers(&log, 30), (vec![30], false));
+    let mut from = Some(0);
+    while let Some(at) = from {
+        from = log.scrub(at).unwrap();
+    }
+    let hole = log.holes().remove(0);
+    log.rewind(hole.after + 1).unwrap();
+    assert_eq!((log.holes().len(), log.last()), (1, 30), "not told again from there");
+    log.rewind(hole.after).unwrap();
+    assert_eq!((log.holes(), log.last()), (vec![], hole.after));
+    for number in 1..=30 {
+        log.append(number, Time(number * 10), &payload(number)).unwrap();
+    }
+    drop(log);
+    let (log, found) = open(&folder, KEEP);
+    assert_eq!((all(&log), found.lost), (((1..=30).collect(), 0), None));
+}
+
+#[test]
+fn a_note_of_what_was_synced_that_does_not_read_vouches_for_nothing() {
+    let folder = Folder::new();
+    let log = filled(&folder, ONE, 3);
+    log.sync(3).unwrap();
+    drop(log);
+    let path = folder.0.join("r").join(SYNCED);
+    let good = std::fs::read(&path).unwrap();
+    for bit in 0..good.len() * 8 {
+        let mut bad = good.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        std::fs::write(&path, &bad).unwrap();
+        let (log, found) = open(&folder, ONE);
+        assert_eq!((all(&log), found), ((vec![1, 2, 3], 0), Found::default()), "bit {bit}");
+    }
 }
 
 #[test]

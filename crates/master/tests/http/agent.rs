@@ -362,11 +362,20 @@ async fn the_packages_of_a_machine_are_asked_of_its_agent() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
     let ubar = user("ubar");
     let ask = async |cell: &Cell, target: &str| cell.ask_as(&ubar, target, &[], json!(null)).await;
+    let grant = async |cell: &Cell| {
+        let rights = json!({ "capabilities": ["manage_machines"] });
+        cell.must("PUT /v1/users/ubar/capabilities", rights).await;
+    };
     let cell = running(Some(&stub().await)).await;
+    let got = ask(&cell, PACKAGES).await;
+    assert_eq!((got.status, got.code()), (403, "not-allowed"), "{}", got.text);
+    grant(&cell).await;
     let got = ask(&cell, PACKAGES).await;
     assert_eq!((got.status, &got.body["given"]), (200, &json!(7)), "{}", got.text);
     let absent = ask(&cell, "GET /v1/machines/m9/packages").await;
     assert_eq!((absent.status, absent.code()), (404, "no-such-machine"), "{}", absent.text);
-    let silent = within(ask(&running(Some(&nobody)).await, PACKAGES)).await;
+    let other = running(Some(&nobody)).await;
+    grant(&other).await;
+    let silent = within(ask(&other, PACKAGES)).await;
     assert_eq!((silent.status, silent.code()), (502, "agent-silent"), "{}", silent.text);
 }

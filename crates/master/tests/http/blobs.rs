@@ -7,9 +7,12 @@ use bytes::Bytes;
 use cellwright_api::client::content::Download;
 use cellwright_api::secret::hex;
 use cellwright_api::types::Changed;
+use cellwright_cell::blob::{BlobLimits, LEAST};
+use cellwright_cell::name::Name;
 use cellwright_master::blob_keeper::BlobKeeper;
 use cellwright_master::blobs::Digest;
 use cellwright_master::handle::Caller;
+use cellwright_master::http::ApiSettings;
 use futures::stream;
 use ring::digest::{Context, SHA256};
 use serde_json::{Value, json};
@@ -224,4 +227,38 @@ async fn agents_fetch_packages_in_parts_from_a_replica_that_first_has_to_get_the
     let user = Caller::User(cellwright_cell::name::Name::new("u").unwrap());
     let error = ask(&user, "from=0&length=1").await.unwrap_err();
     assert_eq!(error.code().unwrap().as_str(), "not-allowed", "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn packages_have_a_quota_that_is_looked_at_before_the_bytes_come() {
+    let package_limits = BlobLimits { per_user: 3 * LEAST, in_all: 4 * LEAST };
+    let cell = Cell::start_with(ApiSettings { package_limits, ..ApiSettings::default() }).await;
+    let user = |text: &str| Caller::User(Name::new(text).unwrap());
+    for name in ["ann", "bob"] {
+        cell.must("POST /v1/users", json!({ "name": name })).await;
+    }
+    let content = |byte: u8, pieces: u64| vec![byte; (pieces * LEAST) as usize];
+    let put = async |by: &str, content: Vec<u8>| {
+        let put = format!("PUT /v1/blobs/{}", digest_of(&content));
+        cell.send(Some(&user(by)), &put, &[], Body::from(content)).await
+    };
+    assert_eq!(put("ann", content(1, 2)).await.status, 200);
+    let over = put("ann", content(2, 2)).await;
+    assert_eq!(over.code(), "quota-exceeded", "{}", over.text);
+    let said = over.body["message"].as_str().unwrap();
+    let figures = "packages of ann take 131072 bytes; 131072 more would exceed the quota of 196608";
+    assert_eq!(said, figures);
+    assert_eq!(over.body["details"]["limit"], 196_608, "{}", over.text);
+    // Without a length it is found out while the bytes come, and nothing of them stays.
+    let endless = Body::from_stream(stream::iter(pieces(2).map(Ok::<_, Infallible>)));
+    let path = format!("PUT /v1/blobs/{}", digest_of_pieces(2));
+    let over = cell.send(Some(&user("ann")), &path, &[], endless).await;
+    assert_eq!(over.code(), "quota-exceeded", "{}", over.text);
+    let over = put("bob", content(3, 3)).await;
+    assert!(over.text.contains("packages of the cell take 131072 bytes"), "{}", over.text);
+    // What is removed counts no more.
+    let gone = format!("DELETE /v1/blobs/{}", digest_of(&content(1, 2)));
+    let got = cell.send(Some(&user("ann")), &gone, &[], Body::empty()).await;
+    assert_eq!(got.status, 200, "{}", got.text);
+    assert_eq!(put("ann", content(2, 3)).await.status, 200);
 }

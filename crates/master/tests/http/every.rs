@@ -2,12 +2,17 @@
 //! what an error looks like, that a key makes a change happen once, that versions guard, that a
 //! reply says of which index it is, and that the audit log heard of it.
 
+use crate::matrix::Matrix;
 use crate::support::{Cell, Got, Plan, digest_of, job, machine, route, user};
 use axum::body::Body;
 use cellwright_api::exec::EXEC_PROTOCOL;
 use cellwright_api::output::ADDRESS_ATTRIBUTE;
 use cellwright_api::routes::{Access, Content, Kind, Operation, Route, routes};
+use cellwright_cell::command::Command;
+use cellwright_cell::credential::{KeyPrint, Newcomer, SecretHash, TokenKind};
+use cellwright_cell::name::Name;
 use cellwright_cell::quota::Capability;
+use cellwright_cell::time::Span;
 use cellwright_master::handle::Caller;
 use cellwright_master::http::ApiSettings;
 use http_body_util::BodyExt;
@@ -152,6 +157,7 @@ fn records(replica: &str) -> Vec<Step> {
         step("GET /v1/checkpoints", NONE),
         step("GET /v1/masters", NONE),
         step("POST /v1/masters", member),
+        step("POST /v1/masters/confirm", json!({ "name": "m7", "fingerprint": "07".repeat(16) })),
         step("DELETE /v1/masters/2", NONE),
         step(&blob("PUT"), NONE),
         step(&blob("GET"), NONE),
@@ -180,6 +186,7 @@ fn refused_to_the_weak(route: &Route) -> Option<&'static str> {
     use Operation as O;
     match route.operation {
         O::SubmitJob | O::UpdateJob | O::StopJob | O::ResizeJob | O::StopTask => Some("not-owner"),
+        O::PlanJobs => Some("not-owner"),
         O::UndoUpdate | O::CloseUpdate | O::SetCron | O::RemoveCron => Some("not-owner"),
         O::SetResource | O::DeleteResource => Some("foreign-namespace"),
         _ if needed(route).is_some() => Some("not-allowed"),
@@ -354,6 +361,22 @@ fn timeless(mut value: Value) -> Value {
     value
 }
 
+/// Replica m7 has asked to join and waits for an operator.
+async fn wait_to_be_confirmed(cell: &Cell) {
+    let (id, name) = (Name::new("t7").unwrap(), Name::new("m7").unwrap());
+    let secret_hash = SecretHash([7; 32]);
+    let kind = TokenKind::JoinReplica { name };
+    let valid_for = Span::seconds(600);
+    let parent = None;
+    let made = Command::AddToken { id: id.clone(), kind, secret_hash, valid_for, parent };
+    let newcomer = Some(Newcomer { key: KeyPrint([7; 16]), address: "192.0.2.7".into() });
+    let used = Command::UseJoinToken { id, secret_hash, newcomer };
+    let system = Caller::System("test".into());
+    for command in [made, used] {
+        cell.handle().submit(&system, None, command).await.unwrap().verdict.unwrap();
+    }
+}
+
 /// Users with all rights and with none, a machine, and a token to revoke.
 async fn furnished() -> (Walk, String) {
     let authority = Some("ab".repeat(32));
@@ -374,6 +397,7 @@ async fn furnished() -> (Walk, String) {
     crate::agent::run_first_task(&cell).await;
     let set = json!({ "capacity": { "add": 1 }, "nodes": { "node": "m1" } });
     cell.ask_as(&root, "PUT /v1/resources/app/first", &[], set).await;
+    wait_to_be_confirmed(&cell).await;
     let made = cell.must("POST /v1/users/root/tokens", json!({ "valid_for": 60_000 })).await;
     let token = made.body["id"].as_str().unwrap().to_owned();
     cell.done.lock().unwrap().clear();
@@ -386,11 +410,20 @@ async fn every_route_keeps_what_is_promised_for_all() {
     let (mut walk, token) = furnished().await;
     let second = Cell::planned(Plan { id: 2, first: false, ..Plan::default() }).await;
     let steps = [jobs(), machines(), users(&token), records(&second.address)];
+    let mut matrix = Matrix::default();
     for step in steps.into_iter().flatten() {
         walk.who_may_not(&step).await;
+        // Content belongs to whoever brings it first, which must not be one of those.
+        let brings = step.route().operation == Operation::PutBlob;
+        if !brings {
+            matrix.ask(&walk.cell, step.route(), &step.target, || step.content()).await;
+        }
         walk.what_is_unknown(&step).await;
         walk.what_is_stale(&step).await;
         walk.what_succeeds(&step).await;
+        if brings {
+            matrix.ask(&walk.cell, step.route(), &step.target, || step.content()).await;
+        }
         walk.what_was_taken_down(&step).await;
     }
     let done = walk.cell.done.lock().unwrap().clone();
@@ -399,4 +432,5 @@ async fn every_route_keeps_what_is_promised_for_all() {
     assert_eq!(missed, [], "routes that no step asks for");
     let versioned = routes().filter(|route| route.versioned).map(|route| route.operation);
     assert_eq!(versioned.collect::<BTreeSet<_>>(), walk.guarded, "stale versions are refused");
+    matrix.is_as_documented();
 }

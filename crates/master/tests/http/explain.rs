@@ -23,7 +23,12 @@ async fn obstacles(cell: &Cell, job: &str) -> Value {
 async fn lease(cell: &Cell, scheduler: &str, lane: &str) {
     let client = cell.client(Some(&Caller::Scheduler(scheduler.into())));
     let (scheduler, lane) = (scheduler.into(), lane.into());
-    let request = LeaseRequest { scheduler, lane, passes: PassStatistics::default() };
+    let request = LeaseRequest {
+        scheduler,
+        lane,
+        passes: PassStatistics::default(),
+        wall: cellwright_api::clock::wall(),
+    };
     assert!(within(client.lease(&request)).await.unwrap().granted);
 }
 

@@ -49,6 +49,9 @@ impl Disk for Halting {
     fn read_at(&self, path: &str, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         self.0.read_at(path, offset, len)
     }
+    fn size(&self, path: &str) -> io::Result<u64> {
+        self.0.size(path)
+    }
     fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         self.0.append(path, bytes)
     }
@@ -90,6 +93,7 @@ fn report() -> AgentReport {
         packages: None,
         usage: vec![],
         shortages: vec![],
+        wall: cellwright_api::clock::wall(),
     }
 }
 

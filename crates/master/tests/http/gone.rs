@@ -35,6 +35,7 @@ async fn poll(cell: &Cell, number: u64, orders_digest: u64) -> AgentOrders {
         packages: None,
         usage: vec![],
         shortages: vec![],
+        wall: cellwright_api::clock::wall(),
     };
     let agent = cell.client(Some(&Caller::Agent(name("m7"))));
     within(agent.poll(&cell.address, &report, Span(0))).await.unwrap()
@@ -84,9 +85,10 @@ async fn a_machine_that_was_removed_stays_away_however_often_its_agent_polls() {
     assert!(got.text.contains("cell token create --agent m7"), "{}", got.text);
     let (id, secret_hash) = (name("join-7"), SecretHash([7; 32]));
     let kind = TokenKind::JoinAgent { machine: name("m7") };
-    let expires = cell.handle().read().state.now().plus(Span::seconds(3600));
-    submit(&cell, Command::AddToken { id: id.clone(), kind, secret_hash, expires }).await;
-    submit(&cell, Command::UseJoinToken { id, secret_hash }).await;
+    let (valid_for, parent) = (Span::seconds(600), None);
+    let made = Command::AddToken { id: id.clone(), kind, secret_hash, valid_for, parent };
+    submit(&cell, made).await;
+    submit(&cell, Command::UseJoinToken { id, secret_hash, newcomer: None }).await;
     enlisted(&cell, 2_000_000).await;
 }
 

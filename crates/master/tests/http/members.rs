@@ -4,8 +4,12 @@
 use crate::support::{Cell, Got, PEER, Plan, within};
 use cellwright_api::client::parts::HoldersRequest;
 use cellwright_api::error::Code;
+use cellwright_api::internal::LinkForward;
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::time::Span;
+use cellwright_master::http_peers::HttpPeers;
+use cellwright_master::peers::{PeerAnswer, PeerCall, Peers};
+use cellwright_store::{Peer, RaftAnswer, RaftCall};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -45,6 +49,37 @@ async fn a_replica_that_is_not_there_gets_no_vote() {
     }
     assert_eq!(voters(&cell).await, [1]);
     cell.must("POST /v1/users", json!({ "name": "still-served" })).await;
+}
+
+/// Over a line and from within, in anybody's name: no vote, no term, no panic.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_and_absurd_terms_change_nothing() {
+    let cell = Cell::start().await;
+    let handle = cell.handle();
+    let before = handle.status();
+    let era = handle.replicated().with(|view| view.era);
+    let peers = HttpPeers::new(None);
+    let here = Peer { name: "m1".into(), address: cell.address.clone() };
+    for (from, claimed) in [(9, 9), (9, 1), (1, 1)] {
+        for term in [before.term + 5, u64::MAX] {
+            for call in [RaftCall::standing(term, claimed), RaftCall::leading(term, claimed)] {
+                let call = PeerCall::Raft { era, from, call };
+                for answer in [
+                    peers.call(1, here.clone(), call.clone()).await.unwrap(),
+                    handle.answer_peer(Some("m9"), call).await,
+                ] {
+                    let is_refused = matches!(answer, PeerAnswer::Raft(RaftAnswer::Refused { .. }));
+                    assert!(is_refused, "{from} as {claimed}: {answer:?}");
+                }
+            }
+        }
+    }
+    let (shard, term) = (1, before.term);
+    let forward = LinkForward { shard, term, ..LinkForward::default() };
+    let answer = handle.answer_peer(Some("m9"), PeerCall::Forward(forward)).await;
+    assert!(matches!(answer, PeerAnswer::Forwarded(false)), "in another's name: {answer:?}");
+    cell.must("POST /v1/users", json!({ "name": "still-served" })).await;
+    assert_eq!(handle.status().term, before.term);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,10 +122,9 @@ async fn a_replica_that_was_removed_and_runs_on_says_so_and_answers_nothing_else
     cell.must("DELETE /v1/masters/2", NONE).await;
     // What the cell's certificates do to whoever was sent away.
     cell.barred.lock().unwrap().insert(PEER.to_owned());
-    let mut status = second.handle().watch();
     let noticed = async {
         while !second.handle().is_removed() {
-            status.changed().await.unwrap();
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
     within(noticed).await;

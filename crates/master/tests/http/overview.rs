@@ -69,6 +69,7 @@ async fn polled(cell: &Cell, number: u64, shortages: Vec<ShortageReport>) {
         packages: None,
         usage: vec![],
         shortages,
+        wall: cellwright_api::clock::wall(),
     };
     let agent = cell.client(Some(&Caller::Agent(Name::new("m1").unwrap())));
     within(agent.poll(&cell.address, &report, Span(0))).await.unwrap();

@@ -52,6 +52,7 @@ async fn a_scheduler_asks_for_leases_in_its_own_name() {
         scheduler: scheduler.into(),
         lane: String::new(),
         passes: PassStatistics::default(),
+        wall: cellwright_api::clock::wall(),
     };
     let error = within(client.lease(&ask("s2"))).await.unwrap_err();
     assert_eq!(error.code(), Some(Code::NotAllowed), "{error}");

@@ -1,10 +1,13 @@
 //! What routes answer, noun by noun. That none is forgotten is seen to in `every`.
 
-use crate::support::{Cell, digest_of, job, machine, user};
+use crate::support::{Cell, Plan, digest_of, job, machine, user};
 use axum::body::Body;
 use cellwright_master::handle::Caller;
 use cellwright_master::http::ApiSettings;
+use cellwright_store::Role;
+use cellwright_supervise::Supervisor;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 const NONE: Value = Value::Null;
 
@@ -178,4 +181,27 @@ async fn nouns_are_made_changed_read_and_removed() {
     assert_eq!(cell.ask("POST /v1/masters", bad).await.code(), "exists");
     assert_eq!(cell.ask("DELETE /v1/masters/7", NONE).await.code(), "no-such-replica");
     assert_eq!(cell.ask("DELETE /v1/masters/1", NONE).await.code(), "wrong-state");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_tells_that_something_essential_is_over() {
+    // In the product the process ends here; whoever asks before it has is told.
+    let supervisor = Supervisor::telling(Arc::new(|_| {}));
+    let cell = Cell::planned(Plan { supervisor: supervisor.clone(), ..Plan::default() }).await;
+    assert_eq!(cell.must("GET /healthz", NONE).await.text, "ok\n");
+    supervisor.fell("the core loop ended");
+    let got = cell.send(None, "GET /healthz", &[], Body::empty()).await;
+    assert_eq!((got.status, got.code()), (503, "not-ready"), "{}", got.text);
+    assert!(got.text.contains("the core loop ended"), "{}", got.text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_tells_that_consensus_is_over() {
+    let supervisor = Supervisor::telling(Arc::new(|_| {}));
+    let cell = Cell::planned(Plan { supervisor, ..Plan::default() }).await;
+    cell.handle().replica().shutdown().await;
+    let mut status = cell.handle().watch();
+    status.wait_for(|status| status.role == Role::Stopped).await.unwrap();
+    let got = cell.send(None, "GET /healthz", &[], Body::empty()).await;
+    assert_eq!(got.status, 503, "{}", got.text);
 }

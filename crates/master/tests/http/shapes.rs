@@ -46,7 +46,12 @@ async fn furnished(max_run: Option<u64>) -> Cell {
     run(&cell, 0, 0).await;
     let client = cell.client(Some(&Caller::Scheduler("s1".into())));
     let (scheduler, lane) = ("s1".into(), String::new());
-    let request = LeaseRequest { scheduler, lane, passes: PassStatistics::default() };
+    let request = LeaseRequest {
+        scheduler,
+        lane,
+        passes: PassStatistics::default(),
+        wall: cellwright_api::clock::wall(),
+    };
     assert!(within(client.lease(&request)).await.unwrap().granted);
     cell
 }

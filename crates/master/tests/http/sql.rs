@@ -9,11 +9,11 @@ use cellwright_cell::observed::{ObservedState, ObservedTask};
 use cellwright_cell::resource::Resources;
 use cellwright_cell::time::Span;
 use cellwright_history::Value as SqlValue;
-use cellwright_master::clock::SystemClock;
 use cellwright_master::handle::Caller;
 use cellwright_master::history::HistoryDesk;
+use cellwright_supervise::Supervisor;
 use serde_json::{Value, json};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 
 async fn rows(cell: &Cell, query: &str) -> Value {
@@ -140,6 +140,7 @@ async fn used(cell: &Cell, number: u64, cpu: u64) {
         packages: None,
         usage: vec![TaskUsage { task, attempt, used }],
         shortages: vec![],
+        wall: cellwright_api::clock::wall(),
     };
     let agent = cell.client(Some(&Caller::Agent(Name::new("m1").unwrap())));
     within(agent.poll(&cell.address, &report, Span(0))).await.unwrap();
@@ -185,14 +186,14 @@ async fn usage_told_to_one_replica_is_in_the_answers_of_all() {
     within(asked).await;
     // A keeper that begins fetches it, and has it when the other is gone.
     let folder = Folder::new();
-    let desk = HistoryDesk::new(&folder.0, first.handle().replicated().clone());
-    let clock = Arc::new(SystemClock);
-    desk.attach(first.handle(), clock.clone());
-    let keeper = desk.keep(&folder.0, cellwright_history::Settings::default(), clock).unwrap();
+    let desk = HistoryDesk::new(&folder.0, first.handle().replicated().clone(), <_>::default());
+    desk.attach(first.handle());
+    let settings = cellwright_history::Settings::default();
+    let keeper = desk.keep(&folder.0, settings, &Supervisor::default()).unwrap();
     let fetched = async {
         let any = "select count(*) > 0 from usage_daily".to_owned();
         loop {
-            let (answer, _) = desk.query(any.clone(), vec![], 1).await.unwrap();
+            let (answer, _) = desk.query("ann", any.clone(), vec![], 1).await.unwrap();
             if answer.rows == [[SqlValue::Integer(1)]] {
                 return;
             }
@@ -201,7 +202,7 @@ async fn usage_told_to_one_replica_is_in_the_answers_of_all() {
     };
     within(fetched).await;
     drop(second);
-    let (answer, _) = desk.query(USAGE.to_owned(), vec![], 9).await.unwrap();
+    let (answer, _) = desk.query("ann", USAGE.to_owned(), vec![], 9).await.unwrap();
     assert_eq!(answer.rows.len(), 1, "{answer:?}");
     assert_eq!(answer.rows[0][3..], [SqlValue::Integer(700), SqlValue::Integer(2)]);
     keeper.stop().await;

@@ -23,6 +23,7 @@ use cellwright_master::identity::listener::{ConnInfo, Door, Gate, Limits};
 use cellwright_master::master::{Master, World};
 use cellwright_master::settings::Settings;
 use cellwright_store::{Disk, Peer, RealDisk, Role};
+use cellwright_supervise::Supervisor;
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1::handshake;
@@ -118,12 +119,14 @@ pub struct Plan {
     pub blob_limit: u64,
     /// Put around the disk.
     pub disk: Option<fn(RealDisk) -> Arc<dyn Disk>>,
+    pub supervisor: Supervisor,
 }
 
 impl Default for Plan {
     fn default() -> Plan {
         let (api, master) = (ApiSettings::default(), Settings::default());
-        Plan { id: 1, first: true, api, master, blob_limit: BLOB_LIMIT, disk: None }
+        let (blob_limit, supervisor) = (BLOB_LIMIT, Supervisor::default());
+        Plan { id: 1, first: true, api, master, blob_limit, disk: None, supervisor }
     }
 }
 
@@ -188,7 +191,9 @@ impl Cell {
         let address = door.address().unwrap().to_string();
         let peers = Arc::new(HttpPeers::new(None));
         let world = World { disk, peers, clock: Arc::new(SystemClock) };
-        let store = cellwright_store::Settings::default();
+        let supervisor = plan.supervisor;
+        let store =
+            cellwright_store::Settings { supervisor, ..cellwright_store::Settings::default() };
         let master = Master::start(plan.id, plan.master, store, world).await.unwrap();
         let handle = master.handle().clone();
         if plan.first {
@@ -203,10 +208,10 @@ impl Cell {
             store: blobs.clone(),
         });
         let records = &handle.replicated().records;
-        let history = HistoryDesk::new(&folder.0, handle.replicated().clone());
-        history.attach(&handle, Arc::new(SystemClock));
+        let history = HistoryDesk::new(&folder.0, handle.replicated().clone(), <_>::default());
+        history.attach(&handle);
         let kept = cellwright_history::Settings::default();
-        let keeper = history.keep(&folder.0, kept, Arc::new(SystemClock)).unwrap();
+        let keeper = history.keep(&folder.0, kept, &Supervisor::default()).unwrap();
         let files = Files {
             history,
             replicated: handle.replicated().clone(),
@@ -217,7 +222,7 @@ impl Cell {
             blobs: blobs.clone(),
             peers: others.clone(),
         };
-        let api = Api::new(handle, Arc::new(files), Arc::new(SystemClock), plan.api);
+        let api = Api::new(handle, Arc::new(files), plan.api);
         let gate = Taken::default();
         let barred = gate.barred.clone();
         let serving = door.serve(api.router(), Arc::new(gate), Limits::default(), pending());

@@ -49,17 +49,17 @@ async fn a_restored_cell_takes_no_part_in_the_log_of_the_one_before() {
     let restored = master(&after.0).await.unwrap();
     let term = restored.handle().status().term;
     let era = restored.handle().replicated().with(|view| view.era);
-    let asked = |era| PeerCall::Raft { era, call: call.clone() };
-    let answer = restored.handle().answer_peer(asked(0)).await;
+    let asked = |era| PeerCall::Raft { era, from: 2, call: call.clone() };
+    let answer = restored.handle().answer_peer(Some("m2"), asked(0)).await;
     assert!(matches!(&answer, PeerAnswer::Foreign(why) if why.contains("restored")), "{answer:?}");
     assert_eq!(restored.handle().status().term, term, "the vote asked for did not reach it");
-    let answer = restored.handle().answer_peer(asked(era)).await;
+    let answer = restored.handle().answer_peer(Some("m2"), asked(era)).await;
     assert!(matches!(answer, PeerAnswer::Raft(_)), "its own replicas are heard: {answer:?}");
     restored.stop().await;
 
     // A replica that holds nothing has not chosen yet.
     let joining = master(&fresh.0).await.unwrap();
-    let answer = joining.handle().answer_peer(asked(era)).await;
+    let answer = joining.handle().answer_peer(Some("m2"), asked(era)).await;
     assert!(matches!(answer, PeerAnswer::Raft(_)), "{answer:?}");
     joining.stop().await;
 }

@@ -25,8 +25,8 @@ async fn serve_with(cell: &Cell, allowance: u32) -> (DnsServer, Names) {
     let names = Names::default();
     names.restored(&cell.state, cell.index);
     let zone = Zone::new(&name("main"), "cell.internal").unwrap();
-    let go_on = Box::new(|| false);
-    let server = DnsServer::start_with(LOOPBACK, names.clone(), zone, allowance, go_on).await;
+    let handler = Handler::new(names.clone(), zone, allowance, Box::new(|| false));
+    let server = DnsServer::start_with(LOOPBACK, handler, Supervisor::default()).await;
     (server.unwrap(), names)
 }
 
@@ -104,7 +104,7 @@ async fn a_client_finds_tasks_and_ports_and_a_dead_task_is_gone_at_once() {
     names.restored(&cell.state, cell.index);
     let over = ask(&mut client, web, RecordType::TXT).await;
     assert_eq!(over.metadata.response_code, ResponseCode::NXDomain);
-    server.stop().await.unwrap();
+    server.stop().await;
 }
 
 #[tokio::test]
@@ -118,7 +118,8 @@ async fn names_that_are_not_kept_any_more_are_not_told() {
     let over = Arc::new(AtomicBool::new(false));
     let flag = over.clone();
     let is_over = move || flag.load(Ordering::Relaxed);
-    let server = DnsServer::start(LOOPBACK, names, zone, is_over).await.unwrap();
+    let server = DnsServer::start(LOOPBACK, names, zone, is_over, Supervisor::default());
+    let server = server.await.unwrap();
     let mut client = udp(&server).await;
     let web = "web.ada.main.cell.internal.";
     assert_eq!(shown(&ask(&mut client, web, RecordType::A).await), ["10.0.0.1"]);

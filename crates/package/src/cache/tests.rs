@@ -491,7 +491,7 @@ async fn machines_pass_a_package_on_over_http() {
 
 /// The agent of a machine, as agents know each other.
 fn agent(address: &str) -> Arc<dyn Source> {
-    let (dialler, limit) = (AgentDialler::plain(), Duration::from_secs(30));
+    let (dialler, limit) = (AgentDialler::plain(Vec::new()), Duration::from_secs(30));
     let machine = Name::new("m1").unwrap();
     Arc::new(AgentSource::new(dialler, machine, address.to_owned(), limit))
 }

@@ -50,6 +50,7 @@ impl Touched {
                 | What::JobRejected { .. }
                 | What::User { .. }
                 | What::LevelRaised { .. }
+                | What::BoundsChanged
                 | What::Cron { .. }
                 | What::Token { .. }
                 | What::Blob { .. } => {}

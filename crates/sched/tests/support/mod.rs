@@ -7,7 +7,7 @@ pub mod specs;
 
 use cellwright_cell::command::{Actor, Command, Done, Entry, EvictCause, Observed, Request};
 use cellwright_cell::command::{ReservationChange, TaskReport, Verdict};
-use cellwright_cell::ephemeral::CapacityChange;
+use cellwright_cell::ephemeral::{CapacityChange, NodeChoice};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::machine::{MachineStatus, ShortageReport};
 use cellwright_cell::name::{Name, Token};
@@ -299,13 +299,14 @@ impl World {
                     1 => CapacityChange::Remove,
                     _ => CapacityChange::Add(self.draw.below(6) as i64 - 1),
                 };
-                changes.push((machine, change));
+                let Some(row) = self.state.machines().get(machine) else { continue };
+                changes.push((NodeChoice::Node(row.spec.name.clone()), change));
             }
         }
         self.may(Command::SetResource {
             namespace: Token::new("app").unwrap(),
             name: Token::new("slot").unwrap(),
-            lease_until: Time(self.now + 50_000),
+            lease: Span(50_000),
             changes,
         });
     }

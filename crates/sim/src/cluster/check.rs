@@ -1,16 +1,23 @@
 //! What must hold in a simulated cell, at every step and at the end.
 
+use super::client::{LEASE, LEASED};
 use super::ledger::Broken;
 use super::world::Cluster;
 use crate::agent::Ran;
 use cellwright_api::internal::LogAnswer;
+use cellwright_cell::ephemeral::ResourceRow;
 use cellwright_cell::invariant;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::state::State;
 use cellwright_cell::task::TaskState;
 use cellwright_cell::time::Span;
 use cellwright_cell::{encode, event::Event};
-use std::collections::BTreeMap;
+use cellwright_master::handle::Handle;
+use cellwright_store::{NodeId, Room};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How far the time of the log may be ahead: nothing but what replicas need to hear of each other.
+const OFF: Span = Span::seconds(10);
 
 /// Follows the log beside the masters, checks every invariant after every entry, and compares the
 /// state hash with that of every replica.
@@ -23,6 +30,9 @@ pub struct Checker {
     only: BTreeMap<String, usize>,
     /// All machines have been up once.
     formed: bool,
+    /// For how many looks the leader has been short of disk while another replica was not, and
+    /// nothing else was wrong.
+    short: u32,
     pub entries: u64,
 }
 
@@ -39,10 +49,55 @@ impl Checker {
                 return Err(Broken(what));
             }
         }
+        terms(cluster)?;
+        self.lead_is_handed_over(cluster)?;
+        self.time_is_right(cluster)?;
         if let Some(flaw) = cluster.flaws.first() {
             return Err(Broken(flaw));
         }
         self.overlaps(cluster.take_history())
+    }
+
+    fn lead_is_handed_over(&mut self, cluster: &Cluster) -> Result<(), Broken> {
+        let leader = cluster.leader().filter(|(_, handle)| handle.replica().room().is_short());
+        let is_ample = |room: Room| room.free > 2 * room.reserve;
+        let voters = |id| leader.as_ref().is_some_and(|(_, handle)| votes(handle, id));
+        let better = cluster
+            .on()
+            .into_iter()
+            .find(|(id, handle)| voters(*id) && is_ample(handle.replica().room()));
+        let Some(((id, _), (other, _))) = leader.as_ref().zip(better) else {
+            self.short = 0;
+            return Ok(());
+        };
+        self.short = if cluster.is_otherwise_well() { self.short + 1 } else { 0 };
+        match self.short > HANDED_WITHIN {
+            true => Err(Broken(format!("replica {id} leads without room, and {other} has some"))),
+            false => Ok(()),
+        }
+    }
+
+    /// The clock of one process moves neither the time of the log nor any lease.
+    fn time_is_right(&self, cluster: &Cluster) -> Result<(), Broken> {
+        let now = self.state.now();
+        // A cell of one goes by the only clock there is.
+        let is_late = self.index > 0 && cluster.shape.masters > 1;
+        let right = cluster.clocks.right();
+        if is_late && now.since(right) > OFF {
+            let by = now.since(right).0;
+            return Err(Broken(format!("the time of the log is {by} ms ahead")));
+        }
+        let leased =
+            |row: &&ResourceRow| row.name.namespace.as_ref().is_some_and(|n| n.as_str() == LEASED);
+        let rows = self.state.resources().iter().map(|(_, row)| row);
+        let long = rows.filter(leased).find(|row| row.lease_until > now.plus(LEASE));
+        match long {
+            Some(row) => {
+                let left = row.lease_until.since(now).0;
+                Err(Broken(format!("a lease of {} ms has {left} ms left", LEASE.0)))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Tasks move away from silent machines only while most of the cell speaks.
@@ -124,6 +179,30 @@ impl Checker {
     }
 }
 
+/// Looks, ten a second, within which a leader without room has handed over: it tries again every
+/// five seconds.
+const HANDED_WITHIN: u32 = 120;
+/// Terms that an election or two after a fault account for.
+const TERMS: (u64, u64) = (12, 8);
+
+fn votes(handle: &Handle, id: NodeId) -> bool {
+    handle.status().members.get(&id).is_some_and(|member| member.voter)
+}
+
+/// Terms count elections that could be won, not the time that somebody was cut off.
+fn terms(cluster: &Cluster) -> Result<(), Broken> {
+    let most = TERMS.0 + TERMS.1 * cluster.strikes;
+    for (id, handle) in cluster.on() {
+        let term = handle.status().term;
+        if term > most {
+            let strikes = cluster.strikes;
+            let what = format!("replica {id} is at term {term} after {strikes} faults");
+            return Err(Broken(what));
+        }
+    }
+    Ok(())
+}
+
 /// Whether the healed cell has come to rest: one leader, all replicas alike, all machines up, and
 /// the agents run exactly what the state says.
 ///
@@ -133,7 +212,7 @@ pub fn healed(cluster: &Cluster) -> Result<State, String> {
     let (_, leader) = cluster.leader().ok_or("there is no leader")?;
     let view = leader.read();
     let on = cluster.on();
-    if u64::try_from(on.len()).unwrap_or(0) != cluster.shape.masters {
+    if u64::try_from(on.len()).unwrap_or(0) != cluster.shape.masters - cluster.lost() {
         return Err(format!("only {} replicas are on", on.len()));
     }
     for (id, handle) in on {
@@ -170,4 +249,62 @@ pub fn healed(cluster: &Cluster) -> Result<State, String> {
         return Err(format!("{} tasks run, the state says {running}", cluster.running()));
     }
     Ok(state.clone())
+}
+
+/// No event log is silently shorter than another: what one replica has, the others have too, or
+/// say that something is missing there.
+///
+/// # Errors
+/// What is missing where.
+pub fn feeds(cluster: &Cluster) -> Result<(), Broken> {
+    let mut feeds = Vec::new();
+    for (id, handle) in cluster.on() {
+        let read = |error: std::io::Error| Broken(format!("events of replica {id}: {error}"));
+        feeds.push((id, Feed::of(&handle, cluster.bugs.hides_gaps).map_err(read)?));
+    }
+    for (other, whole) in &feeds {
+        for index in &whole.entries {
+            let short = feeds.iter().find(|(_, feed)| !feed.accounts_for(*index));
+            if let Some((id, _)) = short {
+                let what = format!("replica {id} misses events of {index}, which {other} has");
+                return Err(Broken(format!("{what}, and says nothing")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a replica's event log has, and what it says is missing.
+#[derive(Default)]
+struct Feed {
+    entries: BTreeSet<u64>,
+    /// Between these entries, exclusive.
+    gaps: Vec<(u64, u64)>,
+    from: u64,
+}
+
+impl Feed {
+    fn of(handle: &Handle, hides_gaps: bool) -> std::io::Result<Feed> {
+        let events = &handle.replicated().records.events;
+        let mut feed =
+            Feed { from: events.reaches_back_to().unwrap_or(u64::MAX), ..Feed::default() };
+        let mut last = 0;
+        loop {
+            let read = events.read_after(last, u32::MAX, usize::MAX)?;
+            let first = read.items.first().map_or(u64::MAX, |item| item.index);
+            if read.gap && !hides_gaps {
+                feed.gaps.push((last, first));
+            }
+            feed.entries.extend(read.items.iter().map(|item| item.index));
+            match read.items.last() {
+                Some(item) => last = item.index,
+                None => return Ok(feed),
+            }
+        }
+    }
+
+    fn accounts_for(&self, index: u64) -> bool {
+        let is_told = |(after, until): &(u64, u64)| *after < index && index < *until;
+        index <= self.from || self.entries.contains(&index) || self.gaps.iter().any(is_told)
+    }
 }

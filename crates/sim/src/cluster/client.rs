@@ -1,26 +1,34 @@
 //! Clients of a simulated cell: submit jobs, add to a counter, read. Each request keeps its id over
 //! retries, so it takes effect once however often it is sent.
 
+use super::clocks::Clocks;
 use super::ledger::Ledger;
-use super::net::{Lost, Place, VirtualNet};
+use super::net::{Lost, Place, VirtualNet, address_id};
 use super::plain;
-use super::world::{Bugs, address_id};
+use super::planted::{Panics, Planted};
+use super::world::{Bugs, machine_spec};
+use cellwright_cell::admit::MAX_SPAN;
 use cellwright_cell::command::{Command, RequestId};
-use cellwright_cell::ephemeral::CapacityChange;
-use cellwright_cell::id::MachineId;
+use cellwright_cell::ephemeral::{CapacityChange, NodeChoice};
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::named::ResourceName;
 use cellwright_cell::priority::Priority;
 use cellwright_cell::state::State;
-use cellwright_cell::time::{Span, Time};
+use cellwright_cell::time::Span;
 use cellwright_master::handle::{Answer, Caller, Handle};
 use cellwright_master::input::Unavailable;
 use cellwright_store::NodeId;
+use cellwright_supervise::lock;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+
+/// The namespace of resources that clients lease.
+pub const LEASED: &str = "leased";
+/// For how long.
+pub const LEASE: Span = Span(5000);
 
 /// Whose jobs these are.
 #[must_use]
@@ -36,7 +44,9 @@ fn token(text: &str) -> Token {
 #[must_use]
 pub fn counter(state: &State) -> u64 {
     let name = ResourceName { namespace: Some(token("sim")), name: token("counter") };
-    state.machines().get(MachineId(0)).map_or(0, |machine| machine.named_capacity(&name))
+    let first = state.machine_named(&machine_spec(0).name);
+    let row = first.and_then(|id| state.machines().get(id));
+    row.map_or(0, |machine| machine.named_capacity(&name))
 }
 
 pub struct Client {
@@ -45,7 +55,9 @@ pub struct Client {
     pub masters: u64,
     pub ledger: Arc<Mutex<Ledger>>,
     pub bugs: Bugs,
+    pub clocks: Clocks,
     pub seed: u64,
+    pub planted: Planted,
 }
 
 impl Client {
@@ -54,10 +66,12 @@ impl Client {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         let mut replica = 1 + self.place % self.masters;
         for sequence in 1.. {
+            self.planted.reach(Panics::Client);
             match rng.random_range(0..10) {
                 0..4 => self.submit(sequence, &mut rng, &mut replica).await,
                 4..6 => self.stop(sequence, &mut rng, &mut replica).await,
-                6..8 => self.add(sequence, &mut replica).await,
+                6 => self.add(sequence, &mut replica).await,
+                7 => self.lease(sequence, &mut replica).await,
                 _ => self.read(&mut replica).await,
             }
             tokio::time::sleep(Duration::from_millis(rng.random_range(60..240))).await;
@@ -97,8 +111,8 @@ impl Client {
         let command = Command::SetResource {
             namespace: token("sim"),
             name: token("counter"),
-            lease_until: Time::NEVER,
-            changes: vec![(MachineId(0), CapacityChange::Add(1))],
+            lease: MAX_SPAN,
+            changes: vec![(NodeChoice::Node(machine_spec(0).name), CapacityChange::Add(1))],
         };
         self.ledger().perhaps_added += 1;
         let done = self.request(sequence, command, replica).await;
@@ -107,6 +121,31 @@ impl Client {
         if done.is_some() {
             ledger.added += 1;
         }
+    }
+
+    /// Asks for a resource under a lease of its own, which nothing can refuse.
+    async fn lease(&self, sequence: u64, replica: &mut NodeId) {
+        let lease = match self.bugs.leases_by_clock {
+            false => LEASE,
+            true => self.lease_by_clock(replica).await,
+        };
+        let command = Command::SetResource {
+            namespace: token(LEASED),
+            name: token(&format!("r{}-{sequence}", self.place)),
+            lease,
+            changes: Vec::new(),
+        };
+        if self.request(sequence, command, replica).await.is_none() {
+            self.ledger().fail(format!("a lease of {} ms was refused", LEASE.0));
+        }
+    }
+
+    /// As a master would count it that took its own clock for the time of the log.
+    async fn lease_by_clock(&self, replica: &NodeId) -> Span {
+        let wall = self.clocks.at(*replica);
+        let work = |master: Handle| async move { master.read().state.now() };
+        let log = self.net.ask(self.place, *replica, work).await.unwrap_or(wall);
+        wall.plus(LEASE).since(log)
     }
 
     async fn read(&self, replica: &mut NodeId) {
@@ -164,6 +203,6 @@ impl Client {
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(|_| std::process::abort())
+        lock(&self.ledger)
     }
 }

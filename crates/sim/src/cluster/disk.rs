@@ -3,6 +3,7 @@
 //! out. Everything is drawn from the run's seed.
 
 use cellwright_store::{Disk, DiskFuture};
+use cellwright_supervise::lock;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -28,6 +29,8 @@ struct Platters {
     /// Milliseconds one blocking operation takes at most.
     slowness: u64,
     full: bool,
+    /// What it says is free while it is not full.
+    free: u64,
     bugs: DiskBugs,
     syncs: u64,
 }
@@ -39,7 +42,12 @@ pub struct DiskBugs {
     pub skips_sync: bool,
     /// Flips a bit of what is read back after a power cut.
     pub flips_bits: bool,
+    /// Loses whole records from the end of the log at a power cut, though they were synced.
+    pub cuts_log: bool,
 }
+
+/// Free on a disk that nobody fills.
+pub const PLENTY: u64 = 1 << 40;
 
 /// The disk itself; survives the replica that uses it.
 #[derive(Clone)]
@@ -60,6 +68,7 @@ impl VirtualDisk {
             rng: ChaCha8Rng::seed_from_u64(seed),
             slowness: 1,
             full: false,
+            free: PLENTY,
             bugs,
             syncs: 0,
         })))
@@ -98,6 +107,32 @@ impl VirtualDisk {
             file.synced = file.bytes.len();
             file.linked = true;
         }
+        let newest = files.iter_mut().rfind(|(path, _)| path.starts_with("log/0"));
+        if let Some((_, file)) = newest.filter(|_| bugs.cuts_log) {
+            let ends = ends_of_records(&file.bytes);
+            file.bytes.truncate(ends[rng.random_range(0..ends.len())]);
+            file.synced = file.bytes.len();
+        }
+    }
+
+    /// The disk forgets: a bit of a file of the event or audit log is another one, or the file ends
+    /// early. Which file that was; nothing if there is none.
+    pub fn damage_records(&self, rng: &mut ChaCha8Rng) -> Option<String> {
+        let mut platters = self.lock();
+        let is_record = |path: &String| path.starts_with("events/") || path.starts_with("audit/");
+        let mut files: Vec<(&String, &mut File)> =
+            platters.files.iter_mut().filter(|(path, _)| is_record(path)).collect();
+        files.retain(|(_, file)| !file.bytes.is_empty());
+        let nth = rng.random_range(0..files.len().max(1));
+        let (path, file) = files.get_mut(nth)?;
+        let at = rng.random_range(0..file.bytes.len());
+        if rng.random_bool(0.5) {
+            file.bytes[at] ^= 1 << rng.random_range(0..8);
+        } else {
+            file.bytes.truncate(at);
+            file.synced = file.synced.min(at);
+        }
+        Some(path.to_string())
     }
 
     pub fn set_slowness(&self, millis: u64) {
@@ -108,6 +143,18 @@ impl VirtualDisk {
         self.lock().full = full;
     }
 
+    /// Something else has taken all but this much.
+    pub fn set_free(&self, free: u64) {
+        self.lock().free = free;
+    }
+
+    /// As good as new: nothing slow, nothing full.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        let platters = self.lock();
+        platters.slowness == 1 && !platters.full
+    }
+
     /// Syncs so far.
     #[must_use]
     pub fn syncs(&self) -> u64 {
@@ -115,7 +162,7 @@ impl VirtualDisk {
     }
 
     fn lock(&self) -> MutexGuard<'_, Platters> {
-        self.0.lock().unwrap_or_else(|_| std::process::abort())
+        lock(&self.0)
     }
 }
 
@@ -127,6 +174,16 @@ impl DiskHold {
         }
         work(&mut platters)
     }
+}
+
+/// Where the records of a segment of the log end, its header among them.
+fn ends_of_records(bytes: &[u8]) -> Vec<usize> {
+    let mut ends = vec![64.min(bytes.len())];
+    while let Some(head) = bytes.get(ends[ends.len() - 1]..).and_then(|rest| rest.get(..48)) {
+        let body = u32::from_le_bytes([head[8], head[9], head[10], head[11]]) as usize;
+        ends.push((ends[ends.len() - 1] + 48 + body + 8).min(bytes.len()));
+    }
+    ends
 }
 
 fn missing(path: &str) -> io::Error {
@@ -154,6 +211,13 @@ impl Disk for DiskHold {
             let from = usize::try_from(offset).unwrap_or(usize::MAX);
             let part = file.bytes.get(from..from.saturating_add(len));
             part.map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        })
+    }
+
+    fn size(&self, path: &str) -> io::Result<u64> {
+        self.with(|platters| {
+            let file = platters.files.get(path).ok_or_else(|| missing(path))?;
+            Ok(file.bytes.len() as u64)
         })
     }
 
@@ -213,7 +277,7 @@ impl Disk for DiskHold {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        self.with(|platters| Ok(if platters.full { 0 } else { 1 << 40 }))
+        self.with(|platters| Ok(if platters.full { 0 } else { platters.free }))
     }
 
     fn run(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {

@@ -1,6 +1,7 @@
 //! What goes wrong, drawn from the seed: one thing after another, sometimes several at once. The
-//! run ends with everything healed.
+//! run ends with everything healed, except for masters that are gone for good.
 
+use super::disk::PLENTY;
 use super::world::Cluster;
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -11,24 +12,52 @@ pub enum Fault {
     KillMaster,
     CutPower,
     CutPowerOfAll,
+    LoseMaster,
     TurnOn,
-    CutOff { both: bool },
-    CutLeaderOff { both: bool },
+    CutOff {
+        both: bool,
+    },
+    CutLeaderOff {
+        both: bool,
+    },
     Loss,
     SlowDisk,
     FullDisk,
+    /// The leader's disk is left with less than its reserve.
+    ShortDisk,
+    /// A replica that is no member speaks.
+    Stranger,
+    /// A follower is cut off from everybody.
+    CutFollowerOff,
+    /// A replica is taken out of the members.
+    DropMember,
+    /// All replicas are members again.
+    TakeIn,
     KillScheduler,
     StartScheduler,
     CutSomeAgents,
     CutMostAgents,
     RebootAgent,
+    /// A machine comes back without its data, and with a clock that is behind.
+    LoseData,
+    /// The clock of some process jumps ten minutes or an hour, ahead or back.
+    ClockJump {
+        for_good: bool,
+    },
+    ClockOfLeaderJumps,
+    /// A file of a replica's event or audit log is damaged while it is off.
+    DamageRecords,
     Heal,
 }
 
-const MENU: [(Fault, u32); 18] = [
+const MINUTE: i64 = 60_000;
+const JUMPS: [i64; 4] = [10 * MINUTE, -10 * MINUTE, 60 * MINUTE, -60 * MINUTE];
+
+const MENU: [(Fault, u32); 29] = [
     (Fault::KillMaster, 4),
     (Fault::CutPower, 4),
     (Fault::CutPowerOfAll, 1),
+    (Fault::LoseMaster, 1),
     (Fault::TurnOn, 8),
     (Fault::CutOff { both: true }, 2),
     (Fault::CutOff { both: false }, 2),
@@ -37,14 +66,27 @@ const MENU: [(Fault, u32); 18] = [
     (Fault::Loss, 2),
     (Fault::SlowDisk, 2),
     (Fault::FullDisk, 1),
+    (Fault::ShortDisk, 2),
+    (Fault::Stranger, 2),
+    (Fault::CutFollowerOff, 2),
+    (Fault::DropMember, 2),
+    (Fault::TakeIn, 2),
     (Fault::KillScheduler, 2),
     (Fault::StartScheduler, 3),
     (Fault::CutSomeAgents, 2),
     (Fault::CutMostAgents, 1),
     (Fault::RebootAgent, 2),
+    (Fault::DamageRecords, 2),
+    (Fault::LoseData, 2),
+    (Fault::ClockJump { for_good: false }, 3),
+    (Fault::ClockJump { for_good: true }, 1),
+    (Fault::ClockOfLeaderJumps, 2),
     (Fault::Heal, 6),
     (Fault::Heal, 0),
 ];
+
+/// Less than the reserve of a log and more than a quarter of it.
+const SHORT: u64 = 200 << 20;
 
 /// Draws what goes wrong next.
 pub fn draw(rng: &mut ChaCha8Rng) -> Fault {
@@ -60,6 +102,7 @@ pub async fn strike(
     fault: Fault,
     rng: &mut ChaCha8Rng,
 ) -> Result<(), String> {
+    cluster.strikes += 1;
     let masters = cluster.shape.masters;
     let any = rng.random_range(1..=masters);
     let everybody: Vec<u64> = (1..=masters).chain(cluster.agent_places()).collect();
@@ -72,6 +115,7 @@ pub async fn strike(
                 cluster.turn_off(id, true).await;
             }
         }
+        Fault::LoseMaster => cluster.lose(any).await,
         Fault::TurnOn => turn_all_on(cluster).await?,
         Fault::CutOff { both } => cluster.net.cut(&[any], &others(any), both),
         Fault::CutLeaderOff { both } => {
@@ -90,6 +134,20 @@ pub async fn strike(
                 disk.set_full(true);
             }
         }
+        Fault::ShortDisk => {
+            let leader = cluster.leader().map_or(any, |(leader, _)| leader);
+            if let Some(disk) = cluster.disk(leader) {
+                disk.set_free(SHORT);
+            }
+        }
+        Fault::Stranger => cluster.net.send_strangers(any).await,
+        Fault::CutFollowerOff => {
+            if cluster.leader().is_some_and(|(leader, _)| leader != any) {
+                cluster.net.cut(&[any], &others(any), true);
+            }
+        }
+        Fault::DropMember => cluster.drop_member(any),
+        Fault::TakeIn => drop(cluster.has_all_members()),
         Fault::KillScheduler => cluster.kill_scheduler(0),
         Fault::StartScheduler => cluster.start_scheduler(0),
         Fault::CutSomeAgents | Fault::CutMostAgents => {
@@ -99,25 +157,66 @@ pub async fn strike(
             let all: Vec<u64> = (1..=masters).collect();
             cluster.net.cut(some, &all, true);
         }
-        Fault::RebootAgent => {
-            let machines = usize::try_from(cluster.shape.machines).unwrap_or(1);
-            cluster.reboot_agent(rng.random_range(0..machines));
-        }
         Fault::Heal => heal(cluster).await?,
+        _ => strike_clocks_and_data(cluster, fault, any, rng).await,
     }
     Ok(())
 }
 
-/// Everything works again.
+/// What goes wrong with clocks, and with what machines and replicas have written.
+async fn strike_clocks_and_data(
+    cluster: &mut Cluster,
+    fault: Fault,
+    any: u64,
+    rng: &mut ChaCha8Rng,
+) {
+    match fault {
+        Fault::RebootAgent => {
+            let machines = usize::try_from(cluster.shape.machines).unwrap_or(1);
+            cluster.reboot_agent(rng.random_range(0..machines));
+        }
+        Fault::LoseData => {
+            let machines = cluster.agent_places();
+            let number = rng.random_range(0..machines.len());
+            let behind = if rng.random_bool(0.5) { 10 * MINUTE } else { 60 * MINUTE };
+            cluster.clocks.jump(machines[number], -behind, false);
+            cluster.lose_data(number);
+        }
+        Fault::ClockJump { for_good } => {
+            let mut places: Vec<u64> = (1..=cluster.shape.masters).collect();
+            places.extend(cluster.agent_places());
+            places.push(cluster.scheduler_place(0));
+            if let (Some(place), Some(ahead)) = (places.choose(rng), JUMPS.choose(rng)) {
+                cluster.clocks.jump(*place, *ahead, for_good);
+            }
+        }
+        Fault::ClockOfLeaderJumps => {
+            if let (Some((leader, _)), Some(ahead)) = (cluster.leader(), JUMPS.choose(rng)) {
+                cluster.clocks.jump(leader, *ahead, false);
+            }
+        }
+        Fault::DamageRecords => {
+            cluster.turn_off(any, false).await;
+            if let Some(disk) = cluster.disk(any) {
+                disk.damage_records(rng);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Everything works again that can.
 ///
 /// # Errors
 /// When a replica that comes back cannot trust its own disk.
 pub async fn heal(cluster: &mut Cluster) -> Result<(), String> {
     cluster.net.heal();
+    cluster.clocks.heal();
     for id in 1..=cluster.shape.masters {
         if let Some(disk) = cluster.disk(id) {
             disk.set_slowness(1);
             disk.set_full(false);
+            disk.set_free(PLENTY);
         }
     }
     turn_all_on(cluster).await?;

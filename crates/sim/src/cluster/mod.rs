@@ -6,11 +6,14 @@
 
 mod check;
 pub mod client;
+pub mod clocks;
 pub mod disk;
 pub mod faults;
 pub mod ledger;
 pub mod net;
 pub mod plain;
+pub mod planted;
+mod scheduler_line;
 pub mod world;
 
 use cellwright_cell::command::Command;
@@ -19,9 +22,11 @@ use cellwright_cell::quota::Quota;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::time::Time;
 use cellwright_master::handle::Caller;
+use cellwright_supervise::{caught, lock};
 use check::{Checker, healed};
 use client::Client;
 use ledger::{Broken, Ledger};
+pub use planted::Panics;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::{Arc, Mutex};
@@ -87,7 +92,7 @@ pub struct Summary {
 /// Runs one simulated cell to its end.
 ///
 /// # Errors
-/// The first promise found broken, with the seed that shows it.
+/// The first promise found broken, or what panicked, with the seed that shows it.
 pub fn run(plan: Plan) -> Result<Summary, String> {
     let seed = plan.seed;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -100,7 +105,10 @@ pub fn run(plan: Plan) -> Result<Summary, String> {
         let over = tokio::time::timeout(OVER_WITHIN, simulate(plan)).await;
         over.unwrap_or_else(|_| Err(Broken(format!("stuck: not over after {OVER_WITHIN:?}"))))
     };
-    runtime.block_on(whole).map_err(|broken| format!("seed {seed}: {broken}"))
+    // A panic of whoever runs the world is a finding like any other, and other seeds go on.
+    let done = caught(|| runtime.block_on(whole));
+    let done = done.unwrap_or_else(|panicked| Err(Broken(format!("the run {panicked}"))));
+    done.map_err(|broken| format!("seed {seed}: {broken}"))
 }
 
 async fn simulate(plan: Plan) -> Result<Summary, Broken> {
@@ -117,9 +125,11 @@ async fn simulate(plan: Plan) -> Result<Summary, Broken> {
                 masters: plan.shape.masters,
                 ledger: ledger.clone(),
                 bugs: plan.bugs,
+                clocks: cluster.clocks.clone(),
                 seed: plan.seed ^ (number + 1),
+                planted: cluster.planted(),
             };
-            tokio::spawn(client.run())
+            cluster.supervisor.essential("a client", client.run())
         })
         .collect();
     // Something must run before something can go wrong with it.
@@ -131,10 +141,15 @@ async fn simulate(plan: Plan) -> Result<Summary, Broken> {
         watch(&cluster, &mut checker, &ledger, looks).await?;
     }
     faults::heal(&mut cluster).await.map_err(Broken)?;
-    clients.iter().for_each(JoinHandle::abort);
+    for client in clients {
+        client.abort();
+        // What is aborted is cancelled; anything else was said by it.
+        let _ = client.await;
+    }
     make_room(&cluster).await?;
     let state = rest(&mut cluster, &mut checker).await?;
     lock(&ledger).check_end(&state, client::counter(&state))?;
+    check::feeds(&cluster)?;
     let mut state = state;
     let (acknowledged, reads) = {
         let ledger = lock(&ledger);
@@ -149,8 +164,7 @@ async fn simulate(plan: Plan) -> Result<Summary, Broken> {
         virtual_millis: cluster.now(),
         hash: state.hash(),
     };
-    cluster.end().await;
-    Ok(summary)
+    cluster.end().await.map_or(Ok(summary), |flaw| Err(Broken(flaw)))
 }
 
 /// Lets the cell live for a while and checks it all along.
@@ -162,6 +176,7 @@ async fn watch(
 ) -> Result<(), Broken> {
     for _ in 0..looks {
         tokio::time::sleep(LOOK).await;
+        cluster.planted().reach(Panics::Checker);
         checker.step(cluster).await?;
         lock(ledger).check()?;
     }
@@ -222,7 +237,9 @@ async fn rest(
         if !cluster.failed().is_empty() {
             faults::heal(cluster).await.map_err(Broken)?;
         }
-        match healed(cluster) {
+        let all = cluster.has_all_members();
+        match healed(cluster).and_then(|state| all.then_some(state).ok_or("members are out".into()))
+        {
             Ok(state) => return Ok(state),
             Err(why) if tokio::time::Instant::now() >= until => {
                 return Err(Broken(format!("not at rest {REST_WITHIN:?} after healing: {why}")));
@@ -230,8 +247,4 @@ async fn rest(
             Err(_) => {}
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|_| std::process::abort())
 }

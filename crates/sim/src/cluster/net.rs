@@ -4,7 +4,8 @@
 
 use cellwright_master::handle::Handle;
 use cellwright_master::peers::{PeerAnswer, PeerCall, Peers};
-use cellwright_store::{CallError, NodeId, Peer};
+use cellwright_store::{CallError, NodeId, Peer, RaftAnswer, RaftCall, Room};
+use cellwright_supervise::lock;
 use futures::future::BoxFuture;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -29,6 +30,19 @@ struct Wires {
     /// Replicas that are on, by life.
     masters: BTreeMap<NodeId, Handle>,
     calls: u64,
+    bugs: NetBugs,
+}
+
+/// Known bugs that a test plants to see them caught, here because what replicas ask each other
+/// passes here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetBugs {
+    /// Whoever asks whether it would be voted for is told yes, though nobody can hear it.
+    pub skips_pre_vote: bool,
+    /// Nobody admits to having room, so no leader hands over.
+    pub hides_room: bool,
+    /// Whoever sends a message is taken for the member it wants to be.
+    pub believes_strangers: bool,
 }
 
 #[derive(Clone)]
@@ -40,7 +54,7 @@ pub struct Lost;
 
 impl VirtualNet {
     #[must_use]
-    pub fn new(seed: u64) -> VirtualNet {
+    pub fn new(seed: u64, bugs: NetBugs) -> VirtualNet {
         VirtualNet(Arc::new(Mutex::new(Wires {
             rng: ChaCha8Rng::seed_from_u64(seed),
             cut: BTreeSet::new(),
@@ -48,6 +62,7 @@ impl VirtualNet {
             delay: 2000,
             masters: BTreeMap::new(),
             calls: 0,
+            bugs,
         })))
     }
 
@@ -90,6 +105,32 @@ impl VirtualNet {
         wires.cut.clear();
         wires.loss = 0;
         wires.delay = 2000;
+    }
+
+    /// Nothing is cut and nothing is lost.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let wires = self.lock();
+        wires.cut.is_empty() && wires.loss == 0
+    }
+
+    /// A replica that is no member asks for votes, sanely and absurdly, and says that it leads.
+    pub async fn send_strangers(&self, to: NodeId) {
+        let Some(master) = self.master(to) else { return };
+        let status = master.status();
+        let is_believed = self.lock().bugs.believes_strangers;
+        // Believed, it passes for one that may: the next of the members.
+        let others = || status.members.keys().copied();
+        let other = others().find(|id| *id > to).or_else(|| others().find(|id| *id != to));
+        let from = other.filter(|_| is_believed).unwrap_or(STRANGER);
+        let era = master.replicated().with(|view| view.era);
+        for term in [status.term + 50, u64::MAX] {
+            for call in [RaftCall::leading(term, from), RaftCall::standing(term, from)] {
+                let call = PeerCall::Raft { era, from, call };
+                // Whatever it is told, it is not told by this net.
+                let _answer = master.answer_peer(Some(&format!("m{from}")), call).await;
+            }
+        }
     }
 
     /// Messages sent so far.
@@ -144,8 +185,22 @@ impl VirtualNet {
     }
 
     fn lock(&self) -> MutexGuard<'_, Wires> {
-        self.0.lock().unwrap_or_else(|_| std::process::abort())
+        lock(&self.0)
     }
+}
+
+/// Of a replica that no cell has.
+const STRANGER: NodeId = 9;
+
+/// What a buggy run answers in place of whoever was asked.
+fn instead(bugs: NetBugs, call: &PeerCall) -> Option<PeerAnswer> {
+    let PeerCall::Raft { call, .. } = call else { return None };
+    let answer = match call {
+        RaftCall::PreVote(_) if bugs.skips_pre_vote => RaftAnswer::PreVote { granted: true },
+        RaftCall::Room if bugs.hides_room => RaftAnswer::Room(Room { free: 0, reserve: 1 }),
+        _ => return None,
+    };
+    Some(PeerAnswer::Raft(answer))
 }
 
 /// One replica's way to the others.
@@ -162,12 +217,17 @@ impl Peers for VirtualPeers {
         call: PeerCall,
     ) -> BoxFuture<'static, Result<PeerAnswer, CallError>> {
         let (net, from) = (self.net.clone(), self.from);
+        let bugs = net.lock().bugs;
+        if let Some(answer) = instead(bugs, &call) {
+            return Box::pin(async move { Ok(answer) });
+        }
         Box::pin(async move {
             // The message is encoded and decoded as on a real line.
             let bytes = postcard::to_stdvec(&call).map_err(|e| failed(&e))?;
+            let name = format!("m{from}");
             let answer = net.ask(from, to, |master| async move {
                 let call: PeerCall = postcard::from_bytes(&bytes).ok()?;
-                let answer = master.answer_peer(call).await;
+                let answer = master.answer_peer(Some(&name), call).await;
                 postcard::to_stdvec(&answer).ok()
             });
             let bytes = answer.await.map_err(|Lost| CallError::Unreachable("lost".into()))?;
@@ -179,4 +239,9 @@ impl Peers for VirtualPeers {
 
 fn failed(error: &dyn std::fmt::Display) -> CallError {
     CallError::Failed(error.to_string())
+}
+
+/// The replica behind an address of the simulation.
+pub(crate) fn address_id(address: &str) -> Option<NodeId> {
+    address.strip_prefix('m')?.split(':').next()?.parse().ok()
 }

@@ -1,23 +1,25 @@
 //! A simulated cell: real masters on virtual disks and a virtual network, the real scheduler, and
 //! virtual agents, all on one paused single-threaded runtime. What happens follows from the seed.
 
+use super::clocks::{ClockAt, Clocks};
 use super::disk::{DiskBugs, VirtualDisk};
-use super::net::{Lost, Place, VirtualNet, VirtualPeers};
+use super::net::{Lost, NetBugs, Place, VirtualNet, VirtualPeers, address_id};
+use super::planted::{Panics, Planted};
+use super::scheduler_line::SchedulerLine;
 use crate::agent::{AgentBugs, Pace, Ran, VirtualAgent};
-use cellwright_api::internal::{LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer};
+use cellwright_api::masters::{KnownMasters, Masters, Round};
 use cellwright_cell::machine::MachineSpec;
-use cellwright_cell::time::{Span, Time};
-use cellwright_master::clock::Clock;
-use cellwright_master::handle::{Caller, Handle};
-use cellwright_master::input::Unavailable;
+use cellwright_cell::time::Span;
+use cellwright_master::handle::Handle;
 use cellwright_master::master::{Master, World as Around};
 use cellwright_master::replicated::CellMachine;
 use cellwright_master::settings::Settings;
-use cellwright_scheduler::{Lane, LinkError, MasterLink, Scheduler};
+use cellwright_scheduler::{Lane, Scheduler};
 use cellwright_store::{Machine, NodeId, OpenError, Peer, Role};
+use cellwright_supervise::{Supervisor, lock};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -28,6 +30,7 @@ use tokio::time::Instant;
 pub struct Bugs {
     pub disk: DiskBugs,
     pub agent: AgentBugs,
+    pub net: NetBugs,
     /// Replica 1 applies something else than the others.
     pub differs: bool,
     /// Clients call a request acknowledged when it was sent.
@@ -40,6 +43,12 @@ pub struct Bugs {
     pub hasty: bool,
     /// A replica that comes back starts from an empty disk under its old id.
     pub forgets_disk: bool,
+    /// Leases are counted from what the leader's clock says, not from the entry's own time.
+    pub leases_by_clock: bool,
+    /// Who panics, some seconds after the start.
+    pub panics: Option<Panics>,
+    /// Readers of the event feed are not told what is missing in it.
+    pub hides_gaps: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,38 +59,29 @@ pub struct Shape {
 }
 
 /// Addresses after the replicas'.
-const AGENTS: Place = 1000;
+pub(super) const AGENTS: Place = 1000;
 const SCHEDULERS: Place = 2000;
 pub const CLIENTS: Place = 3000;
 
 struct Node {
     disk: VirtualDisk,
     master: Option<Master>,
+    /// It never comes back.
+    lost: bool,
     /// A life that must not go on: its disk said so.
     failed: Arc<AtomicBool>,
-}
-
-/// The wall clock of the simulation: virtual time since a fixed date, plus a skew per replica.
-struct VirtualClock {
-    started: Instant,
-    skew: i64,
-}
-
-impl Clock for VirtualClock {
-    fn wall(&self) -> Time {
-        let passed = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Time((1_700_000_000_000 + passed).saturating_add_signed(self.skew))
-    }
 }
 
 /// Applies as it should, except that one replica of a buggy run does not.
 struct PerhapsDiffers {
     machine: CellMachine,
     differs: bool,
+    planted: Planted,
 }
 
 impl Machine for PerhapsDiffers {
     fn apply(&mut self, index: u64, term: u64, payload: &[u8]) -> Vec<u8> {
+        self.planted.reach(Panics::Apply);
         if self.differs && index.is_multiple_of(5) {
             return Vec::new();
         }
@@ -95,28 +95,45 @@ impl Machine for PerhapsDiffers {
     fn restore(&mut self, index: u64, bytes: &[u8]) -> Result<(), String> {
         self.machine.restore(index, bytes)
     }
+
+    fn witnessed(&self) -> Option<u64> {
+        self.machine.witnessed()
+    }
 }
 
 pub struct Cluster {
     pub shape: Shape,
     pub bugs: Bugs,
     pub net: VirtualNet,
+    /// How often something went wrong.
+    pub strikes: u64,
     started: Instant,
+    pub clocks: Clocks,
     nodes: BTreeMap<NodeId, Node>,
     agents: Vec<Arc<Mutex<VirtualAgent>>>,
     agent_tasks: Vec<JoinHandle<()>>,
     scheduler_tasks: Vec<Option<JoinHandle<()>>>,
-    /// What agents were seen to do wrong.
+    /// What each of them has kept of the masters: a later life goes on with it.
+    scheduler_lines: Vec<Arc<Mutex<Known>>>,
+    /// Of all that is no replica: none of it may end before it is ended.
+    pub supervisor: Supervisor,
+    /// What was seen to go wrong besides broken promises.
     pub flaws: Flaws,
 }
 
-/// The first thing that agents were seen to do wrong.
+/// The first thing that was seen to go wrong: an agent disobeyed, or something panicked.
 #[derive(Clone, Default)]
 pub struct Flaws(Arc<Mutex<Option<String>>>);
 
 impl Flaws {
     fn note(&self, what: String) {
         lock(&self.0).get_or_insert(what);
+    }
+
+    /// One under which nothing ends that was not to.
+    fn supervisor(&self, of: String) -> Supervisor {
+        let flaws = self.clone();
+        Supervisor::telling(Arc::new(move |why| flaws.note(format!("{of}: {why}"))))
     }
 
     #[must_use]
@@ -132,21 +149,26 @@ impl Cluster {
     /// When a replica does not open or the cell does not form.
     pub async fn start(seed: u64, shape: Shape, bugs: Bugs) -> Result<Cluster, String> {
         cellwright_store::seed_randomness(seed);
+        let flaws = Flaws::default();
         let mut cluster = Cluster {
             shape,
             bugs,
-            net: VirtualNet::new(seed ^ 1),
+            net: VirtualNet::new(seed ^ 1, bugs.net),
+            strikes: 0,
             started: Instant::now(),
+            clocks: Clocks::new(Instant::now()),
             nodes: BTreeMap::new(),
             agents: Vec::new(),
             agent_tasks: Vec::new(),
             scheduler_tasks: Vec::new(),
-            flaws: Flaws::default(),
+            scheduler_lines: Vec::new(),
+            supervisor: flaws.supervisor("the world".into()),
+            flaws,
         };
         for id in 1..=shape.masters {
             let disk = VirtualDisk::new(seed.wrapping_mul(31).wrapping_add(id), bugs.disk);
             let failed = Arc::default();
-            cluster.nodes.insert(id, Node { disk, master: None, failed });
+            cluster.nodes.insert(id, Node { disk, master: None, lost: false, failed });
             cluster.turn_on(id).await.map_err(|e| e.to_string())?;
         }
         let first = cluster.net.master(1).ok_or("replica 1 is missing")?;
@@ -157,9 +179,16 @@ impl Cluster {
         }
         for number in 0..shape.schedulers {
             cluster.scheduler_tasks.push(None);
+            let one = Known::one(1 + number % shape.masters);
+            cluster.scheduler_lines.push(Arc::new(Mutex::new(one)));
             cluster.start_scheduler(number);
         }
         Ok(cluster)
+    }
+
+    #[must_use]
+    pub fn planted(&self) -> Planted {
+        Planted::new(self.bugs.panics, self.started)
     }
 
     /// Milliseconds since the start.
@@ -171,7 +200,9 @@ impl Cluster {
     /// # Errors
     /// When the replica finds its disk damaged.
     pub async fn turn_on(&mut self, id: NodeId) -> Result<(), OpenError> {
-        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.master.is_none()) else {
+        let planted = self.planted();
+        let stays_off = |node: &Node| node.lost || node.master.is_some();
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| !stays_off(node)) else {
             return Ok(());
         };
         if self.bugs.forgets_disk && self.started.elapsed() > Duration::from_secs(1) {
@@ -184,17 +215,16 @@ impl Cluster {
             keep_entries: 20,
             segment_bytes: 4096,
             on_fatal: Arc::new(move |_| failed.store(true, Ordering::SeqCst)),
+            supervisor: self.flaws.supervisor(format!("replica {id}")),
             ..cellwright_store::Settings::default()
         };
-        // One clock an hour ahead, one behind: dates jump at elections, nothing else may.
-        let skew = [0, 3_600_000, -3_600_000][usize::try_from(id % 3).unwrap_or(0)];
         let around = Around {
             disk: Arc::new(node.disk.hold()),
             peers: Arc::new(VirtualPeers { net: self.net.clone(), from: id }),
-            clock: Arc::new(VirtualClock { started: self.started, skew }),
+            clock: Arc::new(ClockAt(self.clocks.clone(), id, planted)),
         };
         let differs = self.bugs.differs && id == 1;
-        let wrap = move |machine| PerhapsDiffers { machine, differs };
+        let wrap = move |machine| PerhapsDiffers { machine, differs, planted };
         let master = Master::start_wrapped(id, settings(self.bugs), store, around, wrap).await?;
         self.net.plug(id, master.handle().clone());
         node.master = Some(master);
@@ -212,6 +242,23 @@ impl Cluster {
             node.disk.kill();
         }
         master.kill().await;
+    }
+
+    /// A replica is gone for good, as long as that is one of a minority. The others go on, and who
+    /// joined by this one goes on with them.
+    pub async fn lose(&mut self, id: NodeId) {
+        if (self.lost() + 1) * 2 < self.shape.masters {
+            self.turn_off(id, true).await;
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.lost = true;
+            }
+        }
+    }
+
+    /// How many replicas are gone for good.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.nodes.values().map(|node| u64::from(node.lost)).sum()
     }
 
     /// Replicas whose own disk told them to stop.
@@ -247,8 +294,41 @@ impl Cluster {
         leaders.pop()
     }
 
+    /// Nothing but the room on disks could keep the cell from working.
+    #[must_use]
+    pub fn is_otherwise_well(&self) -> bool {
+        let on = self.nodes.values().all(|node| node.master.is_some() && node.disk.is_well());
+        on && self.net.is_whole() && self.failed().is_empty()
+    }
+
+    /// Takes a replica other than the leader out of the members, whatever becomes of that.
+    pub fn drop_member(&self, id: NodeId) {
+        let Some((leader, handle)) = self.leader().filter(|(leader, _)| *leader != id) else {
+            return;
+        };
+        let voters = handle.status().members.values().filter(|member| member.voter).count();
+        if leader != id && voters > 2 {
+            tokio::spawn(async move { drop(handle.replica().remove(id).await) });
+        }
+    }
+
+    /// Has the leader take in again whoever was taken out; whether all are members.
+    pub fn has_all_members(&self) -> bool {
+        let Some((_, handle)) = self.leader() else { return false };
+        let members = handle.status().members;
+        let is_out = |id: &NodeId| !members.get(id).is_some_and(|member| member.voter);
+        let Some(id) = (1..=self.shape.masters).find(is_out) else { return true };
+        tokio::spawn(async move {
+            // Refused while another change is under way; whoever asks, asks again.
+            if handle.replica().add_learner(id, peer(id)).await.is_ok() {
+                let _later = handle.replica().promote(id).await;
+            }
+        });
+        false
+    }
+
     fn add_agent(&mut self, number: u64) {
-        let mut agent = VirtualAgent::new(machine_spec(number), 1, Pace { start: 20, stop: 80 });
+        let mut agent = VirtualAgent::new(machine_spec(number), Pace { start: 20, stop: 80 });
         agent.bugs = self.bugs.agent;
         let agent = Arc::new(Mutex::new(agent));
         self.agents.push(agent.clone());
@@ -256,14 +336,15 @@ impl Cluster {
             agent,
             net: self.net.clone(),
             place: AGENTS + number,
-            masters: self.shape.masters,
-            replica: AtomicU64::new(1 + (AGENTS + number) % self.shape.masters),
+            line: Mutex::new(Known::one(1 + (AGENTS + number) % self.shape.masters)),
             orders: Notify::new(),
             news: Notify::new(),
             started: self.started,
+            clocks: self.clocks.clone(),
             flaws: self.flaws.clone(),
+            planted: self.planted(),
         };
-        self.agent_tasks.push(tokio::spawn(line.run()));
+        self.agent_tasks.push(self.supervisor.essential("an agent", line.run()));
     }
 
     #[must_use]
@@ -275,6 +356,19 @@ impl Cluster {
         if let Some(agent) = self.agents.get(number) {
             lock(agent).reboot(self.now());
         }
+    }
+
+    /// A machine comes back without its data.
+    pub fn lose_data(&self, number: usize) {
+        if let (Some(agent), Ok(place)) = (self.agents.get(number), u64::try_from(number)) {
+            lock(agent).lose_data(self.now(), self.clocks.at(AGENTS + place));
+        }
+    }
+
+    /// Where the process of a scheduler is.
+    #[must_use]
+    pub fn scheduler_place(&self, number: u64) -> Place {
+        SCHEDULERS + number
     }
 
     /// What ran where since it was last asked, by machine.
@@ -292,11 +386,15 @@ impl Cluster {
     }
 
     pub fn start_scheduler(&mut self, number: u64) {
+        let slot = usize::try_from(number).unwrap_or(0);
+        let Some(line) = self.scheduler_lines.get(slot).cloned() else { return };
+        let (net, clocks) = (self.net.clone(), self.clocks.clone());
         let link = SchedulerLine {
-            net: self.net.clone(),
+            net,
             place: SCHEDULERS + number,
-            masters: self.shape.masters,
-            preferred: Mutex::new(1 + number % self.shape.masters),
+            line,
+            clocks,
+            planted: self.planted(),
         };
         let Ok(lane) = Lane::new("") else { return };
         let mut settings = cellwright_scheduler::Settings::new(&format!("s{number}"), lane, number);
@@ -304,9 +402,9 @@ impl Cluster {
         settings.patience = Span(1000);
         settings.retry_max = Span(500);
         let Ok(scheduler) = Scheduler::new(Arc::new(link), settings) else { return };
-        let slot = usize::try_from(number).unwrap_or(0);
+        let running = self.supervisor.essential("a scheduler", scheduler.run());
         if let Some(slot) = self.scheduler_tasks.get_mut(slot)
-            && let Some(old) = slot.replace(tokio::spawn(scheduler.run()))
+            && let Some(old) = slot.replace(running)
         {
             old.abort();
         }
@@ -319,13 +417,19 @@ impl Cluster {
         }
     }
 
-    /// Stops everything.
-    pub async fn end(mut self) {
-        self.agent_tasks.iter().for_each(JoinHandle::abort);
-        self.scheduler_tasks.iter().flatten().for_each(JoinHandle::abort);
+    /// Stops everything, and says what went wrong until the last moment.
+    pub async fn end(mut self) -> Option<String> {
+        let schedulers = self.scheduler_tasks.drain(..).flatten();
+        let tasks: Vec<JoinHandle<()>> = self.agent_tasks.drain(..).chain(schedulers).collect();
+        for task in tasks {
+            task.abort();
+            // What is aborted is cancelled; anything else was said by it.
+            let _ = task.await;
+        }
         for id in 1..=self.shape.masters {
             self.turn_off(id, false).await;
         }
+        self.flaws.first()
     }
 }
 
@@ -355,19 +459,47 @@ pub fn machine_spec(number: u64) -> MachineSpec {
     super::plain::machine(&format!("machine-{number}"), 4000)
 }
 
+/// The masters that an agent or a scheduler knows: it was told of one, and learns the others from
+/// those that answer, by the code of the product.
+pub(super) struct Known {
+    masters: KnownMasters,
+    pub round: Round,
+}
+
+impl Known {
+    fn one(id: NodeId) -> Known {
+        let address = peer(id).address;
+        Known { masters: KnownMasters::named(vec![address.clone()]), round: Round::from(address) }
+    }
+
+    pub fn replica(&self) -> NodeId {
+        address_id(self.round.master()).unwrap_or(1)
+    }
+
+    pub fn answered(&mut self, said: Option<&Masters>, redial: Option<String>) {
+        said.map(|masters| self.masters.learn(masters));
+        self.round.answered(redial, Instant::now());
+    }
+
+    pub fn failed(&mut self) {
+        self.round.failed(self.masters.all(), Instant::now());
+    }
+}
+
 struct AgentLine {
     agent: Arc<Mutex<VirtualAgent>>,
     net: VirtualNet,
     place: Place,
-    masters: u64,
     /// Whom it polls.
-    replica: AtomicU64,
+    line: Mutex<Known>,
     /// Orders came, so something else may be the next to change.
     orders: Notify,
     /// Something changed that the masters should hear of.
     news: Notify,
     started: Instant,
+    clocks: Clocks,
     flaws: Flaws,
+    planted: Planted,
 }
 
 impl AgentLine {
@@ -379,6 +511,7 @@ impl AgentLine {
 
     async fn keep_time(&self) {
         loop {
+            self.planted.reach(Panics::Agent);
             let due = lock(&self.agent).next_change();
             let at = due.map(|at| self.started + Duration::from_millis(at));
             let change = async {
@@ -407,34 +540,42 @@ impl AgentLine {
     async fn tell_news(&self) {
         loop {
             self.news.notified().await;
-            let _lost = self.ask(self.replica.load(Ordering::Relaxed), false).await;
+            let replica = lock(&self.line).replica();
+            let _lost = self.ask(replica, false).await;
         }
     }
 
     /// Polls a replica, another one when that fails.
     async fn poll(&self) {
         loop {
-            let replica = self.replica.load(Ordering::Relaxed);
-            let next = match self.ask(replica, true).await {
-                Ok(Some(other)) => other,
-                Ok(None) => replica,
-                Err(Lost) => 1 + replica % self.masters,
-            };
-            self.replica.store(next, Ordering::Relaxed);
+            let replica = lock(&self.line).replica();
+            let stays = lock(&self.agent).bugs.knows_one_master;
+            match self.ask(replica, true).await {
+                Ok((said, redial)) => lock(&self.line).answered(said.as_ref(), redial),
+                Err(Lost) if stays => {}
+                Err(Lost) => lock(&self.line).failed(),
+            }
         }
     }
 
-    async fn ask(&self, replica: NodeId, hang: bool) -> Result<Option<NodeId>, Lost> {
+    async fn ask(&self, replica: NodeId, hang: bool) -> Result<Told, Lost> {
         let sent = self.now();
-        let report = lock(&self.agent).report(hang);
+        let wall = self.clocks.at(self.place);
+        let report = lock(&self.agent).report(hang, wall);
         let incarnation = report.incarnation;
-        let poll = |master: Handle| async move { master.poll(report).await };
+        // As at the door of the product: one that was removed orders nothing.
+        let poll = |master: Handle| async move {
+            let is_member = !master.is_removed();
+            let orders = if is_member { master.poll(report).await.ok() } else { None };
+            (orders, master.masters())
+        };
         let asked = self.net.ask(self.place, replica, poll);
         let answer = tokio::time::timeout(Duration::from_secs(3), asked).await;
-        let orders = answer.map_err(|_| Lost)??.map_err(|_| Lost)?;
-        let redial = orders.redial.as_deref().and_then(address_id);
+        let (orders, said) = answer.map_err(|_| Lost)??;
+        let orders = orders.ok_or(Lost)?;
+        let redial = orders.redial.clone();
         let mut agent = lock(&self.agent);
-        if agent.incarnation == incarnation {
+        if agent.incarnation() == incarnation {
             let before = agent.taken();
             agent.obey(orders, sent, self.now());
             self.orders.notify_one();
@@ -446,7 +587,7 @@ impl AgentLine {
                 self.flaws.note(format!("machine {number} holds more than it has"));
             }
         }
-        Ok(redial)
+        Ok((said, redial))
     }
 
     fn now(&self) -> u64 {
@@ -454,53 +595,5 @@ impl AgentLine {
     }
 }
 
-/// The replica behind an address of the simulation.
-pub(crate) fn address_id(address: &str) -> Option<NodeId> {
-    address.strip_prefix('m')?.split(':').next()?.parse().ok()
-}
-
-struct SchedulerLine {
-    net: VirtualNet,
-    place: Place,
-    masters: u64,
-    preferred: Mutex<NodeId>,
-}
-
-impl SchedulerLine {
-    async fn ask<T, F>(&self, work: impl FnOnce(Handle) -> F) -> Result<T, LinkError>
-    where
-        F: Future<Output = Result<T, Unavailable>>,
-    {
-        let to = *lock(&self.preferred);
-        let answer = self.net.ask(self.place, to, work).await;
-        let (error, next) = match answer {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(Unavailable::NotLeader { leader: Some(address) })) => {
-                (LinkError::Refused("not the leader".into()), address_id(&address))
-            }
-            Ok(Err(error)) => (LinkError::Refused(error.to_string()), None),
-            Err(Lost) => (LinkError::Unreachable("lost".into()), None),
-        };
-        *lock(&self.preferred) = next.unwrap_or(1 + to % self.masters);
-        Err(error)
-    }
-}
-
-impl MasterLink for SchedulerLine {
-    async fn log_after(&self, index: u64, wait: Span) -> Result<LogAnswer, LinkError> {
-        self.ask(|master| async move { Ok(master.log_after(index, wait).await) }).await
-    }
-
-    async fn propose(&self, proposal: Proposal) -> Result<ProposalAnswer, LinkError> {
-        let caller = Caller::Scheduler("sim".into());
-        self.ask(|master| async move { master.propose_as(&caller, proposal).await }).await
-    }
-
-    async fn lease(&self, request: LeaseRequest) -> Result<LeaseAnswer, LinkError> {
-        self.ask(|master| async move { master.lease(request).await }).await
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|_| std::process::abort())
-}
+/// Which masters there are, and where to go on.
+type Told = (Option<Masters>, Option<String>);

@@ -212,3 +212,87 @@ async fn a_damaged_snapshot_is_made_up_for_by_the_older_one() {
     let result = opened(&disk, 1).await;
     assert!(matches!(&result, Err(OpenError::Damaged { file, .. }) if *file == newest));
 }
+
+/// Where every write to a segment ended, by trying: a cut there leaves whole records only.
+fn ends(bytes: &[u8]) -> Vec<usize> {
+    let mut ends = vec![64];
+    while let Some(head) = bytes.get(ends[ends.len() - 1]..).and_then(|rest| rest.get(..48)) {
+        let body = u32::from_le_bytes([head[8], head[9], head[10], head[11]]) as usize;
+        ends.push(ends[ends.len() - 1] + 48 + body + 8);
+    }
+    ends
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_ends_before_its_snapshot_is_refused_wherever_it_was_cut() {
+    let cell = Cell::start(1, Settings::default()).await;
+    for value in 1..=5 {
+        cell.add(value).await;
+    }
+    cell.replica(1).snapshot_now().await.unwrap();
+    let covered = cell.replica(1).status().last_log.unwrap() + 1;
+    cell.add(6).await;
+    cell.replica(1).shutdown().await;
+    let disk = cell.disks[&1].clone();
+    let ends = ends(&disk.platter().files[SEGMENT].bytes);
+    let (mut refused, mut taken) = (0, 0);
+    for end in ends {
+        let cut = edit(&disk, SEGMENT, |bytes| bytes.truncate(end));
+        match opened(&cut, 1).await {
+            Ok((next, _)) => {
+                assert!(next >= covered, "cut at {end}: {next} is before the snapshot {covered}");
+                taken += 1;
+            }
+            Err(OpenError::Damaged { file, what, .. }) => {
+                assert_eq!(file, SEGMENT);
+                assert!(what.contains("its snapshot"), "{what}");
+                refused += 1;
+            }
+            Err(other) => panic!("cut at {end}: {other}"),
+        }
+    }
+    assert!(refused > 5 && taken > 0, "{refused} refused, {taken} taken");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_of_another_replica_may_be_ahead_of_the_log_until_the_log_follows() {
+    let cell = Cell::start(3, small()).await;
+    let late = if cell.leader().await.status().id == 3 { 2 } else { 3 };
+    let before = cell.disks[&late].copy();
+    cell.net.cut_off(late, [1, 2, 3]);
+    for value in 1..=100 {
+        cell.add(value).await;
+    }
+    cell.net.heal();
+    cell.settle().await;
+    let after = cell.disks[&late].clone();
+    let sent = after.names("snap").pop().expect("it was sent a snapshot");
+    assert!(!after.names("log").contains(&"installing".to_owned()), "the log has followed");
+    cell.replica(late).shutdown().await;
+    // The old log beside the new snapshot: the power failed while it was being saved, or the log
+    // was cut. What tells them apart is written first.
+    let path = format!("snap/{sent}");
+    let snapshot = after.platter().files[&path].clone();
+    before.platter().files.insert(path, snapshot.clone());
+    let result = opened(&before, late).await;
+    assert!(matches!(&result, Err(OpenError::Damaged { .. })), "{result:?}");
+    let (index, term) = sent.split_once('-').unwrap();
+    let leader = leader_of(&snapshot.bytes);
+    let words = [term.parse().unwrap(), leader, index.parse::<u64>().unwrap()];
+    let mut mark: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    mark.extend_from_slice(&xxhash_rust::xxh3::xxh3_64_with_seed(&mark, 0).to_le_bytes());
+    let bytes = mark.clone();
+    let file = crate::support::File { synced: bytes.len(), bytes };
+    before.platter().files.insert("log/installing".to_owned(), file);
+    assert!(opened(&before, late).await.is_ok());
+    for bit in 0..mark.len() * 8 {
+        let bad = edit(&before, "log/installing", |bytes| bytes[bit / 8] ^= 1 << (bit % 8));
+        assert!(opened(&bad, late).await.is_err(), "bit {bit} of the mark");
+    }
+}
+
+/// The node of the last entry in a snapshot's facts: a presence byte, then term and node, each
+/// short enough here to be one byte.
+fn leader_of(snapshot: &[u8]) -> u64 {
+    u64::from(snapshot[42])
+}

@@ -5,6 +5,8 @@
 
 mod cluster;
 mod damage;
+mod elections;
 mod limits;
+mod strangers;
 mod suite;
 mod support;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cellwright_store::{
     CallError, CallFuture, Disk, DiskFuture, Machine, NodeId, Peer, ProposeError, Proposed,
-    RaftAnswer, RaftCall, Replica, Role, Settings, Transport,
+    RaftAnswer, RaftCall, Replica, Role, Sender, Settings, Transport,
 };
 use tokio::sync::watch;
 
@@ -87,6 +87,10 @@ impl Disk for MemoryDisk {
         let (bytes, offset) = (self.read(path)?, offset as usize);
         let found = bytes.get(offset..offset + len).map(<[u8]>::to_vec);
         found.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn size(&self, path: &str) -> io::Result<u64> {
+        Ok(self.read(path)?.len() as u64)
     }
 
     fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
@@ -231,7 +235,8 @@ impl Transport for Port {
             tokio::time::sleep(Duration::from_millis(1)).await;
             let away = || CallError::Unreachable(format!("no way from {from} to {to}"));
             let replica = net.target(from, to).ok_or_else(away)?;
-            let answer = replica.handle(RaftCall::from_bytes(&call.to_bytes()?)?).await;
+            let sender = Sender { id: from, name: Some(peer(from).name) };
+            let answer = replica.handle(&sender, RaftCall::from_bytes(&call.to_bytes()?)?).await;
             tokio::time::sleep(Duration::from_millis(1)).await;
             net.target(to, from).ok_or_else(away)?;
             RaftAnswer::from_bytes(&answer.to_bytes()?)

@@ -87,7 +87,7 @@ pub(super) const ROUTES: &[Route] = &[
                     json!(One<PlanView>),
                 )
             },
-            &[C::NoSuchUser],
+            &[C::NoSuchUser, C::NotOwner],
         ),
         json!(PlanJobs),
     ),

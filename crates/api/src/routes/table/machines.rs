@@ -50,18 +50,21 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         &[LIMIT, AFTER],
     ),
-    fails(
-        of_kind(
-            read(
-                O::GetMachinePackages,
-                "/v1/machines/{machine}/packages",
-                "machines",
-                "The packages of a machine and who gave them, asked of its agent.",
-                json!(MachinePackages),
+    only(
+        fails(
+            of_kind(
+                read(
+                    O::GetMachinePackages,
+                    "/v1/machines/{machine}/packages",
+                    "machines",
+                    "The packages of a machine and who gave them, asked of its agent.",
+                    json!(MachinePackages),
+                ),
+                Kind::Local,
             ),
-            Kind::Local,
+            &[C::NoSuchMachine, C::WrongState, C::AgentSilent, C::Overloaded],
         ),
-        &[C::NoSuchMachine, C::WrongState, C::AgentSilent, C::Overloaded],
+        Access::Holder(P::ManageMachines),
     ),
     needs(
         versioned(takes(

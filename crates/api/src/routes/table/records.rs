@@ -138,6 +138,25 @@ pub(super) const ROUTES: &[Route] = &[
     needs(
         only(
             fails(
+                takes(
+                    change(
+                        O::ConfirmMaster,
+                        Method::Post,
+                        "/v1/masters/confirm",
+                        "masters",
+                        "Let a replica that waits have the authority's key, by its fingerprint.",
+                    ),
+                    json!(ConfirmMaster),
+                ),
+                &[C::BadField, C::WrongState],
+            ),
+            Access::Holder(P::ManageUsers),
+        ),
+        P::ManageUsers,
+    ),
+    needs(
+        only(
+            fails(
                 of_kind(
                     change(
                         O::RemoveMaster,
@@ -189,7 +208,10 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     only(
         of_kind(
-            read(O::Health, "/healthz", "service", "The process answers.", Content::Text),
+            fails(
+                read(O::Health, "/healthz", "service", "The process answers.", Content::Text),
+                &[C::NotReady],
+            ),
             Kind::Local,
         ),
         Access::Open,

@@ -222,6 +222,7 @@ impl Found {
             now: head.now,
             applied: head.applied,
             attempt_floor: head.attempt_floor,
+            bounds: head.bounds,
             users: end.list(TableName::Users, self.users, slots.users),
             machines: end.list(TableName::Machines, self.machines, slots.machines),
             resources: end.list(TableName::Resources, self.resources, slots.resources),

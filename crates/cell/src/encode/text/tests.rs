@@ -204,7 +204,7 @@ fn text_that_was_cut_is_refused_wherever_it_was() {
 fn packages_are_read_by_the_name_they_had_before() {
     let mut cell = cell();
     let digest = crate::name::Token::new(&"a".repeat(64)).unwrap();
-    cell.ok(Command::AddBlob { digest, bytes: 9 });
+    cell.ok(Command::AddBlob { digest, bytes: 9, limits: Default::default() });
     let text = write(PLACE, &Rows::of(&cell.state), &Pick::default());
     let before = text.replacen(r#"{"table":"packages""#, r#"{"table":"blobs""#, 1);
     assert_ne!(before, text);

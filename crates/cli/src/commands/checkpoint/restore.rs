@@ -4,6 +4,7 @@ use crate::commands::Success;
 use crate::failure::Failure;
 use crate::output::say;
 use crate::server::ask;
+use cellwright_api::private::private_folder;
 use cellwright_master::checkpoint::{self, CheckpointError};
 use cellwright_master::config::Config;
 use cellwright_master::identity::files::IdentityFiles;
@@ -38,6 +39,7 @@ impl RestoreArgs {
             true => Some(files.authority().map_err(|error| failed(&error))?.fingerprint()),
             false => None,
         };
+        private_folder(&config.data_dir, 0o700).map_err(|error| failed(&error))?;
         let disk = RealDisk::open(&config.data_dir).map_err(|error| failed(&error))?;
         let me = Peer { name: config.name.to_string(), address: config.advertise.clone() };
         let store = store_settings(&config, authority.as_deref());

@@ -1,16 +1,20 @@
 //! `cell master join`: a further replica of a cell that runs.
 //!
-//! The replica gets its certificate here and asks for its vote when it is started. Its number in
+//! The replica makes its key here, and waits for an operator to confirm it; then it gets its
+//! certificate and the authority's key. It asks for its vote when it is started. Its number in
 //! the log is drawn from its token: a token is used once, so the number is never used again.
 
 use super::PlaceArgs;
+use super::admitted::admitted;
 use crate::commands::Success;
-use crate::commands::enrol::enrol;
+use crate::commands::enrol::Waiting;
 use crate::failure::Failure;
-use crate::output::say;
+use crate::format;
+use crate::output::{print, say};
 use crate::reach::Reach;
 use crate::server::ask;
-use cellwright_api::enroll::JoinToken;
+use crate::token_input::TokenArgs;
+use cellwright_api::enroll::{JoinKind, JoinToken};
 use cellwright_api::secret::sha256;
 use cellwright_master::config::host_of;
 use cellwright_master::init::{InitError, Joining};
@@ -24,8 +28,8 @@ const NEXT: &str = "ask for a token: cell token create --replica NAME";
 
 #[derive(Debug, Args)]
 pub struct JoinArgs {
-    /// A join token, made by `cell token create --replica NAME`
-    token: String,
+    #[command(flatten)]
+    token: TokenArgs,
 
     #[command(flatten)]
     place: PlaceArgs,
@@ -36,12 +40,29 @@ impl JoinArgs {
         let failed = |error: InitError| Failure::work(&error, NEXT);
         let place = self.place.place();
         place.check_free().map_err(|error| Failure::work(&error, FREE))?;
-        let joining = Joining::prepare(&self.token, &self.hosts()).map_err(failed)?;
-        let token = JoinToken::parse(&self.token).map_err(|error| Failure::work(&error, NEXT))?;
-        let answer = ask(enrol(&reach.masters, &joining.trust, &joining.request))?;
-        let cell = answer.cell.clone();
-        joining.complete(answer, number(&token), &place).map_err(failed)?;
-        remember_masters(&place.data_dir, &reach.masters)?;
+        let token = self.token.token(NEXT)?;
+        if token.kind != JoinKind::Replica {
+            let message = format!("this token is for {}, not for a replica", token.part());
+            return Err(Failure::Usage { message, next: NEXT.into() });
+        }
+        let waiting = Waiting::begin(&token, &self.hosts(), &place.config, NEXT)?;
+        let joining = Joining::with_key(&token, waiting.made()).map_err(failed)?;
+        // Its own, not what the cell says it is.
+        let key = joining.key_print().map_err(failed)?;
+        let (admitted, masters) = ask(admitted(&reach.masters, &joining, async |found| {
+            print(&format!(
+                "replica {name} asks to join cell {}; its fingerprint is\n  {key}\n\
+                 an administrator of the cell confirms it, until {}, with\n  \
+                 cell master confirm {name} {key}\n",
+                found.cell,
+                format::utc(found.until),
+                name = token.name,
+            ))
+        }))?;
+        let cell = admitted.answer.cell.clone();
+        joining.complete(admitted, number(&token), &place).map_err(failed)?;
+        remember_masters(&place.data_dir, &masters)?;
+        waiting.done()?;
         say(&format!(
             "replica {} of cell {cell} is installed\nconfiguration {}, keys in {}\n\
              next:\n  cell master start --config {}\n  cell master status\n",

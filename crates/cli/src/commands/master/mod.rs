@@ -1,5 +1,7 @@
 //! `cell master`: replicas of the master, from installing one to looking at all of them.
 
+mod admitted;
+mod confirm;
 mod init;
 mod join;
 mod remove;
@@ -17,12 +19,13 @@ const EXAMPLES: &str = "\
 Examples:
   cell master init --cell aa --name m1 --advertise m1.example:7070
   cell master start --config /etc/cellwright/master.toml
-  cell token create --replica m2
-  cell master join CELL-JOIN.... --master m1.example:7070 \\
+  cell token create --replica m2 --token-file m2.token
+  cell master join --token-file m2.token --master m1.example:7070 \\
     --advertise m2.example:7070
+  cell master confirm m2 FINGERPRINT
   cell master status";
 
-/// Replicas of the master: install, start, join, remove, repair, look
+/// Replicas of the master: install, start, join, confirm, remove, repair, look
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum Master {
@@ -32,11 +35,14 @@ pub enum Master {
     Start(start::StartArgs),
     /// Install a further replica of a cell that runs
     Join(join::JoinArgs),
+    /// Let a replica that waits to join have the authority's key
+    Confirm(confirm::ConfirmArgs),
     /// Take a replica out of the cell
     Remove(remove::RemoveArgs),
     /// Rebuild a replica whose log is damaged from its peers; it must not run
     Repair(repair::RepairArgs),
-    /// Show the replicas: who leads, who lags, what is alarming
+    /// Show the replicas: who leads, who lags, who waits to join, what is alarming
+    #[command(visible_alias = "ls")]
     Status(status::StatusArgs),
 }
 
@@ -46,6 +52,7 @@ impl Master {
             Master::Init(args) => args.run(reach),
             Master::Start(args) => args.run(),
             Master::Join(args) => args.run(reach),
+            Master::Confirm(args) => args.run(reach),
             Master::Remove(args) => args.run(reach),
             Master::Repair(args) => args.run(reach),
             Master::Status(args) => args.run(reach),

@@ -9,19 +9,20 @@
 //! history stay where they are, since both are checked by themselves. The log goes last, so things
 //! set aside and no log mean that a repair was cut short, and the same command goes on with it.
 
+use super::admitted::admitted;
+use super::confirm::confirm;
 use super::join::number;
 use crate::clock;
-use crate::commands::enrol::enrol;
 use crate::commands::{DEFAULT_CONFIG, Success};
 use crate::failure::Failure;
 use crate::output::say;
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
-use cellwright_api::enroll::{JoinAnswer, JoinToken};
-use cellwright_api::types::{AddJoinToken, Changed, Joiner, MasterStatus, NewToken};
+use cellwright_api::enroll::{JoinToken, ToConfirm};
+use cellwright_api::types::{AddJoinToken, Changed, ConfirmMaster, Joiner, MasterStatus, NewToken};
 use cellwright_cell::time::Span;
 use cellwright_master::config::Config;
-use cellwright_master::init::{Joining, Place};
+use cellwright_master::init::{Admitted, Joining, Place};
 use cellwright_master::membership::{masters_to_join, remember_masters};
 use cellwright_store::{OfflineLog, OpenError, RealDisk};
 use clap::Args;
@@ -29,6 +30,7 @@ use hyper::Method;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 const VALID_FOR: Span = Span(10 * 60 * 1000);
@@ -151,7 +153,7 @@ impl RepairArgs {
             advertise: config.advertise.clone(),
         };
         let id = number(&taken.token);
-        let completed = taken.joining.complete(taken.answer, id, &place);
+        let completed = taken.joining.complete(taken.admitted, id, &place);
         completed.map_err(|error| Failure::work(&error, SET_ASIDE))?;
         fs::write(&written, with_number(text, id)).map_err(|why| cannot(&written, &why))?;
         fs::rename(&written, &self.config).map_err(|why| cannot(&self.config, &why))
@@ -163,7 +165,7 @@ struct TakenOut {
     masters: Vec<String>,
     token: JoinToken,
     joining: Joining,
-    answer: JoinAnswer,
+    admitted: Admitted,
 }
 
 /// Takes the replica out of the cell and gets papers for it to come back with. Papers and
@@ -186,9 +188,13 @@ async fn taken_out(cell: &Cell, config: &Config) -> Result<TakenOut, Failure> {
         next: "cell master repair once more".into(),
     };
     let token = JoinToken::parse(&made.token).map_err(|error| failed(&error))?;
-    let joining = Joining::prepare(&made.token, &config.hosts()).map_err(|error| failed(&error))?;
-    let answer = enrol(&masters, &joining.trust, &joining.request).await?;
-    Ok(TakenOut { masters, token, joining, answer })
+    let joining = Joining::prepare(&token, &config.hosts()).map_err(|error| failed(&error))?;
+    // Whoever repairs it is there, and may let replicas in: else there were no token.
+    let fingerprint = joining.key_print().map_err(|error| failed(&error))?.to_string();
+    let body = ConfirmMaster { name: config.name.clone(), fingerprint };
+    let confirmed = async |_: &ToConfirm| confirm(&cell.client, body).await;
+    let (admitted, _) = admitted(&masters, &joining, confirmed).await?;
+    Ok(TakenOut { masters, token, joining, admitted })
 }
 
 /// Where the other voters are; there must be one to rebuild it from.
@@ -224,7 +230,7 @@ fn room_aside(data_dir: &Path) -> Result<PathBuf, Failure> {
     let mut second = clock::now().0 / 1000;
     loop {
         let aside = data_dir.join(format!("{ASIDE}{second}"));
-        match fs::create_dir(&aside) {
+        match fs::DirBuilder::new().mode(0o700).create(&aside) {
             Ok(()) => return Ok(aside),
             Err(why) if why.kind() == io::ErrorKind::AlreadyExists => second += 1,
             Err(why) => return Err(cannot(&aside, &why)),

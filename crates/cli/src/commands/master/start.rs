@@ -4,7 +4,7 @@ use crate::commands::dev::DevArgs;
 use crate::commands::{DEFAULT_CONFIG, Success};
 use crate::failure::Failure;
 use crate::output::print;
-use crate::server::{serve, told_to_stop};
+use crate::server::{Stop, serve};
 use cellwright_master::config::Config;
 use cellwright_master::serve::{Access, run_master};
 use cellwright_master::supervise::Supervised;
@@ -19,7 +19,7 @@ pub struct StartArgs {
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG, conflicts_with = "dev")]
     config: PathBuf,
 
-    /// An open master for trying things out: loopback only, everybody may do everything
+    /// An open master for trying things out: loopback only, and for this account alone
     #[arg(long, requires = "data_dir")]
     dev: bool,
 
@@ -37,20 +37,21 @@ impl StartArgs {
         if let Some(data_dir) = self.data_dir.filter(|_| self.dev) {
             return DevArgs::bare(data_dir, self.listen).run();
         }
-        let config = Config::load(&self.config)
-            .map_err(|error| Failure::Usage { message: error.to_string(), next: NEXT.into() })?;
-        serve(run(config, self.config))
+        serve(async move |stop| run(self.config, stop).await)
     }
 }
 
 const NEXT: &str = "correct the file, name another with --config, or make a cell: cell master init";
 
-async fn run(config: Config, file: PathBuf) -> Result<Success, Failure> {
+async fn run(file: PathBuf, mut stop: Stop) -> Result<Success, Failure> {
+    let config = Config::load(&file)
+        .map_err(|error| Failure::Usage { message: error.to_string(), next: NEXT.into() })?;
     let scheduler = scheduler(&config, &file)?;
     let name = config.name.clone();
-    let running = run_master(config, Access::Identified, scheduler).await?;
+    let starting = run_master(config, Access::Identified, scheduler);
+    let Some(running) = stop.unless_told(starting).await? else { return Ok(Success::Done) };
     print(&format!("replica {name} serves {}\n", running.url()))?;
-    told_to_stop().await?;
+    stop.told().await;
     running.stop().await;
     Ok(Success::Done)
 }

@@ -7,8 +7,8 @@ use crate::failure::Failure;
 use crate::output::{Output, print_json, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
-use crate::{format, table};
-use cellwright_api::types::{MasterStatus, MemberView};
+use crate::{clock, format, table};
+use cellwright_api::types::{MasterStatus, MemberView, WaitingReplica};
 use clap::Args;
 use serde::Serialize;
 use std::time::Duration;
@@ -42,6 +42,8 @@ struct Answer {
     leader: Option<u64>,
     last_log: u64,
     members: Vec<Shown>,
+    /// Who asked to join and is not in yet.
+    waiting: Vec<WaitingReplica>,
     alarms: Vec<String>,
 }
 
@@ -74,6 +76,7 @@ async fn look(cell: &Cell) -> Result<Answer, Failure> {
     }
     let newest = &asked[0];
     let (term, last_log) = (newest.term, newest.last_log);
+    let waiting = newest.waiting.clone();
     let members = members.into_iter().map(|(member, own)| {
         let lag = own.as_ref().map(|own| last_log.saturating_sub(own.applied));
         Shown { member, own, lag }
@@ -82,7 +85,7 @@ async fn look(cell: &Cell) -> Result<Answer, Failure> {
     let (alarms, is_led) = alarms(cell, &asked).await;
     let mut sure = asked.iter().filter(|own| own.leaderless_ms.is_none());
     let leader = sure.find_map(|own| own.leader).filter(|_| is_led);
-    Ok(Answer { term, leader, last_log, members, alarms })
+    Ok(Answer { term, leader, last_log, members, waiting, alarms })
 }
 
 /// What alarms the leader, who alone can tell, and whether there is one: one that hears no majority
@@ -123,10 +126,34 @@ fn shown(answer: &Answer) -> String {
         .collect();
     let header = ["replica", "role", "votes", "applied", "lag", "snapshot", "address"];
     out.push_str(&table::render(&header, &rows));
+    out.push_str(&waiting(&answer.waiting));
     out.push('\n');
     match answer.alarms.as_slice() {
         [] => out.push_str("no alarms\n"),
         alarms => alarms.iter().for_each(|alarm| out.push_str(&format!("alarm {alarm}\n"))),
     }
     out
+}
+
+/// Who waits, with what to type once the fingerprint was compared. In lines of their own: what is
+/// to be copied must not be broken.
+fn waiting(replicas: &[WaitingReplica]) -> String {
+    let now = clock::now();
+    let one = |one: &WaitingReplica| {
+        let WaitingReplica { name, fingerprint, address, token, .. } = one;
+        let since = format::since(one.since, now);
+        let asks = format!(
+            "\nreplica {name} asks to join, for {since}, from {address}; its fingerprint is\n  \
+             {fingerprint}\n"
+        );
+        if one.confirmed {
+            return format!("{asks}it is confirmed and goes on by itself\n");
+        }
+        format!(
+            "{asks}it waits to be confirmed: compare that with what it shows itself, then\n  \
+             cell master confirm {name} {fingerprint}\n\
+             or send it away: cell token revoke {token}\n"
+        )
+    };
+    replicas.iter().map(one).collect()
 }

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::format;
 use crate::output::{Output, print_json, say};
 use crate::progress::Transfer;
-use crate::server::{ask, told_to_stop};
+use crate::server::{Stop, ask};
 use cellwright_package::oci::{self, Imported};
 use cellwright_package::registry::{self, Fetched, Reference, RegistryError, SCHEME, Settings};
 use cellwright_package::{Limits, PackageError};
@@ -177,11 +177,8 @@ async fn until_stopped<T>(
     what: &str,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    tokio::select! {
-        biased;
-        told = told_to_stop() => Err(told.err().unwrap_or_else(|| stopped(what))),
-        done = work => done,
-    }
+    let done = Stop::listen()?.unless_told(work).await?;
+    done.ok_or_else(|| stopped(what))
 }
 
 fn put(made: &Path, target: &Path) -> Result<(), Failure> {

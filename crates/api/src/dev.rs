@@ -1,0 +1,275 @@
+//! How an open master (`cell dev`) is for one account alone: whoever asks shows a token that lies
+//! in a file which only that account, and root, can read. `cell` finds it by the master's address,
+//! so that nobody of the same account has to type or even know it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `DATA/dev-token` | the token, the same for as long as the folder is there |
+//! | `/run/user/UID/cellwright/ADDRESS` | the same, while the master runs |
+//! | `/tmp/cellwright-UID/ADDRESS` | instead, where an account has no folder there |
+//!
+//! The second is locked by its master and is as good as absent without: nothing is told to another
+//! account that listens at the address of a master which is gone.
+
+use crate::context::write_private;
+use crate::secret::{NoRandomness, Secret};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::process::geteuid;
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The token in the data folder.
+pub const FILE: &str = "dev-token";
+/// What stands before the dot of such a token: no user's begins so.
+pub const ID: &str = "dev";
+/// How the kernel's tables say that a socket listens.
+const LISTENING: &str = "0A";
+/// More than a token has.
+const MOST_BYTES: u64 = 256;
+
+/// Why there is no token.
+#[derive(Debug, thiserror::Error)]
+pub enum DevError {
+    #[error("{path}: {why}")]
+    Io { path: PathBuf, why: io::Error },
+    #[error("{path} is of account {owner}, not of this one ({own}): have it removed")]
+    Foreign { path: PathBuf, owner: u32, own: u32 },
+    #[error(transparent)]
+    NoRandomness(#[from] NoRandomness),
+}
+
+/// The token of a cell, where its own account finds it for as long as this lives.
+pub struct Posted {
+    path: PathBuf,
+    /// Locked.
+    _file: File,
+    token: Secret,
+}
+
+impl Posted {
+    /// For the master that listens at `address`, with what is in its data folder.
+    ///
+    /// # Errors
+    /// When a file cannot be written, or the place is another account's.
+    pub fn post(data_dir: &Path, address: SocketAddr) -> Result<Posted, DevError> {
+        let token = kept(&data_dir.join(FILE))?;
+        let own = geteuid().as_raw();
+        let folder = folder_of(own);
+        make_folder(&folder, own)?;
+        let path = folder.join(address.to_string());
+        let fresh = folder.join(format!("{address}.new-{}", std::process::id()));
+        let io = |why| DevError::Io { path: fresh.clone(), why };
+        // Of a process with our number that was killed.
+        match std::fs::remove_file(&fresh) {
+            Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(io(why)),
+            _ => {}
+        }
+        write_private(&fresh, token.expose().as_bytes()).map_err(io)?;
+        let file = File::open(&fresh).map_err(io)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|why| io(why.into()))?;
+        // Locked before it can be found.
+        std::fs::rename(&fresh, &path).map_err(io)?;
+        Ok(Posted { path, _file: file, token })
+    }
+
+    #[must_use]
+    pub fn token(&self) -> &Secret {
+        &self.token
+    }
+}
+
+impl Drop for Posted {
+    fn drop(&mut self) {
+        // Another master may listen there by now; its file is its own.
+        let own = self._file.metadata().map(|found| found.ino()).ok();
+        let there = std::fs::metadata(&self.path).map(|found| found.ino()).ok();
+        if own.is_some() && own == there {
+            // Left behind it would be worth nothing: nobody locks it.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The token of the open master at one of these addresses, if it is this account's, or if root
+/// asks.
+#[must_use]
+pub fn token_for(masters: &[String]) -> Option<Secret> {
+    let own = geteuid();
+    let addresses = masters.iter().flat_map(|master| addresses(master));
+    for address in addresses {
+        if let Some(token) = posted(own.as_raw(), address) {
+            return Some(token);
+        }
+        let other = Some(address).filter(|_| own.is_root()).and_then(listener);
+        if let Some(token) = other.and_then(|uid| posted(uid, address)) {
+            return Some(token);
+        }
+    }
+    None
+}
+
+fn addresses(master: &str) -> Vec<SocketAddr> {
+    if let Ok(address) = master.parse() {
+        return vec![address];
+    }
+    let port = master.strip_prefix("localhost:").and_then(|port| port.parse::<u16>().ok());
+    let loopback = |port| {
+        let both = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+        both.map(|ip| SocketAddr::new(ip, port)).to_vec()
+    };
+    port.map(loopback).unwrap_or_default()
+}
+
+/// Where an account keeps the tokens of masters that run.
+fn folder_of(uid: u32) -> PathBuf {
+    let run = PathBuf::from(format!("/run/user/{uid}"));
+    let is_own = std::fs::symlink_metadata(&run).is_ok_and(|at| at.is_dir() && at.uid() == uid);
+    if is_own { run.join("cellwright") } else { PathBuf::from(format!("/tmp/cellwright-{uid}")) }
+}
+
+/// In a folder that others write to, somebody else may have been there first.
+fn make_folder(path: &Path, own: u32) -> Result<(), DevError> {
+    let io = |why| DevError::Io { path: path.to_owned(), why };
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(why) if why.kind() != io::ErrorKind::AlreadyExists => return Err(io(why)),
+        _ => {}
+    }
+    let found = std::fs::symlink_metadata(path).map_err(io)?;
+    if !found.is_dir() || found.uid() != own || found.mode() & 0o077 != 0 {
+        return Err(DevError::Foreign { path: path.to_owned(), owner: found.uid(), own });
+    }
+    Ok(())
+}
+
+/// The token in the data folder, made if there is none.
+fn kept(path: &Path) -> Result<Secret, DevError> {
+    let io = |why| DevError::Io { path: path.to_owned(), why };
+    if let Some(token) = read(path, geteuid().as_raw()).map_err(io)? {
+        return Ok(token);
+    }
+    let token = Secret::new(format!("{ID}.{}", Secret::random()?.expose()));
+    // One that others could read is no secret any more.
+    match std::fs::remove_file(path) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(io(why)),
+        _ => {}
+    }
+    write_private(path, token.expose().as_bytes()).map_err(io)?;
+    Ok(token)
+}
+
+fn opened(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    Ok(File::from(open(path, flags, Mode::empty())?))
+}
+
+/// What is in a file that only `owner` can read; nothing if it is not there or not such a file.
+fn read(path: &Path, owner: u32) -> io::Result<Option<Secret>> {
+    let file = match opened(path) {
+        Ok(file) => file,
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(why) => return Err(why),
+    };
+    secret_in(&file, owner)
+}
+
+fn secret_in(file: &File, owner: u32) -> io::Result<Option<Secret>> {
+    let found = file.metadata()?;
+    if !found.is_file() || found.uid() != owner || found.mode() & 0o077 != 0 {
+        return Ok(None);
+    }
+    let mut text = String::new();
+    file.take(MOST_BYTES).read_to_string(&mut text)?;
+    let token = text.trim().to_owned();
+    let is_whole = token.strip_prefix(ID).is_some_and(|rest| rest.len() > 32);
+    Ok(is_whole.then(|| Secret::new(token)))
+}
+
+/// The token of a master that runs now.
+fn posted(uid: u32, address: SocketAddr) -> Option<Secret> {
+    let file = opened(&folder_of(uid).join(address.to_string())).ok()?;
+    // Whoever gets the lock has found what a master that was killed has left.
+    let lock = flock(&file, FlockOperation::NonBlockingLockShared);
+    if lock != Err(rustix::io::Errno::WOULDBLOCK) {
+        return None;
+    }
+    secret_in(&file, uid).ok().flatten()
+}
+
+/// The account that listens at an address of this machine.
+fn listener(address: SocketAddr) -> Option<u32> {
+    let (file, wanted) = match address {
+        SocketAddr::V4(v4) => {
+            let bits = u32::from_ne_bytes(v4.ip().octets());
+            ("/proc/net/tcp", format!("{bits:08X}:{:04X}", v4.port()))
+        }
+        SocketAddr::V6(v6) => {
+            let words = v6.ip().octets();
+            let word = |four: &[u8]| u32::from_ne_bytes([four[0], four[1], four[2], four[3]]);
+            let text: String = words.chunks(4).map(|four| format!("{:08X}", word(four))).collect();
+            ("/proc/net/tcp6", format!("{text}:{:04X}", v6.port()))
+        }
+    };
+    let table = std::fs::read_to_string(file).ok()?;
+    table.lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_it = *fields.get(1)? == wanted && *fields.get(3)? == LISTENING;
+        fields.get(7).filter(|_| is_it)?.parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("cellwright-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_token_is_found_by_address_while_its_master_runs() {
+        let data = scratch("dev-found");
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let at = [address.to_string()];
+        assert!(token_for(&at).is_none());
+        let posted = Posted::post(&data, address).unwrap();
+        let token = posted.token().expose().to_owned();
+        assert_eq!(token_for(&at).unwrap().expose(), token);
+        let named = [format!("localhost:{}", address.port())];
+        assert_eq!(token_for(&named).unwrap().expose(), token);
+        let file = posted.path.clone();
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(listener(address), Some(geteuid().as_raw()));
+        // As if it had been killed: the file is there and nobody locks it.
+        std::fs::copy(&file, data.join("copy")).unwrap();
+        drop(posted);
+        assert!(!file.exists());
+        std::fs::rename(data.join("copy"), &file).unwrap();
+        assert!(token_for(&at).is_none(), "whoever listens there now is told nothing");
+        std::fs::remove_file(&file).unwrap();
+        let again = Posted::post(&data, address).unwrap();
+        assert_eq!(again.token().expose(), token, "the same for the same cell");
+        drop(again);
+        std::fs::remove_dir_all(&data).unwrap();
+    }
+
+    #[test]
+    fn a_token_that_others_could_read_is_replaced() {
+        let data = scratch("dev-replaced");
+        let file = data.join(FILE);
+        let first = kept(&file).unwrap().expose().to_owned();
+        assert_eq!(kept(&file).unwrap().expose(), first);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let second = kept(&file).unwrap();
+        assert_ne!(second.expose(), first);
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::remove_dir_all(&data).unwrap();
+    }
+}

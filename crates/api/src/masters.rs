@@ -1,0 +1,395 @@
+//! Which masters a cell has. A client is told of one or a few; masters come and go, and the one it
+//! was told of may be gone for good tomorrow. So every master names all of them with every answer
+//! to somebody it knows, and whoever asks learns them, tries them all, and keeps them in a file for
+//! its next life. What a person named stays among them.
+//!
+//! A list counts only from a master that proved, by its certificate, to be one of the cell, and
+//! only in place of an older list: a replica that was left behind must not make its clients forget
+//! those who went on without it. What is newer is said by the place in the log where the list was
+//! settled; lists that no majority holds yet are not told.
+//!
+//! Rejected: a list in the messages of agents and schedulers. People's commands need it as well,
+//! and a header is one place for all of them.
+
+use crate::context::write_private;
+use crate::tls::{self, TlsError};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// On answers of masters to whoever they know: [`Masters`] as text.
+pub const MASTERS_HEADER: &str = "cell-masters";
+/// Most masters that are learned; cells have three or five.
+const MOST: usize = 16;
+/// Of one address: the longest name of a host, a colon and a port.
+const LONGEST: usize = 253 + 6;
+/// How long a master that did not answer is not dialled again because another one says so.
+const SHUNNED: Duration = Duration::from_secs(15);
+/// Of a file of them.
+const MOST_BYTES: u64 = 256 << 10;
+/// Cells that one file knows.
+const MOST_CELLS: usize = 64;
+
+/// When the masters of a cell were settled. Invariant: compared field by field, in this order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// Of the log; a restored cell has a later one.
+    pub era: u64,
+    /// Of the entry in the log.
+    pub term: u64,
+    pub index: u64,
+}
+
+/// The masters of a cell, as one of them says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Masters {
+    pub version: Version,
+    /// `host:port` of each.
+    pub addresses: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no list of masters; allowed: ERA.TERM.INDEX HOST:PORT,..., at most {MOST}")]
+pub struct BadMasters(String);
+
+impl Display for Masters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Version { era, term, index } = self.version;
+        write!(f, "{era}.{term}.{index} {}", self.addresses.join(","))
+    }
+}
+
+impl FromStr for Masters {
+    type Err = BadMasters;
+
+    fn from_str(text: &str) -> Result<Masters, BadMasters> {
+        let bad = || BadMasters(text.chars().take(LONGEST).collect());
+        let (version, addresses) = text.split_once(' ').ok_or_else(bad)?;
+        let numbers: Vec<u64> = version.split('.').map_while(|part| part.parse().ok()).collect();
+        let &[era, term, index] = numbers.as_slice() else { return Err(bad()) };
+        let addresses: Vec<String> = addresses.split(',').map(str::to_owned).collect();
+        if addresses.len() > MOST || !addresses.iter().all(|address| is_address(address)) {
+            return Err(bad());
+        }
+        Ok(Masters { version: Version { era, term, index }, addresses })
+    }
+}
+
+/// Whether it can be dialled; nothing else is put into requests, files and logs.
+fn is_address(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    let has_port = port.is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port > 0));
+    has_port && text.len() <= LONGEST && text.chars().all(plain)
+}
+
+/// Every master that a client knows of.
+#[derive(Clone, Debug, Default)]
+pub struct KnownMasters {
+    /// As somebody named them.
+    named: Vec<String>,
+    learned: Option<Masters>,
+    /// Those learned, then those named.
+    all: Vec<String>,
+}
+
+impl KnownMasters {
+    #[must_use]
+    pub fn named(named: Vec<String>) -> KnownMasters {
+        let mut known = KnownMasters { named, ..KnownMasters::default() };
+        known.line_up();
+        known
+    }
+
+    /// Takes what a master says in place of what was said before it. Whether that is anything new.
+    pub fn learn(&mut self, masters: &Masters) -> bool {
+        let is_older = |known: &Masters| masters.version <= known.version;
+        if masters.addresses.is_empty() || self.learned.as_ref().is_some_and(is_older) {
+            return false;
+        }
+        self.learned = Some(masters.clone());
+        self.line_up();
+        true
+    }
+
+    fn line_up(&mut self) {
+        let learned = self.learned.iter().flat_map(|masters| &masters.addresses);
+        self.all.clear();
+        for address in learned.chain(&self.named) {
+            if !self.all.contains(address) {
+                self.all.push(address.clone());
+            }
+        }
+    }
+
+    /// Each once, the learned ones first.
+    #[must_use]
+    pub fn all(&self) -> &[String] {
+        &self.all
+    }
+
+    #[must_use]
+    pub fn learned(&self) -> Option<&Masters> {
+        self.learned.as_ref()
+    }
+}
+
+/// Whom an agent polls: where it is sent, or in turn when somebody does not answer.
+#[derive(Clone, Debug)]
+pub struct Round {
+    master: String,
+    tries: u32,
+    /// Where the round through all of them stands; goes on by itself, wherever the agent was sent
+    /// in between.
+    next: usize,
+    /// Who did not answer, and when. Invariant: no more than there are masters.
+    silent: BTreeMap<String, Instant>,
+}
+
+impl Round {
+    #[must_use]
+    pub fn from(master: String) -> Round {
+        Round { master, tries: 0, next: 0, silent: BTreeMap::new() }
+    }
+
+    /// Who is asked now.
+    #[must_use]
+    pub fn master(&self) -> &str {
+        &self.master
+    }
+
+    /// How often somebody did not answer.
+    #[must_use]
+    pub fn tries(&self) -> u32 {
+        self.tries
+    }
+
+    /// It may name another to go on with.
+    pub fn answered(&mut self, redial: Option<String>, now: Instant) {
+        self.silent.remove(&self.master);
+        self.silent.retain(|_, at| now.duration_since(*at) < SHUNNED);
+        if let Some(other) = redial.filter(|other| !self.silent.contains_key(other)) {
+            self.master = other;
+        }
+    }
+
+    /// The next of all that are known, be it the same again where there is no other.
+    pub fn failed(&mut self, masters: &[String], now: Instant) {
+        self.tries = self.tries.wrapping_add(1);
+        self.silent.retain(|address, _| masters.contains(address));
+        self.silent.insert(self.master.clone(), now);
+        for _ in masters {
+            self.next = (self.next + 1) % masters.len();
+            if masters[self.next] != self.master {
+                self.master.clone_from(&masters[self.next]);
+                return;
+            }
+        }
+    }
+}
+
+/// Where what was learned of a cell is kept. Losing it costs nothing but what was learned, so a
+/// file that cannot be read is as good as none.
+#[derive(Clone, Debug)]
+pub struct MastersFile {
+    path: PathBuf,
+    /// The cell, by the fingerprint of its authority: names of cells and contexts are not unique.
+    cell: String,
+}
+
+/// What is kept of one cell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    pub masters: Option<Masters>,
+    /// Who answered last, and is asked first.
+    pub last: Option<String>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct Text {
+    #[serde(default)]
+    cells: BTreeMap<String, OfCell>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct OfCell {
+    /// As in the header: numbers of the log may be larger than those of the file's format.
+    masters: Option<String>,
+    last: Option<String>,
+}
+
+impl MastersFile {
+    /// `authority`: the certificate of the cell's authority, PEM.
+    ///
+    /// # Errors
+    /// When there is no certificate in it.
+    pub fn new(path: PathBuf, authority: &str) -> Result<MastersFile, TlsError> {
+        let chain = tls::certificates("authority", authority)?;
+        let first = chain.first().ok_or(TlsError::Empty { what: "authority" })?;
+        Ok(MastersFile { path, cell: tls::fingerprint(first) })
+    }
+
+    /// Where it is kept beside a file of certificates or contexts.
+    #[must_use]
+    pub fn beside(file: &Path) -> PathBuf {
+        file.with_extension("masters.toml")
+    }
+
+    #[must_use]
+    pub fn load(&self) -> Kept {
+        let of_cell = read(&self.path).cells.remove(&self.cell);
+        let Some(OfCell { masters, last }) = of_cell else { return Kept::default() };
+        let last = last.filter(|last| is_address(last));
+        Kept { masters: masters.and_then(|text| text.parse().ok()), last }
+    }
+
+    /// Replaces the file in one step, readable by its owner alone.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn save(&self, kept: &Kept) -> io::Result<()> {
+        let mut text = read(&self.path);
+        let masters = kept.masters.as_ref().map(Masters::to_string);
+        let of_cell = OfCell { masters, last: kept.last.clone() };
+        text.cells.insert(self.cell.clone(), of_cell);
+        while text.cells.len() > MOST_CELLS {
+            let other = text.cells.keys().find(|cell| **cell != self.cell).cloned();
+            other.map(|other| text.cells.remove(&other));
+        }
+        let text = toml::to_string(&text).map_err(io::Error::other)?;
+        let fresh = self.path.with_extension(format!("new-{}", std::process::id()));
+        match std::fs::remove_file(&fresh) {
+            Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
+            _ => {}
+        }
+        write_private(&fresh, text.as_bytes())?;
+        std::fs::rename(&fresh, &self.path).inspect_err(|_| {
+            // The error of the rename says more than one of cleaning up after it.
+            drop(std::fs::remove_file(&fresh));
+        })
+    }
+}
+
+fn read(path: &Path) -> Text {
+    let mut text = String::new();
+    let bytes = File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
+    bytes.ok().and_then(|_| toml::from_str(&text).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn masters(index: u64, addresses: &[&str]) -> Masters {
+        let addresses = addresses.iter().map(|address| (*address).to_owned()).collect();
+        Masters { version: Version { era: 0, term: 2, index }, addresses }
+    }
+
+    #[test]
+    fn a_list_is_read_as_it_was_written_and_nothing_else_is_taken_for_one() {
+        let said = masters(u64::MAX, &["m1.example:7070", "[fd00::1]:7070", "10.0.0.1:1"]);
+        assert_eq!(said.to_string().parse(), Ok(said));
+        let many = vec!["a:1"; MOST + 1].join(",");
+        let long = format!("{}:1", "a".repeat(LONGEST));
+        for bad in [
+            "",
+            "1.2.3",
+            "1.2.3 ",
+            "1.2 a:1",
+            "1.2.3.4 a:1",
+            "1.x.3 a:1",
+            "1.2.3 a",
+            "1.2.3 a:0",
+            "1.2.3 :1",
+            "1.2.3 a:65536",
+            "1.2.3 a:1,",
+            "1.2.3 a b:1",
+            "1.2.3 a\u{7}:1",
+            &format!("1.2.3 {many}"),
+            &format!("1.2.3 {long}"),
+        ] {
+            assert!(bad.parse::<Masters>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_later_list_counts_an_earlier_one_does_not_and_those_named_stay() {
+        let mut known = KnownMasters::named(vec!["m1:1".into()]);
+        assert_eq!(known.all(), ["m1:1"]);
+        assert!(known.learn(&masters(5, &["m1:1", "m2:1", "m3:1"])));
+        assert_eq!(known.all(), ["m1:1", "m2:1", "m3:1"]);
+        assert!(known.learn(&masters(9, &["m4:1", "m5:1"])));
+        assert_eq!(known.all(), ["m4:1", "m5:1", "m1:1"]);
+        assert!(!known.learn(&masters(5, &["m1:1", "m2:1", "m3:1"])), "one that was left behind");
+        assert!(!known.learn(&masters(9, &["x:1"])));
+        assert_eq!(known.all(), ["m4:1", "m5:1", "m1:1"]);
+        let mut elected = masters(7, &["m6:1"]);
+        elected.version.term = 3;
+        assert!(known.learn(&elected), "what no majority held was written over");
+    }
+
+    #[test]
+    fn every_master_is_tried_and_the_dead_are_not_dialled_at_the_word_of_others() {
+        let all = ["a:1", "b:1", "c:1"].map(str::to_owned);
+        let (mut now, mut round) = (Instant::now(), Round::from("a:1".into()));
+        let mut asked = Vec::new();
+        for _ in 0..4 {
+            round.failed(&all, now);
+            asked.push(round.master.clone());
+        }
+        assert_eq!(asked, ["b:1", "c:1", "a:1", "b:1"]);
+        round.answered(None, now);
+        round.answered(Some("a:1".into()), now);
+        assert_eq!(round.master, "b:1", "that one has just not answered");
+        now += SHUNNED;
+        round.answered(Some("a:1".into()), now);
+        assert_eq!(round.master, "a:1");
+        round.answered(Some("d:1".into()), now);
+        assert_eq!(round.master, "d:1", "a new one");
+        round.failed(&all, now);
+        assert!(all.contains(&round.master));
+        let mut alone = Round::from("a:1".into());
+        alone.failed(&all[..1], now);
+        assert_eq!(alone.master, "a:1", "there is no other");
+        // However many were ever named, only those that are known are remembered.
+        for number in 0..100 {
+            round.answered(Some(format!("x{number}:1")), now);
+            round.failed(&all, now);
+        }
+        assert!(round.silent.len() <= all.len() + 1, "{:?}", round.silent);
+    }
+
+    #[test]
+    fn what_was_learned_of_each_cell_is_found_again_by_its_owner_alone() {
+        let folder =
+            std::env::temp_dir().join(format!("cellwright-masters-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = MastersFile::beside(&folder.join("contexts.toml"));
+        let of = |cell: &str| MastersFile { path: path.clone(), cell: cell.to_owned() };
+        assert_eq!(of("aa").load(), Kept::default());
+        let one = Kept { masters: Some(masters(3, &["m1:1"])), last: Some("m1:1".into()) };
+        let two = Kept { masters: Some(masters(4, &["m2:1"])), last: None };
+        of("aa").save(&one).unwrap();
+        of("bb").save(&two).unwrap();
+        assert_eq!((of("aa").load(), of("bb").load()), (one.clone(), two));
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        for number in 0..2 * MOST_CELLS {
+            of(&format!("c{number}")).save(&one).unwrap();
+        }
+        assert_eq!(read(&path).cells.len(), MOST_CELLS);
+        assert_eq!(of(&format!("c{}", 2 * MOST_CELLS - 1)).load(), one, "the newest is there");
+        std::fs::write(&path, "cells = 3").unwrap();
+        assert_eq!(of("aa").load(), Kept::default(), "as good as none");
+        of("aa").save(&one).unwrap();
+        assert_eq!(of("aa").load(), one);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,56 @@
+//! Folders that hold keys, or what a cell knows: nobody but their owner reads them or writes there.
+//!
+//! Whoever may write there puts other files in their place; whoever may read has the names of what
+//! runs, tokens and packages. A folder that somebody else made open is refused and not narrowed:
+//! what was in it may have been read already, and that is for a person to know.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::Path;
+
+/// What group and others may not have. To pass through is not to read.
+const OPEN: u32 = 0o066;
+
+/// Makes a folder with this mode where there is none, and refuses one that is open to others.
+///
+/// # Errors
+/// When it cannot be made or looked at, or others may read it or write there.
+pub fn private_folder(path: &Path, mode: u32) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(mode).create(path)?;
+    let found = fs::metadata(path)?.permissions().mode() & 0o7777;
+    if found & OPEN == 0 {
+        return Ok(());
+    }
+    let text = format!(
+        "{} is open to others: its mode is {found:04o}, allowed: {mode:04o} (no reading or writing \
+         by group and others); see who read it, then: chmod {mode:o} {}",
+        path.display(),
+        path.display()
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_others_read_or_write_is_refused_with_its_mode_and_the_command() {
+        let path = std::env::temp_dir().join(format!("cellwright-private-{}", std::process::id()));
+        drop(fs::remove_dir_all(&path));
+        private_folder(&path, 0o700).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(&path), 0o700);
+        for open in [0o755, 0o740, 0o702, 0o770, 0o1777] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(open)).unwrap();
+            let said = private_folder(&path, 0o700).unwrap_err().to_string();
+            assert!(said.contains(&format!("its mode is {open:04o}")), "{said}");
+            assert!(said.contains(&format!("chmod 700 {}", path.display())), "{said}");
+            assert_eq!(mode(&path), open, "it is left as it was");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o711)).unwrap();
+        private_folder(&path, 0o711).unwrap();
+        fs::remove_dir_all(&path).unwrap();
+    }
+}

@@ -1,0 +1,235 @@
+//! What one user may have of the state (`crate::bounds`): the figures, and room made for what is
+//! new at the cost of the owner's own past.
+
+use super::Context;
+use crate::admit;
+use crate::bounds::{Bounds, Growth, Holding, encoded_bytes};
+use crate::command::{Actor, Done, Verdict};
+use crate::event::What;
+use crate::id::{JobId, UserId};
+use crate::job::Job;
+use crate::name::Name;
+use crate::priority::Band;
+use crate::reason::{Reason, Refusal};
+use crate::spec::JobSpec;
+use crate::time::Time;
+use std::collections::BTreeSet;
+
+/// Who makes way frees this part of the bound at once: jobs are looked through once for many.
+const AT_ONCE: u64 = 16;
+/// Of one dimension: two hundred thousand tasks of it are far from what sums can hold.
+const MOST_LEAST: u64 = 1 << 30;
+
+impl Context<'_> {
+    pub(super) fn set_bounds(&mut self, bounds: &Bounds) -> Verdict {
+        self.system_only()?;
+        admit::bounded("least_charge", bounds.least_charge, MOST_LEAST)?;
+        if self.state.bounds == *bounds {
+            return Ok(Done::Unchanged);
+        }
+        self.state.set_bounds(*bounds);
+        let users: Vec<UserId> = self.state.users.iter().map(|(id, _)| id).collect();
+        let bands = users.iter().flat_map(|user| Band::ALL.map(|band| (*user, band)));
+        self.charged.extend(bands);
+        self.emit(What::BoundsChanged, Reason::Requested);
+        Ok(Done::Applied)
+    }
+
+    /// What a job of this spec adds to what its owner has; `before`: the job it changes.
+    pub(super) fn growth(before: Option<&Job>, spec: &JobSpec) -> Growth {
+        let rows = before.map_or(0, |job| job.tasks.len() as u64);
+        Growth {
+            jobs: u64::from(before.is_none()),
+            tasks: u64::from(spec.count).saturating_sub(rows),
+            spec_bytes: encoded_bytes(spec),
+        }
+    }
+
+    /// The dead jobs of the user that have to be forgotten to make room, oldest first; none of
+    /// those in `needed`. Decides only.
+    pub(super) fn crowded_out(
+        &self,
+        user: UserId,
+        growth: Growth,
+        needed: impl Fn(JobId) -> bool,
+    ) -> Result<BTreeSet<JobId>, Refusal> {
+        let Some(load) = self.state.user_load(user) else { return Ok(BTreeSet::new()) };
+        let mut held = Growth { jobs: load.jobs, tasks: load.tasks, spec_bytes: load.spec_bytes };
+        let mut going = BTreeSet::new();
+        let Err(refusal) = self.ensure_room(user, held, growth, 0) else { return Ok(going) };
+        let runs = self.state.crons.iter().flat_map(|(_, cron)| cron.runs.iter().copied());
+        let kept: BTreeSet<JobId> = runs.collect();
+        let own = |id: JobId, job: &Job| job.user == user && !kept.contains(&id) && !needed(id);
+        let ended = |id: JobId| self.state.jobs.get(id).and_then(|job| job.ended_at);
+        let mut dead: Vec<(Option<Time>, JobId)> =
+            self.forgettable(own).into_keys().map(|id| (ended(id), id)).collect();
+        dead.sort_unstable();
+        for (_, id) in dead {
+            if self.ensure_room(user, held, growth, AT_ONCE).is_ok() {
+                break;
+            }
+            let Some(job) = self.state.jobs.get(id) else { continue };
+            let bytes = job.specs.values().map(encoded_bytes).fold(0, u64::saturating_add);
+            held.jobs = held.jobs.saturating_sub(1);
+            held.tasks = held.tasks.saturating_sub(job.tasks.len() as u64);
+            held.spec_bytes = held.spec_bytes.saturating_sub(bytes);
+            going.insert(id);
+        }
+        // Even without its past it is too much: nothing is forgotten in vain.
+        self.ensure_room(user, held, growth, 0).map_err(|_| refusal)?;
+        Ok(going)
+    }
+
+    /// Forgets what [`Context::crowded_out`] chose.
+    pub(super) fn make_way(&mut self, going: &BTreeSet<JobId>) {
+        if !going.is_empty() {
+            self.purge(|id, _| going.contains(&id));
+        }
+    }
+
+    /// `spare`: a part of each bound, as its denominator, that is to stay free; 0 for none.
+    fn ensure_room(
+        &self,
+        user: UserId,
+        held: Growth,
+        growth: Growth,
+        spare: u64,
+    ) -> Result<(), Refusal> {
+        let Some(row) = self.state.users.get(user) else { return Ok(()) };
+        let bounds = &self.state.bounds;
+        let most = |bound: u64| bound - bound.checked_div(spare).unwrap_or(0);
+        for (what, held, asked, bound) in [
+            (Holding::Jobs, held.jobs, growth.jobs, bounds.jobs),
+            (Holding::Tasks, held.tasks, growth.tasks, bounds.tasks),
+            (Holding::SpecBytes, held.spec_bytes, growth.spec_bytes, bounds.spec_bytes),
+        ] {
+            Bounds::ensure(&row.name, what, (held, asked), most(bound))?;
+        }
+        Ok(())
+    }
+
+    /// One more row of something that whoever acts has `held` of; the cell's own parts are trusted.
+    pub(super) fn one_more(&self, what: Holding, held: usize, most: u64) -> Result<(), Refusal> {
+        match self.by {
+            Actor::System => Ok(()),
+            Actor::User(name) => Self::one_more_of(name, what, held, most),
+        }
+    }
+
+    pub(super) fn one_more_of(
+        name: &Name,
+        what: Holding,
+        held: usize,
+        most: u64,
+    ) -> Result<(), Refusal> {
+        Bounds::ensure(name, what, (held as u64, 1), most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::fixture::{Cell, all, job, key, name};
+    use crate::command::{Command, Observed};
+    use crate::resource::Resources;
+
+    fn bounded(change: impl FnOnce(&mut Bounds)) -> Cell {
+        let mut cell = Cell::with_machines(1);
+        let mut bounds = Bounds::default();
+        change(&mut bounds);
+        assert_eq!(cell.ok(Command::SetBounds(bounds)), Done::Applied);
+        assert_eq!(cell.ok(Command::SetBounds(bounds)), Done::Unchanged);
+        cell
+    }
+
+    fn submit(cell: &mut Cell, job: &str, count: u32) -> String {
+        let mut spec = crate::apply::fixture::job(job, count, 100);
+        spec.task.limits = all(1);
+        let verdict = cell.by("ubar", Command::SubmitJob { owner: name("ubar"), spec });
+        crate::render::verdict(&cell.state, &verdict)
+    }
+
+    #[test]
+    fn only_the_cell_itself_sets_bounds() {
+        let mut cell = Cell::with_machines(1);
+        let said = cell.by("ubar", Command::SetBounds(Bounds::default()));
+        assert!(matches!(said, Err(Refusal::SystemOnly(_))), "{said:?}");
+    }
+
+    #[test]
+    fn a_user_has_so_many_jobs_and_the_oldest_dead_one_makes_way() {
+        let mut cell = bounded(|bounds| bounds.jobs = 2);
+        assert_eq!(submit(&mut cell, "one", 1), "done, now at version 1");
+        assert_eq!(submit(&mut cell, "two", 1), "done, now at version 1");
+        let full = "refused: user ubar has 2 jobs on record and asks for 1 more; at most 2 for \
+                    each user";
+        assert_eq!(submit(&mut cell, "three", 1), full);
+        cell.run("one", 0, "m1");
+        cell.report("one", 0, Observed::Finished);
+        assert_eq!(submit(&mut cell, "three", 1), "done, now at version 1");
+        assert!(cell.state.job_named(&key("ubar/one")).is_none(), "it ended first");
+        assert!(cell.state.job_named(&key("ubar/two")).is_some());
+    }
+
+    #[test]
+    fn tasks_of_all_jobs_of_a_user_are_counted_together() {
+        let mut cell = bounded(|bounds| bounds.tasks = 10);
+        assert_eq!(submit(&mut cell, "one", 6), "done, now at version 1");
+        assert!(submit(&mut cell, "two", 5).contains("6 tasks on record and asks for 5 more"));
+        assert_eq!(submit(&mut cell, "two", 4), "done, now at version 1");
+        let resize = |count| Command::ResizeJob { job: key("ubar/one"), count, expect: None };
+        assert!(cell.refused(resize(7)).contains("asks for 1 more; at most 10"));
+        // Rows live as long as their job, so what shrank grows back into them.
+        cell.ok(resize(2));
+        cell.ok(resize(6));
+    }
+
+    #[test]
+    fn specs_are_bounded_in_bytes_updates_and_schedules_included() {
+        let spec_bytes = 2 * encoded_bytes(&job("one", 1, 100)) + 10;
+        let mut cell = bounded(|bounds| bounds.spec_bytes = spec_bytes);
+        assert_eq!(submit(&mut cell, "one", 1), "done, now at version 1");
+        let mut large = job("two", 1, 100);
+        large.task.env.insert("A".into(), "x".repeat(500));
+        let owner = name("ubar");
+        let said = cell.refused(Command::SubmitJob { owner: owner.clone(), spec: large });
+        assert!(said.contains("bytes of job specs"), "{said}");
+        let mut larger = job("one", 1, 100);
+        larger.task.env.insert("A".into(), "x".repeat(500));
+        let said = cell.refused(Command::UpdateJob { owner, spec: larger, expect: None });
+        assert!(said.contains("bytes of job specs"), "{said}");
+    }
+
+    #[test]
+    fn no_task_is_free_where_there_is_a_least_charge() {
+        let least_charge = Resources::new(2, 5, 0, 0);
+        let mut cell = bounded(|bounds| bounds.least_charge = least_charge);
+        let mut spec = job("nothing", 4, 100);
+        spec.task.limits = Resources::ZERO;
+        spec.task.isolation.slack_ram = true;
+        cell.submit(&spec);
+        assert_eq!(cell.charged(Band::Batch), Resources::new(8, 20, 0, 0));
+        let mut little = job("little", 1, 100);
+        little.task.limits = Resources::new(1, 9, 3, 3);
+        cell.submit(&little);
+        assert_eq!(cell.charged(Band::Batch), Resources::new(10, 29, 3, 3));
+        // A later word counts for what is there already, and what is over it is flagged.
+        let bounds = Bounds { least_charge: all(1000), ..Bounds::default() };
+        cell.ok(Command::SetBounds(bounds));
+        assert_eq!(cell.charged(Band::Batch), all(5000));
+        let user = cell.state.users().get(UserId(0)).unwrap();
+        assert!(user.exceeded.contains(&Band::Batch));
+        cell.ok(Command::SetBounds(Bounds::default()));
+        assert_eq!(cell.charged(Band::Batch), Resources::new(1, 9, 3, 3));
+    }
+
+    #[test]
+    fn a_least_charge_takes_quota_that_zero_limits_would_not() {
+        let mut cell = bounded(|bounds| bounds.least_charge = all(10));
+        let mut spec = job("nothing", 1, 100);
+        spec.task.limits = Resources::ZERO;
+        spec.count = 100_000;
+        let said = cell.refused(Command::SubmitJob { owner: name("ubar"), spec });
+        assert!(said.contains("quota of ubar"), "{said}");
+    }
+}

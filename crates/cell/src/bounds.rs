@@ -1,0 +1,131 @@
+//! What one user may have of what all share: rows and bytes of the replicated state, which every
+//! replica holds in memory and writes into every checkpoint, and what a task is charged at least.
+//!
+//! Quota bounds what tasks use of machines; nothing in it bounds ten thousand dead jobs, a job of
+//! eight mebibytes of environment, or a task that asks for nothing. The figures are an operator's,
+//! and `apply` judges by them, so they are part of the state: the leading master says in the log
+//! what its configuration has. Rejected: judging at the door. Two replicas of two configurations
+//! would let in different things, and what a schedule submits comes by no door.
+
+use crate::name::Name;
+use crate::reason::Refusal;
+use crate::resource::Resources;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Operator's limits that the log keeps. Those of a new state are as wide as they can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Bounds {
+    /// Quota counts every task as asking for at least this much.
+    pub least_charge: Resources,
+    /// Jobs on record of one user, ended ones included; the oldest of those make way.
+    pub jobs: u64,
+    /// Tasks of all these jobs.
+    pub tasks: u64,
+    /// Bytes of what one user's jobs and periodic jobs are written as.
+    pub spec_bytes: u64,
+    pub crons: u64,
+    /// Tokens of one kind and name.
+    pub tokens: u64,
+    /// Ephemeral resources of one user.
+    pub resources: u64,
+    /// Packages that one user brought.
+    pub packages: u64,
+    /// Bytes of answers kept for one user's repeated requests.
+    pub answer_bytes: u64,
+}
+
+/// Bytes of answers kept for the cell's own parts, which are no user.
+pub const SYSTEM_ANSWER_BYTES: u64 = 64 << 20;
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds {
+            least_charge: Resources::ZERO,
+            jobs: u64::MAX,
+            tasks: u64::MAX,
+            spec_bytes: u64::MAX,
+            crons: 1000,
+            tokens: 64,
+            resources: u64::MAX,
+            packages: u64::MAX,
+            answer_bytes: 1 << 20,
+        }
+    }
+}
+
+/// What a user can have too many of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Holding {
+    Jobs,
+    Tasks,
+    SpecBytes,
+    Crons,
+    Tokens,
+    Resources,
+    Packages,
+}
+
+impl Holding {
+    /// The setting of a master that bounds it.
+    #[must_use]
+    pub fn setting(self) -> &'static str {
+        match self {
+            Holding::Jobs => "jobs_per_user",
+            Holding::Tasks => "tasks_per_user",
+            Holding::SpecBytes => "spec_bytes_per_user",
+            Holding::Crons => "crons_per_user",
+            Holding::Tokens => "tokens_per_user",
+            Holding::Resources => "resources_per_user",
+            Holding::Packages => "packages_per_user",
+        }
+    }
+}
+
+impl fmt::Display for Holding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Holding::Jobs => "jobs on record",
+            Holding::Tasks => "tasks on record",
+            Holding::SpecBytes => "bytes of job specs",
+            Holding::Crons => "periodic jobs",
+            Holding::Tokens => "tokens",
+            Holding::Resources => "ephemeral resources",
+            Holding::Packages => "packages",
+        })
+    }
+}
+
+/// How much more a request makes its owner hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Growth {
+    pub jobs: u64,
+    pub tasks: u64,
+    pub spec_bytes: u64,
+}
+
+impl Bounds {
+    /// # Errors
+    /// [`Refusal::OverBound`] when `asked` more than the `held` are more than `most`. Who asks for
+    /// nothing more is not refused for what there is.
+    pub(crate) fn ensure(
+        user: &Name,
+        what: Holding,
+        (held, asked): (u64, u64),
+        most: u64,
+    ) -> Result<(), Refusal> {
+        if asked == 0 || held.saturating_add(asked) <= most {
+            return Ok(());
+        }
+        Err(Refusal::OverBound { user: user.clone(), what, held, asked, most })
+    }
+}
+
+/// Bytes that a value takes in a checkpoint.
+pub(crate) fn encoded_bytes<T: Serialize>(value: &T) -> u64 {
+    postcard::experimental::serialized_size(value).map_or(u64::MAX, |bytes| bytes as u64)
+}

@@ -1,0 +1,44 @@
+//! `cell master confirm`: a replica that waits may have the authority's key.
+
+use crate::commands::Success;
+use crate::commands::parse::name;
+use crate::failure::Failure;
+use crate::output::say;
+use crate::reach::Reach;
+use crate::server::ask;
+use cellwright_api::client::{Change, Client};
+use cellwright_api::types::{Changed, ConfirmMaster};
+use cellwright_cell::name::Name;
+use clap::Args;
+use hyper::Method;
+
+#[derive(Debug, Args)]
+pub struct ConfirmArgs {
+    /// Name of the replica that waits
+    #[arg(value_name = "NAME", value_parser = name)]
+    name: Name,
+
+    /// What it shows itself where it joins, and `cell master status` too
+    #[arg(value_name = "FINGERPRINT")]
+    fingerprint: String,
+}
+
+impl ConfirmArgs {
+    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+        let cell = reach.cell()?;
+        let ConfirmArgs { name, fingerprint } = self;
+        ask(confirm(&cell.client, ConfirmMaster { name: name.clone(), fingerprint }))?;
+        say(&format!(
+            "replica {name} may have the authority's key; it goes on by itself\n\
+             next, there: cell master start\n"
+        ))?;
+        Ok(Success::Done)
+    }
+}
+
+pub async fn confirm(client: &Client, body: ConfirmMaster) -> Result<(), Failure> {
+    let change = Change::default();
+    let path = "/v1/masters/confirm";
+    client.change::<_, Changed>(Method::POST, path, Some(&body), &change).await?;
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Text of others on a terminal: what would command the terminal is made visible instead.
+//!
+//! Names, labels, reasons, error messages and output of tasks are written by other people, and a
+//! terminal obeys escape sequences wherever they come from: OSC 52 fills the clipboard, others move
+//! the cursor over what was printed before. Everything that this program prints passes through here
+//! on its way to a terminal, so no command can forget it. What is let through are line ends, tabs,
+//! and the few colours that this program itself writes; programs that read a pipe get the very
+//! bytes.
+
+use std::borrow::Cow;
+
+/// What a terminal may be told by whoever wrote the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allowed {
+    /// The colours of [`crate::style`].
+    OwnColours,
+    /// Colours of any kind, as programs write them into their output; none that hide text.
+    AnyColours,
+}
+
+/// The text with every other control character written out, as `\x1b`.
+pub fn visible(text: &str, allowed: Allowed) -> Cow<'_, str> {
+    if !text.chars().any(is_command) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let taken = match colour(rest, allowed) {
+            Some(length) => {
+                out.push_str(&rest[..length]);
+                length
+            }
+            None if is_command(c) => {
+                write_out(c, &mut out);
+                c.len_utf8()
+            }
+            None => {
+                out.push(c);
+                c.len_utf8()
+            }
+        };
+        rest = &rest[taken..];
+    }
+    Cow::Owned(out)
+}
+
+/// In JSON a control character that JSON lets stand bare can be written as an escape of the same
+/// value.
+pub fn in_json(text: String) -> String {
+    if !text.chars().any(is_command) {
+        return text;
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match is_command(c) {
+            true => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => out.push(c),
+        }
+    }
+    out
+}
+
+/// Control characters, and those that turn the direction of what follows.
+fn is_command(c: char) -> bool {
+    (c.is_control() && !matches!(c, '\n' | '\t'))
+        || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn write_out(c: char, out: &mut String) {
+    let number = u32::from(c);
+    let escape =
+        if number < 0x80 { format!("\\x{number:02x}") } else { format!("\\u{{{number:x}}}") };
+    out.push_str(&escape);
+}
+
+/// The length of a colour at the start of the text, if one is there that is allowed.
+fn colour(text: &str, allowed: Allowed) -> Option<usize> {
+    /// Longer ones are no colours.
+    const MOST: usize = 24;
+    let codes = text.strip_prefix("\u{1b}[")?;
+    let end = codes.bytes().take(MOST).position(|b| !(b.is_ascii_digit() || b == b';'))?;
+    if codes.as_bytes()[end] != b'm' {
+        return None;
+    }
+    let fits = match allowed {
+        Allowed::OwnColours => crate::style::CODES.contains(&&codes[..end]),
+        // 8 hides text. As a part of 38;5;8 it would not; that grey is given up for it.
+        Allowed::AnyColours => {
+            codes[..end].split(';').all(|code| code.trim_start_matches('0') != "8")
+        }
+    };
+    fits.then_some("\u{1b}[".len() + end + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, own: &str, any: &str) {
+        assert_eq!(visible(text, Allowed::OwnColours), own);
+        assert_eq!(visible(text, Allowed::AnyColours), any);
+    }
+
+    #[test]
+    fn what_commands_a_terminal_is_written_out() {
+        check("plain\ttext\n", "plain\ttext\n", "plain\ttext\n");
+        // The clipboard, the title, and the same by one character.
+        check("\u{1b}]52;c;aGk=\u{7}", "\\x1b]52;c;aGk=\\x07", "\\x1b]52;c;aGk=\\x07");
+        check("\u{9b}2J", "\\u{9b}2J", "\\u{9b}2J");
+        check("\u{1b}[2J\u{1b}[H", "\\x1b[2J\\x1b[H", "\\x1b[2J\\x1b[H");
+        check("over\rwritten", "over\\x0dwritten", "over\\x0dwritten");
+        check("exe\u{202e}txt", "exe\\u{202e}txt", "exe\\u{202e}txt");
+        check("\u{1b}[8mhidden", "\\x1b[8mhidden", "\\x1b[8mhidden");
+        check("\u{1b}[0;08mhidden", "\\x1b[0;08mhidden", "\\x1b[0;08mhidden");
+        // A colour that is cut off, and one that never ends.
+        check("\u{1b}[31", "\\x1b[31", "\\x1b[31");
+        check("\u{1b}[", "\\x1b[", "\\x1b[");
+        let long = format!("\u{1b}[{}m", "1;".repeat(100));
+        assert!(!visible(&long, Allowed::AnyColours).contains('\u{1b}'));
+    }
+
+    #[test]
+    fn colours_stay() {
+        let style = crate::style::Style::always();
+        for text in [style.bad("x"), style.strong("x"), style.good("x"), style.warning("x")] {
+            check(&text, &text, &text);
+        }
+        for number in 0..7 {
+            let text = style.one_of_many(number, "x");
+            check(&text, &text, &text);
+        }
+        let of_program = "\u{1b}[38;5;208mx\u{1b}[m";
+        assert_eq!(visible(of_program, Allowed::AnyColours), of_program);
+        assert!(!visible(of_program, Allowed::OwnColours).contains('\u{1b}'));
+    }
+
+    #[test]
+    fn json_keeps_its_value() {
+        let value = serde_json::json!({ "a": "x\u{9b}2J\u{7f}\u{202e}\u{1b}" });
+        let text = in_json(format!("{value:#}\n"));
+        assert!(!text.chars().any(is_command), "{text:?}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
+}

@@ -1,0 +1,211 @@
+//! What becomes of files that are damaged: they are set aside, never removed, and history goes on
+//! without them. Events are folded in again as far back as the feed reaches; what is missing is
+//! said by how far history reaches back.
+
+use crate::archive::{FOLDER, bounds};
+use crate::error::HistoryError;
+use crate::pages::{self, SUMS};
+use crate::store::{FILE, History};
+use crate::tables::RAW;
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Where damaged files go, beside the database.
+const ASIDE: &str = "damaged";
+
+/// An archive as it stands on the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub file: String,
+    pub what: String,
+    pub day: String,
+    pub first: i64,
+    pub last: i64,
+    pub rows: i64,
+    pub bytes: i64,
+    /// Of the whole file.
+    pub sum: i64,
+}
+
+impl Listed {
+    pub(crate) fn insert(&self, change: &Transaction<'_>) -> rusqlite::Result<()> {
+        let sql = "INSERT INTO archives (file, what, day, first, last, rows, bytes, sum)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        let Listed { file, what, day, first, last, rows, bytes, sum } = self;
+        change.execute(sql, (file, what, day, first, last, rows, bytes, sum)).map(drop)
+    }
+
+    /// Whether it describes the file that is there. The list may be of a damaged database.
+    fn is_true(&self, dir: &Path) -> bool {
+        let (from, to) = bounds(&self.day);
+        let name = format!("{}/{}", self.what, self.day);
+        RAW.iter().any(|table| table.name == self.what)
+            && self.file.starts_with(&name)
+            && self.file.ends_with(".parquet")
+            && from <= self.first
+            && self.first <= self.last
+            && self.last < to
+            && hash_of(&dir.join(FOLDER).join(&self.file)).is_ok_and(|sum| sum == self.sum)
+    }
+}
+
+/// Folders and files of history are of nobody's business but their owner's.
+pub(crate) fn make_folder(dir: &Path) -> Result<(), HistoryError> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(HistoryError::file(dir))
+}
+
+/// SQLite gives the files beside a database the mode that the database has.
+pub(crate) fn make_file(path: &Path) -> Result<(), HistoryError> {
+    let mut options = File::options();
+    options.create(true).append(true).mode(0o600);
+    options.open(path).map(drop).map_err(HistoryError::file(path))
+}
+
+pub(crate) fn hash_of(path: &Path) -> io::Result<i64> {
+    let (mut file, mut hash, mut bytes) = (File::open(path)?, Xxh3::new(), vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut bytes)? {
+            0 => return Ok(hash.digest().cast_signed()),
+            read => hash.update(&bytes[..read]),
+        }
+    }
+}
+
+/// Whether an error means that the files are not what was written.
+pub(crate) fn is_damage(error: &HistoryError) -> bool {
+    match error {
+        HistoryError::Damaged { .. } => true,
+        HistoryError::Database(error) => matches!(
+            error.sqlite_error_code(),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+        ),
+        _ => false,
+    }
+}
+
+/// How many files stand in the folder of damaged ones, until somebody has looked at them.
+#[must_use]
+pub fn set_aside_in(dir: &Path) -> usize {
+    fs::read_dir(dir.join(ASIDE)).map_or(0, Iterator::count)
+}
+
+/// Moves the database away; the archives on its list that are as the list says.
+pub(crate) fn set_aside(dir: &Path) -> Result<Vec<Listed>, HistoryError> {
+    let listed = listed(dir);
+    let true_ones = listed.into_iter().filter(|archive| archive.is_true(dir)).collect();
+    for name in [format!("{FILE}-wal"), format!("{FILE}-shm"), SUMS.to_owned(), FILE.to_owned()] {
+        let path = dir.join(name);
+        if path.exists() {
+            move_aside(dir, &path)?;
+        }
+    }
+    Ok(true_ones)
+}
+
+/// The list of a database that may be damaged: nothing where it cannot be read.
+fn listed(dir: &Path) -> Vec<Listed> {
+    let read = || -> rusqlite::Result<Vec<Listed>> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let db = Connection::open_with_flags(dir.join(FILE), flags)?;
+        all_listed(&db)
+    };
+    read().unwrap_or_default()
+}
+
+fn all_listed(db: &Connection) -> rusqlite::Result<Vec<Listed>> {
+    let sql = "SELECT file, what, day, first, last, rows, bytes, sum FROM archives";
+    let mut select = db.prepare(sql)?;
+    let rows = select.query_map([], |row| {
+        Ok(Listed {
+            file: row.get(0)?,
+            what: row.get(1)?,
+            day: row.get(2)?,
+            first: row.get(3)?,
+            last: row.get(4)?,
+            rows: row.get(5)?,
+            bytes: row.get(6)?,
+            sum: row.get(7)?,
+        })
+    })?;
+    rows.collect()
+}
+
+fn move_aside(dir: &Path, path: &Path) -> Result<(), HistoryError> {
+    let aside = dir.join(ASIDE);
+    make_folder(&aside)?;
+    let name = path.file_name().map_or("file".into(), |name| name.to_string_lossy());
+    let free = (0..).map(|nth: u32| aside.join(format!("{nth:04}-{name}")));
+    let target: Option<PathBuf> = free.into_iter().find(|target| !target.exists());
+    let target = target.unwrap_or_else(|| aside.join(&*name));
+    fs::rename(path, &target).map_err(HistoryError::file(path))
+}
+
+impl History {
+    /// Puts archives on the list of a new database; files that are not among them are set aside.
+    pub(crate) fn list_again(&mut self, archives: &[Listed]) -> Result<(), HistoryError> {
+        for table in RAW {
+            let folder = self.dir.join(FOLDER).join(table.name);
+            let Ok(entries) = fs::read_dir(&folder) else { continue };
+            for entry in entries {
+                let path = entry.map_err(HistoryError::file(&folder))?.path();
+                let is_listed = |one: &Listed| self.dir.join(FOLDER).join(&one.file) == path;
+                if !archives.iter().any(is_listed) {
+                    move_aside(&self.dir, &path)?;
+                }
+            }
+        }
+        let change = self.db.transaction()?;
+        for archive in archives {
+            archive.insert(&change)?;
+        }
+        change.commit()?;
+        Ok(())
+    }
+
+    /// Looks at every page and every archive; what is wrong with archives, one text each. One that
+    /// is not as it was written gets another name, so that a query which needs it is refused.
+    /// Whatever somebody puts in its place is taken as it is.
+    ///
+    /// # Errors
+    /// That the database is damaged: it is to be opened again.
+    pub fn scrub(&mut self) -> Result<Vec<String>, HistoryError> {
+        pages::verify(&self.dir)?;
+        let mut said = Vec::new();
+        for archive in all_listed(&self.db)? {
+            let path = self.dir.join(FOLDER).join(&archive.file);
+            let marked = named_damaged(&path);
+            let found = match hash_of(&path) {
+                Ok(sum) => Some(sum),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(why) => return Err(HistoryError::File { path, why }),
+            };
+            match found {
+                Some(sum) if sum == archive.sum => continue,
+                Some(sum) if marked.exists() => {
+                    let sql = "UPDATE archives SET sum = ?1 WHERE file = ?2";
+                    self.db.execute(sql, (sum, &archive.file))?;
+                    move_aside(&self.dir, &marked)?;
+                    continue;
+                }
+                Some(_) => fs::rename(&path, &marked).map_err(HistoryError::file(&path))?,
+                None => {}
+            }
+            let what = if marked.exists() { "is damaged" } else { "is gone" };
+            said.push(format!(
+                "{} {what}: queries that need it are refused until it is there again",
+                path.display()
+            ));
+        }
+        Ok(said)
+    }
+}
+
+/// What a damaged archive is called.
+pub(crate) fn named_damaged(path: &Path) -> PathBuf {
+    path.with_extension("parquet.damaged")
+}

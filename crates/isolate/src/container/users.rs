@@ -1,0 +1,178 @@
+//! Users of a container: which numbers of the machine they are, and the namespace in which that
+//! holds.
+//!
+//! The kernel counts what users hold (watches of files, pending signals, message queues) for
+//! whoever made the namespace as well as for the user inside it. A namespace that the runtime
+//! makes is root's, and all containers of the machine would share what root may have. So each is
+//! made by the first user of its own range, a user that nobody else is, and the runtime joins it.
+
+use super::spec::IdRange;
+use crate::Error;
+use rustix::mount::mount_bind;
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// Makes a namespace of users; part of every distribution.
+const UNSHARE: &str = "unshare";
+
+/// How users and groups of a container are numbered on the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdMap {
+    /// Where those from 0 on are.
+    pub range: IdRange,
+    /// A user and a group that are the same inside and outside: those of folders that the machine
+    /// lends. All others inside stay strangers.
+    pub kept: Option<(u32, u32)>,
+}
+
+/// `count` numbers from `inside` on are those from `outside` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    pub inside: u32,
+    pub outside: u32,
+    pub count: u32,
+}
+
+impl IdMap {
+    #[must_use]
+    pub fn shifted(range: IdRange) -> IdMap {
+        IdMap { range, kept: None }
+    }
+
+    /// Who a user and a group inside are on the machine; nothing for numbers that the container
+    /// does not have.
+    #[must_use]
+    pub fn outside(&self, ids: (u32, u32)) -> Option<(u32, u32)> {
+        let find = |extents: Vec<Extent>, id: u32| {
+            let holds = |e: &&Extent| (e.inside..e.inside + e.count).contains(&id);
+            extents.iter().find(holds).map(|e| e.outside + (id - e.inside))
+        };
+        Some((find(self.users(), ids.0)?, find(self.groups(), ids.1)?))
+    }
+
+    pub(super) fn users(&self) -> Vec<Extent> {
+        extents(self.range, self.kept.map(|kept| kept.0))
+    }
+
+    pub(super) fn groups(&self) -> Vec<Extent> {
+        extents(self.range, self.kept.map(|kept| kept.1))
+    }
+}
+
+fn extents(range: IdRange, kept: Option<u32>) -> Vec<Extent> {
+    let IdRange { first, count } = range;
+    let same = |id: u32| Extent { inside: id, outside: id, count: 1 };
+    let from =
+        |inside: u32, to: u32| Extent { inside, outside: first + inside, count: to - inside };
+    let list = match kept {
+        None => vec![from(0, count)],
+        Some(id) if id < count => vec![from(0, id), same(id), from(id + 1, count)],
+        Some(id) => vec![from(0, count), same(id)],
+    };
+    list.into_iter().filter(|extent| extent.count > 0).collect()
+}
+
+/// Whose namespaces are: what users inside hold counts for them too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Maker {
+    /// The first user of the range.
+    #[default]
+    OwnRange,
+    /// Root, where the kernel lets nobody else make one.
+    Root,
+}
+
+/// Makes a namespace with this map and keeps it at `at`, a file, until that is unmounted.
+///
+/// # Errors
+/// When the machine has no `unshare`, or the kernel refuses.
+pub(super) fn pin(map: &IdMap, maker: Maker, at: &Path) -> Result<(), Error> {
+    let mut holder = Holder::start(map.range.first, maker)?;
+    holder.wait_until_apart()?;
+    let of = PathBuf::from(format!("/proc/{}", holder.0.id()));
+    write_map(&of.join("uid_map"), &map.users())?;
+    write_map(&of.join("gid_map"), &map.groups())?;
+    fs::write(at, "").map_err(Error::file("make", at))?;
+    mount_bind(of.join("ns/user"), at).map_err(|e| Error::file("keep users at", at)(e.into()))
+}
+
+/// The kernel takes a map in one piece.
+fn write_map(path: &Path, extents: &[Extent]) -> Result<(), Error> {
+    let line = |e: &Extent| format!("{} {} {}\n", e.inside, e.outside, e.count);
+    let text: String = extents.iter().map(line).collect();
+    let opened = OpenOptions::new().write(true).open(path);
+    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|source| Error::Write {
+        path: path.to_owned(),
+        value: text,
+        source,
+    })
+}
+
+/// A process in the new namespace, which repeats what it hears until nobody speaks any more.
+struct Holder(Child);
+
+impl Holder {
+    fn start(user: u32, maker: Maker) -> Result<Holder, Error> {
+        let mut command = Command::new(UNSHARE);
+        command.args(["--user", "cat"]).current_dir("/");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if maker == Maker::OwnRange {
+            command.uid(user).gid(user);
+        }
+        let started = command.spawn();
+        started.map(Holder).map_err(|source| Error::Spawn { program: UNSHARE.into(), source })
+    }
+
+    /// Whoever repeats a word is past the making of the namespace.
+    fn wait_until_apart(&mut self) -> Result<(), Error> {
+        let mut heard = [0u8];
+        let spoken = self.0.stdin.as_mut().map(|stdin| stdin.write_all(b"?"));
+        let answered = self.0.stdout.as_mut().map(|stdout| stdout.read_exact(&mut heard));
+        if matches!((spoken, answered), (Some(Ok(())), Some(Ok(())))) {
+            return Ok(());
+        }
+        let mut said = String::new();
+        if let Some(stderr) = self.0.stderr.as_mut() {
+            // It has ended, so this does; what is no text is not worth a second error.
+            let _ = stderr.read_to_string(&mut said);
+        }
+        let (program, message) = (UNSHARE.into(), said.trim().to_owned());
+        Err(Error::Runtime { program, verb: "--user", id: "a namespace".into(), message })
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // Its input is closed before it is waited for, and so it ends.
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_inside_is_in_the_range_but_the_one_that_is_kept() {
+        let range = IdRange { first: 1_000_000, count: 65_536 };
+        let plain = IdMap::shifted(range);
+        assert_eq!(plain.outside((0, 65_535)), Some((1_000_000, 1_065_535)));
+        assert_eq!(plain.outside((101, 70_000)), None);
+        assert_eq!(plain.outside((65_536, 0)), None);
+        let lent = IdMap { range, kept: Some((33, 65_534)) };
+        assert_eq!(lent.outside((33, 65_534)), Some((33, 65_534)));
+        assert_eq!(lent.outside((32, 65_535)), Some((1_000_032, 1_065_535)));
+        assert_eq!(lent.outside((34, 33)), Some((1_000_034, 1_000_033)));
+        let far = IdMap { range, kept: Some((100_000, 0)) };
+        assert_eq!(far.outside((100_000, 0)), Some((100_000, 0)));
+        assert_eq!(far.outside((100_001, 1)), None);
+        assert_eq!(far.groups()[0], Extent { inside: 0, outside: 0, count: 1 });
+        for map in [plain, lent, far] {
+            let held: u32 = map.users().iter().map(|extent| extent.count).sum();
+            assert!(held == 65_536 || held == 65_537, "{held}");
+        }
+    }
+}

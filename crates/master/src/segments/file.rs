@@ -1,0 +1,185 @@
+//! The bytes of a segment: its header, its records, the seal at its end, and the note beside the
+//! segments that says how far they had been synced.
+
+use super::Record;
+use cellwright_cell::time::Time;
+use cellwright_store::Disk;
+use cellwright_store::frame::{self, Frame, HEAD, Place, TAIL};
+use std::io;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+const MAGIC: [u8; 8] = *b"CELLREC2";
+/// Magic 8, after 8, gap 1, checksum 8.
+pub(super) const HEADER: usize = 25;
+/// What the checksum of a header covers.
+const HEADER_BODY: usize = 17;
+/// A seal has no payload.
+pub(super) const SEAL: usize = HEAD + TAIL;
+/// Beside the segments, and not as long as one's name.
+pub(super) const SYNCED: &str = "synced";
+
+/// Digits of a segment's name.
+pub(super) const DIGITS: usize = 20;
+
+pub(super) fn number_of(name: &str) -> Option<u64> {
+    (name.len() == DIGITS).then(|| name.parse().ok()).flatten()
+}
+
+pub(super) fn header(after: u64, gap: bool) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&after.to_le_bytes());
+    bytes.push(u8::from(gap));
+    let checksum = xxh3_64_with_seed(&bytes, 0);
+    bytes.extend_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+/// Whether something is missing before the segment `after`; nothing if the header is damaged.
+pub(super) fn read_header(disk: &dyn Disk, path: &str, after: u64) -> io::Result<Option<bool>> {
+    let bytes = match disk.read_at(path, 0, HEADER) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let sum = xxh3_64_with_seed(&bytes[..HEADER_BODY], 0);
+    let good = bytes[..8] == MAGIC && sum == word(&bytes, HEADER_BODY) && word(&bytes, 8) == after;
+    Ok(good.then(|| bytes[16] == 1))
+}
+
+pub(super) fn record(after: u64, offset: u64, record: &Record) -> io::Result<Vec<u8>> {
+    let frame = Frame {
+        is_seal: false,
+        number: record.number,
+        at: record.at.0,
+        payload: record.payload.as_slice(),
+    };
+    frame.encode(Place { file: after, offset })
+}
+
+/// The end of a segment that is complete: `last` is the last number that it speaks of.
+pub(super) fn seal(after: u64, offset: u64, last: u64) -> io::Result<Vec<u8>> {
+    let frame = Frame { is_seal: true, number: last, at: 0, payload: &[] };
+    frame.encode(Place { file: after, offset })
+}
+
+/// What the seal at the end of a file says.
+pub(super) fn read_seal(
+    disk: &dyn Disk,
+    path: &str,
+    after: u64,
+    bytes: u64,
+) -> io::Result<Option<u64>> {
+    let Some(offset) = bytes.checked_sub(SEAL as u64) else { return Ok(None) };
+    let tail = disk.read_at(path, offset, SEAL)?;
+    let frame = frame::decode(&tail, Place { file: after, offset });
+    Ok(frame.filter(|frame| frame.is_seal).map(|frame| frame.number))
+}
+
+/// What stands at a place of a segment.
+pub(super) enum Step {
+    Record {
+        record: Record,
+        size: usize,
+    },
+    Seal {
+        last: u64,
+    },
+    /// Nothing sound; where the next sound frame begins, if there is one.
+    Damage {
+        next: Option<usize>,
+    },
+}
+
+/// Looks at `bytes`, which begin at `offset` of the segment, `at` bytes in. Numbers grow: what
+/// does not exceed `last` is a frame of another time.
+pub(super) fn step(bytes: &[u8], after: u64, offset: u64, at: usize, last: u64) -> Step {
+    let place = |at: usize| Place { file: after, offset: offset + at as u64 };
+    let sound = |at: usize| {
+        let frame = frame::decode(&bytes[at..], place(at))?;
+        (frame.is_seal || frame.number > last).then_some(frame)
+    };
+    if let Some(frame) = sound(at) {
+        if frame.is_seal {
+            return Step::Seal { last: frame.number };
+        }
+        let payload = frame.payload.to_vec();
+        let record = Record { number: frame.number, at: Time(frame.at), payload };
+        return Step::Record { record, size: frame.size() };
+    }
+    let start = place(0);
+    let mut next = frame::find(bytes, start, at + 1);
+    while let Some(found) = next.filter(|found| sound(*found).is_none()) {
+        next = frame::find(bytes, start, found + 1);
+    }
+    Step::Damage { next }
+}
+
+/// The record `at` bytes into `bytes`, which begin at `offset`, and how many bytes it takes.
+pub(super) fn record_at(
+    bytes: &[u8],
+    after: u64,
+    offset: u64,
+    at: usize,
+    last: u64,
+) -> Option<(Record, usize)> {
+    let place = Place { file: after, offset: offset + at as u64 };
+    let frame = frame::decode(bytes.get(at..)?, place)?;
+    let sound = !frame.is_seal && frame.number > last;
+    let payload = || frame.payload.to_vec();
+    let record = || Record { number: frame.number, at: Time(frame.at), payload: payload() };
+    sound.then(|| (record(), frame.size()))
+}
+
+/// How many bytes the frame at the start of `bytes` says it takes.
+pub(super) fn size_of(bytes: &[u8]) -> u64 {
+    let length = bytes.get(4..8).and_then(|length| length.try_into().ok());
+    length.map_or(0, |length| (HEAD + TAIL) as u64 + u64::from(u32::from_le_bytes(length)))
+}
+
+/// How far the records had been synced, and what they covered by then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Synced {
+    /// Which segment was the newest.
+    pub after: u64,
+    pub bytes: u64,
+    /// The last number.
+    pub last: u64,
+    /// Log index up to which everything had been taken down.
+    pub covered: u64,
+}
+
+impl Synced {
+    pub(super) fn encode(self) -> Vec<u8> {
+        let words = [self.after, self.bytes, self.last, self.covered];
+        let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+        let sum = xxh3_64_with_seed(&bytes, 1);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Nothing where there is none, or one that does not read: then it vouches for nothing.
+    pub(super) fn read(disk: &dyn Disk, path: &str) -> io::Result<Option<Synced>> {
+        let bytes = match disk.read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if bytes.len() != 40 || xxh3_64_with_seed(&bytes[..32], 1) != word(&bytes, 32) {
+            tracing::error!(path, "damaged; what had been synced is not known");
+            return Ok(None);
+        }
+        let [after, bytes, last, covered] = [0, 8, 16, 24].map(|at| word(&bytes, at));
+        Ok(Some(Synced { after, bytes, last, covered }))
+    }
+}
+
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Eight bytes at `from`; the caller has checked that they are there.
+fn word(bytes: &[u8], from: usize) -> u64 {
+    let mut eight = [0; 8];
+    eight.copy_from_slice(&bytes[from..from + 8]);
+    u64::from_le_bytes(eight)
+}

@@ -1,0 +1,41 @@
+//! Planted panics of a simulated world: that each of them fails its run is what proves that none is
+//! swallowed.
+
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Whose code panics in a buggy run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Panics {
+    /// The core loop of a replica.
+    Core,
+    /// The machine that a replica applies its log to.
+    Apply,
+    Agent,
+    Scheduler,
+    Client,
+    /// Whoever watches over all of them.
+    Checker,
+}
+
+/// Panics if this is whose code is to.
+#[derive(Clone, Copy)]
+pub struct Planted {
+    who: Option<Panics>,
+    started: Instant,
+}
+
+impl Planted {
+    #[must_use]
+    pub fn new(who: Option<Panics>, started: Instant) -> Planted {
+        Planted { who, started }
+    }
+
+    /// Late enough for everything to be at work.
+    const AFTER: Duration = Duration::from_secs(3);
+
+    pub fn reach(self, who: Panics) {
+        let is_due = self.who == Some(who) && self.started.elapsed() >= Planted::AFTER;
+        assert!(!is_due, "planted in {who:?}");
+    }
+}

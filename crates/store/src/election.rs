@@ -1,0 +1,234 @@
+//! Who stands for election, and when: pre-vote, built around openraft, whose own election timer is
+//! off.
+//!
+//! Openraft 0.9 raises its term whenever its timer runs out, whether or not anybody can hear it. A
+//! follower that was cut off comes back with a term dozens ahead and deposes a leader with whom
+//! nothing was wrong. Here a replica first asks the others whether they would vote for it
+//! ([`PreVote`]), which changes nothing anywhere. They would if they have not heard from a leader
+//! for as long as a leader's lease lasts, do not lead themselves with a quorum behind them, have
+//! voted for nobody a moment ago, and have no entry that the asker lacks. Only with a majority for
+//! it does the replica tell openraft to stand.
+//!
+//! Terms play no part in a pre-vote: a replica whose term is behind learns the newer one from the
+//! real election that it loses, and stands again.
+//!
+//! Rejected: a patched openraft, which would have to be kept up with its releases; and refusing
+//! real votes of those who come back, which leaves them with a term that nobody else reaches and
+//! that every later leader has to climb to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use openraft::Raft;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::log::Log;
+use crate::raft::{LogId, NodeId, Peer, TypeConfig};
+use crate::runtime::draw_between;
+use crate::settings::Settings;
+use crate::status::{Role, Status};
+use crate::transport::{RaftAnswer, RaftCall, Transport};
+
+/// Would you vote for me?
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PreVote {
+    pub last_log: Option<LogId>,
+}
+
+/// The last reasons of a replica not to stand for election.
+#[derive(Clone, Default)]
+pub(crate) struct Calm(Arc<Mutex<Reasons>>, Arc<watch::Sender<bool>>);
+
+#[derive(Clone, Copy, Default)]
+struct Reasons {
+    leader: Option<Instant>,
+    voted: Option<Instant>,
+}
+
+impl Calm {
+    fn reasons(&self) -> Reasons {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Somebody leads.
+    pub(crate) fn heard_leader(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).leader = Some(Instant::now());
+        self.1.send_if_modified(|is_lost| std::mem::replace(is_lost, false));
+    }
+
+    /// Whoever led has been silent for too long to be called the leader.
+    fn lose_leader(&self) {
+        self.1.send_if_modified(|is_lost| !std::mem::replace(is_lost, true));
+    }
+
+    /// Whether the leader was lost, as it changes. Openraft forgets its leader when it stands, and
+    /// here it does not stand before it would win.
+    pub(crate) fn lost(&self) -> watch::Receiver<bool> {
+        self.1.subscribe()
+    }
+
+    /// Somebody, perhaps this replica, may be about to.
+    pub(crate) fn voted(&self) {
+        let mut reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        reasons.voted = Some(Instant::now());
+    }
+
+    /// Whether a leader was heard from within `lease`.
+    pub(crate) fn is_led_within(&self, lease: Duration) -> bool {
+        self.reasons().leader.is_some_and(|at| at.elapsed() <= lease)
+    }
+
+    /// Whether there was a vote within this time.
+    pub(crate) fn has_voted_within(&self, time: Duration) -> bool {
+        self.reasons().voted.is_some_and(|at| at.elapsed() <= time)
+    }
+
+    /// Whether there was a leader or a vote since then.
+    fn is_disturbed_since(&self, then: Instant) -> bool {
+        let Reasons { leader, voted } = self.reasons();
+        leader.max(voted) > Some(then)
+    }
+}
+
+/// Stands for election when it is time.
+pub(crate) struct Campaign {
+    pub(crate) id: NodeId,
+    pub(crate) raft: Raft<TypeConfig>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) log: Log,
+    pub(crate) settings: Settings,
+    pub(crate) calm: Calm,
+    pub(crate) status: watch::Receiver<Status>,
+    /// The leader wants this replica to take over.
+    pub(crate) asked: Arc<Notify>,
+    /// Whether this replica's disk is too full to lead for long.
+    pub(crate) is_short: Arc<dyn Fn() -> bool + Send + Sync>,
+}
+
+/// A wait for the time to stand.
+struct Wait {
+    since: Instant,
+    drawn: Duration,
+    /// Right after a start it is soon seen whether anybody leads, and asking harms nobody.
+    is_first: bool,
+}
+
+impl Campaign {
+    /// Ends with the replica.
+    pub(crate) async fn run(mut self) {
+        let soon = draw_between(self.settings.heartbeat, self.settings.heartbeat * 2);
+        let mut wait = Wait { since: Instant::now(), drawn: soon, is_first: true };
+        loop {
+            if !self.stands_or_ends(&mut wait).await {
+                return;
+            }
+            let asked = self.asked.clone();
+            tokio::select! {
+                biased;
+                () = asked.notified() => {}
+                () = tokio::time::sleep_until(self.due(&wait)) => {
+                    // A leader may have been heard from meanwhile.
+                    if self.due(&wait) > Instant::now() {
+                        if wait.is_first {
+                            wait = self.next_wait();
+                        }
+                        continue;
+                    }
+                }
+            }
+            self.calm.lose_leader();
+            let began = Instant::now();
+            let is_wanted = self.would_win().await && !self.calm.is_disturbed_since(began);
+            if is_wanted && self.stand().await.is_err() {
+                return;
+            }
+            wait = self.next_wait();
+        }
+    }
+
+    fn next_wait(&self) -> Wait {
+        let drawn = draw_between(self.settings.election_min, self.settings.election_max);
+        Wait { since: Instant::now(), drawn, is_first: false }
+    }
+
+    /// Waits until this replica is one that may stand; `false` when it has stopped.
+    async fn stands_or_ends(&mut self, wait: &mut Wait) -> bool {
+        let may = |role| matches!(role, Role::Follower | Role::Candidate);
+        if may(self.status.borrow().role) {
+            return true;
+        }
+        let stands = |status: &Status| may(status.role) || status.role == Role::Stopped;
+        let Ok(role) = self.status.wait_for(stands).await.map(|status| status.role) else {
+            return false;
+        };
+        wait.since = Instant::now();
+        role != Role::Stopped
+    }
+
+    /// When to stand next, as far as is known now.
+    fn due(&self, wait: &Wait) -> Instant {
+        let Reasons { leader, voted } = self.calm.reasons();
+        let lease = self.settings.election_max;
+        let is_alone = self.raft.metrics().borrow().membership_config.voter_ids().eq([self.id]);
+        if is_alone && wait.is_first {
+            return wait.since;
+        }
+        // Those with room go first.
+        let drawn = if (self.is_short)() { wait.drawn + lease } else { wait.drawn };
+        let reasons = [voted, leader.map(|at| at + lease)];
+        reasons.into_iter().flatten().fold(wait.since, Instant::max) + drawn
+    }
+
+    /// Has openraft stand, and waits until it has taken that in: a core that hangs on its disk is
+    /// not to find a queue of elections when it wakes.
+    async fn stand(&self) -> Result<(), ()> {
+        self.calm.voted();
+        self.raft.trigger().elect().await.map_err(drop)?;
+        self.raft.with_raft_state(|_| ()).await.map_err(drop)
+    }
+
+    /// Asks the others; whether a majority, of either half of a joint membership, would vote.
+    async fn would_win(&self) -> bool {
+        let (halves, peers) = self.voters();
+        let mut granted = BTreeSet::from([self.id]);
+        let is_won = |granted: &BTreeSet<NodeId>| {
+            let majority =
+                |half: &BTreeSet<NodeId>| half.intersection(granted).count() * 2 > half.len();
+            !halves.is_empty() && halves.iter().all(majority)
+        };
+        let mut answers = JoinSet::new();
+        for (to, peer) in peers {
+            let asked = PreVote { last_log: self.log.last() };
+            let call = self.transport.call(to, peer, RaftCall::PreVote(asked));
+            let patience = self.settings.election_min;
+            answers.spawn(async move { (to, tokio::time::timeout(patience, call).await) });
+        }
+        while !is_won(&granted) {
+            match answers.join_next().await {
+                Some(Ok((from, Ok(Ok(RaftAnswer::PreVote { granted: true }))))) => {
+                    granted.insert(from);
+                }
+                Some(_) => {}
+                None => return false,
+            }
+        }
+        true
+    }
+
+    fn voters(&self) -> (Vec<BTreeSet<NodeId>>, BTreeMap<NodeId, Peer>) {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        let membership = metrics.membership_config.membership();
+        let halves: Vec<BTreeSet<NodeId>> = membership.get_joint_config().clone();
+        if !halves.iter().any(|half| half.contains(&self.id)) {
+            return (Vec::new(), BTreeMap::new());
+        }
+        let others = membership.voter_ids().filter(|id| *id != self.id);
+        let peers = others.filter_map(|id| Some((id, membership.get_node(&id)?.clone())));
+        (halves, peers.collect())
+    }
+}

@@ -1,0 +1,158 @@
+//! Records in files that grow at their end: the bytes, and how to find the next sound one.
+//!
+//! A frame has a head with a checksum of its own and a body with another, both salted with the
+//! place it was written to. A reader that lost its way finds the next sound frame without trusting
+//! any length, and a frame that turns up elsewhere does not pass.
+//!
+//! One rule for damage, here and in the replicated log: bytes that do not read are the tail of a
+//! torn write only where nothing sound follows them and nothing of them had been synced. Everything
+//! else is damage, and is told apart from "there was nothing".
+
+use std::io;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Magic 4, length 4, number 8, time 8, checksum 4.
+pub const HEAD: usize = 28;
+/// The checksum of the payload.
+pub const TAIL: usize = 8;
+
+const RECORD: [u8; 4] = *b"cREC";
+const SEAL: [u8; 4] = *b"cSEA";
+
+/// Where a frame stands; also the salt of its checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Which file, by the number in its name.
+    pub file: u64,
+    pub offset: u64,
+}
+
+impl Place {
+    fn salt(self) -> u64 {
+        self.file.rotate_left(32) ^ self.offset
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// The end of a file that is complete; its payload is empty.
+    pub is_seal: bool,
+    pub number: u64,
+    pub at: u64,
+    pub payload: &'a [u8],
+}
+
+impl Frame<'_> {
+    /// How many bytes it takes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        HEAD + self.payload.len() + TAIL
+    }
+
+    /// # Errors
+    /// When the payload is too long for a frame.
+    pub fn encode(&self, place: Place) -> io::Result<Vec<u8>> {
+        let too_long = |_| io::Error::new(io::ErrorKind::InvalidInput, "record of 4 GiB or more");
+        let length = u32::try_from(self.payload.len()).map_err(too_long)?;
+        let mut bytes = Vec::with_capacity(self.size());
+        bytes.extend_from_slice(if self.is_seal { &SEAL } else { &RECORD });
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(&self.number.to_le_bytes());
+        bytes.extend_from_slice(&self.at.to_le_bytes());
+        let check = xxh3_64_with_seed(&bytes, place.salt());
+        bytes.extend_from_slice(&(check as u32).to_le_bytes());
+        bytes.extend_from_slice(self.payload);
+        bytes.extend_from_slice(&xxh3_64_with_seed(self.payload, check).to_le_bytes());
+        Ok(bytes)
+    }
+}
+
+/// The frame at the start of `bytes`, which were found at `place`, if it is whole and sound.
+#[must_use]
+pub fn decode(bytes: &[u8], place: Place) -> Option<Frame<'_>> {
+    let head = bytes.first_chunk::<HEAD>()?;
+    let is_seal = head[..4] == SEAL;
+    if !is_seal && head[..4] != RECORD {
+        return None;
+    }
+    let check = xxh3_64_with_seed(&head[..HEAD - 4], place.salt());
+    if check as u32 != word(&head[HEAD - 4..])? as u32 {
+        return None;
+    }
+    let length = word(&head[4..8])? as usize;
+    let payload = bytes.get(HEAD..HEAD.checked_add(length)?)?;
+    let tail = bytes.get(HEAD + length..HEAD + length + TAIL)?;
+    (xxh3_64_with_seed(payload, check) == word(tail)?).then_some(Frame {
+        is_seal,
+        number: word(&head[8..16])?,
+        at: word(&head[16..24])?,
+        payload,
+    })
+}
+
+/// Where the next sound frame begins, at `from` or later. `bytes` begin at `place`.
+#[must_use]
+pub fn find(bytes: &[u8], place: Place, from: usize) -> Option<usize> {
+    let last = bytes.len().checked_sub(HEAD + TAIL)?;
+    (from..=last).find(|at| {
+        let magic = &bytes[*at..*at + 4];
+        (magic == RECORD || magic == SEAL)
+            && decode(&bytes[*at..], Place { offset: place.offset + *at as u64, ..place }).is_some()
+    })
+}
+
+/// Up to eight bytes as a number, the lowest first.
+fn word(bytes: &[u8]) -> Option<u64> {
+    let mut eight = [0; 8];
+    eight.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    Some(u64::from_le_bytes(eight))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLACE: Place = Place { file: 3, offset: 100 };
+
+    fn frame() -> Frame<'static> {
+        Frame { is_seal: false, number: 7, at: 9, payload: b"what happened" }
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_seen() {
+        let bytes = frame().encode(PLACE).unwrap();
+        assert_eq!(decode(&bytes, PLACE), Some(frame()));
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode(&bad, PLACE), None, "bit {bit}");
+        }
+        for left in 0..bytes.len() {
+            assert_eq!(decode(&bytes[..left], PLACE), None, "cut at {left}");
+        }
+    }
+
+    #[test]
+    fn a_frame_is_sound_only_where_it_was_written() {
+        let bytes = frame().encode(PLACE).unwrap();
+        assert_eq!(decode(&bytes, Place { offset: 101, ..PLACE }), None);
+        assert_eq!(decode(&bytes, Place { file: 4, ..PLACE }), None);
+    }
+
+    #[test]
+    fn the_next_sound_frame_is_found_whatever_a_length_says() {
+        let first = frame().encode(PLACE).unwrap();
+        let then = Place { offset: PLACE.offset + first.len() as u64, ..PLACE };
+        let second = Frame { number: 8, ..frame() }.encode(then).unwrap();
+        let whole = [first.clone(), second].concat();
+        for bit in 0..first.len() * 8 {
+            let mut bad = whole.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(find(&bad, PLACE, 0), Some(first.len()), "bit {bit}");
+        }
+        assert_eq!(find(&whole, PLACE, 1), Some(first.len()));
+        assert_eq!(find(&whole, PLACE, first.len() + 1), None);
+        assert_eq!(find(&whole[..5], PLACE, 0), None);
+    }
+}

@@ -1,0 +1,155 @@
+//! Who leads, and that nobody unseats a leader with whom nothing is wrong.
+
+use std::time::Duration;
+
+use cellwright_store::{ProposeError, Purpose, Room, Settings};
+
+use crate::support::{Cell, number};
+
+const MIB: u64 = 1 << 20;
+
+fn payload(value: u64) -> Vec<u8> {
+    value.to_le_bytes().to_vec()
+}
+
+async fn pass(seconds: u64) {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_that_was_cut_off_comes_back_without_a_new_term() {
+    let cell = Cell::start(3, Settings::default()).await;
+    cell.add(1).await;
+    let before = cell.leader().await.status();
+    let away = (1..=3).find(|id| *id != before.id).unwrap();
+    for round in 1..=5 {
+        cell.net.cut_off(away, 1..=3);
+        pass(20).await;
+        cell.add(round).await;
+        cell.net.heal();
+        cell.assert_all_equal().await;
+        pass(2).await;
+        let after = cell.leader().await.status();
+        assert_eq!((after.id, after.term), (before.id, before.term), "round {round}");
+        assert_eq!(cell.replica(away).status().term, before.term, "round {round}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_that_hears_all_but_the_leader_deposes_nobody() {
+    let cell = Cell::start(3, Settings::default()).await;
+    cell.add(1).await;
+    let before = cell.leader().await.status();
+    let deaf = (1..=3).find(|id| *id != before.id).unwrap();
+    cell.net.cut_off(deaf, [before.id]);
+    for value in 1..=10 {
+        pass(1).await;
+        cell.replica(before.id).propose(payload(value)).await.unwrap();
+    }
+    cell.net.heal();
+    cell.assert_all_equal().await;
+    assert_eq!(cell.leader().await.status().term, before.term);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minority_raises_no_term_however_long_it_waits() {
+    let cell = Cell::start(5, Settings::default()).await;
+    cell.add(1).await;
+    let before = cell.leader().await.status();
+    let away: Vec<u64> = (1..=5).filter(|id| *id != before.id).take(2).collect();
+    for one in &away {
+        cell.net.cut_off(*one, (1..=5).filter(|id| !away.contains(id)));
+    }
+    pass(60).await;
+    for one in &away {
+        let status = cell.replica(*one).status();
+        assert_eq!((status.term, status.leader), (before.term, None), "it lost its leader");
+    }
+    cell.net.heal();
+    cell.assert_all_equal().await;
+    assert_eq!(cell.leader().await.status().term, before.term);
+}
+
+/// In virtual time, so the speed of the machine plays no part.
+#[tokio::test(start_paused = true)]
+async fn asking_first_makes_no_failover_slower() {
+    let mut slowest = Duration::ZERO;
+    let mut cell = Cell::start(3, Settings::default()).await;
+    for value in 1..=20 {
+        cell.add(value).await;
+        cell.settle().await;
+        let old = cell.leader().await.status().id;
+        cell.kill(old).await;
+        let killed = tokio::time::Instant::now();
+        cell.add(100).await;
+        slowest = slowest.max(killed.elapsed());
+        cell.open(old).await;
+        cell.assert_all_equal().await;
+    }
+    // The leader's lease, the longest draw, two rounds of messages and the write itself.
+    assert!(slowest <= Duration::from_millis(900), "{slowest:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_short_of_disk_hands_over_and_writes_go_on() {
+    let cell = Cell::start(3, Settings::default()).await;
+    cell.add(1).await;
+    let old = cell.leader().await.status();
+    cell.disks[&old.id].platter().free = 200 * MIB;
+    let mut total = 1;
+    let since = tokio::time::Instant::now();
+    while cell.leader().await.status().id == old.id {
+        assert!(since.elapsed() < Duration::from_secs(5), "nobody took over");
+        // Refused, at most, as during an election.
+        match cell.replica(old.id).propose(payload(1)).await {
+            Ok(_) => total += 1,
+            Err(ProposeError::NotLeader { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let room = cell.replica(old.id).room();
+    assert_eq!(room, Room { free: 200 * MIB, reserve: 256 * MIB });
+    assert!(room.is_short());
+    let new = cell.leader().await.status();
+    assert_eq!(new.term, old.term + 1, "one election was enough");
+    assert_eq!(number(&cell.add(1).await.reply), total + 1);
+    // With room again it stays a follower: nothing is wrong with the new leader.
+    cell.disks[&old.id].platter().free = 1 << 40;
+    pass(10).await;
+    assert_eq!(cell.leader().await.status().id, new.id);
+    cell.assert_all_equal().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lead_is_handed_to_one_that_has_room() {
+    let cell = Cell::start(3, Settings::default()).await;
+    cell.add(1).await;
+    let old = cell.leader().await.status().id;
+    let short = (1..=3).find(|id| *id != old).unwrap();
+    cell.disks[&short].platter().free = 300 * MIB;
+    cell.disks[&old].platter().free = 200 * MIB;
+    pass(5).await;
+    let new = cell.leader().await.status().id;
+    assert!(new != old && new != short, "{new} leads, {old} and {short} are short");
+    cell.add(1).await;
+    cell.assert_all_equal().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn removals_are_taken_below_the_reserve_and_writes_are_not() {
+    let cell = Cell::start(3, Settings::default()).await;
+    cell.add(1).await;
+    cell.disks.values().for_each(|disk| disk.platter().free = 100 * MIB);
+    pass(2).await;
+    let leader = cell.leader().await;
+    let write = leader.propose(payload(1)).await;
+    assert!(matches!(write, Err(ProposeError::DiskFull { .. })), "{write:?}");
+    let removed = leader.propose_for(Purpose::Removal, payload(7)).await.unwrap();
+    assert_eq!(number(&removed.reply), 8);
+    cell.assert_all_equal().await;
+    // At the floor nothing is left but votes.
+    cell.disks.values().for_each(|disk| disk.platter().free = 60 * MIB);
+    let removal = leader.propose_for(Purpose::Removal, payload(7)).await;
+    assert!(matches!(removal, Err(ProposeError::DiskFull { .. })), "{removal:?}");
+}

@@ -1,0 +1,238 @@
+//! Nothing that a process needs dies silently.
+//!
+//! A task or thread that panics takes nobody with it: the rest of the process goes on, and what the
+//! dead one did is not done any more. A master without its core loop refuses all work and still
+//! leads; an agent without its line to the masters is mute. So every task of a process that serves
+//! is one of three kinds, and says which where it is started:
+//!
+//! * **essential** ([`Supervisor::essential`], [`Supervisor::errand`], [`Supervisor::thread`]): its
+//!   panic, and its end if it has none, ends the process with one line and [`EXIT_CODE`]. Whoever
+//!   started the process starts it again, and what was promised is on the disk.
+//! * **restarted** ([`Supervisor::restarted`]): the process is of use without it. It is started
+//!   again after a pause, and how often is counted.
+//! * **of one request** ([`guarded`], [`caught`]): whoever asked is told that it failed, and nobody
+//!   else notices. Such panics are counted too.
+//!
+//! Rejected: `panic = "abort"`. One request that finds a bug would end the process for everybody,
+//! and could be sent again.
+
+mod count;
+mod locks;
+mod panic;
+mod plant;
+
+pub use count::{handler_panics, note_handler_panic, panics, restarts};
+pub use locks::{cannot_trust, lock};
+pub use panic::{Panicked, caught, guarded, report_in_one_line};
+pub use plant::plant;
+
+use panic::all_told;
+
+use std::future::Future;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+/// How a process ends whose essential task ended: `EX_SOFTWARE` of sysexits.
+pub const EXIT_CODE: u8 = 70;
+
+/// First and longest pause before a task that panicked is started again.
+const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// One that lived this long was in order: the next pause is a short one again.
+const SETTLED: Duration = Duration::from_secs(30);
+
+/// By then a runtime that goes away is gone.
+const GONE_BY_THEN: Duration = Duration::from_millis(20);
+
+/// What is done when an essential task has ended: the task and why, in words.
+pub type Hook = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Says why and ends the process, unless it ends in order already.
+pub fn end_process(why: &str) {
+    if is_ending() {
+        return say(&format!("cell: {why}"));
+    }
+    give_up(why)
+}
+
+/// Says why and ends the process.
+#[expect(clippy::disallowed_methods, reason = "the rest of the process must not go on")]
+pub fn give_up(why: &str) -> ! {
+    say(&format!("cell: cannot go on: {why}"));
+    std::process::exit(EXIT_CODE.into());
+}
+
+/// Whether the process was told to end: then its tasks may.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// From here on the process ends in order, and tasks that end are no accident.
+pub fn process_ends() {
+    ENDING.store(true, Ordering::SeqCst);
+}
+
+fn is_ending() -> bool {
+    ENDING.load(Ordering::SeqCst)
+}
+
+/// On standard error, which may be closed.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Watches over the essential tasks of one part of a process.
+#[derive(Clone)]
+pub struct Supervisor(Arc<Inner>);
+
+struct Inner {
+    hook: Hook,
+    /// The part was told to stop.
+    stopping: AtomicBool,
+    /// What ended first, and why.
+    fallen: OnceLock<String>,
+}
+
+impl Default for Supervisor {
+    /// The process ends with any of the tasks.
+    fn default() -> Supervisor {
+        Supervisor::telling(Arc::new(end_process))
+    }
+}
+
+impl std::fmt::Debug for Supervisor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Supervisor").field("fallen", &self.fallen()).finish_non_exhaustive()
+    }
+}
+
+impl Supervisor {
+    /// One that does something else than ending the process: many replicas may be simulated in one.
+    #[must_use]
+    pub fn telling(hook: Hook) -> Supervisor {
+        let (stopping, fallen) = (AtomicBool::new(false), OnceLock::new());
+        Supervisor(Arc::new(Inner { hook, stopping, fallen }))
+    }
+
+    /// Runs what must not end before [`Supervisor::stops`], unless it is aborted.
+    pub fn essential(
+        &self,
+        task: &'static str,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> JoinHandle<()> {
+        let supervisor = self.clone();
+        tokio::spawn(async move {
+            match guarded(work).await {
+                // Of a process that ends, tasks lose those whom they work for.
+                Ok(()) if is_ending() => {}
+                Ok(()) => supervisor.ended(task).await,
+                Err(panicked) => supervisor.fell(&format!("{task} {panicked}")),
+            }
+        })
+    }
+
+    /// Runs what comes to its end, and must not panic on the way.
+    pub fn errand(
+        &self,
+        task: &'static str,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> JoinHandle<()> {
+        let supervisor = self.clone();
+        tokio::spawn(async move {
+            if let Err(panicked) = guarded(work).await {
+                supervisor.fell(&format!("{task} {panicked}"));
+            }
+        })
+    }
+
+    /// A thread that ends when nobody needs it any more, and must not panic.
+    ///
+    /// # Errors
+    /// When the system gives none.
+    pub fn thread(
+        &self,
+        task: &'static str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> io::Result<thread::JoinHandle<()>> {
+        let supervisor = self.clone();
+        thread::Builder::new().name(task.into()).spawn(move || {
+            if let Err(panicked) = caught(work) {
+                supervisor.fell(&format!("the thread {task} {panicked}"));
+            }
+        })
+    }
+
+    /// Runs what the process can do without for a while: made anew when it panics, after a pause
+    /// that grows, and counted. Its own end is one.
+    pub fn restarted<F>(
+        &self,
+        task: &'static str,
+        mut make: impl FnMut() -> F + Send + 'static,
+    ) -> JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        tokio::spawn(async move {
+            let mut pause = PAUSE;
+            loop {
+                let begun = Instant::now();
+                let Err(panicked) = guarded(make()).await else { return };
+                if begun.elapsed() >= SETTLED {
+                    pause = PAUSE;
+                }
+                note_restart(task, &panicked);
+                sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        })
+    }
+
+    /// From here on tasks may end.
+    pub fn stops(&self) {
+        self.0.stopping.store(true, Ordering::SeqCst);
+    }
+
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.0.stopping.load(Ordering::SeqCst)
+    }
+
+    /// The first essential task that ended, if one did: the process is of no use any more.
+    #[must_use]
+    pub fn fallen(&self) -> Option<&str> {
+        self.0.fallen.get().map(String::as_str)
+    }
+
+    /// Something essential has ended without a panic of its own; if that of another took it along,
+    /// that one is told instead.
+    pub async fn ended(&self, task: &str) {
+        all_told().await;
+        // A runtime that goes away takes its tasks along in no order, and this one with them: it is
+        // dropped here. Whatever is left of a runtime that stays has really ended.
+        sleep(GONE_BY_THEN).await;
+        self.fell(&format!("{task} ended"));
+    }
+
+    /// Something essential is over, with `why` in words.
+    pub fn fell(&self, why: &str) {
+        if self.is_stopping() {
+            return;
+        }
+        // The first one is the cause; others follow from it.
+        if self.0.fallen.set(why.to_owned()).is_ok() {
+            (self.0.hook)(why);
+        }
+    }
+}
+
+/// A task that panicked is started again by whoever calls this.
+pub fn note_restart(task: &'static str, panicked: &Panicked) {
+    count::add_restart(task);
+    say(&format!("cell: {task} {panicked}; it is started again"));
+}
+
+#[cfg(test)]
+mod tests;

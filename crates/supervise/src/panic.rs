@@ -1,0 +1,162 @@
+//! Panics, caught and put into one line.
+//!
+//! The line is made by the hook, which alone knows the place; whoever catches the panic says it
+//! together with what is done about it. A panic that nobody here catches is said by the hook.
+
+use crate::{count, say};
+use std::any::Any;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+thread_local! {
+    /// Whether somebody further up catches panics, and says them.
+    static CATCHING: Cell<bool> = const { Cell::new(false) };
+    /// What the hook has to say of the last panic that is caught.
+    static TOLD: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Panics between their hook and the moment in which what is to be said of them has been.
+static UNTOLD: AtomicUsize = AtomicUsize::new(0);
+
+/// One of those.
+struct Untold;
+
+impl Drop for Untold {
+    fn drop(&mut self) {
+        UNTOLD.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits until every panic that is being unwound has been told by whoever catches it. What a panic
+/// takes with it is missed by others before the panic itself is caught: they wait here, and the
+/// cause is told first.
+pub(crate) async fn all_told() {
+    while UNTOLD.load(Ordering::SeqCst) > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A panic that was caught.
+pub struct Panicked {
+    words: String,
+    payload: Box<dyn Any + Send>,
+    untold: Option<Untold>,
+}
+
+impl Panicked {
+    /// Goes on as if it had not been caught.
+    pub fn resume(self) -> ! {
+        let Panicked { payload, untold, .. } = self;
+        drop(untold);
+        resume_unwind(payload)
+    }
+}
+
+impl std::fmt::Display for Panicked {
+    /// `panicked at FILE:LINE:COLUMN: MESSAGE`, on one line.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl std::fmt::Debug for Panicked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+/// What a panic says of itself.
+fn message(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&'static str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words")
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
+}
+
+/// From here on a panic of this process is one line on standard error, and counted. With
+/// `RUST_BACKTRACE` set it is followed by where it came from.
+pub fn report_in_one_line() {
+    std::panic::set_hook(Box::new(|info| {
+        count::add_panic();
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
+        let line = one_line(&format!("panicked at {place}: {}", message(info.payload())));
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            say(&trace.to_string());
+        }
+        if CATCHING.get() {
+            // Before anything is unwound.
+            if TOLD.replace(Some(line)).is_none() {
+                UNTOLD.fetch_add(1, Ordering::SeqCst);
+            }
+        } else {
+            say(&format!("cell: a task {line}"));
+        }
+    }));
+}
+
+/// Does the work; a panic in it is an error.
+///
+/// # Errors
+/// That it panicked.
+pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
+    let before = CATCHING.replace(true);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    CATCHING.set(before);
+    let told = TOLD.take();
+    let untold = told.is_some().then(|| Untold);
+    match done {
+        Ok(done) => {
+            // Somebody inside caught it, who knew less of it.
+            if let Some(line) = told {
+                say(&format!("cell: a task {line}"));
+            }
+            Ok(done)
+        }
+        Err(payload) => {
+            let plain = || one_line(&format!("panicked: {}", message(&*payload)));
+            let words = told.unwrap_or_else(plain);
+            Err(Panicked { words, payload, untold })
+        }
+    }
+}
+
+/// The same for what takes its time.
+///
+/// # Errors
+/// That it panicked.
+pub fn guarded<F: Future>(work: F) -> impl Future<Output = Result<F::Output, Panicked>> {
+    Guarded(Some(Box::pin(work)))
+}
+
+struct Guarded<F>(Option<Pin<Box<F>>>);
+
+impl<F: Future> Future for Guarded<F> {
+    type Output = Result<F::Output, Panicked>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // Polled after its end, which nobody does.
+        let Some(work) = self.0.as_mut() else { return Poll::Pending };
+        match caught(|| work.as_mut().poll(context)) {
+            Ok(polled) => polled.map(Ok),
+            Err(panicked) => Poll::Ready(Err(panicked)),
+        }
+    }
+}
+
+impl<F> Drop for Guarded<F> {
+    /// What is left after a panic may panic once more on its way out.
+    fn drop(&mut self) {
+        let left = self.0.take();
+        if let Err(panicked) = caught(|| drop(left)) {
+            say(&format!("cell: what was left of a task {panicked}"));
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What the supervisor hears, and what it does not.
+
+use super::*;
+use std::sync::Mutex;
+
+/// A supervisor, and what it heard.
+fn heard() -> (Supervisor, Arc<Mutex<Vec<String>>>) {
+    let all = Arc::new(Mutex::new(Vec::new()));
+    let told = all.clone();
+    let hook = move |why: &str| told.lock().unwrap().push(why.to_owned());
+    (Supervisor::telling(Arc::new(hook)), all)
+}
+
+/// Whether one line was heard, which begins and ends so; where it happened may be between.
+fn is_one(heard: &Mutex<Vec<String>>, begins: &str, ends: &str) -> bool {
+    let heard = heard.lock().unwrap();
+    heard.len() == 1 && heard[0].starts_with(begins) && heard[0].ends_with(ends)
+}
+
+#[tokio::test]
+async fn the_end_and_the_panic_of_an_essential_task_are_heard_once() {
+    let (supervisor, heard) = heard();
+    supervisor.essential("the loop", async {}).await.unwrap();
+    assert_eq!(*heard.lock().unwrap(), ["the loop ended"]);
+    assert_eq!(supervisor.fallen(), Some("the loop ended"));
+    supervisor.essential("another", async { panic!("no\nmore") }).await.unwrap();
+    assert_eq!(heard.lock().unwrap().len(), 1, "what follows from it is not told");
+}
+
+#[tokio::test]
+async fn a_panic_is_told_on_one_line() {
+    let (supervisor, heard) = heard();
+    supervisor.errand("the writer", async { panic!("first\n  second") }).await.unwrap();
+    assert!(is_one(&heard, "the writer panicked", "first second"));
+}
+
+#[tokio::test]
+async fn an_errand_may_end_and_after_a_stop_everything_may() {
+    let (supervisor, heard) = heard();
+    supervisor.errand("one", async {}).await.unwrap();
+    let forever = supervisor.essential("two", std::future::pending());
+    forever.abort();
+    assert!(forever.await.unwrap_err().is_cancelled());
+    supervisor.stops();
+    supervisor.essential("three", async {}).await.unwrap();
+    supervisor.essential("four", async { panic!("late") }).await.unwrap();
+    assert!(heard.lock().unwrap().is_empty());
+    assert_eq!(supervisor.fallen(), None);
+}
+
+#[test]
+fn a_thread_may_end_and_must_not_panic() {
+    let (supervisor, heard) = heard();
+    supervisor.thread("good", || {}).unwrap().join().unwrap();
+    assert!(heard.lock().unwrap().is_empty());
+    supervisor.thread("bad", || panic!("no")).unwrap().join().unwrap();
+    assert!(is_one(&heard, "the thread bad panicked", ": no"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_restarted_is_counted_and_its_pauses_grow() {
+    let (supervisor, heard) = heard();
+    let mut round = 0;
+    let begun = Instant::now();
+    let kept = supervisor.restarted("test chore", move || {
+        round += 1;
+        async move { assert!(round > 3, "round {round}") }
+    });
+    kept.await.unwrap();
+    assert_eq!(restarts().get("test chore"), Some(&3));
+    assert_eq!(begun.elapsed(), Duration::from_millis(100 + 200 + 400));
+    assert!(heard.lock().unwrap().is_empty());
+}
+
+#[test]
+fn what_is_caught_says_what_it_said() {
+    assert_eq!(caught(|| 7).unwrap(), 7);
+    let number = 8;
+    let told = caught(|| panic!("{number}")).unwrap_err().to_string();
+    assert!(told.starts_with("panicked") && told.ends_with(": 8"), "{told}");
+}
+
+#[test]
+fn a_lock_whose_holder_panicked_is_there_for_the_next() {
+    let mutex = Mutex::new(vec![1]);
+    let panicked = caught(|| {
+        let mut held = lock(&mutex);
+        held.push(2);
+        panic!("with the lock in hand");
+    });
+    assert!(panicked.is_err() && mutex.is_poisoned());
+    assert_eq!(*lock(&mutex), [1, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_panic_is_told_and_not_the_end_of_whom_it_took_along() {
+    report_in_one_line();
+    for _ in 0..200 {
+        let (supervisor, heard) = heard();
+        let (held, mut missed) = tokio::sync::oneshot::channel::<()>();
+        let other = supervisor.essential("the other", async move {
+            // Spinning, so that it is there at once when the channel closes.
+            while missed.try_recv() == Err(tokio::sync::oneshot::error::TryRecvError::Empty) {
+                std::hint::spin_loop();
+            }
+        });
+        let cause = supervisor.essential("the cause", async move {
+            let _held = held;
+            panic!("no");
+        });
+        cause.await.unwrap();
+        other.await.unwrap();
+        let heard = heard.lock().unwrap();
+        assert!(heard.len() == 1 && heard[0].starts_with("the cause panicked at"), "{heard:?}");
+    }
+}

@@ -1,0 +1,52 @@
+//! What whoever started the agent had open is no business of tasks.
+
+use cellwright_tests::binary::{cell, said};
+use cellwright_tests::folder::Folder;
+use cellwright_tests::process::Process;
+use cellwright_tests::{LOOK, PATIENCE};
+use serde_json::json;
+use std::fs;
+use std::process::Command;
+use std::time::Instant;
+use tokio::time::sleep;
+
+#[tokio::test]
+async fn no_descriptor_reaches_a_task_or_a_session() {
+    let folder = Folder::new();
+    fs::write(folder.path("secret"), "rosebud\n").expect("a file");
+    let mut dev = Command::new("sh");
+    dev.args(["-c", r#"exec 9< "$1"; shift; exec "$@""#, "sh"]).arg(folder.path("secret"));
+    dev.arg(cell()).args(["dev", "--listen", "127.0.0.1:0", "--driver", "process", "--data-dir"]);
+    dev.arg(folder.path("data"));
+    let process = Process::start(dev, &folder.path("cell.log"));
+    let begun = Instant::now();
+    let until = async |what: &str, is_so: &dyn Fn() -> Option<String>| loop {
+        if let Some(found) = is_so() {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{what}:\n{}", process.output());
+        sleep(LOOK).await;
+    };
+    let address = until("it serves", &|| {
+        let said = process.output();
+        let rest = said.split_once("serves http://")?.1;
+        rest.split_whitespace().next().map(str::to_owned)
+    })
+    .await;
+    let script = "cat <&9; for n in 3 4 5 6 7 8 9; do test -e /proc/self/fd/$n && echo open; done; \
+                  echo over; exec sleep 1000";
+    let job = json!({ "name": "reads", "priority": 100, "task": { "notice": 0,
+        "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", script] } });
+    let file = folder.path("reads.json");
+    fs::write(&file, job.to_string()).expect("a file");
+    let on = |words: &[&str]| said(Command::new(cell()).args(["--master", &address]).args(words));
+    on(&["run", file.to_str().expect("text")]).expect("it is taken");
+    let heard = until("it says all", &|| {
+        on(&["logs", "dev/reads/0"]).ok().filter(|text| text.ends_with("over\n"))
+    })
+    .await;
+    assert_eq!(heard, "over\n");
+    let session = on(&["exec", "dev/reads/0", "--", "sh", "-c", "cat <&9 2>&1; echo over"]);
+    assert!(!session.expect("a session").contains("rosebud"));
+    process.kill();
+}

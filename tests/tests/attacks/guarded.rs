@@ -1,0 +1,81 @@
+//! One master with identities on loopback, and those who join it.
+
+use cellwright_agent::identity::Identity;
+use cellwright_api::client::Client;
+use cellwright_tests::alone::guarded_master;
+use cellwright_tests::binary::{cell, said};
+use cellwright_tests::folder::Folder;
+use cellwright_tests::process::Process;
+use cellwright_tests::replicas::settings;
+use cellwright_tests::{LOOK, PATIENCE};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+pub struct Guarded {
+    _process: Process,
+    pub address: String,
+    pub folder: Folder,
+}
+
+impl Guarded {
+    pub async fn start() -> Guarded {
+        let folder = Folder::new();
+        let (process, address) = guarded_master(&folder).await;
+        let master = Guarded { _process: process, address, folder };
+        master.until("the cell has a leader", || master.cell(&["user", "ls"]).is_ok()).await;
+        master
+    }
+
+    pub async fn until(&self, what: &str, is_so: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < PATIENCE, "never: {what}");
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// As its administrator.
+    pub fn cell(&self, words: &[&str]) -> Result<String, String> {
+        self.cell_as("contexts.toml", words)
+    }
+
+    pub fn cell_as(&self, contexts: &str, words: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(cell());
+        said(command.arg("--contexts").arg(self.folder.path(contexts)).args(words))
+    }
+
+    pub fn client_as(&self, contexts: &str) -> Client {
+        Client::new(settings(&self.folder.path(contexts))).expect("a client")
+    }
+
+    /// A file with a join token.
+    pub fn token(&self, kind: &str, name: &str) -> PathBuf {
+        let file = self.folder.path(&format!("{name}.token"));
+        let path = file.to_str().expect("a path in UTF-8");
+        self.cell(&["token", "create", kind, name, "--token-file", path]).expect("a token");
+        file
+    }
+
+    /// A machine joins; speaks with its certificate.
+    pub fn join(&self, machine: &str) -> Client {
+        let token = self.token("--agent", machine);
+        let config = self.folder.path(&format!("{machine}.toml"));
+        let mut command = Command::new(cell());
+        command.args(["agent", "join", "--master", &self.address, "--config"]).arg(&config);
+        said(command.arg("--token-file").arg(&token)).expect("a machine joins");
+        self.client_of(machine)
+    }
+
+    /// Speaks with the certificate of a machine that joined.
+    pub fn client_of(&self, machine: &str) -> Client {
+        let data = self.folder.path(&format!("{machine}-masters"));
+        std::fs::create_dir_all(&data).expect("a folder");
+        self.identity(machine).client(&data).expect("a client")
+    }
+
+    pub fn identity(&self, machine: &str) -> Identity {
+        let file = self.folder.path(&format!("{machine}.identity"));
+        Identity::load(&file).expect("its certificate")
+    }
+}

@@ -1,0 +1,269 @@
+//! One user asks for more than its share, in each way there is, and another goes on as if nothing
+//! was. Outcomes and counts are looked at and no times.
+
+use cellwright_api::client::{Change, Client, ClientError, Settings};
+use cellwright_api::error::{ApiError, Code};
+use cellwright_api::types::{
+    Changed, CheckpointView, NodeSpec, One, ResourceView, SetResource, SqlAnswer, SqlQuery,
+    SubmitJob,
+};
+use cellwright_cell::ephemeral::CapacityChange;
+use cellwright_cell::name::Name;
+use cellwright_cell::spec::JobSpec;
+use cellwright_cell::time::Span;
+use cellwright_tests::alone::{guarded_master, open_cell};
+use cellwright_tests::binary::{cell, said};
+use cellwright_tests::folder::Folder;
+use cellwright_tests::process::Process;
+use cellwright_tests::replicas::settings;
+use cellwright_tests::{LOOK, PATIENCE};
+use hyper::Method;
+use serde_json::json;
+use std::net::TcpStream as Plain;
+use std::process::Command;
+use std::time::Instant;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+struct Master {
+    process: Process,
+    address: String,
+    folder: Folder,
+}
+
+impl Master {
+    async fn start() -> Master {
+        let folder = Folder::new();
+        let (process, address) = guarded_master(&folder).await;
+        let master = Master { process, address, folder };
+        let ready = master.client("contexts.toml").text("/readyz").await;
+        assert!(ready.is_ok(), "{ready:?}\n{}", master.process.output());
+        master
+    }
+
+    /// Whoever the contexts file speaks of, on connections of its own.
+    fn client(&self, contexts: &str) -> Client {
+        let settings = settings(&self.folder.path(contexts));
+        let settings = Settings { attempt_timeout: PATIENCE, deadline: PATIENCE, ..settings };
+        Client::new(settings).expect("a client")
+    }
+
+    fn user(&self, user: &str) -> Client {
+        let mut command = Command::new(cell());
+        command.arg("--contexts").arg(self.folder.path("contexts.toml"));
+        let context = said(command.args(["user", "add", user])).expect("a user is added");
+        let file = self.folder.path(user);
+        cellwright_api::context::write_private(&file, context.as_bytes()).expect("a file");
+        self.client(user)
+    }
+
+    /// The same master again, without anything it had in memory.
+    async fn restarted(self) -> Master {
+        let Master { process, address, folder } = self;
+        process.kill();
+        let mut start = Command::new(cell());
+        start.args(["master", "start", "--config"]).arg(folder.path("master.toml"));
+        let mut process = Process::start(start, &folder.path("master.log"));
+        let begin = Instant::now();
+        while Plain::connect(&address).is_err() {
+            assert!(process.is_alive() && begin.elapsed() < PATIENCE, "{}", process.output());
+            sleep(LOOK).await;
+        }
+        Master { process, address, folder }
+    }
+}
+
+fn spec(name: &str, count: u32) -> JobSpec {
+    let spec = json!({
+        "name": name, "priority": 0, "count": count,
+        "task": { "limits": { "cpu": 0, "ram": 0 }, "command": ["true"] },
+    });
+    serde_json::from_value(spec).expect("a spec")
+}
+
+async fn submit(client: &Client, spec: &JobSpec, key: Option<&str>) -> Result<(), ClientError> {
+    let change = Change { key: key.map(str::to_owned), ..Change::default() };
+    let body = SubmitJob { owner: None, spec: spec.clone() };
+    let done = client.change::<_, Changed>(Method::POST, "/v1/jobs", Some(&body), &change).await;
+    done.map(drop)
+}
+
+/// The refusal itself, without what the client says around it.
+fn refusal(error: &ClientError) -> &ApiError {
+    error.api().unwrap_or_else(|| panic!("a refusal, not {error}"))
+}
+
+#[tokio::test]
+async fn watches_of_one_user_are_bounded_and_others_go_on() {
+    const ASKED: usize = 160;
+    const ALLOWED: usize = 64;
+    let master = Master::start().await;
+    let (ann, ben) = (master.user("ann"), master.user("ben"));
+    let mut held = Vec::new();
+    let mut refused = Vec::new();
+    for number in 0..ASKED {
+        // On a few connections at a time, as a page or a program has them.
+        let client = if number % 8 == 0 { &master.client("ann") } else { &ann };
+        let path = ["/v1/watch/jobs", "/v1/watch/overview", "/v1/watch/events"][number % 3];
+        match client.download_at(&master.address, path, PATIENCE).await {
+            Ok(stream) => held.push(stream),
+            Err(error) => refused.push(error),
+        }
+    }
+    assert_eq!((held.len(), refused.len()), (ALLOWED, ASKED - ALLOWED));
+    for error in &refused {
+        let refusal = refusal(error);
+        assert_eq!(refusal.code, Code::Overloaded, "{refusal}");
+        assert_eq!(refusal.details["limit"], json!(ALLOWED), "{refusal}");
+        assert_eq!(refusal.details["setting"], json!("streams_per_user"));
+        assert!(refusal.retry_after().is_some());
+    }
+    submit(&ben, &spec("web", 1), None).await.expect("another's write");
+    let watch = ben.download_at(&master.address, "/v1/watch/jobs", PATIENCE).await;
+    drop(watch.expect("another's stream"));
+    // What is going on comes through those that were let in.
+    let first = held[0].next().await.expect("a stream that goes on");
+    assert!(first.is_some());
+    drop(held);
+    let begin = Instant::now();
+    while let Err(error) = ann.download_at(&master.address, "/v1/watch/jobs", PATIENCE).await {
+        assert!(begin.elapsed() < PATIENCE, "places are given back: {error}");
+        sleep(LOOK).await;
+    }
+}
+
+#[tokio::test]
+async fn slow_queries_of_one_user_wait_for_each_other_and_for_nobody_else() {
+    const SLOW: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) \
+                        SELECT max(i) FROM n";
+    let master = Master::start().await;
+    let (ann, ben) = (master.user("ann"), master.user("ben"));
+    let query = |text: &str| SqlQuery { query: text.into(), args: vec![], limit: None };
+    let slow: Vec<_> = (0..8)
+        .map(|_| {
+            let (ann, query) = (ann.clone(), query(SLOW));
+            tokio::spawn(async move { ann.sql(&query).await.map(drop) })
+        })
+        .collect();
+    // One of them is at work when this one comes, or will be before it is over.
+    for _ in 0..3 {
+        let answer = ben.sql(&query("SELECT 7")).await.expect("another's query").value;
+        let SqlAnswer { rows, .. } = answer;
+        assert_eq!(rows.len(), 1);
+    }
+    assert!(slow.iter().all(|query| !query.is_finished()), "it waited for none of them");
+    slow.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// Sends all but the end of a body of eight mebibytes, and gives back what is answered.
+async fn unfinished(address: String, token: String) -> String {
+    let mut stream = TcpStream::connect(&address).await.expect("a connection");
+    let length = 8 << 20;
+    let head = format!(
+        "POST /v1/jobs HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
+         authorization: Bearer {token}\r\ncontent-length: {length}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.expect("the head is sent");
+    let (mut from, mut to) = stream.split();
+    let sending = async {
+        // Whoever is refused may find the connection closed.
+        let _ = to.write_all(&vec![b' '; length - 1]).await;
+        std::future::pending::<()>().await;
+    };
+    let mut answer = vec![0; 12];
+    tokio::select! {
+        read = timeout(PATIENCE, from.read_exact(&mut answer)) => {
+            read.expect("an answer in time").expect("an answer");
+        }
+        () = sending => {}
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn bodies_that_never_end_are_cut_and_bounded() {
+    let folder = Folder::new();
+    let (_process, address) = open_cell(&folder, &[]).await;
+    let posted = cellwright_api::dev::token_for(std::slice::from_ref(&address));
+    let token = posted.expect("the cell's own account finds its token").expose().to_owned();
+    let bodies = (0..12).map(|_| tokio::spawn(unfinished(address.clone(), token.clone())));
+    let mut answers = Vec::new();
+    for body in bodies.collect::<Vec<_>>() {
+        answers.push(body.await.expect("it ends"));
+    }
+    let count = |status: &str| answers.iter().filter(|answer| answer.ends_with(status)).count();
+    // Eight of them are all that one caller may hold; those wait out their time.
+    assert_eq!(count("408") + count("429"), answers.len(), "{answers:?}");
+    assert!(count("408") > 0 && count("429") > 0, "{answers:?}");
+    let client = Client::new(Settings::new(vec![address])).expect("a client");
+    let body = json!({ "name": "afterwards" });
+    let added = client.make::<_, Changed>(Method::POST, "/v1/users", Some(&body)).await;
+    added.expect("what was held is free again");
+}
+
+#[tokio::test]
+async fn what_was_refused_does_not_fill_the_state_and_nothing_is_free_of_charge() {
+    let master = Master::start().await;
+    let (admin, ann) = (master.client("contexts.toml"), master.user("ann"));
+    let saved = async || -> u64 {
+        let made = admin.make::<(), One<CheckpointView>>(Method::POST, "/v1/checkpoints", None);
+        made.await.expect("a checkpoint").value.item.bytes
+    };
+    let before = saved().await;
+    for number in 0..150 {
+        let mut spec = spec("web", 1);
+        spec.task.env.insert(format!("{number}{}", "K".repeat(60_000)), "a\0b".into());
+        let error = submit(&ann, &spec, Some(&format!("key-{number}"))).await.expect_err("refused");
+        let refusal = refusal(&error);
+        assert_eq!(refusal.code, Code::BadField);
+        assert!(refusal.message.len() < 4_000, "{} bytes", refusal.message.len());
+    }
+    let grown = saved().await.saturating_sub(before);
+    assert!(grown < 1 << 20, "a checkpoint grew by {grown} bytes");
+    // Zero limits, above the band that is free: a thousand tasks take ten cores of quota.
+    let mut tiny = spec("tiny", 1000);
+    tiny.priority.0 = 100;
+    let quota = json!({ "amount": { "cpu": 1000, "ram": 1 << 30 } });
+    let path = "/v1/users/ann/quota/batch";
+    let any = Change::default();
+    let granted = admin.change::<_, Changed>(Method::PUT, path, Some(&quota), &any).await;
+    granted.expect("a quota");
+    let error = submit(&ann, &tiny, None).await.expect_err("not for nothing");
+    assert_eq!(refusal(&error).code, Code::QuotaExceeded, "{error}");
+    tiny.count = 10;
+    submit(&ann, &tiny, None).await.expect("what it pays for");
+}
+
+#[tokio::test]
+async fn a_resource_set_again_under_its_key_is_set_once_whoever_leads() {
+    let master = Master::start().await;
+    let admin = master.client("contexts.toml");
+    let machine = json!({ "name": "m1", "capacity": { "cpu": 1000, "ram": 1 << 30 } });
+    let any = Change::default();
+    let added =
+        admin.change::<_, Changed>(Method::POST, "/v1/machines", Some(&machine), &any).await;
+    added.expect("a machine");
+    let ann = master.user("ann");
+    let set = SetResource {
+        capacity: CapacityChange::Add(3),
+        nodes: NodeSpec::Node(Name::new("m1").expect("a name")),
+        lease: Span::seconds(3600),
+    };
+    let change = Change { key: Some("the-same".into()), ..Change::default() };
+    let path = "/v1/resources/app/slot";
+    let first = ann.change::<_, Changed>(Method::PUT, path, Some(&set), &change).await;
+    let first = first.expect("it is set").value;
+    // A leader of another life: it remembers what the log does and nothing else.
+    let master = master.restarted().await;
+    let ann = master.client("ann");
+    let again = ann.change::<_, Changed>(Method::PUT, path, Some(&set), &change).await;
+    let again = again.expect("the same request, and no other").value;
+    assert_eq!((again.changed, first.changed), (true, true), "the first answer again");
+    let shown = ann.get::<One<ResourceView>>(path).await.expect("it is there").value.item;
+    let capacity: Vec<_> = shown.machines.iter().map(|here| here.capacity).collect();
+    assert_eq!(capacity, [Some(3)], "added once");
+    let other = SetResource { capacity: CapacityChange::Add(4), ..set };
+    let other = ann.change::<_, Changed>(Method::PUT, path, Some(&other), &change).await;
+    assert_eq!(refusal(&other.expect_err("another request")).code, Code::KeyReused);
+}

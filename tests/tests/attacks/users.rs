@@ -1,0 +1,186 @@
+//! Who a task is on its machine: a package has no say in it, and no two tasks are the same.
+
+use cellwright_tests::alone::open_cell;
+use cellwright_tests::binary::{cell, said};
+use cellwright_tests::folder::Folder;
+use cellwright_tests::{LOOK, PATIENCE, skip};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+use tokio::time::sleep;
+
+/// Binds a port so that others of the same user could bind it too, says whether that went, and
+/// stays.
+const LISTEN: &str = r#"perl -MSocket -e '$| = 1; socket(S, PF_INET, SOCK_STREAM, 0);
+    setsockopt(S, SOL_SOCKET, 15, pack("i", 1)) or die;
+    print bind(S, sockaddr_in($ENV{PORT}, INADDR_LOOPBACK)) && listen(S, 1) ? "has it\n" : "$!\n";
+    sleep 1000'"#;
+
+struct Cell<'a> {
+    folder: &'a Folder,
+    address: String,
+}
+
+impl Cell<'_> {
+    fn cell(&self, words: &[&str]) -> String {
+        let done = said(Command::new(cell()).args(["--master", &self.address]).args(words));
+        done.unwrap_or_else(|why| why)
+    }
+
+    /// Runs a job of one task once.
+    fn run(&self, name: &str, script: &str, more: &Value) {
+        let mut task = json!({
+            "limits": { "cpu": 100, "ram": 64 << 20 }, "notice": 0,
+            "command": ["sh", "-c", script],
+        });
+        for (name, value) in more.as_object().expect("an object") {
+            task[name] = value.clone();
+        }
+        let job = json!({ "name": name, "priority": 100, "task": task,
+            "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 } });
+        let file = self.folder.path(&format!("{name}.json"));
+        fs::write(&file, job.to_string()).expect("a file");
+        self.cell(&["run", file.to_str().expect("text")]);
+    }
+
+    /// What the job's task wrote, once it has written a line.
+    async fn hears(&self, name: &str, stream: &[&str]) -> String {
+        let begun = Instant::now();
+        let task = format!("dev/{name}/0");
+        loop {
+            let heard = self.cell(&[&["logs", &task][..], stream].concat());
+            if heard.ends_with('\n') && !heard.contains("error") {
+                return heard;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{name} says nothing: {heard}");
+            sleep(LOOK).await;
+        }
+    }
+
+    fn push(&self, name: &str, folder: &Path) -> Value {
+        let folder = folder.to_str().expect("text");
+        let pushed = self.cell(&["package", "push", folder, "--name", name, "-o", "json"]);
+        let pushed: Value = serde_json::from_str(&pushed).expect("JSON");
+        let package = json!({
+            "name": name, "digest": pushed["digest"], "bytes": pushed["bytes"]
+        });
+        json!({ "packages": [package], "isolation": { "root": name } })
+    }
+
+    /// Folders of attempts that run now.
+    fn attempts(&self) -> Vec<PathBuf> {
+        let tasks = fs::read_dir(self.folder.path("data/agent/tasks")).expect("a folder");
+        tasks.flatten().map(|entry| entry.path()).collect()
+    }
+}
+
+fn can() -> bool {
+    let lacks = match Command::new("runc").arg("--version").output() {
+        _ if !rustix::process::geteuid().is_root() => "containers need root".to_owned(),
+        Ok(_) => return true,
+        Err(why) => format!("runc: {why}"),
+    };
+    skip(&lacks);
+    false
+}
+
+/// A root with one program in it.
+fn root(folder: &Folder, name: &str, passwd: &str) -> PathBuf {
+    let root = folder.path(name);
+    fs::create_dir_all(root.join("bin")).expect("a folder");
+    fs::create_dir_all(root.join("etc")).expect("a folder");
+    fs::copy("/bin/busybox", root.join("bin/busybox")).expect("busybox is there");
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(root.join("bin/busybox"), open).expect("a mode");
+    symlink("busybox", root.join("bin/sh")).expect("a link");
+    fs::write(root.join("etc/passwd"), passwd).expect("a file");
+    root
+}
+
+#[tokio::test]
+async fn a_package_chooses_neither_its_users_outside_nor_where_things_are_mounted() {
+    if !can() {
+        return;
+    }
+    let folder = Folder::new();
+    let (process, address) = open_cell(&folder, &["--driver", "container"]).await;
+    let cell = Cell { folder: &folder, address };
+    let passwd = "root:x:0:0::/:/bin/sh\nnobody:x:101:70000::/:/bin/sh\nweb:x:33:33::/:\n";
+    let own = root(&folder, "own", passwd);
+    let mut package = cell.push("own", &own);
+    package["user"] = "nobody".into();
+    cell.run("outside", "exec busybox sleep 1000", &package);
+    let told = cell.hears("outside", &["--stderr"]).await;
+    let why = "task.user: nobody; allowed: an account with numbers from 0 to 65535, not 101:70000; \
+               /etc/passwd of the task's root package, line 2";
+    assert!(told.contains(why), "{told}");
+    package["user"] = "web".into();
+    let script = "/bin/busybox id -u; echo t > /tmp/t && /bin/busybox cat /tmp/t; \
+                  /bin/busybox cp /bin/busybox set && /bin/busybox chmod 4755 set; \
+                  /bin/busybox chmod 755 /work; echo done; exec /bin/busybox sleep 1000";
+    package["command"] = json!(["/bin/sh", "-c", script]);
+    cell.run("inside", "", &package);
+    let begun = Instant::now();
+    while !cell.hears("inside", &[]).await.contains("done") {
+        assert!(begun.elapsed() < PATIENCE);
+        sleep(LOOK).await;
+    }
+    assert_eq!(cell.hears("inside", &[]).await, "33\nt\ndone\n");
+    let file = |attempt: &PathBuf| attempt.join("work/set");
+    let made = cell.attempts().into_iter().find(|attempt| file(attempt).exists()).expect("a file");
+    let about = fs::metadata(file(&made)).expect("it is there");
+    assert!(about.uid() >= 0x7000_0000 && about.uid() % 65_536 == 33, "{}", about.uid());
+    assert_eq!(about.mode() & 0o7777, 0o4755);
+    // Whoever else is on the machine does not get to it.
+    let mut stranger = Command::new("setpriv");
+    stranger.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    // A program of its own first: until then it has root's rights to pass through folders.
+    stranger.args(["sh", "-c", r#"exec "$0" true"#]).arg(file(&made));
+    let tried = said(&mut stranger).expect_err("a stranger runs it");
+    assert!(tried.contains("Permission denied"), "{tried}");
+    symlink("bin", own.join("work")).expect("a link");
+    let mut linked = cell.push("linked", &own);
+    linked["command"] = json!(["/bin/sh", "-c", "exec /bin/busybox sleep 1000"]);
+    cell.run("linked", "", &linked);
+    let told = cell.hears("linked", &["--stderr"]).await;
+    assert!(told.contains("mount target /work: /work is a link in the package"), "{told}");
+    process.kill();
+}
+
+async fn ports_are_not_shared(driver: &str) {
+    let folder = Folder::new();
+    let (process, address) = open_cell(&folder, &["--driver", driver]).await;
+    let cell = Cell { folder: &folder, address };
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
+    let number = port.local_addr().expect("it has an address").port().to_string();
+    drop(port);
+    let env = json!({ "env": { "PORT": number } });
+    cell.run("owner", LISTEN, &env);
+    assert_eq!(cell.hears("owner", &[]).await, "has it\n", "{driver}");
+    cell.run("thief", LISTEN, &env);
+    assert_eq!(cell.hears("thief", &[]).await, "Address already in use\n", "{driver}");
+    let owners: Vec<u32> = cell
+        .attempts()
+        .iter()
+        .map(|attempt| fs::metadata(attempt.join("work")).expect("a folder").uid())
+        .collect();
+    assert!(owners.len() == 2 && owners[0] != owners[1], "{driver}: {owners:?}");
+    process.kill();
+}
+
+#[tokio::test]
+async fn a_neighbour_in_a_container_does_not_share_a_port() {
+    if can() {
+        ports_are_not_shared("container").await;
+    }
+}
+
+#[tokio::test]
+async fn a_neighbour_that_is_a_plain_process_does_not_share_a_port() {
+    if can() {
+        ports_are_not_shared("process").await;
+    }
+}
