@@ -96,6 +96,8 @@ pub struct Config {
     pub id_ranges: IdRanges,
     #[serde(default)]
     pub processes: Processes,
+    #[serde(default)]
+    pub counting: Counting,
 }
 
 /// How tasks are run.
@@ -264,6 +266,23 @@ impl Processes {
     }
 }
 
+/// How much is counted of what a task has on disk: with more it counts as over its limit of disk, if
+/// it has one. A task can make files faster than anybody can count them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Counting {
+    /// Files and folders.
+    pub files: u64,
+    /// Open files and mappings of all its processes.
+    pub open_files: usize,
+}
+
+impl Default for Counting {
+    fn default() -> Counting {
+        Counting { files: 100_000, open_files: 262_144 }
+    }
+}
+
 /// Longest time that `relief_seconds` may be.
 const MAX_RELIEF_SECONDS: u64 = 24 * 3600;
 
@@ -303,6 +322,8 @@ impl Config {
             ("logs.file_bytes", config.logs.file_bytes, 4096),
             ("logs.files", u64::from(config.logs.files), 1),
             ("logs.rate", config.logs.rate, 1),
+            ("counting.files", config.counting.files, 1000),
+            ("counting.open_files", config.counting.open_files as u64, 1000),
         ];
         for (field, value, least) in least {
             if value < least {
@@ -420,7 +441,11 @@ impl Config {
              # id_ranges = {{ first = 1879048192, count = 4096 }}\n\
              \n\
              # Most processes and threads; left out, half of the kernel's, a quarter of that.\n\
-             # processes = {{ all = 16384, task = 4096 }}\n",
+             # processes = {{ all = 16384, task = 4096 }}\n\
+             \n\
+             # Files, and open files, of a task that are counted; with more it is over its limit\n\
+             # of disk, if it has one.\n\
+             # counting = {{ files = 100000, open_files = 262144 }}\n",
             text(name.as_str()),
             text(&identity.display().to_string()),
             text(&default_data().display().to_string()),

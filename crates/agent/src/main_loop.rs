@@ -161,10 +161,10 @@ impl Agent {
             if rebooted { Orders { epoch: orders.epoch, ..Orders::default() } } else { orders };
         let (told, tells) = mpsc::unbounded_channel();
         let readings = Readings::default();
-        let ask_after = Span::seconds(config.control.relief_seconds);
+        let looks = (Span::seconds(config.control.relief_seconds), config.counting);
         let supervisor = Supervisor::default();
         let found = (readings.clone(), told.clone());
-        let watcher = watcher(described, ask_after, &folders, found, &supervisor).map_err(io)?;
+        let watcher = watcher(described, looks, &folders, found, &supervisor).map_err(io)?;
         let mut agent = Agent {
             config,
             machine,

@@ -10,7 +10,9 @@
 mod count;
 mod hidden;
 mod past;
+mod shared;
 
+use crate::config::Counting;
 use crate::core::Attempt;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::isolation::Isolation;
@@ -29,6 +31,7 @@ use cellwright_isolate::usage::{DiskUse, Meter, Reading};
 use cellwright_supervise::{Supervisor, plant};
 use count::Counts;
 use past::Past;
+pub use shared::Shared;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -49,6 +52,8 @@ pub struct Watched {
     pub group: Group,
     /// Its own folder.
     pub folder: PathBuf,
+    /// What it shares with others of its alloc.
+    pub shared: Option<Shared>,
     pub class: AppClass,
     pub priority: Priority,
     pub limits: Resources,
@@ -121,6 +126,8 @@ pub struct Machine {
     pub data: PathBuf,
     /// How long it is short before the masters are asked for relief.
     pub ask_after: Span,
+    /// How much is counted of what tasks have on disk.
+    pub counting: Counting,
 }
 
 /// Starts to watch. A list of tasks that is sent is looked at once; `found` hears what came of it.
@@ -136,8 +143,9 @@ pub fn start(
 ) -> std::io::Result<SyncSender<Vec<Watched>>> {
     let (send, lists): (_, Receiver<Vec<Watched>>) = sync_channel(1);
     let counts = Counts::default();
+    let counting = machine.counting;
     let mut watcher = Watcher::new(crate::boot::now(), machine, readings, counts.clone());
-    let counter = count::start(counts, found.clone(), supervisor)?;
+    let counter = count::start(counts, counting, found.clone(), supervisor)?;
     supervisor.thread("watch", move || {
         while let Ok(tasks) = lists.recv() {
             plant("watch");
@@ -196,13 +204,12 @@ impl Watcher {
         self.credit_what_is_removed();
         let samples: Vec<TaskSample> =
             tasks.iter().filter_map(|task| self.sample(now, task)).collect();
+        let mut findings = shared::over_limit(tasks, |attempt| self.counts.of(attempt).bytes);
         match Room::look(&self.machine.data) {
-            Ok(room) => self.share(now, room, &samples, tasks),
-            Err(error) => {
-                tracing::error!(%error, "the machine does not say what is free");
-                Vec::new()
-            }
+            Ok(room) => findings.extend(self.share(now, room, &samples, tasks)),
+            Err(error) => tracing::error!(%error, "the machine does not say what is free"),
         }
+        findings
     }
 
     /// Files of the killed that are gone are free space by now, which the disk is about to say
@@ -414,6 +421,7 @@ mod tests {
                     name: format!("u/j{number}/0"),
                     group,
                     folder: folder.path(&number.to_string()),
+                    shared: None,
                     class,
                     priority: Priority(if number == 1 { 200 } else { 100 }),
                     limits: Resources::new(2000, 1 << 30, 0, 0),
@@ -434,7 +442,8 @@ mod tests {
             let capacity = Resources::new(2000, 1 << 30, 1 << 30, 0);
             let cores = vec![CpuList::new(vec![0])];
             let (data, ask_after) = (self.folder.path(""), Span::seconds(2));
-            let machine = Machine { capacity, cores, data, ask_after };
+            let counting = Counting::default();
+            let machine = Machine { capacity, cores, data, ask_after, counting };
             Watcher::new(now, machine, Readings::default(), Counts::default())
         }
 
@@ -548,7 +557,7 @@ mod tests {
         fs::write(lab.tasks[1].folder.join("big"), vec![1; 64 << 10]).unwrap();
         let mut watcher = lab.watcher();
         watcher.look(1000, &lab.tasks);
-        Counter::new(watcher.counts.clone()).count(&lab.tasks);
+        Counter::new(watcher.counts.clone(), Counting::default()).count(&lab.tasks);
         let found = watcher.look(2000, &lab.tasks);
         let [(attempt, Finding::Condemned { class, why })] = &found[..] else {
             panic!("{found:?}")
@@ -560,6 +569,39 @@ mod tests {
         assert!(kept[attempt].disk.bytes >= 64 << 10 && kept[attempt].at == 2000, "{kept:?}");
         watcher.look(3000, &lab.tasks[..1]);
         assert_eq!(watcher.readings.take().len(), 1);
+    }
+
+    #[test]
+    fn what_tasks_put_into_their_allocs_folder_counts_against_the_alloc() {
+        let Some(mut lab) = Lab::open() else { return };
+        let (alloc, folder) = (Attempt::new(TaskId(9), 1), lab.folder.path("alloc"));
+        fs::create_dir(&folder).unwrap();
+        let shared = Shared { alloc, group: None, folder: folder.clone(), limit: 100 << 10 };
+        lab.tasks[0].shared = Some(shared.clone());
+        lab.tasks[0].limits.disk = 40 << 10;
+        fs::write(lab.tasks[0].folder.join("own"), vec![1; 20 << 10]).unwrap();
+        fs::write(folder.join("both"), vec![1; 60 << 10]).unwrap();
+        let mut watcher = lab.watcher();
+        watcher.look(1000, &lab.tasks);
+        let mut counter = Counter::new(watcher.counts.clone(), Counting::default());
+        counter.count(&lab.tasks);
+        assert_eq!(watcher.look(2000, &lab.tasks), [], "within what the alloc has");
+        fs::write(folder.join("more"), vec![1; 60 << 10]).unwrap();
+        (0..10).for_each(|_| drop(counter.count(&lab.tasks)));
+        let found = watcher.look(3000, &lab.tasks);
+        let [(attempt, Finding::Condemned { class, why })] = &found[..] else {
+            panic!("{found:?}")
+        };
+        // Who is not in the alloc has nothing to do with it.
+        assert_eq!((*attempt, *class), (lab.tasks[0].attempt, Some(ExitClass::OverDiskLimit)));
+        assert!(why.starts_with("disk: its alloc used "), "{why}");
+        // Too many files to be counted are too much.
+        let few = Counting { files: 1, ..Counting::default() };
+        lab.tasks[0].shared = Some(Shared { limit: 1 << 30, ..shared });
+        Counter::new(watcher.counts.clone(), few).count(&lab.tasks);
+        let mut counter = Counter::new(watcher.counts.clone(), few);
+        (0..10).for_each(|_| drop(counter.count(&lab.tasks)));
+        assert_eq!(watcher.look(4000, &lab.tasks).len(), 1);
     }
 
     #[test]

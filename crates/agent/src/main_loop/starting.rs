@@ -3,7 +3,7 @@
 
 use super::{Agent, AgentError, Local};
 use crate::attempt::{Heard, ShimProgram, follow, give_up};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Counting};
 use crate::core::{Attempt, End, Health, Phase};
 use crate::devices::Held;
 use crate::driver;
@@ -157,13 +157,13 @@ pub(super) fn preparer(
 
 pub(super) fn watcher(
     described: Described,
-    ask_after: Span,
+    (ask_after, counting): (Span, Counting),
     folders: &Folders,
     (readings, told): (Readings, mpsc::UnboundedSender<(Attempt, Heard)>),
     supervisor: &Supervisor,
 ) -> std::io::Result<SyncSender<Vec<Watched>>> {
     let (capacity, cores, data) = (described.usable, described.cores, folders.root().to_owned());
-    let machine = watch::Machine { capacity, cores, data, ask_after };
+    let machine = watch::Machine { capacity, cores, data, ask_after, counting };
     let found = move |attempt, finding| {
         // The loop that wanted to hear it may have ended.
         let _ = told.send((attempt, Heard::Found(finding)));

@@ -10,8 +10,9 @@ use crate::machine;
 use crate::record;
 use crate::shim::protocol::{LAUNCH, Launch, Request};
 use crate::usage::Measured;
-use crate::watch::{Finding, Watched};
+use crate::watch::{Finding, Shared, Watched};
 use cellwright_cell::desired::Action as Order;
+use cellwright_cell::id::TaskId;
 use cellwright_supervise::plant;
 
 impl Agent {
@@ -67,6 +68,7 @@ impl Agent {
                 name: local.order.name.clone(),
                 group: local.group.clone()?,
                 folder: self.folders.work(*attempt),
+                shared: work.alloc.and_then(|alloc| self.shared(alloc)),
                 class: work.appclass,
                 priority: work.priority,
                 limits: work.limits,
@@ -76,6 +78,21 @@ impl Agent {
             })
         };
         let _ = self.watcher.try_send(self.locals.iter().filter_map(watched).collect());
+    }
+
+    /// What the tasks of an alloc have together.
+    fn shared(&self, alloc: TaskId) -> Option<Shared> {
+        let held = |(attempt, local): &(&Attempt, &Local)| {
+            attempt.task == alloc && local.seen.is_alloc && local.seen.lives()
+        };
+        let (alloc, local) = self.locals.iter().find(held)?;
+        let Order::Hold { limits, .. } = &local.order.action else { return None };
+        Some(Shared {
+            alloc: *alloc,
+            group: self.preparer.groups.of_alloc(*alloc),
+            folder: self.folders.work(*alloc),
+            limit: limits.disk,
+        })
     }
 
     pub(super) fn on_finding(&mut self, attempt: Attempt, finding: Finding) {

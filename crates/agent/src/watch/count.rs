@@ -2,28 +2,28 @@
 //! processes have open for sockets that listen. Both are bounded for each look and each task, and
 //! done in a thread of their own, so that whoever has a million files delays nobody's end.
 
-use super::{Finding, Watched, hidden};
+use super::{Finding, Shared, Watched, hidden};
+use crate::config::Counting;
 use crate::core::Attempt;
 use crate::ports::{self, Search};
 use cellwright_cell::isolation::Network;
+use cellwright_isolate::cgroup::Group;
 use cellwright_isolate::usage::{DiskUse, disk_use};
 use cellwright_supervise::{Supervisor, plant};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Looks between two at the same task.
 const ROUNDS: u64 = 5;
-/// Files of a task that are counted: with more, the sum is of these. A task can make files faster
-/// than anybody can count them.
-const MOST_FILES: u64 = 100_000;
-
 /// Looks in a row at which descriptors of a task wait in sockets: whoever leaves them there for so
 /// long keeps them there. Nobody can say what they hold, so it counts as more than can be counted.
 const LONG_IN_FLIGHT: u32 = 2;
 
-/// What tasks have on disk, as far as it was counted. Cheap to clone; clones are the same.
+/// What tasks and allocs have on disk, as far as it was counted. Cheap to clone; clones are the
+/// same.
 #[derive(Clone, Default)]
 pub struct Counts(Arc<Mutex<BTreeMap<Attempt, DiskUse>>>);
 
@@ -44,11 +44,12 @@ impl Counts {
 /// When the system gives no thread.
 pub fn start(
     counts: Counts,
+    counting: Counting,
     found: impl Fn(Attempt, Finding) + Send + 'static,
     supervisor: &Supervisor,
 ) -> std::io::Result<SyncSender<Vec<Watched>>> {
     let (send, lists): (_, Receiver<Vec<Watched>>) = sync_channel(1);
-    let mut counter = Counter::new(counts);
+    let mut counter = Counter::new(counts, counting);
     supervisor.thread("count", move || {
         while let Ok(tasks) = lists.recv() {
             plant("count");
@@ -61,6 +62,7 @@ pub fn start(
 
 pub struct Counter {
     counts: Counts,
+    counting: Counting,
     /// How much CPU each had had when its files were last counted.
     counted: BTreeMap<Attempt, Duration>,
     /// At how many looks in a row each had descriptors in flight.
@@ -70,9 +72,10 @@ pub struct Counter {
 }
 
 impl Counter {
-    pub fn new(counts: Counts) -> Counter {
+    pub fn new(counts: Counts, counting: Counting) -> Counter {
         Counter {
             counts,
+            counting,
             counted: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             ports: BTreeMap::new(),
@@ -83,43 +86,69 @@ impl Counter {
     /// Counts what is due, and says whose listening has changed.
     pub fn count(&mut self, tasks: &[Watched]) -> Vec<(Attempt, Finding)> {
         self.round += 1;
-        let there: BTreeSet<Attempt> = tasks.iter().map(|task| task.attempt).collect();
+        let allocs: BTreeMap<Attempt, &Shared> =
+            tasks.iter().filter_map(|task| task.shared.as_ref()).map(|s| (s.alloc, s)).collect();
+        let mut there: BTreeSet<Attempt> = tasks.iter().map(|task| task.attempt).collect();
+        there.extend(allocs.keys());
         self.counts.lock().retain(|attempt, _| there.contains(attempt));
         self.counted.retain(|attempt, _| there.contains(attempt));
         self.in_flight.retain(|attempt, _| there.contains(attempt));
         self.ports.retain(|attempt, _| there.contains(attempt));
         tasks.iter().for_each(|task| self.count_files(task));
+        allocs.values().for_each(|shared| self.count_shared(shared));
         match self.round.is_multiple_of(ROUNDS) {
             true => self.look_at_ports(tasks),
             false => Vec::new(),
         }
     }
 
-    /// At every few looks, a share of the tasks at each; not again while a task has had no CPU to
-    /// write with.
-    fn count_files(&mut self, task: &Watched) {
-        let last = self.counts.lock().get(&task.attempt).copied();
-        let turn = (self.round + u64::from(task.attempt.task.0)).is_multiple_of(ROUNDS);
+    /// At every few looks, a share of all at each; not again while nobody in the group has had CPU
+    /// to write with.
+    fn is_due(&mut self, attempt: Attempt, group: Option<&Group>) -> bool {
+        let last = self.counts.lock().get(&attempt).copied();
+        let turn = (self.round + u64::from(attempt.task.0)).is_multiple_of(ROUNDS);
         if last.is_some() && !turn {
-            return;
+            return false;
         }
-        let cpu = task.group.usage().map(|usage| usage.cpu).unwrap_or_default();
+        let cpu = group.and_then(|group| group.usage().ok()).map(|usage| usage.cpu);
         // Whoever had descriptors in flight may leave them there without a turn of the CPU.
-        let leaves = self.in_flight.get(&task.attempt).is_some_and(|looks| *looks > 0);
-        if self.counted.insert(task.attempt, cpu) == Some(cpu) && last.is_some() && !leaves {
+        let leaves = self.in_flight.get(&attempt).is_some_and(|looks| *looks > 0);
+        let before = self.counted.insert(attempt, cpu.unwrap_or_default());
+        cpu.is_none() || before != cpu || last.is_none() || leaves
+    }
+
+    fn count_files(&mut self, task: &Watched) {
+        if !self.is_due(task.attempt, Some(&task.group)) {
             return;
         }
-        let mut found = disk_use(&task.folder, MOST_FILES).unwrap_or(last.unwrap_or_default());
-        let hidden = hidden::look(task);
+        let mut found = self.on_disk(task.attempt, &task.folder);
+        let hidden = hidden::look(task, self.counting.open_files);
         found.bytes = found.bytes.saturating_add(hidden.bytes);
         let looks = self.in_flight.entry(task.attempt).or_default();
         *looks = if hidden.in_flight > 0 { looks.saturating_add(1) } else { 0 };
         found.complete &= hidden.complete && *looks < LONG_IN_FLIGHT;
-        // More than can be counted, or hidden too deep: no way around a limit.
-        if !found.complete && task.limits.disk > 0 {
-            found.bytes = found.bytes.max(task.limits.disk.saturating_add(1));
+        self.note(task.attempt, found, task.limits.disk);
+    }
+
+    /// Files without a name are counted for the task that holds them, wherever they had one.
+    fn count_shared(&mut self, shared: &Shared) {
+        if self.is_due(shared.alloc, shared.group.as_ref()) {
+            let found = self.on_disk(shared.alloc, &shared.folder);
+            self.note(shared.alloc, found, shared.limit);
         }
-        self.counts.lock().insert(task.attempt, found);
+    }
+
+    /// What is in a folder; what was there before, should it not be told.
+    fn on_disk(&self, attempt: Attempt, folder: &Path) -> DiskUse {
+        disk_use(folder, self.counting.files).unwrap_or_else(|_| self.counts.of(attempt))
+    }
+
+    fn note(&self, attempt: Attempt, mut found: DiskUse, limit: u64) {
+        // More than can be counted, or hidden too deep: no way around a limit.
+        if !found.complete && limit > 0 {
+            found.bytes = found.bytes.max(limit.saturating_add(1));
+        }
+        self.counts.lock().insert(attempt, found);
     }
 
     fn look_at_ports(&mut self, tasks: &[Watched]) -> Vec<(Attempt, Finding)> {

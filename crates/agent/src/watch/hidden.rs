@@ -10,8 +10,6 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Open files and mappings of a task that are looked at; whoever has more hides what is beyond.
-const MOST_HELD: usize = 262_144;
 /// What `stat` calls a block.
 const BLOCK: u64 = 512;
 
@@ -25,17 +23,18 @@ pub struct Hidden {
     pub complete: bool,
 }
 
-/// Looks through all processes of the task's group.
-pub fn look(task: &Watched) -> Hidden {
+/// Looks through all processes of the task's group, at `most` open files and mappings: whoever has
+/// more hides what is beyond.
+pub fn look(task: &Watched, most: usize) -> Hidden {
     let processes = task.group.processes().unwrap_or_default();
-    of_processes(&processes, &task.folder, task.limits.disk > 0)
+    of_processes(&processes, &task.folder, task.limits.disk > 0, most)
 }
 
-fn of_processes(processes: &[u32], folder: &Path, sockets: bool) -> Hidden {
+fn of_processes(processes: &[u32], folder: &Path, sockets: bool, most: usize) -> Hidden {
     let Ok(disk) = fs::metadata(folder).map(|about| about.dev()) else {
         return Hidden { complete: true, ..Hidden::default() };
     };
-    let mut held = Held { disk, files: BTreeMap::new(), left: MOST_HELD };
+    let mut held = Held { disk, files: BTreeMap::new(), left: most };
     let mut in_flight = 0u64;
     for pid in processes {
         for file in open_files(*pid) {
@@ -125,7 +124,7 @@ mod tests {
         let scratch = Scratch::new();
         let folder = scratch.path("");
         let look = |child: &mut Child| {
-            let found = of_processes(&[child.id()], &folder, true);
+            let found = of_processes(&[child.id()], &folder, true, 1000);
             child.kill().unwrap();
             child.wait().unwrap();
             found

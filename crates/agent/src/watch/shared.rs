@@ -1,0 +1,47 @@
+//! What tasks of an alloc have on disk together. The folder of the alloc is open to all of them,
+//! and nobody can say which of them a file there is from. So it counts against the alloc: when that
+//! is over its limit, with what its tasks have in their own folders, all of them are killed.
+//!
+//! Rejected: to count the folder for each task. One that never wrote there would be over its limit.
+
+use super::{Finding, Watched};
+use crate::core::Attempt;
+use cellwright_cell::task::ExitClass;
+use cellwright_isolate::cgroup::Group;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The folder of an alloc.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    pub alloc: Attempt,
+    /// Around the groups of all its tasks.
+    pub group: Option<Group>,
+    pub folder: PathBuf,
+    /// Bytes that the alloc may have on disk; 0 for no limit.
+    pub limit: u64,
+}
+
+/// Tasks whose allocs are over their limits, by what each task and each alloc's folder was counted
+/// to have.
+pub fn over_limit(tasks: &[Watched], used: impl Fn(Attempt) -> u64) -> Vec<(Attempt, Finding)> {
+    let mut allocs: BTreeMap<Attempt, (&Shared, Vec<&Watched>)> = BTreeMap::new();
+    for task in tasks {
+        if let Some(shared) = task.shared.as_ref().filter(|shared| shared.limit > 0) {
+            allocs.entry(shared.alloc).or_insert_with(|| (shared, Vec::new())).1.push(task);
+        }
+    }
+    let mut findings = Vec::new();
+    for (alloc, (shared, inside)) in allocs {
+        let own = inside.iter().map(|task| used(task.attempt));
+        let all = own.fold(used(alloc), u64::saturating_add);
+        let Some(over) = all.checked_sub(shared.limit).filter(|over| *over > 0) else { continue };
+        let why = format!("disk: its alloc used {all}, {over} over its limit of {}", shared.limit);
+        for task in inside {
+            tracing::warn!(task = task.name, why, "killed");
+            let class = Some(ExitClass::OverDiskLimit);
+            findings.push((task.attempt, Finding::Condemned { class, why: why.clone() }));
+        }
+    }
+    findings
+}
