@@ -193,7 +193,7 @@ async fn an_agent_runs_under_its_certificate_and_gets_the_next_one() {
     let file = master.folder.path("machine-1.identity");
     let before = std::fs::read_to_string(&file).expect("an identity");
     let mut identity = Identity::load(&file).expect("it is whole");
-    let client = identity.client(&master.folder.0).expect("a client");
+    let client = identity.client().expect("a client");
     let admin = master.client("contexts.toml");
     let refused = identity.renew(&client).await.expect_err("a machine nobody has heard of");
     assert!(refused.to_string().contains("not part of the cell"), "{refused}");

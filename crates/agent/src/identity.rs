@@ -20,8 +20,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The masters of the cell, below `data_dir`.
-const MASTERS: &str = "masters.toml";
 /// Between two tries, whatever became of the first.
 const RETRY: Duration = Duration::from_secs(60);
 /// A day's certificate is looked at this often: the timer under it stands still while the machine
@@ -81,16 +79,17 @@ impl Identity {
         }
     }
 
-    /// A client that shows whatever certificate is the present one. In `data_dir` it keeps which
-    /// masters the cell has.
+    /// A client that shows whatever certificate is the present one. Which masters the cell has it
+    /// keeps beside the certificate and not in `data_dir`: a machine that lost its data still has
+    /// to find masters that came after those it was told of.
     ///
     /// # Errors
     /// When the authority's certificate is of no use, or no master is named.
-    pub fn client(&self, data_dir: &Path) -> Result<Client, IdentityError> {
+    pub fn client(&self) -> Result<Client, IdentityError> {
         let authority = self.context.authority.clone();
         let incomplete = || IdentityError::Incomplete(self.path.display().to_string());
         let authority = authority.ok_or_else(incomplete)?;
-        let kept = Some(MastersFile::new(data_dir.join(MASTERS), &authority)?);
+        let kept = Some(MastersFile::new(MastersFile::beside(&self.path), &authority)?);
         let tls = tls::client(&Trust::Authority(authority), Some(self.shown.clone()))?;
         let settings = Settings::new(self.context.masters.clone());
         Ok(Client::new(Settings { tls: Some(Arc::new(tls)), kept, ..settings })?)

@@ -69,9 +69,7 @@ impl Guarded {
 
     /// Speaks with the certificate of a machine that joined.
     pub fn client_of(&self, machine: &str) -> Client {
-        let data = self.folder.path(&format!("{machine}-masters"));
-        std::fs::create_dir_all(&data).expect("a folder");
-        self.identity(machine).client(&data).expect("a client")
+        self.identity(machine).client().expect("a client")
     }
 
     pub fn identity(&self, machine: &str) -> Identity {

@@ -183,7 +183,7 @@ impl Line {
     fn open(config: &Config, reach: &Reach) -> Result<Line, Failure> {
         if let Some(path) = &config.identity {
             let identity = Identity::load(path)?;
-            let client = identity.client(&config.data_dir)?;
+            let client = identity.client()?;
             return Ok(Line { client, identity: Some(identity) });
         }
         if reach.masters.is_empty() {

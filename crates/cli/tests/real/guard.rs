@@ -179,7 +179,7 @@ fn what_a_session_leaves_in_a_container_ends_with_it_and_its_environment_is_not_
 fn asked_by(walled: &Walled, machine: &str, task: u32, attempt: u32) -> Result<String, Code> {
     let config = Config::load(walled.folder.path(&format!("{machine}.toml")).as_ref()).unwrap();
     let identity = Identity::load(&config.identity.unwrap()).unwrap();
-    let client = identity.client(&config.data_dir).unwrap();
+    let client = identity.client().unwrap();
     let signing_request = signing_request(&new_key().unwrap()).unwrap();
     let task = TaskId(task);
     let request = TaskIdentityRequest { protocol: PROTOCOL, task, attempt, signing_request };
