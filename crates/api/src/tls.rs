@@ -186,17 +186,39 @@ fn dialling(
     Ok(config)
 }
 
+/// Hears of parts of the cell that are turned away because of the dates of their certificates and
+/// for nothing else. The handshake ends before they have shown that the key is theirs, so this is
+/// for people to read and decides nothing.
+#[derive(Clone, Default)]
+pub struct OutOfDate(Option<Arc<dyn Fn(&Holder) + Send + Sync>>);
+
+impl OutOfDate {
+    pub fn told(hear: impl Fn(&Holder) + Send + Sync + 'static) -> OutOfDate {
+        OutOfDate(Some(Arc::new(hear)))
+    }
+}
+
+impl std::fmt::Debug for OutOfDate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OutOfDate")
+    }
+}
+
 /// The server's side: a client certificate is optional, and verified when given.
 ///
 /// # Errors
 /// When the authority's certificate does not parse.
-pub fn server(authority_pem: &str, shown: Arc<Shown>) -> Result<ServerConfig, TlsError> {
+pub fn server(
+    authority_pem: &str,
+    shown: Arc<Shown>,
+    out_of_date: OutOfDate,
+) -> Result<ServerConfig, TlsError> {
     let roots = roots(&certificates("authority", authority_pem)?)?;
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
         .allow_unauthenticated()
         .build()
         .map_err(|why| TlsError::Verifier(why.to_string()))?;
-    serving(verifier, shown, &["h2", "http/1.1"])
+    serving(Tolerant { verifier, out_of_date }, shown, &["h2", "http/1.1"])
 }
 
 /// The side of a part that only other parts of the cell dial: without a good certificate there is
@@ -209,17 +231,18 @@ pub fn server_for_parts(authority_pem: &str, shown: Arc<Shown>) -> Result<Server
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
         .build()
         .map_err(|why| TlsError::Verifier(why.to_string()))?;
-    serving(verifier, shown, &["http/1.1"])
+    let out_of_date = OutOfDate::default();
+    serving(Tolerant { verifier, out_of_date }, shown, &["http/1.1"])
 }
 
 fn serving(
-    verifier: Arc<dyn ClientCertVerifier>,
+    verifier: Tolerant<dyn ClientCertVerifier>,
     shown: Arc<Shown>,
     protocols: &[&str],
 ) -> Result<ServerConfig, TlsError> {
     let mut config = ServerConfig::builder_with_details(provider(), Arc::new(TlsTime))
         .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_client_cert_verifier(Arc::new(Tolerant(verifier)))
+        .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(shown);
     config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     config.send_tls13_tickets = 0;
@@ -239,7 +262,7 @@ fn server_verifier(
 ) -> Result<Arc<Tolerant<WebPkiServerVerifier>>, TlsError> {
     WebPkiServerVerifier::builder_with_provider(Arc::new(roots(authority)?), provider())
         .build()
-        .map(|verifier| Arc::new(Tolerant(verifier)))
+        .map(|verifier| Arc::new(Tolerant { verifier, out_of_date: OutOfDate::default() }))
         .map_err(|why| TlsError::Verifier(why.to_string()))
 }
 
@@ -267,7 +290,10 @@ fn moment(certificate: &CertificateDer<'_>, now: UnixTime) -> UnixTime {
 
 /// Verifies as another does, at the [`moment`] of a certificate.
 #[derive(Debug)]
-struct Tolerant<V: ?Sized>(Arc<V>);
+struct Tolerant<V: ?Sized> {
+    verifier: Arc<V>,
+    out_of_date: OutOfDate,
+}
 
 impl<V: ServerCertVerifier + ?Sized> ServerCertVerifier for Tolerant<V> {
     fn verify_server_cert(
@@ -279,7 +305,7 @@ impl<V: ServerCertVerifier + ?Sized> ServerCertVerifier for Tolerant<V> {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let now = moment(end_entity, now);
-        self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+        self.verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
     }
 
     fn verify_tls12_signature(
@@ -288,7 +314,7 @@ impl<V: ServerCertVerifier + ?Sized> ServerCertVerifier for Tolerant<V> {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signature)
+        self.verifier.verify_tls12_signature(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -297,25 +323,25 @@ impl<V: ServerCertVerifier + ?Sized> ServerCertVerifier for Tolerant<V> {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signature)
+        self.verifier.verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.verifier.supported_verify_schemes()
     }
 }
 
 impl<V: ClientCertVerifier + ?Sized> ClientCertVerifier for Tolerant<V> {
     fn offer_client_auth(&self) -> bool {
-        self.0.offer_client_auth()
+        self.verifier.offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.0.client_auth_mandatory()
+        self.verifier.client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
+        self.verifier.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -324,7 +350,16 @@ impl<V: ClientCertVerifier + ?Sized> ClientCertVerifier for Tolerant<V> {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.0.verify_client_cert(end_entity, intermediates, moment(end_entity, now))
+        let verify = |at| self.verifier.verify_client_cert(end_entity, intermediates, at);
+        let found = verify(moment(end_entity, now));
+        if found.is_err()
+            && let Some(hear) = &self.out_of_date.0
+            && let Ok(holder) = Holder::of(end_entity)
+            && verify(UnixTime::since_unix_epoch(Duration::from_millis(holder.until.0))).is_ok()
+        {
+            hear(&holder);
+        }
+        found
     }
 
     fn verify_tls12_signature(
@@ -333,7 +368,7 @@ impl<V: ClientCertVerifier + ?Sized> ClientCertVerifier for Tolerant<V> {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signature)
+        self.verifier.verify_tls12_signature(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -342,11 +377,11 @@ impl<V: ClientCertVerifier + ?Sized> ClientCertVerifier for Tolerant<V> {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signature)
+        self.verifier.verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.verifier.supported_verify_schemes()
     }
 }
 

@@ -5,14 +5,20 @@
 //! Soft: an agent that is refused asks again within seconds, so what is said of it is news. Only
 //! agents with a certificate of the cell are taken down, each once, so nobody fills the book.
 
+use crate::clock::Clock;
+use crate::handle::Handle;
 use crate::peers::{PeerAnswer, PeerCall, Peers};
-use cellwright_api::error::ApiError;
+use cellwright_api::enroll::Holder;
+use cellwright_api::error::{ApiError, Code};
+use cellwright_api::spiffe::Part;
+use cellwright_api::tls::OutOfDate;
 use cellwright_cell::name::Name;
+use cellwright_cell::time::Time;
 use cellwright_store::{NodeId, Peer};
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
@@ -42,6 +48,17 @@ struct Held {
     next: String,
 }
 
+/// What a listener hears of certificates that are out of date goes into the book of the replica,
+/// which is started after the listener is bound and before it serves.
+#[must_use]
+pub fn out_of_date(replica: Arc<OnceLock<Handle>>, clock: Arc<dyn Clock>) -> OutOfDate {
+    OutOfDate::told(move |holder| {
+        if let Some(handle) = replica.get() {
+            handle.refused_here().note_out_of_date(holder, clock.wall());
+        }
+    })
+}
+
 #[derive(Default)]
 pub struct RefusedBook(Mutex<BTreeMap<Name, Held>>);
 
@@ -55,6 +72,21 @@ impl RefusedBook {
         let reason = error.message.chars().take(LONGEST).collect();
         let this = Held { first, last: now, reason, next: error.hint.clone() };
         held.insert(machine.clone(), this);
+    }
+
+    /// An agent was turned away for the dates of its certificate, by a clock that says `now`. It
+    /// never came as far as to poll.
+    pub fn note_out_of_date(&self, holder: &Holder, now: Time) {
+        let Part::Agent(machine) = &holder.identity.part else { return };
+        let what = if holder.is_over(now) { "has expired" } else { "is not valid yet" };
+        let message = format!(
+            "the certificate of its agent {what}, by the clock of the master that was asked"
+        );
+        let hint = format!(
+            "if clocks are right: cell token create --agent {machine} --token-file FILE; then on \
+             the machine: cell agent join --token-file FILE, and start the agent again"
+        );
+        self.note(machine, &ApiError::new(Code::Unauthenticated, message).hint(hint));
     }
 
     /// One was not.
@@ -108,7 +140,6 @@ impl RefusedBook {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellwright_api::error::Code;
     use cellwright_store::CallError;
     use futures::future::BoxFuture;
 

@@ -31,6 +31,7 @@ use crate::init::{InitError, first_requests, forget_first_requests};
 use crate::level;
 use crate::master::{Master, World};
 use crate::membership::{self, Candidates, Membership};
+use crate::refused;
 use crate::settings::Settings;
 use crate::supervise::{Supervised, keep_running};
 use axum::Router;
@@ -39,7 +40,7 @@ use cellwright_api::client::{Client, ClientError};
 use cellwright_api::dev::{DevError, Posted};
 use cellwright_api::private::private_folder;
 use cellwright_api::secret::{Secret, sha256};
-use cellwright_api::tls::TlsError;
+use cellwright_api::tls::{OutOfDate, TlsError};
 use cellwright_cell::admit::MAX_TOTAL;
 use cellwright_cell::blob::BlobLimits;
 use cellwright_cell::command::Command;
@@ -175,7 +176,9 @@ async fn start(
             Some(Own::start(files, &config.name, config.hosts(), clock.wall())?)
         }
     };
-    let (door, address) = open_door(&mut config, own.as_ref()).await?;
+    let replica = Arc::default();
+    let out_of_date = refused::out_of_date(Arc::clone(&replica), clock.clone());
+    let (door, address) = open_door(&mut config, own.as_ref(), out_of_date).await?;
     let dev = match access {
         Access::Open => Some(Posted::post(&config.data_dir, address)?),
         Access::Identified => None,
@@ -185,7 +188,7 @@ async fn start(
     let fingerprint = own.as_ref().map(|own| own.authority().fingerprint());
     let store = store_settings(&config, fingerprint.as_deref());
     let master = Master::start(config.id, master_settings(&config), store, world).await?;
-    let handle = master.handle().clone();
+    let handle = replica.get_or_init(|| master.handle().clone()).clone();
     let supervisor = handle.0.supervisor.clone();
     begin(&config, access, &handle).await?;
     let client = own_client(&config, own.as_ref())?;
@@ -304,11 +307,15 @@ async fn told(mut stopped: watch::Receiver<bool>) {
 async fn open_door(
     config: &mut Config,
     own: Option<&Own>,
+    out_of_date: OutOfDate,
 ) -> Result<(Door, SocketAddr), ServeError> {
     let listen = |why| ServeError::Listen { address: config.listen, why };
     let door = match own {
         None => Door::plain(config.listen).await.map_err(listen)?,
-        Some(own) => Door::tls(config.listen, Arc::new(own.server()?)).await.map_err(listen)?,
+        Some(own) => {
+            let tls = Arc::new(own.server(out_of_date)?);
+            Door::tls(config.listen, tls).await.map_err(listen)?
+        }
     };
     let address = door.address().map_err(listen)?;
     if config.listen.port() == 0 {

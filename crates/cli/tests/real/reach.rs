@@ -215,6 +215,35 @@ fn owners_and_holders_of_the_capability_read_output_and_others_do_not() {
     walled.stop();
 }
 
+/// A machine that was off for longer than its certificate lasts is turned away before it can say a
+/// word, and whoever asks for it is told.
+#[test]
+fn a_machine_whose_certificate_has_expired_is_said_to_be_refused() {
+    let quick = [("poll_interval = \"5s\"", "poll_interval = \"1s\"")];
+    let mut walled = Walled::with(&quick);
+    let shown = |walled: &Walled| {
+        text(&cell(&[&walled.args("admin")[..], &["machine", "show", "n1"]].concat()).stdout)
+    };
+    until("the cell knows it", || Some(()).filter(|()| !shown(&walled).is_empty()));
+    walled.agent.take().unwrap().kill();
+    let file = walled.folder.path("n1.identity");
+    let mut identity = Contexts::load(file.as_ref()).unwrap();
+    let context = identity.contexts.values_mut().next().unwrap();
+    let long_ago = Time(SystemClock.wall().0 - 2 * CERTIFICATE_LIFE.0);
+    let part = Part::Agent(Name::new("n1").unwrap());
+    let old = walled.authority().equip(&part, &[], long_ago, CERTIFICATE_LIFE).unwrap();
+    (context.certificate, context.key) = (Some(old.certificate), Some(old.key));
+    identity.save(file.as_ref()).unwrap();
+    walled.agent = Some(walled.start("n1"));
+    let shown =
+        until("it is refused", || Some(shown(&walled)).filter(|shown| shown.contains("refused")));
+    let unfolded = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in ["the certificate of its agent has expired", "cell agent join --token-file"] {
+        assert!(unfolded.contains(words), "{shown}");
+    }
+    walled.stop();
+}
+
 /// What an agent says to whoever dials it as `part`, and wants it to be the agent of `machine`.
 async fn dialled(
     walled: &Walled,

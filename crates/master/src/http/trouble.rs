@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 const LOOK: &str = "on its machine: does the agent run (systemctl status cell-agent), what does it \
                     log, does it reach a master";
 const JOIN: &str = "start its agent: cell agent start; if it never joined: cell token create \
-                    --agent MACHINE, cell agent join TOKEN";
+                    --agent MACHINE --token-file FILE, cell agent join --token-file FILE";
 
 /// What is known of it now, for all machines.
 pub(super) struct Troubles {

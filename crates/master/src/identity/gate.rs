@@ -80,6 +80,11 @@ impl Gate for MasterGate {
     }
 
     fn refused(&self, connection: &ConnInfo, method: &str, path: &str, why: &str) {
+        let wall = self.clock.wall();
+        // Let in by the handshake and not any more: this clock jumped ahead since.
+        if let Some(holder) = connection.holder.as_ref().filter(|holder| holder.is_over(wall)) {
+            self.handle.refused_here().note_out_of_date(holder, wall);
+        }
         let who = match &connection.holder {
             Some(holder) => holder.identity.to_string(),
             None => connection.remote.ip().to_string(),

@@ -13,7 +13,7 @@ use crate::replicated::Replicated;
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::enroll::{CERTIFICATE_LIFE, Holder};
 use cellwright_api::spiffe::Part;
-use cellwright_api::tls::{self, Shown, TlsError, Trust};
+use cellwright_api::tls::{self, OutOfDate, Shown, TlsError, Trust};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Time;
 use rustls::{ClientConfig, ServerConfig};
@@ -64,8 +64,8 @@ impl Own {
     ///
     /// # Errors
     /// When the authority's certificate is of no use.
-    pub fn server(&self) -> Result<ServerConfig, TlsError> {
-        tls::server(self.authority.certificate_pem(), self.shown.clone())
+    pub fn server(&self, out_of_date: OutOfDate) -> Result<ServerConfig, TlsError> {
+        tls::server(self.authority.certificate_pem(), self.shown.clone(), out_of_date)
     }
 
     /// For calls to other replicas.

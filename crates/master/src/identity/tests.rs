@@ -15,6 +15,7 @@ use crate::clock::SystemClock;
 use crate::handle::Caller;
 use crate::master::{Master, World};
 use crate::peers::{PeerAnswer, PeerCall, Peers};
+use crate::refused::RefusedBook;
 use crate::segments::Keep;
 use crate::segments::tests::Folder;
 use crate::settings::Settings;
@@ -28,7 +29,7 @@ use cellwright_api::enroll::{
 use cellwright_api::internal::PROTOCOL;
 use cellwright_api::secret::Secret;
 use cellwright_api::spiffe::{Identity, Part};
-use cellwright_api::tls::{self, Shown, Trust};
+use cellwright_api::tls::{self, OutOfDate, Shown, Trust};
 use cellwright_cell::command::{Actor, Command, Done, Entry, Request, Verdict};
 use cellwright_cell::credential::{
     DISMISSED_FOR, KeyPrint, PartKind, SecretHash, TokenFlaw, TokenKind,
@@ -123,6 +124,8 @@ struct Server {
     address: SocketAddr,
     gate: Arc<TestGate>,
     shown: Option<Arc<Shown>>,
+    /// Who was turned away for the dates of a certificate alone.
+    out_of_date: Arc<Mutex<Vec<Holder>>>,
     stop: Option<oneshot::Sender<()>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -130,12 +133,16 @@ struct Server {
 impl Server {
     async fn start(authority: Option<(&Authority, &Papers)>, limits: Limits) -> Server {
         let any = "127.0.0.1:0".parse().unwrap();
+        let out_of_date: Arc<Mutex<Vec<Holder>>> = Arc::default();
         let shown =
             authority.map(|(_, papers)| Shown::new(&papers.certificate, &papers.key).unwrap());
         let door = match authority.zip(shown.clone()) {
             None => Door::plain(any).await.unwrap(),
             Some(((authority, _), shown)) => {
-                let config = tls::server(authority.certificate_pem(), shown).unwrap();
+                let told = out_of_date.clone();
+                let hear = move |holder: &Holder| told.lock().unwrap().push(holder.clone());
+                let hear = OutOfDate::told(hear);
+                let config = tls::server(authority.certificate_pem(), shown, hear).unwrap();
                 Door::tls(any, Arc::new(config)).await.unwrap()
             }
         };
@@ -153,7 +160,7 @@ impl Server {
         let task = tokio::spawn(door.serve(router, serving, limits, async {
             drop(stopped.await);
         }));
-        Server { address, gate, shown, stop: Some(stop), task }
+        Server { address, gate, shown, out_of_date, stop: Some(stop), task }
     }
 
     async fn stop(mut self) {
@@ -269,9 +276,19 @@ async fn foreign_and_expired_certificates_end_the_handshake() {
     let expired = authority.equip(&agent, &[], long_ago, CERTIFICATE_LIFE).unwrap();
     let not_yet = Time(now().0 + CERTIFICATE_LIFE.0);
     let early = authority.equip(&agent, &[], not_yet, CERTIFICATE_LIFE).unwrap();
-    for papers in [foreign, expired, early] {
-        let answer = ask_tls(&server, &trust, Some(&papers), None).await;
+    for papers in [&foreign, &expired, &early] {
+        let answer = ask_tls(&server, &trust, Some(papers), None).await;
         assert!(answer.is_err(), "{answer:?}");
+    }
+    // What is wrong with the dates of parts of this cell is heard of, and nothing of strangers.
+    let heard = std::mem::take(&mut *server.out_of_date.lock().unwrap());
+    let holder = |papers: &Papers| papers.holder().unwrap();
+    assert_eq!(heard, [holder(&expired), holder(&early)]);
+    let book = RefusedBook::default();
+    for (holder, words) in heard.iter().zip(["has expired", "is not valid yet"]) {
+        book.note_out_of_date(holder, now());
+        let told = book.own().remove(0);
+        assert!(told.machine == name("n7") && told.reason.contains(words), "{told:?}");
     }
     for wrong in
         [Trust::Authority(other.certificate_pem().into()), Trust::Fingerprint(other.fingerprint())]
@@ -627,7 +644,7 @@ async fn an_agent_joins_a_running_cell_once_and_renews() {
     let (authority, papers) = cell();
     let authority = Arc::new(authority);
     let shown = Shown::new(&papers.certificate, &papers.key).unwrap();
-    let config = tls::server(authority.certificate_pem(), shown).unwrap();
+    let config = tls::server(authority.certificate_pem(), shown, OutOfDate::default()).unwrap();
     let door = Door::tls("127.0.0.1:0".parse().unwrap(), Arc::new(config)).await.unwrap();
     let address = door.address().unwrap();
     let handle = master.handle().clone();
@@ -955,7 +972,7 @@ fn a_scheduler_joins_once_under_its_name() {
 async fn a_connection_does_not_outlive_the_certificate_it_was_opened_with() {
     let (authority, papers) = cell();
     let shown = Shown::new(&papers.certificate, &papers.key).unwrap();
-    let config = tls::server(authority.certificate_pem(), shown).unwrap();
+    let config = tls::server(authority.certificate_pem(), shown, OutOfDate::default()).unwrap();
     let door = Door::tls("127.0.0.1:0".parse().unwrap(), Arc::new(config)).await.unwrap();
     let address = door.address().unwrap();
     // No other limit ends a connection on which nothing is asked.
