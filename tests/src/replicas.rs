@@ -40,8 +40,8 @@ pub struct Plan<'a> {
 pub const NO_SCHEDULER: (&str, &str) =
     ("supervise_scheduler = true", "supervise_scheduler = false");
 
-/// Read by debug builds.
-pub(crate) const CLOCK: &str = "CELL_CLOCK_OFFSET_FILE";
+/// Which file says by how much a process's clock is ahead; read by debug builds.
+pub const CLOCK: &str = "CELL_CLOCK_OFFSET_FILE";
 
 /// Who leads, as the leader itself says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Replicas {
         replicas.init();
         for host in replicas.masters() {
             if host > 1 {
-                replicas.join(host).await;
+                replicas.join(host, 1).await;
             }
             replicas.start(host);
             replicas.voters(host).await;
@@ -142,16 +142,37 @@ impl Replicas {
         made.expect("a cell is made");
     }
 
-    /// Tried again with another token while the cell elects, as an operator would.
-    async fn join(&self, host: Host) {
+    /// Takes a dead replica out of the cell for good, and its data and configuration out of the way
+    /// of another.
+    pub async fn remove(&self, host: Host) {
+        let (name, client) = (format!("m{host}"), self.client());
         let deadline = Instant::now() + PATIENCE;
-        while let Err(why) = self.try_join(host) {
+        // Asked again while the cell elects, as an operator would: it may have been done and not
+        // said.
+        while let Err(why) = self.cell(&["master", "remove", &name]) {
+            let status = client.get::<MasterStatus>("/v1/masters").await;
+            let is_out = |status: MasterStatus| status.members.iter().all(|m| m.name != name);
+            if status.is_ok_and(|status| is_out(status.value)) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{name} is not taken out: {why}");
+            sleep(LOOK).await;
+        }
+        std::fs::remove_dir_all(self.data_dir(host)).expect("its data is removed");
+        std::fs::remove_file(self.config(host)).expect("its configuration is removed");
+    }
+
+    /// By way of the master on another host. Tried again with another token while the cell elects,
+    /// as an operator would.
+    pub async fn join(&self, host: Host, through: Host) {
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(why) = self.try_join(host, through) {
             assert!(Instant::now() < deadline, "host {host} cannot join: {why}");
             sleep(LOOK).await;
         }
     }
 
-    fn try_join(&self, host: Host) -> Result<(), String> {
+    fn try_join(&self, host: Host, through: Host) -> Result<(), String> {
         let name = format!("m{host}");
         let token = self.folder.path(&format!("{name}.token"));
         // Left by a try that was cut short.
@@ -159,7 +180,7 @@ impl Replicas {
         let file = token.to_str().expect("a path in UTF-8");
         self.cell(&["token", "create", "--replica", &name, "--token-file", file])?;
         let mut command = self.plain();
-        command.args(["master", "join", "--token-file", file, "--master", &master(1)]);
+        command.args(["master", "join", "--token-file", file, "--master", &master(through)]);
         self.place(&mut command, host, |command| {
             joined(command, |fingerprint| self.cell(&["master", "confirm", &name, fingerprint]))
         })
@@ -239,7 +260,7 @@ impl Replicas {
     }
 
     /// Waits until `voters` replicas vote, as all of them see it, and one of them leads.
-    async fn voters(&self, voters: usize) {
+    pub async fn voters(&self, voters: usize) {
         self.wait_for(&format!("{voters} voters"), |all| {
             let votes = |status: &MasterStatus| {
                 status.members.iter().filter(|member| member.voter).count() == voters

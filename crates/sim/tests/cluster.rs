@@ -64,3 +64,22 @@ fn faults_of_disks_members_and_strangers_alone_are_survived() {
         }
     }
 }
+
+/// Clocks of every kind of process, ahead and behind, for a while and for good; and machines that
+/// come back without their data and with a clock that is behind.
+#[test]
+fn wrong_clocks_alone_are_survived() {
+    let clocks = [
+        Fault::ClockJump { for_good: false },
+        Fault::ClockJump { for_good: true },
+        Fault::ClockOfLeaderJumps,
+        Fault::LoseData,
+    ];
+    for fault in clocks {
+        for seed in 0..4 {
+            let mut plan = Plan { only: Some(fault), faults: 8, ..Plan::of(seed) };
+            (plan.shape.masters, plan.looks) = (3, (20, 40));
+            run(plan).unwrap_or_else(|why| panic!("{fault:?}: {why}"));
+        }
+    }
+}

@@ -1,20 +1,91 @@
-//! Clocks that jump, on real processes: of the leader, of a master that starts, of a machine.
+//! Clocks that jump, on real processes of each kind: the leader, a follower, the only master, a
+//! master that starts, a machine, a scheduler.
 
 use cellwright_api::client::Change;
 use cellwright_api::types::{Changed, NewToken};
 use cellwright_cell::machine::MachineStatus;
+use cellwright_tests::binary;
+use cellwright_tests::hosts::Host;
 use cellwright_tests::machines::{Machines, STAY, Wanted, name, on};
+use cellwright_tests::process::Process;
+use cellwright_tests::replicas::{CLOCK, NO_SCHEDULER, master};
 use hyper::Method;
 use serde_json::json;
+use std::process::Command;
 
 const MINUTE: i64 = 60_000;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
-/// Masters and machines that tell their clocks every second.
-const QUICK: [(&str, &str); 1] = [("poll_interval = \"5s\"", "poll_interval = \"1s\"")];
+/// By which each kind of process has its clock wrong.
+const JUMPS: [i64; 4] = [HOUR, -HOUR, 10 * MINUTE, -10 * MINUTE];
+/// Masters and machines that tell their clocks every second. Schedulers are processes of their own,
+/// for those beside a master have its clock.
+const QUICK: [(&str, &str); 2] =
+    [("poll_interval = \"5s\"", "poll_interval = \"1s\""), NO_SCHEDULER];
 
-async fn lay(masters: usize) -> Option<Machines> {
-    Machines::lay_out(&Wanted { masters, changes: &QUICK, ..Wanted::default() }).await
+/// A cell and its only scheduler.
+struct Clocked {
+    /// Before the cell, so that it ends first.
+    scheduler: Option<Process>,
+    cell: Machines,
+}
+
+impl Clocked {
+    async fn lay(masters: usize) -> Option<Clocked> {
+        let wanted = Wanted { masters, changes: &QUICK, ..Wanted::default() };
+        let cell = Machines::lay_out(&wanted).await?;
+        let token = cell.masters.folder.path("s1.token");
+        let file = token.to_str().expect("a path in UTF-8");
+        let made = ["token", "create", "--scheduler", "s1", "--token-file", file];
+        cell.masters.cell(&made).expect("a token is made");
+        let mut join = scheduler(&cell);
+        join.args(["--join", "--token-file", file, "--master", &master(1)]);
+        let scheduler = Some(start(&cell, join));
+        Some(Clocked { scheduler, cell })
+    }
+
+    /// The scheduler ends without a word, and another life of it begins.
+    fn restart_scheduler(&mut self) {
+        self.scheduler.take().expect("it runs").kill();
+        self.scheduler = Some(start(&self.cell, scheduler(&self.cell)));
+    }
+}
+
+fn scheduler(cell: &Machines) -> Command {
+    let mut command = Command::new(binary::cell());
+    command.arg("scheduler").arg("--identity").arg(cell.masters.folder.path("s1.toml"));
+    command.env(CLOCK, cell.masters.clock("s1"));
+    command
+}
+
+fn start(cell: &Machines, scheduler: Command) -> Process {
+    Process::start(scheduler, &cell.masters.folder.path("s1.log"))
+}
+
+/// A task is placed on the first machine and runs to its end there.
+async fn works(cell: &Machines, job: &str) {
+    let mut probe = cell.job(job, 1, "exit 0");
+    probe["constraints"] = on(1);
+    cell.submit(&probe).await;
+    cell.all(job, |task| task.state.is_dead()).await;
+}
+
+/// The clock of a process is wrong in each way: that is said, and stops nothing, neither while it
+/// is so nor when it is right again. `who` is what alarms call the process, which may be another
+/// each time.
+async fn jumps(cell: &Machines, kind: &str, who: impl AsyncFn(&Machines) -> String) {
+    for (number, ahead) in JUMPS.into_iter().enumerate() {
+        let who = who(cell).await;
+        let (_, process) = who.split_once(' ').expect("a kind and a name");
+        cell.masters.set_clock(process, ahead);
+        alarmed(cell, &format!("the clock of {who} is"), true).await;
+        grants(cell, &format!("{kind}-wrong-{number}")).await;
+        works(cell, &format!("{kind}-wrong-{number}")).await;
+        cell.masters.set_clock(process, 0);
+        grants(cell, &format!("{kind}-right-{number}")).await;
+        works(cell, &format!("{kind}-right-{number}")).await;
+        alarmed(cell, "the clock of", false).await;
+    }
 }
 
 /// Waits until `cell status` says so, or does not any more.
@@ -44,43 +115,62 @@ async fn grants(cell: &Machines, number: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_jumps_is_alarmed_and_stops_nothing() {
-    let Some(mut cell) = lay(3).await else { return };
-    let mut job = cell.job("stays", 1, STAY);
-    job["constraints"] = on(1);
-    cell.submit(&job).await;
-    let pids = cell.pids(&cell.all_run("stays").await).await;
-    for (number, ahead) in [HOUR, -HOUR, 10 * MINUTE, -10 * MINUTE].into_iter().enumerate() {
-        let leader = format!("m{}", cell.masters.leader().await.host);
-        cell.masters.set_clock(&leader, ahead);
-        alarmed(&cell, &format!("the clock of master {leader}"), true).await;
-        grants(&cell, &format!("wrong-{number}")).await;
-        cell.masters.set_clock(&leader, 0);
-        grants(&cell, &format!("right-{number}")).await;
-        alarmed(&cell, "the clock of", false).await;
-    }
-
-    cell.masters.set_clock("n1", -HOUR);
-    alarmed(&cell, "the clock of machine n1 is 60 min behind", true).await;
-    let shown = cell.masters.cell(&["machine", "show", "n1"]).expect("it is shown");
-    assert!(shown.contains("60 min behind the cell's"), "{shown}");
-    assert_eq!(cell.pids(&cell.all_run("stays").await).await, pids, "nothing moved");
+async fn a_masters_clock_that_jumps_is_alarmed_and_stops_nothing() {
+    let Some(Clocked { mut cell, scheduler: _scheduler }) = Clocked::lay(3).await else { return };
+    jumps(&cell, "leader", async |cell| format!("master m{}", cell.masters.leader().await.host))
+        .await;
+    jumps(&cell, "follower", async |cell| format!("master m{}", follower(cell).await)).await;
 
     // A master that starts a day ahead is let in by nobody who is right; when it is right too, it
     // is one of them again without another start.
-    let host = cell.masters.leader().await.host % 3 + 1;
+    let host = follower(&cell).await;
+    let words = format!("replica m{host} serves");
+    let starts = |cell: &Machines| cell.masters.output().matches(&words).count();
+    let before = starts(&cell);
     cell.masters.kill(host);
     cell.masters.set_clock(&format!("m{host}"), DAY);
     cell.masters.start(host);
-    alarmed(&cell, "the clock of machine n1", true).await;
+    cell.until("it has started", async |cell| (starts(cell) > before).then_some(())).await;
+    grants(&cell, "shut-out").await;
     cell.masters.set_clock(&format!("m{host}"), 0);
     cell.masters.healed(1).await;
     grants(&cell, "healed").await;
 }
 
+async fn follower(cell: &Machines) -> Host {
+    cell.masters.leader().await.host % 3 + 1
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_clock_of_a_machine_or_a_scheduler_that_jumps_is_alarmed_and_stops_nothing() {
+    let Some(mut clocked) = Clocked::lay(3).await else { return };
+    let cell = &clocked.cell;
+    let mut job = cell.job("stays", 1, STAY);
+    job["constraints"] = on(1);
+    cell.submit(&job).await;
+    let pids = cell.pids(&cell.all_run("stays").await).await;
+    jumps(cell, "machine", async |_| "machine n1".to_owned()).await;
+    jumps(cell, "scheduler", async |_| "scheduler s1".to_owned()).await;
+
+    // For good, and from the start of a process on.
+    for (number, ahead) in [HOUR, -HOUR].into_iter().enumerate() {
+        let cell = &mut clocked.cell;
+        cell.kill_agent(1);
+        ["n1", "s1"].iter().for_each(|process| cell.masters.set_clock(process, ahead));
+        cell.start_agent(1);
+        clocked.restart_scheduler();
+        works(&clocked.cell, &format!("started-{number}")).await;
+    }
+    let cell = &clocked.cell;
+    alarmed(cell, "the clock of machine n1 is 60 min behind", true).await;
+    let shown = cell.masters.cell(&["machine", "show", "n1"]).expect("it is shown");
+    assert!(shown.contains("60 min behind the cell's"), "{shown}");
+    assert_eq!(cell.pids(&cell.all_run("stays").await).await, pids, "nothing moved");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_that_lost_its_data_comes_back_with_a_clock_that_is_behind() {
-    let Some(mut cell) = lay(1).await else { return };
+    let Some(Clocked { mut cell, scheduler: _scheduler }) = Clocked::lay(1).await else { return };
     for (job, behind) in [("first", HOUR), ("second", 2 * HOUR)] {
         let before = cell.machine(1).await.expect("a machine").incarnation;
         cell.stop_agent(1).await;
@@ -93,17 +183,14 @@ async fn a_machine_that_lost_its_data_comes_back_with_a_clock_that_is_behind() {
             is_new.then_some(())
         })
         .await;
-        let mut probe = cell.job(job, 1, "exit 0");
-        probe["constraints"] = on(1);
-        cell.submit(&probe).await;
-        cell.all(job, |task| task.state.is_dead()).await;
+        works(&cell, job).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_only_masters_clock_an_hour_ahead_for_seconds_blocks_nothing_after_it() {
-    let Some(cell) = lay(1).await else { return };
-    for (number, ahead) in [HOUR, -HOUR].into_iter().enumerate() {
+async fn the_only_masters_clock_wrong_for_seconds_blocks_nothing_after_it() {
+    let Some(Clocked { cell, scheduler: _scheduler }) = Clocked::lay(1).await else { return };
+    for (number, ahead) in JUMPS.into_iter().enumerate() {
         cell.masters.set_clock("m1", ahead);
         alarmed(&cell, "the time of the log", true).await;
         grants(&cell, &format!("wrong-{number}")).await;
