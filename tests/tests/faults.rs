@@ -3,6 +3,10 @@
 //! heals by itself. How long writes stood still is printed, not judged: that depends on the
 //! machine.
 
+#[path = "faults/damage.rs"]
+mod damage;
+#[path = "faults/members.rs"]
+mod members;
 #[path = "faults/room.rs"]
 mod room;
 
@@ -10,7 +14,7 @@ use cellwright_api::error::Code;
 use cellwright_tests::PATIENCE;
 use cellwright_tests::hosts::Host;
 use cellwright_tests::load::{Load, add_register, read, write};
-use cellwright_tests::replicas::{Leader, NO_SCHEDULER, Plan, Replicas, master};
+use cellwright_tests::replicas::{Leader, Replicas, master};
 use rustix::process::Signal;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -197,7 +201,7 @@ async fn without_a_quorum_writes_are_refused_clearly_and_stale_reads_go_on() {
 }
 
 /// A byte in the middle of the oldest segment of a replica's log, turned over.
-fn damage(cell: &Replicas, host: Host) {
+fn damage_log(cell: &Replicas, host: Host) {
     let folder = cell.data_dir(host).join("log");
     let entries = std::fs::read_dir(&folder).expect("a log");
     let mut segments: Vec<_> = entries.map(|entry| entry.expect("a file").path()).collect();
@@ -233,7 +237,7 @@ async fn a_replica_with_a_damaged_log_is_rebuilt_from_its_peers() {
     cell.kill(3);
     let whole = cell.cell(&["master", "repair", "--config", &config]).expect("it looks");
     assert!(whole.contains("nothing is to be repaired"), "{whole}");
-    damage(&cell, 3);
+    damage_log(&cell, 3);
     let repaired = cell.cell(&["master", "repair", "--config", &config]).expect("repaired");
     assert!(repaired.contains("is damaged at byte"), "{repaired}");
     // Sentences are folded where they reach the edge of a terminal.
@@ -250,62 +254,4 @@ async fn a_replica_with_a_damaged_log_is_rebuilt_from_its_peers() {
     cell.healed(after).await;
     let status = cell.cell(&["master", "status"]).expect("a status");
     assert!(status.contains("m3") && !status.contains("no  "), "{status}");
-}
-
-/// Turns over one bit of a file, in place, so far from its beginning.
-fn flip(path: &std::path::Path, part: f64) {
-    let mut bytes = std::fs::read(path).expect("a file");
-    let at = (bytes.len() as f64 * part) as usize;
-    bytes[at] ^= 0x10;
-    std::fs::write(path, bytes).expect("written");
-}
-
-/// Cursors of the events that a replica lists, from the first on.
-async fn cursors(cell: &Replicas, host: Host) -> Option<Vec<String>> {
-    let limit = Duration::from_secs(5);
-    let page = cell.client().bytes_at(&master(host), "/v1/events?limit=1000", limit).await.ok()?;
-    let page: serde_json::Value = serde_json::from_slice(&page).ok()?;
-    let items = page["items"].as_array()?;
-    Some(items.iter().filter_map(|item| item["cursor"].as_str()).map(str::to_owned).collect())
-}
-
-#[tokio::test]
-async fn a_flipped_bit_in_events_and_history_is_told_and_mended_from_a_peer() {
-    let changes = [NO_SCHEDULER, ("snapshot_entries = 50000", "snapshot_entries = 100")];
-    let plan = Plan { masters: 3, spare: 0, changes: &changes };
-    let Some(mut cell) = Replicas::lay_out(&plan).await else { return };
-    let client = cell.client();
-    add_register(&client, 0).await.expect("a user is added");
-    let mut last = 0;
-    // More than a snapshot's worth, so that the log does not tell the first of them again.
-    for value in 1..=250 {
-        last = write(&client, 0, value).await.expect("a change");
-    }
-    cell.healed(last).await;
-    let leader = cell.leader().await.host;
-    let victim = cell.masters().find(|host| *host != leader).expect("a follower");
-    let whole = cursors(&cell, leader).await.expect("a list");
-    assert!(whole.len() > 200, "{} events", whole.len());
-    cell.kill(victim);
-    let data = cell.data_dir(victim);
-    flip(&data.join("events/00000000000000000000"), 0.3);
-    flip(&data.join("history/recent.sqlite"), 0.5);
-    cell.start(victim);
-    cell.healed(last).await;
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let status = cell.status(&client, victim).await.expect("it answers");
-        let is_mended = !status.damage.iter().any(|what| what.contains("events"));
-        let listed = cursors(&cell, victim).await.expect("a list");
-        // Never a shorter list that says nothing.
-        assert!(listed == whole || !is_mended, "{status:?}: {} listed", listed.len());
-        if is_mended && listed == whole && !status.damage.is_empty() {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{status:?}\n{}", cell.output());
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    assert!(data.join("history/damaged").is_dir(), "the old database is set aside");
-    let said = cell.cell(&["master", "status"]).expect("a status");
-    assert!(said.contains("set aside"), "{said}");
 }

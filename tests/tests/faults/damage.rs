@@ -1,0 +1,158 @@
+//! Files of a replica that lost bits or their ends while it was off: said, and mended from peers.
+
+use cellwright_api::types::AuditView;
+use cellwright_tests::PATIENCE;
+use cellwright_tests::hosts::Host;
+use cellwright_tests::load::{add_register, write};
+use cellwright_tests::replicas::{NO_SCHEDULER, Plan, Replicas, master};
+use serde_json::Value;
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Snapshots every hundred entries, so that the log does not tell everything again.
+const CHANGES: [(&str, &str); 2] =
+    [NO_SCHEDULER, ("snapshot_entries = 50000", "snapshot_entries = 100")];
+/// More than two snapshots' worth.
+const WRITES: u64 = 250;
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Three masters with much in their logs, the last index of them, and a follower.
+async fn written() -> Option<(Replicas, u64, Host)> {
+    let plan = Plan { masters: 3, spare: 0, changes: &CHANGES };
+    let cell = Replicas::lay_out(&plan).await?;
+    let client = cell.client();
+    add_register(&client, 0).await.expect("a user is added");
+    let mut last = 0;
+    for value in 1..=WRITES {
+        last = write(&client, 0, value).await.expect("a change");
+    }
+    cell.healed(last).await;
+    let leader = cell.leader().await.host;
+    let follower = cell.masters().find(|host| *host != leader).expect("a follower");
+    Some((cell, last, follower))
+}
+
+/// The newest file of a folder of numbered ones.
+fn newest(folder: &Path) -> PathBuf {
+    let entries = fs::read_dir(folder).expect("a folder");
+    let paths = entries.map(|entry| entry.expect("a file").path());
+    let is_numbered = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.len() >= 16 && name.chars().all(|c| c.is_ascii_hexdigit())
+    };
+    paths.filter(is_numbered).max().expect("a numbered file")
+}
+
+/// Turns over one bit of a file, so far from its beginning.
+fn flip(path: &Path, part: f64) {
+    let mut bytes = fs::read(path).expect("a file");
+    let at = (bytes.len() as f64 * part) as usize;
+    bytes[at] ^= 0x10;
+    fs::write(path, bytes).expect("written");
+}
+
+/// Cursors of the events that a replica lists, from the first on.
+async fn cursors(cell: &Replicas, host: Host) -> Option<Vec<String>> {
+    let limit = Duration::from_secs(5);
+    let page = cell.client().bytes_at(&master(host), "/v1/events?limit=1000", limit).await.ok()?;
+    let page: serde_json::Value = serde_json::from_slice(&page).ok()?;
+    let items = page["items"].as_array()?;
+    Some(items.iter().filter_map(|item| item["cursor"].as_str()).map(str::to_owned).collect())
+}
+
+#[tokio::test]
+async fn a_flipped_bit_in_events_and_history_is_told_and_mended_from_a_peer() {
+    let Some((mut cell, last, victim)) = written().await else { return };
+    let client = cell.client();
+    let leader = cell.leader().await.host;
+    let whole = cursors(&cell, leader).await.expect("a list");
+    assert!(whole.len() > 200, "{} events", whole.len());
+    cell.kill(victim);
+    let data = cell.data_dir(victim);
+    flip(&data.join("events/00000000000000000000"), 0.3);
+    flip(&data.join("history/recent.sqlite"), 0.5);
+    cell.start(victim);
+    cell.healed(last).await;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = cell.status(&client, victim).await.expect("it answers");
+        let is_mended = !status.damage.iter().any(|what| what.contains("events"));
+        let listed = cursors(&cell, victim).await.expect("a list");
+        // Never a shorter list that says nothing.
+        assert!(listed == whole || !is_mended, "{status:?}: {} listed", listed.len());
+        if is_mended && listed == whole && !status.damage.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{status:?}\n{}", cell.output());
+        sleep(LOOK).await;
+    }
+    assert!(data.join("history/damaged").is_dir(), "the old database is set aside");
+    let said = cell.cell(&["master", "status"]).expect("a status");
+    assert!(said.contains("set aside"), "{said}");
+}
+
+/// Lines of a replica's audit log of what is in the replicated log, as one text each; and whether
+/// it says that some are missing.
+async fn audit(cell: &Replicas, host: Host) -> Option<(Vec<String>, bool)> {
+    let (limit, path) = (Duration::from_secs(5), "/v1/audit?limit=1000");
+    let page = cell.client().bytes_at(&master(host), path, limit).await.ok()?;
+    let page: Value = serde_json::from_slice(&page).ok()?;
+    let items: Vec<AuditView> = serde_json::from_value(page["items"].clone()).ok()?;
+    let has_gap = items.iter().any(|line| line.gap_before);
+    let of_quota = items.iter().filter(|line| line.command == "set_quota");
+    let line = |line: &AuditView| format!("{} {} {}", line.index, line.object, line.verdict);
+    Some((of_quota.map(line).collect(), has_gap))
+}
+
+#[tokio::test]
+async fn a_flipped_bit_in_the_newest_audit_segment_costs_nothing_that_a_peer_has() {
+    let Some((mut cell, last, victim)) = written().await else { return };
+    let client = cell.client();
+    let leader = cell.leader().await.host;
+    let (whole, _) = audit(&cell, leader).await.expect("a list");
+    assert!(whole.len() as u64 >= WRITES, "{} lines", whole.len());
+    cell.kill(victim);
+    flip(&newest(&cell.data_dir(victim).join("audit")), 0.3);
+    cell.start(victim);
+    cell.healed(last).await;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = cell.status(&client, victim).await.expect("it answers");
+        let (listed, has_gap) = audit(&cell, victim).await.expect("a list");
+        // Never a shorter list that says nothing.
+        assert!(listed == whole || has_gap, "{status:?}: {} of {}", listed.len(), whole.len());
+        if listed == whole && status.damage.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{status:?}\n{}", cell.output());
+        sleep(LOOK).await;
+    }
+    let said = cell.output();
+    assert!(said.contains("damaged; a gap until another replica fills it"), "{said}");
+}
+
+#[tokio::test]
+async fn a_log_cut_short_of_its_snapshot_is_refused_and_rebuilt_from_its_peers() {
+    let Some((mut cell, last, victim)) = written().await else { return };
+    cell.kill(victim);
+    let log = newest(&cell.data_dir(victim).join("log"));
+    let length = fs::metadata(&log).expect("a segment").len();
+    let file = OpenOptions::new().write(true).open(&log).expect("a segment");
+    file.set_len(length / 3).expect("it is cut");
+    cell.start(victim);
+    let ended = cell.process(victim).ended().await;
+    let said = cell.output();
+    assert!(!ended.success(), "{said}");
+    for words in ["the log ends before entry", "its snapshot", "cell master repair"] {
+        assert!(said.contains(words), "{words:?} in {said}");
+    }
+    let config = cell.config(victim).display().to_string();
+    let repaired = cell.cell(&["master", "repair", "--config", &config]).expect("repaired");
+    assert!(repaired.contains("is damaged at byte"), "{repaired}");
+    cell.start(victim);
+    cell.healed(last).await;
+    let after = write(&cell.client(), 0, WRITES + 1).await.expect("a change");
+    cell.healed(after).await;
+}
