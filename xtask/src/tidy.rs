@@ -11,7 +11,9 @@ mod edges;
 mod invariants;
 mod links;
 mod purity;
+mod security;
 mod serde_attributes;
+mod spawns;
 mod words;
 
 use std::fmt;
@@ -45,7 +47,7 @@ impl fmt::Display for Finding {
 }
 
 pub fn run(repo: &Repo) -> Vec<Finding> {
-    let checks: [fn(&Repo) -> Vec<Finding>; 11] = [
+    let checks: [fn(&Repo) -> Vec<Finding>; 13] = [
         unreadable,
         edges::check,
         purity::check,
@@ -57,6 +59,8 @@ pub fn run(repo: &Repo) -> Vec<Finding> {
         dead_files::check,
         words::check,
         clock::check,
+        spawns::check,
+        security::check,
     ];
     let mut findings: Vec<Finding> = checks.iter().flat_map(|check| check(repo)).collect();
     findings.sort();

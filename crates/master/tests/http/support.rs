@@ -21,6 +21,7 @@ use cellwright_master::http_peers::HttpPeers;
 use cellwright_master::identity::caller::Unauthenticated;
 use cellwright_master::identity::listener::{ConnInfo, Door, Gate, Limits};
 use cellwright_master::master::{Master, World};
+use cellwright_master::membership::Membership;
 use cellwright_master::settings::Settings;
 use cellwright_store::{Disk, Peer, RealDisk, Role};
 use cellwright_supervise::Supervisor;
@@ -222,10 +223,12 @@ impl Cell {
             blobs: blobs.clone(),
             peers: others.clone(),
         };
+        let membership = Membership { handle: handle.clone(), candidates: others.clone() };
         let api = Api::new(handle, Arc::new(files), plan.api);
         let gate = Taken::default();
         let barred = gate.barred.clone();
-        let serving = door.serve(api.router(), Arc::new(gate), Limits::default(), pending());
+        let router = api.router().merge(membership.router());
+        let serving = door.serve(router, Arc::new(gate), Limits::default(), pending());
         let (done, door) = (Mutex::default(), tokio::spawn(serving));
         Cell {
             master,
