@@ -158,9 +158,10 @@ pub(crate) fn refusal(error: MemberError) -> ApiError {
             ApiError::new(Code::NoLeader, message).with_retry_after(Span(200))
         }
         MemberError::Exists { .. } => ApiError::new(Code::Exists, message).hint(REMOVE_FIRST),
-        MemberError::Busy | MemberError::NotCaughtUp { .. } | MemberError::LastVoter { .. } => {
-            ApiError::new(Code::WrongState, message)
-        }
+        MemberError::Busy
+        | MemberError::NotCaughtUp { .. }
+        | MemberError::LastVoter { .. }
+        | MemberError::NoMajorityLeft { .. } => ApiError::new(Code::WrongState, message),
         MemberError::Unknown { .. } => ApiError::new(Code::NoSuchReplica, message),
         MemberError::Unsure { .. } | MemberError::Deposed { .. } | MemberError::Fatal { .. } => {
             ApiError::new(Code::TimedOut, message)

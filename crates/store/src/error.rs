@@ -86,6 +86,11 @@ pub enum MemberError {
     NotCaughtUp { id: NodeId, behind: u64, allowed: u64, waited: Duration },
     #[error("replica {id} is the last voter and cannot be removed")]
     LastVoter { id: NodeId },
+    #[error(
+        "without replica {id}, {answering} of {voters} voters would answer, and that is no \
+             majority; start or remove those that are silent first"
+    )]
+    NoMajorityLeft { id: NodeId, answering: usize, voters: usize },
     #[error("no quorum has answered for {silent:?}; the change may yet take effect")]
     Unsure { silent: Duration },
     #[error("this replica lost the lead{}; the change may yet take effect", named(.leader))]

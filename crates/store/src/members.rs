@@ -8,11 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use openraft::ChangeMembers;
 use openraft::error::{ChangeMembershipError, ClientWriteError, RaftError};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::error::MemberError;
 use crate::raft::{NodeId, Peer};
 use crate::replica::Replica;
-use crate::status::{Role, Status};
+use crate::status::{Member, Role, Status};
+use crate::transport::{RaftAnswer, RaftCall};
 
 impl Replica {
     /// Makes a replica follow the log. Adding it twice at the same address does nothing.
@@ -47,7 +50,32 @@ impl Replica {
         if status.members.values().filter(|member| member.voter).count() == 1 {
             return Err(MemberError::LastVoter { id });
         }
+        self.check_majority_without(id, &status).await?;
         self.change(ChangeMembers::RemoveVoters(ids), false).await
+    }
+
+    /// Looks whether those who would decide without this voter answer. A change that leaves most
+    /// votes with replicas that are down could not be completed, nor could one that mends it.
+    async fn check_majority_without(&self, id: NodeId, status: &Status) -> Result<(), MemberError> {
+        let is_left = |(other, member): &(&NodeId, &Member)| member.voter && **other != id;
+        let left: Vec<(&NodeId, &Member)> = status.members.iter().filter(is_left).collect();
+        let mut answers = JoinSet::new();
+        for (other, member) in &left {
+            if **other != status.id {
+                let call = self.transport.call(**other, member.peer.clone(), RaftCall::Room);
+                answers.spawn(timeout(self.settings.election_min, call));
+            }
+        }
+        let mut answering = usize::from(id != status.id);
+        while let Some(answer) = answers.join_next().await {
+            answering += usize::from(matches!(answer, Ok(Ok(Ok(RaftAnswer::Room(_))))));
+        }
+        let voters = left.len();
+        if answering * 2 > voters {
+            Ok(())
+        } else {
+            Err(MemberError::NoMajorityLeft { id, answering, voters })
+        }
     }
 
     fn leading_status(&self) -> Result<Status, MemberError> {

@@ -100,6 +100,30 @@ async fn members_change_online() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_voter_whom_the_others_cannot_do_without_stays() {
+    let mut cell = Cell::start(3, Settings::default()).await;
+    cell.add(1).await;
+    let leader = cell.leader().await;
+    let own = leader.status().id;
+    let others: Vec<u64> = (1..=3).filter(|id| *id != own).collect();
+    cell.kill(others[0]).await;
+    for id in [others[1], own] {
+        let refused = leader.remove(id).await.unwrap_err();
+        let MemberError::NoMajorityLeft { answering: 1, voters: 2, .. } = refused else {
+            panic!("{refused}")
+        };
+    }
+    assert_eq!(number(&cell.add(2).await.reply), 3, "nothing was begun");
+    // The one that is down can go, and so can any other once it is up.
+    leader.remove(others[0]).await.unwrap();
+    cell.open(others[0]).await;
+    leader.add_learner(others[0], peer(others[0])).await.unwrap();
+    leader.promote(others[0]).await.unwrap();
+    leader.remove(others[1]).await.unwrap();
+    assert_eq!(number(&cell.add(3).await.reply), 6);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_unreachable_learner_gets_no_vote() {
     let settings =
         Settings { promote_lag: 0, promote_timeout: Duration::from_secs(5), ..Settings::default() };
