@@ -1,7 +1,7 @@
 // The API as the console asks it: JSON, and server-sent events read from a fetch. EventSource would
 // be shorter and cannot send a token.
 
-import { EventReader } from "./stream.js";
+import { EventReader, parsed, visibleJson } from "./stream.js";
 
 const TOKEN = "cell.token";
 
@@ -47,7 +47,7 @@ function headers(more) {
 async function refusal(response) {
   let body = null;
   try {
-    body = await response.json();
+    body = parsed(await response.text());
   } catch {
     // A proxy on the way, perhaps; the status says enough.
   }
@@ -66,7 +66,7 @@ async function ask(method, path, body, signal) {
   });
   if (response.type === "opaqueredirect") throw await elsewhere();
   if (!response.ok) throw await refusal(response);
-  return response.json();
+  return parsed(await response.text());
 }
 
 /** A change is for the leader, and a page may only ask the replica it came from. */
@@ -89,7 +89,7 @@ export async function look(path) {
   if (response.type === "opaqueredirect") throw await elsewhere();
   if (response.status === 401) onUnknown();
   const said = (name) => response.headers.get(name);
-  const text = await response.text();
+  const text = visibleJson(await response.text());
   return { status: response.status, index: said("cell-index"), read: said("cell-read"), text };
 }
 

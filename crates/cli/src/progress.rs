@@ -2,6 +2,7 @@
 //! so that a log of a long run shows that it lives and a short run stays silent.
 
 use crate::format;
+use crate::visible::one_line;
 use cellwright_package::registry;
 use cellwright_sim::experiment::progress::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -62,7 +63,7 @@ impl Transfer {
             self.bar.set_style(style);
         }
         self.bar.set_length(bytes);
-        self.bar.set_message(what);
+        self.bar.set_message(one_line(&what));
     }
 
     fn at(&self, place: impl FnOnce(u64) -> u64) {
@@ -149,7 +150,7 @@ impl Standing {
     /// How it stands now, each thing by itself.
     pub fn tell(&mut self, things: Vec<String>) {
         match &self.bar {
-            Some(bar) => bar.set_message(things.join("; ")),
+            Some(bar) => bar.set_message(one_line(&things.join("; "))),
             None => news(&self.said, &things).for_each(|thing| crate::output::note!("{thing}")),
         }
         self.said = things;
@@ -192,13 +193,13 @@ impl Progress for Bar {
         }
         self.bar.set_length(steps);
         self.bar.set_position(0);
-        self.bar.set_message(name.to_owned());
+        self.bar.set_message(one_line(name));
         self.bar.enable_steady_tick(Duration::from_millis(100));
     }
 
     fn advance(&self, steps: u64, note: &str) {
         self.bar.inc(steps);
-        self.bar.set_message(note.to_owned());
+        self.bar.set_message(one_line(note));
     }
 }
 

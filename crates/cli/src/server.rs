@@ -3,9 +3,12 @@
 
 use crate::commands::Success;
 use crate::failure::Failure;
-use cellwright_supervise::{give_up, guarded, process_ends, report_in_one_line};
+use crate::visible::one_line;
+use cellwright_supervise::{
+    Supervisor, give_up, guarded, keep_giving_back, process_ends, report_in_one_line,
+};
 use std::future::Future;
-use std::io;
+use std::io::{self, Stderr, Write};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -52,11 +55,13 @@ pub fn serve<T>(work: impl AsyncFnOnce(Stop) -> Result<T, Failure>) -> Result<T,
         .map_err(|error| Failure::work(&error, CANNOT))?;
     let stop = {
         let _inside = runtime.enter();
-        Stop::listen()?
+        let stop = Stop::listen()?;
+        Supervisor::default().restarted("memory", keep_giving_back);
+        stop
     };
     report_in_one_line();
     let filter = EnvFilter::try_from_env("CELL_LOG").unwrap_or_else(|_| EnvFilter::new(LOGGED));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(LogLine::to_stderr).init();
     let done = runtime
         .block_on(guarded(work(stop)))
         .unwrap_or_else(|panicked| give_up(&format!("the main task {panicked}")));
@@ -65,6 +70,29 @@ pub fn serve<T>(work: impl AsyncFnOnce(Stop) -> Result<T, Failure>) -> Result<T,
     // Work on blocking threads has nobody left to tell.
     runtime.shutdown_background();
     done
+}
+
+/// Takes a line of the log at a time, as the subscriber writes it. Names, reasons and errors in it
+/// are words of others: they command no terminal, and begin no line of their own.
+struct LogLine<W>(W);
+
+impl LogLine<Stderr> {
+    fn to_stderr() -> LogLine<Stderr> {
+        LogLine(io::stderr())
+    }
+}
+
+impl<W: Write> Write for LogLine<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let line = one_line(text.strip_suffix('\n').unwrap_or(&text));
+        self.0.write_all(format!("{line}\n").as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Ears for those who ask the process to end.
@@ -101,6 +129,42 @@ impl Stop {
             biased;
             () = self.told() => Ok(None),
             done = work => done.map(Some),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    #[test]
+    fn what_others_wrote_begins_no_line_of_the_log_and_commands_no_terminal() {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let of = log.clone();
+        let writer = move || LogLine(Shared(of.clone()));
+        let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let said = "no\r\n2026-01-01T00:00:00Z  INFO all is well\u{1b}]52;c;aGk=\u{7}\u{9b}2J";
+            tracing::warn!(said, words = %said, "refused: {said}");
+            tracing::warn!("next");
+        });
+        let text = String::from_utf8(log.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.lines().count(), 2, "{text}");
+        let commands = |c: char| c.is_control() && c != '\n';
+        assert!(text.contains("]52;c;") && !text.contains(commands), "{text:?}");
+    }
+
+    #[derive(Clone)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
         }
     }
 }

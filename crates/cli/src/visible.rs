@@ -61,6 +61,58 @@ pub fn in_json(text: String) -> String {
     out
 }
 
+/// A line of a log, without its end, however it was written: nothing in it begins another line. For
+/// a file too, which somebody looks at on a terminal one day.
+pub fn one_line(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            c if is_command(c) => write_out(c, &mut out),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Bytes of a program that come in pieces, for a terminal. A piece may end within a character.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    /// The beginning of a character.
+    begun: Vec<u8>,
+}
+
+impl Pieces {
+    /// What can be shown now.
+    pub fn take(&mut self, bytes: &[u8]) -> String {
+        let mut all = std::mem::take(&mut self.begun);
+        all.extend_from_slice(bytes);
+        self.begun = all.split_off(all.len() - unfinished(&all));
+        shown(&all)
+    }
+
+    /// What is left when no more comes.
+    pub fn end(self) -> String {
+        shown(&self.begun)
+    }
+}
+
+fn shown(bytes: &[u8]) -> String {
+    visible(&String::from_utf8_lossy(bytes), Allowed::AnyColours).into_owned()
+}
+
+/// Bytes at the end that begin a character and do not end it.
+fn unfinished(bytes: &[u8]) -> usize {
+    /// The longest beginning of a character.
+    const MOST: usize = 3;
+    let begins = |count: &usize| {
+        let tail = &bytes[bytes.len() - count..];
+        std::str::from_utf8(tail)
+            .is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+    };
+    (1..=MOST.min(bytes.len())).find(begins).unwrap_or(0)
+}
+
 /// Control characters, and those that turn the direction of what follows.
 fn is_command(c: char) -> bool {
     (c.is_control() && !matches!(c, '\n' | '\t'))
@@ -133,6 +185,27 @@ mod tests {
         let of_program = "\u{1b}[38;5;208mx\u{1b}[m";
         assert_eq!(visible(of_program, Allowed::AnyColours), of_program);
         assert!(!visible(of_program, Allowed::OwnColours).contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_line_of_a_log_stays_one_line() {
+        let said = one_line("refused: x\r\n2026-01-01 all is well\t\u{1b}[2J\u{9b}2J\u{202e}");
+        assert_eq!(said, "refused: x\\x0d\\n2026-01-01 all is well\t\\x1b[2J\\u{9b}2J\\u{202e}");
+    }
+
+    #[test]
+    fn characters_that_are_cut_in_two_are_put_together_again() {
+        let text = "grün \u{9b}2J 日本 \u{1f600}\n";
+        for cut in 0..=text.len() {
+            let mut pieces = Pieces::default();
+            let (first, second) = text.as_bytes().split_at(cut);
+            let got = pieces.take(first) + &pieces.take(second) + &pieces.end();
+            assert_eq!(got, "grün \\u{9b}2J 日本 \u{1f600}\n", "{cut}");
+        }
+        let mut pieces = Pieces::default();
+        // A control character as one byte, as old terminals take it, and a character without end.
+        assert_eq!(pieces.take(b"a\x9b2J\xff\xe2\x82"), "a\u{fffd}2J\u{fffd}");
+        assert_eq!(pieces.end(), "\u{fffd}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::reach::{Cell, Reach};
 use crate::retyped::quoted;
 use crate::server::ask;
+use crate::visible::Pieces;
 use bytes::Bytes;
 use cellwright_api::client::{ClientError, SessionStream};
 use cellwright_api::error::Code;
@@ -197,7 +198,7 @@ async fn converse(stream: SessionStream, terminal: bool, task: &str) -> Result<E
         std::future::pending().await
     };
     tokio::select! {
-        heard = hear(from, task) => heard,
+        heard = hear(from, terminal, task) => heard,
         () = said => Ok(Ending::Exit(128 + 2)),
     }
 }
@@ -274,7 +275,13 @@ async fn next(input: &mut mpsc::Receiver<Option<Bytes>>, signals: &mut Signals) 
 }
 
 /// What comes, until the command's end.
-async fn hear(mut from: ReadHalf<SessionStream>, task: &str) -> Result<Ending, Failure> {
+async fn hear(
+    mut from: ReadHalf<SessionStream>,
+    terminal: bool,
+    task: &str,
+) -> Result<Ending, Failure> {
+    let mut output = Shown::on(io::stdout(), terminal);
+    let mut problems = Shown::on(io::stderr(), terminal);
     let broke = |message: String| Failure::Work { message, next: look(task) };
     loop {
         // Masters give up first; this is for when they are what is gone.
@@ -282,10 +289,12 @@ async fn hear(mut from: ReadHalf<SessionStream>, task: &str) -> Result<Ending, F
             return Err(broke("nothing is heard of the session any more".into()));
         };
         match heard {
-            Ok(Some(Frame::Data(bytes))) => show(&mut io::stdout().lock(), &bytes)?,
-            Ok(Some(Frame::Problems(bytes))) => show(&mut io::stderr().lock(), &bytes)?,
+            Ok(Some(Frame::Data(bytes))) => output.show(&bytes)?,
+            Ok(Some(Frame::Problems(bytes))) => problems.show(&bytes)?,
             // All that a process can end with fits.
             Ok(Some(Frame::Exit(code))) => {
+                output.end()?;
+                problems.end()?;
                 return Ok(Ending::Exit(u8::try_from(code).unwrap_or(u8::MAX)));
             }
             Ok(Some(Frame::Failed(message))) => return Err(broke(message)),
@@ -298,11 +307,37 @@ async fn hear(mut from: ReadHalf<SessionStream>, task: &str) -> Result<Ending, F
     }
 }
 
-fn show(out: &mut impl Write, bytes: &[u8]) -> Result<(), Failure> {
-    out.write_all(bytes).and_then(|()| out.flush()).map_err(|source| match source.kind() {
-        io::ErrorKind::BrokenPipe => Failure::OutputClosed,
-        _ => Failure::Write { what: "the output".into(), source },
-    })
+/// Where the command's output goes. With `-t` the command has the terminal here, and whatever else
+/// is no terminal gets the very bytes; a terminal that the command was not given takes no orders.
+struct Shown<W> {
+    to: W,
+    pieces: Option<Pieces>,
+}
+
+impl<W: Write + IsTerminal> Shown<W> {
+    fn on(to: W, given: bool) -> Shown<W> {
+        let pieces = (!given && to.is_terminal()).then(Pieces::default);
+        Shown { to, pieces }
+    }
+}
+
+impl<W: Write> Shown<W> {
+    fn show(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let written = match &mut self.pieces {
+            Some(pieces) => self.to.write_all(pieces.take(bytes).as_bytes()),
+            None => self.to.write_all(bytes),
+        };
+        written.and_then(|()| self.to.flush()).map_err(|source| match source.kind() {
+            io::ErrorKind::BrokenPipe => Failure::OutputClosed,
+            _ => Failure::Write { what: "the output".into(), source },
+        })
+    }
+
+    /// Nothing more comes.
+    fn end(mut self) -> Result<(), Failure> {
+        let rest = self.pieces.take().map_or_else(String::new, Pieces::end);
+        self.show(rest.as_bytes())
+    }
 }
 
 #[cfg(test)]
