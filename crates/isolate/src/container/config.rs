@@ -4,7 +4,7 @@
 use super::bundle::Places;
 use super::device;
 use super::runtime::Exec;
-use super::seccomp;
+use super::seccomp::{self, Latitude};
 use super::spec::{ContainerSpec, Network, RlimitKind};
 use super::users::Extent;
 use crate::Error;
@@ -187,13 +187,21 @@ fn linux(spec: &ContainerSpec, users: &Path) -> Result<Linux, Error> {
         .cgroups_path(PathBuf::from(format!("/{}", spec.group)))
         .resources(resources)
         .namespaces(namespaces(spec, users)?)
-        .seccomp(seccomp::profile(spec.set_id_files)?)
+        .seccomp(seccomp::profile(latitude(spec))?)
         .masked_paths(texts(MASKED))
         .readonly_paths(texts(READ_ONLY));
     if let Some(map) = spec.users {
         linux = linux.uid_mappings(mapping(&map.users())?).gid_mappings(mapping(&map.groups())?);
     }
     Ok(linux.build()?)
+}
+
+/// Whoever borrows folders as an account of the machine is the same user as everybody else who
+/// does. Two such tasks on one network would be let listen on one port.
+fn latitude(spec: &ContainerSpec) -> Latitude {
+    let shared_user = spec.users.is_none_or(|map| map.kept.is_some());
+    let shared_ports = !shared_user || spec.network == Network::Own;
+    Latitude { set_id_files: spec.set_id_files, shared_ports }
 }
 
 /// No device but the plain ones, which the runtime adds, and those that are lent.
@@ -344,6 +352,26 @@ mod tests {
         assert!(rules.iter().any(chmod));
         let rules = written(&spec());
         assert!(!rules["linux"]["seccomp"]["syscalls"].as_array().unwrap().iter().any(chmod));
+    }
+
+    #[test]
+    fn ports_are_shared_only_by_who_is_a_user_of_its_own_or_has_a_network_of_its_own() {
+        let range = IdRange { first: 100_000, count: 65_536 };
+        let own = IdMap::shifted(range);
+        let lent = IdMap { range, kept: Some((65_534, 65_534)) };
+        for (users, network, may) in [
+            (Some(own), Network::Host, true),
+            (Some(lent), Network::Host, false),
+            (Some(lent), Network::Joined("/run/netns/t1".into()), false),
+            (Some(lent), Network::Own, true),
+            (None, Network::Host, false),
+        ] {
+            let value = written(&ContainerSpec { users, network, ..spec() });
+            let rules = value["linux"]["seccomp"]["syscalls"].as_array().unwrap();
+            let names = |rule: &Value| rule["names"].as_array().unwrap().clone();
+            let refused = rules.iter().any(|rule| names(rule).contains(&json!("setsockopt")));
+            assert_eq!(refused, !may, "{users:?}");
+        }
     }
 
     #[test]

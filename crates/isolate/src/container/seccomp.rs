@@ -13,6 +13,7 @@ use oci_spec::runtime::{
 
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
+const ENOPROTOOPT: u32 = 92;
 
 const REFUSED: &[&str] = &[
     // Mounts and roots.
@@ -129,8 +130,20 @@ const SIGKILL: u64 = 9;
 /// The kernel's own ciphers, to which no program needs to speak.
 const AF_ALG: u64 = 38;
 
-/// The filter; with `set_id_files`, of a container that can make files that run as their owner.
-pub fn profile(set_id_files: bool) -> Result<LinuxSeccomp, OciSpecError> {
+/// Lets others of the same user listen on a port too, and be given some of its connections.
+const SOL_SOCKET: u64 = 1;
+const SO_REUSEPORT: u64 = 15;
+
+/// What differs from container to container.
+#[derive(Clone, Copy, Debug)]
+pub struct Latitude {
+    /// Files can be made that run as their owner.
+    pub set_id_files: bool,
+    /// Ports can be shared with others of the same user: not where a stranger may be the same.
+    pub shared_ports: bool,
+}
+
+pub fn profile(latitude: Latitude) -> Result<LinuxSeccomp, OciSpecError> {
     let mut rules = vec![
         refuse(REFUSED, EPERM, None)?,
         // Its flags are behind a pointer, where no filter sees them. Told that the kernel does not
@@ -154,8 +167,14 @@ pub fn profile(set_id_files: bool) -> Result<LinuxSeccomp, OciSpecError> {
     for family in [AF_PACKET, AF_VSOCK, AF_ALG] {
         rules.push(refuse(&["socket"], EPERM, Some(masked(0, 0xffff_ffff, family)?))?);
     }
-    if !set_id_files {
+    if !latitude.set_id_files {
         rules.extend(set_id_files_refused()?);
+    }
+    if !latitude.shared_ports {
+        // As an older kernel would say, so that programs go on without.
+        let level = masked(1, 0xffff_ffff, SOL_SOCKET)?;
+        let option = masked(2, 0xffff_ffff, SO_REUSEPORT)?;
+        rules.push(refuse_all("setsockopt", ENOPROTOOPT, vec![level, option])?);
     }
     rules.extend(kills_of_the_first()?);
     LinuxSeccompBuilder::default()
@@ -191,10 +210,10 @@ fn set_id_files_refused() -> Result<Vec<LinuxSyscall>, OciSpecError> {
             };
             for flag in makes {
                 let flag = masked(argument - 1, *flag, *flag)?;
-                rules.push(refuse_all(name, vec![rule, flag])?);
+                rules.push(refuse_all(name, EPERM, vec![rule, flag])?);
             }
             if makes.is_empty() {
-                rules.push(refuse_all(name, vec![rule])?);
+                rules.push(refuse_all(name, EPERM, vec![rule])?);
             }
         }
     }
@@ -247,9 +266,13 @@ fn refuse(
 }
 
 /// Refuses a call whose arguments are all as said.
-fn refuse_all(name: &str, arguments: Vec<LinuxSeccompArg>) -> Result<LinuxSyscall, OciSpecError> {
+fn refuse_all(
+    name: &str,
+    errno: u32,
+    arguments: Vec<LinuxSeccompArg>,
+) -> Result<LinuxSyscall, OciSpecError> {
     let rule = LinuxSyscallBuilder::default().names(vec![name.to_owned()]);
-    let rule = rule.action(LinuxSeccompAction::ScmpActErrno).errno_ret(EPERM);
+    let rule = rule.action(LinuxSeccompAction::ScmpActErrno).errno_ret(errno);
     rule.args(arguments).build()
 }
 
@@ -268,7 +291,7 @@ mod tests {
 
     #[test]
     fn dangerous_calls_are_refused_and_fifos_are_not() {
-        let profile = profile(true).unwrap();
+        let profile = profile(Latitude { set_id_files: true, shared_ports: true }).unwrap();
         let rules = profile.syscalls().clone().unwrap();
         let always = |name: &str| {
             let rule = rules.iter().find(|rule| rule.names().iter().any(|n| n == name));
