@@ -129,7 +129,15 @@ impl Steward {
                 () = self.found.notified() => {}
                 () = self.disk.closed() => return,
             }
-            let Ok(free) = self.disk.get().and_then(|disk| disk.free_bytes()) else { return };
+            let free = match self.disk.get().and_then(|disk| disk.free_bytes()) {
+                Ok(free) => free,
+                Err(_) if self.disk.is_closed() => return,
+                // What the disk did not say now it says at the next look.
+                Err(error) => {
+                    tracing::warn!(%error, "the disk does not say how much is free");
+                    continue;
+                }
+            };
             let room = Room { free, reserve: self.settings.reserve_bytes };
             *self.room.lock().unwrap_or_else(PoisonError::into_inner) = room;
             let leads = self.status.borrow().role == Role::Leader;

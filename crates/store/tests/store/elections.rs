@@ -121,6 +121,21 @@ async fn a_leader_short_of_disk_hands_over_and_writes_go_on() {
     cell.assert_all_equal().await;
 }
 
+/// Whoever looks at the disk looks again.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_was_silent_for_a_while_is_looked_at_again() {
+    let cell = Cell::start(3, Settings::default()).await;
+    cell.add(1).await;
+    let old = cell.leader().await.status().id;
+    cell.disks[&old].platter().hides_free = true;
+    pass(2).await;
+    cell.disks[&old].platter().hides_free = false;
+    cell.disks[&old].platter().free = 200 * MIB;
+    pass(5).await;
+    assert_ne!(cell.leader().await.status().id, old, "the lead stays where there is no room");
+    cell.assert_all_equal().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_lead_is_handed_to_one_that_has_room() {
     let cell = Cell::start(3, Settings::default()).await;

@@ -22,6 +22,7 @@ pub struct Platter {
     pub files: BTreeMap<String, File>,
     pub syncs: u64,
     pub free: u64,
+    pub hides_free: bool,
     pub fail_syncs: bool,
     pub refuse_appends: bool,
 }
@@ -140,7 +141,11 @@ impl Disk for MemoryDisk {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        Ok(self.platter().free)
+        let platter = self.platter();
+        match platter.hides_free {
+            true => Err(io::Error::other("input/output error")),
+            false => Ok(platter.free),
+        }
     }
 
     fn run(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {
