@@ -18,11 +18,13 @@
 
 mod count;
 mod locks;
+mod memory;
 mod panic;
 mod plant;
 
 pub use count::{handler_panics, note_handler_panic, panics, restarts};
 pub use locks::{cannot_trust, lock};
+pub use memory::{give_back, keep_giving_back};
 pub use panic::{Panicked, caught, guarded, report_in_one_line};
 pub use plant::plant;
 
