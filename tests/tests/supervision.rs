@@ -2,6 +2,7 @@
 //! time, and each ends its process with one line and a code of its own, or is counted and hurts
 //! nobody. And whenever a process that starts is asked to end, it ends in order.
 
+use cellwright_tests::alone::guarded_master;
 use cellwright_tests::binary::{cell as binary, said};
 use cellwright_tests::dns::{self, Kind};
 use cellwright_tests::folder::Folder;
@@ -14,7 +15,7 @@ use rustix::process::Signal;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
@@ -88,12 +89,17 @@ impl Cell {
 
     /// Has a job of one task run that says its pid and goes on saying something.
     fn run(&self, master: &str, job: &str) {
+        self.run_with(master, job, None);
+    }
+
+    /// The same, asked for its health.
+    fn run_with(&self, master: &str, job: &str, health: Option<serde_json::Value>) {
         let here = self.folder.0.display();
         let script = format!(
             "echo $$ > {here}/.$$; mv {here}/.$$ {here}/pid-$CELL_JOB-$CELL_ATTEMPT; n=0; \
              while :; do n=$((n+1)); echo line $n; sleep 0.2; done"
         );
-        let spec = serde_json::json!({
+        let mut spec = serde_json::json!({
             "name": job,
             "count": 1,
             "priority": 100,
@@ -103,6 +109,9 @@ impl Cell {
                 "command": ["sh", "-c", script],
             },
         });
+        if let Some(health) = health {
+            spec["task"]["health"] = health;
+        }
         let path = self.folder.path(&format!("{job}.json"));
         fs::write(&path, spec.to_string()).expect("a file");
         let mut run = Command::new(binary());
@@ -159,6 +168,38 @@ fn ask(address: &str, method: &str, path: &str) -> Option<(u16, String)> {
     Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
 }
 
+/// What became of a stream.
+#[derive(Debug, PartialEq, Eq)]
+enum Followed {
+    Ended,
+    GoesOn,
+}
+
+/// Reads a stream for so long, or until its end.
+fn follow(address: &str, path: &str, most: Duration) -> Followed {
+    let token = cellwright_api::dev::token_for(&[address.to_owned()]).expect("an open cell");
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nauthorization: Bearer {}\r\n\r\n",
+        token.expose()
+    );
+    stream.write_all(head.as_bytes()).expect("it reads");
+    let (begun, mut piece, mut said) = (Instant::now(), [0; 4096], Vec::new());
+    while begun.elapsed() < most {
+        stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a time to wait");
+        match stream.read(&mut piece) {
+            Ok(0) => return Followed::Ended,
+            Ok(read) => said.extend_from_slice(&piece[..read]),
+            Err(_) => {}
+        }
+        // The last chunk of a body that has no more.
+        if said.ends_with(b"0\r\n\r\n") {
+            return Followed::Ended;
+        }
+    }
+    Followed::GoesOn
+}
+
 /// A figure of the metrics page.
 fn metric(address: &str, name: &str) -> Option<u64> {
     let (_, page) = ask(address, "GET", "/metrics")?;
@@ -189,6 +230,14 @@ async fn a_master_ends_with_each_of_its_essential_tasks() {
         user.args(["--master", &address, "user", "add", &format!("for-{point}")]);
         let _asked = Process::start(user, &cell.folder.path("asked.log"));
         fell(&mut master, point).await;
+    }
+    // Those that may have nothing to do for long, by their names, when they begin.
+    let others = ["the mending of records", "fresh reads", "the steward of room"];
+    for task in others.into_iter().chain(["the campaign for votes", "the agent"]) {
+        cell.plant(task);
+        let words = ["dev", "--listen", "127.0.0.1:0", "--data-dir", "data"];
+        let mut master = cell.start(&[&words[..], &["--driver", "process"]].concat());
+        fell(&mut master, task).await;
     }
     // What was written before is there.
     let (_master, address) = cell.dev(&["--machines", "0"]).await;
@@ -226,12 +275,21 @@ async fn when_the_core_or_consensus_of_the_leader_panics_another_leads() {
 async fn what_a_master_can_do_without_is_started_again_and_counted() {
     let mut cell = Cell::new();
     cell.plant("checkpoints");
+    let named = [
+        "raising the level",
+        "keeping packages",
+        "announcing leaders",
+        "settling refusals",
+        "saying the limits",
+        "memory",
+    ];
+    named.iter().for_each(|task| cell.plant(task));
     let (mut master, address) = cell.dev(&["--machines", "0"]).await;
     cell.plant("history");
-    for (task, other) in [("history", "saving checkpoints"), ("saving checkpoints", "history")] {
+    for task in named.into_iter().chain(["history", "saving checkpoints"]) {
         let name = format!("cell_task_restarts_total{{task=\"{task}\"}}");
         let count = until(&name, || metric(&address, &name)).await;
-        assert_eq!(count, 1, "{task}, beside {other}");
+        assert_eq!(count, 1, "{task}");
     }
     assert_eq!(ask(&address, "GET", "/healthz").expect("an answer").1, "ok\n");
     // History is written again: a question of the past is answered.
@@ -254,17 +312,23 @@ async fn a_handler_that_panics_answers_500_and_hurts_nobody() {
     assert!(!body.contains("panicked"), "insides are for the log: {body}");
     assert_eq!(metric(&address, "cell_handler_panics_total"), Some(1));
     assert_eq!(ask(&address, "GET", "/v1/jobs").expect("an answer").0, 200);
+    // What is sent apart from the answer: the stream ends, and the next one goes on.
+    cell.plant("a stream");
+    let stream = |most: Duration| follow(&address, "/v1/watch/overview", most);
+    assert_eq!(stream(PATIENCE), Followed::Ended);
+    assert_eq!(metric(&address, "cell_handler_panics_total"), Some(2));
+    assert_eq!(stream(Duration::from_secs(2)), Followed::GoesOn);
     // The same for whoever asks over DNS.
     cell.plant("dns");
     let ask_dns = || dns::ask(&dns, "dev.cell.internal", Kind::A);
     ask_dns().expect("whoever asked is answered");
     assert!(!cell.planted("dns").exists());
-    assert_eq!(metric(&address, "cell_handler_panics_total"), Some(2));
+    assert_eq!(metric(&address, "cell_handler_panics_total"), Some(3));
     ask_dns().expect("the next one too");
     assert!(master.is_alive());
     let said = master.output();
     let lines = said.lines().filter(|line| line.contains("planted")).count();
-    assert_eq!(lines, 2, "{said}");
+    assert_eq!(lines, 3, "{said}");
 }
 
 #[tokio::test]
@@ -301,7 +365,10 @@ async fn an_agent_ends_with_each_of_its_essential_tasks_and_its_tasks_go_on() {
 async fn a_fault_around_one_task_is_that_tasks_alone() {
     let mut cell = Cell::new();
     let (_master, address) = cell.dev(&["--machines", "0"]).await;
+    // What tasks left is removed by a thread that goes on.
+    cell.plant("trash");
     let mut agent = cell.agent(&address).await;
+    heard(&agent, "planted at trash; it is started again (restart 1)").await;
     cell.run(&address, "other");
     let other = cell.pid("other", 1).await;
     // A log that fails: what the task says after it is kept, and the task goes on.
@@ -314,6 +381,13 @@ async fn a_fault_around_one_task_is_that_tasks_alone() {
     let before = logged().lines().count();
     until("more of what it says", || (logged().lines().count() > before).then_some(())).await;
     assert!(is_alive(other));
+    // The line of an agent to a shim: it dials again, and hears of the task as before.
+    cell.plant("the line to an agent");
+    agent.kill();
+    agent = cell.agent(&address).await;
+    let is_gone = || (!cell.planted("the line to an agent").exists()).then_some(());
+    until("the line failed", is_gone).await;
+    assert!(is_alive(other) && agent.is_alive());
     // What makes a task ready: that attempt fails, and the next one runs.
     cell.plant("ready");
     cell.run(&address, "web");
@@ -332,6 +406,89 @@ async fn a_fault_around_one_task_is_that_tasks_alone() {
     })
     .await;
     assert!(agent.is_alive());
+    // It said so, once, where its agent keeps what shims say.
+    let told = lines_of(&cell.folder.path("agent"), "shim.log");
+    let told: Vec<&String> = told.iter().filter(|line| line.contains("cannot go on")).collect();
+    assert!(told.len() == 1 && told[0].ends_with("planted at shim"), "{told:?}");
+}
+
+/// The lines of all files of this name below a folder.
+fn lines_of(folder: &Path, name: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            lines.extend(lines_of(&entry.path(), name));
+        } else if entry.file_name() == name {
+            let text = fs::read_to_string(entry.path()).unwrap_or_default();
+            lines.extend(text.lines().map(str::to_owned));
+        }
+    }
+    lines
+}
+
+#[tokio::test]
+async fn a_health_check_that_panics_is_started_again_and_decides_as_before() {
+    let mut cell = Cell::new();
+    let (_master, address) = cell.dev(&["--machines", "0"]).await;
+    let agent = cell.agent(&address).await;
+    cell.plant("health");
+    let well = format!("test -e {}", cell.folder.path("well").display());
+    let health = serde_json::json!({
+        "probe": { "command": ["sh", "-c", well] },
+        "interval": 100, "start_period": 600_000, "failures": 2,
+    });
+    cell.run_with(&address, "web", Some(health));
+    heard(&agent, "planted at health; it is started again (restart 1)").await;
+    let pid = cell.pid("web", 1).await;
+    fs::write(cell.folder.path("well"), "").expect("a file");
+    let runs = || {
+        let (_, tasks) = ask(&address, "GET", "/v1/jobs/dev/web/tasks")?;
+        tasks.contains("\"running\"").then_some(())
+    };
+    until("the task counts as running", runs).await;
+    assert!(is_alive(pid));
+}
+
+#[tokio::test]
+async fn parts_with_certificates_end_with_what_renews_them() {
+    let mut cell = Cell::new();
+    let (master, address) = guarded_master(&cell.folder).await;
+    let contexts = cell.folder.path("contexts.toml");
+    let asked = |words: &[&str]| {
+        let mut command = Command::new(binary());
+        said(command.arg("--contexts").arg(&contexts).args(words)).expect("an answer")
+    };
+    let write = |name: &str, token: String| {
+        let file = cell.folder.path(name);
+        cellwright_api::context::write_private(&file, token.as_bytes()).expect("a file");
+    };
+    write("a1.token", asked(&["token", "create", "--agent", "a1"]));
+    write("s2.token", asked(&["token", "create", "--scheduler", "s2"]));
+    let mut join = Command::new(binary());
+    join.args(["agent", "join", "--master", &address, "--token-file", "a1.token"]);
+    join.args(["--config", "a1.toml"]).current_dir(&cell.folder.0);
+    said(&mut join).expect("the machine joins");
+    let config = fs::read_to_string(cell.folder.path("a1.toml")).expect("it was written");
+    let data = format!("data_dir = {:?}\ndriver = \"process\"\n", cell.folder.path("a1"));
+    let is_own = |line: &&str| !line.starts_with("data_dir") && !line.starts_with("driver");
+    let kept: Vec<&str> = config.lines().filter(is_own).collect();
+    fs::write(cell.folder.path("a1.toml"), format!("{data}{}\n", kept.join("\n"))).expect("a file");
+    let renewal = "the renewal of the certificate";
+    cell.plant(renewal);
+    let mut agent = cell.start(&["agent", "start", "--config", "a1.toml"]);
+    fell(&mut agent, renewal).await;
+    let scheduler =
+        ["scheduler", "--join", "--token-file", "s2.token", "--identity", "s2.toml", "--master"];
+    let mut scheduler = cell.start(&[&scheduler[..], &[&address]].concat());
+    heard(&scheduler, "works for").await;
+    cell.plant("scheduler");
+    fell(&mut scheduler, "scheduler").await;
+    master.kill();
+    for task in [renewal, "the keeper of the scheduler"] {
+        cell.plant(task);
+        let mut master = cell.start(&["master", "start", "--config", "master.toml"]);
+        fell(&mut master, task).await;
+    }
 }
 
 #[tokio::test]

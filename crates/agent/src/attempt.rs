@@ -21,7 +21,7 @@ use crate::shim::protocol::{
 use crate::shim::room::{Inside, Room};
 use crate::shim::{self, begun_in, exit_of, is_alive};
 use crate::watch::Finding;
-use cellwright_supervise::plant;
+use cellwright_supervise::{of_request, plant};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::OpenOptions;
@@ -312,7 +312,7 @@ async fn start_shim(folder: &Path, shim: &ShimProgram) -> io::Result<()> {
         let _ = timeout(READY_WITHIN, out.read_line(&mut line)).await;
     }
     // Reaped when it ends; it ends with its task.
-    tokio::spawn(async move { child.wait().await });
+    of_request("the wait for a shim", async move { drop(child.wait().await) });
     Ok(())
 }
 

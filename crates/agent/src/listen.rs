@@ -34,7 +34,7 @@ use cellwright_api::types::MachinePackages;
 use cellwright_cell::credential::{PartKind, SecretHash};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Time;
-use cellwright_supervise::{guarded, note_handler_panic, plant};
+use cellwright_supervise::{guarded, note_handler_panic, of_request, plant};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -451,7 +451,7 @@ async fn exec(
     let near = request.extensions_mut().remove::<OnUpgrade>().filter(|_| wanted);
     let near = near.ok_or_else(|| refuse(Code::UpgradeRequired, "a session takes a connection"))?;
     let begun = desk.doorman.begin(&format!("{user}/{job}/{index}"), &query).await;
-    tokio::spawn(carry(begun.map_err(Refused)?, near));
+    of_request("a session", carry(begun.map_err(Refused)?, near));
     let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));

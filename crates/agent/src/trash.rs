@@ -6,7 +6,7 @@
 //! Nothing is reached by a path a task could change: entries are removed relative to an open
 //! folder, and links are removed, not followed.
 
-use cellwright_supervise::{caught, note_restart, plant};
+use cellwright_supervise::{Supervisor, caught, note_restart, plant};
 use rustix::fs::{
     AtFlags, Dir, DirEntry, FileType, Mode, OFlags, chmodat, open, openat, renameat, statat,
     unlinkat,
@@ -35,7 +35,7 @@ impl Trash {
         fs::create_dir_all(&folder)?;
         let (wake, woken) = mpsc::channel();
         let place = folder.clone();
-        std::thread::Builder::new().name("trash".into()).spawn(move || {
+        Supervisor::default().thread("trash", move || {
             empty_again(&place);
             while woken.recv().is_ok() {
                 // One emptying serves everybody who asked before it.

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use cellwright_api::error::ApiError;
 use cellwright_api::internal::PROTOCOL;
 use cellwright_store::{CallError, NodeId, Peer};
-use cellwright_supervise::lock;
+use cellwright_supervise::{lock, of_request};
 use futures::future::BoxFuture;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::SendRequest;
@@ -247,7 +247,7 @@ where
     let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(4 << 20).initial_connection_window_size(16 << 20);
     let (sender, connection) = builder.handshake(stream).await.map_err(|e| e.to_string())?;
-    tokio::spawn(async move {
+    of_request("a connection to a replica", async move {
         // Ends when the peer goes away; the next call finds the sender closed and dials again.
         if let Err(error) = connection.await {
             tracing::debug!(%error, "peer connection ended");

@@ -23,7 +23,7 @@ use crate::unpack::Limits;
 use bytes::Bytes;
 use cellwright_api::types::{MachinePackages, PackageOnMachine};
 use cellwright_cell::spec::PackageRef;
-use cellwright_supervise::guarded;
+use cellwright_supervise::{guarded, of_request};
 use disk::Disk;
 use fetch::Fetch;
 use partial::Partial;
@@ -425,7 +425,7 @@ impl Cache {
         drop(inner);
         let (cache, package) = (self.clone(), package.clone());
         // A task of its own: whoever asked first may give up while others still wait.
-        tokio::spawn(async move {
+        of_request("the fetch of a package", async move {
             let bringing = guarded(cache.bring(&package, digest, &partial, sources)).await;
             let outcome = bringing.unwrap_or_else(|panicked| {
                 tracing::error!(package = %digest, "a package was not fetched: {panicked}");

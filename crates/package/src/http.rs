@@ -18,6 +18,7 @@ use cellwright_api::client::parts::PACKAGE_PATH;
 use cellwright_api::client::{Client, ClientError};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_cell::name::Name;
+use cellwright_supervise::of_request;
 use futures::future::BoxFuture;
 use futures::stream;
 use serde::Deserialize;
@@ -213,7 +214,7 @@ async fn give(
 /// time enough, for a reader that takes nothing must not keep others from theirs.
 fn handed_on(bytes: Bytes, turn: OwnedSemaphorePermit, patience: Duration) -> Body {
     let (taken, all_taken) = oneshot::channel::<()>();
-    tokio::spawn(async move {
+    of_request("the turn of an answer", async move {
         // Either way the turn is over: taken, given up, or late.
         let _ = tokio::time::timeout(patience, all_taken).await;
         drop(turn);

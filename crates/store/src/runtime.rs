@@ -102,7 +102,7 @@ impl AsyncRuntime for SeededRuntime {
             match guarded(future).await {
                 Ok(done) => done,
                 Err(panicked) => {
-                    told.fell(&format!("consensus {panicked}"));
+                    told.panicked("consensus", &panicked);
                     // Openraft has its own way of finding out.
                     panicked.resume()
                 }

@@ -13,9 +13,12 @@ pub(crate) fn add_panic() {
     PANICS.fetch_add(1, Ordering::Relaxed);
 }
 
-pub(crate) fn add_restart(task: &'static str) {
+/// How often that makes it.
+pub(crate) fn add_restart(task: &'static str) -> u64 {
     let mut all = RESTARTS.lock().unwrap_or_else(PoisonError::into_inner);
-    *all.entry(task).or_default() += 1;
+    let count = all.entry(task).or_default();
+    *count += 1;
+    *count
 }
 
 /// A request was answered with a failure because whoever worked on it panicked.

@@ -10,8 +10,10 @@
 //!   started the process starts it again, and what was promised is on the disk.
 //! * **restarted** ([`Supervisor::restarted`]): the process is of use without it. It is started
 //!   again after a pause, and how often is counted.
-//! * **of one request** ([`guarded`], [`caught`]): whoever asked is told that it failed, and nobody
-//!   else notices. Such panics are counted too.
+//! * **of one request** ([`of_request`], [`guarded`], [`caught`]): whoever asked is told that it
+//!   failed, and nobody else notices. Such panics are counted too.
+//!
+//! `cargo xtask tidy` finds tasks that are started in another way.
 //!
 //! Rejected: `panic = "abort"`. One request that finds a bug would end the process for everybody,
 //! and could be sent again.
@@ -21,14 +23,16 @@ mod locks;
 mod memory;
 mod panic;
 mod plant;
+mod record;
 
 pub use count::{handler_panics, note_handler_panic, panics, restarts};
 pub use locks::{cannot_trust, lock};
 pub use memory::{give_back, keep_giving_back};
 pub use panic::{Panicked, caught, guarded, report_in_one_line};
 pub use plant::plant;
+pub use record::recorded;
 
-use panic::all_told;
+use panic::{all_told, guarded_at};
 
 use std::future::Future;
 use std::io::{self, Write};
@@ -83,7 +87,24 @@ fn is_ending() -> bool {
 
 /// On standard error, which may be closed.
 pub(crate) fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", visible(line));
+}
+
+/// What panics and errors quote is what others wrote: on a terminal it commands nothing. A trace of
+/// calls has several lines.
+fn visible(text: &str) -> String {
+    let commands = |c: char| {
+        (c.is_control() && !matches!(c, '\n' | '\t'))
+            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match commands(c) {
+            true => out.extend(c.escape_unicode()),
+            false => out.push(c),
+        }
+    }
+    out
 }
 
 /// Watches over the essential tasks of one part of a process.
@@ -92,6 +113,9 @@ pub struct Supervisor(Arc<Inner>);
 
 struct Inner {
     hook: Hook,
+    /// What is done about a panic after the part was told to stop: too late to end anything, and
+    /// not to be kept silent either.
+    late: Hook,
     /// The part was told to stop.
     stopping: AtomicBool,
     /// What ended first, and why.
@@ -101,7 +125,7 @@ struct Inner {
 impl Default for Supervisor {
     /// The process ends with any of the tasks.
     fn default() -> Supervisor {
-        Supervisor::telling(Arc::new(end_process))
+        Supervisor::of(Arc::new(end_process), Arc::new(|why| say(&format!("cell: {why}"))))
     }
 }
 
@@ -115,8 +139,12 @@ impl Supervisor {
     /// One that does something else than ending the process: many replicas may be simulated in one.
     #[must_use]
     pub fn telling(hook: Hook) -> Supervisor {
+        Supervisor::of(hook.clone(), hook)
+    }
+
+    fn of(hook: Hook, late: Hook) -> Supervisor {
         let (stopping, fallen) = (AtomicBool::new(false), OnceLock::new());
-        Supervisor(Arc::new(Inner { hook, stopping, fallen }))
+        Supervisor(Arc::new(Inner { hook, late, stopping, fallen }))
     }
 
     /// Runs what must not end before [`Supervisor::stops`], unless it is aborted.
@@ -127,11 +155,11 @@ impl Supervisor {
     ) -> JoinHandle<()> {
         let supervisor = self.clone();
         tokio::spawn(async move {
-            match guarded(work).await {
+            match guarded_at(task, work).await {
                 // Of a process that ends, tasks lose those whom they work for.
                 Ok(()) if is_ending() => {}
                 Ok(()) => supervisor.ended(task).await,
-                Err(panicked) => supervisor.fell(&format!("{task} {panicked}")),
+                Err(panicked) => supervisor.panicked(task, &panicked),
             }
         })
     }
@@ -144,8 +172,8 @@ impl Supervisor {
     ) -> JoinHandle<()> {
         let supervisor = self.clone();
         tokio::spawn(async move {
-            if let Err(panicked) = guarded(work).await {
-                supervisor.fell(&format!("{task} {panicked}"));
+            if let Err(panicked) = guarded_at(task, work).await {
+                supervisor.panicked(task, &panicked);
             }
         })
     }
@@ -162,7 +190,7 @@ impl Supervisor {
         let supervisor = self.clone();
         thread::Builder::new().name(task.into()).spawn(move || {
             if let Err(panicked) = caught(work) {
-                supervisor.fell(&format!("the thread {task} {panicked}"));
+                supervisor.panicked(&format!("the thread {task}"), &panicked);
             }
         })
     }
@@ -181,7 +209,7 @@ impl Supervisor {
             let mut pause = PAUSE;
             loop {
                 let begun = Instant::now();
-                let Err(panicked) = guarded(make()).await else { return };
+                let Err(panicked) = guarded_at(task, make()).await else { return };
                 if begun.elapsed() >= SETTLED {
                     pause = PAUSE;
                 }
@@ -218,6 +246,15 @@ impl Supervisor {
         self.fell(&format!("{task} ended"));
     }
 
+    /// Something essential panicked.
+    pub fn panicked(&self, task: &str, panicked: &Panicked) {
+        let why = format!("{task} {panicked}");
+        if self.is_stopping() {
+            return (self.0.late)(&why);
+        }
+        self.fell(&why);
+    }
+
     /// Something essential is over, with `why` in words.
     pub fn fell(&self, why: &str) {
         if self.is_stopping() {
@@ -230,10 +267,25 @@ impl Supervisor {
     }
 }
 
+/// Runs what belongs to one request or one connection: whoever waits for it finds it gone, and a
+/// panic in it is said and counted.
+pub fn of_request(
+    task: &'static str,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        if let Err(panicked) = guarded_at(task, work).await {
+            note_handler_panic();
+            say(&format!("cell: {task} {panicked}; only who asked for it notices"));
+        }
+    })
+}
+
 /// A task that panicked is started again by whoever calls this.
 pub fn note_restart(task: &'static str, panicked: &Panicked) {
-    count::add_restart(task);
-    say(&format!("cell: {task} {panicked}; it is started again"));
+    // Agents and schedulers have no page of metrics, so the line says how often.
+    let count = count::add_restart(task);
+    say(&format!("cell: {task} {panicked}; it is started again (restart {count})"));
 }
 
 #[cfg(test)]

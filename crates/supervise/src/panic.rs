@@ -3,7 +3,7 @@
 //! The line is made by the hook, which alone knows the place; whoever catches the panic says it
 //! together with what is done about it. A panic that nobody here catches is said by the hook.
 
-use crate::{count, say};
+use crate::{count, plant, record, say};
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::{Cell, RefCell};
@@ -71,12 +71,12 @@ impl std::fmt::Debug for Panicked {
 }
 
 /// What a panic says of itself.
-fn message(payload: &(dyn Any + Send)) -> &str {
+pub(crate) fn message(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<&'static str>().copied();
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words")
 }
 
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
@@ -87,6 +87,7 @@ pub fn report_in_one_line() {
         count::add_panic();
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         let line = one_line(&format!("panicked at {place}: {}", message(info.payload())));
+        record::note(&line);
         let trace = Backtrace::capture();
         if trace.status() == BacktraceStatus::Captured {
             say(&trace.to_string());
@@ -133,18 +134,36 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
 /// # Errors
 /// That it panicked.
 pub fn guarded<F: Future>(work: F) -> impl Future<Output = Result<F::Output, Panicked>> {
-    Guarded(Some(Box::pin(work)))
+    Guarded { work: Some(Box::pin(work)), point: None }
 }
 
-struct Guarded<F>(Option<Pin<Box<F>>>);
+/// The same for a task that a test may have panic by its name, whatever it is at.
+pub(crate) fn guarded_at<F: Future>(
+    point: &'static str,
+    work: F,
+) -> impl Future<Output = Result<F::Output, Panicked>> {
+    Guarded { work: Some(Box::pin(work)), point: Some(point) }
+}
+
+struct Guarded<F> {
+    work: Option<Pin<Box<F>>>,
+    point: Option<&'static str>,
+}
 
 impl<F: Future> Future for Guarded<F> {
     type Output = Result<F::Output, Panicked>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let point = self.point;
         // Polled after its end, which nobody does.
-        let Some(work) = self.0.as_mut() else { return Poll::Pending };
-        match caught(|| work.as_mut().poll(context)) {
+        let Some(work) = self.work.as_mut() else { return Poll::Pending };
+        let poll = || {
+            if let Some(point) = point {
+                plant(point);
+            }
+            work.as_mut().poll(context)
+        };
+        match caught(poll) {
             Ok(polled) => polled.map(Ok),
             Err(panicked) => Poll::Ready(Err(panicked)),
         }
@@ -154,7 +173,7 @@ impl<F: Future> Future for Guarded<F> {
 impl<F> Drop for Guarded<F> {
     /// What is left after a panic may panic once more on its way out.
     fn drop(&mut self) {
-        let left = self.0.take();
+        let left = self.work.take();
         if let Err(panicked) = caught(|| drop(left)) {
             say(&format!("cell: what was left of a task {panicked}"));
         }

@@ -43,9 +43,38 @@ async fn an_errand_may_end_and_after_a_stop_everything_may() {
     assert!(forever.await.unwrap_err().is_cancelled());
     supervisor.stops();
     supervisor.essential("three", async {}).await.unwrap();
-    supervisor.essential("four", async { panic!("late") }).await.unwrap();
     assert!(heard.lock().unwrap().is_empty());
     assert_eq!(supervisor.fallen(), None);
+}
+
+#[tokio::test]
+async fn a_panic_on_the_way_out_ends_nothing_and_is_told() {
+    let (supervisor, heard) = heard();
+    supervisor.stops();
+    supervisor.essential("the loop", async { panic!("late") }).await.unwrap();
+    assert!(is_one(&heard, "the loop panicked", ": late"));
+    assert_eq!(supervisor.fallen(), None);
+}
+
+#[tokio::test]
+async fn a_panic_of_one_request_is_counted_and_ends_nothing_else() {
+    let before = handler_panics();
+    of_request("an answer", async { panic!("no") }).await.unwrap();
+    of_request("another", async {}).await.unwrap();
+    assert_eq!(handler_panics(), before + 1);
+}
+
+#[test]
+fn a_panic_of_a_thread_is_recorded_whoever_catches_it() {
+    let ((), inner) = recorded(|| {
+        drop(std::panic::catch_unwind(|| panic!("swallowed")));
+        let (_, own) = recorded(|| caught(|| panic!("of another")).is_err());
+        assert!(own.len() == 1 && own[0].ends_with(": of another"), "{own:?}");
+        // Another thread's is another's.
+        assert!(std::thread::spawn(|| panic!("elsewhere")).join().is_err());
+    });
+    assert!(inner.len() == 1 && inner[0].ends_with(": swallowed"), "{inner:?}");
+    assert!(recorded(|| ()).1.is_empty());
 }
 
 #[test]
@@ -113,4 +142,12 @@ async fn the_panic_is_told_and_not_the_end_of_whom_it_took_along() {
         let heard = heard.lock().unwrap();
         assert!(heard.len() == 1 && heard[0].starts_with("the cause panicked at"), "{heard:?}");
     }
+}
+
+#[test]
+fn what_is_said_of_an_end_commands_no_terminal() {
+    let said =
+        visible("cannot go on: panicked at x: `a\u{1b}]52;c;aGk=\u{7}\u{9b}2J\r\u{202e}`\n\tat y");
+    let want = r"cannot go on: panicked at x: `a\u{1b}]52;c;aGk=\u{7}\u{9b}2J\u{d}\u{202e}`";
+    assert_eq!(said, format!("{want}\n\tat y"));
 }

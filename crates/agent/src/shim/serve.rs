@@ -9,7 +9,7 @@ use super::task::{Left, Pipes, Task, start};
 use super::{Held, ShimError, io};
 use crate::boot;
 use crate::record::{self, Keep};
-use cellwright_supervise::{caught, plant};
+use cellwright_supervise::{Supervisor, caught, of_request, plant};
 use rustix::process::Signal;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -158,7 +158,7 @@ fn keep_output(pipes: Pipes, launch: &Launch) -> Result<[JoinHandle<()>; 2], Shi
         let path = PathBuf::from(LOGS).join(name);
         let logs = launch.logs;
         let log = move || RotatedLog::new(path.clone(), logs, boot::now());
-        Ok(tokio::spawn(pump(receiver, log)))
+        Ok(Supervisor::default().errand("the reader of the output", pump(receiver, log)))
     };
     Ok([keep("stdout", pipes.stdout)?, keep("stderr", pipes.stderr)?])
 }
@@ -212,7 +212,8 @@ async fn run(
                 // Whoever connects is told at once how things stand.
                 let (answers, lines) = mpsc::unbounded_channel();
                 answer(&task, &answers);
-                tokio::spawn(converse(stream, answers, lines, asks.clone()));
+                let conversing = converse(stream, answers, lines, asks.clone());
+                of_request("the line to an agent", conversing);
             }
             Some((request, answers)) = asked.recv() => {
                 obey(&mut task, &request);

@@ -96,23 +96,8 @@ impl FleetArgs {
     }
 
     pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let (masters, papers) = match &self.config {
-            Some(file) => {
-                let next = "name the configuration of a master on this machine";
-                let config = Config::load(file).map_err(|error| Failure::work(&error, next))?;
-                let files = IdentityFiles::in_data(&config.data_dir);
-                let authority = files.authority().map_err(|error| Failure::work(&error, next))?;
-                (vec![config.advertise], Papers::Signed(Box::new(authority)))
-            }
-            None if reach.masters.is_empty() => {
-                return Err(Failure::Usage {
-                    message: "no master is named for the machines to poll".into(),
-                    next: "--master HOST:PORT of an open master, or --config of one here".into(),
-                });
-            }
-            None => (reach.masters.clone(), Papers::None),
-        };
         serve(async move |stop| {
+            let (masters, papers) = self.masters(reach)?;
             let fleet = self.start(masters, &papers)?;
             let summary = self.watch(&fleet, stop).await;
             match self.output.output {
@@ -121,6 +106,24 @@ impl FleetArgs {
             }
             Ok(Success::Done)
         })
+    }
+
+    /// Whom they poll, and as whom.
+    fn masters(&self, reach: &Reach) -> Result<(Vec<String>, Papers), Failure> {
+        match &self.config {
+            Some(file) => {
+                let next = "name the configuration of a master on this machine";
+                let config = Config::load(file).map_err(|error| Failure::work(&error, next))?;
+                let files = IdentityFiles::in_data(&config.data_dir);
+                let authority = files.authority().map_err(|error| Failure::work(&error, next))?;
+                Ok((vec![config.advertise], Papers::Signed(Box::new(authority))))
+            }
+            None if reach.masters.is_empty() => Err(Failure::Usage {
+                message: "no master is named for the machines to poll".into(),
+                next: "--master HOST:PORT of an open master, or --config of one here".into(),
+            }),
+            None => Ok((reach.masters.clone(), Papers::None)),
+        }
     }
 
     pub fn start(&self, masters: Vec<String>, papers: &Papers) -> Result<Fleet, Failure> {

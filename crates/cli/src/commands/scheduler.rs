@@ -7,10 +7,10 @@ use crate::args::Score;
 use crate::failure::Failure;
 use crate::output::print;
 use crate::reach::Reach;
-use crate::server::{Stop, ask, serve};
+use crate::server::{Stop, serve};
 use crate::token_input::TokenArgs;
 use cellwright_api::client::{Client, Settings};
-use cellwright_api::enroll::{CERTIFICATE_LIFE, Holder, JoinKind};
+use cellwright_api::enroll::{CERTIFICATE_LIFE, Holder, JoinKind, JoinToken};
 use cellwright_api::masters::MastersFile;
 use cellwright_api::papers;
 use cellwright_api::spiffe::Part;
@@ -150,11 +150,16 @@ impl SchedulerArgs {
             });
         }
         if self.join || self.identity.is_some() {
-            let papers = self.papers(reach)?;
-            return serve(async move |stop| self.apart(papers, stop).await);
+            // Before it serves: whoever is asked for a token may give up as anywhere else.
+            let token = self.join.then(|| self.token.token(ASK)).transpose()?;
+            return serve(async move |mut stop| {
+                match stop.unless_told(self.papers(token, reach)).await? {
+                    Some(papers) => self.apart(papers, stop).await,
+                    None => Ok(Success::Done),
+                }
+            });
         }
-        let client = reach.as_part()?.client;
-        serve(async move |stop| self.until_stopped(client, stop).await)
+        serve(async move |stop| self.until_stopped(reach.as_part()?.client, stop).await)
     }
 
     fn name(&self) -> Result<Name, Failure> {
@@ -163,15 +168,18 @@ impl SchedulerArgs {
     }
 
     /// Its own certificate, got with a token or kept from before.
-    fn papers(&self, reach: &Reach) -> Result<papers::Papers, Failure> {
+    async fn papers(
+        &self,
+        token: Option<JoinToken>,
+        reach: &Reach,
+    ) -> Result<papers::Papers, Failure> {
         let failed = |error: &dyn std::error::Error| Failure::work(error, ASK);
         let now = SystemClock.wall();
         let fallback = || PathBuf::from(IDENTITY);
         let file = self.identity.clone().unwrap_or_else(fallback);
-        if !self.join {
+        let Some(token) = token else {
             return papers::Papers::load(&file, now).map_err(|error| failed(&error));
-        }
-        let token = self.token.token(ASK)?;
+        };
         if token.kind != JoinKind::Scheduler {
             let message = format!("this token is for {}, not for a scheduler", token.part());
             return Err(Failure::Usage { message, next: ASK.into() });
@@ -186,7 +194,7 @@ impl SchedulerArgs {
         }
         let waiting = Waiting::begin(&token, &[], &file, ASK)?;
         let trust = Trust::Fingerprint(token.fingerprint.clone());
-        let (answer, masters) = ask(certified(&reach.masters, &trust, &waiting.request))?;
+        let (answer, masters) = certified(&reach.masters, &trust, &waiting.request).await?;
         let kept = papers::Papers::keep(&file, &masters, answer, waiting.key(), now);
         let kept = kept.map_err(|error| failed(&error))?;
         waiting.done()?;

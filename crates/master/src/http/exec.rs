@@ -18,6 +18,7 @@ use cellwright_api::exec::{
     EXEC_PATH, EXEC_PROTOCOL, ExecQuery, Frame, TerminalSize, carry_bytes, words,
 };
 use cellwright_cell::task::TaskState;
+use cellwright_supervise::of_request;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use std::pin::pin;
@@ -38,7 +39,7 @@ impl Api {
     pub(super) async fn exec_task(&self, mut call: Call) -> Answered {
         let near = handed_over(&mut call)?;
         let session = self.begin(&call).await?;
-        tokio::spawn(self.clone().carry(call, near, session));
+        of_request("a session", self.clone().carry(call, near, session));
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let headers = response.headers_mut();
@@ -52,7 +53,7 @@ impl Api {
     pub(super) async fn exec_task_in_page(&self, mut call: Call) -> Answered {
         let (near, response) = socket::agreed(&mut call)?;
         let session = self.begin(&call).await;
-        tokio::spawn(self.clone().carry_to_page(call, near, session));
+        of_request("a session", self.clone().carry_to_page(call, near, session));
         Ok(response)
     }
 

@@ -10,6 +10,7 @@ use axum::http::{HeaderValue, Response, header};
 use bytes::Bytes;
 use cellwright_api::error::ApiError;
 use cellwright_api::routes::Access;
+use cellwright_supervise::of_request;
 use futures::{Stream, StreamExt, stream};
 use std::convert::Infallible;
 use std::pin::pin;
@@ -135,7 +136,7 @@ impl Api {
     ) -> Answered {
         let seat = self.flow.streams.one(&call.who())?;
         let (to, from) = mpsc::channel(1);
-        tokio::spawn(carry(chunks, to, self.flow.stream_patience));
+        of_request("a stream", carry(chunks, to, self.flow.stream_patience));
         // The seat goes with the connection's end of it, which is what a slow reader holds on to.
         let body = stream::unfold((from, seat), |(mut from, seat)| async move {
             let chunk = from.recv().await?;

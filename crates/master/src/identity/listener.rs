@@ -25,7 +25,7 @@ use cellwright_api::masters::{MASTERS_HEADER, Masters};
 use cellwright_api::seats::{Counts, Guest, Seat, Stranger, Strangers};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
-use cellwright_supervise::{guarded, note_handler_panic, plant};
+use cellwright_supervise::{guarded, note_handler_panic, of_request, plant};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -426,12 +426,7 @@ where
     F::Output: Send + 'static,
 {
     fn execute(&self, stream: F) {
-        tokio::spawn(async move {
-            if let Err(panicked) = guarded(stream).await {
-                note_handler_panic();
-                tracing::error!("an answer was cut short: {panicked}");
-            }
-        });
+        of_request("an answer", async { drop(stream.await) });
     }
 }
 
