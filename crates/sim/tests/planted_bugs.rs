@@ -5,6 +5,7 @@ use cellwright_sim::agent::AgentBugs;
 use cellwright_sim::cluster::disk::DiskBugs;
 use cellwright_sim::cluster::faults::Fault;
 use cellwright_sim::cluster::net::NetBugs;
+use cellwright_sim::cluster::watches::FlowBugs;
 use cellwright_sim::cluster::{Bugs, Panics, Plan, run};
 
 const SEEDS: u64 = 100;
@@ -174,9 +175,49 @@ fn an_agent_that_numbers_its_life_by_its_clock() {
     });
 }
 
+fn flow(bugs: FlowBugs) -> Bugs {
+    Bugs { flow: bugs, ..Bugs::default() }
+}
+
+/// Many watches, for a moment each: whoever has them goes when all is healed.
+fn many_watches(plan: &mut Plan) {
+    (plan.faults, plan.looks, plan.only) = (2, (3, 15), Some(Fault::ManyWatches));
+}
+
+#[test]
+fn streams_of_one_user_that_nobody_counts() {
+    let bugs = flow(FlowBugs { unbounded_streams: true, ..FlowBugs::default() });
+    caught_in(bugs, &["one user has 1000 streams"], many_watches);
+}
+
+#[test]
+fn streams_that_the_first_user_takes_all_of() {
+    let bugs = flow(FlowBugs { first_takes_all: true, ..FlowBugs::default() });
+    caught_in(bugs, &["a watch of another user got 429"], many_watches);
+}
+
+#[test]
+fn streams_that_are_counted_after_their_end() {
+    let bugs = flow(FlowBugs { keeps_seats: true, ..FlowBugs::default() });
+    caught_in(bugs, &["still counts who has gone"], many_watches);
+}
+
+#[test]
+fn a_replica_that_starts_with_a_log_cut_short() {
+    let bugs = Bugs { forgets_applied: true, ..Bugs::default() };
+    caught_in(bugs, &["starts with a log that was cut short"], |plan| {
+        (plan.faults, plan.looks, plan.only) = (3, (30, 60), Some(Fault::CutLog));
+    });
+}
+
 /// Whoever panics is named with the seed, by the first run: none of it is a matter of luck.
 fn panic_is_told(who: Panics, as_whose: &str) {
-    let plan = Plan { bugs: Bugs { panics: Some(who), ..Bugs::default() }, ..Plan::of(1) };
+    panic_is_told_in(Plan::of(1), who, as_whose);
+}
+
+/// The same in a run that suits it.
+fn panic_is_told_in(plan: Plan, who: Panics, as_whose: &str) {
+    let plan = Plan { bugs: Bugs { panics: Some(who), ..Bugs::default() }, ..plan };
     let told = run(plan).expect_err("a run that swallows a panic");
     assert!(told.starts_with("seed 1: ") && told.contains(as_whose), "{told}");
     assert!(told.contains(&format!("planted in {who:?}")), "{told}");
@@ -210,6 +251,26 @@ fn a_panic_of_a_client() {
 #[test]
 fn a_panic_of_the_run_itself() {
     panic_is_told(Panics::Checker, "the run panicked");
+}
+
+#[test]
+fn a_panic_of_whoever_changes_the_members() {
+    let mut plan = Plan { only: Some(Fault::DropMember), ..Plan::of(1) };
+    plan.looks = (30, 40);
+    panic_is_told_in(plan, Panics::Members, "a change of members panicked");
+}
+
+/// Nobody but the recorder of all panics notices: the caller takes it for a call that was lost.
+#[test]
+fn a_panic_of_a_call_that_is_taken_for_lost() {
+    let plan = Plan { only: Some(Fault::Heal), faults: 3, ..Plan::of(1) };
+    panic_is_told_in(plan, Panics::Call, "a task panicked");
+}
+
+#[test]
+fn a_panic_on_the_way_out() {
+    let plan = Plan { only: Some(Fault::KillMaster), looks: (30, 40), ..Plan::of(1) };
+    panic_is_told_in(plan, Panics::Leaving, "panicked");
 }
 
 #[test]

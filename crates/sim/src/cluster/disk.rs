@@ -4,6 +4,7 @@
 
 use cellwright_store::{Disk, DiskFuture};
 use cellwright_supervise::lock;
+use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -33,6 +34,8 @@ struct Platters {
     free: u64,
     bugs: DiskBugs,
     syncs: u64,
+    /// Files that tell what was applied may be wrong.
+    is_damaged: bool,
 }
 
 /// Known bugs that a test plants to see them caught.
@@ -45,6 +48,10 @@ pub struct DiskBugs {
     /// Loses whole records from the end of the log at a power cut, though they were synced.
     pub cuts_log: bool,
 }
+
+/// Applied entries that a log that was cut short misses at least: some of them had events, which
+/// are on record beside the log.
+const MISSED: u64 = 20;
 
 /// Free on a disk that nobody fills.
 pub const PLENTY: u64 = 1 << 40;
@@ -71,6 +78,7 @@ impl VirtualDisk {
             free: PLENTY,
             bugs,
             syncs: 0,
+            is_damaged: false,
         })))
     }
 
@@ -119,6 +127,7 @@ impl VirtualDisk {
     /// early. Which file that was; nothing if there is none.
     pub fn damage_records(&self, rng: &mut ChaCha8Rng) -> Option<String> {
         let mut platters = self.lock();
+        platters.is_damaged = true;
         let is_record = |path: &String| path.starts_with("events/") || path.starts_with("audit/");
         let mut files: Vec<(&String, &mut File)> =
             platters.files.iter_mut().filter(|(path, _)| is_record(path)).collect();
@@ -133,6 +142,33 @@ impl VirtualDisk {
             file.synced = file.synced.min(at);
         }
         Some(path.to_string())
+    }
+
+    /// The log loses whole records from its end, [`MISSED`] of those that were applied at least.
+    /// Whether it did: a disk whose other files are damaged has nothing to tell it by.
+    pub fn cut_log(&self, applied: u64, rng: &mut ChaCha8Rng) -> bool {
+        let mut platters = self.lock();
+        let mut places = Vec::new();
+        let mut last = 0;
+        let segments = platters.files.iter().filter(|(path, _)| path.starts_with("log/0"));
+        for (path, file) in segments {
+            let ends = ends_of_records(&file.bytes);
+            for (from, to) in ends.iter().zip(&ends[1..]) {
+                last = last_index(&file.bytes[*from..*to]).unwrap_or(last);
+                if (1..=applied.saturating_sub(MISSED)).contains(&last) {
+                    places.push((path.clone(), *to));
+                }
+            }
+        }
+        let Some((path, end)) = places.choose(rng).filter(|_| !platters.is_damaged) else {
+            return false;
+        };
+        platters.files.retain(|other, _| !other.starts_with("log/0") || other <= path);
+        if let Some(file) = platters.files.get_mut(path) {
+            file.bytes.truncate(*end);
+            file.synced = *end;
+        }
+        true
     }
 
     pub fn set_slowness(&self, millis: u64) {
@@ -184,6 +220,18 @@ fn ends_of_records(bytes: &[u8]) -> Vec<usize> {
         ends.push((ends[ends.len() - 1] + 48 + body + 8).min(bytes.len()));
     }
     ends
+}
+
+/// The last entry of the log after this record, if that changes it.
+fn last_index(record: &[u8]) -> Option<u64> {
+    let kind = *record.get(4)?;
+    let index = u64::from_le_bytes(record.get(20..28)?.try_into().ok()?);
+    match kind {
+        1..=3 => Some(index),
+        // Entries from there on are void.
+        4 => Some(index.saturating_sub(1)),
+        _ => None,
+    }
 }
 
 fn missing(path: &str) -> io::Error {

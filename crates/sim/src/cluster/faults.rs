@@ -6,6 +6,7 @@ use super::world::Cluster;
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
+use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -33,6 +34,12 @@ pub enum Fault {
     DropMember,
     /// All replicas are members again.
     TakeIn,
+    /// A replica is killed while the members change.
+    KillDuringChange,
+    /// The log of a replica is cut short while it is off.
+    CutLog,
+    /// One user opens a thousand watches of the leader.
+    ManyWatches,
     KillScheduler,
     StartScheduler,
     CutSomeAgents,
@@ -53,7 +60,7 @@ pub enum Fault {
 const MINUTE: i64 = 60_000;
 const JUMPS: [i64; 4] = [10 * MINUTE, -10 * MINUTE, 60 * MINUTE, -60 * MINUTE];
 
-const MENU: [(Fault, u32); 29] = [
+const MENU: [(Fault, u32); 31] = [
     (Fault::KillMaster, 4),
     (Fault::CutPower, 4),
     (Fault::CutPowerOfAll, 1),
@@ -71,6 +78,9 @@ const MENU: [(Fault, u32); 29] = [
     (Fault::CutFollowerOff, 2),
     (Fault::DropMember, 2),
     (Fault::TakeIn, 2),
+    (Fault::KillDuringChange, 2),
+    (Fault::CutLog, 1),
+    (Fault::ManyWatches, 1),
     (Fault::KillScheduler, 2),
     (Fault::StartScheduler, 3),
     (Fault::CutSomeAgents, 2),
@@ -82,7 +92,6 @@ const MENU: [(Fault, u32); 29] = [
     (Fault::ClockJump { for_good: true }, 1),
     (Fault::ClockOfLeaderJumps, 2),
     (Fault::Heal, 6),
-    (Fault::Heal, 0),
 ];
 
 /// Less than the reserve of a log and more than a quarter of it.
@@ -158,9 +167,35 @@ pub async fn strike(
             cluster.net.cut(some, &all, true);
         }
         Fault::Heal => heal(cluster).await?,
+        _ => strike_more(cluster, fault, any, rng).await?,
+    }
+    Ok(())
+}
+
+async fn strike_more(
+    cluster: &mut Cluster,
+    fault: Fault,
+    any: u64,
+    rng: &mut ChaCha8Rng,
+) -> Result<(), String> {
+    match fault {
+        Fault::KillDuringChange => kill_during_change(cluster, any, rng).await,
+        Fault::CutLog => cluster.cut_log(any, rng).await?,
+        Fault::ManyWatches => cluster.open_many_watches().await?,
         _ => strike_clocks_and_data(cluster, fault, any, rng).await,
     }
     Ok(())
+}
+
+/// Members change, and somebody dies of something else meanwhile.
+async fn kill_during_change(cluster: &mut Cluster, any: u64, rng: &mut ChaCha8Rng) {
+    let leader = cluster.leader().map_or(any, |(leader, _)| leader);
+    if cluster.has_all_members() {
+        cluster.drop_member(1 + any % cluster.shape.masters);
+    }
+    tokio::time::sleep(Duration::from_millis(rng.random_range(0..30))).await;
+    let killed = if rng.random_bool(0.5) { leader } else { any };
+    cluster.turn_off(killed, rng.random_bool(0.5)).await;
 }
 
 /// What goes wrong with clocks, and with what machines and replicas have written.
@@ -212,6 +247,7 @@ async fn strike_clocks_and_data(
 pub async fn heal(cluster: &mut Cluster) -> Result<(), String> {
     cluster.net.heal();
     cluster.clocks.heal();
+    cluster.close_watches().await?;
     for id in 1..=cluster.shape.masters {
         if let Some(disk) = cluster.disk(id) {
             disk.set_slowness(1);

@@ -9,11 +9,14 @@ pub mod client;
 pub mod clocks;
 pub mod disk;
 pub mod faults;
+pub mod flaws;
 pub mod ledger;
+mod members;
 pub mod net;
 pub mod plain;
 pub mod planted;
 mod scheduler_line;
+pub mod watches;
 pub mod world;
 
 use cellwright_cell::command::Command;
@@ -22,7 +25,7 @@ use cellwright_cell::quota::Quota;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::time::Time;
 use cellwright_master::handle::Caller;
-use cellwright_supervise::{caught, lock};
+use cellwright_supervise::{caught, lock, recorded};
 use check::{Checker, healed};
 use client::Client;
 use ledger::{Broken, Ledger};
@@ -106,8 +109,17 @@ pub fn run(plan: Plan) -> Result<Summary, String> {
         over.unwrap_or_else(|_| Err(Broken(format!("stuck: not over after {OVER_WITHIN:?}"))))
     };
     // A panic of whoever runs the world is a finding like any other, and other seeds go on.
-    let done = caught(|| runtime.block_on(whole));
-    let done = done.unwrap_or_else(|panicked| Err(Broken(format!("the run {panicked}"))));
+    let (done, panics) = recorded(|| {
+        let done = caught(|| runtime.block_on(whole));
+        // Whatever is left goes with it.
+        drop(runtime);
+        done.unwrap_or_else(|panicked| Err(Broken(format!("the run {panicked}"))))
+    });
+    // Whoever took one for an answer that did not come has not made it undone.
+    let done = match panics.into_iter().next() {
+        Some(line) if done.is_ok() => Err(Broken(format!("a task {line}"))),
+        _ => done,
+    };
     done.map_err(|broken| format!("seed {seed}: {broken}"))
 }
 

@@ -2,6 +2,7 @@
 //! a link may be cut in one direction only. A call is a request and an answer, and each can be lost
 //! on its own, which is how a master can act without anybody hearing of it.
 
+use super::planted::{Panics, Planted};
 use cellwright_master::handle::Handle;
 use cellwright_master::peers::{PeerAnswer, PeerCall, Peers};
 use cellwright_store::{CallError, NodeId, Peer, RaftAnswer, RaftCall, Room};
@@ -207,6 +208,7 @@ fn instead(bugs: NetBugs, call: &PeerCall) -> Option<PeerAnswer> {
 pub struct VirtualPeers {
     pub net: VirtualNet,
     pub from: NodeId,
+    pub planted: Planted,
 }
 
 impl Peers for VirtualPeers {
@@ -221,7 +223,11 @@ impl Peers for VirtualPeers {
         if let Some(answer) = instead(bugs, &call) {
             return Box::pin(async move { Ok(answer) });
         }
+        let planted = self.planted;
         Box::pin(async move {
+            if matches!(call, PeerCall::Raft { call: RaftCall::Room, .. }) {
+                planted.reach(Panics::Call);
+            }
             // The message is encoded and decoded as on a real line.
             let bytes = postcard::to_stdvec(&call).map_err(|e| failed(&e))?;
             let name = format!("m{from}");

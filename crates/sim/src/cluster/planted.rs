@@ -16,6 +16,12 @@ pub enum Panics {
     Client,
     /// Whoever watches over all of them.
     Checker,
+    /// Whoever changes the members.
+    Members,
+    /// A call between replicas, which is taken for lost by whoever made it.
+    Call,
+    /// What is left of a replica that was killed.
+    Leaving,
 }
 
 /// Panics if this is whose code is to.

@@ -3,9 +3,11 @@
 
 use super::clocks::{ClockAt, Clocks};
 use super::disk::{DiskBugs, VirtualDisk};
+use super::flaws::Flaws;
 use super::net::{Lost, NetBugs, Place, VirtualNet, VirtualPeers, address_id};
 use super::planted::{Panics, Planted};
 use super::scheduler_line::SchedulerLine;
+use super::watches::{FlowBugs, Watches};
 use crate::agent::{AgentBugs, Pace, Ran, VirtualAgent};
 use cellwright_api::masters::{KnownMasters, Masters, Round};
 use cellwright_cell::machine::MachineSpec;
@@ -22,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
 
 /// Bugs that a test plants to see them caught. All off in every other run.
@@ -31,6 +33,7 @@ pub struct Bugs {
     pub disk: DiskBugs,
     pub agent: AgentBugs,
     pub net: NetBugs,
+    pub flow: FlowBugs,
     /// Replica 1 applies something else than the others.
     pub differs: bool,
     /// Clients call a request acknowledged when it was sent.
@@ -47,6 +50,8 @@ pub struct Bugs {
     pub leases_by_clock: bool,
     /// Who panics, some seconds after the start.
     pub panics: Option<Panics>,
+    /// A replica does not remember what it has applied.
+    pub forgets_applied: bool,
     /// Readers of the event feed are not told what is missing in it.
     pub hides_gaps: bool,
 }
@@ -76,6 +81,7 @@ struct Node {
 struct PerhapsDiffers {
     machine: CellMachine,
     differs: bool,
+    forgets: bool,
     planted: Planted,
 }
 
@@ -97,7 +103,14 @@ impl Machine for PerhapsDiffers {
     }
 
     fn witnessed(&self) -> Option<u64> {
-        self.machine.witnessed()
+        self.machine.witnessed().filter(|_| !self.forgets)
+    }
+}
+
+impl Drop for PerhapsDiffers {
+    /// What a replica leaves behind goes when it is killed.
+    fn drop(&mut self) {
+        self.planted.reach(Panics::Leaving);
     }
 }
 
@@ -115,31 +128,16 @@ pub struct Cluster {
     scheduler_tasks: Vec<Option<JoinHandle<()>>>,
     /// What each of them has kept of the masters: a later life goes on with it.
     scheduler_lines: Vec<Arc<Mutex<Known>>>,
+    /// What was begun on the way and whoever was told to end: all of it is waited for.
+    errands: Mutex<Vec<JoinHandle<()>>>,
+    /// Watches of the API, as far as somebody has some.
+    pub watches: Watches,
     /// Of all that is no replica: none of it may end before it is ended.
     pub supervisor: Supervisor,
     /// What was seen to go wrong besides broken promises.
     pub flaws: Flaws,
-}
-
-/// The first thing that was seen to go wrong: an agent disobeyed, or something panicked.
-#[derive(Clone, Default)]
-pub struct Flaws(Arc<Mutex<Option<String>>>);
-
-impl Flaws {
-    fn note(&self, what: String) {
-        lock(&self.0).get_or_insert(what);
-    }
-
-    /// One under which nothing ends that was not to.
-    fn supervisor(&self, of: String) -> Supervisor {
-        let flaws = self.clone();
-        Supervisor::telling(Arc::new(move |why| flaws.note(format!("{of}: {why}"))))
-    }
-
-    #[must_use]
-    pub fn first(&self) -> Option<String> {
-        lock(&self.0).clone()
-    }
+    /// Somebody was taken out of the members, or may yet be.
+    pub(super) has_dropped: AtomicBool,
 }
 
 impl Cluster {
@@ -162,8 +160,11 @@ impl Cluster {
             agent_tasks: Vec::new(),
             scheduler_tasks: Vec::new(),
             scheduler_lines: Vec::new(),
+            errands: Mutex::default(),
+            watches: Watches::default(),
             supervisor: flaws.supervisor("the world".into()),
             flaws,
+            has_dropped: AtomicBool::default(),
         };
         for id in 1..=shape.masters {
             let disk = VirtualDisk::new(seed.wrapping_mul(31).wrapping_add(id), bugs.disk);
@@ -220,11 +221,12 @@ impl Cluster {
         };
         let around = Around {
             disk: Arc::new(node.disk.hold()),
-            peers: Arc::new(VirtualPeers { net: self.net.clone(), from: id }),
+            peers: Arc::new(VirtualPeers { net: self.net.clone(), from: id, planted }),
             clock: Arc::new(ClockAt(self.clocks.clone(), id, planted)),
         };
         let differs = self.bugs.differs && id == 1;
-        let wrap = move |machine| PerhapsDiffers { machine, differs, planted };
+        let forgets = self.bugs.forgets_applied;
+        let wrap = move |machine| PerhapsDiffers { machine, differs, forgets, planted };
         let master = Master::start_wrapped(id, settings(self.bugs), store, around, wrap).await?;
         self.net.plug(id, master.handle().clone());
         node.master = Some(master);
@@ -236,6 +238,7 @@ impl Cluster {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let Some(master) = node.master.take() else { return };
         self.net.unplug(id);
+        self.watches.lose(id);
         if power {
             node.disk.cut_power();
         } else {
@@ -247,12 +250,16 @@ impl Cluster {
     /// A replica is gone for good, as long as that is one of a minority. The others go on, and who
     /// joined by this one goes on with them.
     pub async fn lose(&mut self, id: NodeId) {
-        if (self.lost() + 1) * 2 < self.shape.masters {
+        if self.can_lose_one() {
             self.turn_off(id, true).await;
             if let Some(node) = self.nodes.get_mut(&id) {
                 node.lost = true;
             }
         }
+    }
+
+    pub(super) fn is_lost(&self, id: NodeId) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.lost)
     }
 
     /// How many replicas are gone for good.
@@ -299,32 +306,6 @@ impl Cluster {
     pub fn is_otherwise_well(&self) -> bool {
         let on = self.nodes.values().all(|node| node.master.is_some() && node.disk.is_well());
         on && self.net.is_whole() && self.failed().is_empty()
-    }
-
-    /// Takes a replica other than the leader out of the members, whatever becomes of that.
-    pub fn drop_member(&self, id: NodeId) {
-        let Some((leader, handle)) = self.leader().filter(|(leader, _)| *leader != id) else {
-            return;
-        };
-        let voters = handle.status().members.values().filter(|member| member.voter).count();
-        if leader != id && voters > 2 {
-            tokio::spawn(async move { drop(handle.replica().remove(id).await) });
-        }
-    }
-
-    /// Has the leader take in again whoever was taken out; whether all are members.
-    pub fn has_all_members(&self) -> bool {
-        let Some((_, handle)) = self.leader() else { return false };
-        let members = handle.status().members;
-        let is_out = |id: &NodeId| !members.get(id).is_some_and(|member| member.voter);
-        let Some(id) = (1..=self.shape.masters).find(is_out) else { return true };
-        tokio::spawn(async move {
-            // Refused while another change is under way; whoever asks, asks again.
-            if handle.replica().add_learner(id, peer(id)).await.is_ok() {
-                let _later = handle.replica().promote(id).await;
-            }
-        });
-        false
     }
 
     fn add_agent(&mut self, number: u64) {
@@ -407,6 +388,7 @@ impl Cluster {
             && let Some(old) = slot.replace(running)
         {
             old.abort();
+            lock(&self.errands).push(old);
         }
     }
 
@@ -414,13 +396,28 @@ impl Cluster {
         let slot = usize::try_from(number).unwrap_or(0);
         if let Some(task) = self.scheduler_tasks.get_mut(slot).and_then(Option::take) {
             task.abort();
+            lock(&self.errands).push(task);
         }
+    }
+
+    /// Something that goes on beside all else, and must not panic.
+    pub(super) fn errand(
+        &self,
+        task: &'static str,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> AbortHandle {
+        let begun = self.supervisor.errand(task, work);
+        let ends = begun.abort_handle();
+        lock(&self.errands).push(begun);
+        ends
     }
 
     /// Stops everything, and says what went wrong until the last moment.
     pub async fn end(mut self) -> Option<String> {
         let schedulers = self.scheduler_tasks.drain(..).flatten();
-        let tasks: Vec<JoinHandle<()>> = self.agent_tasks.drain(..).chain(schedulers).collect();
+        let mut tasks: Vec<JoinHandle<()>> = self.agent_tasks.drain(..).chain(schedulers).collect();
+        tasks.append(&mut lock(&self.errands));
+        self.watches.close();
         for task in tasks {
             task.abort();
             // What is aborted is cancelled; anything else was said by it.
@@ -449,7 +446,7 @@ fn settings(bugs: Bugs) -> Settings {
     settings
 }
 
-fn peer(id: NodeId) -> Peer {
+pub(super) fn peer(id: NodeId) -> Peer {
     Peer { name: format!("m{id}"), address: format!("m{id}:1") }
 }
 
