@@ -1,8 +1,10 @@
 //! Other accounts of the computer and somebody's `cell dev`: whoever could submit a job to it, or
 //! enter a task through its agent, would run programs as that somebody.
 
+use cellwright_api::client::parts::HOLDINGS_PATH;
 use cellwright_api::client::{Client, Settings};
-use cellwright_api::output::ADDRESS_ATTRIBUTE;
+use cellwright_api::exec::EXEC_PATH;
+use cellwright_api::output::{ADDRESS_ATTRIBUTE, OUTPUT_PATH};
 use cellwright_cell::name::Name;
 use cellwright_tests::alone::open_cell;
 use cellwright_tests::binary::{cell, said};
@@ -69,12 +71,12 @@ async fn another_account_runs_nothing_in_somebodys_cell() {
     assert_eq!(answer(as_nobody("curl"), &[&health]).0, "200", "health is for everybody");
 
     let agent = agent_of(&address).await;
-    for path in ["/internal/holdings", "/internal/output/dev/mine/0"] {
+    for path in [HOLDINGS_PATH.to_owned(), format!("{OUTPUT_PATH}/dev/mine/0")] {
         let (status, told) = answer(as_nobody("curl"), &[&format!("http://{agent}{path}")]);
         assert_eq!(status, "403", "{path}: {told}");
     }
     let upgrade = ["-X", "POST", "-H", "connection: upgrade", "-H", "upgrade: cell-exec"];
-    let enter = format!("http://{agent}/internal/exec/dev/mine/0?command=id");
+    let enter = format!("http://{agent}{EXEC_PATH}/dev/mine/0?command=id");
     let (status, told) = answer(as_nobody("curl"), &[&upgrade[..], &[&enter]].concat());
     assert_eq!(status, "403", "{told}");
 
@@ -93,6 +95,9 @@ async fn another_account_runs_nothing_in_somebodys_cell() {
     let (status, told) = answer(Command::new("curl"), &["-H", &header, &url]);
     assert_eq!(status, "200", "with the token it is let in: {told}");
     assert!(told.contains("mine") && !told.contains("stolen"), "{told}");
+    let holdings = format!("http://{agent}{HOLDINGS_PATH}");
+    let (status, told) = answer(Command::new("curl"), &["-H", &header, &holdings]);
+    assert_eq!(status, "200", "so it is at the agent: {told}");
     let logged = process.output();
     assert!(logged.contains("/#token=dev."), "the console's address has it: {logged}");
 
