@@ -286,7 +286,9 @@ impl Command {
         matches!(
             self,
             Command::RemoveMachine { .. }
+                | Command::RemoveEmptyMachine { .. }
                 | Command::RemoveUser { .. }
+                | Command::SetQuota { quota: None, .. }
                 | Command::StopJob { .. }
                 | Command::StopTask { .. }
                 | Command::PurgeJobs { .. }
@@ -368,4 +370,25 @@ pub enum Done {
     Partly(Vec<(u32, Refusal)>),
     /// The job is now at this version.
     Version(u32),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the routes that delete something ask for; below its reserve a master takes these.
+    #[test]
+    fn everything_that_is_a_removal_makes_room() {
+        let name = || Name::new("n1").unwrap();
+        let (user, band, expect) = (name(), Band::Batch, None);
+        let amount = Resources::ZERO;
+        let quota = Quota { amount, from: Time(0), until: Time::NEVER };
+        let set = |quota| Command::SetQuota { user: user.clone(), band, quota, expect };
+        assert!(set(None).makes_room() && !set(Some(quota)).makes_room());
+        assert!(Command::RemoveMachine { name: name(), expect }.makes_room());
+        assert!(Command::RemoveEmptyMachine { name: name(), expect }.makes_room());
+        assert!(Command::RevokeToken { id: name() }.makes_room());
+        assert!(Command::Expire.makes_room());
+        assert!(!Command::AddUser { name: name() }.makes_room());
+    }
 }

@@ -514,6 +514,14 @@ impl Work {
                 open.insert(history)
             }
         };
+        if self.desk.is_short_of_room() {
+            // Events wait in the feed; usage would wait in memory, for nobody knows how long.
+            let now = self.desk.replicated.log_time();
+            drop(lock(&self.desk.usage).windows.take_done(now));
+            let why =
+                std::io::Error::new(std::io::ErrorKind::StorageFull, "the disk is nearly full");
+            return Err(HistoryError::File { path: self.dir.clone(), why });
+        }
         history.enter(self.desk.replicated.with(|view| view.era))?;
         // Events of an entry are taken down before its index is announced.
         let upto = *applied.borrow_and_update();

@@ -477,10 +477,7 @@ async fn chores(
             _ => chores.push(supervisor.errand("the first requests", saying)),
         }
     }
-    let (saying, bounds) = (handle.clone(), config.bounds);
-    chores.push(supervisor.restarted("saying the limits", move || {
-        bounds::keep_saying(saying.clone(), bounds)
-    }));
+    chores.push(tokio::spawn(bounds::keep_saying(handle.clone(), config.bounds)));
     Ok(chores)
 }
 
@@ -541,6 +538,12 @@ async fn save_checkpoints(handle: Handle, files: Arc<Files>, every: Duration) {
         let view = handle.read();
         let index = view.index;
         if index == saved {
+            continue;
+        }
+        // What is left of the disk is the log's.
+        let room = handle.replica().room();
+        if room.is_getting_short() {
+            tracing::warn!(room.free, "no checkpoint is saved: the disk is getting full");
             continue;
         }
         let files = files.clone();

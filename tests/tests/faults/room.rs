@@ -1,10 +1,14 @@
 //! Masters whose disks fill up, on small file systems of their own; and a follower that was away.
 
+use cellwright_api::client::Change;
 use cellwright_api::error::Code;
+use cellwright_api::types::Changed;
 use cellwright_tests::hosts::Host;
 use cellwright_tests::load::{Load, add_register, read, write};
 use cellwright_tests::replicas::{Plan, Replicas};
 use cellwright_tests::{LOOK, PATIENCE};
+use hyper::Method;
+use serde_json::json;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -116,6 +120,10 @@ async fn a_leader_low_on_disk_hands_over_and_removals_are_taken_when_all_are() {
     let client = cell.client();
     add_register(&client, 0).await.expect("a user is added");
     write(&client, 0, 1).await.expect("a write");
+    let machine = json!({ "name": "n1", "capacity": { "cpu": 1000, "ram": 1 << 30 } });
+    let (path, any) = ("/v1/machines", Change::default());
+    let added = client.change::<_, Changed>(Method::POST, path, Some(&machine), &any).await;
+    added.expect("a machine is added");
     let old = cell.leader().await;
     fill(&cell, old.host, 40 * MIB);
     let deadline = Instant::now() + PATIENCE;
@@ -140,6 +148,13 @@ async fn a_leader_low_on_disk_hands_over_and_removals_are_taken_when_all_are() {
         }
     };
     assert_eq!(refused.code(), Some(Code::DiskFull), "{refused}");
+    let saved = cell.cell(&["checkpoint", "save"]).expect_err("what is left is the log's");
+    assert!(saved.contains("free"), "{saved}");
+    let removed = cell.cell(&["machine", "rm", "n1"]);
+    assert!(removed.is_ok(), "{removed:?}");
+    let path = "/v1/users/writer-0/quota/batch";
+    let removed = client.change::<(), Changed>(Method::DELETE, path, None, &any).await;
+    assert!(removed.is_ok(), "{removed:?}");
     let removed = cell.cell(&["user", "rm", "writer-0"]);
     assert!(removed.is_ok(), "{removed:?}");
     cell.masters().for_each(|host| empty(&cell, host));

@@ -16,7 +16,7 @@ use cellwright_history::tables::USAGE;
 use cellwright_history::{History, HistoryError, Mark, Told, UsageRow};
 use cellwright_store::{NodeId, Peer};
 use futures::future::join_all;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
@@ -109,6 +109,12 @@ impl HistoryDesk {
 }
 
 impl Desk {
+    /// Whether what is left of the disk is the log's.
+    pub(super) fn is_short_of_room(&self) -> bool {
+        let parts = self.cell.get().and_then(Weak::upgrade);
+        parts.is_some_and(|parts| parts.replica.room().is_short())
+    }
+
     /// Who else there is, and how they are asked.
     pub(super) fn others(&self) -> Option<Others> {
         let parts = self.cell.get()?.upgrade()?;

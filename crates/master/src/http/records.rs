@@ -3,9 +3,11 @@
 use super::backstage::{Cursor, EventRecord, Stretch};
 use super::call::Call;
 use super::{Answered, Api, reply};
+use crate::input::Unavailable;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{AuditView, EventPage, EventView, Page};
 use cellwright_cell::quota::Capability;
+use cellwright_store::Room;
 use cellwright_supervise::note_handler_panic;
 
 /// An event as readers get it.
@@ -90,6 +92,11 @@ impl Api {
     }
 
     pub(super) async fn save_checkpoint(&self, call: Call) -> Answered {
+        let room = self.handle.replica().room();
+        if room.is_getting_short() {
+            let Room { free, reserve } = room;
+            return Err(Unavailable::DiskFull { free, reserve }.into());
+        }
         let view = self.handle.read();
         let index = view.index;
         let item = self.blocking(move |api| api.backstage.save_checkpoint(&view)).await?;
