@@ -477,7 +477,10 @@ async fn chores(
             _ => chores.push(supervisor.errand("the first requests", saying)),
         }
     }
-    chores.push(tokio::spawn(bounds::keep_saying(handle.clone(), config.bounds)));
+    let (saying, bounds) = (handle.clone(), config.bounds);
+    chores.push(supervisor.restarted("saying the limits", move || {
+        bounds::keep_saying(saying.clone(), bounds)
+    }));
     Ok(chores)
 }
 
