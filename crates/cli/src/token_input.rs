@@ -101,9 +101,10 @@ impl Drop for Unseen {
 }
 
 fn typed_unseen() -> io::Result<Secret> {
-    crate::output::warn("join token (it is not shown): ");
     let mut line = String::new();
+    // Before it is asked for: what is typed the moment the question is there is the answer.
     let unseen = Unseen::begin()?;
+    crate::output::warn("join token (it is not shown): ");
     let read = io::stdin().lock().take(MOST_BYTES).read_line(&mut line);
     drop(unseen);
     crate::output::warn("\n");

@@ -9,8 +9,8 @@ use cellwright_api::enroll::{
 use cellwright_api::error::Code;
 use cellwright_api::internal::PROTOCOL;
 use cellwright_api::tls::{self, Trust};
-use cellwright_tests::binary::{cell, joined};
-use std::io::Write;
+use cellwright_tests::binary::{cell, joined, text};
+use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -116,8 +116,8 @@ fn stranger(master: &Guarded, token: &JoinToken) -> Client {
 async fn a_stolen_token_of_a_replica_gets_no_key() {
     let master = Guarded::start().await;
     let file = master.token("--replica", "m2");
-    let text = std::fs::read_to_string(&file).expect("a token");
-    let token = JoinToken::parse(&text).expect("a token");
+    let written = std::fs::read_to_string(&file).expect("a token");
+    let token = JoinToken::parse(&written).expect("a token");
     let thief = stranger(&master, &token);
     let signing_request = token.signing_key(&[]).expect("a key").signing_request;
     let request = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
@@ -152,6 +152,32 @@ async fn a_stolen_token_of_a_replica_gets_no_key() {
     assert_eq!(gone.err().and_then(|error| error.code()), Some(Code::NotAllowed));
     let audit = master.cell(&["audit"]).expect("the audit log");
     assert!(audit.contains("use join token") && !audit.contains("take authority key"), "{audit}");
+}
+
+/// At a terminal over whose shoulder somebody looks.
+#[tokio::test]
+async fn a_token_that_is_typed_is_not_seen() {
+    let master = Guarded::start().await;
+    let token = std::fs::read_to_string(master.token("--agent", "n1")).expect("a token");
+    let config = master.folder.path("n1.toml");
+    let join = format!("{} agent join --master {}", cell().display(), master.address);
+    let mut terminal = Command::new("script");
+    terminal.args(["-qec", &format!("{join} --config {}", config.display()), "/dev/null"]);
+    let mut terminal =
+        terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a terminal");
+    let mut screen = terminal.stdout.take().expect("what it shows");
+    let mut keys = terminal.stdin.take().expect("its keys");
+    let (mut seen, mut byte) = (Vec::new(), [0]);
+    while !seen.ends_with(b"not shown): ") {
+        screen.read_exact(&mut byte).expect("it asks");
+        seen.push(byte[0]);
+    }
+    keys.write_all(token.trim().as_bytes()).and_then(|()| keys.write_all(b"\n")).expect("typed");
+    screen.read_to_end(&mut seen).expect("it ends");
+    assert!(terminal.wait().expect("it ends").success() && config.exists(), "{:?}", text(&seen));
+    let token = JoinToken::parse(&token).expect("a token");
+    let seen = text(&seen);
+    assert!(!seen.contains(token.secret.expose()), "{seen}");
 }
 
 #[tokio::test]

@@ -8,5 +8,8 @@ mod dev_access;
 mod dismissed_agent;
 mod guarded;
 mod join_tokens;
+mod other_accounts;
 mod overload;
+mod terminals;
 mod users;
+mod volumes;

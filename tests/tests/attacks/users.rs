@@ -19,19 +19,19 @@ const LISTEN: &str = r#"perl -MSocket -e '$| = 1; socket(S, PF_INET, SOCK_STREAM
     print bind(S, sockaddr_in($ENV{PORT}, INADDR_LOOPBACK)) && listen(S, 1) ? "has it\n" : "$!\n";
     sleep 1000'"#;
 
-struct Cell<'a> {
-    folder: &'a Folder,
-    address: String,
+pub struct Cell<'a> {
+    pub folder: &'a Folder,
+    pub address: String,
 }
 
 impl Cell<'_> {
-    fn cell(&self, words: &[&str]) -> String {
+    pub fn cell(&self, words: &[&str]) -> String {
         let done = said(Command::new(cell()).args(["--master", &self.address]).args(words));
         done.unwrap_or_else(|why| why)
     }
 
     /// Runs a job of one task once.
-    fn run(&self, name: &str, script: &str, more: &Value) {
+    pub fn run(&self, name: &str, script: &str, more: &Value) {
         let mut task = json!({
             "limits": { "cpu": 100, "ram": 64 << 20 }, "notice": 0,
             "command": ["sh", "-c", script],
@@ -47,7 +47,7 @@ impl Cell<'_> {
     }
 
     /// What the job's task wrote, once it has written a line.
-    async fn hears(&self, name: &str, stream: &[&str]) -> String {
+    pub async fn hears(&self, name: &str, stream: &[&str]) -> String {
         let begun = Instant::now();
         let task = format!("dev/{name}/0");
         loop {
@@ -77,7 +77,8 @@ impl Cell<'_> {
     }
 }
 
-fn can() -> bool {
+/// Whether containers can be had here.
+pub fn can() -> bool {
     let lacks = match Command::new("runc").arg("--version").output() {
         _ if !rustix::process::geteuid().is_root() => "containers need root".to_owned(),
         Ok(_) => return true,
@@ -183,4 +184,48 @@ async fn a_neighbour_that_is_a_plain_process_does_not_share_a_port() {
     if can() {
         ports_are_not_shared("process").await;
     }
+}
+
+/// Tries to share a port, and says whether it may and whether it has it.
+const SHARE: &str = r#"perl -MSocket -e '$| = 1; socket(S, PF_INET, SOCK_STREAM, 0);
+    my $may = setsockopt(S, SOL_SOCKET, 15, pack("i", 1)) ? "shares" : "alone";
+    print bind(S, sockaddr_in($ENV{PORT}, INADDR_LOOPBACK)) && listen(S, 1)
+        ? "$may: has it\n" : "$may: $!\n";
+    sleep 1000'"#;
+/// Makes a program that would run as its owner, in every way there is.
+const SET_ID: &str = r#"cd /data; cp /bin/true set; chmod 4755 set; chmod 2755 set; chmod u+s set
+    perl -e 'use Fcntl; sysopen(F, "made", O_CREAT | O_RDWR, 06755); chmod 06755, "set"'
+    ls set > /dev/null && echo tried; exec sleep 1000"#;
+
+/// Whoever borrows a folder of the machine is an account of the machine, and so are others.
+#[tokio::test]
+async fn neighbours_that_borrow_as_one_account_share_no_port_and_leave_no_program_of_theirs() {
+    if !can() {
+        return;
+    }
+    let folder = Folder::new();
+    let lent = folder.path("lent");
+    fs::create_dir(&lent).expect("a folder");
+    fs::set_permissions(&lent, fs::Permissions::from_mode(0o777)).expect("a mode");
+    let lend = lent.to_str().expect("a path");
+    let (process, address) = open_cell(&folder, &["--driver", "container", "--lend", lend]).await;
+    let cell = Cell { folder: &folder, address };
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
+    let number = port.local_addr().expect("it has an address").port().to_string();
+    drop(port);
+    let volume = json!({ "source": lend, "target": "/data", "writable": true });
+    let more = json!({ "env": { "PORT": number }, "isolation": { "volumes": [volume] } });
+    cell.run("owner", SHARE, &more);
+    assert_eq!(cell.hears("owner", &[]).await, "alone: has it\n");
+    cell.run("thief", SHARE, &more);
+    assert_eq!(cell.hears("thief", &[]).await, "alone: Address already in use\n");
+    cell.run("sets", SET_ID, &more);
+    assert_eq!(cell.hears("sets", &[]).await, "tried\n");
+    let made: Vec<PathBuf> = fs::read_dir(&lent).expect("it").flatten().map(|e| e.path()).collect();
+    assert!(made.iter().any(|path| path.ends_with("set")), "{made:?}");
+    for path in made {
+        let mode = fs::metadata(&path).expect("it is there").mode();
+        assert_eq!(mode & 0o6000, 0, "{} {mode:o}", path.display());
+    }
+    process.kill();
 }

@@ -164,9 +164,10 @@ pub fn write_secrets(
         return Ok(None);
     }
     let folder = secrets_folder(start);
-    remove(&folder).map_err(io(&folder))?;
+    // First: as long as somebody else has the place, its name may lead anywhere.
     let shared = folder.parent().unwrap_or(&folder);
     make_shared(shared).map_err(io(shared))?;
+    remove(&folder).map_err(io(&folder))?;
     fs::DirBuilder::new().mode(0o700).create(&folder).map_err(io(&folder))?;
     own(&folder, owner).map_err(io(&folder))?;
     for (name, value) in &start.work.secrets {

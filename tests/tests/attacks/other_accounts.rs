@@ -1,0 +1,262 @@
+//! Another account of a machine waits for what masters, agents and those who care for them leave
+//! behind: a folder that was restored and stayed open, memory in core dumps, files of tasks, and
+//! secrets put into a place that it made first.
+
+use crate::guarded::Guarded;
+use cellwright_tests::alone::open_cell;
+use cellwright_tests::binary::{cell, said};
+use cellwright_tests::folder::Folder;
+use cellwright_tests::process::Process;
+use cellwright_tests::{LOOK, PATIENCE, skip};
+use serde_json::json;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+use tokio::time::sleep;
+
+/// Everything below a folder.
+fn below(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if fs::symlink_metadata(&path).is_ok_and(|about| about.is_dir()) {
+            found.extend(below(&path));
+        }
+        found.push(path);
+    }
+    found
+}
+
+/// Files that group or others may read or write, and folders that they may list or write to.
+fn open_to_others(folder: &Path) -> Vec<String> {
+    let shown = |path: PathBuf| {
+        // Some come and go while a part works.
+        let about = fs::symlink_metadata(&path).ok()?;
+        let open = !about.is_symlink() && about.mode() & 0o066 != 0;
+        open.then(|| format!("{} {:04o}", path.display(), about.mode() & 0o7777))
+    };
+    below(folder).into_iter().chain([folder.to_owned()]).filter_map(shown).collect()
+}
+
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "never: {what}");
+        sleep(LOOK).await;
+    }
+}
+
+/// As the guide restores a cell, and as somebody does who forgets the mode.
+#[tokio::test]
+async fn a_folder_that_others_may_read_is_refused_by_whoever_would_write_there() {
+    let master = Guarded::start().await;
+    master.cell(&["checkpoint", "save"]).expect("a checkpoint");
+    let checkpoints = master.folder.path("guarded/checkpoints");
+    let made = || {
+        below(&checkpoints).into_iter().find(|path| path.extension().is_some_and(|e| e == "ckpt"))
+    };
+    until("a checkpoint is on the disk", || made().is_some()).await;
+    let kept = master.folder.path("kept.ckpt");
+    fs::copy(made().expect("a checkpoint"), &kept).expect("a copy");
+
+    let data = master.folder.path("restored");
+    fs::create_dir(&data).expect("a folder");
+    let identity = Command::new("cp")
+        .arg("-r")
+        .arg(master.folder.path("guarded/identity"))
+        .arg(data.join("identity"))
+        .status();
+    assert!(identity.is_ok_and(|status| status.success()));
+    let config = master.folder.path("restored.toml");
+    let text = fs::read_to_string(master.folder.path("master.toml")).expect("a configuration");
+    let guarded = master.folder.path("guarded");
+    let text = text.replace(guarded.to_str().expect("a path"), data.to_str().expect("a path"));
+    fs::write(&config, text).expect("a file");
+    let restore = || {
+        let mut command = Command::new(cell());
+        said(command.args(["checkpoint", "restore"]).arg(&kept).arg("--config").arg(&config))
+    };
+    let mode = |mode: u32| {
+        fs::set_permissions(&data, fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    for open in [0o755, 0o750, 0o770, 0o777] {
+        mode(open);
+        let refused = restore().expect_err("it is open to others");
+        assert!(refused.contains(&format!("its mode is {open:04o}")), "{refused}");
+        assert!(!data.join("log").exists(), "nothing is written there");
+    }
+    mode(0o700);
+    restore().expect("it is restored");
+    assert_eq!(open_to_others(&data), [""; 0]);
+    // And by a master that is to start there.
+    mode(0o755);
+    let mut start = Command::new(cell());
+    let refused = said(start.args(["master", "start", "--config"]).arg(&config));
+    let refused = refused.expect_err("it is open to others");
+    assert!(refused.contains("chmod 700"), "{refused}");
+}
+
+/// The children of a process, and theirs.
+fn family(of: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{of}/task")).into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<u32> = children
+        .flat_map(|text| text.split_whitespace().filter_map(|n| n.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    let further = children.iter().flat_map(|child| family(*child)).collect::<Vec<u32>>();
+    [vec![of], children, further].concat()
+}
+
+fn core_limit(process: u32) -> Option<String> {
+    let limits = fs::read_to_string(format!("/proc/{process}/limits")).ok()?;
+    let line = limits.lines().find(|line| line.starts_with("Max core file size"))?;
+    Some(line.split_whitespace().skip(4).take(2).collect::<Vec<_>>().join(" "))
+}
+
+/// Started by somebody whose processes may leave as much as they like.
+fn with_cores(words: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"ulimit -H -c unlimited; ulimit -S -c unlimited; exec "$@""#, "sh"]);
+    command.arg(cell()).args(words);
+    command
+}
+
+#[tokio::test]
+async fn no_process_leaves_its_memory_in_a_file() {
+    let master = Guarded::start().await;
+    let config = master.folder.path("master.toml");
+    let folder = Folder::new();
+    let data = folder.path("data");
+    let data = data.to_str().expect("a path");
+    let words = ["dev", "--listen", "127.0.0.1:0", "--driver", "process", "--data-dir", data];
+    let dev = Process::start(with_cores(&words), &folder.path("cell.log"));
+    let address = || {
+        let said = dev.output();
+        let rest = said.split_once("serves http://")?.1;
+        rest.split_whitespace().next().map(str::to_owned)
+    };
+    until("it serves", || address().is_some()).await;
+    let job = json!({ "name": "sleeps", "priority": 100, "task": { "notice": 0,
+        "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sleep", "1000"] } });
+    let file = folder.path("sleeps.json");
+    fs::write(&file, job.to_string()).expect("a file");
+    let address = address().expect("an address");
+    let run = ["--master", &address, "run", file.to_str().expect("a path")];
+    said(Command::new(cell()).args(run)).expect("it is taken");
+    let words = |process: &u32| {
+        let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).replace('\0', " ")
+    };
+    let runs = |what: &str| family(dev.id()).iter().any(|process| words(process).starts_with(what));
+    until("the task runs", || runs("sleep 1000")).await;
+    let all = family(dev.id());
+    for process in &all {
+        let found = core_limit(*process);
+        assert!(found.is_none() || found.as_deref() == Some("0 0"), "{} {found:?}", words(process));
+    }
+    assert!(all.len() >= 3, "master, shim and task: {all:?}");
+    let apart = ["scheduler", "--config", config.to_str().expect("a path"), "--lane", "1"];
+    let scheduler = Process::start(with_cores(&apart), &folder.path("scheduler.log"));
+    // Until the shell has become the program.
+    until("it is the program", || !words(&scheduler.id()).starts_with("sh ")).await;
+    until("it leaves no memory", || core_limit(scheduler.id()).as_deref() == Some("0 0")).await;
+    dev.kill();
+}
+
+/// The place for secrets, and what another account put there before: a link to a folder of its own,
+/// and such a folder.
+const SQUAT: [&str; 2] = [
+    "mkdir -m 777 /dev/shm/mine; ln -s /dev/shm/mine /dev/shm/cellwright-secrets",
+    "mkdir -m 777 /dev/shm/cellwright-secrets",
+];
+
+#[tokio::test]
+async fn nobody_is_given_secrets_by_being_first_at_their_place() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can act as another account");
+    }
+    for squat in SQUAT {
+        let folder = Folder::new();
+        fs::create_dir(folder.path("run")).expect("a folder");
+        // With a /run on the disk, as some machines have it, the place is one where all may write.
+        let begin = r#"set -e; mount --bind "$1" /run; mount -t tmpfs -o mode=1777 shm /dev/shm
+            setpriv --reuid=65534 --regid=65534 --clear-groups sh -c "$2"; shift 2; exec "$@""#;
+        let mut dev = Command::new("unshare");
+        dev.args(["--mount", "--propagation", "private", "sh", "-c", begin, "sh"]);
+        dev.arg(folder.path("run")).arg(squat).arg(cell());
+        dev.args(["dev", "--listen", "127.0.0.1:0", "--driver", "process", "--data-dir"]);
+        dev.arg(folder.path("data"));
+        let dev = Process::start(dev, &folder.path("cell.log"));
+        let address = || {
+            let said = dev.output();
+            let rest = said.split_once("serves http://")?.1;
+            rest.split_whitespace().next().map(str::to_owned)
+        };
+        until(&format!("it serves: {}", dev.output()), || address().is_some()).await;
+        let script = r#"cat "$CELL_SECRETS/key"; echo " $CELL_SECRETS"; exec sleep 1000"#;
+        let job = json!({ "name": "knows", "priority": 100, "task": { "notice": 0,
+            "limits": { "cpu": 100, "ram": 64 << 20 }, "secrets": { "key": "rosebud" },
+            "command": ["sh", "-c", script] } });
+        let file = folder.path("knows.json");
+        fs::write(&file, job.to_string()).expect("a file");
+        let address = address().expect("an address");
+        let on = |words: &[&str]| {
+            said(Command::new(cell()).args(["--master", &address]).args(words)).unwrap_or_default()
+        };
+        on(&["run", file.to_str().expect("a path")]);
+        let heard = || on(&["logs", "dev/knows/0"]);
+        until("it says what it knows", || heard().ends_with('\n')).await;
+        let heard = heard();
+        assert!(heard.starts_with("rosebud /dev/shm/cellwright-secrets/"), "{squat}: {heard}");
+        // As the other account, where the cell is.
+        let look = "find /dev/shm -type f 2> /dev/null | xargs -r grep -l rosebud 2> /dev/null; \
+                    ls /dev/shm/cellwright-secrets/ 2>&1; echo looked";
+        let mut thief = Command::new("nsenter");
+        thief.args(["--mount", "--target", &dev.id().to_string(), "setpriv", "--reuid=65534"]);
+        thief.args(["--regid=65534", "--clear-groups", "sh", "-c", look]);
+        let found = said(&mut thief).expect("it looks");
+        assert!(found.ends_with("looked\n") && found.contains("denied"), "{squat}: {found}");
+        assert!(
+            !found.lines().any(|line| line.starts_with("/dev/shm/") && !line.contains("ls:")),
+            "{squat}: {found}"
+        );
+        dev.kill();
+    }
+}
+
+#[tokio::test]
+async fn what_an_agent_keeps_is_for_its_account_and_its_tasks() {
+    let folder = Folder::new();
+    let (process, address) = open_cell(&folder, &["--driver", "process"]).await;
+    let job = json!({ "name": "writes", "priority": 100, "task": { "notice": 0,
+        "limits": { "cpu": 100, "ram": 64 << 20 }, "env": { "KEY": "rosebud" },
+        "files": { "conf": "rosebud" },
+        "command": ["sh", "-c", "echo rosebud; echo rosebud > own; exec sleep 1000"] } });
+    let file = folder.path("writes.json");
+    fs::write(&file, job.to_string()).expect("a file");
+    let on = |words: &[&str]| {
+        said(Command::new(cell()).args(["--master", &address]).args(words)).unwrap_or_default()
+    };
+    on(&["run", file.to_str().expect("a path")]);
+    until("it has written", || on(&["logs", "dev/writes/0"]).ends_with('\n')).await;
+    if !rustix::process::geteuid().is_root() {
+        process.kill();
+        return skip("only root can act as another account");
+    }
+    // By their whole paths, for folders that cannot be listed can be passed through.
+    let holds = |path: &PathBuf| {
+        fs::read(path).is_ok_and(|text| text.windows(7).any(|piece| piece == b"rosebud"))
+    };
+    let with_it: Vec<PathBuf> = below(&folder.path("data")).into_iter().filter(holds).collect();
+    assert!(with_it.len() >= 4, "log of the cell, order, files and output: {with_it:?}");
+    for path in with_it {
+        let mut thief = Command::new("setpriv");
+        thief.args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c"]);
+        thief.arg(r#"exec cat -- "$0""#).arg(&path);
+        let read = thief.output().expect("it runs");
+        assert!(!read.status.success() && read.stdout.is_empty(), "{}", path.display());
+    }
+    process.kill();
+}

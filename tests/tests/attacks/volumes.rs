@@ -1,0 +1,81 @@
+//! A task that may write to a folder which the machine lends swaps what is in it, all the time, for
+//! a link to what it may not have; whoever borrows a folder inside would be given the machine's.
+
+use crate::users::{Cell, can};
+use cellwright_tests::alone::open_cell;
+use cellwright_tests::folder::Folder;
+use cellwright_tests::{LOOK, PATIENCE};
+use serde_json::json;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::time::Instant;
+use tokio::time::sleep;
+
+/// How often somebody borrows what is swapped meanwhile.
+const BORROWERS: usize = 12;
+/// Exchanges a folder and a link to a folder of the machine, in one step and without an end.
+const SWAP: &str = r#"my ($inner, $link) = ("/data/inner", "/data/link");
+    symlink($ARGV[0], $link) or die $!; $| = 1; print "swaps\n";
+    while (1) { syscall(316, -100, $inner, -100, $link, 2) == 0 or die $!; }"#;
+
+#[tokio::test]
+async fn a_folder_that_is_swapped_while_it_is_borrowed_is_never_the_machines() {
+    if !can() {
+        return;
+    }
+    if !cfg!(target_arch = "x86_64") {
+        return println!("skipped: numbers of system calls are those of x86-64");
+    }
+    let folder = Folder::new();
+    let (lent, kept) = (folder.path("lent"), folder.path("kept"));
+    fs::create_dir_all(lent.join("inner")).expect("a folder");
+    fs::write(lent.join("inner/what"), "lent\n").expect("a file");
+    fs::create_dir_all(&kept).expect("a folder");
+    fs::write(kept.join("what"), "the machine's\n").expect("a file");
+    for path in [&lent, &lent.join("inner")] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("a mode");
+        chown(path, Some(65_534), Some(65_534)).expect("nobody has it");
+    }
+    let lend = lent.to_str().expect("a path");
+    let (process, address) = open_cell(&folder, &["--driver", "container", "--lend", lend]).await;
+    let cell = Cell { folder: &folder, address };
+    let borrow = |source: String| {
+        json!({ "isolation": { "volumes": [
+            { "source": source, "target": "/data", "writable": true }] } })
+    };
+    let mut swaps = borrow(lend.to_owned());
+    swaps["command"] = json!(["perl", "-e", SWAP, kept]);
+    cell.run("swaps", "", &swaps);
+    assert_eq!(cell.hears("swaps", &[]).await, "swaps\n");
+
+    let read = "cat /data/what; echo over; exec sleep 1000";
+    let (mut given, mut refused) = (0, 0);
+    for number in 0..BORROWERS {
+        let name = format!("borrows{number}");
+        cell.run(&name, read, &borrow(format!("{lend}/inner")));
+        let begun = Instant::now();
+        let task = format!("dev/{name}/0");
+        loop {
+            let heard = cell.cell(&["logs", &task]);
+            assert!(!heard.contains("machine's"), "it was given what is not lent: {heard}");
+            if heard.ends_with("over\n") {
+                assert_eq!(heard, "lent\nover\n");
+                given += 1;
+                break;
+            }
+            if cell
+                .cell(&["logs", &task, "--stderr"])
+                .contains("what this machine's operator lends")
+            {
+                refused += 1;
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{name}: {heard}");
+            sleep(LOOK).await;
+        }
+        cell.cell(&["stop", &format!("dev/{name}")]);
+    }
+    // Whichever was there when it was looked at: that is what was decided about, and given.
+    assert_eq!(given + refused, BORROWERS, "{given} {refused}");
+    process.kill();
+}
