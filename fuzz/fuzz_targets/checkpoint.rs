@@ -1,10 +1,9 @@
-//! Any text is refused or is a sound state that survives being written.
+//! What is tried is in `fuzz/targets/checkpoint.rs`.
 #![no_main]
 
-use cellwright_cell::encode::text;
-use cellwright_cell::invariant::check_state;
+#[path = "../targets/checkpoint.rs"]
+mod target;
 
-libfuzzer_sys::fuzz_target!(|written: &str| {
-    let Ok(read) = text::read(written) else { return };
-    assert_eq!(check_state(&read.state), Ok(()));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    target::run(bytes);
 });

@@ -1,16 +1,9 @@
-//! Any name of any kind gets an answer.
+//! What is tried is in `fuzz/targets/dns.rs`.
 #![no_main]
 
-use cellwright_cell::State;
-use cellwright_names::answer::{Kind, answer};
-use cellwright_names::{Directory, Zone};
+#[path = "../targets/dns.rs"]
+mod target;
 
-libfuzzer_sys::fuzz_target!(|question: (u8, u16, &str)| {
-    let (kind, turn, name) = question;
-    let kinds =
-        [Kind::A, Kind::Aaaa, Kind::Srv, Kind::Txt, Kind::Soa, Kind::Any, Kind::Other];
-    let kind = kinds[usize::from(kind) % kinds.len()];
-    let directory = Directory::from_state(&State::default(), 1);
-    let zone = Zone::default();
-    let _ = answer(&directory, &zone, name, kind, (usize::from(turn), 50));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    target::run(bytes);
 });

@@ -6,6 +6,8 @@
 //! the flag alone: a packet with a wrong sender must not become a long one to a victim
 //! ([`crate::allowance`]). What a question can cost us is bounded before anything is spelt.
 
+pub mod packet;
+
 use crate::allowance::Allowance;
 use crate::answer::{Answer, Data, Kind, Record as Said, TTL, answer, authority};
 use crate::shared::Names;

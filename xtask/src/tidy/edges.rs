@@ -42,7 +42,7 @@ const CRATES: &[(&str, Allowed)] = &[
 /// Packages beside the product: they use it, nothing uses them.
 const OUTSIDE: &[(&str, Allowed)] = &[
     ("bench", AllBut(&["cli"])),
-    ("fuzz", Only(&["cell", "api", "master", "names", "package"])),
+    ("fuzz", Only(&["cell", "api", "master", "names", "package", "store"])),
     ("tests", AllBut(&[])),
     ("xtask", Only(&[])),
 ];
