@@ -58,7 +58,8 @@ cgroup2() { scripts/cgroup2.sh; }
 
 deny() { cargo deny --locked check licenses bans sources; }
 
-# Advisories live in a repository of their own; a machine without a network still verifies the rest.
+# Everything that cargo-deny checks. Advisories live in a repository of their own, and building the tool takes a
+# network too; a machine without one still verifies the rest.
 advisories() {
     if ! timeout 20 git ls-remote --quiet https://github.com/rustsec/advisory-db HEAD >/dev/null 2>&1
     then
@@ -66,7 +67,7 @@ advisories() {
         return
     fi
     scripts/install-tools.sh verify
-    cargo deny --locked check advisories
+    cargo deny --locked check
 }
 
 known="tidy fmt clippy docs doctests tests api powercut cgroup2 deny advisories"

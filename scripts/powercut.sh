@@ -34,6 +34,12 @@ load="$(realpath "${CELL_POWERCUT_LOAD:-$target/debug/powercut-load}")"
 # The tool may leave before what it killed has let go of the disks: in a mount namespace of its own,
 # whatever is still mounted goes with it.
 mark="$(mktemp)"
-trap 'find /tmp -maxdepth 1 -name "pcut.*" -newer "$mark" -exec rm -rf {} +; rm -f "$mark"' EXIT
+said="$(mktemp)"
+trap 'find /tmp -maxdepth 1 -name "pcut.*" -newer "$mark" -exec rm -rf {} +; rm -f "$mark" "$said"' EXIT
 # A master refuses writes with less than half a gigabyte free.
-SIZE=900M CHECK="$load check" unshare --mount "$tool" "$cuts" -- "$load" write
+SIZE=900M CHECK="$load check" unshare --mount "$tool" "$cuts" -- "$load" write | tee "$said"
+# Where nothing was acknowledged, nothing could be lost.
+grep -qE "^cut=$cuts acked=[1-9]" "$said" || {
+    echo "powercut: nothing was acknowledged before the last cut; the master was not at work" >&2
+    exit 1
+}
