@@ -48,7 +48,7 @@ impl Context<'_> {
             self.cron_event(cron, CronChange::Added, Reason::Requested);
             return Ok(Done::Version(1));
         };
-        if row.spec == spec {
+        if row.spec == spec && self.is_same_spec(user, &row.spec.job, &spec.job) {
             return Ok(Done::Unchanged);
         }
         Self::expected(object, row.version, expect)?;

@@ -85,7 +85,7 @@ impl Context<'_> {
             Some((JobState::Stopping, _)) => {
                 Err(Refusal::WrongState { what: format!("job {key} is still stopping") })
             }
-            Some((_, job)) if **job.spec() == *spec => Ok(true),
+            Some((_, job)) if self.is_same_spec(job.user, job.spec(), spec) => Ok(true),
             Some(_) => Err(Refusal::Exists(format!("job {key} with another spec"))),
         }
     }

@@ -42,7 +42,7 @@ impl Context<'_> {
         let (id, job) = self.job_to_change(&key)?;
         admit::check_job(spec)?;
         let old = job.spec().clone();
-        if *old == *spec {
+        if self.is_same_spec(job.user, &old, spec) {
             return Ok(Done::Unchanged);
         }
         self.expected_version(&key, &job, expect)?;
