@@ -156,3 +156,20 @@ async fn a_log_cut_short_of_its_snapshot_is_refused_and_rebuilt_from_its_peers()
     let after = write(&cell.client(), 0, WRITES + 1).await.expect("a change");
     cell.healed(after).await;
 }
+
+#[tokio::test]
+async fn a_damaged_snapshot_is_made_up_for_by_an_older_one_and_alarmed() {
+    let Some((mut cell, last, victim)) = written().await else { return };
+    cell.kill(victim);
+    let folder = cell.data_dir(victim).join("snap");
+    let snapshots = fs::read_dir(&folder).expect("snapshots");
+    let newest = snapshots.map(|entry| entry.expect("a snapshot").path()).max();
+    flip(&newest.expect("a snapshot"), 0.5);
+    cell.start(victim);
+    cell.healed(last).await;
+    let status = cell.status(&cell.client(), victim).await.expect("it answers");
+    let is_told = |what: &String| what.contains("snap/") && what.contains("is damaged at byte");
+    assert!(status.damage.iter().any(is_told), "{status:?}\n{}", cell.output());
+    let said = cell.cell(&["master", "status"]).expect("a status");
+    assert!(said.contains("snap/"), "{said}");
+}

@@ -56,10 +56,22 @@ impl Api {
             level: LEVEL,
             leaderless_ms: leaderless
                 .map(|long| u64::try_from(long.as_millis()).unwrap_or(u64::MAX)),
-            damage: self.backstage.damage(),
+            damage: self.damage(),
             waiting: self.handle.replicated().with(|view| waiting(&view.state, &status.members)),
         };
         Ok(reply::json(&call, shown.applied, &shown))
+    }
+
+    /// What is damaged or missing on the disk of this replica, or was when it started.
+    pub(super) fn damage(&self) -> Vec<String> {
+        let made_up_for = |what: &String| {
+            format!(
+                "{what}; an older snapshot and the log made up for it when this replica started: \
+                 look after the disk; the next start without damage ends this alarm"
+            )
+        };
+        let passed_over = &self.handle.replica().recovery().passed_over;
+        self.backstage.damage().into_iter().chain(passed_over.iter().map(made_up_for)).collect()
     }
 
     pub(super) async fn confirm_master(&self, mut call: Call) -> Answered {

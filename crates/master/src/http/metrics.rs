@@ -175,7 +175,7 @@ impl Api {
             };
             page.value("cell_alarms", &format!("alarm=\"{name}\""), value);
         }
-        let damage = self.backstage.damage().len();
+        let damage = self.damage().len();
         if damage > 0 {
             page.value("cell_alarms", "alarm=\"disk_damage\"", damage);
         }
