@@ -62,6 +62,29 @@ pub struct Keeping {
     pub bytes: u64,
 }
 
+/// The time of day for what is kept by age. A clock that jumps ahead makes nothing old: no more time
+/// passes by this than by the boot clock since it began.
+#[derive(Clone, Copy, Debug)]
+pub struct SteadyTime {
+    wall: SystemTime,
+    booted: u64,
+}
+
+impl SteadyTime {
+    /// From now on; `booted` is on the boot clock.
+    #[must_use]
+    pub fn begin(wall: SystemTime, booted: u64) -> SteadyTime {
+        SteadyTime { wall, booted }
+    }
+
+    /// What time it is where the clock says `wall`.
+    #[must_use]
+    pub fn at(self, wall: SystemTime, booted: u64) -> SystemTime {
+        let passed = Duration::from_millis(booted.saturating_sub(self.booted));
+        wall.min(self.wall + passed)
+    }
+}
+
 impl Folders {
     /// # Errors
     /// When the folders cannot be made.
@@ -386,6 +409,18 @@ mod tests {
         folders.prune(Keeping { time: day, bytes: 1 << 20 }, now + 2 * day).unwrap();
         assert!(!old.exists() && new.exists());
     }
+
+    #[test]
+    fn a_clock_that_jumps_makes_nothing_old() {
+        let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
+        let begun = SystemTime::UNIX_EPOCH + 1000 * hour;
+        let steady = SteadyTime::begin(begun, 5000);
+        assert_eq!(steady.at(begun + minute, 65_000), begun + minute);
+        assert_eq!(steady.at(begun + hour + minute, 65_000), begun + minute, "an hour ahead");
+        assert_eq!(steady.at(begun + minute - hour, 65_000), begun + minute - hour, "behind");
+        assert_eq!(steady.at(begun + 2 * minute, 125_000), begun + 2 * minute, "right again");
+    }
+
     #[test]
     fn only_what_never_ran_is_taken_for_never_ordered() {
         let scratch = scratch::Scratch::new();

@@ -10,7 +10,7 @@ use crate::attempt::{Heard, ShimProgram, end};
 use crate::boot::{self, Life};
 use crate::config::{Config, ConfigError};
 use crate::core::{self, Action, AllSeen, Attempt, End, Health, Phase, Seen, Told, View};
-use crate::folder::{Folders, Ordered};
+use crate::folder::{Folders, Ordered, SteadyTime};
 use crate::link::{Line, Link, Most, Pace};
 use crate::listen::{self, Access, Desk, Door};
 use crate::machine::describe;
@@ -104,6 +104,8 @@ pub struct Agent {
     machine: MachineSpec,
     folders: Folders,
     life: Life,
+    /// By which it is known how old things are.
+    time: SteadyTime,
     preparer: Arc<Preparer>,
     orders: Orders,
     heard: Option<u64>,
@@ -170,6 +172,7 @@ impl Agent {
             machine,
             folders,
             life,
+            time: SteadyTime::begin(cellwright_api::clock::system(), boot::now()),
             preparer,
             orders,
             heard: None,
@@ -492,8 +495,9 @@ impl Agent {
     /// Beside the loop: what is over may be thousands of folders.
     fn prune(&self) {
         let (folders, keeping) = (self.folders.clone(), self.config.keeping());
+        let now = self.time.at(cellwright_api::clock::system(), boot::now());
         tokio::task::spawn_blocking(move || {
-            if let Err(error) = folders.prune(keeping, cellwright_api::clock::system()) {
+            if let Err(error) = folders.prune(keeping, now) {
                 tracing::error!(%error, "what is over cannot be pruned");
             }
         });
