@@ -190,7 +190,9 @@ fn dialling(
 /// for nothing else. The handshake ends before they have shown that the key is theirs, so this is
 /// for people to read and decides nothing.
 #[derive(Clone, Default)]
-pub struct OutOfDate(Option<Arc<dyn Fn(&Holder) + Send + Sync>>);
+pub struct OutOfDate(Option<Arc<Hear>>);
+
+type Hear = dyn Fn(&Holder) + Send + Sync;
 
 impl OutOfDate {
     pub fn told(hear: impl Fn(&Holder) + Send + Sync + 'static) -> OutOfDate {
