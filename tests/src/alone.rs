@@ -29,6 +29,11 @@ pub async fn open_cell(folder: &Folder, options: &[&str]) -> (Process, String) {
 
 /// A master with identities; the context of its first user is in `contexts.toml` of the folder.
 pub async fn guarded_master(folder: &Folder) -> (Process, String) {
+    guarded_master_with(folder, &[]).await
+}
+
+/// The same, with lines of its configuration changed: what stands there, and what instead.
+pub async fn guarded_master_with(folder: &Folder, changes: &[(&str, &str)]) -> (Process, String) {
     let taken = TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
     let address = taken.local_addr().expect("it has an address").to_string();
     drop(taken);
@@ -38,6 +43,12 @@ pub async fn guarded_master(folder: &Folder) -> (Process, String) {
     init.args(["master", "init", "--cell", "aa", "--name", "m1", "--advertise", &address]);
     init.args(["--listen", &address, "--data-dir"]).arg(folder.path("guarded"));
     said(init.arg("--config").arg(&config)).expect("a cell is made");
+    let mut text = std::fs::read_to_string(&config).expect("it was written");
+    for (from, to) in changes {
+        assert!(text.contains(from), "{from} is in {text}");
+        text = text.replace(from, to);
+    }
+    std::fs::write(&config, text).expect("it is changed");
     let mut start = Command::new(cell());
     start.args(["master", "start", "--config"]).arg(&config);
     let mut master = Process::start(start, &folder.path("master.log"));

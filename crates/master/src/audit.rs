@@ -6,11 +6,16 @@
 //! with numbers of its own. Reports of agents and proposals of schedulers are not in it: they are
 //! the cell at work, not somebody's wish.
 //!
+//! How much of it one user may fill is bounded (`allowance`); what is more is counted there.
+//!
 //! Not synced line by line: applied requests can be derived again from the replicated log, and a
 //! power cut may cost the last refusals, never a change.
 
+mod allowance;
+
 use crate::handle::Caller;
 use crate::segments::{Keep, Segments};
+use allowance::Allowances;
 use cellwright_api::error::code_of;
 use cellwright_cell::command::{Actor, Command, Done, Entry, Verdict};
 use cellwright_cell::credential::TokenKind;
@@ -33,6 +38,14 @@ pub struct Line {
     pub object: String,
     /// `done`, `unchanged`, or the code of the refusal.
     pub verdict: String,
+}
+
+impl Line {
+    fn new(caller: &str, command: &str, object: &str, verdict: &str) -> Line {
+        let [caller, command, object, verdict] =
+            [caller, command, object, verdict].map(str::to_owned);
+        Line { caller, command, object, verdict }
+    }
 }
 
 /// One request, where it stands in the list, and where in the log.
@@ -70,6 +83,7 @@ pub struct AuditLog {
     pub(crate) segments: Segments,
     /// Log index of the last entry taken down.
     applied: Mutex<u64>,
+    allowances: Mutex<Allowances>,
 }
 
 impl AuditLog {
@@ -84,7 +98,13 @@ impl AuditLog {
         if let Some(lost) = found.lost {
             segments.skip_to(lost)?;
         }
-        Ok(AuditLog { segments, applied: Mutex::new(applied) })
+        let allowances = Mutex::new(Allowances::new(u64::MAX, keep.age));
+        Ok(AuditLog { segments, applied: Mutex::new(applied), allowances })
+    }
+
+    /// Of what is kept, most bytes that the requests of one user may take.
+    pub fn bound_each_user(&self, per_user: u64, keep: Keep) {
+        *lock(&self.allowances) = Allowances::new(per_user, keep.age);
     }
 
     /// Takes down what people asked for in one entry. One that is here already is passed over.
@@ -107,6 +127,7 @@ impl AuditLog {
                 line(caller, &request.command, verdict_code(verdict))
             })
             .collect();
+        let lines = lock(&self.allowances).admit(entry.now, lines);
         if !lines.is_empty() {
             self.write(entry.now, Body { index, lines, apart: false })?;
         }
@@ -136,7 +157,11 @@ impl AuditLog {
             verdict: verdict.to_owned(),
         };
         let applied = self.lock();
-        self.write(at, Body { index: *applied, lines: vec![line], apart: true })
+        let lines = lock(&self.allowances).admit(at, vec![line]);
+        match lines.is_empty() {
+            true => Ok(()),
+            false => self.write(at, Body { index: *applied, lines, apart: true }),
+        }
     }
 
     /// This replica starts from a snapshot at `index`; what people asked for before is a gap unless

@@ -75,6 +75,7 @@ pub struct Config {
     pub history_size: u64,
     pub keep_audit: Span,
     pub audit_size: u64,
+    pub audit_size_user: u64,
     pub body_limit: u64,
     pub tasks_per_job: u32,
     pub blob_limit: u64,
@@ -142,6 +143,7 @@ impl Config {
             history_size: read.size("history_size", 16 << 20)?,
             keep_audit: read.span("keep_audit", Span::ZERO)?,
             audit_size: read.size("audit_size", 1 << 20)?,
+            audit_size_user: read.size("audit_size_user", 1 << 16)?,
             body_limit: read.size("body_limit", 1 << 10)?,
             tasks_per_job: read.tasks("tasks_per_job")?,
             blob_limit: read.size("blob_limit", 0)?,
@@ -390,6 +392,11 @@ impl Reader<'_> {
                 rate: self.size("body_rate", 1)?,
             },
             report_limit: self.bytes("report_limit", 64 << 10)?,
+            output_readers: self.count("output_readers")?,
+            output_readers_per_user: self.count("output_readers_per_user")?,
+            sessions: self.count("sessions")?,
+            sessions_per_user: self.count("sessions_per_user")?,
+            questions_per_user: self.count("questions_per_user")?,
         })
     }
 

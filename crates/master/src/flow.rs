@@ -100,12 +100,27 @@ impl Share {
     /// # Errors
     /// When the caller, or everybody together, would have too much.
     pub fn grow(&mut self, more: usize) -> Result<(), ApiError> {
+        self.take(more, false)
+    }
+
+    /// Takes more; who has nothing gets it, however much it is. For answers, of which nobody knows
+    /// beforehand how large they are: who reads one after another gets every one.
+    ///
+    /// # Errors
+    /// As [`Share::grow`], of a caller that has something already.
+    pub fn grow_from_nothing(&mut self, more: usize) -> Result<(), ApiError> {
+        self.take(more, true)
+    }
+
+    fn take(&mut self, more: usize, is_first_free: bool) -> Result<(), ApiError> {
         let mut taken = lock(&self.shares.taken);
         let own = taken.by.get(&self.who).copied().unwrap_or(0);
-        self.shares.bound.admits(&self.who, own, taken.all, more)?;
-        taken.all += more;
-        taken.by.insert(self.who.clone(), own + more);
-        self.amount += more;
+        if own > 0 || !is_first_free {
+            self.shares.bound.admits(&self.who, own, taken.all, more)?;
+        }
+        taken.all = taken.all.saturating_add(more);
+        taken.by.insert(self.who.clone(), own.saturating_add(more));
+        self.amount = self.amount.saturating_add(more);
         Ok(())
     }
 }
@@ -281,6 +296,10 @@ mod tests {
         drop(ann);
         let mut late = shares.none("late");
         assert!(late.grow(2).is_ok() && late.grow(1).is_err());
+        let mut large = shares.none("large");
+        assert!(large.grow(9).is_err() && large.grow_from_nothing(9).is_ok());
+        assert!(large.grow_from_nothing(1).is_err());
+        drop(large);
         drop((late, others));
         let taken = lock(&shares.taken);
         assert_eq!((taken.all, taken.by.len()), (0, 0));

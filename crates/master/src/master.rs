@@ -57,6 +57,7 @@ impl Master {
         let supervisor = store.supervisor.clone();
         let records = Records::open(&world.disk, events, audit, store.on_fatal.clone())
             .map_err(|source| OpenError::Disk { path: "events".into(), source })?;
+        records.audit.bound_each_user(settings.audit_per_user, audit);
         let replicated = Replicated::new(records);
         let (peers, shared) = (world.peers.clone(), replicated.clone());
         let transport = Arc::new(RaftOver { id, peers, replicated: shared });

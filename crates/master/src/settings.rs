@@ -21,6 +21,8 @@ pub struct Settings {
     pub reclaim: ReclaimSettings,
     pub events: Keep,
     pub audit: Keep,
+    /// Bytes of the audit log that one user's requests may take.
+    pub audit_per_user: u64,
     pub clocks: ClockSettings,
 }
 
@@ -41,6 +43,7 @@ impl Default for Settings {
             reclaim: ReclaimSettings::default(),
             events: KEPT,
             audit: KEPT,
+            audit_per_user: KEPT.total_bytes / 16,
             clocks: ClockSettings::default(),
         }
     }

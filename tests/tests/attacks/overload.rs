@@ -11,7 +11,7 @@ use cellwright_cell::ephemeral::CapacityChange;
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Span;
-use cellwright_tests::alone::{guarded_master, open_cell};
+use cellwright_tests::alone::{guarded_master_with, open_cell};
 use cellwright_tests::binary::{cell, said};
 use cellwright_tests::folder::Folder;
 use cellwright_tests::process::Process;
@@ -34,8 +34,13 @@ struct Master {
 
 impl Master {
     async fn start() -> Master {
+        Master::start_with(&[]).await
+    }
+
+    /// With settings other than the usual ones.
+    async fn start_with(changes: &[(&str, &str)]) -> Master {
         let folder = Folder::new();
-        let (process, address) = guarded_master(&folder).await;
+        let (process, address) = guarded_master_with(&folder, changes).await;
         let master = Master { process, address, folder };
         let ready = master.client("contexts.toml").text("/readyz").await;
         assert!(ready.is_ok(), "{ready:?}\n{}", master.process.output());
@@ -133,6 +138,51 @@ async fn watches_of_one_user_are_bounded_and_others_go_on() {
     }
 }
 
+/// Bytes of memory of its own that the process has.
+fn memory(process: &Process) -> u64 {
+    let path = format!("/proc/{}/status", process.id());
+    let status = std::fs::read_to_string(path).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a line");
+    let kilobytes = line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number");
+    kilobytes << 10
+}
+
+#[tokio::test]
+async fn memory_of_a_thousand_watches_is_returned() {
+    const WATCHES: usize = 1000;
+    let wide = [
+        ("streams_per_user = 64", "streams_per_user = 1000"),
+        ("connections_per_identity = 256", "connections_per_identity = 2000"),
+    ];
+    let master = Master::start_with(&wide).await;
+    let (ann, ben) = (master.user("ann"), master.user("ben"));
+    for number in 0..50 {
+        let mut spec = spec(&format!("job-{number}"), 1);
+        spec.task.env.insert("TEXT".into(), "x".repeat(4000));
+        submit(&ben, &spec, None).await.expect("a job to be told of");
+    }
+    let before = memory(&master.process);
+    let mut held = Vec::new();
+    for _ in 0..WATCHES {
+        // Each on a connection of its own: buffers of connections are what takes most.
+        let client = master.client("ann");
+        let mut stream = client.download_at(&master.address, "/v1/watch/jobs", PATIENCE).await;
+        let first = stream.as_mut().expect("a watch").next().await;
+        assert!(first.expect("it goes on").is_some());
+        held.push(stream);
+    }
+    submit(&ben, &spec("meanwhile", 1), None).await.expect("another's write");
+    let grown = memory(&master.process).saturating_sub(before);
+    assert!(grown > 16 << 20, "{grown} bytes are too few to tell anything from");
+    drop((held, ann));
+    let begin = Instant::now();
+    while memory(&master.process) > before + grown / 2 {
+        let now = memory(&master.process);
+        assert!(begin.elapsed() < PATIENCE, "{before} before, {grown} more in it, {now} now");
+        sleep(LOOK).await;
+    }
+}
+
 #[tokio::test]
 async fn slow_queries_of_one_user_wait_for_each_other_and_for_nobody_else() {
     const SLOW: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) \
@@ -200,6 +250,86 @@ async fn bodies_that_never_end_are_cut_and_bounded() {
     let body = json!({ "name": "afterwards" });
     let added = client.make::<_, Changed>(Method::POST, "/v1/users", Some(&body)).await;
     added.expect("what was held is free again");
+}
+
+#[tokio::test]
+async fn connections_of_one_user_are_bounded_by_its_tokens_too() {
+    const ALLOWED: usize = 8;
+    let few = ("connections_per_identity = 256", "connections_per_identity = 8");
+    let master = Master::start_with(&[few]).await;
+    let (ann, ben) = (master.user("ann"), master.user("ben"));
+    let watch = "/v1/watch/jobs";
+    let mut held = Vec::new();
+    for _ in 0..ALLOWED {
+        // Each on a connection of its own, which a stream keeps.
+        let client = master.client("ann");
+        let stream = client.download_at(&master.address, watch, PATIENCE).await;
+        held.push(stream.expect("one of those it may have"));
+    }
+    let Err(error) = ann.download_at(&master.address, watch, PATIENCE).await else {
+        panic!("one too many");
+    };
+    let refusal = refusal(&error);
+    assert_eq!(refusal.code, Code::Overloaded, "{refusal}");
+    assert_eq!(refusal.details["setting"], json!("connections_per_identity"), "{refusal}");
+    assert!(held[0].next().await.expect("those it has go on").is_some());
+    let other = ben.download_at(&master.address, watch, PATIENCE).await;
+    drop(other.expect("another's"));
+    drop(held);
+    let begin = Instant::now();
+    while let Err(error) = ann.download_at(&master.address, watch, PATIENCE).await {
+        assert!(begin.elapsed() < PATIENCE, "places are given back: {error}");
+        sleep(LOOK).await;
+    }
+}
+
+/// Of sixty kilobytes each: what the system buffers of an answer is less than all of them.
+const JOBS: usize = 300;
+
+/// Asks for all jobs and reads the first line of what is answered, and no more.
+async fn unread(address: String, token: String) -> (String, TcpStream) {
+    let mut stream = TcpStream::connect(&address).await.expect("a connection");
+    let head = format!(
+        "GET /v1/jobs?limit={JOBS} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.expect("the head is sent");
+    let mut answer = vec![0; 12];
+    let read = timeout(PATIENCE, stream.read_exact(&mut answer)).await;
+    read.expect("an answer in time").expect("an answer");
+    (String::from_utf8_lossy(&answer).into_owned(), stream)
+}
+
+#[tokio::test]
+async fn answers_that_nobody_reads_are_bounded() {
+    let folder = Folder::new();
+    let (_process, address) = open_cell(&folder, &[]).await;
+    let client = Client::new(Settings::new(vec![address.clone()])).expect("a client");
+    for number in 0..JOBS {
+        let mut spec = spec(&format!("large-{number}"), 1);
+        spec.task.env.insert("TEXT".into(), "x".repeat(60_000));
+        // More than there is: it waits.
+        spec.task.limits.ram = 1 << 45;
+        let body = SubmitJob { owner: Some(Name::new("dev").expect("a name")), spec };
+        let any = Change::default();
+        let added = client.change::<_, Changed>(Method::POST, "/v1/jobs", Some(&body), &any).await;
+        added.expect("a large job");
+    }
+    let posted = cellwright_api::dev::token_for(std::slice::from_ref(&address));
+    let token = posted.expect("the cell's own account finds its token").expose().to_owned();
+    let mut answers = Vec::new();
+    for _ in 0..12 {
+        answers.push(unread(address.clone(), token.clone()).await);
+    }
+    let count = |status: &str| answers.iter().filter(|(said, _)| said.ends_with(status)).count();
+    let (given, refused) = (count("200"), count("429"));
+    // Each has 18 megabytes, and one caller may hold 64 mebibytes.
+    assert!((1..=4).contains(&given) && refused == 12 - given, "{given} given, {refused} refused");
+    drop(answers);
+    let begin = Instant::now();
+    while unread(address.clone(), token.clone()).await.0.ends_with("429") {
+        assert!(begin.elapsed() < PATIENCE, "what was held is free again");
+        sleep(LOOK).await;
+    }
 }
 
 #[tokio::test]

@@ -18,12 +18,10 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Readers of output that one replica serves at once, and sessions in tasks: each is a connection
-/// to a machine. Of one caller an eighth.
-const FOLLOWERS: usize = 1024;
-const SESSIONS: usize = 256;
-/// Questions about the whole cell that one caller may have waiting, and all together.
-const QUESTIONS: (usize, usize) = (16, 256);
+/// So many callers may have all the questions waiting that each may have.
+const ASKERS: usize = 16;
+/// Bytes of messages that one scheduler or replica may send at once: some of the largest.
+const MESSAGES: usize = 512 << 20;
 
 /// The operator's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +37,13 @@ pub struct FlowSettings {
     pub pace: Pace,
     /// Largest report of an agent.
     pub report_limit: usize,
+    /// Readers of output and sessions in tasks: each is a connection to a machine.
+    pub output_readers: usize,
+    pub output_readers_per_user: usize,
+    pub sessions: usize,
+    pub sessions_per_user: usize,
+    /// Questions about the whole cell, such as plans, that one caller may have waiting.
+    pub questions_per_user: usize,
 }
 
 impl Default for FlowSettings {
@@ -53,29 +58,44 @@ impl Default for FlowSettings {
             body_bytes_per_user: 64 << 20,
             pace: Pace { patience: Duration::from_secs(10), rate: 16 << 10 },
             report_limit: 4 << 20,
+            output_readers: 1024,
+            output_readers_per_user: 128,
+            sessions: 256,
+            sessions_per_user: 32,
+            questions_per_user: 16,
         }
     }
 }
 
 impl FlowSettings {
     pub(super) fn explaining(&self) -> Turns {
-        let what = "questions waiting";
-        let (own, all) = QUESTIONS;
-        let waiting = Bound { what, of_caller: ("fixed", own), of_all: ("fixed", all) };
-        Turns::new(1, 1, waiting)
+        let (setting, own) = ("questions_per_user", self.questions_per_user);
+        Turns::new(
+            1,
+            1,
+            Bound {
+                what: "questions waiting",
+                of_caller: (setting, own),
+                of_all: (setting, own.saturating_mul(ASKERS)),
+            },
+        )
     }
 
     pub(super) fn following(&self) -> Shares {
-        fixed("readers of output", FOLLOWERS)
+        Shares::new(Bound {
+            what: "readers of output",
+            of_caller: ("output_readers_per_user", self.output_readers_per_user),
+            of_all: ("output_readers", self.output_readers),
+        })
     }
 
     pub(super) fn sessions(&self) -> Shares {
-        fixed("sessions in tasks", SESSIONS)
+        Shares::new(Bound {
+            what: "sessions in tasks",
+            of_caller: ("sessions_per_user", self.sessions_per_user),
+            of_all: ("sessions", self.sessions),
+        })
     }
-}
-
-fn fixed(what: &'static str, most: usize) -> Shares {
-    Shares::new(Bound { what, of_caller: ("fixed", most / 8), of_all: ("fixed", most) })
 }
 
 /// Who has how much at present.
@@ -85,7 +105,7 @@ pub(super) struct Flow {
     pub stream_patience: Duration,
     pub requests: Shares,
     pub bodies: Shares,
-    /// What the cell's own parts send each other: whatever that is.
+    /// What schedulers and replicas send.
     pub messages: Shares,
     pub pace: Pace,
     pub report_limit: usize,
@@ -110,7 +130,11 @@ impl Flow {
                 of_caller: ("body_bytes_per_user", settings.body_bytes_per_user),
                 of_all: ("body_bytes", settings.body_bytes),
             }),
-            messages: fixed("bytes of messages", usize::MAX),
+            messages: Shares::new(Bound {
+                what: "bytes of messages",
+                of_caller: ("fixed", MESSAGES),
+                of_all: ("fixed", usize::MAX),
+            }),
             pace: settings.pace,
             report_limit: settings.report_limit,
         }
@@ -147,7 +171,11 @@ impl Api {
 }
 
 /// Until there is no more, nobody listens, or the reader does not keep up.
-async fn carry(chunks: impl Stream<Item = Bytes>, to: mpsc::Sender<Bytes>, patience: Duration) {
+pub(super) async fn carry<T>(
+    chunks: impl Stream<Item = T>,
+    to: mpsc::Sender<T>,
+    patience: Duration,
+) {
     let mut chunks = pin!(chunks);
     loop {
         let next = tokio::select! {
@@ -194,7 +222,7 @@ mod tests {
     #[tokio::test]
     async fn a_stream_that_nobody_listens_to_ends_though_nothing_happens() {
         let (to, from) = mpsc::channel(1);
-        let carrying = tokio::spawn(carry(stream::pending(), to, Duration::from_secs(60)));
+        let carrying = tokio::spawn(carry::<Bytes>(stream::pending(), to, Duration::from_secs(60)));
         drop(from);
         assert!(carrying.await.is_ok());
     }

@@ -40,6 +40,7 @@ mod quota_hint;
 mod records;
 mod reply;
 mod resources;
+mod sending;
 mod shapes;
 mod socket;
 mod sql;
@@ -230,12 +231,13 @@ impl Api {
             return Err(removed());
         }
         call.check()?;
-        let _under_way = self.under_way(&call)?;
+        let (who, under_way) = (call.who(), self.under_way(&call)?);
         if route.method == Method::Get {
             // Nobody reads it, and what was sent of it would be held for as long as a stream lasts.
             drop(call.stream());
         }
-        self.dispatch(call).await
+        let response = self.dispatch(call).await?;
+        self.sending(&who, under_way, response)
     }
 
     async fn dispatch(&self, call: Call) -> Answered {

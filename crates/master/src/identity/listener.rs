@@ -13,6 +13,7 @@
 
 use super::caller::{Unauthenticated, token_id};
 use super::{provenance, shown};
+use crate::audit::caller_text;
 use crate::clock::{Clock, SystemClock};
 use crate::handle::Caller;
 use crate::http::{error_response, is_of_console};
@@ -25,17 +26,18 @@ use cellwright_api::masters::{MASTERS_HEADER, Masters};
 use cellwright_api::seats::{Counts, Guest, Seat, Stranger, Strangers};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
-use cellwright_supervise::{guarded, note_handler_panic, of_request, plant};
+use cellwright_supervise::{guarded, lock, note_handler_panic, of_request, plant};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -65,7 +67,7 @@ pub struct Limits {
     /// Requests that may be turned away on a connection before it is closed.
     pub knocks: u32,
     pub connections: usize,
-    /// Of one certificate's holder.
+    /// Of one certificate's holder, or of one user by its tokens.
     pub per_identity: usize,
     /// Of one address, as long as no certificate was shown.
     pub per_address: usize,
@@ -322,13 +324,13 @@ impl House {
     ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let House { router, gate, mut limits, mut stopped, .. } = self;
+        let House { router, gate, mut limits, counts, mut stopped, .. } = self;
         let remote = info.remote;
         if info.holder.is_none() && !info.open {
             limits.streams = limits.streams.min(STREAMS_OF_STRANGERS);
         }
         let outlived = outlived(info.holder.as_ref().map(Holder::over));
-        let (info, seen) = (Arc::new(info), Arc::new(Seen::new(limits.knocks)));
+        let (info, seen) = (Arc::new(info), Arc::new(Seen::new(limits, counts)));
         let watched = seen.clone();
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             answer(router.clone(), gate.clone(), info.clone(), watched.clone(), request)
@@ -381,14 +383,39 @@ struct Seen {
     known: AtomicBool,
     introduced: Notify,
     knocks: AtomicU32,
-    most: u32,
+    limits: Limits,
     tired: Notify,
+    counts: Arc<Counts>,
+    /// Those whose tokens were shown: the connection counts as one of each.
+    seats: Mutex<BTreeMap<String, Seat>>,
 }
 
 impl Seen {
-    fn new(most: u32) -> Seen {
+    fn new(limits: Limits, counts: Arc<Counts>) -> Seen {
         let (known, knocks) = (AtomicBool::new(false), AtomicU32::new(0));
-        Seen { known, introduced: Notify::new(), knocks, most, tired: Notify::new() }
+        let (introduced, tired) = (Notify::new(), Notify::new());
+        Seen { known, introduced, knocks, limits, tired, counts, seats: Mutex::default() }
+    }
+
+    /// A certificate's holder was counted when it connected; who shows a token is counted now.
+    fn count(&self, caller: &Caller) -> Result<(), ApiError> {
+        let (who, most) = (caller_text(caller), self.limits.per_identity);
+        let mut seats = lock(&self.seats);
+        if seats.contains_key(&who) {
+            return Ok(());
+        }
+        if let Some(seat) = self.counts.seat(Guest::Identity(who.clone()), most) {
+            seats.insert(who, seat);
+            return Ok(());
+        }
+        self.tired.notify_one();
+        let setting = "connections_per_identity";
+        let who = who.replacen('/', " ", 1);
+        let message = format!("{who}: {most} connections at this replica already ({setting})");
+        Err(ApiError::new(Code::Overloaded, message)
+            .with("limit", most)
+            .with("setting", setting)
+            .with_retry_after(Span::seconds(1)))
     }
 
     fn somebody(&self) {
@@ -399,7 +426,7 @@ impl Seen {
 
     /// Whoever is turned away time and again is to begin anew, with a handshake.
     fn nobody(&self) {
-        if self.knocks.fetch_add(1, Ordering::Relaxed) + 1 >= self.most {
+        if self.knocks.fetch_add(1, Ordering::Relaxed) + 1 >= self.limits.knocks {
             self.tired.notify_one();
         }
     }
@@ -464,6 +491,12 @@ async fn answer(
     let mut is_known = request.uri().path() == JOIN_PATH;
     match gate.caller(&info, authorization.as_ref().map(HeaderValue::as_bytes)) {
         Ok(caller) => {
+            if info.holder.is_none()
+                && !info.open
+                && let Err(error) = seen.count(&caller)
+            {
+                return Ok(error_response(&error));
+            }
             seen.somebody();
             is_known = true;
             let (gate, connection) = (gate.clone(), info.clone());

@@ -1,0 +1,185 @@
+//! How much of the audit log one user may fill.
+//!
+//! The log is forgotten by size, oldest first. So whoever asks for something often enough could
+//! push out of it what it, or another, did before. Every user has an allowance of bytes, which
+//! fills up again over the time that the log reaches back. Within it every request has a line of
+//! its own. Beyond it the first few of each kind in a minute have, and the rest is a number: a
+//! thousand resizes hide no token that was made between them.
+//!
+//! The time is that of the log, so replicas come to the same lines. One that was started anew has
+//! full allowances again; it may write more than the others, and never less.
+//!
+//! Rejected: lines a minute for each user. A release that submits a thousand jobs would be counted,
+//! and somebody with a year of patience would not.
+
+use super::Line;
+use cellwright_cell::time::{Span, Time};
+use std::collections::BTreeMap;
+
+/// Lines of one kind in a minute that whoever has used up its allowance still has.
+const STILL: u64 = 8;
+const MINUTE: u64 = 60_000;
+/// What a line takes beside its texts.
+const LINE_BYTES: u64 = 16;
+/// The verdict of lines that stand for many.
+const COUNTED: &str = "counted";
+/// Who has an allowance: users. The cell's own parts are few, and strangers are counted elsewhere.
+const USERS: &str = "user/";
+
+/// Allowances of all users.
+pub(super) struct Allowances {
+    per_user: u64,
+    /// Over which an empty allowance is full again.
+    refill: Span,
+    minute: u64,
+    users: BTreeMap<String, Account>,
+}
+
+struct Account {
+    left: u64,
+    as_of: Time,
+    /// Requests beyond the allowance in this minute, by kind.
+    beyond: BTreeMap<String, u64>,
+}
+
+impl Allowances {
+    pub fn new(per_user: u64, refill: Span) -> Allowances {
+        Allowances { per_user, refill, minute: 0, users: BTreeMap::new() }
+    }
+
+    /// What is written of these lines, and of those before that were counted.
+    pub fn admit(&mut self, now: Time, lines: Vec<Line>) -> Vec<Line> {
+        let mut written = self.sums(now);
+        for line in lines {
+            written.extend(self.one(now, line));
+        }
+        written
+    }
+
+    /// The numbers of the minute before, once it is over; users with a full allowance are forgotten.
+    fn sums(&mut self, now: Time) -> Vec<Line> {
+        let mut sums = Vec::new();
+        if now.0 / MINUTE == self.minute {
+            return sums;
+        }
+        self.minute = now.0 / MINUTE;
+        for (caller, account) in &mut self.users {
+            for (command, count) in std::mem::take(&mut account.beyond) {
+                if count > STILL {
+                    let object = format!("{} in one minute", count - STILL);
+                    sums.push(Line::new(caller, &command, &object, COUNTED));
+                }
+            }
+            account.refill(now, self.per_user, self.refill);
+        }
+        let most = self.per_user;
+        self.users.retain(|_, account| account.left < most);
+        sums
+    }
+
+    fn one(&mut self, now: Time, line: Line) -> Option<Line> {
+        if !line.caller.starts_with(USERS) {
+            return Some(line);
+        }
+        let (per_user, refill) = (self.per_user, self.refill);
+        let new = || Account { left: per_user, as_of: now, beyond: BTreeMap::new() };
+        let account = self.users.entry(line.caller.clone()).or_insert_with(new);
+        account.refill(now, per_user, refill);
+        let bytes = bytes_of(&line);
+        if let Some(left) = account.left.checked_sub(bytes) {
+            account.left = left;
+            return Some(line);
+        }
+        let count = account.beyond.entry(line.command.clone()).or_default();
+        *count = count.saturating_add(1);
+        match (*count).checked_sub(STILL) {
+            None | Some(0) => Some(line),
+            // Said at once: the number itself may be lost with this process.
+            Some(1) => {
+                Some(Line { object: "from here on".into(), verdict: COUNTED.into(), ..line })
+            }
+            Some(_) => None,
+        }
+    }
+}
+
+impl Account {
+    fn refill(&mut self, now: Time, most: u64, over: Span) {
+        let elapsed = u128::from(now.since(self.as_of).0);
+        let more = u128::from(most) * elapsed / u128::from(over.0.max(1));
+        // What is less than a byte is not lost: the time goes on from where it was.
+        if more == 0 {
+            return;
+        }
+        let more = u64::try_from(more).unwrap_or(u64::MAX);
+        (self.left, self.as_of) = (self.left.saturating_add(more).min(most), now);
+    }
+}
+
+fn bytes_of(line: &Line) -> u64 {
+    let Line { caller, command, object, verdict } = line;
+    let texts = [caller, command, object, verdict].map(|text| text.len() as u64);
+    texts.iter().sum::<u64>() + LINE_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(caller: &str, command: &str, object: &str) -> Line {
+        Line::new(caller, command, object, "done")
+    }
+
+    fn shown(lines: Vec<Line>) -> Vec<String> {
+        let text = |line: Line| {
+            format!("{} {} {} {}", line.caller, line.command, line.object, line.verdict)
+        };
+        lines.into_iter().map(text).collect()
+    }
+
+    #[test]
+    fn whoever_floods_fills_its_own_allowance_and_what_is_rare_stands_there_all_the_same() {
+        let flood = || line("user/ann", "resize_job", "ann/web");
+        let per_user = 100 * bytes_of(&flood());
+        let mut all = Allowances::new(per_user, Span::seconds(86_400));
+        let mut written = 0;
+        for second in 0..600 {
+            let lines: Vec<Line> = (0..100).map(|_| flood()).collect();
+            written += all.admit(Time(second * 1000), lines).len();
+        }
+        // The allowance, what comes back in ten minutes, and for each minute a few and two sums.
+        assert!((100..=101 + 11 * 10).contains(&written), "{written} lines of 60000 requests");
+        let now = Time(600_500);
+        let rare = line("user/ann", "add_token", "t1 for user/ann");
+        let of_others = line("user/ben", "stop_job", "ben/db");
+        let of_the_cell = line("system", "use_join_token", "t2");
+        let lines = vec![flood(), rare, of_others, of_the_cell];
+        let told = shown(all.admit(now, lines));
+        let expected = [
+            "user/ann resize_job 5992 in one minute counted",
+            "user/ann resize_job ann/web done",
+            "user/ann add_token t1 for user/ann done",
+            "user/ben stop_job ben/db done",
+            "system use_join_token t2 done",
+        ];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn an_allowance_comes_back_with_time_and_nobody_is_remembered_for_nothing() {
+        let one = || line("user/ann", "stop_job", "ann/web");
+        let per_user = 10 * bytes_of(&one());
+        let mut all = Allowances::new(per_user, Span::seconds(1000));
+        let many = |count: usize| (0..count).map(|_| one()).collect::<Vec<_>>();
+        assert_eq!(all.admit(Time(0), many(10)).len(), 10);
+        let beyond = shown(all.admit(Time(1), many(20)));
+        assert_eq!(beyond.len(), STILL as usize + 1);
+        assert_eq!(beyond.last().unwrap(), "user/ann stop_job from here on counted");
+        // Half of the time, half of it; after a sum.
+        let later = shown(all.admit(Time(500_001), many(6)));
+        assert_eq!(later[0], "user/ann stop_job 12 in one minute counted");
+        assert_eq!(all.users["user/ann"].beyond["stop_job"], 1);
+        assert_eq!(all.admit(Time(2_000_000), Vec::new()), []);
+        assert!(all.users.is_empty());
+    }
+}
