@@ -13,7 +13,7 @@ use cellwright_api::types::{
 };
 use cellwright_cell::change;
 use cellwright_cell::command::{Command, Done};
-use cellwright_cell::isolation::{HIDDEN, Secret};
+use cellwright_cell::isolation::Secret;
 use cellwright_cell::job::ChangeClass;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::render;
@@ -30,6 +30,10 @@ const PLACES: usize = 50;
 const NAMED: usize = 20;
 /// Victims listed of a job.
 const VICTIMS: usize = 1000;
+/// Stands for the secret that somebody else than the owner writes; the second where that is what
+/// there was.
+const OTHER: &str = "-";
+const STILL_OTHER: &str = "--";
 
 impl Api {
     pub(super) async fn plan_jobs(&self, mut call: Call) -> Answered {
@@ -101,8 +105,9 @@ fn without_comparing(state: &State, viewer: &Viewer, owner: &Name, spec: &JobSpe
     let old = state.job_named(&key).and_then(|id| state.jobs().get(id));
     for (name, value) in &mut spec.task.secrets {
         if let Some(before) = old.and_then(|job| job.spec().task.secrets.get(name)) {
-            let other = if *before == Secret::hidden() { String::new() } else { HIDDEN.into() };
-            *value = Secret(other);
+            // One that is admitted, or every plan would be refused for it.
+            let other = if before.0 == OTHER { STILL_OTHER } else { OTHER };
+            *value = Secret(other.to_owned());
         }
     }
     spec

@@ -122,6 +122,7 @@ async fn a_plan_of_somebody_elses_job_is_refused_before_anything_is_compared() {
     grant(&cell, "administrate_jobs").await;
     let (right, wrong) = (ask("eve", INSIDE).await, ask("eve", "guess").await);
     assert_eq!(right.status, 200, "{}", right.body);
+    assert_eq!(right.body["item"]["jobs"][0]["action"], "update", "{}", right.body);
     assert_eq!(right.body["item"]["jobs"], wrong.body["item"]["jobs"]);
     let changes = right.body["item"]["jobs"][0]["changes"].to_string();
     assert!(changes.contains("task.secrets.password"), "{changes}");
