@@ -266,8 +266,8 @@ impl Processes {
     }
 }
 
-/// How much is counted of what a task has on disk: with more it counts as over its limit of disk, if
-/// it has one. A task can make files faster than anybody can count them.
+/// How much is counted of what a task has on disk: with more it counts as over its limit of disk,
+/// if it has one. A task can make files faster than anybody can count them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Counting {
@@ -282,6 +282,18 @@ impl Default for Counting {
         Counting { files: 100_000, open_files: 262_144 }
     }
 }
+
+/// The end of a new file: what tasks may have of the machine, whatever jobs ask for.
+const TEMPLATE_LIMITS: &str = "\
+     # Numbers of users and groups that are tasks', 65536 for each, and nobody else's.\n\
+     # id_ranges = { first = 1879048192, count = 4096 }\n\
+     \n\
+     # Most processes and threads; left out, half of the kernel's, a quarter of that.\n\
+     # processes = { all = 16384, task = 4096 }\n\
+     \n\
+     # Files, and open files, of a task that are counted; with more it is over its limit\n\
+     # of disk, if it has one.\n\
+     # counting = { files = 100000, open_files = 262144 }\n";
 
 /// Longest time that `relief_seconds` may be.
 const MAX_RELIEF_SECONDS: u64 = 24 * 3600;
@@ -437,15 +449,7 @@ impl Config {
              # before the masters are asked to move one of them elsewhere.\n\
              # control = {{ relief_seconds = 60 }}\n\
              \n\
-             # Numbers of users and groups that are tasks', 65536 for each, and nobody else's.\n\
-             # id_ranges = {{ first = 1879048192, count = 4096 }}\n\
-             \n\
-             # Most processes and threads; left out, half of the kernel's, a quarter of that.\n\
-             # processes = {{ all = 16384, task = 4096 }}\n\
-             \n\
-             # Files, and open files, of a task that are counted; with more it is over its limit\n\
-             # of disk, if it has one.\n\
-             # counting = {{ files = 100000, open_files = 262144 }}\n",
+             {TEMPLATE_LIMITS}",
             text(name.as_str()),
             text(&identity.display().to_string()),
             text(&default_data().display().to_string()),

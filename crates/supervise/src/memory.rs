@@ -2,8 +2,8 @@
 //!
 //! The C library keeps what threads freed in arenas of their own, for whoever asks next. After a
 //! thousand watches a master held 55 MB for good, of which 14 were in use
-//! (`docs/decisions/0016-freed-memory-goes-back.md`). So every process that serves asks for it to be
-//! given back now and then.
+//! (`docs/decisions/0016-freed-memory-goes-back.md`). So every process that serves asks for it to
+//! be given back now and then.
 //!
 //! This is the one module here that speaks to C: the function takes a number and has nothing that a
 //! caller could get wrong, so it is declared `safe`.

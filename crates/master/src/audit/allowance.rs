@@ -56,7 +56,7 @@ impl Allowances {
         written
     }
 
-    /// The numbers of the minute before, once it is over; users with a full allowance are forgotten.
+    /// The numbers of the minute before, once it is over; whose allowance is full is forgotten.
     fn sums(&mut self, now: Time) -> Vec<Line> {
         let mut sums = Vec::new();
         if now.0 / MINUTE == self.minute {
