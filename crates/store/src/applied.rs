@@ -146,11 +146,12 @@ impl RaftStateMachine<TypeConfig> for Applied {
             return Err(failed(invalid("what was sent is another snapshot".to_owned())).into());
         }
         let index = meta.last_log_id.map_or(0, |id| id.index);
-        self.machine().restore(index, body).map_err(|why| failed(invalid(why)))?;
+        // First of all: from here on the machine's own files, too, may be ahead of the log.
         if let Some(id) = meta.last_log_id {
             let begin = move |disk: &dyn Disk| begin_install(disk, &id);
             self.shelf.disk.run(begin).await.and_then(|done| done).map_err(failed)?;
         }
+        self.machine().restore(index, body).map_err(|why| failed(invalid(why)))?;
         self.shelf.save(inner, Arc::new(bytes)).await.map_err(failed)?;
         self.last = meta.last_log_id;
         self.members = meta.last_membership.clone();

@@ -275,7 +275,16 @@ fn installing_bytes(id: &LogId) -> Vec<u8> {
     bytes
 }
 
-/// Before a snapshot of another replica is saved: from here on the log may end before it.
+/// The index in a mark that is whole.
+fn installing_index(mark: &[u8]) -> Option<u64> {
+    let (words, check) = mark.split_at_checked(24)?;
+    let is_whole = xxh3_64_with_seed(words, 0).to_le_bytes() == check;
+    let index = words[16..].try_into().ok().filter(|_| is_whole)?;
+    Some(u64::from_le_bytes(index))
+}
+
+/// Before a snapshot of another replica is restored and saved: from here on the log may end before
+/// it, and before what the machine has on record as applied, which the snapshot put there.
 pub(crate) fn begin_install(disk: &dyn Disk, id: &LogId) -> io::Result<()> {
     disk.write_new(INSTALLING, &installing_bytes(id))
 }
@@ -311,18 +320,19 @@ pub(crate) fn check_end(
         );
         Err(damaged(&file, newest.len, &what))
     };
+    let mark = match disk.read(INSTALLING) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(source) => return Err(OpenError::Disk { path: INSTALLING.to_owned(), source }),
+    };
     if let Some((name, id)) = snapshot.filter(|(_, id)| id.index >= log.next) {
-        let excused = match disk.read(INSTALLING) {
-            Ok(bytes) => bytes == installing_bytes(id),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
-            Err(source) => return Err(OpenError::Disk { path: INSTALLING.to_owned(), source }),
-        };
-        if !excused {
+        if mark != installing_bytes(id) {
             return short(format!("its snapshot {name} is of entry {}", id.index));
         }
         return Ok(());
     }
-    match witnessed.filter(|witnessed| *witnessed >= log.next) {
+    let installing = installing_index(&mark).unwrap_or(0);
+    match witnessed.filter(|witnessed| *witnessed >= log.next && *witnessed > installing) {
         Some(witnessed) => short(format!("entry {witnessed} had been applied here")),
         None => Ok(()),
     }

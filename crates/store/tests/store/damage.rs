@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cellwright_store::testing::open_storage;
-use cellwright_store::{OpenError, Recovery, Settings, wipe};
+use cellwright_store::{Machine, OpenError, Recovery, Settings, wipe};
 use openraft::storage::RaftLogStorage;
 
 use crate::support::{Adder, Cell, MemoryDisk};
@@ -289,6 +289,52 @@ async fn a_snapshot_of_another_replica_may_be_ahead_of_the_log_until_the_log_fol
         let bad = edit(&before, "log/installing", |bytes| bytes[bit / 8] ^= 1 << (bit % 8));
         assert!(opened(&bad, late).await.is_err(), "bit {bit} of the mark");
     }
+}
+
+/// A machine whose own files say what it has applied.
+struct Remembers(Adder, u64);
+
+impl Machine for Remembers {
+    fn apply(&mut self, index: u64, term: u64, payload: &[u8]) -> Vec<u8> {
+        self.0.apply(index, term, payload)
+    }
+
+    fn snapshot(&self) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
+        self.0.snapshot()
+    }
+
+    fn restore(&mut self, index: u64, bytes: &[u8]) -> Result<(), String> {
+        self.0.restore(index, bytes)
+    }
+
+    fn witnessed(&self) -> Option<u64> {
+        Some(self.1)
+    }
+}
+
+/// A snapshot of another replica is restored before it is saved, and killed in between a replica
+/// has lost nothing.
+#[tokio::test(start_paused = true)]
+async fn files_of_the_machine_may_be_ahead_of_the_log_while_a_snapshot_is_installed() {
+    let (disk, _, _) = written(2).await;
+    let (next, _) = opened(&disk, 1).await.unwrap();
+    let remembered = async |applied: u64| {
+        let machine = Box::new(Remembers(Adder::default(), applied));
+        let opened = open_storage(1, &Settings::default(), Arc::new(disk.clone()), machine).await;
+        opened.map(drop)
+    };
+    assert!(remembered(next - 1).await.is_ok());
+    let refused = remembered(next + 7).await;
+    assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{refused:?}");
+    let mut mark: Vec<u8> = [1, 2, next + 7].into_iter().flat_map(u64::to_le_bytes).collect();
+    mark.extend_from_slice(&xxhash_rust::xxh3::xxh3_64_with_seed(&mark, 0).to_le_bytes());
+    let file = crate::support::File { synced: mark.len(), bytes: mark };
+    disk.platter().files.insert("log/installing".to_owned(), file);
+    assert!(remembered(next + 7).await.is_ok());
+    let refused = remembered(next + 8).await;
+    assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{refused:?}");
+    disk.platter().files.get_mut("log/installing").unwrap().bytes[16] ^= 1;
+    assert!(remembered(next + 7).await.is_err(), "a mark that is not whole excuses nothing");
 }
 
 /// The node of the last entry in a snapshot's facts: a presence byte, then term and node, each
