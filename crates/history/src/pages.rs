@@ -6,6 +6,13 @@
 //! damaged; so was one that a change was made on top of, which is looked at before the change is
 //! taken over.
 //!
+//! What the pages will be is durable beside the list in force *before* a checkpoint, so that no
+//! refused write after it leaves pages that nobody vouches for. Which of the two lists is true is
+//! told by the log of changes: SQLite begins a new one, with another mark in its header, only when
+//! all of the old one is in the database, and only a checkpoint made here puts it there. As long as
+//! the log that the new list was made of is there, the old list and that log explain every page;
+//! once it is not, the new list does.
+//!
 //! Rejected: SQLite's `cksumvfs`, which is not part of the library's build and would have to be
 //! loaded as foreign code; `PRAGMA integrity_check`, which sees that trees are well-formed and not
 //! that a number in a row is the one that was written.
@@ -21,18 +28,25 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
-const MAGIC: [u8; 8] = *b"CELLSUM1";
+const MAGIC: [u8; 8] = *b"CELLSUM2";
 pub(crate) const SUMS: &str = "recent.sums";
+/// The list that a checkpoint under way, or one that could not be finished, leads to.
+pub(crate) const NEXT_SUMS: &str = "recent.sums.new";
 const LOCK: &str = "recent.sums.lock";
 /// Pages read at a time.
 const AT_ONCE: usize = 256;
 const WAL_HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
+/// Stands for a page that no change ever brought. There is one in every database beyond a gigabyte,
+/// where SQLite puts its locks and no data.
+const NEVER_WRITTEN: u64 = 0;
 
 /// What is in the database, page by page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Sums {
     page_size: u32,
+    /// The log of changes whose end this is.
+    mark: [u8; 8],
     pages: Vec<u64>,
 }
 
@@ -40,6 +54,8 @@ struct Sums {
 #[derive(Debug, Default)]
 struct Wal {
     page_size: u32,
+    /// What SQLite chose for this log and for no other; zeros where there is no log.
+    mark: [u8; 8],
     /// Hashes of every committed version of a page, oldest first.
     pages: BTreeMap<u32, Vec<u64>>,
     /// Pages of the database after the last change.
@@ -55,10 +71,16 @@ struct Wal {
 pub(crate) fn checkpoint(db: &Connection, dir: &Path) -> Result<(), HistoryError> {
     let _alone = lock(dir)?;
     let wal = read_wal(dir)?;
-    let known = read_sums(dir)?;
+    let (known, is_next) = read_sums(dir, &wal)?;
+    if is_next {
+        begin_using(dir)?;
+    }
     if let Some(sums) = &known {
         let pages = wal.pages.keys().copied();
         check(dir, sums, &wal, pages)?;
+    }
+    if let Some(sums) = known.as_ref().filter(|_| wal.frames > 0) {
+        write_next(dir, &after(sums, &wal))?;
     }
     let (_, frames, done): (i64, i64, i64) =
         db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
@@ -71,22 +93,12 @@ pub(crate) fn checkpoint(db: &Connection, dir: &Path) -> Result<(), HistoryError
     if frames != done {
         return Ok(());
     }
-    let sums = match known {
-        Some(mut sums) if wal.frames > 0 => {
-            sums.page_size = wal.page_size;
-            sums.pages.resize(wal.count as usize, 0);
-            for (page, hashes) in &wal.pages {
-                let place = sums.pages.get_mut(*page as usize - 1);
-                if let (Some(place), Some(last)) = (place, hashes.last()) {
-                    *place = *last;
-                }
-            }
-            sums
-        }
-        Some(sums) => sums,
-        None => first_sums(db, dir)?,
-    };
-    write_sums(dir, &sums)?;
+    if known.is_none() {
+        write_next(dir, &first_sums(db, dir, &wal)?)?;
+    }
+    if known.is_none() || wal.frames > 0 {
+        begin_using(dir)?;
+    }
     // What was taken over need not be read again; whoever still reads it is not waited for.
     db.busy_timeout(Duration::ZERO)?;
     let emptied = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
@@ -101,7 +113,6 @@ pub(crate) fn checkpoint(db: &Connection, dir: &Path) -> Result<(), HistoryError
 pub(crate) fn verify(dir: &Path) -> Result<(), HistoryError> {
     // Whoever may only read cannot lock, and then looks at a file that nobody changes.
     let _alone = lock(dir).ok();
-    let Some(sums) = read_sums(dir)? else { return Ok(()) };
     let wal = loop {
         let (before, wal) = (changes(dir), read_wal(dir)?);
         if before != changes(dir) {
@@ -113,6 +124,7 @@ pub(crate) fn verify(dir: &Path) -> Result<(), HistoryError> {
         }
         break wal;
     };
+    let (Some(sums), _) = read_sums(dir, &wal)? else { return Ok(()) };
     let all = 1..=u32::try_from(sums.pages.len()).unwrap_or(u32::MAX);
     check(dir, &sums, &wal, all)
 }
@@ -151,7 +163,8 @@ fn check(
     let size = sums.page_size as usize;
     let mut held: (u32, Vec<u8>) = (0, Vec::new());
     for page in pages {
-        let Some(written) = sums.pages.get(page as usize - 1) else { continue };
+        let written = sums.pages.get(page as usize - 1);
+        let Some(written) = written.filter(|sum| **sum != NEVER_WRITTEN) else { continue };
         let end = held.0 as usize + held.1.len() / size;
         if held.1.is_empty() || page < held.0 || page as usize >= end {
             let left = sums.pages.len() - (page as usize - 1);
@@ -197,8 +210,21 @@ fn lock(dir: &Path) -> Result<File, HistoryError> {
     Ok(file)
 }
 
+/// What the pages are once all of the log of changes is in the database.
+fn after(sums: &Sums, wal: &Wal) -> Sums {
+    let mut pages = sums.pages.clone();
+    pages.resize(wal.count as usize, NEVER_WRITTEN);
+    for (page, hashes) in &wal.pages {
+        let place = pages.get_mut(*page as usize - 1);
+        if let (Some(place), Some(last)) = (place, hashes.last()) {
+            *place = *last;
+        }
+    }
+    Sums { page_size: wal.page_size, mark: wal.mark, pages }
+}
+
 /// The pages of a database that nobody wrote down yet, or of which that is lost.
-fn first_sums(db: &Connection, dir: &Path) -> Result<Sums, HistoryError> {
+fn first_sums(db: &Connection, dir: &Path, wal: &Wal) -> Result<Sums, HistoryError> {
     let said: String = db.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     if said != "ok" {
         return Err(HistoryError::Damaged { path: dir.join(FILE), what: said });
@@ -206,11 +232,21 @@ fn first_sums(db: &Connection, dir: &Path) -> Result<Sums, HistoryError> {
     let page_size: u32 = db.pragma_query_value(None, "page_size", |row| row.get(0))?;
     let path = dir.join(FILE);
     let bytes = fs::read(&path).map_err(HistoryError::file(&path))?;
-    Ok(Sums { page_size, pages: bytes.chunks(page_size as usize).map(xxh3_64).collect() })
+    let pages = bytes.chunks(page_size as usize).map(xxh3_64).collect();
+    Ok(Sums { page_size, mark: wal.mark, pages })
 }
 
-fn read_sums(dir: &Path) -> Result<Option<Sums>, HistoryError> {
-    let path = dir.join(SUMS);
+/// The list that is true beside this log of changes, and whether it is the one that a checkpoint
+/// led to which could not be finished.
+fn read_sums(dir: &Path, wal: &Wal) -> Result<(Option<Sums>, bool), HistoryError> {
+    let next = sums_in(dir.join(NEXT_SUMS))?;
+    match next.filter(|next| next.mark != wal.mark) {
+        Some(next) => Ok((Some(next), true)),
+        None => Ok((sums_in(dir.join(SUMS))?, false)),
+    }
+}
+
+fn sums_in(path: PathBuf) -> Result<Option<Sums>, HistoryError> {
     let bytes = match fs::read(&path) {
         Ok(bytes) => bytes,
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -222,9 +258,11 @@ fn read_sums(dir: &Path) -> Result<Option<Sums>, HistoryError> {
             return None;
         }
         let page_size = u32::from_le_bytes(body.get(8..12)?.try_into().ok()?);
-        let words = body.get(12..)?.as_chunks::<8>().0;
+        let mark = body.get(12..20)?.try_into().ok()?;
+        let words = body.get(20..)?.as_chunks::<8>().0;
         Some(Sums {
             page_size,
+            mark,
             pages: words.iter().map(|word| u64::from_le_bytes(*word)).collect(),
         })
     };
@@ -232,25 +270,40 @@ fn read_sums(dir: &Path) -> Result<Option<Sums>, HistoryError> {
     Ok(sound())
 }
 
-fn write_sums(dir: &Path, sums: &Sums) -> Result<(), HistoryError> {
+/// Writes what a checkpoint will lead to. Before that the log it was read from is made durable: a
+/// power cut that took the log would make a list true that the database is not as.
+fn write_next(dir: &Path, sums: &Sums) -> Result<(), HistoryError> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&sums.page_size.to_le_bytes());
+    bytes.extend_from_slice(&sums.mark);
     for page in &sums.pages {
         bytes.extend_from_slice(&page.to_le_bytes());
     }
     let sum = xxh3_64(&bytes);
     bytes.extend_from_slice(&sum.to_le_bytes());
-    let (path, fresh) = (dir.join(SUMS), dir.join(format!("{SUMS}.new")));
+    let path = dir.join(NEXT_SUMS);
     let written = || {
+        match File::open(wal_path(dir)) {
+            Ok(wal) => wal.sync_all()?,
+            Err(why) if why.kind() == io::ErrorKind::NotFound => {}
+            Err(why) => return Err(why),
+        }
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(&fresh)?;
+        let mut file = options.open(&path)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
-        fs::rename(&fresh, &path)?;
         File::open(dir)?.sync_all()
     };
     written().map_err(HistoryError::file(&path))
+}
+
+/// Everything that the new list was made of is in the database.
+fn begin_using(dir: &Path) -> Result<(), HistoryError> {
+    let path = dir.join(SUMS);
+    let renamed = fs::rename(dir.join(NEXT_SUMS), &path);
+    let renamed = renamed.and_then(|()| File::open(dir)?.sync_all());
+    renamed.map_err(HistoryError::file(&path))
 }
 
 fn wal_path(dir: &Path) -> PathBuf {
@@ -277,6 +330,7 @@ fn read_wal(dir: &Path) -> Result<Wal, HistoryError> {
         return Ok(Wal::default());
     }
     let mut wal = Wal { page_size: word(&header, 8), ..Wal::default() };
+    wal.mark.copy_from_slice(&header[16..24]);
     let mut open: Vec<(u32, u64)> = Vec::new();
     let mut frame = vec![0; FRAME_HEADER + wal.page_size as usize];
     while whole(&mut file, &mut frame).map_err(HistoryError::file(&path))? {
@@ -328,4 +382,37 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     let mut four = [0; 4];
     four.copy_from_slice(&bytes[at..at + 4]);
     u32::from_be_bytes(four)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Folder;
+
+    const PAGE: usize = 512;
+
+    /// A database beyond a gigabyte has a page that SQLite never writes; here it is the third.
+    #[test]
+    fn a_page_that_no_change_brought_is_not_damaged() {
+        let folder = Folder::new();
+        fs::create_dir_all(folder.path()).unwrap();
+        let path = folder.path().join(FILE);
+        let mut bytes: Vec<u8> = (1..=5).flat_map(|page| [page; PAGE]).collect();
+        bytes[2 * PAGE..3 * PAGE].fill(0);
+        let hash = |page: usize| xxh3_64(&bytes[(page - 1) * PAGE..page * PAGE]);
+        let before = Sums { page_size: PAGE as u32, pages: vec![hash(1), 7], mark: [1; 8] };
+        let pages = [2, 4, 5].map(|page: u32| (page, vec![9, hash(page as usize)])).into();
+        let wal = Wal { page_size: PAGE as u32, mark: [2; 8], pages, count: 5, frames: 6 };
+        let sums = after(&before, &wal);
+        assert_eq!(sums.pages, [hash(1), hash(2), NEVER_WRITTEN, hash(4), hash(5)]);
+        fs::write(&path, &bytes).unwrap();
+        check(folder.path(), &sums, &Wal::default(), 1..=5).unwrap();
+        for page in [1, 2, 4, 5] {
+            let mut bad = bytes.clone();
+            bad[page * PAGE - 1] ^= 1;
+            fs::write(&path, &bad).unwrap();
+            let said = check(folder.path(), &sums, &Wal::default(), 1..=5);
+            assert!(matches!(said, Err(HistoryError::Damaged { .. })), "page {page}: {said:?}");
+        }
+    }
 }

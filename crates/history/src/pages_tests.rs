@@ -1,7 +1,7 @@
 //! Flipped bits and cuts in the files of history: seen before an answer is given from them, and
 //! mended from the feed.
 
-use crate::pages::{self, SUMS};
+use crate::pages::{self, NEXT_SUMS, SUMS};
 use crate::query::{Bounds, QueryError, Reader};
 use crate::store::{FILE, History, Place, Stretch};
 use crate::testing::{BEGIN, DAY, Folder, feed, settings};
@@ -105,6 +105,52 @@ fn changes_that_wait_are_guarded_and_survive_a_crash_at_any_moment() {
 }
 
 #[test]
+fn a_list_of_pages_that_cannot_be_written_makes_no_damage() {
+    let folder = Folder::new();
+    let mut history = taken_over(&folder, 100);
+    let facts = feed(300, 40);
+    history.take(Stretch { facts: &facts[..200], gap: false }, &|_| None).unwrap();
+    // As a full disk would: nothing can be written there.
+    fs::create_dir(folder.path().join(NEXT_SUMS)).unwrap();
+    let taken = pages::checkpoint(&history.db, folder.path());
+    assert!(matches!(taken, Err(HistoryError::File { .. })), "{taken:?}");
+    fs::remove_dir(folder.path().join(NEXT_SUMS)).unwrap();
+    // SQLite begins a log anew that is all in the database.
+    history.take(Stretch { facts: &facts[200..], gap: false }, &|_| None).unwrap();
+    pages::verify(folder.path()).unwrap();
+    pages::checkpoint(&history.db, folder.path()).unwrap();
+    pages::verify(folder.path()).unwrap();
+}
+
+#[test]
+fn a_list_of_pages_that_was_not_put_in_force_is_put_in_force_later() {
+    let folder = Folder::new();
+    let mut history = taken_over(&folder, 100);
+    let (list, next) = (folder.path().join(SUMS), folder.path().join(NEXT_SUMS));
+    let facts = feed(300, 40);
+    history.take(Stretch { facts: &facts[..200], gap: false }, &|_| None).unwrap();
+    let old = fs::read(&list).unwrap();
+    pages::checkpoint(&history.db, folder.path()).unwrap();
+    let new = fs::read(&list).unwrap();
+    assert_ne!(new, old);
+    let refuse = || {
+        fs::rename(&list, &next).unwrap();
+        fs::write(&list, &old).unwrap();
+    };
+    refuse();
+    pages::verify(folder.path()).unwrap();
+    history.take(Stretch { facts: &facts[200..], gap: false }, &|_| None).unwrap();
+    pages::verify(folder.path()).unwrap();
+    pages::checkpoint(&history.db, folder.path()).unwrap();
+    pages::verify(folder.path()).unwrap();
+    assert!(!next.exists() && fs::read(&list).unwrap() != new);
+    let good = count(&folder).unwrap();
+    drop(history);
+    let mut again = History::open(folder.path(), settings()).unwrap();
+    assert_eq!((again.repaired(), count(&folder).unwrap()), (None, good));
+}
+
+#[test]
 fn a_flipped_bit_in_changes_that_wait_is_seen_by_whoever_has_them_open() {
     let folder = Folder::new();
     let history = kept(&folder, 200);
@@ -156,6 +202,25 @@ fn a_list_of_pages_that_does_not_read_is_made_again() {
     let path = folder.path().join(FILE);
     flip(&path, 5000);
     assert!(pages::verify(folder.path()).is_err(), "it guards again");
+}
+
+#[test]
+fn an_archive_that_the_disk_does_not_give_back_hides_no_other() {
+    let folder = Folder::new();
+    let mut history = kept(&folder, 400);
+    history.tidy(Time(BEGIN + 10 * DAY)).unwrap();
+    let days = folder.path().join("archive/task_events");
+    let mut files: Vec<_> = fs::read_dir(&days).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    // Every read of it fails, for root too.
+    fs::remove_file(&files[0]).unwrap();
+    fs::create_dir(&files[0]).unwrap();
+    flip(&files[2], 20);
+    let said = history.scrub().unwrap();
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(said.iter().any(|text| text.contains("cannot be read")), "{said:?}");
+    assert!(said.iter().any(|text| text.contains("is damaged")), "{said:?}");
+    assert!(count(&folder).is_err());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use crate::archive::{FOLDER, bounds};
 use crate::error::HistoryError;
-use crate::pages::{self, SUMS};
+use crate::pages::{self, NEXT_SUMS, SUMS};
 use crate::store::{FILE, History};
 use crate::tables::RAW;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction};
@@ -98,7 +98,8 @@ pub fn set_aside_in(dir: &Path) -> usize {
 pub(crate) fn set_aside(dir: &Path) -> Result<Vec<Listed>, HistoryError> {
     let listed = listed(dir);
     let true_ones = listed.into_iter().filter(|archive| archive.is_true(dir)).collect();
-    for name in [format!("{FILE}-wal"), format!("{FILE}-shm"), SUMS.to_owned(), FILE.to_owned()] {
+    let beside = [format!("{FILE}-wal"), format!("{FILE}-shm")];
+    for name in beside.iter().map(String::as_str).chain([SUMS, NEXT_SUMS, FILE]) {
         let path = dir.join(name);
         if path.exists() {
             move_aside(dir, &path)?;
@@ -182,7 +183,13 @@ impl History {
             let found = match hash_of(&path) {
                 Ok(sum) => Some(sum),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-                Err(why) => return Err(HistoryError::File { path, why }),
+                // It may be this file alone that the disk does not give back. It keeps its name:
+                // a query that needs it fails by itself, and a disk may come to its senses.
+                Err(error) => {
+                    let path = path.display();
+                    said.push(format!("{path} cannot be read: {error}: queries that need it fail"));
+                    continue;
+                }
             };
             match found {
                 Some(sum) if sum == archive.sum => continue,
