@@ -8,6 +8,7 @@ use cellwright_master::clock::Clock;
 use cellwright_supervise::lock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// The wall clocks of the simulation: virtual time since a fixed date, each with what it is ahead.
@@ -16,11 +17,17 @@ pub struct Clocks {
     started: Instant,
     /// By place, those that are wrong, and whether they stay so when all else is healed.
     wrong: Arc<Mutex<BTreeMap<Place, (i64, bool)>>>,
+    /// The replica whose clock was wrong last, and when it was.
+    last: Arc<Mutex<Option<(Place, Instant)>>>,
 }
+
+/// For so long what a replica told of its clock may count with the others: until then its clock
+/// and another's would be two wrong ones that agree.
+const COUNTS: Duration = Duration::from_secs(10);
 
 impl Clocks {
     pub(super) fn new(started: Instant) -> Clocks {
-        Clocks { started, wrong: Arc::default() }
+        Clocks { started, wrong: Arc::default(), last: Arc::default() }
     }
 
     /// What time it really is.
@@ -37,18 +44,33 @@ impl Clocks {
         Time(self.right().0.saturating_add_signed(ahead))
     }
 
-    /// The clock of a process jumps. Only one replica's is wrong at a time, as the cell can bear.
+    /// The clock of a process jumps. Only one replica's is wrong at a time, as the cell can bear:
+    /// where another's is, that one is set right instead.
     pub fn jump(&self, place: Place, ahead: i64, for_good: bool) {
         let mut wrong = lock(&self.wrong);
         if place < AGENTS {
-            wrong.retain(|other, _| *other >= AGENTS);
+            let mut last = lock(&self.last);
+            if let Some((other, at)) = last.as_mut().filter(|(other, _)| *other != place) {
+                if wrong.remove(other).is_some() {
+                    *at = Instant::now();
+                }
+                if at.elapsed() < COUNTS {
+                    return;
+                }
+            }
+            *last = Some((place, Instant::now()));
         }
         wrong.insert(place, (ahead, for_good));
     }
 
     /// All are right again that did not jump for good.
     pub fn heal(&self) {
-        lock(&self.wrong).retain(|_, (_, for_good)| *for_good);
+        let mut wrong = lock(&self.wrong);
+        let mut last = lock(&self.last);
+        if let Some((_, at)) = last.as_mut().filter(|(place, _)| wrong.contains_key(place)) {
+            *at = Instant::now();
+        }
+        wrong.retain(|_, (_, for_good)| *for_good);
     }
 }
 
