@@ -22,12 +22,18 @@ export function whenUnknown(handler) {
 }
 
 /** The address that `cell dev` prints ends in its token, behind the `#`, which browsers tell no
-    server. It goes from there, so that nobody copies or reads it by chance. */
-const handed = new URLSearchParams(location.hash.slice(1)).get("token");
-if (handed) {
+    server. It goes from there, so that nobody copies or reads it by chance. Tokens of users are not
+    taken from an address: whoever sends a link would choose as whom its reader acts. */
+function takeToken() {
+  const handed = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (!handed?.startsWith("dev.") || location.protocol !== "http:") return false;
   sessionStorage.setItem(TOKEN, handed);
   history.replaceState(history.state, "", location.pathname + location.search);
+  return true;
 }
+takeToken();
+// An address that differs behind the `#` alone does not load the page that is open already.
+addEventListener("hashchange", () => takeToken() && location.reload());
 
 export function token() {
   return sessionStorage.getItem(TOKEN);

@@ -8,6 +8,7 @@ use cellwright_tests::browser::{Browser, key};
 use cellwright_tests::folder::Folder;
 use cellwright_tests::process::Process;
 use serde_json::{Value, json};
+use std::cell::Cell;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -20,6 +21,8 @@ struct Desk {
     cell: Process,
     address: String,
     folder: Folder,
+    /// The tab has the token of the cell, and keeps it.
+    has_token: Cell<bool>,
 }
 
 impl Desk {
@@ -32,7 +35,8 @@ impl Desk {
         let folder = Folder::new();
         let browser = Browser::open(&folder.path("driver.log")).await?;
         let (process, address) = open_cell(&folder, options).await;
-        Some(Desk { browser, cell: process, address, folder })
+        let has_token = Cell::new(false);
+        Some(Desk { browser, cell: process, address, folder, has_token })
     }
 
     /// Runs a job of so many tasks.
@@ -61,14 +65,10 @@ impl Desk {
     }
 
     fn open(&self, path: &str) {
-        let url = format!("http://{}{path}", self.address);
-        // The tab keeps the token once it was handed over; an address has room for one anchor.
-        if path.contains('#') {
+        if !self.has_token.replace(true) {
             self.browser.go(&format!("http://{}/#token={}", self.address, self.token()));
-            self.browser.go(&url);
-        } else {
-            self.browser.go(&format!("{url}#token={}", self.token()));
         }
+        self.browser.go(&format!("http://{}{path}", self.address));
     }
 
     /// As `cell dev` prints it behind the address of the console.
@@ -778,23 +778,41 @@ async fn no_page_of_somebody_else_gets_into_a_task() {
     let browser = &desk.browser;
     desk.open("/console/jobs/dev/web/0");
     browser.says("the time is").await;
-    let script = |address: &str| {
-        format!(
-            "const s = new WebSocket('ws://{address}/v1/jobs/dev/web/tasks/0/exec?command=[%22sh%22]',
-                 ['cell-exec']);
-             s.onopen = () => {{ window.came = 'in'; }};
-             s.onclose = () => {{ window.came ||= 'out'; }};"
-        )
-    };
+    // With the token of the cell: where a script comes from decides even for one that has stolen it.
+    let (address, token) = (&desk.address, desk.token());
+    let script = format!(
+        "const s = new WebSocket('ws://{address}/v1/jobs/dev/web/tasks/0/exec?command=[%22sh%22]',
+             ['cell-exec', 'cell-token.{token}']);
+         s.onopen = () => {{ window.came = 'in'; }};
+         s.onclose = () => {{ window.came ||= 'out'; }};"
+    );
     // The very script that works on a page of the master.
-    let _ = browser.run(&script(&desk.address));
+    let _ = browser.run(&script);
     browser.holds("return window.came === 'in'").await;
     desk.nothing_is_wrong();
     browser.go(&foreign_page());
-    let _ = browser.run(&script(&desk.address));
+    let _ = browser.run(&script);
     browser.holds("return window.came === 'out'").await;
     let problems = browser.problems();
     assert!(problems.iter().all(|problem| problem.contains("403")), "{problems:#?}");
+}
+
+#[tokio::test]
+async fn a_printed_address_is_taken_by_a_page_that_is_open_already() {
+    let Some(desk) = Desk::set().await else { return };
+    let browser = &desk.browser;
+    desk.open("/console/jobs");
+    browser.says("No jobs yet").await;
+    let _ = browser.run("sessionStorage.setItem('cell.token', 'that of a cell before')");
+    let token = desk.token();
+    browser.go(&format!("http://{}/console/jobs#token={token}", desk.address));
+    let taken = format!(
+        "return sessionStorage.getItem('cell.token') === '{token}' && location.hash === ''
+             && performance.getEntriesByType('navigation')[0].type === 'reload'"
+    );
+    browser.holds(&taken).await;
+    browser.says("No jobs yet").await;
+    desk.nothing_is_wrong();
 }
 
 #[tokio::test]
@@ -837,8 +855,9 @@ async fn ten_thousand_jobs_are_a_list_like_any_other() {
              labels: {{ shard: String(n % 10) }},
              task: {{ limits: {{ cpu: 900000, ram: 1 << 20 }}, command: ['true'] }} }} }} }}));
          fetch('/v1/batch', {{ method: 'POST', body: JSON.stringify({{ items }}),
-             headers: {{ 'content-type': 'application/json' }} }})
-             .then((answer) => answer.json()).then((said) => {{ window.said = said; }});"
+             headers: {{ 'content-type': 'application/json', authorization: 'Bearer {}' }} }})
+             .then((answer) => answer.json()).then((said) => {{ window.said = said; }});",
+        desk.token()
     );
     let _ = browser.run(&submit);
     browser.says("10,000 jobs").await;

@@ -27,7 +27,6 @@ pub use path::{encode_query, encode_segment};
 pub use session::SessionStream;
 pub use watch::{Watch, WatchEvent};
 
-use crate::dev;
 use crate::error::{ApiError, Code, IN_DOUBT};
 use crate::masters::MastersFile;
 use crate::routes::{CELL_INDEX, CELL_READ, IDEMPOTENCY_KEY};
@@ -225,7 +224,9 @@ impl Client {
                 ClientError::Settings("the system's random source gave no bytes".into())
             })?,
         };
-        let pool = Pool::new(settings.tls.clone(), settings.connect_timeout, settings.idle);
+        let Settings { tls, token, connect_timeout, idle, .. } = &settings;
+        let finds_tokens = token.is_none() && tls.is_none();
+        let pool = Pool::new(tls.clone(), finds_tokens, *connect_timeout, *idle);
         let lanes = Lanes::new(client_id);
         let rota = Rota::new(&settings);
         Ok(Client { shared: Arc::new(Shared { settings, pool, lanes, rota }) })
@@ -416,23 +417,13 @@ impl Client {
 
     fn call(&self, method: Method, path: &str, body: Bytes, repeatable: bool) -> Call {
         let mut headers = HeaderMap::new();
-        if let Some(value) = self.token().and_then(|token| bearer(&token)) {
+        if let Some(value) = self.shared.settings.token.as_ref().and_then(bearer) {
             headers.insert(AUTHORIZATION, value);
         }
         let Settings { attempt_timeout, deadline, .. } = self.shared.settings;
         let (path, body) = (path.into(), Payload::Whole(body));
         let (streamed, most) = (false, None);
         Call { method, path, headers, body, streamed, repeatable, attempt_timeout, deadline, most }
-    }
-
-    /// The token to show: the one that was given, or that of an open master, which may be started
-    /// after its clients and is looked for each time.
-    fn token(&self) -> Option<Secret> {
-        let Settings { token, tls, masters, .. } = &self.shared.settings;
-        if token.is_some() || tls.is_some() {
-            return token.clone();
-        }
-        dev::token_for(&[&[self.preferred()][..], masters].concat())
     }
 
     /// Sends the call until it is answered for good or the deadline has passed.

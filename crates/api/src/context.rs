@@ -214,8 +214,37 @@ pub fn read_private(path: &Path, most_bytes: u64) -> Result<Secret, ContextError
 /// When it is there already or cannot be written. A file that could not be written whole, as on a
 /// full disk, is not left behind: it would stand in the way of the next try.
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    written_or_gone(file, path, bytes)
+    PrivateFile::create(path)?.fill(bytes)
+}
+
+/// A new file as of [`write_private`] whose content is still to come; without any it goes again.
+pub struct PrivateFile {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl PrivateFile {
+    /// # Errors
+    /// When it is there already or cannot be made.
+    pub fn create(path: &Path) -> io::Result<PrivateFile> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        Ok(PrivateFile { path: path.to_owned(), file: Some(file) })
+    }
+
+    /// # Errors
+    /// When it cannot be written whole; then it is gone.
+    pub fn fill(mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.take().map_or(Ok(()), |file| written_or_gone(file, &self.path, bytes))
+    }
+}
+
+impl Drop for PrivateFile {
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            // An empty file that stays is in the way of the next try and of nothing else.
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
 }
 
 fn written_or_gone(mut file: File, path: &Path, bytes: &[u8]) -> io::Result<()> {

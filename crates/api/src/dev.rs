@@ -9,7 +9,9 @@
 //! | `/tmp/cellwright-UID/ADDRESS` | instead, where an account has no folder there |
 //!
 //! The second is locked by its master and is as good as absent without: nothing is told to another
-//! account that listens at the address of a master which is gone.
+//! account that listens at the address of a master which is gone. Both places are cleared by others
+//! (at the last logout, or of what is old), so the master looks after its file, and whoever asks
+//! looks in both.
 
 use crate::context::write_private;
 use crate::secret::{NoRandomness, Secret};
@@ -20,6 +22,7 @@ use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// The token in the data folder.
 pub const FILE: &str = "dev-token";
@@ -43,10 +46,15 @@ pub enum DevError {
 
 /// The token of a cell, where its own account finds it for as long as this lives.
 pub struct Posted {
+    address: SocketAddr,
+    token: Secret,
+    file: Mutex<PostedFile>,
+}
+
+struct PostedFile {
     path: PathBuf,
     /// Locked.
-    _file: File,
-    token: Secret,
+    file: File,
 }
 
 impl Posted {
@@ -56,6 +64,30 @@ impl Posted {
     /// When a file cannot be written, or the place is another account's.
     pub fn post(data_dir: &Path, address: SocketAddr) -> Result<Posted, DevError> {
         let token = kept(&data_dir.join(FILE))?;
+        let file = Mutex::new(PostedFile::write(address, &token)?);
+        Ok(Posted { address, token, file })
+    }
+
+    #[must_use]
+    pub fn token(&self) -> &Secret {
+        &self.token
+    }
+
+    /// Writes the file again where it is gone.
+    ///
+    /// # Errors
+    /// As [`Posted::post`].
+    pub fn renew(&self) -> Result<(), DevError> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if !file.is_there() {
+            *file = PostedFile::write(self.address, &self.token)?;
+        }
+        Ok(())
+    }
+}
+
+impl PostedFile {
+    fn write(address: SocketAddr, token: &Secret) -> Result<PostedFile, DevError> {
         let own = geteuid().as_raw();
         let folder = folder_of(own);
         make_folder(&folder, own)?;
@@ -72,21 +104,20 @@ impl Posted {
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|why| io(why.into()))?;
         // Locked before it can be found.
         std::fs::rename(&fresh, &path).map_err(io)?;
-        Ok(Posted { path, _file: file, token })
+        Ok(PostedFile { path, file })
     }
 
-    #[must_use]
-    pub fn token(&self) -> &Secret {
-        &self.token
+    fn is_there(&self) -> bool {
+        let own = self.file.metadata().map(|found| (found.dev(), found.ino())).ok();
+        let there = std::fs::metadata(&self.path).map(|found| (found.dev(), found.ino())).ok();
+        own.is_some() && own == there
     }
 }
 
-impl Drop for Posted {
+impl Drop for PostedFile {
     fn drop(&mut self) {
         // Another master may listen there by now; its file is its own.
-        let own = self._file.metadata().map(|found| found.ino()).ok();
-        let there = std::fs::metadata(&self.path).map(|found| found.ino()).ok();
-        if own.is_some() && own == there {
+        if self.is_there() {
             // Left behind it would be worth nothing: nobody locks it.
             let _ = std::fs::remove_file(&self.path);
         }
@@ -97,18 +128,20 @@ impl Drop for Posted {
 /// asks.
 #[must_use]
 pub fn token_for(masters: &[String]) -> Option<Secret> {
+    masters.iter().find_map(|master| find(master)).map(|(_, token)| token)
+}
+
+/// The same for one, and the address that the token is for. Whoever listens at another one of the
+/// same name may be another account: `localhost` is two addresses.
+#[must_use]
+pub fn find(master: &str) -> Option<(SocketAddr, Secret)> {
     let own = geteuid();
-    let addresses = masters.iter().flat_map(|master| addresses(master));
-    for address in addresses {
-        if let Some(token) = posted(own.as_raw(), address) {
-            return Some(token);
-        }
-        let other = Some(address).filter(|_| own.is_root()).and_then(listener);
-        if let Some(token) = other.and_then(|uid| posted(uid, address)) {
-            return Some(token);
-        }
-    }
-    None
+    addresses(master).into_iter().find_map(|address| {
+        let other = || Some(address).filter(|_| own.is_root()).and_then(listener);
+        let token = posted(own.as_raw(), address);
+        let token = token.or_else(|| other().and_then(|uid| posted(uid, address)));
+        token.map(|token| (address, token))
+    })
 }
 
 fn addresses(master: &str) -> Vec<SocketAddr> {
@@ -123,11 +156,19 @@ fn addresses(master: &str) -> Vec<SocketAddr> {
     port.map(loopback).unwrap_or_default()
 }
 
-/// Where an account keeps the tokens of masters that run.
+/// Where an account may keep the tokens of masters that run.
+fn folders_of(uid: u32) -> [PathBuf; 2] {
+    let run = PathBuf::from(format!("/run/user/{uid}/cellwright"));
+    [run, PathBuf::from(format!("/tmp/cellwright-{uid}"))]
+}
+
+/// Where it keeps them now.
 fn folder_of(uid: u32) -> PathBuf {
-    let run = PathBuf::from(format!("/run/user/{uid}"));
-    let is_own = std::fs::symlink_metadata(&run).is_ok_and(|at| at.is_dir() && at.uid() == uid);
-    if is_own { run.join("cellwright") } else { PathBuf::from(format!("/tmp/cellwright-{uid}")) }
+    let [run, tmp] = folders_of(uid);
+    let is_own = |at: &Path| {
+        std::fs::symlink_metadata(at).is_ok_and(|found| found.is_dir() && found.uid() == uid)
+    };
+    if run.parent().is_some_and(is_own) { run } else { tmp }
 }
 
 /// In a folder that others write to, somebody else may have been there first.
@@ -189,7 +230,12 @@ fn secret_in(file: &File, owner: u32) -> io::Result<Option<Secret>> {
 
 /// The token of a master that runs now.
 fn posted(uid: u32, address: SocketAddr) -> Option<Secret> {
-    let file = opened(&folder_of(uid).join(address.to_string())).ok()?;
+    let in_folder = |folder: &PathBuf| posted_at(&folder.join(address.to_string()), uid);
+    folders_of(uid).iter().find_map(in_folder)
+}
+
+fn posted_at(path: &Path, uid: u32) -> Option<Secret> {
+    let file = opened(path).ok()?;
     // Whoever gets the lock has found what a master that was killed has left.
     let lock = flock(&file, FlockOperation::NonBlockingLockShared);
     if lock != Err(rustix::io::Errno::WOULDBLOCK) {
@@ -244,9 +290,15 @@ mod tests {
         assert_eq!(token_for(&at).unwrap().expose(), token);
         let named = [format!("localhost:{}", address.port())];
         assert_eq!(token_for(&named).unwrap().expose(), token);
-        let file = posted.path.clone();
+        assert_eq!(find(&named[0]).unwrap().0, address, "that and no other is dialled");
+        let file = posted.file.lock().unwrap().path.clone();
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(listener(address), Some(geteuid().as_raw()));
+        // Whoever clears old files takes it for one.
+        std::fs::remove_file(&file).unwrap();
+        assert!(token_for(&at).is_none());
+        posted.renew().unwrap();
+        assert_eq!(token_for(&at).unwrap().expose(), token);
         // As if it had been killed: the file is there and nobody locks it.
         std::fs::copy(&file, data.join("copy")).unwrap();
         drop(posted);

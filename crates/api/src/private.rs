@@ -4,9 +4,10 @@
 //! runs, tokens and packages. A folder that somebody else made open is refused and not narrowed:
 //! what was in it may have been read already, and that is for a person to know.
 
+use rustix::process::geteuid;
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 /// What group and others may not have. To pass through is not to read.
@@ -15,10 +16,20 @@ const OPEN: u32 = 0o066;
 /// Makes a folder with this mode where there is none, and refuses one that is open to others.
 ///
 /// # Errors
-/// When it cannot be made or looked at, or others may read it or write there.
+/// When it cannot be made or looked at, is another account's, or others may read it or write there.
 pub fn private_folder(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(mode).create(path)?;
-    let found = fs::metadata(path)?.permissions().mode() & 0o7777;
+    let metadata = fs::metadata(path)?;
+    let (owner, own) = (metadata.uid(), geteuid().as_raw());
+    if owner != own {
+        let text = format!(
+            "{} is of account {owner}, who can change what is in it; allowed: a folder of the \
+             account that runs this ({own})",
+            path.display()
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    let found = metadata.permissions().mode() & 0o7777;
     if found & OPEN == 0 {
         return Ok(());
     }
@@ -51,6 +62,11 @@ mod tests {
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o711)).unwrap();
         private_folder(&path, 0o711).unwrap();
+        if geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+            let said = private_folder(&path, 0o711).unwrap_err().to_string();
+            assert!(said.contains("is of account 65534"), "{said}");
+        }
         fs::remove_dir_all(&path).unwrap();
     }
 }

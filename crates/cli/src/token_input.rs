@@ -80,14 +80,15 @@ fn first_line(text: &str) -> Secret {
     Secret::new(text.lines().next().unwrap_or_default().trim().to_owned())
 }
 
-/// The terminal shows nothing while this lives.
+/// The terminal shows nothing while this lives, and passes every key on: a ctrl-c that ended the
+/// process here would leave a terminal that shows nothing for good.
 struct Unseen(Termios);
 
 impl Unseen {
     fn begin() -> io::Result<Unseen> {
         let before = tcgetattr(io::stdin())?;
         let mut unseen = before.clone();
-        unseen.local_modes.remove(LocalModes::ECHO);
+        unseen.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG);
         tcsetattr(io::stdin(), OptionalActions::Flush, &unseen)?;
         Ok(Unseen(before))
     }
@@ -101,14 +102,33 @@ impl Drop for Unseen {
 }
 
 fn typed_unseen() -> io::Result<Secret> {
-    let mut line = String::new();
     // Before it is asked for: what is typed the moment the question is there is the answer.
     let unseen = Unseen::begin()?;
     crate::output::warn("join token (it is not shown): ");
-    let read = io::stdin().lock().take(MOST_BYTES).read_line(&mut line);
+    let line = line_of_keys(io::stdin().lock().take(MOST_BYTES));
     drop(unseen);
     crate::output::warn("\n");
-    read.map(|_| first_line(&line))
+    line.map(|line| first_line(&line))
+}
+
+/// What was typed up to the end of the line, with the keys that terminals know for mending it.
+fn line_of_keys(keys: impl Read) -> io::Result<String> {
+    const CTRL_C: u8 = 3;
+    const CTRL_D: u8 = 4;
+    const BACKSPACE: u8 = 8;
+    const CTRL_U: u8 = 21;
+    const DELETE: u8 = 127;
+    let mut line = Vec::new();
+    for key in keys.bytes() {
+        match key? {
+            b'\n' | b'\r' | CTRL_D => break,
+            CTRL_C => return Err(io::Error::new(io::ErrorKind::Interrupted, "given up")),
+            BACKSPACE | DELETE => drop(line.pop()),
+            CTRL_U => line.clear(),
+            key => line.push(key),
+        }
+    }
+    Ok(String::from_utf8_lossy(&line).into_owned())
 }
 
 /// Refuses a token among the words of a command, whichever command it is: by the time it is read
@@ -129,8 +149,9 @@ pub fn check_words(words: &[OsString]) -> Result<(), Failure> {
 /// What stands before the secret in a whole token, of a user or to join with.
 fn id_of_token(word: &str) -> Option<&str> {
     if let Some((_, token)) = word.split_once("CELL-JOIN.") {
-        let id = token.split('.').nth(2).filter(|id| !id.is_empty());
-        return Some(id.unwrap_or("ID"));
+        // Its secret stands behind the third dot; a file may well be called CELL-JOIN.txt.
+        let mut parts = token.split('.').skip(2);
+        return parts.next().zip(parts.next()).map(|(id, _)| if id.is_empty() { "ID" } else { id });
     }
     let word = word.rsplit(['=', ' ']).next().unwrap_or(word);
     let (id, secret) = word.split_once('.')?;
@@ -142,6 +163,21 @@ fn id_of_token(word: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_is_typed_and_mended_and_given_up() {
+        for (keys, line) in [
+            (&b"secret\n"[..], "secret"),
+            (b"secret\rmore", "secret"),
+            (b"sex\x7fcret\x04", "secret"),
+            (b"wrong\x15secret", "secret"),
+            (b"\x7f\n", ""),
+        ] {
+            assert_eq!(line_of_keys(keys).unwrap(), line);
+        }
+        let given_up = line_of_keys(&b"sec\x03ret\n"[..]).unwrap_err();
+        assert_eq!(given_up.kind(), io::ErrorKind::Interrupted);
+    }
 
     fn refused(words: &[&str]) -> Option<String> {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
@@ -158,7 +194,7 @@ mod tests {
             let said = refused(&["cell", "master", "join", word]).expect("it is refused");
             assert!(said.contains("t0123456789ab") && !said.contains(&secret), "{said}");
         }
-        let harmless = ["cell", "token", "revoke", "t0123456789ab", "a.b", "t01.example", "1.5"];
+        let harmless = ["t0123456789ab", "a.b", "t01.example", "1.5", "./CELL-JOIN.m2.txt"];
         assert_eq!(refused(&harmless), None);
     }
 }

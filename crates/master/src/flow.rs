@@ -158,8 +158,27 @@ struct Inside {
     busy: usize,
     working: BTreeMap<String, usize>,
     waiting: BTreeMap<String, VecDeque<oneshot::Sender<Turn>>>,
-    /// Those who wait, in the order of their turns.
+    /// Those who wait, in the order of their turns. Invariant: whoever has a waiter above, once.
     order: VecDeque<String>,
+}
+
+impl Inside {
+    /// How many of this caller wait, if one more may.
+    fn admits(&self, bound: &Bound, who: &str) -> Result<usize, ApiError> {
+        let own = self.waiting.get(who).map_or(0, VecDeque::len);
+        let all = self.waiting.values().map(VecDeque::len).sum();
+        bound.admits(who, own, all, 1).map(|()| own)
+    }
+
+    /// Drops waiters that nobody is behind any more.
+    fn forget_gone(&mut self) {
+        self.waiting.retain(|_, queue| {
+            queue.retain(|waiter| !waiter.is_closed());
+            !queue.is_empty()
+        });
+        let Inside { waiting, order, .. } = self;
+        order.retain(|who| waiting.contains_key(who));
+    }
 }
 
 /// A place at work; given on when dropped.
@@ -185,20 +204,17 @@ impl Turns {
     pub async fn take(&self, who: &str) -> Result<Turn, ApiError> {
         let given = {
             let mut inside = lock(&self.0.inside);
-            let all = inside.waiting.values().map(VecDeque::len).sum();
-            let queue = inside.waiting.entry(who.to_owned()).or_default();
-            // Those who went away make room.
-            queue.retain(|waiter| !waiter.is_closed());
-            let (own, first) = (queue.len(), queue.is_empty());
-            if let Err(error) = self.0.waiting.admits(who, own, all, 1) {
-                if first {
-                    inside.waiting.remove(who);
+            let own = match inside.admits(&self.0.waiting, who) {
+                Ok(own) => own,
+                // Those who went away make room.
+                Err(_) => {
+                    inside.forget_gone();
+                    inside.admits(&self.0.waiting, who)?
                 }
-                return Err(error);
-            }
+            };
             let (give, given) = oneshot::channel();
-            queue.push_back(give);
-            if first && !inside.order.iter().any(|known| known == who) {
+            inside.waiting.entry(who.to_owned()).or_default().push_back(give);
+            if own == 0 {
                 inside.order.push_back(who.to_owned());
             }
             given
@@ -321,6 +337,29 @@ mod tests {
         assert!(eve.as_mut().now_or_never().is_none());
         drop(ben);
         assert!(eve.as_mut().now_or_never().is_some(), "before nine of ann's");
+    }
+
+    /// One that was refused, and whose waiters had all left, is in nobody's way.
+    #[test]
+    fn those_who_left_take_neither_room_nor_a_turn() {
+        let turns = Turns::new(1, 1, bound(2, 2));
+        let ask = |who: &'static str| {
+            let turns = turns.clone();
+            Box::pin(async move { turns.take(who).await })
+        };
+        let held = ask("ann").as_mut().now_or_never().unwrap().ok().unwrap();
+        let (mut ben, mut eve) = (ask("ben"), ask("eve"));
+        assert!(ben.as_mut().now_or_never().is_none() && eve.as_mut().now_or_never().is_none());
+        let refused = ask("kim").as_mut().now_or_never().unwrap().err().unwrap();
+        assert_eq!(refused.code, Code::Overloaded);
+        drop(ben);
+        let mut kim = ask("kim");
+        assert!(kim.as_mut().now_or_never().is_none(), "there is room for one");
+        assert!(ask("ben").as_mut().now_or_never().unwrap().is_err());
+        drop(held);
+        assert!(eve.as_mut().now_or_never().is_some_and(|turn| turn.is_ok()));
+        assert!(kim.as_mut().now_or_never().is_some_and(|turn| turn.is_ok()));
+        assert!(!turns.is_busy());
     }
 
     #[test]

@@ -9,6 +9,8 @@
 //!   Machines declared down lately count as silent, so that a cut that spreads slowly is the same.
 //!   So do those that are one poll short of it, once anybody is due: polls come one after another,
 //!   and of many that were cut off at once the first would be taken for the only ones.
+//!   When the first of them are back, the others have the full time again: whoever brings a network
+//!   or a rack back brings its machines back one after another.
 //! - At most so many machines a minute: what looks dead may still come back.
 //!
 //! Whom this leaves up though nobody hears it is said by name and since when: in a cell of one
@@ -111,6 +113,8 @@ pub struct Liveness {
     shards: BTreeMap<u64, Span>,
     /// When machines were declared down.
     declared: BTreeMap<MachineId, Span>,
+    /// When so many were last silent that nobody was declared down.
+    held: Option<Span>,
     tokens: Tokens,
     next_look: Span,
     /// As of the last look.
@@ -127,6 +131,7 @@ impl Liveness {
             heard: BTreeMap::new(),
             shards: BTreeMap::new(),
             declared: BTreeMap::new(),
+            held: None,
             tokens: Tokens::full(settings.per_minute, settings.burst, at),
             next_look: at,
             alarms: Vec::new(),
@@ -167,7 +172,7 @@ impl Liveness {
         let up = self.follow(state, at);
         let mut silent: Vec<(Span, MachineId)> = Vec::new();
         let mut overdue: Vec<(Span, MachineId)> = Vec::new();
-        let mut suspected = 0;
+        let (mut suspected, mut due) = (0, false);
         for (machine, heard) in &self.heard {
             let silence = passed(heard.at, at);
             suspected += usize::from(silence > self.settings.suspicion());
@@ -175,16 +180,20 @@ impl Liveness {
                 continue;
             }
             silent.push((heard.at, *machine));
-            if silence > self.allowed(heard, at) && !self.just_declared(*machine, at) {
-                overdue.push((heard.at, *machine));
+            let allowed = self.allowed(heard, at);
+            if silence > allowed && !self.just_declared(*machine, at) {
+                due = true;
+                if self.held.is_none_or(|held| passed(held, at) > allowed) {
+                    overdue.push((heard.at, *machine));
+                }
             }
         }
         let named = longest(&silent, at);
         let gone = self.declared.keys().filter(|id| !self.heard.contains_key(id)).count();
-        let due = !overdue.is_empty();
         let silent = if due { suspected } else { silent.len() } + gone;
         let were_up = up + gone;
         if self.settings.is_most(silent, were_up) {
+            self.held = Some(at);
             let (silent, up) = (count(silent), count(were_up));
             let alarms = vec![Alarm::MostMachinesSilent { silent, up }];
             return Judgement { down: Vec::new(), alarms, silent: named };

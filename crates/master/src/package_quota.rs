@@ -48,9 +48,31 @@ impl Incoming {
         };
         let left = left.min(limits.in_all.saturating_sub(stored.all));
         let bytes = bytes.map_or(left, |bytes| bytes.max(LEAST));
+        Ok(self.claimed(&mut on_its_way, by, bytes))
+    }
+
+    /// Room to bring a package of this length once more. It is in the quota already, but lies on
+    /// the disk twice until it is compared: all that is on its way stays within the quota too.
+    ///
+    /// # Errors
+    /// When too much is on its way.
+    pub fn claim_again(
+        &self,
+        by: &Actor,
+        bytes: u64,
+        limits: BlobLimits,
+    ) -> Result<Claim, Refusal> {
+        let mut on_its_way = self.lock();
+        let own = on_its_way.get(by).copied().unwrap_or(0);
+        let all = on_its_way.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+        Stored { own, all }.admit(by, bytes, limits)?;
+        Ok(self.claimed(&mut on_its_way, by, bytes))
+    }
+
+    fn claimed(&self, on_its_way: &mut BTreeMap<Actor, u64>, by: &Actor, bytes: u64) -> Claim {
         let claimed = on_its_way.entry(by.clone()).or_default();
         *claimed = claimed.saturating_add(bytes);
-        Ok(Claim { incoming: self.clone(), by: by.clone(), bytes })
+        Claim { incoming: self.clone(), by: by.clone(), bytes }
     }
 
     /// Nothing is on its way.

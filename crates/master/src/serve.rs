@@ -123,7 +123,7 @@ fn free_on_disk(dir: &Path) -> Option<u64> {
 pub struct Running {
     address: SocketAddr,
     /// Of an open master: its token, to be found for as long as it runs.
-    dev: Option<Posted>,
+    dev: Option<Arc<Posted>>,
     master: Master,
     stopping: watch::Sender<bool>,
     door: JoinHandle<()>,
@@ -180,7 +180,7 @@ async fn start(
     let out_of_date = refused::out_of_date(Arc::clone(&replica), clock.clone());
     let (door, address) = open_door(&mut config, own.as_ref(), out_of_date).await?;
     let dev = match access {
-        Access::Open => Some(Posted::post(&config.data_dir, address)?),
+        Access::Open => Some(Arc::new(Posted::post(&config.data_dir, address)?)),
         Access::Identified => None,
     };
     let peers = HttpPeers::new(own.as_ref().map(Own::client).transpose()?);
@@ -213,6 +213,10 @@ async fn start(
         let gate = gate.clone();
         move || gate.clone().keep_settling()
     }));
+    if let Some(posted) = dev.clone() {
+        let keep = move || keep_posted(posted.clone());
+        chores.push(supervisor.restarted("keeping the token where it is found", keep));
+    }
     if let Some(own) = own {
         let fresh = own.keep_fresh(clock, master.handle().replicated().clone());
         chores.push(supervisor.essential("the renewal of the certificate", fresh));
@@ -483,6 +487,20 @@ async fn chores(
         bounds::keep_saying(saying.clone(), bounds)
     }));
     Ok(chores)
+}
+
+/// Its account finds the token of an open master for as long as that runs, whoever clears files.
+async fn keep_posted(posted: Arc<Posted>) {
+    const EVERY: Duration = Duration::from_secs(10);
+    loop {
+        tokio::time::sleep(EVERY).await;
+        let again = Arc::clone(&posted);
+        match tokio::task::spawn_blocking(move || again.renew()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the token of this cell cannot be found"),
+            Err(_) => return,
+        }
+    }
 }
 
 /// An open master has one user to submit jobs as, with more quota than anybody needs below

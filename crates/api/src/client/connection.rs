@@ -5,12 +5,13 @@
 //! calls of a part to the fate and the flow control of one connection.
 
 use super::content::{Outgoing, Payload};
-use super::{Call, ClientError, Received};
+use super::{Call, ClientError, Received, bearer};
+use crate::dev;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{CONTENT_LENGTH, HOST, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
@@ -64,6 +65,9 @@ impl Fault {
 
 pub(super) struct Pool {
     tls: Option<TlsConnector>,
+    /// Masters are asked with the token that an open one has posted for this account: looked for at
+    /// each call, since it may be started after its clients.
+    finds_tokens: bool,
     connect_timeout: Duration,
     most_idle: usize,
     idle: Mutex<BTreeMap<String, Vec<Sender>>>,
@@ -74,12 +78,13 @@ pub(super) struct Pool {
 impl Pool {
     pub fn new(
         tls: Option<Arc<rustls::ClientConfig>>,
+        finds_tokens: bool,
         connect_timeout: Duration,
         most_idle: usize,
     ) -> Pool {
         let tls = tls.map(TlsConnector::from);
         let connected = AtomicBool::new(false);
-        Pool { tls, connect_timeout, most_idle, idle: Mutex::default(), connected }
+        Pool { tls, finds_tokens, connect_timeout, most_idle, idle: Mutex::default(), connected }
     }
 
     pub fn has_connected(&self) -> bool {
@@ -88,7 +93,7 @@ impl Pool {
 
     /// Sends the call and reads the whole answer; the content of a streamed one is left to be read.
     pub async fn exchange(&self, address: &str, call: &Call) -> Result<Received, Fault> {
-        let (response, sender) = self.send(address, call).await?;
+        let (response, sender, dialled) = self.send(address, call).await?;
         let (parts, body) = response.into_parts();
         let (status, headers) = (parts.status, parts.headers);
         if call.streamed && status.is_success() {
@@ -101,7 +106,7 @@ impl Pool {
         };
         let whole = Limited::new(body, most).collect().await;
         let body = whole.map_err(|e| Fault::after(address, e))?.to_bytes();
-        self.keep(address, sender);
+        self.keep(&dialled, sender);
         Ok(Received { status, headers, body, open: None })
     }
 
@@ -110,19 +115,31 @@ impl Pool {
         Ok(self.send(address, call).await?.0)
     }
 
+    /// Where to dial for a master, and with what token. One that is found goes to the very address
+    /// that it was posted for: whoever listens at another of the same name is not to see it.
+    pub fn route(&self, master: &str) -> (String, Option<HeaderValue>) {
+        match Some(master).filter(|_| self.finds_tokens).and_then(dev::find) {
+            Some((at, token)) => (at.to_string(), bearer(&token)),
+            None => (master.to_owned(), None),
+        }
+    }
+
+    /// The answer, the connection and where it leads.
     async fn send(
         &self,
         address: &str,
         call: &Call,
-    ) -> Result<(Response<Incoming>, Sender), Fault> {
+    ) -> Result<(Response<Incoming>, Sender, String), Fault> {
         let mut request = request(address, call).map_err(Fault::before)?;
+        let (address, token) = &self.route(address);
+        request.headers_mut().extend(token.clone().map(|token| (AUTHORIZATION, token)));
         // An idle connection may have been closed meanwhile: then the request comes back unsent.
         while let Some(mut sender) = self.idle(address) {
             if sender.ready().await.is_err() {
                 continue;
             }
             match sender.try_send_request(request).await {
-                Ok(response) => return Ok((response, sender)),
+                Ok(response) => return Ok((response, sender, address.clone())),
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => request = unsent,
                     None => return Err(Fault::after(address, error.error())),
@@ -131,7 +148,7 @@ impl Pool {
         }
         let mut sender = self.dial_in_time(address).await?;
         match sender.try_send_request(request).await {
-            Ok(response) => Ok((response, sender)),
+            Ok(response) => Ok((response, sender, address.clone())),
             Err(mut error) => {
                 let sent = error.take_message().is_none();
                 Err(Fault { sent, ..Fault::before(format!("{address}: {}", error.error())) })

@@ -7,7 +7,7 @@ use super::{Call, Client, ClientError, Received};
 use crate::exec::EXEC_PROTOCOL;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
-use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
+use hyper::header::{AUTHORIZATION, CONNECTION, HeaderValue, UPGRADE};
 use hyper::upgrade::Upgraded;
 use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -61,9 +61,11 @@ impl Client {
         let mut last = Fault::before(String::new());
         let tries = self.masters().len();
         for _ in 0..tries {
-            match self.shared.pool.dial_in_time(&address).await {
+            let (at, token) = self.shared.pool.route(&address);
+            match self.shared.pool.dial_in_time(&at).await {
                 Ok(sender) => {
-                    let taken = timeout(call.deadline, take_over(sender, &address, &call)).await;
+                    call.headers.extend(token.map(|token| (AUTHORIZATION, token)));
+                    let taken = timeout(call.deadline, take_over(sender, &at, &call)).await;
                     let late = || format!("{address} did not answer in time");
                     return taken.unwrap_or_else(|_| Err(ClientError::Unknown(late())));
                 }

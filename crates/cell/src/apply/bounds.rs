@@ -200,6 +200,19 @@ mod tests {
         assert!(said.contains("bytes of job specs"), "{said}");
     }
 
+    /// What takes the place of something as large takes no more room.
+    #[test]
+    fn a_user_at_the_bound_of_bytes_still_resizes() {
+        let mut cell = Cell::with_machines(1);
+        assert_eq!(submit(&mut cell, "one", 5), "done, now at version 1");
+        let bounds = Bounds { spec_bytes: 10, ..Bounds::default() };
+        cell.ok(Command::SetBounds(bounds));
+        let resize = |count| Command::ResizeJob { job: key("ubar/one"), count, expect: None };
+        cell.ok(resize(2));
+        cell.ok(resize(5));
+        assert!(cell.refused(resize(300)).contains("bytes of job specs"), "a longer number");
+    }
+
     #[test]
     fn no_task_is_free_where_there_is_a_least_charge() {
         let least_charge = Resources::new(2, 5, 0, 0);

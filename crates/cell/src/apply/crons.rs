@@ -53,7 +53,9 @@ impl Context<'_> {
         }
         Self::expected(object, row.version, expect)?;
         let version = row.version.saturating_add(1);
-        let going = self.crowded_out(user, written, |_| false)?;
+        let more = written.spec_bytes.saturating_sub(encoded_bytes(&*row.spec));
+        let growth = Growth { spec_bytes: more, ..written };
+        let going = self.crowded_out(user, growth, |_| false)?;
         let starts_anew = row.spec.schedule != spec.schedule || row.spec.paused != spec.paused;
         self.make_way(&going);
         self.state.edit_cron(id, |cron| {

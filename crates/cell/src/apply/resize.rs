@@ -6,6 +6,7 @@
 
 use super::Context;
 use super::jobs::next_version;
+use crate::bounds::{Growth, encoded_bytes};
 use crate::command::{Done, Verdict};
 use crate::event::{JobChange, TaskChange};
 use crate::id::{JobId, TaskId};
@@ -42,7 +43,9 @@ impl Context<'_> {
         let mut target = resized.clone();
         target.specs.remove(&job.version);
         self.within_quota(Some(&job), &target)?;
-        let growth = Self::growth(Some(&job), &spec);
+        // It takes the place of the one before.
+        let more = encoded_bytes(&*spec).saturating_sub(encoded_bytes(&*old));
+        let growth = Growth { spec_bytes: more, ..Self::growth(Some(&job), &spec) };
         let going = self.crowded_out(job.user, growth, |_| false)?;
         self.make_way(&going);
         self.note_charges(id);

@@ -10,14 +10,15 @@ use crate::reach::Reach;
 use crate::server::ask;
 use crate::{clock, format, table};
 use cellwright_api::client::Change;
-use cellwright_api::context::write_private;
+use cellwright_api::context::PrivateFile;
 use cellwright_api::types::{AddJoinToken, Changed, Dismiss, Joiner, NewToken, TokenView};
 use cellwright_cell::credential::{PartKind, TokenKind};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
 use clap::{ArgGroup, Args, Subcommand};
 use hyper::Method;
-use std::path::PathBuf;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 
 const CREATE_USAGE: &str = "\
 cell token create [OPTIONS]
@@ -172,6 +173,20 @@ fn nobody() -> Failure {
     }
 }
 
+fn cannot_write(file: Option<&Path>, source: std::io::Error) -> Failure {
+    let what = file.map_or_else(String::new, |file| file.display().to_string());
+    Failure::Write { what, source }
+}
+
+/// A token that was written to a file is shown nowhere else.
+fn as_json(made: &NewToken, file: Option<&Path>) -> Value {
+    let NewToken { id, token, expires, index } = made;
+    match file {
+        Some(file) => json!({ "id": id, "token_file": file, "expires": expires, "index": index }),
+        None => json!({ "id": id, "token": token, "expires": expires, "index": index }),
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(override_usage = CREATE_USAGE)]
 #[command(group = ArgGroup::new("joiner").required(true).args(["agent", "replica", "scheduler"]))]
@@ -218,21 +233,23 @@ impl Token {
         };
         let cell = reach.cell()?;
         let body = AddJoinToken { joiner, name, valid_for: args.valid_for };
+        // First: a token that cannot be written down is one that lies about.
+        let file = args.token_file.as_deref().map(PrivateFile::create).transpose();
+        let file = file.map_err(|source| cannot_write(args.token_file.as_deref(), source))?;
         let made: NewToken = ask(async {
             Ok(cell.client.make(Method::POST, "/v1/tokens/join", Some(&body)).await?.value)
         })?;
-        let (shown, how) = match &args.token_file {
-            Some(file) => {
-                write_private(file, format!("{}\n", made.token).as_bytes()).map_err(|source| {
-                    Failure::Write { what: file.display().to_string(), source }
-                })?;
-                let file = file.display();
-                (format!("the token is in {file}"), format!(" --token-file {file}"))
+        let (shown, how) = match (&args.token_file, file) {
+            (Some(path), Some(file)) => {
+                let written = file.fill(format!("{}\n", made.token).as_bytes());
+                written.map_err(|source| cannot_write(Some(path), source))?;
+                let path = path.display();
+                (format!("the token is in {path}"), format!(" --token-file {path}"))
             }
-            None => (made.token.clone(), String::new()),
+            _ => (made.token.clone(), String::new()),
         };
         match args.output.output {
-            Output::Json => print_json(&made)?,
+            Output::Json => print_json(&as_json(&made, args.token_file.as_deref()))?,
             Output::Table => {
                 say(&format!(
                     "{shown}\ngood once, until {}\nnext, there: cell {next}{how} --master {}\n",

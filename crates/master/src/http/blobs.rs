@@ -3,10 +3,9 @@
 
 use super::call::Call;
 use super::viewer::Viewer;
-use super::{Answered, Api, bodies, let_out, reply, view};
+use super::{Answered, Api, bodies, reply, view};
 use crate::blobs::{Reading, off_thread};
 use crate::identity::provenance;
-use crate::package_quota::Claim;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use cellwright_api::error::ApiError;
@@ -128,26 +127,19 @@ impl Api {
         }
         let limits = self.settings.package_limits;
         let state = self.handle.read().state;
-        let is_known = || state.blob_named(&digest).is_some();
+        let known = state.blob_named(&digest).and_then(|id| state.blobs().get(id));
         let (by, length) = (call.caller()?.actor(), content.size_hint().exact());
-        let claim = match is_known() {
-            true => None,
-            false => match self.incoming.claim(&state, &by, length, limits) {
-                Ok(claim) => Some(claim),
-                Err(refusal) => {
-                    let_out(content).await;
-                    return Err(refusal.into());
-                }
-            },
+        let claim = match known.map(|row| row.bytes) {
+            None => self.incoming.claim(&state, &by, length, limits)?,
+            Some(bytes) => self.incoming.claim_again(&by, bytes, limits)?,
         };
-        let most = claim.as_ref().map_or(u64::MAX, Claim::bytes);
+        let most = known.map_or(claim.bytes(), |row| row.bytes);
         let content = bodies::paced(content, self.flow.pace);
         let put = self.backstage.put_blob(digest.clone(), content, most).await;
-        let bytes = put.map_err(|error| match &claim {
-            Some(claim) if error.details.get("limit") == Some(&claim.bytes().into()) => {
-                claim.exceeded(&state, limits).map_or(error, ApiError::from)
-            }
-            _ => error,
+        let bytes = put.map_err(|error| {
+            let is_over = known.is_none() && error.details.get("limit") == Some(&most.into());
+            let exceeded = is_over.then(|| claim.exceeded(&state, limits)).flatten();
+            exceeded.map_or(error, ApiError::from)
         })?;
         let command = Command::AddBlob { digest: digest.clone(), bytes, limits };
         let added = self.change(&call, command).await;

@@ -6,7 +6,6 @@
 //! megabyte off on a slow line, and what is right for the package lets sixty callers hold theirs
 //! for an hour.
 
-use super::let_out;
 use crate::flow::Share;
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
@@ -67,16 +66,12 @@ pub(super) async fn whole(
     pace: Pace,
 ) -> Result<Bytes, ApiError> {
     if stated.is_some_and(|bytes| bytes > limit as u64) {
-        let_out(body).await;
         return Err(too_large(limit).with("bytes", stated));
     }
     // What is announced is taken at once: of many that come together some are read to their end,
     // and not all of them to the middle.
     let mut taken = stated.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
-    if let Err(error) = share.grow(taken) {
-        let_out(body).await;
-        return Err(error);
-    }
+    share.grow(taken)?;
     let begun = Instant::now();
     let mut read = BytesMut::new();
     while let Some(data) = piece(&mut body, pace, (begun, read.len())).await? {
@@ -84,12 +79,7 @@ pub(super) async fn whole(
         if bytes > limit {
             return Err(too_large(limit));
         }
-        if let Err(error) = share.grow(bytes.saturating_sub(taken)) {
-            // Freed before the refusal is sent: it is what there is too much of.
-            drop((read, data));
-            let_out(body).await;
-            return Err(error);
-        }
+        share.grow(bytes.saturating_sub(taken))?;
         taken = taken.max(bytes);
         read.extend_from_slice(&data);
     }

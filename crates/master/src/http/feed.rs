@@ -158,7 +158,8 @@ impl Api {
                 *recent = Recent::from_now(applied);
                 return Ok(());
             }
-            let is_all = found.items.len() < MOST_EVENTS;
+            // A stretch may end early by its size: only an empty one says that there is no more.
+            let is_all = found.items.is_empty();
             recent.add(found.items);
             if is_all {
                 recent.looked = applied;

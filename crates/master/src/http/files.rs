@@ -1,7 +1,6 @@
 //! The backstage of a real master: its event and audit logs, its blobs and its checkpoints.
 
 use super::backstage::{Backstage, Cursor, EventRecord, Stretch};
-use super::let_out;
 use crate::audit::{AuditLog, Audited};
 use crate::blobs::{self, BlobError, BlobPeers, BlobStore, Digest, Intake, Reading, off_thread};
 use crate::checkpoint::{Checkpoints, Listed};
@@ -168,7 +167,6 @@ async fn take_in(
 ) -> Result<u64, ApiError> {
     let limit = store.limit().min(most);
     if content.size_hint().exact().is_some_and(|bytes| bytes > limit) {
-        let_out(content).await;
         return Err(blob_error(BlobError::TooLong { limit }));
     }
     let begun = store.clone();

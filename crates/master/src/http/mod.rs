@@ -46,6 +46,7 @@ mod socket;
 mod sql;
 mod tokens;
 mod trouble;
+mod unread;
 mod users;
 mod view;
 mod viewer;
@@ -77,14 +78,13 @@ use console::Console;
 use feed::Feed;
 use flow::Flow;
 pub use flow::FlowSettings;
-use http_body_util::BodyExt;
 use metrics::Answers;
 use mirror::Mirror;
 use overview::Gallery;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
+use unread::Unread;
 use watch::Picture;
 
 type Answered = Result<Response<Body>, ApiError>;
@@ -198,9 +198,11 @@ impl Api {
     ) -> Response<Body> {
         let target = request.uri().path_and_query().map(ToString::to_string);
         let start = Instant::now();
+        let (request, unread) = Unread::of(request);
         let response = match self.answer(route, params, request).await {
             Ok(response) => response,
             Err(error) => {
+                unread.discard();
                 let mut response = error_response(&error);
                 let scheme = if self.settings.tls { "https" } else { "http" };
                 if let (Code::NotLeader, Some(leader)) = (error.code, error.leader())
@@ -349,25 +351,6 @@ impl Api {
         }
         written.is_ok()
     }
-}
-
-/// Reads on a little after a body that was refused: a connection that is closed upon bytes nobody
-/// read takes the refusal with it. Whoever has much more to send is cut off.
-async fn let_out(mut body: Body) {
-    const MOST: usize = 16 << 20;
-    const PATIENCE: Duration = Duration::from_secs(5);
-    let reading = async {
-        let mut left = MOST;
-        while let Some(Ok(frame)) = body.frame().await {
-            let read = frame.data_ref().map_or(0, bytes::Bytes::len);
-            left = left.saturating_sub(read);
-            if left == 0 {
-                return;
-            }
-        }
-    };
-    // Either way the refusal is sent now.
-    let _ = timeout(PATIENCE, reading).await;
 }
 
 /// What a replica says of itself, whether it belongs to a cell or not.

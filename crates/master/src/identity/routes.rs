@@ -26,10 +26,13 @@ use http_body_util::{BodyExt, Limited};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 /// A signing request and a token are a few kilobytes.
 const MAX_BODY: usize = 64 << 10;
+const BODY_PATIENCE: Duration = Duration::from_secs(10);
 /// Requests to join that are judged at once: each asks the other replicas who leads, and anybody
 /// may send one.
 const AT_ONCE: usize = 32;
@@ -153,7 +156,12 @@ fn refusal(error: JoinError) -> ApiError {
 
 async fn read<M: DeserializeOwned>(request: Request<Body>) -> Result<M, ApiError> {
     provenance::postcard(request.headers())?;
-    let whole = Limited::new(request.into_body(), MAX_BODY).collect().await;
+    // So short a message that comes slowly is not meant to come to its end.
+    let reading = Limited::new(request.into_body(), MAX_BODY).collect();
+    let whole = timeout(BODY_PATIENCE, reading).await.map_err(|_| {
+        let most = BODY_PATIENCE.as_secs();
+        ApiError::new(Code::SlowBody, format!("the message did not come within {most} s"))
+    })?;
     let bytes = whole.map_err(|e| ApiError::new(Code::TooLarge, e.to_string()))?.to_bytes();
     let bad = |_| ApiError::new(Code::BadBody, "not the message that belongs here");
     postcard::from_bytes(&bytes).map_err(bad)

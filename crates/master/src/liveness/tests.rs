@@ -113,6 +113,19 @@ fn nothing_moves_when_more_than_half_are_silent() {
     assert_eq!(world.second(|_| true, true), Judgement::default());
 }
 
+/// Of those who were silent together, the first to be back do not make the others look dead.
+#[test]
+fn those_who_come_back_later_than_others_have_the_full_time_again() {
+    let mut world = World::new(3);
+    world.run(10, |_| true);
+    assert_eq!(world.run(60, |machine| machine == 0), []);
+    assert_eq!(world.run(20, |machine| machine <= 1), []);
+    assert_eq!(world.run(60, |_| true), []);
+    // One that stays away is declared down all the same.
+    assert_eq!(world.run(60, |machine| machine == 0), []);
+    assert_eq!(world.run(60, |machine| machine <= 1), [(21, 2)]);
+}
+
 /// Polls come one after another, so those who are cut off at once fall silent one after another.
 #[test]
 fn nothing_moves_when_more_than_half_are_cut_off_between_their_polls() {

@@ -18,7 +18,7 @@ pub struct ConfirmArgs {
     #[arg(value_name = "NAME", value_parser = name)]
     name: Name,
 
-    /// What it shows itself where it joins, and `cell master status` too
+    /// What it shows itself where it joins; not a copy of what `cell master status` shows
     #[arg(value_name = "FINGERPRINT")]
     fingerprint: String,
 }

@@ -135,8 +135,8 @@ fn shown(answer: &Answer) -> String {
     out
 }
 
-/// Who waits, with what to type once the fingerprint was compared. In lines of their own: what is
-/// to be copied must not be broken.
+/// Who waits. What confirms it is not shown ready to be copied: the fingerprint is to come from the
+/// newcomer's own screen, or the comparison compares nothing.
 fn waiting(replicas: &[WaitingReplica]) -> String {
     let now = clock::now();
     let one = |one: &WaitingReplica| {
@@ -150,9 +150,10 @@ fn waiting(replicas: &[WaitingReplica]) -> String {
             return format!("{asks}it is confirmed and goes on by itself\n");
         }
         format!(
-            "{asks}it waits to be confirmed: compare that with what it shows itself, then\n  \
-             cell master confirm {name} {fingerprint}\n\
-             or send it away: cell token revoke {token}\n"
+            "{asks}it waits to be confirmed with the fingerprint on its own screen:\n  \
+             cell master confirm {name} FINGERPRINT\n\
+             If that differs from the one above, somebody else asks in its name;\n\
+             send it away: cell token revoke {token}\n"
         )
     };
     replicas.iter().map(one).collect()
