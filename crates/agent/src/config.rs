@@ -266,14 +266,14 @@ impl Processes {
     }
 }
 
-/// How much is counted of what a task has on disk: with more it counts as over its limit of disk,
-/// if it has one. A task can make files faster than anybody can count them.
+/// How much is counted of what a task has on disk: with more files it counts as over its limit of
+/// disk, if it has one. A task can make files faster than anybody can count them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Counting {
     /// Files and folders.
     pub files: u64,
-    /// Open files and mappings of all its processes.
+    /// Open files and mappings of all its processes that are looked at in one go.
     pub open_files: usize,
 }
 
@@ -291,8 +291,8 @@ const TEMPLATE_LIMITS: &str = "\
      # Most processes and threads; left out, half of the kernel's, a quarter of that.\n\
      # processes = { all = 16384, task = 4096 }\n\
      \n\
-     # Files, and open files, of a task that are counted; with more it is over its limit\n\
-     # of disk, if it has one.\n\
+     # Files of a task that are counted: with more it is over its limit of disk, if it has\n\
+     # one. Open ones that are looked at in one go; nobody may have 32 times as many.\n\
      # counting = { files = 100000, open_files = 262144 }\n";
 
 /// Longest time that `relief_seconds` may be.

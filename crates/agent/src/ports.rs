@@ -52,7 +52,8 @@ impl Search {
         listening: &BTreeMap<u64, u16>,
         given: &[u16],
     ) -> Option<BTreeSet<u16>> {
-        let mut files = processes.iter().flat_map(|pid| open_files(*pid)).skip(self.place);
+        let files = processes.iter().flat_map(|pid| open_files(living_thread(*pid)));
+        let mut files = files.skip(self.place);
         let mut looked = 0;
         for file in files.by_ref().take(MOST_FILES) {
             looked += 1;
@@ -72,10 +73,30 @@ impl Search {
     }
 }
 
-/// What a process has open. One that has ended, or is not ours to look at, has nothing.
-pub fn open_files(pid: u32) -> impl Iterator<Item = PathBuf> {
-    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+/// What a process or a thread has open. One that has ended, or is not ours to look at, has nothing.
+pub fn open_files(id: u32) -> impl Iterator<Item = PathBuf> {
+    let files = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
     files.map(|file| file.path())
+}
+
+/// The threads of a process.
+pub fn threads(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The thread that shows what a process has open and mapped: its first one, unless that has ended
+/// before others, and then shows nothing.
+pub fn living_thread(pid: u32) -> u32 {
+    let has_ended = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name before the state is the program's choice, and may hold anything.
+        stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['Z', 'X']))
+    };
+    if !has_ended(pid) {
+        return pid;
+    }
+    threads(pid).into_iter().find(|thread| *thread != pid).unwrap_or(pid)
 }
 
 /// The number of the socket that an open file is.

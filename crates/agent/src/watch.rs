@@ -11,6 +11,7 @@ mod count;
 mod hidden;
 mod past;
 mod shared;
+mod verdicts;
 
 use crate::config::Counting;
 use crate::core::Attempt;
@@ -37,6 +38,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use verdicts::Verdicts;
 
 /// Of memory and disk, what is kept free by killing: a fiftieth.
 const KEPT_FREE: u64 = 50;
@@ -169,6 +171,8 @@ struct Watcher {
     readings: Readings,
     /// What they have on disk, as far as it was counted.
     counts: Counts,
+    /// Who was condemned with its alloc.
+    verdicts: Verdicts,
     /// For the next agent.
     past: Past,
 }
@@ -195,6 +199,7 @@ impl Watcher {
             used: BTreeMap::new(),
             readings,
             counts,
+            verdicts: Verdicts::default(),
             past,
         }
     }
@@ -204,7 +209,8 @@ impl Watcher {
         self.credit_what_is_removed();
         let samples: Vec<TaskSample> =
             tasks.iter().filter_map(|task| self.sample(now, task)).collect();
-        let mut findings = shared::over_limit(tasks, |attempt| self.counts.of(attempt).bytes);
+        let used = |attempt| self.counts.of(attempt).bytes;
+        let mut findings = shared::over_limit(tasks, used, &mut self.verdicts, now);
         match Room::look(&self.machine.data) {
             Ok(room) => findings.extend(self.share(now, room, &samples, tasks)),
             Err(error) => tracing::error!(%error, "the machine does not say what is free"),
@@ -234,6 +240,7 @@ impl Watcher {
         let there: BTreeSet<Attempt> = tasks.iter().map(|task| task.attempt).collect();
         self.meters.retain(|attempt, _| there.contains(attempt));
         self.used.retain(|attempt, _| there.contains(attempt));
+        self.verdicts.retain(&there);
         self.readings.lock().retain(|attempt, _| there.contains(attempt));
     }
 
@@ -595,13 +602,15 @@ mod tests {
         // Who is not in the alloc has nothing to do with it.
         assert_eq!((*attempt, *class), (lab.tasks[0].attempt, Some(ExitClass::OverDiskLimit)));
         assert!(why.starts_with("disk: its alloc used "), "{why}");
+        assert_eq!(watcher.look(4000, &lab.tasks), [], "it was said");
+        assert_eq!(watcher.look(13_000, &lab.tasks).len(), 1, "it is still there");
         // Too many files to be counted are too much.
         let few = Counting { files: 1, ..Counting::default() };
         lab.tasks[0].shared = Some(Shared { limit: 1 << 30, ..shared });
         Counter::new(watcher.counts.clone(), few).count(&lab.tasks);
         let mut counter = Counter::new(watcher.counts.clone(), few);
         (0..10).for_each(|_| drop(counter.count(&lab.tasks)));
-        assert_eq!(watcher.look(4000, &lab.tasks).len(), 1);
+        assert_eq!(watcher.look(30_000, &lab.tasks).len(), 1);
     }
 
     #[test]

@@ -2,11 +2,13 @@
 //! processes have open for sockets that listen. Both are bounded for each look and each task, and
 //! done in a thread of their own, so that whoever has a million files delays nobody's end.
 
+use super::verdicts::Verdicts;
 use super::{Finding, Shared, Watched, hidden};
 use crate::config::Counting;
 use crate::core::Attempt;
 use crate::ports::{self, Search};
 use cellwright_cell::isolation::Network;
+use cellwright_cell::task::ExitClass;
 use cellwright_isolate::cgroup::Group;
 use cellwright_isolate::usage::{DiskUse, disk_use};
 use cellwright_supervise::{Supervisor, plant};
@@ -18,9 +20,6 @@ use std::time::Duration;
 
 /// Looks between two at the same task.
 const ROUNDS: u64 = 5;
-/// Looks in a row at which descriptors of a task wait in sockets: whoever leaves them there for so
-/// long keeps them there. Nobody can say what they hold, so it counts as more than can be counted.
-const LONG_IN_FLIGHT: u32 = 2;
 
 /// What tasks and allocs have on disk, as far as it was counted. Cheap to clone; clones are the
 /// same.
@@ -65,8 +64,9 @@ pub struct Counter {
     counting: Counting,
     /// How much CPU each had had when its files were last counted.
     counted: BTreeMap<Attempt, Duration>,
-    /// At how many looks in a row each had descriptors in flight.
-    in_flight: BTreeMap<Attempt, u32>,
+    /// For what no folder shows.
+    hidden: BTreeMap<Attempt, hidden::Search>,
+    verdicts: Verdicts,
     ports: BTreeMap<Attempt, Search>,
     round: u64,
 }
@@ -77,13 +77,14 @@ impl Counter {
             counts,
             counting,
             counted: BTreeMap::new(),
-            in_flight: BTreeMap::new(),
+            hidden: BTreeMap::new(),
+            verdicts: Verdicts::default(),
             ports: BTreeMap::new(),
             round: 0,
         }
     }
 
-    /// Counts what is due, and says whose listening has changed.
+    /// Counts what is due, and says whose listening has changed, and who hides what it has.
     pub fn count(&mut self, tasks: &[Watched]) -> Vec<(Attempt, Finding)> {
         self.round += 1;
         let allocs: BTreeMap<Attempt, &Shared> =
@@ -92,14 +93,16 @@ impl Counter {
         there.extend(allocs.keys());
         self.counts.lock().retain(|attempt, _| there.contains(attempt));
         self.counted.retain(|attempt, _| there.contains(attempt));
-        self.in_flight.retain(|attempt, _| there.contains(attempt));
+        self.hidden.retain(|attempt, _| there.contains(attempt));
+        self.verdicts.retain(&there);
         self.ports.retain(|attempt, _| there.contains(attempt));
-        tasks.iter().for_each(|task| self.count_files(task));
+        let mut findings: Vec<(Attempt, Finding)> =
+            tasks.iter().filter_map(|task| self.count_files(task)).collect();
         allocs.values().for_each(|shared| self.count_shared(shared));
-        match self.round.is_multiple_of(ROUNDS) {
-            true => self.look_at_ports(tasks),
-            false => Vec::new(),
+        if self.round.is_multiple_of(ROUNDS) {
+            findings.extend(self.look_at_ports(tasks));
         }
+        findings
     }
 
     /// At every few looks, a share of all at each; not again while nobody in the group has had CPU
@@ -112,22 +115,28 @@ impl Counter {
         }
         let cpu = group.and_then(|group| group.usage().ok()).map(|usage| usage.cpu);
         // Whoever had descriptors in flight may leave them there without a turn of the CPU.
-        let leaves = self.in_flight.get(&attempt).is_some_and(|looks| *looks > 0);
+        let leaves = self.hidden.get(&attempt).is_some_and(hidden::Search::is_open);
         let before = self.counted.insert(attempt, cpu.unwrap_or_default());
         cpu.is_none() || before != cpu || last.is_none() || leaves
     }
 
-    fn count_files(&mut self, task: &Watched) {
+    /// Says who has more than can be looked into: no way around a limit.
+    fn count_files(&mut self, task: &Watched) -> Option<(Attempt, Finding)> {
         if !self.is_due(task.attempt, Some(&task.group)) {
-            return;
+            return None;
         }
         let mut found = self.on_disk(task.attempt, &task.folder);
-        let hidden = hidden::look(task, self.counting.open_files);
+        let search = self.hidden.entry(task.attempt).or_default();
+        let hidden = search.look(task, self.counting.open_files);
         found.bytes = found.bytes.saturating_add(hidden.bytes);
-        let looks = self.in_flight.entry(task.attempt).or_default();
-        *looks = if hidden.in_flight > 0 { looks.saturating_add(1) } else { 0 };
-        found.complete &= hidden.complete && *looks < LONG_IN_FLIGHT;
         self.note(task.attempt, found, task.limits.disk);
+        let why = hidden.unseen.filter(|_| task.limits.disk > 0)?.to_string();
+        if !self.verdicts.is_due(task.attempt, crate::boot::now()) {
+            return None;
+        }
+        tracing::warn!(task = task.name, why, "killed");
+        let class = Some(ExitClass::OverDiskLimit);
+        Some((task.attempt, Finding::Condemned { class, why }))
     }
 
     /// Files without a name are counted for the task that holds them, wherever they had one.

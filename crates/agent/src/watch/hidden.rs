@@ -1,150 +1,413 @@
 //! What a task has on disk that no folder shows: files without a name that its processes hold open
 //! or mapped go on taking space. Descriptors that wait in a socket are in no list of open files,
 //! and the kernel says no more of them than how many there are.
+//!
+//! A task can have millions of files open, so each look is at so many, and the next goes on there.
+//! What was found is looked at again each time, for as long as it is there. Threads can have open
+//! files of their own where no filter of system calls refuses it; a few of them are looked at each
+//! time, in turn.
 
 use super::Watched;
-use crate::ports::open_files;
-use std::collections::BTreeMap;
-use std::fs::{self, Metadata};
+use crate::ports::{living_thread, open_files, threads};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 /// What `stat` calls a block.
 const BLOCK: u64 = 512;
+/// Looks in a row at which descriptors wait in the same socket before they count as kept there: a
+/// minute. A service that passes connections to its workers is through with each long before, and
+/// its sockets are empty now and then.
+const LONG_IN_FLIGHT: u32 = 12;
+/// Looks that it may take to see all open files once: what is passed on faster than that is not
+/// found. Sockets are open files as well, and the largest servers have a few million.
+const LONGEST_ROUND: u32 = 32;
+/// Open files of threads that are looked at each time, beside those of their processes. Nearly
+/// always they are the same ones.
+const MOST_IN_THREADS: usize = 4096;
 
 /// What was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hidden {
     pub bytes: u64,
-    /// Descriptors that wait in sockets to be received.
-    pub in_flight: u64,
-    /// False when there was more than may be looked at.
-    pub complete: bool,
+    /// Why nobody can say how much there is.
+    pub unseen: Option<Unseen>,
 }
 
-/// Looks through all processes of the task's group, at `most` open files and mappings: whoever has
-/// more hides what is beyond.
-pub fn look(task: &Watched, most: usize) -> Hidden {
-    let processes = task.group.processes().unwrap_or_default();
-    of_processes(&processes, &task.folder, task.limits.disk > 0, most)
+/// What cannot be looked into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unseen {
+    /// Descriptors that wait in a socket to be received, and are not.
+    InFlight { looks: u32 },
+    /// More open files than are looked at.
+    TooMany { most: usize },
 }
 
-fn of_processes(processes: &[u32], folder: &Path, sockets: bool, most: usize) -> Hidden {
-    let Ok(disk) = fs::metadata(folder).map(|about| about.dev()) else {
-        return Hidden { complete: true, ..Hidden::default() };
-    };
-    let mut held = Held { disk, files: BTreeMap::new(), left: most };
-    let mut in_flight = 0u64;
-    for pid in processes {
-        for file in open_files(*pid) {
-            let Some(about) = held.see(&file) else { continue };
-            if sockets && is_socket(&about) {
-                in_flight = in_flight.saturating_add(waiting(*pid, &file));
+impl fmt::Display for Unseen {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unseen::InFlight { looks } => write!(
+                out,
+                "disk: descriptors were in one of its sockets, not received, at {looks} looks in a \
+                 row; nobody can see what files they hold"
+            ),
+            Unseen::TooMany { most } => write!(
+                out,
+                "disk: its processes have more than {most} files and sockets open, too many to be \
+                 looked through for removed files"
+            ),
+        }
+    }
+}
+
+/// The search of one task's processes, from look to look.
+#[derive(Clone, Debug, Default)]
+pub struct Search {
+    processes: Place,
+    threads: Place,
+    /// Looks since the first process was looked at.
+    looks: u32,
+    known: Known,
+}
+
+impl Search {
+    /// Looks on through all processes of the task's group, at `most` open files and mappings.
+    pub fn look(&mut self, task: &Watched, most: usize) -> Hidden {
+        let processes = task.group.processes().unwrap_or_default();
+        self.go_on(&processes, &task.folder, task.limits.disk > 0, most)
+    }
+
+    /// Whether there is something to look at again even if the task did nothing since.
+    pub fn is_open(&self) -> bool {
+        self.looks > 0 || !self.known.waiting.is_empty()
+    }
+
+    fn go_on(&mut self, processes: &[u32], folder: &Path, sockets: bool, most: usize) -> Hidden {
+        let Ok(disk) = fs::metadata(folder).map(|about| about.dev()) else {
+            return Hidden::default();
+        };
+        let shown: BTreeSet<u32> = processes.iter().map(|pid| living_thread(*pid)).collect();
+        let all: BTreeSet<u32> = processes.iter().flat_map(|pid| threads(*pid)).collect();
+        let others: BTreeSet<u32> = all.difference(&shown).copied().collect();
+        let before = std::mem::take(&mut self.known);
+        let mut look = Look { disk, sockets, before: &before, known: Known::default() };
+        for (process, link) in before.links().filter(|(process, _)| all.contains(process)) {
+            look.see(process, link.clone());
+        }
+        let everything = |process: u32| open_files(process).chain(mapped(process));
+        let is_over = self.processes.go_on(&shown, most, everything, &mut look);
+        self.threads.go_on(&others, MOST_IN_THREADS, open_files, &mut look);
+        self.known = look.known;
+        if !is_over {
+            // Those that were not come to yet may be under another number by now.
+            for (socket, waiting) in before.waiting {
+                self.known.waiting.entry(socket).or_insert(waiting);
             }
         }
-        mapped(*pid, &mut held);
+        self.looks = if is_over { 0 } else { self.looks.saturating_add(1) };
+        Hidden { bytes: self.known.bytes(), unseen: self.unseen(most) }
     }
-    let bytes = held.files.values().sum();
-    Hidden { bytes, in_flight, complete: held.left > 0 }
+
+    fn unseen(&self, most: usize) -> Option<Unseen> {
+        let looks = self.known.waiting.values().map(|waiting| waiting.looks).max().unwrap_or(0);
+        if looks >= LONG_IN_FLIGHT {
+            return Some(Unseen::InFlight { looks });
+        }
+        let most = most.saturating_mul(LONGEST_ROUND as usize);
+        let is_long = self.looks > LONGEST_ROUND || self.known.removed.len() > most;
+        is_long.then_some(Unseen::TooMany { most })
+    }
 }
 
-/// Files without a name, once each however many hold them.
-struct Held {
+/// Where a search through open files goes on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    process: u32,
+    files: usize,
+}
+
+impl Place {
+    /// Looks at so many more. True when those were the last; the next time begins anew.
+    fn go_on<Files: Iterator<Item = PathBuf>>(
+        &mut self,
+        processes: &BTreeSet<u32>,
+        most: usize,
+        files: impl Fn(u32) -> Files,
+        look: &mut Look<'_>,
+    ) -> bool {
+        let mut left = most;
+        for process in processes.range(self.process..) {
+            if *process != self.process {
+                *self = Place { process: *process, files: 0 };
+            }
+            for link in files(*process).skip(self.files) {
+                if left == 0 {
+                    return false;
+                }
+                left -= 1;
+                self.files += 1;
+                look.see(*process, link);
+            }
+        }
+        *self = Place::default();
+        true
+    }
+}
+
+/// What was found and is there still, by its number on its file system.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    removed: BTreeMap<u64, Removed>,
+    waiting: BTreeMap<u64, Waiting>,
+}
+
+/// A file without a name, counted once however many hold it.
+#[derive(Clone, Debug)]
+struct Removed {
+    process: u32,
+    link: PathBuf,
+    bytes: u64,
+}
+
+/// A socket with descriptors in it.
+#[derive(Clone, Debug)]
+struct Waiting {
+    process: u32,
+    link: PathBuf,
+    /// In a row at which it had some.
+    looks: u32,
+}
+
+impl Known {
+    fn bytes(&self) -> u64 {
+        self.removed.values().fold(0, |sum, removed| sum.saturating_add(removed.bytes))
+    }
+
+    /// Who holds what, by which link of the kernel's.
+    fn links(&self) -> impl Iterator<Item = (u32, &PathBuf)> {
+        let removed = self.removed.values().map(|removed| (removed.process, &removed.link));
+        removed.chain(self.waiting.values().map(|waiting| (waiting.process, &waiting.link)))
+    }
+}
+
+/// One look.
+struct Look<'a> {
     disk: u64,
-    files: BTreeMap<u64, u64>,
-    /// How many more are looked at.
-    left: usize,
+    /// Whether sockets are of interest.
+    sockets: bool,
+    before: &'a Known,
+    known: Known,
 }
 
-impl Held {
-    /// Counts the file behind a link of the kernel's, if it has no name on this disk.
-    fn see(&mut self, link: &Path) -> Option<Metadata> {
-        self.left = self.left.saturating_sub(1);
-        if self.left == 0 {
-            return None;
-        }
-        let about = fs::metadata(link).ok()?;
+impl Look<'_> {
+    /// Notes the file behind a link of the kernel's, if it has no name on this disk, and the socket
+    /// if descriptors wait there.
+    fn see(&mut self, process: u32, link: PathBuf) {
+        let Ok(about) = fs::metadata(&link) else { return };
+        let number = about.ino();
         if about.is_file() && about.nlink() == 0 && about.dev() == self.disk {
-            self.files.insert(about.ino(), about.blocks().saturating_mul(BLOCK));
+            let bytes = about.blocks().saturating_mul(BLOCK);
+            if bytes > 0 {
+                self.known.removed.insert(number, Removed { process, link, bytes });
+            }
+        } else if self.sockets
+            && about.file_type().is_socket()
+            && !self.known.waiting.contains_key(&number)
+            && has_waiting(&link)
+        {
+            let before = self.before.waiting.get(&number).map_or(0, |before| before.looks);
+            let looks = before.saturating_add(1);
+            self.known.waiting.insert(number, Waiting { process, link, looks });
         }
-        Some(about)
     }
 }
 
-fn is_socket(about: &Metadata) -> bool {
-    std::os::unix::fs::FileTypeExt::is_socket(&about.file_type())
-}
-
-/// Descriptors that wait in this socket; none in one of another kind.
-fn waiting(pid: u32, file: &Path) -> u64 {
-    let Some(number) = file.file_name().and_then(|name| name.to_str()) else { return 0 };
-    let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
+/// Whether descriptors wait in this socket; none do in one of another kind.
+fn has_waiting(link: &Path) -> bool {
+    let number = link.file_name().and_then(|name| name.to_str());
+    let process = link.parent().and_then(Path::parent);
+    let (Some(number), Some(process)) = (number, process) else { return false };
+    let text = fs::read_to_string(process.join("fdinfo").join(number)).unwrap_or_default();
     let count = text.lines().find_map(|line| line.strip_prefix("scm_fds:"));
-    count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    count.and_then(|count| count.trim().parse::<u64>().ok()).is_some_and(|count| count > 0)
 }
 
 /// Files that a process has mapped and that lost their names.
-fn mapped(pid: u32, held: &mut Held) {
-    let Ok(list) = fs::File::open(format!("/proc/{pid}/maps")) else { return };
+fn mapped(process: u32) -> impl Iterator<Item = PathBuf> {
+    let list = fs::File::open(format!("/proc/{process}/maps")).ok().map(BufReader::new);
     // A name that is no text ends like others.
-    for line in BufReader::new(list).split(b'\n').map_while(Result::ok) {
-        if !line.ends_with(b" (deleted)") {
-            continue;
-        }
+    let lines = list.into_iter().flat_map(|list| list.split(b'\n').map_while(Result::ok));
+    lines.filter(|line| line.ends_with(b" (deleted)")).filter_map(move |line| {
         let line = String::from_utf8_lossy(&line);
-        let Some(place) = line.split(' ').next() else { continue };
-        held.see(Path::new(&format!("/proc/{pid}/map_files/{place}")));
-    }
+        let place = line.split(' ').next()?;
+        Some(PathBuf::from(format!("/proc/{process}/map_files/{place}")))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::folder::scratch::Scratch;
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::process::{Child, Command, Stdio};
 
-    /// A process that does what `script` says, in `folder`, and says when it has.
-    fn holder(folder: &Path, script: &str) -> Child {
-        let perl = format!("$| = 1; {script}; print \"x\"; sleep 1000");
-        let mut command = Command::new("perl");
-        command.args(["-e", &perl]).current_dir(folder).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("perl is there");
-        let mut said = [0u8];
-        child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
-        child
+    /// A file of a megabyte without a name, held by `$f`.
+    const WRITE: &str = "use IO::Handle; open($f, '+>', 'big'); print $f 'x' x 1048576; \
+        $f->flush(); unlink('big')";
+    /// A message of one byte with one descriptor, as sendmsg(2) wants it.
+    const SOCKETS: &str = "use Socket; socketpair($a, $b, AF_UNIX, SOCK_STREAM, 0)";
+    const SEND: &str = "$d = 'd'; $i = pack('PQ', $d, 1); \
+        $c = pack('QiiiI', 20, 1, 1, fileno($f), 0); \
+        $m = pack('QLLPQPQiI', 0, 0, 0, $i, 1, $c, 24, 0, 0); \
+        syscall(46, fileno($a), $m, 0) == 1 or die $!";
+
+    fn can_be_tried() -> bool {
+        let can = cfg!(target_arch = "x86_64") && rustix::process::geteuid().is_root();
+        if !can {
+            println!("skipped: needs root, and numbers of system calls of x86-64");
+        }
+        can
+    }
+
+    /// A process that does what `script` says, in a folder of its own.
+    struct Holder {
+        folder: Scratch,
+        child: Child,
+        search: Search,
+    }
+
+    impl Holder {
+        /// Comes back when it has said a first letter.
+        fn start(script: &str) -> Holder {
+            let folder = Scratch::new();
+            let perl = format!("$| = 1; {script}");
+            let mut command = Command::new("perl");
+            command.args(["-e", &perl]).current_dir(folder.path(""));
+            let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+            let child = child.expect("perl is there");
+            let mut holder = Holder { folder, child, search: Search::default() };
+            holder.hear();
+            holder
+        }
+
+        fn hear(&mut self) {
+            let mut said = [0u8];
+            self.child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        }
+
+        /// Has it go on until it has said another letter.
+        fn go_on(&mut self) {
+            self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+            self.hear();
+        }
+
+        fn look(&mut self, most: usize) -> Hidden {
+            self.search.go_on(&[self.child.id()], &self.folder.path(""), true, most)
+        }
+    }
+
+    impl Drop for Holder {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    fn megabyte(found: Hidden) {
+        assert!(found.bytes >= 1 << 20 && found.unseen.is_none(), "{found:?}");
     }
 
     #[test]
     fn files_without_a_name_are_found_open_mapped_and_in_flight() {
-        if !cfg!(target_arch = "x86_64") || !rustix::process::geteuid().is_root() {
-            return println!("skipped: needs root, and numbers of system calls of x86-64");
+        if !can_be_tried() {
+            return;
         }
-        let scratch = Scratch::new();
-        let folder = scratch.path("");
-        let look = |child: &mut Child| {
-            let found = of_processes(&[child.id()], &folder, true, 1000);
-            child.kill().unwrap();
-            child.wait().unwrap();
-            found
-        };
-        let write = "open($f, '+>', 'big'); print $f 'x' x 1048576; $f->flush(); unlink('big')";
-        let mut open = holder(&folder, &format!("use IO::Handle; {write}"));
-        let open = look(&mut open);
-        assert!(open.bytes >= 1 << 20 && open.complete && open.in_flight == 0, "{open:?}");
+        let wait = "print 'x'; <STDIN>; close($f); print 'y'; <STDIN>";
+        let mut open = Holder::start(&format!("{WRITE}; {wait}"));
+        megabyte(open.look(1000));
+        megabyte(open.look(1000));
+        open.go_on();
+        assert_eq!(open.look(1000), Hidden::default(), "it is closed");
         // Shared, read and write; its descriptor is closed.
         let map = "syscall(9, 0, 1048576, 3, 1, fileno($f), 0) > 0 or die; close($f)";
-        let mut mapped = holder(&folder, &format!("use IO::Handle; {write}; {map}"));
-        let mapped = look(&mut mapped);
-        assert!(mapped.bytes >= 1 << 20, "{mapped:?}");
-        // A message of one byte with one descriptor, as sendmsg(2) wants it.
-        let send = "use Socket; socketpair($a, $b, AF_UNIX, SOCK_STREAM, 0); $d = 'd'; \
-            $i = pack('PQ', $d, 1); $c = pack('QiiiI', 20, 1, 1, fileno($f), 0); \
-            $m = pack('QLLPQPQiI', 0, 0, 0, $i, 1, $c, 24, 0, 0); \
-            syscall(46, fileno($a), $m, 0) == 1 or die $!; close($f)";
-        let mut sent = holder(&folder, &format!("use IO::Handle; {write}; {send}"));
-        let sent = look(&mut sent);
-        assert_eq!((sent.bytes, sent.in_flight), (0, 1), "{sent:?}");
+        megabyte(Holder::start(&format!("{WRITE}; {map}; {wait}")).look(1000));
+        let sent = format!("{WRITE}; {SOCKETS}; {SEND}; close($f); {wait}");
+        let mut sent = Holder::start(&sent);
+        let found = (0..LONG_IN_FLIGHT).map(|_| sent.look(1000)).last().unwrap();
+        assert_eq!((found.bytes, found.unseen), (0, Some(Unseen::InFlight { looks: 12 })));
+    }
+
+    #[test]
+    fn whoever_passes_descriptors_all_the_time_keeps_none() {
+        if !can_be_tried() {
+            return;
+        }
+        // Whoever reads the byte alone lets go of the descriptor.
+        let pass = "while (1) { SEND; print 'x'; <STDIN>; sysread($b, $z, 1); print 'y'; <STDIN> }";
+        let pass = pass.replace("SEND", SEND);
+        let mut passes = Holder::start(&format!("{WRITE}; {SOCKETS}; {pass}"));
+        for _ in 0..3 {
+            for _ in 1..LONG_IN_FLIGHT {
+                megabyte(passes.look(1000));
+            }
+            assert!(passes.search.is_open());
+            passes.go_on();
+            megabyte(passes.look(1000));
+            assert!(!passes.search.is_open());
+            passes.go_on();
+        }
+    }
+
+    #[test]
+    fn files_of_a_thread_with_a_list_of_its_own_and_after_the_first_thread_are_found() {
+        if !can_be_tried() {
+            return;
+        }
+        let thread = |before: &str, first: &str| {
+            format!(
+                "use threads; use threads::shared; my $ok :shared; $p = $$; \
+                 threads->create(sub {{ {before}; {WRITE}; \
+                 {{ lock($ok); $ok = 1; cond_signal($ok); }} {first}; print 'x'; sleep 1000 }}); \
+                 {{ lock($ok); cond_wait($ok) until $ok; }}"
+            )
+        };
+        // close_range(2) of nothing, which gives the thread a list of its own.
+        let apart = thread("syscall(436, 4000, 4001, 2) == 0 or die $!", "");
+        let mut apart = Holder::start(&format!("{apart} sleep 1000"));
+        assert_eq!(open_removed(apart.child.id()), 0, "its process does not show it");
+        megabyte(apart.look(1000));
+        // The first thread ends by itself, and is a zombie from then on.
+        let zombie = "1 until do { open($s, '<', \"/proc/$p/stat\"); <$s> =~ /\\) Z / }";
+        let ended = thread("", zombie);
+        let mut ended = Holder::start(&format!("{ended} syscall(60, 0)"));
+        assert_eq!(open_files(ended.child.id()).count(), 0, "it shows nothing");
+        megabyte(ended.look(1000));
+    }
+
+    fn open_removed(process: u32) -> usize {
+        let removed = |link: &PathBuf| fs::metadata(link).is_ok_and(|about| about.nlink() == 0);
+        open_files(process).filter(removed).filter(|link| link.is_file()).count()
+    }
+
+    #[test]
+    fn who_has_many_sockets_open_is_looked_through_in_several_looks() {
+        if !can_be_tried() {
+            return;
+        }
+        let many = "push(@s, $_) for map { socket(my $s, AF_UNIX, SOCK_STREAM, 0); $s } 1..200";
+        let script = format!("{SOCKETS}; {many}; {WRITE}; print 'x'; <STDIN>");
+        let mut holder = Holder::start(&script);
+        let looks: Vec<Hidden> = (0..25).map(|_| holder.look(10)).collect();
+        assert!(looks.iter().all(|found| found.unseen.is_none()), "{looks:?}");
+        assert_eq!(looks[0].bytes, 0);
+        megabyte(looks[24]);
+        // What cannot be seen in any time is said, in words of its own.
+        holder.search = Search::default();
+        let found = (0..40).map(|_| holder.look(5)).find_map(|found| found.unseen).unwrap();
+        assert_eq!(found, Unseen::TooMany { most: 5 * LONGEST_ROUND as usize });
+        assert!(found.to_string().contains("more than 160 files and sockets open"), "{found}");
     }
 }

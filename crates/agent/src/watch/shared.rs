@@ -4,6 +4,7 @@
 //!
 //! Rejected: to count the folder for each task. One that never wrote there would be over its limit.
 
+use super::verdicts::Verdicts;
 use super::{Finding, Watched};
 use crate::core::Attempt;
 use cellwright_cell::task::ExitClass;
@@ -23,8 +24,13 @@ pub struct Shared {
 }
 
 /// Tasks whose allocs are over their limits, by what each task and each alloc's folder was counted
-/// to have.
-pub fn over_limit(tasks: &[Watched], used: impl Fn(Attempt) -> u64) -> Vec<(Attempt, Finding)> {
+/// to have; each once, and again after a while.
+pub fn over_limit(
+    tasks: &[Watched],
+    used: impl Fn(Attempt) -> u64,
+    verdicts: &mut Verdicts,
+    now: u64,
+) -> Vec<(Attempt, Finding)> {
     let mut allocs: BTreeMap<Attempt, (&Shared, Vec<&Watched>)> = BTreeMap::new();
     for task in tasks {
         if let Some(shared) = task.shared.as_ref().filter(|shared| shared.limit > 0) {
@@ -37,7 +43,8 @@ pub fn over_limit(tasks: &[Watched], used: impl Fn(Attempt) -> u64) -> Vec<(Atte
         let all = own.fold(used(alloc), u64::saturating_add);
         let Some(over) = all.checked_sub(shared.limit).filter(|over| *over > 0) else { continue };
         let why = format!("disk: its alloc used {all}, {over} over its limit of {}", shared.limit);
-        for task in inside {
+        let due = |task: &&Watched| verdicts.is_due(task.attempt, now);
+        for task in inside.into_iter().filter(due) {
             tracing::warn!(task = task.name, why, "killed");
             let class = Some(ExitClass::OverDiskLimit);
             findings.push((task.attempt, Finding::Condemned { class, why: why.clone() }));

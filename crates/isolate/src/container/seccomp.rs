@@ -109,6 +109,7 @@ const CLONE_NAMESPACES: &[u64] = &[
 
 const CLONE_FILES: u64 = 0x400;
 const CLONE_THREAD: u64 = 0x1_0000;
+const CLOSE_RANGE_UNSHARE: u64 = 2;
 /// A file with these runs as its owner, and as its group.
 const SET_USER: u64 = 0o4000;
 const SET_GROUP: u64 = 0o2000;
@@ -156,6 +157,10 @@ pub fn profile(latitude: Latitude) -> Result<LinuxSeccomp, OciSpecError> {
     // A thread with open files of its own, which no list of a process's open files shows.
     let apart = masked(0, CLONE_THREAD | CLONE_FILES, CLONE_THREAD)?;
     rules.push(refuse(&["clone"], EPERM, Some(apart))?);
+    // The same for a thread that runs. Told that the kernel does not have the call, programs close
+    // one by one.
+    let apart = masked(2, CLOSE_RANGE_UNSHARE, CLOSE_RANGE_UNSHARE)?;
+    rules.push(refuse(&["close_range"], ENOSYS, Some(apart))?);
     for kind in [CHARACTER_DEVICE, BLOCK_DEVICE] {
         rules.push(refuse(&["mknod"], EPERM, Some(masked(1, FILE_KIND, kind)?))?);
         rules.push(refuse(&["mknodat"], EPERM, Some(masked(2, FILE_KIND, kind)?))?);
@@ -312,5 +317,23 @@ mod tests {
             .flatten()
             .any(|argument| Some(fifo & argument.value()) == argument.value_two());
         assert!(!hits_fifo);
+    }
+
+    #[test]
+    fn no_thread_gets_open_files_of_its_own_and_files_are_closed_as_ever() {
+        let profile = profile(Latitude { set_id_files: true, shared_ports: true }).unwrap();
+        let rules = profile.syscalls().clone().unwrap();
+        let refused = |name: &str, index: usize, value: u64| {
+            let named = rules.iter().filter(|rule| rule.names().iter().any(|n| n == name));
+            named.filter_map(|rule| rule.args().clone()).flatten().any(|argument| {
+                argument.index() == index && Some(value & argument.value()) == argument.value_two()
+            })
+        };
+        // CLOEXEC alone is harmless.
+        for (flags, expected) in [(0, false), (4, false), (2, true), (6, true)] {
+            assert_eq!(refused("close_range", 2, flags), expected, "{flags}");
+        }
+        assert!(refused("clone", 0, CLONE_THREAD) && !refused("clone", 0, CLONE_FILES));
+        assert!(!refused("clone", 0, CLONE_THREAD | CLONE_FILES));
     }
 }
