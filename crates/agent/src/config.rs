@@ -241,9 +241,10 @@ pub struct IdRanges {
 }
 
 impl Default for IdRanges {
-    /// Beyond what accounts and other tools use.
+    /// Beyond what accounts and other tools use: directory services give numbers up to
+    /// 2,000,200,000 (sssd), and many programs take none from 2^31 on.
     fn default() -> IdRanges {
-        IdRanges { first: 0x7000_0000, count: 4096 }
+        IdRanges { first: 0x7740_0000, count: 2240 }
     }
 }
 
@@ -286,7 +287,7 @@ impl Default for Counting {
 /// The end of a new file: what tasks may have of the machine, whatever jobs ask for.
 const TEMPLATE_LIMITS: &str = "\
      # Numbers of users and groups that are tasks', 65536 for each, and nobody else's.\n\
-     # id_ranges = { first = 1879048192, count = 4096 }\n\
+     # id_ranges = { first = 2000683008, count = 2240 }\n\
      \n\
      # Most processes and threads; left out, half of the kernel's, a quarter of that.\n\
      # processes = { all = 16384, task = 4096 }\n\
@@ -486,13 +487,18 @@ impl Config {
 /// stands for none.
 fn check_ids(ranges: IdRanges) -> Result<(), ConfigError> {
     let end = u64::from(ranges.first) + u64::from(ranges.count) * u64::from(COUNT);
-    if ranges.first >= COUNT && ranges.count > 0 && end <= u64::from(u32::MAX) {
+    // Agents of one machine tell each other ranges by their first numbers: those of two agents are
+    // the same or have nothing in common.
+    let is_aligned = ranges.first.is_multiple_of(COUNT);
+    if ranges.first >= COUNT && is_aligned && ranges.count > 0 && end <= u64::from(u32::MAX) {
         return Ok(());
     }
     Err(ConfigError::Field {
         field: "id_ranges".into(),
         value: format!("{} ranges from {} on", ranges.count, ranges.first),
-        allowed: format!("1 range or more of {COUNT} numbers each, from {COUNT} to 4294967294"),
+        allowed: format!(
+            "1 range or more of {COUNT} numbers each, from a multiple of {COUNT} to 4294967294"
+        ),
     })
 }
 
@@ -597,6 +603,13 @@ mod tests {
     }
 
     #[test]
+    fn tasks_have_numbers_beyond_those_of_directories() {
+        let IdRanges { first, count } = IdRanges::default();
+        assert!(first > 2_000_200_000 && first.is_multiple_of(COUNT));
+        assert_eq!(u64::from(first) + u64::from(count) * u64::from(COUNT), 1 << 31);
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         let check = |text: &str, part: &str| {
             let error = Config::parse(text).unwrap_err().to_string();
@@ -610,8 +623,9 @@ mod tests {
         check("listen = \"here\"", "listen: \"here\"; allowed: ADDRESS:PORT, or off");
         check("logs = { files = 0 }", "logs.files: 0; allowed: 1 or more");
         check("logs = { file_bytes = 9 }", "logs.file_bytes: 9; allowed: 4096 or more");
-        check("id_ranges = { first = 1000 }", "id_ranges: 4096 ranges from 1000 on; allowed: 1");
-        check("id_ranges = { count = 0 }", "id_ranges: 0 ranges from 1879048192 on; allowed: 1");
+        check("id_ranges = { first = 1000 }", "id_ranges: 2240 ranges from 1000 on; allowed: 1");
+        check("id_ranges = { first = 100000 }", "from a multiple of 65536 to 4294967294");
+        check("id_ranges = { count = 0 }", "id_ranges: 0 ranges from 2000683008 on; allowed: 1");
         check("id_ranges = { count = 65535 }", "id_ranges: 65535 ranges from");
         check("processes = { all = 0 }", "processes: 0; allowed: 1 or more");
         let never = "control = { relief_seconds = 0 }";
