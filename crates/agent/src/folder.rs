@@ -62,26 +62,58 @@ pub struct Keeping {
     pub bytes: u64,
 }
 
-/// The time of day for what is kept by age. A clock that jumps ahead makes nothing old: no more time
-/// passes by this than by the boot clock since it began.
+/// How long a clock must not have been set before it is believed: machines boot with any time, and
+/// are told the right one within minutes.
+const STEADY: Duration = Duration::from_secs(3600);
+/// A clock that is further from where it should be was set. Corrections are slower than that.
+const SET: Duration = Duration::from_secs(30);
+
+/// The time of day for what is kept by age. A clock makes nothing old before it has kept pace with
+/// the boot clock for an hour; while one that was believed is set ahead, no more time passes by
+/// this than by the boot clock.
 #[derive(Clone, Copy, Debug)]
 pub struct SteadyTime {
+    last: Moment,
+    /// Since when the clock was not set, on the boot clock.
+    since: u64,
+    /// When it was believed last.
+    believed: Option<Moment>,
+}
+
+/// What both clocks said at once.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
     wall: SystemTime,
     booted: u64,
+}
+
+impl Moment {
+    /// What the clock should say later.
+    fn wall_at(self, booted: u64) -> SystemTime {
+        let passed = Duration::from_millis(booted.saturating_sub(self.booted));
+        self.wall.checked_add(passed).unwrap_or(self.wall)
+    }
 }
 
 impl SteadyTime {
     /// From now on; `booted` is on the boot clock.
     #[must_use]
     pub fn begin(wall: SystemTime, booted: u64) -> SteadyTime {
-        SteadyTime { wall, booted }
+        SteadyTime { last: Moment { wall, booted }, since: booted, believed: None }
     }
 
-    /// What time it is where the clock says `wall`.
-    #[must_use]
-    pub fn at(self, wall: SystemTime, booted: u64) -> SystemTime {
-        let passed = Duration::from_millis(booted.saturating_sub(self.booted));
-        wall.min(self.wall + passed)
+    /// What time it is where the clock says `wall`; nothing while that is not sure.
+    pub fn at(&mut self, wall: SystemTime, booted: u64) -> Option<SystemTime> {
+        let expected = self.last.wall_at(booted);
+        let apart = wall.duration_since(expected).or_else(|_| expected.duration_since(wall));
+        if apart.is_ok_and(|apart| apart > SET) {
+            self.since = booted;
+        }
+        self.last = Moment { wall, booted };
+        if Duration::from_millis(booted.saturating_sub(self.since)) >= STEADY {
+            self.believed = Some(self.last);
+        }
+        self.believed.map(|believed| wall.min(believed.wall_at(booted)))
     }
 }
 
@@ -229,11 +261,12 @@ impl Folders {
         }
     }
 
-    /// Removes what is over and too old or too much, the oldest first.
+    /// Removes what is over and too old or too much, the oldest first; nothing is too old while
+    /// nobody knows what time it is.
     ///
     /// # Errors
     /// When the folder cannot be read.
-    pub fn prune(&self, keeping: Keeping, now: SystemTime) -> io::Result<()> {
+    pub fn prune(&self, keeping: Keeping, now: Option<SystemTime>) -> io::Result<()> {
         let mut ended = Vec::new();
         for entry in fs::read_dir(self.root.join("ended"))? {
             let entry = entry?;
@@ -244,7 +277,8 @@ impl Folders {
         let mut held = 0;
         for (kept, (since, path)) in ended.into_iter().rev().enumerate() {
             held += size(&path);
-            let old = now.duration_since(since).is_ok_and(|age| age > keeping.time);
+            let age = now.and_then(|now| now.duration_since(since).ok());
+            let old = age.is_some_and(|age| age > keeping.time);
             if old || held > keeping.bytes || kept >= MOST_ENDED {
                 self.trash.throw(&path)?;
             }
@@ -404,9 +438,11 @@ mod tests {
         assert!(old.join(LOGS).exists() && !old.join(WORK).exists());
         let day = Duration::from_secs(86_400);
         let now = cellwright_api::clock::system();
-        folders.prune(Keeping { time: day, bytes: 1 << 20 }, now).unwrap();
-        assert!(old.exists());
-        folders.prune(Keeping { time: day, bytes: 1 << 20 }, now + 2 * day).unwrap();
+        for now in [Some(now), None] {
+            folders.prune(Keeping { time: day, bytes: 1 << 20 }, now).unwrap();
+            assert!(old.exists());
+        }
+        folders.prune(Keeping { time: day, bytes: 1 << 20 }, Some(now + 2 * day)).unwrap();
         assert!(!old.exists() && new.exists());
     }
 
@@ -414,11 +450,30 @@ mod tests {
     fn a_clock_that_jumps_makes_nothing_old() {
         let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
         let begun = SystemTime::UNIX_EPOCH + 1000 * hour;
-        let steady = SteadyTime::begin(begun, 5000);
-        assert_eq!(steady.at(begun + minute, 65_000), begun + minute);
-        assert_eq!(steady.at(begun + hour + minute, 65_000), begun + minute, "an hour ahead");
-        assert_eq!(steady.at(begun + minute - hour, 65_000), begun + minute - hour, "behind");
-        assert_eq!(steady.at(begun + 2 * minute, 125_000), begun + 2 * minute, "right again");
+        let mut steady = SteadyTime::begin(begun, 0);
+        assert_eq!(steady.at(begun + minute, 60_000), None, "not sure yet");
+        let believed = begun + hour;
+        assert_eq!(steady.at(believed, 3_600_000), Some(believed));
+        let ahead = believed + 5 * hour;
+        assert_eq!(steady.at(ahead, 3_660_000), Some(believed + minute), "hours ahead");
+        assert_eq!(steady.at(begun, 3_720_000), Some(begun), "behind");
+        let right = believed + 3 * minute;
+        assert_eq!(steady.at(right, 3_780_000), Some(right), "right again");
+    }
+
+    #[test]
+    fn a_clock_that_was_wrong_at_the_start_is_believed_once_it_is_right() {
+        let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
+        let right = SystemTime::UNIX_EPOCH + 500_000 * hour;
+        for wrong in [SystemTime::UNIX_EPOCH, right + 600_000 * hour] {
+            let mut steady = SteadyTime::begin(wrong, 0);
+            assert_eq!(steady.at(wrong + minute, 60_000), None);
+            // Set, and an hour goes by, looked at every minute.
+            let times: Vec<Option<SystemTime>> =
+                (2..=62).map(|at| steady.at(right + at * minute, u64::from(at) * 60_000)).collect();
+            assert!(times[..60].iter().all(Option::is_none), "{times:?}");
+            assert_eq!(times[60], Some(right + 62 * minute));
+        }
     }
 
     #[test]

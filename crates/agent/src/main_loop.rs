@@ -493,7 +493,7 @@ impl Agent {
     }
 
     /// Beside the loop: what is over may be thousands of folders.
-    fn prune(&self) {
+    fn prune(&mut self) {
         let (folders, keeping) = (self.folders.clone(), self.config.keeping());
         let now = self.time.at(cellwright_api::clock::system(), boot::now());
         tokio::task::spawn_blocking(move || {
