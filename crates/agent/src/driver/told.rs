@@ -4,6 +4,7 @@
 use super::{DriverError, Start};
 use crate::papers;
 use crate::shim::protocol::LogSettings;
+use cellwright_api::secret::Secret;
 use cellwright_cell::device::Device;
 use cellwright_cell::spec::LogLimits;
 use rustix::fs::statfs;
@@ -185,7 +186,7 @@ pub fn write_secrets(
 /// writes there. In a place that is open to all somebody else may have been there first: what they
 /// put there, a link or a folder of theirs, is moved out of the way and never followed.
 fn make_shared(folder: &Path) -> std::io::Result<()> {
-    for attempt in 0..SQUATTERS {
+    for _ in 0..SQUATTERS {
         match fs::DirBuilder::new().mode(0o711).create(folder) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             made => return made,
@@ -194,7 +195,9 @@ fn make_shared(folder: &Path) -> std::io::Result<()> {
             // An earlier build may have made it narrower.
             return fs::set_permissions(folder, fs::Permissions::from_mode(0o711));
         }
-        let away = format!("{}-of-others-{}-{attempt}", folder.display(), std::process::id());
+        // Nobody can be at a place that nobody can guess.
+        let random = Secret::random().map_err(std::io::Error::other)?;
+        let away = format!("{}-of-others-{}", folder.display(), random.expose());
         tracing::warn!("{} is somebody else's; moved to {away}", folder.display());
         match fs::rename(folder, &away) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -359,6 +362,28 @@ mod tests {
             sweep_secrets(tasks, &BTreeSet::new());
         }
         assert!(!kept.exists() && !foreign.exists());
+    }
+
+    #[test]
+    fn who_was_there_first_keeps_nobody_from_their_secrets() {
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: needs root");
+        }
+        let scratch = crate::folder::scratch::Scratch::new();
+        let shared = scratch.path("secrets");
+        let taken = |folder: &Path| {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join("trap"), "").unwrap();
+            chown(folder, Some(65_534), None).unwrap();
+        };
+        taken(&shared);
+        // Where it would be moved to, if that could be guessed.
+        for number in 0..SQUATTERS {
+            let away = format!("{}-of-others-{}-{number}", shared.display(), std::process::id());
+            taken(Path::new(&away));
+        }
+        make_shared(&shared).unwrap();
+        assert!(is_own(&shared) && !shared.join("trap").exists());
     }
 
     #[test]
