@@ -33,6 +33,8 @@ const GATHER: Duration = Duration::from_millis(2);
 const REST: Duration = Duration::from_micros(40);
 /// Nobody waits longer for it, however many there are: naming has two seconds to hear of an end.
 const MOST_REST: Duration = Duration::from_millis(200);
+/// How long reports are kept as small as a master once said before a whole one is tried again.
+const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// What the link asks of the loop and tells it.
 pub enum Line {
@@ -51,22 +53,32 @@ pub struct Link {
     pub most: Most,
 }
 
-/// What the masters take of one report, once one of them has said so.
+/// What the masters take of one report, once one of them has said so, and when it did. It is
+/// forgotten after a while: their operator may have raised it.
 #[derive(Default)]
-pub struct Most(Mutex<Option<usize>>);
+pub struct Most(Mutex<Option<(usize, Instant)>>);
 
 impl Most {
-    fn bytes(&self) -> Option<usize> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last(&self) -> MutexGuard<'_, Option<(usize, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Learns from a refusal.
-    fn learn(&self, error: &ClientError) {
-        let refused = error.api().filter(|refused| refused.code == Code::TooLarge);
-        let limit = refused.and_then(|refused| refused.details.get("limit")?.as_u64());
-        if let Some(limit) = limit.and_then(|limit| usize::try_from(limit).ok()) {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(limit);
-        }
+    fn bytes(&self) -> Option<usize> {
+        let last = *self.last();
+        last.filter(|(_, learned)| learned.elapsed() < REMEMBERED).map(|(limit, _)| limit)
+    }
+
+    /// Learns from a refusal; says what, if it was not known.
+    fn learn(&self, error: &ClientError) -> Option<usize> {
+        let refused = error.api().filter(|refused| refused.code == Code::TooLarge)?;
+        let limit = refused.details.get("limit")?.as_u64()?;
+        self.note(usize::try_from(limit).ok()?)
+    }
+
+    fn note(&self, limit: usize) -> Option<usize> {
+        let before = self.bytes();
+        *self.last() = Some((limit, Instant::now()));
+        (before != Some(limit)).then_some(limit)
     }
 }
 
@@ -183,10 +195,19 @@ impl Link {
         if let Some(most) = self.most.bytes() {
             report.shrink(most);
         }
-        let sent = boot::now();
+        let hang = hang.unwrap_or(Span::ZERO);
         self.pace.told(report.tasks.len());
-        let orders = self.client.poll(master, &report, hang.unwrap_or(Span::ZERO)).await;
-        let orders = orders.inspect_err(|error| self.most.learn(error))?;
+        let mut sent = boot::now();
+        let mut orders = self.client.poll(master, &report, hang).await;
+        if let Err(error) = &orders
+            && let Some(most) = self.most.learn(error)
+        {
+            // What can wait is left out, and the master was not asked in vain.
+            report.shrink(most);
+            sent = boot::now();
+            orders = self.client.poll(master, &report, hang).await;
+        }
+        let orders = orders?;
         let (hang, redial) = (orders.poll, orders.redial.clone());
         let answered = Answered { hang, redial, is_dismissed: orders.is_dismissed };
         let orders = Box::new(orders);
@@ -229,6 +250,16 @@ fn say_dismissed(is_dismissed: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_masters_took_is_forgotten_after_a_while() {
+        let most = Most::default();
+        assert_eq!((most.bytes(), most.note(1000)), (None, Some(1000)));
+        assert_eq!((most.bytes(), most.note(1000)), (Some(1000), None), "known");
+        assert_eq!(most.note(500), Some(500));
+        sleep(REMEMBERED).await;
+        assert_eq!((most.bytes(), most.note(500)), (None, Some(500)));
+    }
 
     #[test]
     fn the_more_is_told_the_longer_is_the_rest_and_never_too_long() {
