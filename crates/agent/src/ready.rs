@@ -25,7 +25,7 @@ use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::device::DeviceGrant;
 use cellwright_cell::task::ExitClass;
 use cellwright_package::cache::ObtainError;
-use cellwright_supervise::{guarded, note_handler_panic, plant};
+use cellwright_supervise::{Panicked, caught, guarded, note_handler_panic, plant};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,6 +90,12 @@ enum Readied {
     Unwanted,
 }
 
+/// A panic is counted, and ends this start alone.
+fn fault<T>(panicked: Panicked) -> Result<T, StartError> {
+    note_handler_panic();
+    Err(StartError::Fault(panicked.to_string()))
+}
+
 fn is_folder(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|found| found.is_dir())
 }
@@ -106,10 +112,7 @@ impl Preparer {
         let folder = self.folders.attempt(attempt);
         // What it runs comes from others: one that the agent chokes on fails by itself.
         let readied = guarded(self.make_ready(&mut beginning, &mut requests)).await;
-        let readied = readied.unwrap_or_else(|panicked| {
-            note_handler_panic();
-            Err(StartError::Fault(panicked.to_string()))
-        });
+        let readied = readied.unwrap_or_else(fault);
         let (end, cause, words) = match readied {
             Ok(Readied::Ready(_packages, turn)) => {
                 // The packages stay as long as the attempt does.
@@ -176,8 +179,10 @@ impl Preparer {
         let preparer = Arc::clone(self);
         let devices = devices::granted(&self.devices, &beginning.devices)?;
         let given = Given { devices, packages: packages.folders(), papers };
-        let lay_out = move || preparer.lay_out(&order, lease_until, alloc, &given);
-        tokio::task::spawn_blocking(lay_out).await.map_err(|_| StartError::CutShort)??;
+        // Caught where it is met: a panic in another thread would look like being cut short.
+        let lay_out = move || caught(|| preparer.lay_out(&order, lease_until, alloc, &given));
+        let laid_out = tokio::task::spawn_blocking(lay_out).await;
+        laid_out.map_err(|_| StartError::CutShort)?.unwrap_or_else(fault)?;
         Ok(Readied::Ready(packages, turn))
     }
 
@@ -262,31 +267,74 @@ mod tests {
         fn sweep(&self, _: &Path, _: &BTreeSet<String>) {}
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn nothing_is_laid_out_before_its_turn() {
-        let scratch = Scratch::new();
+    /// A fault of the agent's own.
+    struct Faulty;
+
+    impl Driver for Faulty {
+        fn name(&self) -> &'static str {
+            "faulty"
+        }
+
+        fn gaps(&self) -> Vec<String> {
+            Vec::new()
+        }
+
+        fn prepare(&self, _: &Start<'_>) -> Result<crate::shim::protocol::Launch, DriverError> {
+            panic!("a planted fault")
+        }
+
+        fn sweep(&self, _: &Path, _: &BTreeSet<String>) {}
+    }
+
+    /// A start of the first attempt of a task, and what makes it ready.
+    fn start(
+        scratch: &Scratch,
+        driver: Arc<dyn Driver>,
+        shim: ShimProgram,
+    ) -> (Arc<Preparer>, Beginning) {
         let folders = Folders::open(&scratch.path("agent")).unwrap();
-        let (asked, shim) = (Arc::new(Asked::default()), ShimProgram::absent(1));
         let preparer = Preparer {
             packages: Packages::open(&folders.packages(), 1 << 20, "m").unwrap(),
             folders,
             groups: Groups::none(),
             ids: None,
-            driver: asked.clone(),
+            driver,
             registrar: Registrar::default(),
-            shim: shim.clone(),
+            shim,
             machine: "m".into(),
             devices: Vec::new(),
             logs: LogSettings { file_bytes: 1000, files: 1, rate: 1000 },
         };
         let order = order(1, 1, run());
         preparer.folders.make(&order).unwrap();
-        let devices = Vec::new();
-        let beginning = Beginning { order, lease_until: None, alloc: None, devices };
+        let beginning = Beginning { order, lease_until: None, alloc: None, devices: Vec::new() };
+        (Arc::new(preparer), beginning)
+    }
+
+    #[tokio::test]
+    async fn a_fault_while_laying_out_is_counted_and_named() {
+        let scratch = Scratch::new();
+        let (preparer, beginning) = start(&scratch, Arc::new(Faulty), ShimProgram::absent(1));
+        let (_requests, received) = mpsc::unbounded_channel();
+        let (told, mut heard) = mpsc::unbounded_channel();
+        let before = cellwright_supervise::handler_panics();
+        preparer.begin(beginning, received, told).await;
+        let (_, ended) = heard.recv().await.unwrap();
+        let Heard::Ended(end, words) = ended else { panic!("{ended:?}") };
+        assert_eq!(end, End::Failed(ExitClass::CouldNotStart));
+        assert!(words.contains("a fault of its own") && words.contains("planted"), "{words}");
+        assert!(cellwright_supervise::handler_panics() > before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_laid_out_before_its_turn() {
+        let scratch = Scratch::new();
+        let (asked, shim) = (Arc::new(Asked::default()), ShimProgram::absent(1));
+        let (preparer, beginning) = start(&scratch, asked.clone(), shim.clone());
         let (_requests, received) = mpsc::unbounded_channel();
         let (told, mut heard) = mpsc::unbounded_channel();
         let other = shim.turn().await;
-        tokio::spawn(Arc::new(preparer).begin(beginning, received, told));
+        tokio::spawn(preparer.begin(beginning, received, told));
         // The clock moves on when nobody has anything left to do.
         assert!(timeout(Duration::from_secs(3600), heard.recv()).await.is_err());
         assert_eq!(asked.0.load(Ordering::Relaxed), 0);
