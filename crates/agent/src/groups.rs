@@ -200,6 +200,20 @@ mod tests {
         child
     }
 
+    /// Bombs are ended however a test ends.
+    struct Bombs(Groups, Vec<Child>);
+
+    impl Drop for Bombs {
+        fn drop(&mut self) {
+            self.0.sweep(&BTreeSet::new());
+            self.0.close();
+            for bomb in &mut self.1 {
+                let _ = bomb.kill();
+                let _ = bomb.wait();
+            }
+        }
+    }
+
     #[test]
     fn whatever_jobs_ask_for_one_task_and_all_together_have_a_ceiling_of_processes() {
         let scratch = Scratch::new();
@@ -213,23 +227,18 @@ mod tests {
         work.isolation.processes = 100_000;
         work.isolation.slack_ram = true;
         let mut held = Vec::new();
-        let mut bombs = Vec::new();
+        let mut bombs = Bombs(groups.clone(), Vec::new());
         for task in [1, 2] {
             let group = groups.of_task(Attempt::new(TaskId(task), 1), None).unwrap();
             let missing = groups.make_task(&group, &work).unwrap();
             if missing.contains(&Controller::Pids) {
                 return println!("skipped: no controller of processes");
             }
-            bombs.push(bomb(&group));
+            bombs.1.push(bomb(&group));
             held.push(group.usage().unwrap().threads.unwrap());
         }
         assert!(held[0] <= 8 && held[0] >= 6, "{held:?}");
         assert!(held[0] + held[1] <= 12 && held[1] <= 6, "{held:?}");
-        groups.sweep(&BTreeSet::new());
-        groups.close();
-        for mut bomb in bombs {
-            bomb.wait().unwrap();
-        }
     }
 
     #[test]
