@@ -215,7 +215,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    const RANGE: IdRange = IdRange { first: 0x7000_0000, count: COUNT };
+    const RANGE: IdRange = IdRange { first: 0x7740_0000, count: COUNT };
 
     #[test]
     fn jobs_have_only_the_accounts_that_the_operator_lets_them_have() {
