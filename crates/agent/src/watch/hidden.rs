@@ -42,7 +42,7 @@ pub struct Hidden {
 pub enum Unseen {
     /// Descriptors that wait in a socket to be received, and are not.
     InFlight { looks: u32 },
-    /// More open files than are looked at.
+    /// So many open files, or removed ones among them, that nobody looks at more.
     TooMany { most: usize },
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Unseen {
             ),
             Unseen::TooMany { most } => write!(
                 out,
-                "disk: its processes have more than {most} files and sockets open, too many to be \
+                "disk: its processes have {most} files and sockets open or more, too many to be \
                  looked through for removed files"
             ),
         }
@@ -93,7 +93,7 @@ impl Search {
         let all: BTreeSet<u32> = processes.iter().flat_map(|pid| threads(*pid)).collect();
         let others: BTreeSet<u32> = all.difference(&shown).copied().collect();
         let before = std::mem::take(&mut self.known);
-        let mut look = Look { disk, sockets, before: &before, known: Known::default() };
+        let mut look = Look { disk, sockets, most, before: &before, known: Known::default() };
         for (process, link) in before.links().filter(|(process, _)| all.contains(process)) {
             look.see(process, link.clone());
         }
@@ -116,9 +116,11 @@ impl Search {
         if looks >= LONG_IN_FLIGHT {
             return Some(Unseen::InFlight { looks });
         }
+        if self.known.removed.len() >= most {
+            return Some(Unseen::TooMany { most });
+        }
         let most = most.saturating_mul(LONGEST_ROUND as usize);
-        let is_long = self.looks > LONGEST_ROUND || self.known.removed.len() > most;
-        is_long.then_some(Unseen::TooMany { most })
+        (self.looks > LONGEST_ROUND).then_some(Unseen::TooMany { most })
     }
 }
 
@@ -198,6 +200,8 @@ struct Look<'a> {
     disk: u64,
     /// Whether sockets are of interest.
     sockets: bool,
+    /// Files without a name, and sockets, that are remembered.
+    most: usize,
     before: &'a Known,
     known: Known,
 }
@@ -210,12 +214,14 @@ impl Look<'_> {
         let number = about.ino();
         if about.is_file() && about.nlink() == 0 && about.dev() == self.disk {
             let bytes = about.blocks().saturating_mul(BLOCK);
-            if bytes > 0 {
+            let has_room = self.known.removed.len() < self.most;
+            if bytes > 0 && (has_room || self.known.removed.contains_key(&number)) {
                 self.known.removed.insert(number, Removed { process, link, bytes });
             }
         } else if self.sockets
             && about.file_type().is_socket()
             && !self.known.waiting.contains_key(&number)
+            && self.known.waiting.len() < self.most
             && has_waiting(&link)
         {
             let before = self.before.waiting.get(&number).map_or(0, |before| before.looks);
@@ -408,6 +414,12 @@ mod tests {
         holder.search = Search::default();
         let found = (0..40).map(|_| holder.look(5)).find_map(|found| found.unseen).unwrap();
         assert_eq!(found, Unseen::TooMany { most: 5 * LONGEST_ROUND as usize });
-        assert!(found.to_string().contains("more than 160 files and sockets open"), "{found}");
+        let removed = "for (1..30) { open($f, '+>', 'x'); print $f 'x' x 9999; $f->flush(); \
+            unlink('x'); push(@f, $f); undef($f) }";
+        let mut holder = Holder::start(&format!("use IO::Handle; {removed}; print 'x'; <STDIN>"));
+        let looks: Vec<Option<Unseen>> = (0..4).map(|_| holder.look(20).unseen).collect();
+        assert_eq!(looks.last(), Some(&Some(Unseen::TooMany { most: 20 })), "{looks:?}");
+        assert_eq!(holder.search.known.removed.len(), 20, "no more is remembered");
+        assert!(found.to_string().contains("have 160 files and sockets open or more"), "{found}");
     }
 }
