@@ -36,6 +36,7 @@ use panic::{all_told, guarded_at};
 
 use std::future::Future;
 use std::io::{self, Write};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -274,7 +275,10 @@ pub fn of_request(
     work: impl Future<Output = ()> + Send + 'static,
 ) -> JoinHandle<()> {
     tokio::spawn(async move {
-        if let Err(panicked) = guarded_at(task, work).await {
+        // Pinned here, so that what is left of it is dropped last: whoever finds it gone finds it
+        // counted.
+        let mut work = pin!(guarded_at(task, work));
+        if let Err(panicked) = work.as_mut().await {
             note_handler_panic();
             say(&format!("cell: {task} {panicked}; only who asked for it notices"));
         }

@@ -64,6 +64,37 @@ async fn a_panic_of_one_request_is_counted_and_ends_nothing_else() {
     assert_eq!(handler_panics(), before + 1);
 }
 
+/// Panics when it is polled, and holds something that others wait for the end of.
+struct Panics<D>(D);
+
+impl<D> Future for Panics<D> {
+    type Output = ();
+
+    fn poll(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<()> {
+        panic!("no")
+    }
+}
+
+/// Tells what was counted when it was dropped.
+struct CountsAtDrop(Arc<Mutex<Option<u64>>>);
+
+impl Drop for CountsAtDrop {
+    fn drop(&mut self) {
+        *self.0.lock().unwrap() = Some(handler_panics());
+    }
+}
+
+#[tokio::test]
+async fn a_panic_of_one_request_is_counted_before_anybody_finds_it_gone() {
+    let before = handler_panics();
+    let at_drop = Arc::new(Mutex::new(None));
+    of_request("a stream", Panics(CountsAtDrop(at_drop.clone()))).await.unwrap();
+    assert!(at_drop.lock().unwrap().is_some_and(|count| count > before));
+}
+
 #[test]
 fn a_panic_of_a_thread_is_recorded_whoever_catches_it() {
     let ((), inner) = recorded(|| {
