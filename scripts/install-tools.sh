@@ -66,6 +66,10 @@ need_network_tools() {
     has ip || missing+=(iproute2)
     has iptables || missing+=(iptables)
     has dig || missing+=(bind9-dnsutils)
+    has curl || missing+=(curl)
+    # What stands in for tasks that do what no shell can, and for other accounts.
+    has perl || missing+=(perl)
+    has setpriv || missing+=(util-linux)
     has mkfs.xfs || missing+=(xfsprogs)
     python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     [ ${#missing[@]} = 0 ] && return

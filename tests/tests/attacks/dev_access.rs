@@ -28,7 +28,8 @@ fn as_nobody(program: &str) -> Command {
 /// The status that curl gets, and what was said.
 fn answer(mut curl: Command, words: &[&str]) -> (String, String) {
     let done = curl.args(["-s", "-m", "30", "-w", "\n%{http_code}"]).args(words).output();
-    let said = String::from_utf8_lossy(&done.expect("curl runs").stdout).into_owned();
+    let done = done.unwrap_or_else(|why| panic!("curl: {why}; scripts/install-tools.sh test"));
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
     let (body, status) = said.rsplit_once('\n').expect("a status");
     (status.to_owned(), body.to_owned())
 }
