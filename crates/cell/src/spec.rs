@@ -98,7 +98,8 @@ pub struct TaskSpec {
     /// Small files by their path in the task's folder, written before each start. Left out: none.
     #[serde(default)]
     pub files: BTreeMap<String, String>,
-    /// The machine's account to run as. `None`: that of the machine's agent.
+    /// The machine's account to run as. `None`: where the agent is root, a number of the task's own
+    /// that is no account; elsewhere the agent's account.
     pub user: Option<Token>,
     /// What is kept of each task's output. `None`: as the machine's operator chose.
     pub logs: Option<LogLimits>,
