@@ -70,10 +70,7 @@ struct Panics<D>(D);
 impl<D> Future for Panics<D> {
     type Output = ();
 
-    fn poll(
-        self: std::pin::Pin<&mut Self>,
-        _: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<()> {
+    fn poll(self: std::pin::Pin<&mut Self>, _: &mut std::task::Context<'_>) -> std::task::Poll<()> {
         panic!("no")
     }
 }

@@ -9,11 +9,13 @@ use cellwright_api::enroll::{
 use cellwright_api::error::Code;
 use cellwright_api::internal::PROTOCOL;
 use cellwright_api::tls::{self, Trust};
+use cellwright_tests::LOOK;
 use cellwright_tests::binary::{cell, joined, text};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
 /// Reads the command line of every process, over and over, for what is a secret.
 struct Spy {
@@ -29,6 +31,7 @@ impl Spy {
         let thread = std::thread::spawn(move || {
             let mut found = Vec::new();
             while !told.load(Ordering::Relaxed) {
+                let begun = Instant::now();
                 for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
                     let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
                     let line = String::from_utf8_lossy(&line).replace('\0', " ");
@@ -38,6 +41,9 @@ impl Spy {
                     }
                 }
                 count.fetch_add(1, Ordering::Relaxed);
+                // Half of the time is for those who are spied on, lest a small machine does nothing
+                // but this; a program that starts and joins a cell takes many rounds.
+                std::thread::sleep(begun.elapsed());
             }
             found
         });
@@ -48,7 +54,7 @@ impl Spy {
     fn round(&self) {
         let before = self.rounds.load(Ordering::Relaxed);
         while self.rounds.load(Ordering::Relaxed) < before + 2 {
-            std::thread::yield_now();
+            std::thread::sleep(LOOK);
         }
     }
 

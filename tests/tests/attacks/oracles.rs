@@ -2,12 +2,16 @@
 //! change would do, whether this is what is there already, and every route that reads.
 
 use crate::guarded::Guarded;
-use cellwright_api::client::{Change, Client, ClientError};
+use cellwright_api::client::{Change, Client, ClientError, Settings};
 use cellwright_api::error::Code;
-use cellwright_api::types::{PlanJobs, SqlQuery, SubmitJob};
+use cellwright_api::types::{Changed, PlanJobs, SqlQuery, SubmitJob};
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::JobSpec;
+use cellwright_tests::PATIENCE;
+use cellwright_tests::replicas::settings;
+use hyper::Method;
 use serde_json::{Value, json};
+use std::time::Instant;
 
 /// Stands in every field that says what the job runs, and nowhere else.
 const INSIDE: &str = "xyzzy";
@@ -102,33 +106,132 @@ async fn no_question_tells_a_right_guess_from_a_wrong_one() {
     assert_eq!(submit(&own, INSIDE).await.0, None);
 }
 
-/// Every path of the API that is read with GET, with ann's job in it.
-async fn paths(client: &Client) -> Vec<String> {
+/// What is put for the names in paths. All of it is there, but for the package: its digest is one
+/// that nobody has.
+const NAMES: [(&str, &str); 8] = [
+    ("{user}", "ann"),
+    ("{job}", "vault"),
+    ("{index}", "0"),
+    ("{cron}", "nightly"),
+    ("{machine}", "m1"),
+    ("{namespace}", "app"),
+    ("{name}", "slot"),
+    ("{digest}", "0000000000000000000000000000000000000000000000000000000000000000"),
+];
+/// What a stream says once it has told all there is.
+const STILL_HERE: &str = ": still here";
+
+/// Whoever asks with the time that a machine under load takes.
+fn patient(master: &Guarded, who: &str) -> Client {
+    let settings = settings(&master.folder.path(who));
+    let settings = Settings { attempt_timeout: PATIENCE, deadline: PATIENCE, ..settings };
+    Client::new(settings).expect("a client")
+}
+
+/// Adds what [`NAMES`] speaks of: a machine, ann's resource on it, and a cron of hers.
+async fn add_names(master: &Guarded) {
+    let (admin, own) = (patient(master, "contexts.toml"), patient(master, "ann"));
+    let machine = json!({ "name": "m1", "capacity": { "cpu": 1000, "ram": 1 << 30 } });
+    let slots = json!({ "capacity": { "add": 3 }, "nodes": { "node": "m1" } });
+    let mut job = serde_json::to_value(spec(INSIDE)).expect("JSON");
+    job["name"] = "nightly".into();
+    let nightly = json!({ "name": "nightly", "schedule": "0 3 * * *", "job": job });
+    for (client, method, path, body) in [
+        (&admin, Method::POST, "/v1/machines", machine),
+        (&own, Method::PUT, "/v1/resources/app/slot", slots),
+        (&own, Method::PUT, "/v1/crons/ann/nightly", nightly),
+    ] {
+        let any = Change::default();
+        let added = client.change::<_, Changed>(method, path, Some(&body), &any).await;
+        added.unwrap_or_else(|why| panic!("{path}: {why}"));
+    }
+}
+
+/// Every path of the API that is read with GET, with ann's job in it; those of streams apart.
+async fn paths(client: &Client) -> (Vec<String>, Vec<String>) {
     let api: Value = client.get("/v1/openapi.json").await.expect("the document").value;
     let all = api["paths"].as_object().expect("paths");
     let read = all.iter().filter(|(_, methods)| methods.get("get").is_some());
-    let fill = |path: &str| {
-        let filled = path.replace("{user}", "ann").replace("{job}", "vault");
-        filled.replace("{index}", "0").replace("{cron}", "nightly").replace("{machine}", "m1")
+    let fill = |path: &String| {
+        let filled = NAMES.iter().fold(path.clone(), |path, (name, word)| path.replace(name, word));
+        assert!(!filled.contains('{'), "{filled}: a name that the test does not know");
+        filled
     };
-    read.map(|(path, _)| fill(path)).filter(|path| !path.starts_with("/v1/watch/")).collect()
+    read.map(|(path, _)| fill(path)).partition(|path| !path.starts_with("/v1/watch/"))
+}
+
+/// A refusal because of who asks or how: what is asked for is there, and nothing is broken.
+fn is_refused(path: &str, error: &ClientError) -> bool {
+    let Some(code) = error.code() else { return false };
+    let is_absent = code.status() == 404 && !path.starts_with("/v1/blobs/");
+    code.status() < 500 && !is_absent
+}
+
+/// What a path says; a refusal says nothing of what is inside.
+async fn read(client: &Client, path: &str) -> String {
+    let error = match client.text(path).await {
+        Ok(said) => return said,
+        Err(error) => error,
+    };
+    assert!(is_refused(path, &error), "{path}: {error}");
+    error.to_string()
+}
+
+/// What a stream says from its beginning until it has nothing more to tell.
+async fn watched(client: &Client, address: &str, path: &str) -> String {
+    let mut stream = match client.download_at(address, path, PATIENCE).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            assert!(is_refused(path, &error), "{path}: {error}");
+            return error.to_string();
+        }
+    };
+    let (begun, mut said) = (Instant::now(), String::new());
+    while !said.contains(STILL_HERE) {
+        assert!(begun.elapsed() < PATIENCE, "{path} goes on and on: {said}");
+        let piece = stream.next().await.unwrap_or_else(|why| panic!("{path}: {why}"));
+        let piece = piece.unwrap_or_else(|| panic!("{path} ended: {said}"));
+        said.push_str(&String::from_utf8_lossy(&piece));
+    }
+    said
+}
+
+/// What all of them say: at once, since each waits until nothing has happened for a while. Those
+/// that tell of changes do so from now on, and once more from the first change.
+async fn all_watched(client: &Client, address: &str, paths: &[String]) -> Vec<(String, String)> {
+    let from_start = ["/v1/watch/jobs", "/v1/watch/job_rows", "/v1/watch/events"];
+    assert!(from_start.iter().all(|path| paths.iter().any(|known| known == path)), "{paths:?}");
+    let again = from_start.map(|path| format!("{path}?after=0"));
+    let each = paths.iter().cloned().chain(again).map(|path| async move {
+        let said = watched(client, address, &path).await;
+        (path, said)
+    });
+    futures::future::join_all(each).await
 }
 
 #[tokio::test]
 async fn nothing_that_can_be_read_says_what_a_job_of_somebody_else_runs() {
     let master = furnished().await;
-    let (own, other) = (master.client_as("ann"), master.client_as("eve"));
-    let read = |client: &Client, path: &str| {
-        let (client, path) = (client.clone(), path.to_owned());
-        async move { client.text(&path).await.unwrap_or_default() }
-    };
-    let paths = paths(&other).await;
+    add_names(&master).await;
+    let (own, other) = (patient(&master, "ann"), patient(&master, "eve"));
+    let (paths, streams) = paths(&other).await;
     assert!(paths.iter().any(|path| path == "/v1/jobs/ann/vault"), "{paths:?}");
     for path in &paths {
         let said = read(&other, path).await;
         assert!(!said.contains(INSIDE), "{path}: {said}");
     }
-    assert!(read(&own, "/v1/jobs/ann/vault").await.contains(INSIDE), "the owner reads it");
+    for path in ["/v1/jobs/ann/vault", "/v1/crons/ann/nightly"] {
+        assert!(read(&own, path).await.contains(INSIDE), "{path}: the owner reads it");
+    }
+    let told = all_watched(&other, &master.address, &streams).await;
+    for (path, said) in &told {
+        assert!(!said.contains(INSIDE), "{path}: {said}");
+    }
+    // The job is told of, so there is something that could have been told with it.
+    for path in ["/v1/watch/jobs", "/v1/watch/job_rows", "/v1/watch/events?after=0"] {
+        let said = told.iter().find(|(watched, _)| watched == path).map(|(_, said)| said);
+        assert!(said.is_some_and(|said| said.contains("vault")), "{path}: {said:?}");
+    }
     for table in ["events", "job_events", "task_events", "other_events"] {
         let query = format!("select * from {table}");
         let query = SqlQuery { query, args: Vec::new(), limit: None };

@@ -47,16 +47,32 @@ fn newest(folder: &Path) -> PathBuf {
 
 /// Turns over one bit of a file, so far from its beginning.
 fn flip(path: &Path, part: f64) {
+    let bytes = fs::metadata(path).expect("a file").len();
+    flip_at(path, (bytes as f64 * part) as usize);
+}
+
+fn flip_at(path: &Path, at: usize) {
     let mut bytes = fs::read(path).expect("a file");
-    let at = (bytes.len() as f64 * part) as usize;
     bytes[at] ^= 0x10;
     fs::write(path, bytes).expect("written");
 }
 
+/// What is found once there is an answer: a replica that has just begun has none at first.
+async fn answered<T>(cell: &Replicas, look: impl AsyncFn() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "no answer: {}", cell.output());
+        sleep(LOOK).await;
+    }
+}
+
 /// Cursors of the events that a replica lists, from the first on.
 async fn cursors(cell: &Replicas, host: Host) -> Option<Vec<String>> {
-    let limit = Duration::from_secs(5);
-    let page = cell.client().bytes_at(&master(host), "/v1/events?limit=1000", limit).await.ok()?;
+    let path = "/v1/events?limit=1000";
+    let page = cell.client().bytes_at(&master(host), path, PATIENCE).await.ok()?;
     let page: serde_json::Value = serde_json::from_slice(&page).ok()?;
     let items = page["items"].as_array()?;
     Some(items.iter().filter_map(|item| item["cursor"].as_str()).map(str::to_owned).collect())
@@ -67,19 +83,21 @@ async fn a_flipped_bit_in_events_and_history_is_told_and_mended_from_a_peer() {
     let Some((mut cell, last, victim)) = written().await else { return };
     let client = cell.client();
     let leader = cell.leader().await.host;
-    let whole = cursors(&cell, leader).await.expect("a list");
+    let whole = answered(&cell, async || cursors(&cell, leader).await).await;
     assert!(whole.len() > 200, "{} events", whole.len());
     cell.kill(victim);
     let data = cell.data_dir(victim);
     flip(&data.join("events/00000000000000000000"), 0.3);
-    flip(&data.join("history/recent.sqlite"), 0.5);
+    // In the third page, which is there from the first start on, so that its checksum is known: a
+    // page that came with later changes may wait in the log of changes, and is whole there.
+    flip_at(&data.join("history/recent.sqlite"), 3 * 4096 - 1);
     cell.start(victim);
     cell.healed(last).await;
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let status = cell.status(&client, victim).await.expect("it answers");
+        let status = answered(&cell, async || cell.status(&client, victim).await).await;
         let is_mended = !status.damage.iter().any(|what| what.contains("events"));
-        let listed = cursors(&cell, victim).await.expect("a list");
+        let listed = answered(&cell, async || cursors(&cell, victim).await).await;
         // Never a shorter list that says nothing.
         assert!(listed == whole || !is_mended, "{status:?}: {} listed", listed.len());
         if is_mended && listed == whole && !status.damage.is_empty() {
@@ -96,8 +114,8 @@ async fn a_flipped_bit_in_events_and_history_is_told_and_mended_from_a_peer() {
 /// Lines of a replica's audit log of what is in the replicated log, as one text each; and whether
 /// it says that some are missing.
 async fn audit(cell: &Replicas, host: Host) -> Option<(Vec<String>, bool)> {
-    let (limit, path) = (Duration::from_secs(5), "/v1/audit?limit=1000");
-    let page = cell.client().bytes_at(&master(host), path, limit).await.ok()?;
+    let path = "/v1/audit?limit=1000";
+    let page = cell.client().bytes_at(&master(host), path, PATIENCE).await.ok()?;
     let page: Value = serde_json::from_slice(&page).ok()?;
     let items: Vec<AuditView> = serde_json::from_value(page["items"].clone()).ok()?;
     let has_gap = items.iter().any(|line| line.gap_before);
@@ -111,7 +129,7 @@ async fn a_flipped_bit_in_the_newest_audit_segment_costs_nothing_that_a_peer_has
     let Some((mut cell, last, victim)) = written().await else { return };
     let client = cell.client();
     let leader = cell.leader().await.host;
-    let (whole, _) = audit(&cell, leader).await.expect("a list");
+    let (whole, _) = answered(&cell, async || audit(&cell, leader).await).await;
     assert!(whole.len() as u64 >= WRITES, "{} lines", whole.len());
     cell.kill(victim);
     flip(&newest(&cell.data_dir(victim).join("audit")), 0.3);
@@ -119,8 +137,8 @@ async fn a_flipped_bit_in_the_newest_audit_segment_costs_nothing_that_a_peer_has
     cell.healed(last).await;
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let status = cell.status(&client, victim).await.expect("it answers");
-        let (listed, has_gap) = audit(&cell, victim).await.expect("a list");
+        let status = answered(&cell, async || cell.status(&client, victim).await).await;
+        let (listed, has_gap) = answered(&cell, async || audit(&cell, victim).await).await;
         // Never a shorter list that says nothing.
         assert!(listed == whole || has_gap, "{status:?}: {} of {}", listed.len(), whole.len());
         if listed == whole && status.damage.is_empty() {
@@ -167,7 +185,8 @@ async fn a_damaged_snapshot_is_made_up_for_by_an_older_one_and_alarmed() {
     flip(&newest.expect("a snapshot"), 0.5);
     cell.start(victim);
     cell.healed(last).await;
-    let status = cell.status(&cell.client(), victim).await.expect("it answers");
+    let client = cell.client();
+    let status = answered(&cell, async || cell.status(&client, victim).await).await;
     let is_told = |what: &String| what.contains("snap/") && what.contains("is damaged at byte");
     assert!(status.damage.iter().any(is_told), "{status:?}\n{}", cell.output());
     let said = cell.cell(&["master", "status"]).expect("a status");

@@ -140,6 +140,7 @@ async fn a_leader_low_on_disk_hands_over_and_removals_are_taken_when_all_are() {
 
     let others: Vec<Host> = cell.masters().filter(|host| *host != old.host).collect();
     others.iter().for_each(|host| fill(&cell, *host, 40 * MIB));
+    let deadline = Instant::now() + PATIENCE;
     let refused = loop {
         value += 1;
         match write(&client, 0, value).await {
@@ -162,6 +163,7 @@ async fn a_leader_low_on_disk_hands_over_and_removals_are_taken_when_all_are() {
     write(&client, 1, 7).await.expect("a write");
     assert_eq!(read(&client, 1).await.expect("a read").value, 7);
     // The others are asked every few seconds how much room they have.
+    let deadline = Instant::now() + PATIENCE;
     while told(&cell, "cell at").await.contains("less than its reserve") {
         assert!(Instant::now() < deadline, "the alarm stays: {}", cell.output());
     }
