@@ -778,7 +778,7 @@ async fn no_page_of_somebody_else_gets_into_a_task() {
     let browser = &desk.browser;
     desk.open("/console/jobs/dev/web/0");
     browser.says("the time is").await;
-    // With the token of the cell: where a script comes from decides even for one that has stolen it.
+    // With the token of the cell: where a script comes from decides even if it has stolen that.
     let (address, token) = (&desk.address, desk.token());
     let script = format!(
         "const s = new WebSocket('ws://{address}/v1/jobs/dev/web/tasks/0/exec?command=[%22sh%22]',

@@ -1,6 +1,6 @@
-//! What a client still sends while it is refused. A connection that is closed upon bytes that nobody
-//! has read takes the refusal with it: the client sees a broken pipe and never learns why. So the
-//! rest of a refused body is read and thrown away beside the answer, up to a bound.
+//! What a client still sends while it is refused. A connection that is closed upon bytes that
+//! nobody has read takes the refusal with it: the client sees a broken pipe and never learns why.
+//! So the rest of a refused body is read and thrown away beside the answer, up to a bound.
 //!
 //! Rejected: to read on before the answer is sent. A client that waits for the answer before it
 //! sends the rest would wait for nothing.

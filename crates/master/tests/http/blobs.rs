@@ -256,12 +256,13 @@ async fn packages_have_a_quota_that_is_looked_at_before_the_bytes_come() {
     assert_eq!(over.code(), "quota-exceeded", "{}", over.text);
     let over = put("bob", content(3, 3)).await;
     assert!(over.text.contains("packages of the cell take 131072 bytes"), "{}", over.text);
-    // What is known may be brought again, but no other bytes under its name.
+    // What is known may be brought again, but with no more bytes than it has.
     assert_eq!(put("ann", content(1, 2)).await.status, 200);
     let path = format!("PUT /v1/blobs/{}", digest_of(&content(1, 2)));
     let longer = Body::from_stream(stream::iter(pieces(4).map(Ok::<_, Infallible>)));
     let over = cell.send(Some(&user("ann")), &path, &[], longer).await;
-    assert_eq!((over.status, &over.body["details"]["limit"]), (413, &131_072.into()), "{}", over.text);
+    let told = (over.status, &over.body["details"]["limit"]);
+    assert_eq!(told, (413, &131_072.into()), "{}", over.text);
     // What is removed counts no more.
     let gone = format!("DELETE /v1/blobs/{}", digest_of(&content(1, 2)));
     let got = cell.send(Some(&user("ann")), &gone, &[], Body::empty()).await;
