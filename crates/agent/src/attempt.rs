@@ -13,6 +13,7 @@
 
 use crate::boot;
 use crate::core::{Attempt, End, Health};
+use crate::open_files;
 use crate::proc;
 use crate::record::{self, Keep, RecordError};
 use crate::shim::protocol::{
@@ -301,6 +302,7 @@ async fn start_shim(folder: &Path, shim: &ShimProgram) -> io::Result<()> {
     let mut child = Command::new(&shim.program)
         .args(&shim.arguments)
         .arg(folder)
+        .envs(open_files::passed_on())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)

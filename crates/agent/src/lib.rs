@@ -19,6 +19,7 @@
 //! | [`link`] | polls the masters |
 //! | [`identity`] | the machine's certificate, and its renewal |
 //! | [`papers`] | the certificates of tasks, and their renewal |
+//! | [`open_files`] | how many files processes that serve may have open, and tasks |
 //! | [`listen`] | where masters and other agents dial this one |
 //! | [`output`], [`session`] | what tasks wrote; commands run where a task runs |
 //!
@@ -40,6 +41,7 @@ pub mod link;
 pub mod listen;
 pub mod machine;
 pub mod main_loop;
+pub mod open_files;
 pub mod orders;
 pub mod output;
 pub mod packages;

@@ -4,6 +4,7 @@
 use crate::commands::Success;
 use crate::failure::Failure;
 use crate::visible::one_line;
+use cellwright_agent::open_files;
 use cellwright_supervise::{
     Supervisor, give_up, guarded, keep_giving_back, process_ends, report_in_one_line,
 };
@@ -59,6 +60,7 @@ pub fn serve<T>(work: impl AsyncFnOnce(Stop) -> Result<T, Failure>) -> Result<T,
         Supervisor::default().restarted("memory", keep_giving_back);
         stop
     };
+    open_files::raise();
     report_in_one_line();
     let filter = EnvFilter::try_from_env("CELL_LOG").unwrap_or_else(|_| EnvFilter::new(LOGGED));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(LogLine::to_stderr).init();

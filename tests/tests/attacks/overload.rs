@@ -1,6 +1,7 @@
 //! One user asks for more than its share, in each way there is, and another goes on as if nothing
 //! was. Outcomes and counts are looked at and no times.
 
+use cellwright_agent::open_files;
 use cellwright_api::client::{Change, Client, ClientError, Settings};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{
@@ -155,6 +156,8 @@ async fn memory_of_a_thousand_watches_is_returned() {
         ("connections_per_identity = 256", "connections_per_identity = 2000"),
     ];
     let master = Master::start_with(&wide).await;
+    // After the master has begun: it sees to its own limit.
+    open_files::raise();
     let (ann, ben) = (master.user("ann"), master.user("ben"));
     for number in 0..50 {
         let mut spec = spec(&format!("job-{number}"), 1);
@@ -183,11 +186,61 @@ async fn memory_of_a_thousand_watches_is_returned() {
     }
 }
 
+/// Soft and hard limit of files that a process may have open.
+fn open_files_limit(process: u32) -> [String; 2] {
+    let limits = std::fs::read_to_string(format!("/proc/{process}/limits")).expect("it runs");
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a line");
+    let mut words = line.split_whitespace().skip(3).map(str::to_owned);
+    std::array::from_fn(|_| words.next().expect("a number"))
+}
+
+/// Whoever is given few descriptors by a login shell runs out of them with a crowd of callers.
+#[tokio::test]
+async fn who_serves_may_open_all_it_can_and_its_tasks_what_it_was_given() {
+    const GIVEN: &str = "300";
+    let folder = Folder::new();
+    let mut dev = Command::new("sh");
+    dev.args(["-c", r#"ulimit -S -n "$0" && exec "$@""#, GIVEN]).arg(cell());
+    dev.args(["dev", "--listen", "127.0.0.1:0", "--driver", "process", "--data-dir"]);
+    dev.arg(folder.path("data"));
+    let process = Process::start(dev, &folder.path("cell.log"));
+    let begin = Instant::now();
+    let address = loop {
+        let told = process.output();
+        if let Some((_, rest)) = told.split_once("serves http://") {
+            break rest.split_whitespace().next().unwrap_or_default().to_owned();
+        }
+        assert!(begin.elapsed() < PATIENCE, "the cell does not start:\n{told}");
+        sleep(LOOK).await;
+    };
+    let [soft, hard] = open_files_limit(process.id());
+    let (soft, hard) = (soft.parse::<u64>().expect("a number"), hard.parse::<u64>());
+    assert_eq!(soft, hard.map_or(1 << 20, |hard| hard.min(1 << 20)));
+    let told = folder.path("told");
+    let mut job = spec("counts", 1);
+    let script = format!("ulimit -S -n > {0}.new; mv {0}.new {0}; sleep 1000", told.display());
+    job.task.command = ["sh", "-c", &script].map(str::to_owned).to_vec();
+    job.task.limits.ram = 64 << 20;
+    let client = Client::new(Settings::new(vec![address])).expect("a client");
+    let body = SubmitJob { owner: Some(Name::new("dev").expect("a name")), spec: job };
+    let any = Change::default();
+    let added = client.change::<_, Changed>(Method::POST, "/v1/jobs", Some(&body), &any).await;
+    added.expect("a job");
+    let begin = Instant::now();
+    while !told.exists() {
+        assert!(begin.elapsed() < PATIENCE, "the task does not run:\n{}", process.output());
+        sleep(LOOK).await;
+    }
+    assert_eq!(std::fs::read_to_string(&told).expect("a file").trim(), GIVEN);
+}
+
 #[tokio::test]
 async fn slow_queries_of_one_user_wait_for_each_other_and_for_nobody_else() {
     const SLOW: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) \
                         SELECT max(i) FROM n";
-    let master = Master::start().await;
+    // However slow the machine is, none of them is ended before the others have had their turn.
+    let no_end = format!("sql_time = \"{}s\"", PATIENCE.as_secs());
+    let master = Master::start_with(&[("sql_time = \"30s\"", &no_end)]).await;
     let (ann, ben) = (master.user("ann"), master.user("ben"));
     let query = |text: &str| SqlQuery { query: text.into(), args: vec![], limit: None };
     let slow: Vec<_> = (0..8)

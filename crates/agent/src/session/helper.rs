@@ -6,6 +6,7 @@
 use super::pty::Pty;
 use super::{LEADER, Told};
 use crate::driver::enter::Entry;
+use crate::open_files;
 use crate::proc;
 use crate::shim::begin::{no_core, pass_nothing_on, renounce, waiting};
 use crate::shim::room::group;
@@ -46,6 +47,7 @@ type Out = Arc<Mutex<OwnedWriteHalf>>;
 /// The whole life of a helper.
 #[must_use]
 pub fn run() -> ExitCode {
+    open_files::lower();
     report_in_one_line();
     match caught(begin) {
         Ok(Ok(())) => ExitCode::SUCCESS,

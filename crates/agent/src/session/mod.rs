@@ -18,6 +18,7 @@ use crate::attempt::ShimProgram;
 use crate::core::Attempt;
 use crate::driver::enter::{Enter, Entry, enter};
 use crate::folder::Folders;
+use crate::open_files;
 use crate::record;
 use crate::shim::exit_of;
 use crate::shim::protocol::{LAUNCH, Launch};
@@ -182,6 +183,7 @@ pub async fn start(program: &ShimProgram, told: &Told) -> io::Result<(UnixStream
     far.set_nonblocking(false)?;
     let helper = Command::new(&program.program)
         .arg(HELPER)
+        .envs(open_files::passed_on())
         .stdin(Stdio::from(OwnedFd::from(far)))
         .stdout(Stdio::null())
         .stderr(Stdio::null())

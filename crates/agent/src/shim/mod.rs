@@ -17,6 +17,7 @@ pub mod room;
 pub mod serve;
 mod task;
 
+use crate::open_files;
 use crate::record::{self, Keep, RecordError, is_link, open_plain};
 use cellwright_supervise::{EXIT_CODE, caught, report_in_one_line};
 use protocol::{BEGUN, Begun, EXIT, Exit, LAUNCH, LOCK, Launch, SOCKET};
@@ -46,6 +47,7 @@ fn io(what: &'static str) -> impl Fn(io::Error) -> ShimError {
 /// The whole life of a shim.
 #[must_use]
 pub fn run(folder: &Path) -> ExitCode {
+    open_files::lower();
     report_in_one_line();
     caught(|| live(folder)).unwrap_or_else(|panicked| {
         // The agent finds it gone, and ends what it left behind.
