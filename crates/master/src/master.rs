@@ -108,6 +108,8 @@ impl Master {
             supervisor.essential("the follower of the role", handle.clone().follow_role()),
             supervisor
                 .essential("the mending of records", crate::mend::keep_mending(handle.clone())),
+            supervisor
+                .essential("the scrubbing of records", crate::mend::keep_scrubbing(handle.clone())),
             supervisor.essential("the links to agents", {
                 let handle = handle.clone();
                 async move { links.run(peers, |forward| handle.take_forward(forward)).await }

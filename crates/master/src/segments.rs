@@ -9,7 +9,8 @@
 //! What does not read is a torn write only at the end of the newest segment, where nothing sound
 //! follows and nothing had been synced: that alone is cut. Everything else is a *hole*: what is
 //! sound on both sides of it stays and is read, readers across it are told of a gap, and it is on
-//! the list of [`Segments::holes`] until another replica has filled it ([`Segments::fill`]).
+//! the list of [`Segments::holes`] until another replica has filled it ([`Segments::fill`],
+//! [`Segments::put_between`]).
 //!
 //! Rejected: one file with an index beside it. Forgetting the oldest part would mean rewriting it,
 //! and the index would be one more thing that can disagree. Rejected: to refuse a segment with a
@@ -181,13 +182,20 @@ impl Segments {
     fn joined(&self, inner: &mut Inner, after: u64, header: Option<bool>) -> Segment {
         let mut segment = Segment::new(after, header == Some(true));
         let mut damaged = header.is_none();
-        if let Some(before) = inner.list.last().filter(|before| before.sealed != Some(after)) {
+        // Before everything that is kept nothing is missing.
+        let from = inner.list.last().map_or(after, |_| inner.last.min(after));
+        match inner.list.last() {
+            // What it knows to be missing was put between them later.
+            Some(before) if before.sealed == Some(after) => segment.gap = false,
             // A gap that it knows of is none; nor is one that was noted with the end before it.
-            damaged |= before.sealed.is_some() && !segment.gap;
-            segment.gap = true;
+            Some(before) => {
+                damaged |= before.sealed.is_some() && !segment.gap;
+                segment.gap = true;
+            }
+            None => {}
         }
         if damaged {
-            self.note(inner, after, 0, inner.last.min(after), after + 1);
+            self.note(inner, after, 0, from, after + 1);
         }
         segment
     }
@@ -252,23 +260,6 @@ impl Segments {
         }
         segment.bytes = at as u64;
         (last, at)
-    }
-
-    /// Puts damage on the list, once.
-    fn note(&self, inner: &mut Inner, segment: u64, offset: u64, after: u64, until: u64) {
-        let file = self.path(segment);
-        if inner.holes.iter().any(|hole| hole.file == file && hole.offset == offset) {
-            return;
-        }
-        tracing::error!(
-            file,
-            offset,
-            after,
-            until,
-            "damaged; a gap until another replica fills it"
-        );
-        inner.holes.push(Hole { after, until, file, offset, is_damage: true });
-        inner.holes.sort_by_key(|hole| (hole.after, hole.offset));
     }
 
     /// Writes a record, unless one of its number or a later one is here already. It is durable
@@ -409,6 +400,10 @@ impl Segments {
             self.disk.remove(&path)?;
             inner.list.remove(0);
             inner.holes.retain(|hole| hole.file != path);
+            let oldest = inner.list[0].after;
+            for hole in inner.holes.iter_mut().filter(|hole| hole.until == oldest + 1) {
+                hole.after = oldest;
+            }
         }
         Ok(())
     }

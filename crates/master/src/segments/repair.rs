@@ -14,6 +14,30 @@ pub enum Filled {
 }
 
 impl Segments {
+    /// Puts damage on the list, once.
+    pub(super) fn note(
+        &self,
+        inner: &mut Inner,
+        segment: u64,
+        offset: u64,
+        after: u64,
+        until: u64,
+    ) {
+        let file = self.path(segment);
+        if inner.holes.iter().any(|hole| hole.file == file && hole.offset == offset) {
+            return;
+        }
+        tracing::error!(
+            file,
+            offset,
+            after,
+            until,
+            "damaged; a gap until another replica fills it"
+        );
+        inner.holes.push(Hole { after, until, file, offset, is_damage: true });
+        inner.holes.sort_by_key(|hole| (hole.after, hole.offset));
+    }
+
     /// Numbers that are missing, oldest first: by damage, or because this replica went on from a
     /// snapshot. What lies before everything that is kept is no hole.
     #[must_use]
@@ -44,14 +68,22 @@ impl Segments {
         let Some(at) = holes.first().and_then(|hole| self.home(&inner, hole)) else {
             return Ok(Filled::Again);
         };
-        let of_it = |hole: &&Hole| self.home(&inner, hole) == Some(at);
+        let of_it = |hole: &&Hole| {
+            self.home(&inner, hole) == Some(at) && self.between(&inner, hole).is_none()
+        };
         let all_known = inner.holes.iter().filter(of_it).all(|hole| holes.contains(hole));
         if inner.broken || !all_known || !holes.iter().all(|hole| of_it(&hole)) {
             return Ok(Filled::Again);
         }
         let segment = inner.list[at].clone();
         let path = self.path(segment.after);
-        let mut all = sound(&self.disk.read(&path)?, &segment);
+        let end = segment.sealed.unwrap_or(inner.last);
+        let is_all = |h: &Hole| h.after == segment.after && h.until > end && h.offset > 0;
+        let mut all = match self.disk.read(&path) {
+            // Nothing of it is counted on: it is replaced by what others have.
+            Err(_) if holes.iter().any(is_all) => Vec::new(),
+            read => sound(&read?, &segment),
+        };
         let missing = |record: &&Record| {
             holes.iter().any(|h| h.after < record.number && record.number < h.until)
         };
@@ -77,6 +109,84 @@ impl Segments {
         Ok(Filled::Done)
     }
 
+    /// Whether what is missing belongs between two segments, neither of which need be touched.
+    #[must_use]
+    pub fn is_between(&self, hole: &Hole) -> bool {
+        self.between(&self.lock(), hole).is_some()
+    }
+
+    /// The segment before a hole that lies between two.
+    fn between(&self, inner: &Inner, hole: &Hole) -> Option<usize> {
+        let at = inner.list.partition_point(|s| s.after < hole.after).checked_sub(1)?;
+        let next = inner.list.get(at + 1)?;
+        let is_there = inner.list[at].sealed == Some(hole.after)
+            && hole.after < next.after
+            && hole.until == next.after + 1;
+        is_there.then_some(at)
+    }
+
+    /// Puts records, and that there are no others up to `last`, at the start of a hole between two
+    /// segments. They become a segment of their own, so that a hole of any size is filled piece by
+    /// piece, and the writer never waits for the file.
+    ///
+    /// # Errors
+    /// When the disk refuses; then everything is as it was.
+    pub fn put_between(&self, hole: &Hole, records: &[Record], last: u64) -> io::Result<Filled> {
+        let fits = |record: &Record| hole.after < record.number && record.number <= last;
+        let is_inside = hole.after < last && last < hole.until && records.iter().all(fits);
+        if !is_inside || !self.is_between(hole) {
+            return Ok(Filled::Again);
+        }
+        let (bytes, fresh) = encoded(&Segment::new(hole.after, false), records, Some(last))?;
+        let path = self.path(hole.after);
+        // Should this be as far as it gets, it is found there by the next start.
+        self.disk.write_new(&path, &bytes)?;
+        let mut inner = self.lock();
+        let Some(at) = self.between(&inner, hole) else {
+            // The oldest segments were forgotten meanwhile, up to here or further.
+            if inner.list.iter().all(|segment| segment.after != hole.after) {
+                self.disk.remove(&path)?;
+            }
+            return Ok(Filled::Again);
+        };
+        inner.list.insert(at + 1, fresh);
+        let next = &mut inner.list[at + 2];
+        next.gap = next.after != last;
+        let same = |known: &&mut Hole| known.until == hole.until && known.after == hole.after;
+        for known in inner.holes.iter_mut().filter(same) {
+            known.after = last;
+        }
+        Ok(Filled::Done)
+    }
+
+    /// The records on both sides of a hole, looked for from there and not from the oldest on.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn around(&self, hole: &Hole) -> io::Result<(Option<Record>, Option<Record>)> {
+        let list = self.lock().list.clone();
+        let mut before = None;
+        for segment in list.iter().rev().filter(|segment| segment.after < hole.after) {
+            let records = match self.disk.read(&self.path(segment.after)) {
+                // Forgotten meanwhile, and all before it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                read => sound(&read?, segment),
+            };
+            before = records.into_iter().rfind(|record| record.number <= hole.after);
+            if before.is_some() {
+                break;
+            }
+        }
+        let next = self.read_from(hole.until, 0)?.records.into_iter().next();
+        Ok((before, next))
+    }
+
+    /// How large a segment becomes before the next is begun.
+    #[must_use]
+    pub fn segment_bytes(&self) -> u64 {
+        self.keep.segment_bytes
+    }
+
     /// The last record that reads.
     ///
     /// # Errors
@@ -96,7 +206,11 @@ impl Segments {
     #[must_use]
     pub fn is_of_one(&self, one: &Hole, other: &Hole) -> bool {
         let inner = self.lock();
-        self.home(&inner, one) == self.home(&inner, other)
+        let is_apart = |hole: &Hole| self.between(&inner, hole).is_some();
+        one == other
+            || (!is_apart(one)
+                && !is_apart(other)
+                && self.home(&inner, one) == self.home(&inner, other))
     }
 
     /// Goes back to before the first damage behind `from`, because everything after `from` is
@@ -145,16 +259,12 @@ impl Segments {
     }
 
     /// Reads the segment that comes after this number, or the first one after it, and puts damage
-    /// on the list. Says where to go on; nothing after the last one.
-    ///
-    /// # Errors
-    /// When a file cannot be read.
-    pub fn scrub(&self, from: u64) -> io::Result<Option<u64>> {
+    /// on the list. Says where to go on; nothing after the last one. A segment that the disk does
+    /// not give back is a hole as a whole.
+    pub fn scrub(&self, from: u64) -> Option<u64> {
         let (segment, rewritten) = {
             let inner = self.lock();
-            let Some(segment) = inner.list.iter().find(|segment| segment.after >= from) else {
-                return Ok(None);
-            };
+            let segment = inner.list.iter().find(|segment| segment.after >= from)?;
             (segment.clone(), inner.rewritten)
         };
         let next = Some(segment.after + 1);
@@ -162,15 +272,19 @@ impl Segments {
         let header = file::read_header(&*self.disk, &path, segment.after);
         let (header, bytes) = match header.and_then(|ok| Ok((ok, self.disk.read(&path)?))) {
             // Forgotten meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(next),
-            read => read?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return next,
+            Err(error) => {
+                self.note_unread(&segment, &error);
+                return next;
+            }
+            Ok(read) => read,
         };
         let end = usize::try_from(segment.bytes).unwrap_or(usize::MAX).min(bytes.len());
         let (mut copy, mut seen) = (Segment::new(segment.after, segment.gap), Inner::default());
         let (last, sound) = self.scan(&mut seen, &mut copy, &bytes[..end]);
         let mut inner = self.lock();
         if inner.rewritten != rewritten {
-            return Ok(Some(segment.after));
+            return Some(segment.after);
         }
         if header.is_none() {
             self.note(&mut inner, segment.after, 0, segment.after, segment.after + 1);
@@ -182,7 +296,18 @@ impl Segments {
         for hole in seen.holes {
             self.note(&mut inner, segment.after, hole.offset, hole.after, hole.until);
         }
-        Ok(next)
+        next
+    }
+
+    fn note_unread(&self, segment: &Segment, error: &io::Error) {
+        let file = self.path(segment.after);
+        tracing::error!(file, %error, "cannot be read");
+        let mut inner = self.lock();
+        let Some(now) = inner.list.iter().find(|s| s.after == segment.after) else { return };
+        let until = now.sealed.unwrap_or(inner.last) + 1;
+        // Whatever else was wrong inside it is part of this.
+        inner.holes.retain(|hole| hole.file != file || hole.offset == 0);
+        self.note(&mut inner, segment.after, HEADER as u64, segment.after, until);
     }
 
     /// Which segment is to be written anew to fill a hole: that with the damage, or the one before

@@ -1,0 +1,73 @@
+//! Numbers for what others tell, and how often they are asked.
+
+use super::*;
+use crate::segments::Keep;
+use crate::segments::tests::Folder;
+use cellwright_cell::time::Span;
+
+fn hole(after: u64, until: u64, is_damage: bool) -> Hole {
+    Hole { after, until, file: "audit/0".to_owned(), offset: 25, is_damage }
+}
+
+/// Numbers, times, and what a line at the end says is lost.
+fn check(hole: &Hole, told: u64, expected: (Vec<u64>, u64, Option<&str>)) {
+    let sides = Sides { after: 10, until: 90, at: Time(7) };
+    let records = (0..told).map(|nth| (11 + nth, 1000 + nth, b"told".to_vec())).collect();
+    let piece = numbered(hole, &sides, Told { records, upto: 89 }).unwrap();
+    let lost = piece.records.last().filter(|record| record.payload != b"told");
+    let line = lost.map(|record| decode(&record.payload).unwrap().lines.remove(0));
+    let said = line.map(|line| format!("{} {}", line.command, line.object));
+    let numbers = piece.records.iter().map(|record| record.number).collect();
+    let newest = piece.records.last().map_or(0, |record| record.at.0);
+    assert_eq!((numbers, newest, said.as_deref()), expected, "{told} told into {hole:?}");
+    assert_eq!(piece.last, hole.until - 1);
+}
+
+#[test]
+fn what_has_no_number_is_said_to_be_lost() {
+    let refused = |count: u64| format!("refused_requests {count} of this replica");
+    check(&hole(4, 8, true), 3, (vec![5, 6, 7], 1002, None));
+    check(&hole(4, 8, true), 1, (vec![5, 7], 1000, Some(&refused(2))));
+    // The time is a neighbour's where nobody told of any.
+    check(&hole(4, 8, true), 0, (vec![7], 7, Some(&refused(3))));
+    check(&hole(4, 8, true), 5, (vec![5, 6, 7], 1004, Some("requests 3 for want of numbers")));
+    check(&hole(4, 6, true), 2, (vec![5], 1001, Some("requests 2 for want of numbers")));
+    // Numbers that a snapshot was given for entries that nobody asked for are nobody's.
+    check(&hole(4, 8, false), 1, (vec![5], 1000, None));
+}
+
+#[test]
+fn a_piece_that_is_not_all_says_nothing_of_the_rest() {
+    let sides = Sides { after: 10, until: 90, at: Time(7) };
+    let told = Told { records: vec![(11, 1000, Vec::new())], upto: 30 };
+    let piece = numbered(&hole(4, 8, true), &sides, told).unwrap();
+    assert_eq!((piece.records.len(), piece.last), (1, 5));
+}
+
+#[test]
+fn nobody_is_asked_again_and_again_for_what_nobody_has() {
+    let (start, holes) = (Instant::now(), vec![hole(4, 8, true)]);
+    let mut rest = Rest::default();
+    assert!(!rest.is_over(&[], start) && rest.is_over(&holes, start));
+    let (mut now, mut tries) = (start, 0);
+    while now < start + Duration::from_secs(3600) {
+        if rest.is_over(&holes, now) {
+            rest.begin(holes.clone(), now);
+            tries += 1;
+        }
+        now += LOOK_EVERY;
+    }
+    assert!((25..40).contains(&tries), "{tries} in an hour");
+    let news = [holes[0].clone(), hole(20, 30, true)];
+    assert!(rest.is_over(&news, now - LOOK_EVERY), "a new one does not wait");
+}
+
+#[test]
+fn nothing_is_told_of_what_lies_before_everything() {
+    let folder = Folder::new();
+    let keep = Keep { segment_bytes: 200, total_bytes: 1 << 20, age: Span::seconds(1000) };
+    let told = AuditLog::open(folder.disk(), keep).unwrap().tell(0, 0, 0).unwrap();
+    assert_eq!((told.records.len(), told.upto), (0, Some(0)));
+    let told = EventLog::open(folder.disk(), keep).unwrap().tell(u64::MAX, 0, 0).unwrap();
+    assert_eq!((told.records.len(), told.upto), (0, Some(0)));
+}
