@@ -24,7 +24,7 @@ use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::parts::{HOLDINGS_PATH, PACKAGE_PATH};
 use cellwright_api::clock::wall;
 use cellwright_api::enroll::Holder;
-use cellwright_api::error::{ApiError, Code};
+use cellwright_api::error::{AS_ITS_ACCOUNT, ApiError, Code};
 use cellwright_api::exec::{EXEC_PATH, EXEC_PROTOCOL, ExecQuery};
 use cellwright_api::output::{OUTPUT_PATH, OutputPiece, OutputQuery};
 use cellwright_api::seats::{Counts, Guest as Whose, Strangers};
@@ -319,6 +319,7 @@ async fn answer(
     let Visitor { guest, until, part } = visitor;
     // The handshake looked at this too, but connections live for long.
     let late = until <= wall();
+    let is_of_dev = matches!(guest, Guest::OfDev(_));
     let stranger = match &guest {
         Guest::OfDev(masters) => is_of_a_page(&request) || !shows_token(&request, masters),
         Guest::Master | Guest::Agent => false,
@@ -330,6 +331,7 @@ async fn answer(
     };
     if late || stranger || is_gone || !guest.may(request.uri().path()) {
         let error = ApiError::new(Code::NotAllowed, "this is not for whoever asks");
+        let error = if is_of_dev { error.hint(AS_ITS_ACCOUNT) } else { error };
         return Ok(Refused(error).into_response());
     }
     let answering = guarded(router.oneshot(request.map(Body::new))).await;

@@ -62,6 +62,9 @@ pub enum AgentError {
     Record(#[from] RecordError),
     #[error("{0}")]
     Packages(#[from] PackageError),
+    /// The folder is not as it has to be; the text names it.
+    #[error("{0}")]
+    Folder(std::io::Error),
     #[error("{what}: {why}")]
     Io { what: String, why: std::io::Error },
     #[error("listen = {address}: {why}")]
@@ -142,7 +145,10 @@ impl Agent {
     /// When the folder cannot be used, another agent uses it, or the machine cannot be described.
     pub fn open(config: Config, shim: ShimProgram) -> Result<Agent, AgentError> {
         let io = |why| AgentError::Io { what: config.data_dir.display().to_string(), why };
-        let folders = Folders::open(&config.data_dir).map_err(io)?;
+        let folders = Folders::open(&config.data_dir).map_err(|why| match why.get_ref() {
+            Some(_) => AgentError::Folder(why),
+            None => io(why),
+        })?;
         let lock = alone(&folders)?;
         let mut described = describe(&config)?;
         positions::settle(&folders.devices(), &mut described)?;

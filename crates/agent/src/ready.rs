@@ -20,7 +20,6 @@ use crate::papers::{Papers, Registrar};
 use crate::record::{self, Keep, RecordError};
 use crate::shim::protocol::{Cause, LAUNCH, LogSettings, Request};
 use crate::shim::room::{Inside, Room};
-use crate::shim::serve::explain;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::device::DeviceGrant;
 use cellwright_cell::task::ExitClass;
@@ -137,9 +136,7 @@ impl Preparer {
         {
             tracing::warn!(%error, "a group that was not needed stays");
         }
-        if let Some(exit) = give_up(&folder, cause) {
-            explain(&folder, self.logs, &exit);
-        }
+        give_up(&folder, cause);
         // The loop that wanted to hear it may have ended.
         let _ = heard.send((attempt, Heard::Ended(end, words)));
     }
@@ -241,6 +238,7 @@ mod tests {
     use super::*;
     use crate::core::tests::{order, run};
     use crate::folder::scratch::Scratch;
+    use crate::shim::protocol::LOGS;
     use std::collections::BTreeSet;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::time::timeout;
@@ -315,6 +313,7 @@ mod tests {
     async fn a_fault_while_laying_out_is_counted_and_named() {
         let scratch = Scratch::new();
         let (preparer, beginning) = start(&scratch, Arc::new(Faulty), ShimProgram::absent(1));
+        let folders = preparer.folders.clone();
         let (_requests, received) = mpsc::unbounded_channel();
         let (told, mut heard) = mpsc::unbounded_channel();
         let before = cellwright_supervise::handler_panics();
@@ -323,6 +322,9 @@ mod tests {
         let Heard::Ended(end, words) = ended else { panic!("{ended:?}") };
         assert_eq!(end, End::Failed(ExitClass::CouldNotStart));
         assert!(words.contains("a fault of its own") && words.contains("planted"), "{words}");
+        let attempt = folders.attempt(Attempt::of(&order(1, 1, run())));
+        let said = std::fs::read_to_string(attempt.join(LOGS).join("stderr")).unwrap();
+        assert_eq!(said.matches("[cell: ").count(), 1, "told once: {said}");
         assert!(cellwright_supervise::handler_panics() > before);
     }
 

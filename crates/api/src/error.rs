@@ -124,6 +124,10 @@ impl fmt::Display for Code {
 /// Facts of an error, by name.
 pub type Details = BTreeMap<String, Value>;
 
+/// What to do about a refusal by a part of an open cell (`cell dev`), which knows no users.
+pub const AS_ITS_ACCOUNT: &str =
+    "run it as the account that started the cell, or as root; a cell of your own: cell dev";
+
 /// Among the details: true where a replica answers that was removed from its cell.
 pub const REMOVED: &str = "removed";
 

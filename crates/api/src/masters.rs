@@ -242,6 +242,11 @@ impl MastersFile {
     }
 
     #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    #[must_use]
     pub fn load(&self) -> Kept {
         let of_cell = read(&self.path).cells.remove(&self.cell);
         let Some(OfCell { masters, last }) = of_cell else { return Kept::default() };

@@ -242,6 +242,15 @@ impl From<ClientError> for Failure {
     }
 }
 
+/// Of a folder that is refused for whose it is, or who may read it.
+const MEND_FOLDER: &str = "mend the folder as said there, or choose another data_dir; then start \
+     again";
+
+/// Whether the cause is told by us, with what to do about it, and not by the kernel.
+fn says_itself(why: &io::Error) -> bool {
+    why.kind() == io::ErrorKind::PermissionDenied && why.get_ref().is_some()
+}
+
 impl From<ServeError> for Failure {
     fn from(error: ServeError) -> Failure {
         let next = match &error {
@@ -265,6 +274,7 @@ impl From<ServeError> for Failure {
             ServeError::Disk(why) if why.kind() == io::ErrorKind::WouldBlock => {
                 "stop the other process, or give this one another data_dir"
             }
+            ServeError::Disk(why) if says_itself(why) => MEND_FOLDER,
             ServeError::Store(OpenError::Disk { .. })
             | ServeError::Disk(_)
             | ServeError::Blobs(_) => {
@@ -282,7 +292,11 @@ impl From<AgentError> for Failure {
             AgentError::Config(_) => "correct the configuration and start again",
             AgentError::Listen { .. } => "stop what listens there, or choose another `listen`",
             AgentError::Occupied(_) => "stop the other agent, or give this one another data_dir",
-            AgentError::Record(_) | AgentError::Io { .. } | AgentError::Packages(_) => {
+            AgentError::Folder(why) if says_itself(why) => MEND_FOLDER,
+            AgentError::Record(_)
+            | AgentError::Folder(_)
+            | AgentError::Io { .. }
+            | AgentError::Packages(_) => {
                 "see whether data_dir can be written and has room, then start again"
             }
         };
@@ -326,6 +340,12 @@ mod tests {
         let damaged =
             OpenError::Damaged { file: "log/1".into(), offset: 300, what: "a wrong sum".into() };
         assert!(next(ServeError::Store(damaged)).contains("cell master repair"));
+        let open = || io::Error::new(io::ErrorKind::PermissionDenied, "x is open: chmod 700 x");
+        for said in [next(ServeError::Disk(open())), next(AgentError::Folder(open()))] {
+            assert!(said.starts_with("mend the folder as said there"), "{said}");
+        }
+        let refused = next(ServeError::Disk(io::Error::from_raw_os_error(13)));
+        assert!(refused.contains("can be written"), "{refused}");
         let busy = next(ServeError::Disk(io::Error::from(io::ErrorKind::WouldBlock)));
         assert!(busy.contains("stop the other"), "{busy}");
         let full = next(ServeError::Disk(io::Error::from(io::ErrorKind::StorageFull)));

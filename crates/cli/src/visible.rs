@@ -3,11 +3,18 @@
 //! Names, labels, reasons, error messages and output of tasks are written by other people, and a
 //! terminal obeys escape sequences wherever they come from: OSC 52 fills the clipboard, others move
 //! the cursor over what was printed before. Everything that this program prints passes through here
-//! on its way to a terminal, so no command can forget it. What is let through are line ends, tabs,
-//! and the few colours that this program itself writes; programs that read a pipe get the very
-//! bytes.
+//! on its way to a terminal, so no command can forget it. What is let through are line ends (of
+//! Windows too), tabs, and the few colours that this program itself writes; programs that read a
+//! pipe get the very bytes.
 
 use std::borrow::Cow;
+
+/// A line end that goes back to where the line begins, as any does on a terminal.
+const CRLF: &str = "\r\n";
+/// What colours begin with.
+const BEGIN: &str = "\u{1b}[";
+/// Codes of one colour, in bytes; longer ones are no colours.
+const MOST_CODES: usize = 24;
 
 /// What a terminal may be told by whoever wrote the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +33,8 @@ pub fn visible(text: &str, allowed: Allowed) -> Cow<'_, str> {
     let mut out = String::with_capacity(text.len() + 16);
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
-        let taken = match colour(rest, allowed) {
+        let passed = if rest.starts_with(CRLF) { Some(CRLF.len()) } else { colour(rest, allowed) };
+        let taken = match passed {
             Some(length) => {
                 out.push_str(&rest[..length]);
                 length
@@ -75,10 +83,11 @@ pub fn one_line(text: &str) -> String {
     out
 }
 
-/// Bytes of a program that come in pieces, for a terminal. A piece may end within a character.
+/// Bytes of a program that come in pieces, for a terminal. A piece may end within a character, a
+/// colour or a line end.
 #[derive(Debug, Default)]
 pub struct Pieces {
-    /// The beginning of a character.
+    /// The beginning of one of those.
     begun: Vec<u8>,
 }
 
@@ -92,8 +101,8 @@ impl Pieces {
     }
 
     /// What is left when no more comes.
-    pub fn end(self) -> String {
-        shown(&self.begun)
+    pub fn end(&mut self) -> String {
+        shown(&std::mem::take(&mut self.begun))
     }
 }
 
@@ -101,8 +110,25 @@ fn shown(bytes: &[u8]) -> String {
     visible(&String::from_utf8_lossy(bytes), Allowed::AnyColours).into_owned()
 }
 
-/// Bytes at the end that begin a character and do not end it.
+/// Bytes at the end that begin something whose end decides how it is shown.
 fn unfinished(bytes: &[u8]) -> usize {
+    let is_code = |byte: &u8| byte.is_ascii_digit() || *byte == b';';
+    let escape = bytes.iter().rposition(|byte| *byte == 0x1b);
+    let colour = escape.map(|at| &bytes[at..]).filter(|tail| match tail.split_at_checked(2) {
+        None => true,
+        Some((begin, codes)) => {
+            begin == BEGIN.as_bytes() && codes.len() < MOST_CODES && codes.iter().all(is_code)
+        }
+    });
+    match (colour, bytes.last()) {
+        (Some(colour), _) => colour.len(),
+        (None, Some(b'\r')) => 1,
+        _ => unfinished_character(bytes),
+    }
+}
+
+/// Bytes at the end that begin a character and do not end it.
+fn unfinished_character(bytes: &[u8]) -> usize {
     /// The longest beginning of a character.
     const MOST: usize = 3;
     let begins = |count: &usize| {
@@ -128,10 +154,8 @@ fn write_out(c: char, out: &mut String) {
 
 /// The length of a colour at the start of the text, if one is there that is allowed.
 fn colour(text: &str, allowed: Allowed) -> Option<usize> {
-    /// Longer ones are no colours.
-    const MOST: usize = 24;
-    let codes = text.strip_prefix("\u{1b}[")?;
-    let end = codes.bytes().take(MOST).position(|b| !(b.is_ascii_digit() || b == b';'))?;
+    let codes = text.strip_prefix(BEGIN)?;
+    let end = codes.bytes().take(MOST_CODES).position(|b| !(b.is_ascii_digit() || b == b';'))?;
     if codes.as_bytes()[end] != b'm' {
         return None;
     }
@@ -142,7 +166,7 @@ fn colour(text: &str, allowed: Allowed) -> Option<usize> {
             codes[..end].split(';').all(|code| code.trim_start_matches('0') != "8")
         }
     };
-    fits.then_some("\u{1b}[".len() + end + 1)
+    fits.then_some(BEGIN.len() + end + 1)
 }
 
 #[cfg(test)]
@@ -162,6 +186,7 @@ mod tests {
         check("\u{9b}2J", "\\u{9b}2J", "\\u{9b}2J");
         check("\u{1b}[2J\u{1b}[H", "\\x1b[2J\\x1b[H", "\\x1b[2J\\x1b[H");
         check("over\rwritten", "over\\x0dwritten", "over\\x0dwritten");
+        check("a\r\n\r\rb\r\n", "a\r\n\\x0d\\x0db\r\n", "a\r\n\\x0d\\x0db\r\n");
         check("exe\u{202e}txt", "exe\\u{202e}txt", "exe\\u{202e}txt");
         check("\u{1b}[8mhidden", "\\x1b[8mhidden", "\\x1b[8mhidden");
         check("\u{1b}[0;08mhidden", "\\x1b[0;08mhidden", "\\x1b[0;08mhidden");
@@ -206,6 +231,23 @@ mod tests {
         // A control character as one byte, as old terminals take it, and a character without end.
         assert_eq!(pieces.take(b"a\x9b2J\xff\xe2\x82"), "a\u{fffd}2J\u{fffd}");
         assert_eq!(pieces.end(), "\u{fffd}");
+    }
+
+    #[test]
+    fn colours_and_line_ends_that_are_cut_in_two_are_put_together_again() {
+        let text = "\u{1b}[38;5;208mwarm\u{1b}[0m\r\n\u{1b}[2J\rover\u{1b}[8m";
+        let want = "\u{1b}[38;5;208mwarm\u{1b}[0m\r\n\\x1b[2J\\x0dover\\x1b[8m";
+        for cut in 0..=text.len() {
+            let mut pieces = Pieces::default();
+            let (first, second) = text.as_bytes().split_at(cut);
+            let got = pieces.take(first) + &pieces.take(second) + &pieces.end();
+            assert_eq!(got, want, "{cut}");
+        }
+        // One that never ends is not waited for, and what is left at the end is written out.
+        let mut pieces = Pieces::default();
+        assert!(pieces.take(format!("\u{1b}[{}", "1;".repeat(50)).as_bytes()).starts_with("\\x1b"));
+        assert_eq!(pieces.take(b"\x1b[3"), "");
+        assert_eq!(pieces.end(), "\\x1b[3");
     }
 
     #[test]

@@ -162,7 +162,7 @@ impl Reader {
         };
         let mut statement = db.prepare(sql).map_err(explain)?;
         if !statement.readonly() || statement.column_count() == 0 {
-            return Err(QueryError::Sql("nothing is asked; say `select ...`".into()));
+            return Err(no_question(sql));
         }
         let wants = statement.parameter_count();
         if wants != args.len() {
@@ -387,6 +387,14 @@ pub(crate) fn broken(error: Error) -> QueryError {
 
 fn explained(error: Error, sql: &str, denied: &Denied) -> QueryError {
     let refused = denied.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let message = match &error {
+        Error::SqlInputError { msg, .. } => msg.as_str(),
+        Error::SqliteFailure(_, Some(text)) => text.as_str(),
+        _ => "",
+    };
+    if let Some(refused) = changing(message, sql) {
+        return refused;
+    }
     match (&error, error.sqlite_error_code()) {
         (_, Some(ErrorCode::AuthorizationForStatementDenied)) => {
             QueryError::NotAllowed(refused.unwrap_or_else(|| "that".into()))
@@ -407,6 +415,25 @@ fn explained(error: Error, sql: &str, denied: &Denied) -> QueryError {
         (Error::SqliteFailure(code, None), _) => QueryError::Sql(code.to_string()),
         _ => QueryError::Sql(error.to_string()),
     }
+}
+
+/// A statement that compiles and has no answer.
+fn no_question(sql: &str) -> QueryError {
+    let is_word = |text: &str| text.starts_with(|first: char| first.is_ascii_alphabetic());
+    match tokens(sql).into_iter().find(|token| is_word(&token.text)) {
+        Some(first) => QueryError::NotAllowed(first.text.to_uppercase()),
+        None => QueryError::Sql("nothing is asked: a query reads, with one SELECT".into()),
+    }
+}
+
+/// The word that changes something, where SQLite refuses it for what a view is before it asks us:
+/// that our tables are views says nothing to whoever asks.
+fn changing(message: &str, sql: &str) -> Option<QueryError> {
+    const WORDS: [&str; 4] = ["insert", "replace", "update", "delete"];
+    let is_refused = message.ends_with("because it is a view");
+    let word = tokens(sql).into_iter().find(|token| WORDS.contains(&token.text.as_str()));
+    let word = is_refused.then_some(word).flatten();
+    word.map(|word| QueryError::NotAllowed(word.text.to_uppercase()))
 }
 
 /// Whether the disk or the file is to blame, and not the statement.

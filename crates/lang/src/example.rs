@@ -51,6 +51,23 @@ pub(crate) fn object(name: &str, written: &Value) -> Option<String> {
     Some(format!("an object, such as {example}{from}"))
 }
 
+/// An object with names of one's own, such as variables, by what the schema says of its values.
+pub(crate) fn map(shape: &Value) -> String {
+    let patterns = shape.get("patternProperties").and_then(Value::as_object);
+    let (pattern, inner) = match patterns.and_then(|patterns| patterns.iter().next()) {
+        Some((pattern, inner)) => (pattern.as_str(), inner),
+        None => ("", shape.get("additionalProperties").unwrap_or(&Value::Null)),
+    };
+    let (resolved, name) = Schema::get().resolve(inner);
+    let known = OBJECTS.iter().find(|(known, _)| Some(*known) == name).map(|(_, text)| *text);
+    let (key, value) = match resolved.get("type").and_then(Value::as_str) {
+        Some("integer") => ("1", "2"),
+        _ if pattern.contains("\\d") => ("0", known.unwrap_or("{}")),
+        _ => ("name", known.unwrap_or("\"value\"")),
+    };
+    format!("an object, such as {{\"{key}\": {value}}}")
+}
+
 /// The list that was meant by a text; `items` is what the schema says of each of its items.
 pub(crate) fn list(text: &str, items: &Value) -> String {
     let (items, name) = Schema::get().resolve(items);

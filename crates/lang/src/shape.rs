@@ -212,20 +212,8 @@ impl Checker {
 
     /// One of several words, or an object with one of several fields.
     fn variant(&mut self, value: &mut Value, shape: &Value, path: &Path) {
-        let all = shape.get("oneOf").and_then(Value::as_array);
-        let alternatives: Vec<&Value> = all.map_or(vec![shape], |all| all.iter().collect());
-        let mut words: Vec<&str> = Vec::new();
-        let mut fields: Map<String, Value> = Map::new();
-        for alternative in alternatives {
-            words.extend(alternative.get("const").and_then(Value::as_str));
-            let list = alternative.get("enum").and_then(Value::as_array);
-            words.extend(list.into_iter().flatten().filter_map(Value::as_str));
-            let inner = alternative.get("properties").and_then(Value::as_object);
-            fields.extend(inner.into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
-        }
-        let named: Vec<String> = fields.keys().map(|field| format!("{{{field}: …}}")).collect();
-        let allowed = [&words[..], &named.iter().map(String::as_str).collect::<Vec<_>>()].concat();
-        let allowed = allowed.join(", ");
+        let (words, fields) = alternatives(shape);
+        let allowed = listed(&words, &fields);
         match value {
             Value::String(word) if words.contains(&word.as_str()) => {}
             Value::String(word) => {
@@ -298,7 +286,10 @@ impl Checker {
                 self.add(path, format!("a list is wanted here, not {}", json!(text)), Some(help));
             }
             ("array", other) => self.kind(&other.clone(), "a list", path),
-            (_, other) => self.kind(&other.clone(), "an object", path),
+            (_, other) => {
+                let message = format!("an object is wanted here, not {}", shown(other));
+                self.add(path, message, Some(example::map(shape)));
+            }
         }
     }
 
@@ -353,13 +344,40 @@ fn bands() -> String {
     format!("{}, or a number from 0 to {MAX_PRIORITY}", words.join(", "))
 }
 
+/// What a value that is one of several can be: words, and objects of one field.
+fn alternatives(shape: &Value) -> (Vec<&str>, Map<String, Value>) {
+    let all = shape.get("oneOf").and_then(Value::as_array);
+    let alternatives: Vec<&Value> = all.map_or(vec![shape], |all| all.iter().collect());
+    let mut words: Vec<&str> = Vec::new();
+    let mut fields: Map<String, Value> = Map::new();
+    for alternative in alternatives {
+        words.extend(alternative.get("const").and_then(Value::as_str));
+        let list = alternative.get("enum").and_then(Value::as_array);
+        words.extend(list.into_iter().flatten().filter_map(Value::as_str));
+        let inner = alternative.get("properties").and_then(Value::as_object);
+        fields.extend(inner.into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
+    }
+    (words, fields)
+}
+
+fn listed(words: &[&str], fields: &Map<String, Value>) -> String {
+    let named = fields.keys().map(|field| format!("{{{field}: …}}"));
+    words.iter().map(ToString::to_string).chain(named).collect::<Vec<_>>().join(", ")
+}
+
 /// What a field that is not there takes, or else what it is for.
 fn takes(owner: &str, field: &str, shape: &Value) -> Option<String> {
     if Schema::get().resolve(shape).1 == Some("Priority") {
         return Some(bands());
     }
     let about = || shape.get("description")?.as_str().map(str::to_owned);
-    wanted(owner, field, shape).or_else(about)
+    let choices = || {
+        let (inner, _) = Schema::get().resolve(shape);
+        let is_choice = inner.get("oneOf").is_some() || inner.get("enum").is_some();
+        let (words, fields) = alternatives(inner);
+        is_choice.then(|| format!("one of: {}", listed(&words, &fields)))
+    };
+    wanted(owner, field, shape).or_else(choices).or_else(about)
 }
 
 /// Fields that may stand in an object of the type; in a job also those that are short for others.

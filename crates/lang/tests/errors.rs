@@ -307,3 +307,20 @@ fn jobs_without_a_right_name_do_not_have_the_same_one() {
     let twice = format!("- {{name: a, {rest}\n- {{name: a, count: x, {rest}\n");
     check("f.yaml", &twice, &[(2, "the name a is taken by [0]"), (2, "a number is wanted")]);
 }
+
+#[test]
+fn what_is_missing_or_of_another_kind_is_told_with_what_may_stand_there() {
+    let helped = |fields: &str, says: &str, help: &str| {
+        check_alone(fields, says);
+        let text = format!(
+            "{{ web: {{ priority: 200, cpu: '1', ram: '1GiB', command: ['a'], {fields} }} }}"
+        );
+        let all: String = wrong("f.jsonnet", &text).iter().map(|one| one.render(false)).collect();
+        assert!(all.contains(help), "{help:?} is not in {all}");
+    };
+    helped("constraints: [{ attribute: 'os' }]", "`operator` is missing", "{equal: …}");
+    helped("secrets: ['a']", "an object is wanted here, not a list", r#"{"name": "value"}"#);
+    helped("env: ['A=1']", "an object is wanted here, not a list", r#"{"name": "value"}"#);
+    helped("restart: { retry: { exit: [3] } }", "an object is wanted here", r#"{"1": 2}"#);
+    helped("overrides: [1]", "an object is wanted here", r#"{"0": {"env": "#);
+}

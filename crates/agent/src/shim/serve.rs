@@ -126,7 +126,7 @@ fn unstarted(cause: Cause) -> Exit {
 }
 
 /// An end that the program itself could not say anything about is told in its log.
-pub fn explain(folder: &Path, logs: LogSettings, exit: &Exit) {
+fn explain(folder: &Path, logs: LogSettings, exit: &Exit) {
     let text = match (&exit.cause, exit.memory) {
         (Cause::CouldNotStart(why), _) => why.clone(),
         (Cause::Condemned { why, .. }, _) => format!("killed: {why}"),

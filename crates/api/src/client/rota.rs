@@ -91,7 +91,12 @@ impl Client {
         // Whoever cannot write it down knows it all the same, for as long as it lives.
         match file.save(&kept) {
             Ok(()) => (turn.kept, turn.unkept) = (kept, None),
-            Err(_) => turn.unkept = Some(Instant::now()),
+            Err(why) => {
+                if turn.unkept.replace(Instant::now()).is_none() {
+                    let path = file.path().display();
+                    tracing::warn!(%path, %why, "which masters the cell has cannot be written down");
+                }
+            }
         }
     }
 

@@ -31,9 +31,12 @@ the masters themselves. What happened there all the same: cell events. A cell
 that knows its users: cell master init.";
 
 /// For whoever looks for more than there can be.
-const OPEN: &str = "this cell is open and knows no users, so only sessions (exec) and changes of \
-                    its masters are audited; what happened: cell events; a cell with users: cell \
-                    master init";
+const OPEN: [&str; 3] = [
+    "this cell is open and knows no users, so only sessions (exec) and changes of its masters are \
+     audited",
+    "what happened: cell events",
+    "a cell with users: cell master init",
+];
 
 /// Stands where lines are missing.
 const GAP: &str = "    lines are missing here: cell master status";
@@ -84,11 +87,11 @@ impl AuditArgs {
             match part.next {
                 Some(next) => page.after = Some(next),
                 None if for_people => {
-                    let nothing = (!found).then(|| self.nothing(reaches));
-                    let open = cell.open.then(|| OPEN.to_owned());
-                    let said: Vec<String> = [nothing, open].into_iter().flatten().collect();
-                    if !said.is_empty() {
-                        aside(&said.join("; "));
+                    if !found {
+                        aside(&self.nothing(reaches));
+                    }
+                    if cell.open {
+                        OPEN.into_iter().for_each(aside);
                     }
                     return Ok(());
                 }

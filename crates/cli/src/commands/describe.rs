@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::output::{Output, print_named, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
-use crate::{format, style};
+use crate::{format, style, table};
 use cellwright_api::types::{CronView, MachineView, SqlQuery, SqlValue, TaskView, UserView};
 use cellwright_cell::admit::MAX_TOTAL;
 use cellwright_cell::time::Time;
@@ -157,7 +157,7 @@ impl Described {
         }
         let mut out = format!("\n{}\n", style::for_stdout().strong("recent events"));
         for event in &self.events {
-            out.push_str(&crate::table::wrapped(
+            out.push_str(&table::wrapped(
                 &format!("{}  ", format::utc(event.time())),
                 "                      ",
                 &event.text(),
@@ -327,7 +327,18 @@ fn last_end(task: &TaskView) -> String {
 
 fn yaml(value: &impl Serialize) -> String {
     let value = serde_json::to_value(value).unwrap_or_default();
-    crate::output::yaml(&lean(value)).lines().map(|line| format!("  {line}\n")).collect()
+    crate::output::yaml(&lean(value)).lines().map(|line| fold(&format!("  {line}"))).collect()
+}
+
+/// A line that is too wide for a terminal goes on further in: to YAML a line break inside a text is
+/// a space.
+fn fold(line: &str) -> String {
+    let text = line.trim_start();
+    let inset = &line[..line.len() - text.len()];
+    match text.contains("  ") || text.ends_with(' ') {
+        true => format!("{line}\n"),
+        false => table::line(inset, &format!("{inset}    "), text),
+    }
 }
 
 /// Without what is empty or left out: it says nothing.

@@ -335,7 +335,7 @@ impl<W: Write> Shown<W> {
 
     /// Nothing more comes.
     fn end(mut self) -> Result<(), Failure> {
-        let rest = self.pieces.take().map_or_else(String::new, Pieces::end);
+        let rest = self.pieces.take().map_or_else(String::new, |mut pieces| pieces.end());
         self.show(rest.as_bytes())
     }
 }

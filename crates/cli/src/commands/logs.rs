@@ -5,16 +5,18 @@ use super::Success;
 use super::select::{self, Meant};
 use super::target::{Target, Typed, typed};
 use crate::failure::Failure;
-use crate::output::print_output;
+use crate::output::{print_output, print_raw};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::style::{self, Style};
+use crate::visible::Pieces;
 use cellwright_api::client::{Client, ClientError, Watch};
 use cellwright_api::error::Code;
 use cellwright_api::output::{OutputPiece, OutputQuery, Stream};
 use cellwright_cell::name::JobKey;
 use clap::{ArgGroup, Args};
 use std::collections::BTreeSet;
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -379,6 +381,8 @@ struct Printer {
     style: Style,
     /// A line that is not whole yet.
     begun: String,
+    /// Of what is shown as it was written, on a terminal.
+    pieces: Option<Pieces>,
     /// Whose output came last.
     attempt: Option<u32>,
 }
@@ -386,7 +390,8 @@ struct Printer {
 impl Printer {
     fn new(job: &JobKey, index: u32, shown: Shown) -> Printer {
         let (name, style) = (format!("{job}/{index}"), style::for_stdout());
-        Printer { name, index, shown, style, begun: String::new(), attempt: None }
+        let pieces = (shown == Shown::Bare && io::stdout().is_terminal()).then(Pieces::default);
+        Printer { name, index, shown, style, begun: String::new(), pieces, attempt: None }
     }
 
     /// Where the output of another attempt begins is said apart from it.
@@ -400,8 +405,10 @@ impl Printer {
     }
 
     fn take(&mut self, text: &str) -> Result<(), Failure> {
-        if self.shown == Shown::Bare {
-            return print_output(text);
+        match &mut self.pieces {
+            Some(pieces) => return print_raw(&pieces.take(text.as_bytes())),
+            None if self.shown == Shown::Bare => return print_raw(text),
+            None => {}
         }
         self.begun.push_str(text);
         let Some(end) = self.begun.rfind('\n') else { return Ok(()) };
@@ -411,6 +418,9 @@ impl Printer {
     }
 
     fn finish(&mut self) -> Result<(), Failure> {
+        if let Some(pieces) = &mut self.pieces {
+            print_raw(&pieces.end())?;
+        }
         let rest = std::mem::take(&mut self.begun);
         if rest.is_empty() { Ok(()) } else { print_output(&self.named(&rest)) }
     }

@@ -34,8 +34,8 @@ fn a_mistake_is_shown_where_it_is() {
         "select user\nfrom task_events\nwhere day == = 1",
         "near \"=\": syntax error\n  where day == = 1\n               ^",
     );
-    check("", "nothing is asked; say `select ...`");
-    check("-- nothing", "nothing is asked; say `select ...`");
+    check("", "nothing is asked: a query reads, with one SELECT");
+    check("-- nothing", "nothing is asked: a query reads, with one SELECT");
     check("select ?", "the statement has 1 `?` and 0 args");
     let text = fails(&folder, "select * from tasks").to_string();
     let expected =
@@ -111,6 +111,14 @@ fn nothing_but_reading_is_allowed() {
         let error = fails(&folder, sql);
         let refused = matches!(error, QueryError::NotAllowed(_) | QueryError::Sql(_));
         assert!(refused, "{sql}: {error:?}");
+    }
+    for (sql, word) in [
+        ("delete from events", "DELETE"),
+        ("with x as (select 1) update events set user = 'eve'", "UPDATE"),
+        ("insert into events select * from events", "INSERT"),
+        ("vacuum", "VACUUM"),
+    ] {
+        assert_eq!(fails(&folder, sql), QueryError::NotAllowed(word.to_owned()), "{sql}");
     }
     assert_eq!(number(&ask(&folder, "select count(*) from events")), 10);
 }

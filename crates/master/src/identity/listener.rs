@@ -21,7 +21,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderValue, Request, Response};
 use cellwright_api::enroll::{Holder, JOIN_PATH};
-use cellwright_api::error::{ApiError, Code};
+use cellwright_api::error::{AS_ITS_ACCOUNT, ApiError, Code};
 use cellwright_api::masters::{MASTERS_HEADER, Masters};
 use cellwright_api::seats::{Counts, Guest, Seat, Stranger, Strangers};
 use cellwright_cell::name::Name;
@@ -545,6 +545,9 @@ fn turned_away(why: &Unauthenticated) -> Response<Body> {
     let error = match why {
         Unauthenticated::Behind => ApiError::new(Code::NotReady, why.to_string())
             .hint("ask another master, or again when this one has caught up: cell master status"),
+        Unauthenticated::NotOfDev => {
+            ApiError::new(Code::Unauthenticated, why.to_string()).hint(AS_ITS_ACCOUNT)
+        }
         _ => ApiError::new(Code::Unauthenticated, why.to_string()),
     };
     error_response(&error.with("reason", why.code()))

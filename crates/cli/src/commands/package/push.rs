@@ -88,7 +88,7 @@ impl PushArgs {
 /// What jobs call the content that was there: the name given here is nobody's before a job has it.
 fn called(name: &str, names: &[String]) -> String {
     match names {
-        [] => "; no job names it yet".into(),
+        [] => "; no job that you see names it".into(),
         names if names.iter().any(|known| known == name) => String::new(),
         names => format!("; jobs call it {}, and {name} once one does", names.join(", ")),
     }
@@ -111,7 +111,7 @@ mod tests {
     fn content_that_was_there_is_told_with_what_jobs_call_it() {
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(called("greeter", &names(&["greeter", "web"])), "");
-        assert_eq!(called("greeter", &[]), "; no job names it yet");
+        assert_eq!(called("greeter", &[]), "; no job that you see names it");
         let other = called("greeter2", &names(&["greeter"]));
         assert_eq!(other, "; jobs call it greeter, and greeter2 once one does");
     }
