@@ -15,8 +15,9 @@
 //! | `shortages` | what the machine is short of, for the next agent |
 //! | `trash` | what is being removed |
 //!
-//! Folders of attempts can be passed through by everybody and listed by nobody; a program's own
-//! folder belongs to its account, and output to the agent.
+//! Folders of attempts can be listed by nobody. Those of a root agent can be passed through, for
+//! its tasks have accounts of their own; those of any other are for its account alone. A program's
+//! own folder belongs to its account, and output to the agent.
 
 #![expect(clippy::disallowed_types, reason = "files carry the time of day")]
 
@@ -117,6 +118,15 @@ impl SteadyTime {
     }
 }
 
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The mode of folders that tasks pass through to their own.
+fn passage(is_root: bool) -> u32 {
+    if is_root { 0o711 } else { 0o700 }
+}
+
 impl Folders {
     /// # Errors
     /// When the folders cannot be made.
@@ -125,6 +135,8 @@ impl Folders {
             private_folder(&folder, 0o711)?;
         }
         let root = root.canonicalize()?;
+        // Also where an agent of another account, or of an earlier build, made it.
+        fs::set_permissions(root.join("tasks"), fs::Permissions::from_mode(passage(is_root())))?;
         let trash = Trash::open(root.join("trash"))?;
         fs::set_permissions(root.join("trash"), fs::Permissions::from_mode(0o700))?;
         Ok(Folders { root, trash })
@@ -187,8 +199,9 @@ impl Folders {
     /// When the disk refuses.
     pub fn make(&self, order: &DesiredTask) -> Result<PathBuf, RecordError> {
         let folder = self.attempt(Attempt::of(order));
+        let passage = passage(is_root());
         let parts =
-            [(folder.clone(), 0o711), (folder.join(WORK), 0o700), (folder.join(LOGS), 0o700)];
+            [(folder.clone(), passage), (folder.join(WORK), 0o700), (folder.join(LOGS), 0o700)];
         for (part, mode) in parts {
             let made = fs::DirBuilder::new().recursive(true).mode(mode).create(&part);
             made.map_err(|why| RecordError::Io { path: part, why })?;
@@ -444,6 +457,17 @@ mod tests {
         }
         folders.prune(Keeping { time: day, bytes: 1 << 20 }, Some(now + 2 * day)).unwrap();
         assert!(!old.exists() && new.exists());
+    }
+
+    #[test]
+    fn where_all_tasks_have_one_account_no_other_passes_through_their_folders() {
+        assert_eq!([true, false].map(passage), [0o711, 0o700]);
+        let scratch = scratch::Scratch::new();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        let folders = Folders::open(&scratch.path("agent")).unwrap();
+        let attempt = folders.make(&order(1, 1)).unwrap();
+        let found = [folders.tasks(), attempt.clone(), attempt.join(WORK)].map(|path| mode(&path));
+        assert_eq!(found, [passage(is_root()), passage(is_root()), 0o700]);
     }
 
     #[test]

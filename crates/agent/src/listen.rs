@@ -46,7 +46,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -62,10 +62,10 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a handshake may take, and the head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections at once of an open agent, whose callers are all on this machine.
+/// Connections at once to an open agent that have shown the token.
 const MOST: usize = 1024;
-/// Connections that have not shown yet whose they are. The next one takes the place of the oldest
-/// of the address with most of them.
+/// Connections that have not shown yet whose they are: no certificate, or in an open cell no token.
+/// The next one takes the place of the oldest of the address with most of them.
 const MOST_STRANGERS: usize = 128;
 /// Connections of one master, of all other agents, and of one of those.
 const MOST_OF_MASTER: usize = 256;
@@ -236,13 +236,8 @@ impl Host {
         let (cell, config, standing) = match &self.access {
             Access::Parts { cell, config, standing, .. } => (cell, config, standing),
             Access::Open(masters) => {
-                let own = Whose::Address(remote.ip());
-                let Some(_seat) = self.counts.seat(own, MOST) else {
-                    return tracing::warn!(%remote, "connection limit reached");
-                };
                 let guest = Guest::OfDev(masters.clone());
-                let guest = Visitor { guest, until: Time::NEVER, part: None };
-                return converse(stream, self.router, guest).await;
+                return self.host_open(stream, remote, guest).await;
             }
         };
         let stranger = self.strangers.enter(remote.ip());
@@ -282,8 +277,32 @@ impl Host {
             guest,
             until: holder.over(),
             part: Some((standing.clone(), part, name.clone())),
+            introduced: Arc::default(),
         };
         converse(stream, self.router, guest).await;
+    }
+
+    /// Every account of the machine can dial here, so whoever has not shown the token may have to
+    /// make room for the next.
+    async fn host_open(self, stream: TcpStream, remote: SocketAddr, guest: Guest) {
+        let stranger = self.strangers.enter(remote.ip());
+        let introduced = Arc::new(Notify::new());
+        let visitor =
+            Visitor { guest, until: Time::NEVER, part: None, introduced: introduced.clone() };
+        let conversation = converse(stream, self.router, visitor);
+        tokio::pin!(conversation);
+        tokio::select! {
+            biased;
+            () = introduced.notified() => {}
+            () = stranger.sent_away() => return,
+            () = &mut conversation => return,
+            () = sleep(PATIENCE) => return,
+        }
+        drop(stranger);
+        let Some(_seat) = self.counts.seat(Whose::Address(remote.ip()), MOST) else {
+            return tracing::warn!(%remote, "connection limit reached");
+        };
+        conversation.await;
     }
 }
 
@@ -294,6 +313,8 @@ struct Visitor {
     until: Time,
     /// Absent in an open cell.
     part: Option<(Arc<Standing>, PartKind, Name)>,
+    /// Told of every request that is answered.
+    introduced: Arc<Notify>,
 }
 
 async fn converse<S>(stream: S, router: Router, visitor: Visitor)
@@ -316,7 +337,7 @@ async fn answer(
     visitor: Visitor,
     request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
-    let Visitor { guest, until, part } = visitor;
+    let Visitor { guest, until, part, introduced } = visitor;
     // The handshake looked at this too, but connections live for long.
     let late = until <= wall();
     let is_of_dev = matches!(guest, Guest::OfDev(_));
@@ -334,6 +355,7 @@ async fn answer(
         let error = if is_of_dev { error.hint(AS_ITS_ACCOUNT) } else { error };
         return Ok(Refused(error).into_response());
     }
+    introduced.notify_one();
     let answering = guarded(router.oneshot(request.map(Body::new))).await;
     answering.unwrap_or_else(|panicked| {
         note_handler_panic();
@@ -464,6 +486,7 @@ async fn exec(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[test]
     fn each_kind_of_part_may_ask_for_its_own_things() {
@@ -474,6 +497,47 @@ mod tests {
         }
         assert!(Guest::Agent.may(&package) && !Guest::Master.may(&package));
         assert!(!Guest::Agent.may(&format!("{PACKAGE_PATH}x/ab")));
+    }
+
+    /// What is said to a request with this token, on a connection that stays.
+    async fn asked(stream: &mut TcpStream, token: &str) -> String {
+        let to = stream.peer_addr().unwrap();
+        let head = format!("GET / HTTP/1.1\r\nhost: {to}\r\nauthorization: Bearer {token}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut told = [0; 1024];
+        let count = stream.read(&mut told).await.unwrap();
+        String::from_utf8_lossy(&told[..count]).lines().next().unwrap_or_default().to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_crowd_without_the_token_keeps_nobody_out_of_an_open_agent() {
+        let scratch = crate::folder::scratch::Scratch::new();
+        std::fs::create_dir(scratch.path("data")).unwrap();
+        let master = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let posted = cellwright_api::dev::Posted::post(&scratch.path("data"), master).unwrap();
+        let token = posted.token().expose();
+        let access = Access::Open(vec![master.to_string()]);
+        let (door, address) = Door::open("127.0.0.1:0".parse().unwrap(), access).await.unwrap();
+        let serving = tokio::spawn(door.serve(Router::new().route("/", get(async || "here"))));
+        let dial = async || TcpStream::connect(address).await.unwrap();
+        let mut own = dial().await;
+        assert_eq!(asked(&mut own, token).await, "HTTP/1.1 200 OK");
+        let mut crowd = Vec::new();
+        for number in 0..MOST_STRANGERS + 20 {
+            let mut stranger = dial().await;
+            if number == 0 {
+                assert_eq!(asked(&mut stranger, "wrong").await, "HTTP/1.1 403 Forbidden");
+            }
+            crowd.push(stranger);
+        }
+        assert_eq!(asked(&mut dial().await, token).await, "HTTP/1.1 200 OK");
+        // The oldest went when the newest came, and not for having been silent for long.
+        for stranger in &mut crowd[..20] {
+            let rest = timeout(PATIENCE / 2, stranger.read(&mut [0; 1])).await;
+            assert!(matches!(rest, Ok(Ok(0) | Err(_))), "{rest:?}");
+        }
+        assert_eq!(asked(&mut own, token).await, "HTTP/1.1 200 OK", "who is known stays");
+        serving.abort();
     }
 
     #[tokio::test]

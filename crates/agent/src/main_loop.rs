@@ -17,7 +17,7 @@ use crate::machine::describe;
 use crate::orders::Orders;
 use crate::positions;
 use crate::ready::Preparer;
-use crate::record::{self, Keep, RecordError};
+use crate::record::{self, Keep, RecordError, open_lock};
 use crate::session::{Doorman, Sessions};
 use crate::shim::protocol::{Cause, Request, Status};
 use crate::usage::Sampler;
@@ -568,14 +568,7 @@ fn alone(folders: &Folders) -> Result<std::fs::File, AgentError> {
     use rustix::fs::{FlockOperation, flock};
     let path = folders.orders().with_file_name("agent.lock");
     let name = path.display().to_string();
-    let mut options = std::fs::OpenOptions::new();
-    let lock = options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(|why| AgentError::Io { what: name.clone(), why })?;
+    let lock = open_lock(&path).map_err(|why| AgentError::Io { what: name.clone(), why })?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)
         .map_err(|_| AgentError::Occupied(name))?;
     Ok(lock)

@@ -10,11 +10,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
 const HEAD: &str = "cell-record 1 ";
+const LOCK_MODE: u32 = 0o600;
 
 /// Why a record is of no use.
 #[derive(Debug, thiserror::Error)]
@@ -104,6 +105,19 @@ pub fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     }
 }
 
+/// Opens a file that is there to be locked, for its owner alone: whoever can open one, if only to
+/// read it, can take the lock and keep it. One that an earlier build left open to others is closed.
+///
+/// # Errors
+/// As [`open_plain`].
+pub fn open_lock(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(LOCK_MODE);
+    let lock = open_plain(path, &mut options)?;
+    lock.set_permissions(fs::Permissions::from_mode(LOCK_MODE))?;
+    Ok(lock)
+}
+
 /// Whether [`open_plain`] met a link.
 #[must_use]
 pub fn is_link(why: &io::Error) -> bool {
@@ -114,6 +128,18 @@ pub fn is_link(why: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::folder::scratch::Scratch;
+
+    #[test]
+    fn nobody_else_can_open_what_is_locked() {
+        let scratch = Scratch::new();
+        let (new, old) = (scratch.path("new"), scratch.path("old"));
+        fs::write(&old, "").unwrap();
+        fs::set_permissions(&old, fs::Permissions::from_mode(0o644)).unwrap();
+        for path in [new, old] {
+            let lock = open_lock(&path).unwrap();
+            assert_eq!(lock.metadata().unwrap().permissions().mode() & 0o7777, 0o600);
+        }
+    }
 
     #[test]
     fn neither_a_pipe_nor_a_link_is_taken_for_a_record() {

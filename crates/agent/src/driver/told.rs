@@ -113,15 +113,20 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// Tasks of several users share the folder of an alloc.
+/// Tasks of several users share the folder of an alloc where the agent is root; elsewhere all of
+/// them have its account.
 pub fn open_alloc(start: &Start<'_>) -> Result<(), DriverError> {
     match &start.alloc {
         Some(shared) => {
-            let open = fs::Permissions::from_mode(0o1777);
-            fs::set_permissions(shared, open).map_err(io(shared))
+            let mode = alloc_mode(rustix::process::geteuid().is_root());
+            fs::set_permissions(shared, fs::Permissions::from_mode(mode)).map_err(io(shared))
         }
         None => Ok(()),
     }
+}
+
+fn alloc_mode(is_root: bool) -> u32 {
+    if is_root { 0o1777 } else { 0o700 }
 }
 
 /// One port a line, in a file beside the task's folder.
@@ -384,6 +389,11 @@ mod tests {
         }
         make_shared(&shared).unwrap();
         assert!(is_own(&shared) && !shared.join("trap").exists());
+    }
+
+    #[test]
+    fn an_alloc_is_open_to_other_accounts_only_where_its_tasks_have_some() {
+        assert_eq!([true, false].map(alloc_mode), [0o1777, 0o700]);
     }
 
     #[test]

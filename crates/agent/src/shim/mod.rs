@@ -18,7 +18,7 @@ pub mod serve;
 mod task;
 
 use crate::open_files;
-use crate::record::{self, Keep, RecordError, is_link, open_plain};
+use crate::record::{self, Keep, RecordError, is_link, open_lock, open_plain};
 use cellwright_supervise::{EXIT_CODE, caught, report_in_one_line};
 use protocol::{BEGUN, Begun, EXIT, Exit, LAUNCH, LOCK, Launch, SOCKET};
 use rustix::fs::{FlockOperation, flock};
@@ -88,13 +88,7 @@ fn begin(folder: &Path) -> Result<Option<Held>, ShimError> {
     let pid = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(pid))
         .map_err(|why| io("become the reaper")(why.into()))?;
-    let lock = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(LOCK)
-        .map_err(io("open the lock"))?;
+    let lock = open_lock(Path::new(LOCK)).map_err(io("open the lock"))?;
     // Waits for the short moment in which an agent looks whether somebody is here.
     flock(&lock, FlockOperation::LockExclusive).map_err(|why| io("take the lock")(why.into()))?;
     let launch: Launch = record::read(Path::new(LAUNCH))?.ok_or(ShimError::NoLaunch)?;

@@ -130,14 +130,14 @@ impl Bundle {
         mounts::remove_tree(&self.directory)
     }
 
-    /// The root, the skeleton, what lies above all, and what the task writes: those two where
-    /// nobody of the machine gets to. A task can make a program there that runs as its owner, and
-    /// outside nothing forbids it.
+    /// The root, the skeleton, what lies above all, and what the task writes: all but the first
+    /// two where nobody of the machine gets to. What lies above all has places where everybody may
+    /// write, and a task can make a program that runs as its owner: outside nothing forbids it.
     fn make_parts(&self) -> Result<[PathBuf; 5], Error> {
         let private = self.directory.join(PRIVATE);
-        let open = ["rootfs", "skeleton", "top"].map(|name| self.directory.join(name));
-        let [root, skeleton, top] = open;
-        let parts = [root, skeleton, top, private.join("upper"), private.join("work")];
+        let [root, skeleton] = ["rootfs", "skeleton"].map(|name| self.directory.join(name));
+        let [top, upper, work] = ["top", "upper", "work"].map(|name| private.join(name));
+        let parts = [root, skeleton, top, upper, work];
         for part in &parts {
             make_directory(part)?;
         }
@@ -390,7 +390,7 @@ mod tests {
             inside.into_iter().any(|above| mode(above) & 0o007 == 0)
         };
         let shut: Vec<bool> = parts.iter().map(|part| shut(&part)).collect();
-        assert_eq!(shut, [false, false, false, true, true]);
+        assert_eq!(shut, [false, false, true, true, true]);
         fs::remove_dir_all(run).unwrap();
     }
 }
