@@ -114,6 +114,10 @@ impl Replica {
     ) -> Result<(), MemberError> {
         // As in `propose`: the same words for what never was in the log and for what still may be.
         self.leading_status()?;
+        // The successor has the whole log, and an entry behind that would cost it the election.
+        if self.stage.is_handing() {
+            return Err(MemberError::Busy);
+        }
         let changed = tokio::select! {
             biased;
             changed = self.raft.change_membership(change, keep_as_learner) => changed,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cellwright_store::{ProposeError, Purpose, Room, Settings};
+use cellwright_store::{MemberError, Peer, ProposeError, Purpose, Role, Room, Settings};
 
 use crate::support::{Cell, number};
 
@@ -119,6 +119,29 @@ async fn a_leader_short_of_disk_hands_over_and_writes_go_on() {
     pass(10).await;
     assert_eq!(cell.leader().await.status().id, new.id);
     cell.assert_all_equal().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_do_not_change_while_the_lead_is_handed_over() {
+    let cell = Cell::start(3, Settings::default()).await;
+    cell.add(1).await;
+    let old = cell.leader().await.status().id;
+    cell.disks[&old].platter().free = 200 * MIB;
+    let mut refused = 0;
+    for _ in 0..500 {
+        // A leader gives no fresh reads while it hands over.
+        let asked = cell.replica(old).read_barrier().await;
+        let leads = cell.replica(old).status().role == Role::Leader;
+        if leads && matches!(asked, Err(ProposeError::NotLeader { .. })) {
+            let peer = Peer { address: "nobody".to_owned(), ..Peer::default() };
+            let said = cell.replica(old).add_learner(9, peer).await;
+            assert!(matches!(said, Err(MemberError::Busy)), "{said:?}");
+            refused += 1;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(refused > 0, "it was never seen handing over");
+    assert_ne!(cell.leader().await.status().id, old);
 }
 
 /// Whoever looks at the disk looks again.
