@@ -60,10 +60,11 @@ fn labels_choose_the_jobs_of_every_verb() {
 }
 
 /// A job whose task heeds its notice only once there is a file `go`. It says with a file `ready`
-/// that it does: a task runs before its program has come as far.
+/// that it does: a task runs before its program has come as far. One that another attempt has left
+/// is another user's.
 fn stays(folder: &Folder) -> String {
     let script = r#"trap 'until [ -e "$SHARED/go" ]; do sleep 0.05; done; exit 0' TERM
-        : > "$SHARED/ready"
+        [ -e "$SHARED/ready" ] || : > "$SHARED/ready"
         while :; do sleep 0.05; done"#;
     let spec = serde_json::json!({
         "name": "stays", "priority": 100,
