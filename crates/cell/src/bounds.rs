@@ -1,5 +1,6 @@
 //! What one user may have of what all share: rows and bytes of the replicated state, which every
-//! replica holds in memory and writes into every checkpoint, and what a task is charged at least.
+//! replica holds in memory and writes into every checkpoint, what a task is charged at least, and
+//! how many tasks a machine may hold.
 //!
 //! Quota bounds what tasks use of machines; nothing in it bounds ten thousand dead jobs, a job of
 //! eight mebibytes of environment, or a task that asks for nothing. The figures are an operator's,
@@ -35,6 +36,9 @@ pub struct Bounds {
     pub packages: u64,
     /// Bytes of answers kept for one user's repeated requests.
     pub answer_bytes: u64,
+    /// Tasks of all users that one machine may hold, allocs and what is inside them included: an
+    /// agent pays for each of them, whatever it asks for.
+    pub machine_tasks: u64,
 }
 
 /// Bytes of answers kept for the cell's own parts, which are no user.
@@ -52,6 +56,7 @@ impl Default for Bounds {
             resources: u64::MAX,
             packages: u64::MAX,
             answer_bytes: 1 << 20,
+            machine_tasks: u64::MAX,
         }
     }
 }

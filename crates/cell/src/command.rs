@@ -370,6 +370,8 @@ pub enum Done {
     Partly(Vec<(u32, Refusal)>),
     /// The job is now at this version.
     Version(u32),
+    /// Took effect, and so many tokens ended by it.
+    Revoked(u32),
 }
 
 #[cfg(test)]

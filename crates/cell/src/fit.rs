@@ -61,6 +61,7 @@ pub fn misfit(
         .or_else(|| dynamic_ports(candidate.spec, row, load))
         .or_else(|| choose_devices(&row.spec.devices, load, &candidate.spec.task.devices).err())
         .or_else(|| named(candidate.spec, row, load))
+        .or_else(|| full(state, load))
         .or_else(|| room(state, candidate, row, load, alloc))
         .or_else(|| short(candidate.spec, row))
 }
@@ -355,6 +356,12 @@ fn named(spec: &JobSpec, row: &Machine, load: &MachineLoad) -> Option<Misfit> {
         let (name, asked) = (ask.name.clone(), ask.amount);
         short.then_some(Misfit::Named { name, asked, available })
     })
+}
+
+/// Counts tasks, not what they ask for: one that asks for nothing costs the agent as much.
+fn full(state: &State, load: &MachineLoad) -> Option<Misfit> {
+    let most = state.bounds().machine_tasks;
+    (load.holders() >= most).then_some(Misfit::MachineFull { most })
 }
 
 fn room(

@@ -57,6 +57,12 @@ impl MachineLoad {
             || !self.full_allocs.is_empty()
     }
 
+    /// Tasks that hold something here, those inside allocs too.
+    #[must_use]
+    pub fn holders(&self) -> u64 {
+        (self.tasks.len() as u64).saturating_sub(u64::from(self.leaving))
+    }
+
     #[must_use]
     pub fn named_used(&self, name: &ResourceName) -> u64 {
         self.named.binary_search_by(|(n, _)| n.cmp(name)).map_or(0, |at| self.named[at].1)

@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 /// Why a task does not fit on a machine. Declaration order is precedence: of several reasons the
 /// first is the one reported, so that counts per reason add up to the cell.
-// `Volume` comes right after `Constraint`; it stands last because it came last, and logs go by
-// number.
+// `Volume` comes right after `Constraint`, and `MachineFull` right before `Resource`; they stand
+// where they do because they came late, and logs go by number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -64,6 +64,10 @@ pub enum Misfit {
     /// There is room, and the machine is short of CPU or disk rate all the same: it takes nothing
     /// more of non-production.
     MachineShort,
+    /// The machine holds as many tasks as it may, whatever they ask for.
+    MachineFull {
+        most: u64,
+    },
 }
 
 impl Misfit {
@@ -84,6 +88,7 @@ impl Misfit {
             Misfit::Resource(_) => "resource",
             Misfit::Volume(_) => "volume",
             Misfit::MachineShort => "machine-short",
+            Misfit::MachineFull { .. } => "machine-full",
         }
     }
 }

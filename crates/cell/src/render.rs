@@ -68,6 +68,9 @@ pub fn verdict(state: &State, verdict: &Verdict) -> String {
         Ok(Done::Applied) => "done".into(),
         Ok(Done::Unchanged) => "nothing to do".into(),
         Ok(Done::Version(version)) => format!("done, now at version {version}"),
+        Ok(Done::Revoked(tokens)) => {
+            format!("done, {} revoked", counted(u64::from(*tokens), "token"))
+        }
         Ok(Done::Partly(refused)) => {
             let item = |(at, why): &(u32, Refusal)| format!("item {at}: {}", refusal(state, why));
             let list: Vec<String> = refused.iter().map(item).collect();
@@ -146,6 +149,7 @@ pub fn misfit(state: &State, misfit: &Misfit) -> String {
         Misfit::Resource(shortfall) => shortfall.to_string(),
         Misfit::Volume(loan) => format!("the machine does not lend {loan}"),
         Misfit::MachineShort => "the machine is short itself and takes only production".into(),
+        Misfit::MachineFull { most } => format!("the machine has as many tasks as it may: {most}"),
     }
 }
 

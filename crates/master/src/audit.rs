@@ -260,7 +260,7 @@ fn verdict_code(verdict: &Verdict) -> &'static str {
     match verdict {
         Ok(Done::Unchanged) => "unchanged",
         Ok(Done::Partly(_)) => "partly",
-        Ok(Done::Applied | Done::Version(_)) => "done",
+        Ok(Done::Applied | Done::Version(_) | Done::Revoked(_)) => "done",
         Err(refusal) => code_of(refusal).as_str(),
     }
 }

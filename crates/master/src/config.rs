@@ -440,6 +440,7 @@ impl Reader<'_> {
             resources: number("resources_per_user")?,
             packages: number("packages_per_user")?,
             answer_bytes: self.size("answer_bytes_per_user", 16 << 10)?,
+            machine_tasks: number("tasks_per_machine")?,
         })
     }
 

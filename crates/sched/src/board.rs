@@ -138,6 +138,8 @@ pub struct Board {
     /// Volumes keep nobody from a machine: the cell is below the level from which machines must
     /// say what they lend, and agents of older builds never say it.
     pub(crate) volumes_anywhere: bool,
+    /// Tasks that one machine may hold; `None`: any number.
+    pub(crate) machine_tasks: Option<u64>,
 }
 
 /// Rows a pass wrote that the state may know nothing of.

@@ -130,6 +130,10 @@ pub enum Detail {
         available: u64,
         machine: Option<MachineRef>,
     },
+    /// As many as a machine may hold.
+    Tasks {
+        most: u64,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -278,6 +282,10 @@ impl<'a> Explainer<'a> {
             Subject::Draining => (Misfit::MachineDraining.code(), Detail::Nothing),
             Subject::Crashed => (Misfit::CrashedHere.code(), Detail::Nothing),
             Subject::Short => (Misfit::MachineShort.code(), Detail::Nothing),
+            Subject::Full => {
+                let most = self.board.machine_tasks.unwrap_or(u64::MAX);
+                ("machine-full", Detail::Tasks { most })
+            }
             Subject::NoAlloc => (Misfit::NoAllocHere.code(), Detail::Nothing),
             Subject::Constraint(position) => {
                 let constraint = constraint_text(asked, position);

@@ -11,6 +11,7 @@ mod crash;
 mod devices;
 mod drain;
 mod dynamic_ports;
+mod full;
 mod named;
 mod resources;
 mod short;
@@ -23,6 +24,7 @@ use crate::class::Class;
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::reason::Misfit;
 pub(crate) use devices::choose as choose_devices;
+pub(crate) use full::{misfit as full, places};
 pub(crate) use resources::{held, room};
 pub(crate) use spread::{holds_when_empty as spread_holds_when_empty, in_domain};
 
@@ -53,7 +55,7 @@ fn is_gone(board: &Board, task: TaskId, without: &[TaskId]) -> bool {
 type Predicate = fn(&Board, &Class, &Spot<'_>, &mut Vec<Misfit>);
 
 /// In the order of [`Misfit`].
-const PREDICATES: [Predicate; 12] = [
+const PREDICATES: [Predicate; 13] = [
     status::misfits,
     drain::misfits,
     constraints::misfits,
@@ -64,6 +66,7 @@ const PREDICATES: [Predicate; 12] = [
     dynamic_ports::misfits,
     devices::misfits,
     named::misfits,
+    full::misfits,
     resources::misfits,
     short::misfits,
 ];
@@ -112,6 +115,7 @@ pub fn spots(board: &Board, class: &Class, machine: MachineId) -> Vec<Spot<'stat
 pub(crate) fn holds(board: &Board, class: &Class, m: usize) -> bool {
     board.machines.room[m].fits(&class.need)
         && board.machines.status[m] >= class.least
+        && full::places(board, m) > 0
         && (class.plain || extras_hold(board, class, m))
 }
 
@@ -134,6 +138,7 @@ pub(crate) fn holds_in(board: &Board, class: &Class, alloc: TaskId) -> bool {
     class.request.alloc_set.is_some_and(|set| set.0 == Some(row.set))
         && row.room.fits(&class.need)
         && board.machines.status[m] >= class.least
+        && full::places(board, m) > 0
         && constraints::holds(board, class, m)
         && spread::holds(board, class, m)
         && crash::holds(class, m)

@@ -168,7 +168,8 @@ impl<'a> Floor<'a> {
         for m in &self.open {
             if feasible::holds(self.board, &class, *m) {
                 shape.machines += 1;
-                shape.tasks += times(&class, &self.board.machines.room[*m]);
+                let places = feasible::places(self.board, *m);
+                shape.tasks += times(&class, &self.board.machines.room[*m]).min(places);
             }
         }
         shape.easy = shape.machines >= easy_from;

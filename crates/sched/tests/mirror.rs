@@ -3,6 +3,7 @@
 
 mod support;
 
+use cellwright_cell::bounds::Bounds;
 use cellwright_cell::command::{Command, Done};
 use cellwright_cell::fit::{self, Candidate};
 use cellwright_cell::reason::Misfit;
@@ -26,11 +27,13 @@ fn agrees_with_fit(world: &World) -> Result<(), TestCaseError> {
                 prop_assert_eq!(&got, &want, "task {:?} on {:?}", task, spot);
                 let all = feasible::all(&world.board, class, &spot);
                 prop_assert_eq!(all.first(), want.as_ref(), "first of all: {:?}", &all);
-                // Volumes were added last, and come right after constraints.
+                // Volumes were added late, and come right after constraints; full machines come
+                // right before room.
                 let is_volume = |m: &Misfit| matches!(m, Misfit::Volume(_));
                 let (volumes, mut ordered): (Vec<_>, Vec<_>) =
                     all.iter().cloned().partition(is_volume);
-                ordered.sort();
+                let is_room = |m: &Misfit| matches!(m, Misfit::Resource(_) | Misfit::MachineShort);
+                ordered.sort_by(|a, b| (is_room(a), a).cmp(&(is_room(b), b)));
                 let last_constraint = Misfit::Constraint { position: u32::MAX };
                 let at = ordered.partition_point(|m| *m <= last_constraint);
                 ordered.splice(at..at, volumes);
@@ -111,6 +114,35 @@ fn kept_by_volumes(world: &World) -> usize {
         }
     }
     kept
+}
+
+/// Tasks that hold something on each machine.
+fn held(world: &World) -> Vec<u64> {
+    let loads = world.state.machines().iter().filter_map(|(m, _)| world.state.machine_load(m));
+    loads.map(|load| load.holders()).collect()
+}
+
+#[test]
+fn no_machine_is_given_more_tasks_than_it_may_hold() {
+    let mut full = 0;
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3);
+        let most = 1 + seed % 5;
+        let bounds = Bounds { machine_tasks: most, ..Bounds::default() };
+        world.must(Command::SetBounds(bounds));
+        for _ in 0..20 {
+            world.step();
+            world.schedule(Options::exact(), seed);
+            agrees_with_fit(&world).unwrap();
+            is_fresh(&world).unwrap();
+            assert!(held(&world).iter().all(|held| *held <= most), "seed {seed}");
+            full += held(&world).iter().filter(|held| **held == most).count();
+        }
+        world.must(Command::SetBounds(Bounds::default()));
+        is_fresh(&world).unwrap();
+        agrees_with_fit(&world).unwrap();
+    }
+    assert!(full > 50, "{full}");
 }
 
 #[test]

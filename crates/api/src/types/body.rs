@@ -142,6 +142,9 @@ pub struct Changed {
     pub version: Option<u32>,
     /// Parts that were refused, by position; the others took effect.
     pub refused: Vec<RefusedItem>,
+    /// How many tokens ended by it; left out when none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_revoked: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -153,11 +156,13 @@ pub struct RefusedItem {
 impl Changed {
     #[must_use]
     pub fn new(index: u64, done: &Done) -> Changed {
-        let mut changed = Changed { index, changed: true, version: None, refused: vec![] };
+        let mut changed =
+            Changed { index, changed: true, version: None, refused: vec![], tokens_revoked: None };
         match done {
             Done::Applied => {}
             Done::Unchanged => changed.changed = false,
             Done::Version(version) => changed.version = Some(*version),
+            Done::Revoked(tokens) => changed.tokens_revoked = Some(*tokens),
             Done::Partly(refused) => {
                 let item = |(position, refusal): &(u32, _)| RefusedItem {
                     position: *position,

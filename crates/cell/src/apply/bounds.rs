@@ -24,6 +24,10 @@ impl Context<'_> {
     pub(super) fn set_bounds(&mut self, bounds: &Bounds) -> Verdict {
         self.system_only()?;
         admit::bounded("least_charge", bounds.least_charge, MOST_LEAST)?;
+        if bounds.machine_tasks == 0 {
+            let (field, value) = ("machine_tasks".into(), "0".into());
+            return Err(Refusal::BadField { field, value, allowed: "1 or more".into() });
+        }
         if self.state.bounds == *bounds {
             return Ok(Done::Unchanged);
         }
@@ -210,7 +214,8 @@ mod tests {
         let resize = |count| Command::ResizeJob { job: key("ubar/one"), count, expect: None };
         cell.ok(resize(2));
         cell.ok(resize(5));
-        assert!(cell.refused(resize(300)).contains("bytes of job specs"), "a longer number");
+        let said = submit(&mut cell, "two", 1);
+        assert!(said.contains("bytes of job specs"), "{said}");
     }
 
     #[test]

@@ -262,7 +262,12 @@ impl Context<'_> {
             return Err(no_row(id));
         };
         let arriving = arrivals.get(&machine).map_or(&[][..], |list| list);
-        let gone = Gone { machine, ports: self.ports_with_inner(id, &row), row };
+        let ports = self.ports_with_inner(id, &row);
+        let inner = self.state.alloc_load(id).map_or(&[][..], |load| &load.tasks).iter();
+        let inner = inner.filter_map(|inner| self.state.tasks.get(*inner));
+        let inner = inner.filter(|inner| inner.state.holds_resources()).count() as u64;
+        let crowded = self.is_crowded(machine, arriving.len() as u64);
+        let gone = Gone { machine, ports, inner, crowded, row };
         let by = self.weakest_taker(&gone, arriving).ok_or(Refusal::NeedlessVictim(id))?;
         if !by.0.may_preempt(priority) {
             return Err(Refusal::MayNotPreempt { by: by.0, victim: priority });
@@ -275,6 +280,12 @@ impl Context<'_> {
             self.bound_notice(id, most);
         }
         Ok(gone)
+    }
+
+    /// Whether so many more tasks would be more than the machine may hold.
+    fn is_crowded(&self, machine: MachineId, more: u64) -> bool {
+        let held = self.state.machine_load(machine).map_or(0, MachineLoad::holders);
+        held.saturating_add(more) > self.state.bounds.machine_tasks
     }
 
     /// The shortest notice that those who take the victim's room are ready to wait for (B8). Work
@@ -306,8 +317,8 @@ impl Context<'_> {
         ports
     }
 
-    /// Of those who take the victim's room or one of its ports, the one with the lowest priority:
-    /// a strong task must not clear the way for a weak one of its group.
+    /// Of those who take the victim's room, one of its ports or its number, the one with the lowest
+    /// priority: a strong task must not clear the way for a weak one of its group.
     fn weakest_taker(&self, victim: &Gone, arriving: &[&Assignment]) -> Option<(Priority, TaskId)> {
         let takes = |a: &&&Assignment| victim.is_taken_by(a);
         let priority = |a: &&Assignment| {
@@ -325,7 +336,10 @@ impl Context<'_> {
         let (Some((row, load)), Some(spec)) = (rows, self.state.spec_of(victim)) else {
             return false;
         };
-        if arrived.iter().any(|a| gone.shares_port(a)) {
+        let arrives = !arrived.is_empty();
+        if arrived.iter().any(|a| gone.shares_port(a))
+            || (arrives && self.is_crowded(machine, 1 + gone.inner))
+        {
             return true;
         }
         let beside = arrived.iter().filter(|a| a.alloc == victim.alloc);
@@ -390,11 +404,15 @@ struct Gone {
     machine: MachineId,
     row: Task,
     ports: Vec<u16>,
+    /// Tasks inside it that leave with it.
+    inner: u64,
+    /// The machine could not hold the arrivals beside all who were there, whatever they ask for.
+    crowded: bool,
 }
 
 impl Gone {
     fn is_taken_by(&self, assignment: &Assignment) -> bool {
-        assignment.alloc == self.row.alloc || self.shares_port(assignment)
+        self.crowded || assignment.alloc == self.row.alloc || self.shares_port(assignment)
     }
 
     fn shares_port(&self, assignment: &Assignment) -> bool {
@@ -447,6 +465,7 @@ fn lacks_sparse(
 #[cfg(test)]
 mod tests {
     use crate::apply::fixture::{Cell, all, job, key, machine};
+    use crate::bounds::Bounds;
     use crate::command::{Command, Observed};
     use crate::constraint::AttributeValue;
     use crate::device::{Device, DeviceGrant, DeviceRequest};
@@ -748,6 +767,72 @@ mod tests {
         let mut clash = group(&cell, &["jlow/0"], &["jtop/0@m1"]);
         clash.assignments[0].ports = vec![80];
         assert_eq!(commit(&mut cell, vec![clash]), "done");
+    }
+
+    /// Tasks that ask for nothing fill a machine all the same, and give way like others.
+    #[test]
+    fn a_machine_holds_as_many_tasks_as_it_may_whatever_they_ask_for() {
+        let mut cell = Cell::with_machines(2);
+        let bounds = |machine_tasks| Bounds { machine_tasks, ..Bounds::default() };
+        assert!(cell.refused(Command::SetBounds(bounds(0))).contains("machine_tasks"));
+        cell.ok(Command::SetBounds(bounds(3)));
+        for (name, count, priority) in [("jnil", 9, 0), ("jtop", 2, 200)] {
+            let mut spec = job(name, count, priority);
+            spec.task.limits = all(0);
+            cell.submit(&spec);
+        }
+        let place = |cell: &mut Cell, victims: &[&str], text: &[&str]| {
+            let group = group(cell, victims, text);
+            commit(cell, vec![group])
+        };
+        let full = "the machine has as many tasks as it may: 3";
+        assert_eq!(place(&mut cell, &[], &["jnil/0@m1", "jnil/1@m1", "jnil/2@m1"]), "done");
+        assert!(place(&mut cell, &[], &["jnil/3@m1"]).contains(full));
+        let said = place(&mut cell, &[], &["jnil/3@m2", "jnil/4@m2", "jnil/5@m2", "jnil/6@m2"]);
+        assert!(said.contains(full), "{said}");
+        assert_eq!(cell.task("jnil", 3).state, TaskState::Pending, "nothing of the group");
+        // Whoever may preempt takes the place of one, not of more than it needs.
+        let said = place(&mut cell, &["jnil/0", "jnil/1"], &["jtop/0@m1"]);
+        assert!(said.contains("need not give way"), "{said}");
+        let said = place(&mut cell, &["jnil/0"], &["jnil/3@m1"]);
+        assert!(said.contains("may not preempt"), "{said}");
+        assert_eq!(place(&mut cell, &["jnil/0"], &["jtop/0@m1"]), "done");
+        assert!(place(&mut cell, &[], &["jtop/1@m1"]).contains(full));
+        // Whoever leaves holds nothing any more; a lower word sends nobody away.
+        cell.ok(Command::SetBounds(bounds(1)));
+        assert_eq!(cell.state.machine_load(MachineId(0)).map(|load| load.holders()), Some(3));
+    }
+
+    /// What runs inside an alloc counts, and a machine that is full makes a place for it by whom
+    /// it may preempt anywhere on it.
+    #[test]
+    fn tasks_inside_an_alloc_count_among_those_that_a_machine_may_hold() {
+        let mut cell = Cell::with_machines(1);
+        cell.ok(Command::SetBounds(Bounds { machine_tasks: 3, ..Bounds::default() }));
+        let mut set = job("jset", 1, 200);
+        set.kind = JobKind::AllocSet;
+        cell.submit(&set);
+        let mut inner = job("jin", 2, 200);
+        inner.alloc_set = Some(key("ubar/jset"));
+        inner.task.limits = all(0);
+        cell.submit(&inner);
+        let mut other = job("jnil", 2, 0);
+        other.task.limits = all(0);
+        cell.submit(&other);
+        let alloc = cell.task_id("jset", 0);
+        let filled = group(&cell, &[], &["jset/0@m1", "jnil/0@m1", "jnil/1@m1"]);
+        assert_eq!(commit(&mut cell, vec![filled]), "done");
+        let into = |cell: &Cell, victims: &[&str]| {
+            let mut group = group(cell, victims, &["jin/0@m1"]);
+            group.assignments[0].alloc = Some(alloc);
+            group
+        };
+        let alone = into(&cell, &[]);
+        assert!(commit(&mut cell, vec![alone]).contains("as many tasks as it may: 3"));
+        let both = into(&cell, &["jnil/0", "jnil/1"]);
+        assert!(commit(&mut cell, vec![both]).contains("need not give way"));
+        let one = into(&cell, &["jnil/0"]);
+        assert_eq!(commit(&mut cell, vec![one]), "done");
     }
 
     #[test]

@@ -515,7 +515,12 @@ fn bounds(draw: &mut Draw) -> Command {
     let wide = Bounds::default();
     Command::SetBounds(match draw.below(3) {
         0 => wide,
-        1 => Bounds { jobs: 2 + draw.below(5), tasks: 5 + draw.below(60), ..wide },
+        1 => Bounds {
+            jobs: 2 + draw.below(5),
+            tasks: 5 + draw.below(60),
+            machine_tasks: 1 + draw.below(9),
+            ..wide
+        },
         _ => Bounds {
             least_charge: Resources::new(draw.below(9), draw.below(9), 0, 0),
             spec_bytes: 500 + draw.below(5000),

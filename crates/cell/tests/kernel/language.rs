@@ -469,6 +469,7 @@ fn bounds(options: Words<'_>) -> Result<Bounds, String> {
             "jobs" => bounds.jobs = number,
             "tasks" => bounds.tasks = number,
             "crons" => bounds.crons = number,
+            "machine-tasks" => bounds.machine_tasks = number,
             "least-cpu" => bounds.least_charge.cpu = number,
             _ => return Err(format!("bound {name}")),
         }

@@ -419,6 +419,7 @@ fn pin_requests(pins: &mut Pins) {
         Done::Unchanged,
         Done::Partly(vec![(1, Refusal::RequestIdReused)]),
         Done::Version(3),
+        Done::Revoked(2),
     ];
     every_variant(pins, "Done", &done);
     let observed = [
@@ -453,6 +454,7 @@ fn misfits() -> Vec<Misfit> {
         Misfit::Resource(shortfall()),
         Misfit::Volume(Loan { source: "/srv/data".into(), writable: true }),
         Misfit::MachineShort,
+        Misfit::MachineFull { most: 1000 },
     ]
 }
 

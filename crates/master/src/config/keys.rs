@@ -157,4 +157,9 @@ pub(super) const KEYS: &[Key] = &[
         "\"1MiB\"",
         "Bytes of answers kept for a user's repeated requests; the oldest go first.",
     ),
+    key(
+        "tasks_per_machine",
+        "1000",
+        "Tasks of all users that one machine holds, whatever they ask for.",
+    ),
 ];

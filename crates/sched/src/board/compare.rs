@@ -55,6 +55,7 @@ impl Board {
         }
         equal(what("status"), a.status[m], b.status[m])?;
         equal(what("room"), a.room[m], b.room[m])?;
+        equal(what("number of tasks"), a.tasks[m], b.tasks[m])?;
         let bounds = |board: &Board| board.machines.without_band.each_ref().map(|rooms| rooms[m]);
         equal(what("room without a band"), bounds(self), bounds(other))?;
         equal(what("capacity"), a.shape_of(m).capacity, b.shape_of(m).capacity)?;

@@ -350,6 +350,8 @@ impl Board {
             let request = &self.classes.get(class).request;
             let amounts = charges(request.priority, request.limits, place.reservation());
             let siblings = request.siblings;
+            let tasks = &mut self.machines.tasks[m];
+            *tasks = if add { *tasks + 1 } else { tasks.saturating_sub(1) };
             match place.alloc() {
                 None => {
                     shift(&mut self.machines.room[m], &amounts, add);

@@ -129,6 +129,8 @@ pub(crate) struct Machines {
     /// Interned packages, sorted.
     pub packages: Vec<Vec<u32>>,
     pub holders: Vec<Vec<TaskId>>,
+    /// How many hold something there, those inside allocs too.
+    pub tasks: Vec<u32>,
     /// Room if everybody of a band and below were gone, for the three bands somebody can preempt:
     /// a bound that tells most machines off at the cost of one cache line.
     pub without_band: [Vec<Room>; BANDS_BELOW_TOP],
@@ -199,6 +201,7 @@ impl Machines {
         self.named.resize(slots, Vec::new());
         self.packages.resize(slots, Vec::new());
         self.holders.resize(slots, Vec::new());
+        self.tasks.resize(slots, 0);
         self.without_band.iter_mut().for_each(|rooms| rooms.resize(slots, Room::default()));
         self.lowest.resize(slots, NOBODY);
     }

@@ -70,7 +70,11 @@ impl Board {
     /// The board of a state: everything that waits or holds.
     #[must_use]
     pub fn from_state(state: &State) -> Board {
-        let mut board = Board { volumes_anywhere: volumes_anywhere(state), ..Board::new() };
+        let mut board = Board {
+            volumes_anywhere: volumes_anywhere(state),
+            machine_tasks: machine_tasks(state),
+            ..Board::new()
+        };
         for (id, _) in state.machines().iter() {
             board.read_machine(state, id);
         }
@@ -93,9 +97,12 @@ impl Board {
     /// Takes over what `events` say has changed; `state` is the state after them. What a pass wrote
     /// becomes what the state says of it, so a plan is to be committed before the next sync.
     pub fn sync(&mut self, state: &State, events: &[Event]) {
-        // Every class of a job with volumes means something else now. It happens once in the life
-        // of a cell: nothing that depended on the old meaning is worth keeping.
-        if self.volumes_anywhere != volumes_anywhere(state) {
+        // Every class of a job with volumes, or every machine, means something else now. It
+        // happens when operators change a setting: nothing that depended on the old meaning is
+        // worth keeping.
+        if self.volumes_anywhere != volumes_anywhere(state)
+            || self.machine_tasks != machine_tasks(state)
+        {
             *self = Board { passes: self.passes, ..Board::from_state(state) };
             return;
         }
@@ -227,6 +234,10 @@ impl Board {
 /// As the definition of "fits" has it.
 fn volumes_anywhere(state: &State) -> bool {
     state.level() < VOLUMES
+}
+
+fn machine_tasks(state: &State) -> Option<u64> {
+    Some(state.bounds().machine_tasks).filter(|most| *most < u64::MAX)
 }
 
 fn holds(task: &Task) -> bool {

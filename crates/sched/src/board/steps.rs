@@ -6,6 +6,7 @@ use super::machines::RESERVED_DISK;
 use super::rows::{Held, Holding, Place, TaskRow, Undo};
 use super::{Board, PendingFacts};
 use crate::class::{SUMS, charges};
+use crate::feasible;
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::named::UNBOUNDED;
 use cellwright_cell::resource::Resources;
@@ -149,12 +150,13 @@ impl Board {
             Undo::Vacate { .. } => false,
         };
         let (mine, others): (Vec<Undo>, Vec<Undo>) = journal.into_iter().partition(involved);
-        let fits = mine.iter().all(|undo| match undo {
-            Undo::Occupy { task, held, leaves_disk, .. } => {
-                self.fits_back(*task, held, *leaves_disk, takers)
-            }
-            Undo::Vacate { .. } => false,
-        });
+        let fits = self.has_places_for(&mine)
+            && mine.iter().all(|undo| match undo {
+                Undo::Occupy { task, held, leaves_disk, .. } => {
+                    self.fits_back(*task, held, *leaves_disk, takers)
+                }
+                Undo::Vacate { .. } => false,
+            });
         if !fits {
             self.journal = Some(others.into_iter().chain(mine).collect());
             return 0;
@@ -169,6 +171,15 @@ impl Board {
         }
         self.journal = Some(others);
         count
+    }
+
+    /// Whether the machine may hold as many tasks as these beside those that are there.
+    fn has_places_for(&self, back: &[Undo]) -> bool {
+        let machine = back.iter().find_map(|undo| match undo {
+            Undo::Occupy { held, .. } => Some(held.machine),
+            Undo::Vacate { .. } => None,
+        });
+        machine.is_none_or(|m| back.len() as u64 <= feasible::places(self, m.slot()))
     }
 
     /// Only what the takers ask for counts: an excess that was there before is nobody's fault.

@@ -34,6 +34,7 @@ pub(super) enum Subject {
     Device(u32),
     /// Position in the job's named resources.
     Named(u32),
+    Full,
     Resource(u8),
     Short,
     Fits,
@@ -249,6 +250,7 @@ impl Tally {
             | Misfit::CrashedHere
             | Misfit::NoAllocHere
             | Misfit::MachineShort
+            | Misfit::MachineFull { .. }
             | Misfit::Resource(_) => {}
         }
     }
@@ -444,5 +446,6 @@ fn subject_of(asked: &Asked<'_>, misfit: &Misfit) -> Subject {
         }
         Misfit::Resource(shortfall) => Subject::Resource(shortfall.dimension as u8),
         Misfit::MachineShort => Subject::Short,
+        Misfit::MachineFull { .. } => Subject::Full,
     }
 }

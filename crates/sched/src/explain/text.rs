@@ -187,6 +187,9 @@ impl Text<'_> {
             Detail::Constraint { constraint, .. } => {
                 format!("{machines} {fail} the constraint {constraint}")
             }
+            Detail::Tasks { most } => {
+                format!("{machines} {have} as many tasks as a machine may: {}", grouped(*most))
+            }
             Detail::Volume(loan) => format!("{machines} {do_not} lend {loan}"),
             Detail::Spread { domain, limit } => format!(
                 "on {machines} the {} holds {limit} of the job's tasks already",

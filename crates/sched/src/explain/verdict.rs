@@ -167,6 +167,7 @@ impl<'a> Asked<'a> {
                 Status::Draining => verdict.others.push(Misfit::MachineDraining),
                 Status::Down | Status::Gone => verdict.others.push(Misfit::MachineDown),
             }
+            verdict.others.extend(feasible::full(self.board, spot));
             if self.board.machines.short[m] && self.class.least > Status::Short {
                 verdict.others.push(Misfit::MachineShort);
             }

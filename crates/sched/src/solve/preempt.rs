@@ -69,7 +69,8 @@ pub(crate) fn on_machine(
     at_spot(board, class, &spot, &board.machines.holders[m], ranking)
 }
 
-/// Same, inside an alloc: its members are the candidates.
+/// Same, inside an alloc: its members are the candidates, and where the machine has as many tasks
+/// as it may, all others on it.
 pub(crate) fn in_alloc(
     board: &Board,
     class: &Class,
@@ -78,7 +79,13 @@ pub(crate) fn in_alloc(
 ) -> Option<Eviction> {
     let row = board.allocs.get(&alloc)?;
     let spot = Spot { machine: row.machine, alloc: Some(alloc), without: &[] };
-    at_spot(board, class, &spot, &row.members, ranking)
+    let mut holders = row.members.clone();
+    if feasible::full(board, &spot).is_some() {
+        // Whoever leaves the machine makes the place that is missing.
+        let beside = board.machines.holders[row.machine.slot()].iter();
+        holders.extend(beside.filter(|task| **task != alloc));
+    }
+    at_spot(board, class, &spot, &holders, ranking)
 }
 
 fn at_spot(
@@ -123,9 +130,18 @@ struct Taken<'a> {
 }
 
 impl Taken<'_> {
+    /// Room that the spot has when the task has left: none of an alloc by who is beside it.
+    fn gives(&self, task: TaskId) -> [i64; SUMS] {
+        match self.board.tasks[task.slot()].place.alloc() == self.spot.alloc {
+            true => feasible::held(self.board, task),
+            false => [0; SUMS],
+        }
+    }
+
     fn fits(&self) -> bool {
         let spot = Spot { without: &self.victims, ..*self.spot };
         self.room.fits(&self.class.need)
+            && feasible::full(self.board, &spot).is_none()
             && (self.class.plain || feasible::first(self.board, self.class, &spot).is_none())
     }
 
@@ -138,7 +154,7 @@ impl Taken<'_> {
                 continue;
             }
             self.victims.push(*task);
-            self.room.give(&feasible::held(self.board, *task));
+            self.room.give(&self.gives(*task));
             if self.fits() {
                 return true;
             }
@@ -150,7 +166,7 @@ impl Taken<'_> {
     /// exchanges one for another as long as that brings the task closer to fitting.
     fn exchange(&mut self, mut blocked: Vec<TaskId>) -> bool {
         let mut all = self.room;
-        blocked.iter().for_each(|task| all.give(&feasible::held(self.board, *task)));
+        blocked.iter().for_each(|task| all.give(&self.gives(*task)));
         if !all.fits(&self.class.need) {
             return false;
         }
@@ -181,8 +197,8 @@ impl Taken<'_> {
         let (room, budget, before) = (self.room, self.budget.clone(), self.lacks());
         self.budget.give_back(board, old);
         if self.budget.spend(board, new) {
-            self.room.take(&feasible::held(board, old));
-            self.room.give(&feasible::held(board, new));
+            self.room.take(&self.gives(old));
+            self.room.give(&self.gives(new));
             self.victims[at] = new;
             let after = self.lacks();
             let worse = (0..SUMS).any(|i| after.0[i] > before.0[i]) || after.1 > before.1;
@@ -202,7 +218,7 @@ impl Taken<'_> {
         let short = |i: usize| need[i].saturating_sub(self.room.free[i]).max(0);
         let spot = Spot { without: &self.victims, ..*self.spot };
         let reasons = match self.class.plain {
-            true => 0,
+            true => usize::from(feasible::full(self.board, &spot).is_some()),
             false => feasible::all(self.board, self.class, &spot).len(),
         };
         (std::array::from_fn(short), reasons)
@@ -212,7 +228,7 @@ impl Taken<'_> {
     fn spare_all(&mut self) {
         for at in (0..self.victims.len()).rev() {
             let spared = self.victims.remove(at);
-            let held = feasible::held(self.board, spared);
+            let held = self.gives(spared);
             self.room.take(&held);
             if self.victims.is_empty() || !self.fits() {
                 self.victims.insert(at, spared);

@@ -184,6 +184,9 @@ fn opens(board: &Board, stuck: &Class, planned: TaskId, machine: MachineId) -> b
     }
     let without = [planned];
     let spot = Spot { machine, alloc: None, without: &without };
+    if feasible::full(board, &spot).is_some() {
+        return false;
+    }
     stuck.plain || feasible::first(board, stuck, &spot).is_none()
 }
 
