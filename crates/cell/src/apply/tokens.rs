@@ -17,6 +17,7 @@ use crate::name::Name;
 use crate::quota::Capability;
 use crate::reason::{Reason, Refusal};
 use crate::time::{Span, Time};
+use std::collections::BTreeSet;
 
 const JOIN_MINUTES: u64 = MAX_JOIN_LIFE.0 / 60_000;
 
@@ -209,6 +210,33 @@ impl Context<'_> {
         }
     }
 
+    /// Tokens that the user made, as far as their parent tells, and could not make any more. What a
+    /// right opened for somebody does not stay open when the right is gone. Says how many went,
+    /// those that were made with them included.
+    pub(super) fn drop_tokens_beyond(
+        &mut self,
+        maker: &Name,
+        holds: &BTreeSet<Capability>,
+    ) -> usize {
+        let before = self.state.tokens.len();
+        let own = TokenKind::UserToken { user: maker.clone() };
+        let made = |row: &AccessToken| {
+            let parent = row.parent.as_ref().and_then(|id| self.state.token_named(id));
+            let parent = parent.and_then(|token| self.state.tokens.get(token));
+            parent.is_some_and(|parent| parent.kind == own)
+        };
+        let may = |kind: &TokenKind| match kind {
+            _ if *kind == own || holds.contains(&Capability::ManageUsers) => true,
+            TokenKind::JoinAgent { .. } => holds.contains(&Capability::ManageMachines),
+            _ => false,
+        };
+        let tokens = self.state.tokens.iter().filter(|(_, row)| made(row) && !may(&row.kind));
+        for token in tokens.map(|(id, _)| id).collect::<Vec<TokenId>>() {
+            self.drop_token(token, TokenChange::Revoked, Reason::Requested);
+        }
+        before - self.state.tokens.len()
+    }
+
     /// And all that were made with it, and with those: a token ends with its parent.
     pub(super) fn drop_token(&mut self, token: TokenId, change: TokenChange, reason: Reason) {
         let mut ends = vec![token];
@@ -246,7 +274,6 @@ mod tests {
     use crate::apply::fixture::{Cell, name};
     use crate::command::Command;
     use crate::render;
-    use std::collections::BTreeSet;
 
     const SECRET: SecretHash = SecretHash([7; 32]);
 
@@ -435,6 +462,53 @@ mod tests {
         assert_eq!(late, Err(Refusal::BadToken { id: name("t1"), flaw }));
         cell.ok(Command::RemoveUser { name: name("ubar"), expect: None });
         assert_eq!(cell.state.tokens().len(), 0);
+    }
+
+    /// `ubar` makes one of each kind with both rights; what is left with `holds` alone.
+    fn check_left(holds: &[Capability], want: &[&str]) {
+        let mut cell = Cell::with_machines(0);
+        for user in ["ufoo", "admin"] {
+            cell.ok(Command::AddUser { name: name(user) });
+        }
+        let set = |user: &str, holds: &[Capability]| {
+            let capabilities = holds.iter().copied().collect();
+            Command::SetCapabilities { user: name(user), capabilities, expect: None }
+        };
+        let both = [Capability::ManageUsers, Capability::ManageMachines];
+        cell.ok(set("ubar", &both));
+        cell.ok(set("admin", &both));
+        cell.ok(add("t1", of("ubar"), 900));
+        cell.ok(add("t2", of("admin"), 900));
+        cell.by("ubar", made_with(Some("t1"), "own", of("ubar"), 900)).unwrap();
+        cell.by("ubar", made_with(Some("own"), "admins", of("admin"), 900)).unwrap();
+        cell.by("ubar", made_with(Some("t1"), "agents", agent(), 900)).unwrap();
+        let replica = TokenKind::JoinReplica { name: name("r2") };
+        cell.by("ubar", made_with(Some("t1"), "replicas", replica, 900)).unwrap();
+        let scheduler = TokenKind::JoinScheduler { name: name("s2") };
+        cell.by("ubar", made_with(Some("t1"), "schedulers", scheduler, 900)).unwrap();
+        cell.by("admin", made_with(Some("admins"), "hidden", of("ubar"), 900)).unwrap();
+        cell.by("admin", made_with(Some("t2"), "ufoos", of("ufoo"), 900)).unwrap();
+        let done = cell.ok(set("ubar", holds));
+        let left: Vec<String> =
+            cell.state.tokens().iter().map(|(_, row)| row.id.to_string()).collect();
+        assert_eq!(left, want, "with {holds:?}");
+        let told = cell.said.iter().filter(|line| line.contains("revoked: requested")).count();
+        let gone = 9 - want.len();
+        assert_eq!(told, gone, "{:?}", cell.said);
+        let counted = if gone == 0 { Done::Applied } else { Done::Revoked(gone as u32) };
+        assert_eq!(done, counted);
+    }
+
+    #[test]
+    fn a_right_that_is_taken_away_takes_along_what_was_made_by_it() {
+        use Capability::{AdministrateJobs, ManageMachines, ManageUsers};
+        let all = ["t1", "t2", "own", "admins", "agents", "replicas", "schedulers", "hidden"];
+        let all: Vec<&str> = all.into_iter().chain(["ufoos"]).collect();
+        check_left(&[ManageUsers], &all);
+        check_left(&[ManageUsers, ManageMachines, AdministrateJobs], &all);
+        check_left(&[ManageMachines], &["t1", "t2", "own", "agents", "ufoos"]);
+        check_left(&[AdministrateJobs], &["t1", "t2", "own", "ufoos"]);
+        check_left(&[], &["t1", "t2", "own", "ufoos"]);
     }
 
     #[test]

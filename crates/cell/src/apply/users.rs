@@ -90,7 +90,10 @@ impl Context<'_> {
             row.version = row.version.saturating_add(1);
         }
         self.emit(What::User { user, change: UserChange::CapabilitiesChanged }, Reason::Requested);
-        Ok(Done::Applied)
+        match self.drop_tokens_beyond(name, capabilities) {
+            0 => Ok(Done::Applied),
+            tokens => Ok(Done::Revoked(u32::try_from(tokens).unwrap_or(u32::MAX))),
+        }
     }
 
     /// A cut below what is charged is not refused: jobs stay, the excess is flagged, and nothing

@@ -17,6 +17,7 @@ use cellwright_api::types::{AddUser, AddUserToken, Changed, NewToken, SetCapabil
 use cellwright_cell::name::Name;
 use cellwright_cell::quota::Capability;
 use cellwright_cell::time::Span;
+use cellwright_cell::units::counted;
 use clap::{Args, Subcommand};
 use hyper::Method;
 use std::collections::BTreeSet;
@@ -151,7 +152,7 @@ impl User {
 
 impl CapabilityArgs {
     fn change(&self, cell: &Cell, grant: bool) -> Result<(), Failure> {
-        let now = ask(async {
+        let (now, revoked) = ask(async {
             let user = cell.client.user(&self.user).await?.value.item;
             let mut capabilities = user.capabilities;
             for capability in &self.capabilities {
@@ -164,10 +165,14 @@ impl CapabilityArgs {
             let path = format!("/v1/users/{}/capabilities", self.user);
             // Between reading and writing somebody else may have changed them.
             let change = Change { expect: Some(user.version), ..Change::default() };
-            let _: Changed =
+            let done: Changed =
                 cell.client.change(Method::PUT, &path, Some(&body), &change).await?.value;
-            Ok(body.capabilities)
+            Ok((body.capabilities, done.tokens_revoked))
         })?;
+        if let Some(tokens) = revoked {
+            let tokens = counted(u64::from(tokens), "token");
+            aside(&format!("revoked with it: {tokens} that {} had made by that right", self.user));
+        }
         let list: Vec<String> = now.iter().map(word).collect();
         let list = if list.is_empty() { "none".into() } else { list.join(", ") };
         print(&table::wrapped(&format!("user {} has now: ", self.user), "  ", &list))
