@@ -6,6 +6,7 @@ use crate::dating::Skews;
 use crate::handle::{Handle, Parts};
 use crate::links::{LinkSettings, LinkShard};
 use crate::main_loop::{Loop, Message};
+use crate::mend;
 use crate::peers::{Peers, RaftOver};
 use crate::records::Records;
 use crate::refused::RefusedBook;
@@ -106,10 +107,8 @@ impl Master {
         let tasks = vec![
             supervisor.essential("the core loop", around.run()),
             supervisor.essential("the follower of the role", handle.clone().follow_role()),
-            supervisor
-                .essential("the mending of records", crate::mend::keep_mending(handle.clone())),
-            supervisor
-                .essential("the scrubbing of records", crate::mend::keep_scrubbing(handle.clone())),
+            supervisor.essential("the mending of records", mend::keep_mending(handle.clone())),
+            supervisor.essential("the scrubbing of records", mend::keep_scrubbing(handle.clone())),
             supervisor.essential("the links to agents", {
                 let handle = handle.clone();
                 async move { links.run(peers, |forward| handle.take_forward(forward)).await }

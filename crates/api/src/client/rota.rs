@@ -94,7 +94,7 @@ impl Client {
             Err(why) => {
                 if turn.unkept.replace(Instant::now()).is_none() {
                     let path = file.path().display();
-                    tracing::warn!(%path, %why, "which masters the cell has cannot be written down");
+                    tracing::warn!(%path, %why, "the masters of the cell cannot be written down");
                 }
             }
         }
