@@ -483,9 +483,10 @@ async fn chores(
         }
     }
     let (saying, bounds) = (handle.clone(), config.bounds);
-    chores.push(supervisor.restarted("saying the limits", move || {
-        bounds::keep_saying(saying.clone(), bounds)
-    }));
+    chores.push(
+        supervisor
+            .restarted("saying the limits", move || bounds::keep_saying(saying.clone(), bounds)),
+    );
     Ok(chores)
 }
 
