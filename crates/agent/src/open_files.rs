@@ -36,7 +36,7 @@ pub fn raise() {
 fn raised(limit: &Rlimit) -> Option<Rlimit> {
     let most = limit.maximum.unwrap_or(MOST).min(MOST);
     let is_more = limit.current.is_some_and(|now| now < most);
-    is_more.then(|| Rlimit { current: Some(most), maximum: limit.maximum })
+    is_more.then_some(Rlimit { current: Some(most), maximum: limit.maximum })
 }
 
 /// What a process around a task is told in its environment.
@@ -57,7 +57,7 @@ pub fn lower() {
 
 fn lowered(limit: &Rlimit, before: u64) -> Option<Rlimit> {
     let is_less = limit.current.is_none_or(|now| before < now);
-    is_less.then(|| Rlimit { current: Some(before), maximum: limit.maximum })
+    is_less.then_some(Rlimit { current: Some(before), maximum: limit.maximum })
 }
 
 #[cfg(test)]

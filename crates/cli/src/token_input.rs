@@ -112,7 +112,7 @@ fn typed_unseen() -> io::Result<Secret> {
 }
 
 /// What was typed up to the end of the line, with the keys that terminals know for mending it.
-fn line_of_keys(keys: impl Read) -> io::Result<String> {
+fn line_of_keys(keys: impl BufRead) -> io::Result<String> {
     const CTRL_C: u8 = 3;
     const CTRL_D: u8 = 4;
     const BACKSPACE: u8 = 8;

@@ -24,6 +24,7 @@ struct Spy {
     thread: std::thread::JoinHandle<Vec<String>>,
 }
 
+#[expect(clippy::disallowed_methods, reason = "there is no event when a process starts")]
 impl Spy {
     fn begin() -> Spy {
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
