@@ -1,17 +1,19 @@
 // A session in a task: a terminal on the page, its bytes carried by a WebSocket that the master gives
 // to its own pages alone, with the rights of whoever is before it.
+// What the bytes mean on a screen is xterm.js's to say (`vendor/xterm.js`).
 //
 // Keys go to the command, Tab included, so there is another way out: Shift+Tab.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { ApiError, get, token } from "./api.js";
 import { Problem } from "./parts.js";
-import { BOLD, DIM, HIDDEN, INVERSE, ITALIC, STRIKE, Screen, UNDERLINE, painted } from "./screen.js";
 
 const PROTOCOL = "cell-exec";
 const TERM = "xterm-256color";
 /** Lines above the screen that are kept. */
 const MOST_PAST = 1000;
+/** Bytes that wait to be drawn, at most. */
+const MOST_WAITING = 8 << 20;
 /** Bytes of input in one frame. */
 const PIECE = 16 << 10;
 const FRAME = { data: 0, problems: 1, resize: 3, exit: 5, failed: 6 };
@@ -134,7 +136,10 @@ class Session {
   }
 
   type(text) {
-    const bytes = new TextEncoder().encode(text);
+    this.send(new TextEncoder().encode(text));
+  }
+
+  send(bytes) {
     for (let at = 0; at < bytes.length; at += PIECE) {
       this.say(FRAME.data, bytes.subarray(at, at + PIECE));
     }
@@ -153,215 +158,199 @@ class Session {
   }
 }
 
-const ARROWS = { ArrowUp: "A", ArrowDown: "B", ArrowRight: "C", ArrowLeft: "D", Home: "H", End: "F" };
-const NUMBERED = { Insert: 2, Delete: 3, PageUp: 5, PageDown: 6, F6: 17, F7: 18, F8: 19, F9: 20, F10: 21 };
-const FIRST = { F1: "P", F2: "Q", F3: "R", F4: "S" };
-const SIMPLE = { Enter: "\r", Backspace: "\x7f", Tab: "\t", Escape: "\x1b" };
+/** Where to loop that often in one go costs a program a few bytes and the page its time. */
+const COUNTED = "bSTLM@PXIZ";
+const MOST_COUNT = 9999;
+const SIZES = { rows: [4, 200], columns: [20, 500] };
+const COLOURS = {
+  background: "#0d121a", foreground: "#dfe6f0", cursor: "#dfe6f0", cursorAccent: "#0d121a",
+  selectionBackground: "#3b5378",
+  black: "#3a4454", red: "#ff7b86", green: "#5fd79b", yellow: "#f2be68",
+  blue: "#7eabff", magenta: "#d3a4ff", cyan: "#5cd3de", white: "#c9d2de",
+  brightBlack: "#7d8aa0", brightRed: "#ff9aa3", brightGreen: "#86e7b5", brightYellow: "#ffd591",
+  brightBlue: "#a4c4ff", brightMagenta: "#e2c3ff", brightCyan: "#8ae6ee", brightWhite: "#ffffff",
+};
 
-/** What a key says to a program; nothing for what the browser or the field makes of it. */
-function spoken(event, appKeys) {
-  const { key, ctrlKey, altKey, shiftKey, metaKey } = event;
-  if (metaKey || event.isComposing) return null;
-  const held = 1 + (shiftKey ? 1 : 0) + (altKey ? 2 : 0) + (ctrlKey ? 4 : 0);
-  if (ARROWS[key]) {
-    if (held > 1) return `\x1b[1;${held}${ARROWS[key]}`;
-    return `\x1b${appKeys ? "O" : "["}${ARROWS[key]}`;
-  }
-  if (NUMBERED[key]) return `\x1b[${NUMBERED[key]}${held > 1 ? `;${held}` : ""}~`;
-  if (FIRST[key]) return held > 1 ? `\x1b[1;${held}${FIRST[key]}` : `\x1bO${FIRST[key]}`;
-  if (SIMPLE[key]) return (altKey ? "\x1b" : "") + SIMPLE[key];
-  if (key.length !== 1) return null;
-  // Together with Shift, and for pasting, they are the browser's.
-  if (ctrlKey && !altKey) {
-    if (shiftKey || key === "v") return null;
-    if (key === " ") return "\0";
-    return /[a-z[\\\]^_]/.test(key) ? String.fromCharCode(key.charCodeAt(0) & 31) : null;
-  }
-  return altKey && !ctrlKey ? `\x1b${key}` : null;
-}
-
-const WORDS = [[BOLD, "bold"], [DIM, "dim"], [ITALIC, "italic"], [UNDERLINE, "under"], [STRIKE, "strike"]];
-
-function dress(span, { fg, bg, flags }) {
-  const [front, back] = flags & INVERSE ? [bg ?? "back", fg ?? "text"] : [fg, bg];
-  const names = WORDS.filter(([flag]) => flags & flag).map(([, name]) => name);
-  const paint = (colour, letter, property) => {
-    if (colour === null) return;
-    if (colour === "back" || colour === "text" || colour < 16) names.push(`${letter}-${colour}`);
-    else span.style[property] = painted(colour);
-  };
-  paint(flags & HIDDEN ? back ?? "back" : front, "f", "color");
-  paint(back, "b", "backgroundColor");
-  span.className = names.join(" ");
-}
-
-/** Puts a line's pieces into its element; `cursor` is the column it is at, or -1. */
-function fill(element, line, cursor) {
-  const parts = [];
-  const add = (text, style, at) => {
-    if (!text && !at) return;
-    const span = document.createElement("span");
-    span.textContent = text || " ";
-    dress(span, style);
-    if (at) span.classList.add("cursor-cell");
-    parts.push(span);
-  };
-  const text = (from, end) => line.cells.slice(from, end).join("");
-  for (const { from, end, style } of line.runs(cursor + 1)) {
-    if (cursor >= from && cursor < end) {
-      add(text(from, cursor), style, false);
-      add(text(cursor, cursor + 1), style, true);
-      add(text(cursor + 1, end), style, false);
-    } else add(text(from, end), style, false);
-  }
-  element.replaceChildren(...parts);
-}
-
-/** Keeps elements as the screen has its lines; what left the top stays above. */
-class Painter {
-  constructor(screen, past, present) {
-    this.screen = screen;
-    this.past = past;
-    this.present = present;
-    this.elements = new WeakMap();
-    this.at = null;
-  }
-
-  element(line) {
-    let found = this.elements.get(line);
-    if (!found) {
-      found = document.createElement("div");
-      this.elements.set(line, found);
-      line.dirty = true;
-    }
-    return found;
-  }
-
-  paint() {
-    const { screen } = this;
-    for (const line of screen.past.splice(0)) {
-      const element = this.element(line);
-      fill(element, line, -1);
-      this.past.append(element);
-    }
-    while (this.past.childElementCount > MOST_PAST) this.past.firstElementChild.remove();
-    const here = screen.visible ? screen.lines[screen.row] : null;
-    if (this.at) this.at.dirty = true;
-    if (here) here.dirty = true;
-    this.at = here;
-    const elements = screen.lines.map((line) => {
-      const element = this.element(line);
-      if (line.dirty) fill(element, line, line === here ? screen.column : -1);
-      line.dirty = false;
-      return element;
+/** The emulator and its styles, fetched by the first terminal of the page. */
+let emulator = null;
+function load() {
+  emulator ??= Promise.all([import("./vendor/xterm.js"), import("./vendor/xterm-fit.js"), styles()])
+    .then(([{ Terminal }, { FitAddon }]) => ({ Terminal, FitAddon }))
+    .catch((error) => {
+      emulator = null;
+      throw new ApiError(0, { message: `The terminal could not be loaded: ${error.message}` });
     });
-    const same = elements.length === this.present.childElementCount
-      && elements.every((element, i) => element === this.present.children[i]);
-    if (!same) this.present.replaceChildren(...elements);
+  return emulator;
+}
+
+function styles() {
+  const link = document.createElement("link");
+  link.rel = "stylesheet";
+  link.href = "/console/vendor/xterm.css";
+  return new Promise((done, fail) => {
+    link.onload = done;
+    link.onerror = () => {
+      link.remove();
+      fail(new Error("its styles are missing"));
+    };
+    document.head.append(link);
+  });
+}
+
+/** The policy of these pages takes no styles that are written into the document, and stays that way.
+    The emulator writes some of its own: those of its spans go through the object model instead. */
+function strict() {
+  HTMLSpanElement.prototype.setAttribute = function setAttribute(name, value) {
+    if (name === "style") this.style.cssText = value;
+    else Element.prototype.setAttribute.call(this, name, value);
+  };
+}
+
+/** An element that stands for a sheet: its text is the sheet's, which goes when it is removed. */
+function sheet() {
+  const stand = Document.prototype.createElement.call(document, "span");
+  const own = new CSSStyleSheet();
+  document.adoptedStyleSheets.push(own);
+  Object.defineProperty(stand, "textContent", { set: (text) => own.replaceSync(text) });
+  stand.remove = () => {
+    Element.prototype.remove.call(stand);
+    document.adoptedStyleSheets = document.adoptedStyleSheets.filter((one) => one !== own);
+  };
+  return stand;
+}
+
+/** Opens it with sheets in the place of its style elements, all of which it makes now. */
+function openIn(terminal, box) {
+  const make = Document.prototype.createElement;
+  document.createElement = (name, ...rest) => (name === "style" ? sheet() : make.call(document, name, ...rest));
+  try {
+    terminal.open(box);
+  } finally {
+    delete document.createElement;
   }
 }
 
-/** How many characters fit. */
-function measure(box, probe) {
-  const cell = probe.getBoundingClientRect();
-  const pad = getComputedStyle(box);
-  const across = box.clientWidth - Number.parseFloat(pad.paddingLeft) - Number.parseFloat(pad.paddingRight);
-  const along = box.clientHeight - Number.parseFloat(pad.paddingTop) - Number.parseFloat(pad.paddingBottom);
-  const columns = Math.max(20, Math.min(500, Math.floor((across * probe.textContent.length) / cell.width)));
-  const rows = Math.max(4, Math.min(200, Math.floor(along / cell.height)));
-  return { rows, columns };
+/** An emulator of which a program can use the screen and nothing else. */
+export function emulate({ Terminal }, box) {
+  strict();
+  const terminal = new Terminal({
+    drawBoldTextInBrightColors: false,
+    fontFamily: getComputedStyle(box).fontFamily,
+    fontSize: 13,
+    lineHeight: 1.2,
+    logLevel: "off",
+    minimumContrastRatio: 4.5,
+    screenReaderMode: true,
+    scrollback: MOST_PAST,
+    theme: COLOURS,
+  });
+  // No links: what is behind one is the program's word, and a click is the reader's.
+  terminal.parser.registerOscHandler(8, () => true);
+  for (const final of COUNTED) {
+    terminal.parser.registerCsiHandler({ final }, ([count]) => count > MOST_COUNT);
+  }
+  openIn(terminal, box);
+  return terminal;
+}
+
+/** Hands on what a program writes. A page cannot hold a program back: what comes while too much waits
+    to be drawn is left out, and that is said in its place. */
+export function writer(terminal) {
+  let [waiting, left] = [0, 0];
+  const tell = () => {
+    if (left) terminal.write(`\x18\x1b[0m\r\n[${left} bytes left out: they came faster than they are drawn]\r\n`);
+    left = 0;
+  };
+  return (bytes) => {
+    if (waiting + bytes.length > MOST_WAITING) {
+      left += bytes.length;
+      return;
+    }
+    tell();
+    waiting += bytes.length;
+    terminal.write(bytes, () => {
+      waiting -= bytes.length;
+      if (!waiting) tell();
+    });
+  };
+}
+
+/** Takes the room there is; what it has then. */
+function fit(terminal, addon) {
+  const room = addon.proposeDimensions();
+  if (!room || Number.isNaN(room.rows) || Number.isNaN(room.cols)) return;
+  const within = (n, [least, most]) => Math.max(least, Math.min(most, n));
+  terminal.resize(within(room.cols, SIZES.columns), within(room.rows, SIZES.rows));
+}
+
+/** Keys that are the browser's: the way out, and with Shift and for pasting what it has. */
+function isOfBrowser({ key, ctrlKey, altKey, shiftKey }) {
+  if (key === "Tab") return shiftKey;
+  return ctrlKey && !altKey && key.length === 1 && (shiftKey || key === "v");
+}
+
+/** Text that ends a bracketed paste itself would be typed after it. */
+const bare = (text) => text.replaceAll("\x1b", "");
+
+function begin({ Terminal, FitAddon }, box, { path, command, label, onOpen, onEnd }) {
+  const terminal = emulate({ Terminal }, box);
+  const addon = new FitAddon();
+  terminal.loadAddon(addon);
+  fit(terminal, addon);
+  terminal.textarea.setAttribute("aria-label", `${label}. Shift and Tab leave it.`);
+  terminal.attachCustomKeyEventHandler((event) => !isOfBrowser(event));
+  const session = new Session(path, command, `${terminal.rows}x${terminal.cols}`, {
+    open: onOpen,
+    data: writer(terminal),
+    end: (how) => {
+      terminal.options.disableStdin = true;
+      terminal.write("\x1b[?25l");
+      onEnd(how);
+    },
+  });
+  terminal.onData((text) => session.type(text));
+  terminal.onBinary((text) => session.send(Uint8Array.from(text, (char) => char.charCodeAt(0))));
+  terminal.onResize(({ rows, cols }) => session.resize(rows, cols));
+  const watcher = new ResizeObserver(() => fit(terminal, addon));
+  watcher.observe(box);
+  // What is out of sight is not drawn.
+  box.scrollIntoView({ block: "nearest" });
+  terminal.focus();
+  return {
+    paste: (text) => terminal.paste(bare(text)),
+    leave: () => {
+      watcher.disconnect();
+      session.leave();
+      terminal.dispose();
+    },
+  };
 }
 
 /** A terminal with one command on it. */
-function Terminal({ path, command, label, onOpen, onEnd }) {
-  const [box, past, present, probe, field] = [useRef(), useRef(), useRef(), useRef(), useRef()];
-  const held = useRef(null);
+function Terminal(props) {
+  const [box, held] = [useRef(), useRef(null)];
   useEffect(() => {
-    const { rows, columns } = measure(box.current, probe.current);
-    const screen = new Screen(rows, columns, (text) => session.type(text));
-    const painter = new Painter(screen, past.current, present.current);
-    let pending = 0;
-    const draw = () => {
-      pending = 0;
-      const el = box.current;
-      const low = el.scrollHeight - el.scrollTop - el.clientHeight < 40;
-      painter.paint();
-      if (low) el.scrollTop = el.scrollHeight;
-    };
-    const soon = () => {
-      if (!pending) pending = requestAnimationFrame(draw);
-    };
-    const session = new Session(path, command, `${rows}x${columns}`, {
-      open: onOpen,
-      data: (bytes) => {
-        screen.feed(bytes);
-        soon();
+    let left = false;
+    load().then(
+      (parts) => {
+        if (!left) held.current = begin(parts, box.current, props);
       },
-      end: (how) => {
-        screen.visible = false;
-        soon();
-        onEnd(how);
-      },
-    });
-    const watcher = new ResizeObserver(() => {
-      const size = measure(box.current, probe.current);
-      if (size.rows === screen.rows && size.columns === screen.columns) return;
-      screen.resize(size.rows, size.columns);
-      session.resize(size.rows, size.columns);
-      soon();
-    });
-    watcher.observe(box.current);
-    held.current = { screen, session };
-    field.current.focus();
+      (error) => left || props.onEnd({ error }),
+    );
     return () => {
-      watcher.disconnect();
-      cancelAnimationFrame(pending);
-      session.leave();
+      left = true;
+      if (held.current) held.current.leave();
     };
   }, []);
-  const type = (text) => {
-    held.current.session.type(text);
-    box.current.scrollTop = box.current.scrollHeight;
-  };
-  const press = (event) => {
-    // The page's own keys are for the page.
-    event.stopPropagation();
-    if (event.key === "Tab" && event.shiftKey) return;
-    if (event.shiftKey && (event.key === "PageUp" || event.key === "PageDown")) {
-      const by = box.current.clientHeight * (event.key === "PageUp" ? -0.9 : 0.9);
-      box.current.scrollBy(0, by);
-      event.preventDefault();
-      return;
-    }
-    const said = spoken(event, held.current.screen.appKeys);
-    if (said === null) return;
-    event.preventDefault();
-    type(said);
-  };
-  const typed = (event) => {
-    if (event.isComposing) return;
-    const text = event.target.value;
-    event.target.value = "";
-    if (text) type(text.replaceAll("\n", "\r"));
-  };
   const paste = (event) => {
     event.preventDefault();
-    const text = event.clipboardData.getData("text").replace(/\r?\n/g, "\r");
-    // A paste that ends the bracket itself would be typed after it.
-    const bare = text.replaceAll("\x1b", "");
-    type(held.current.screen.pastes ? `\x1b[200~${bare}\x1b[201~` : bare);
+    event.stopPropagation();
+    if (held.current) held.current.paste(event.clipboardData.getData("text"));
   };
-  const click = () => {
-    if (!String(getSelection())) field.current.focus({ preventScroll: true });
-  };
-  return html`<div class="terminal" onMouseUp=${click}>
-    <div class="screen" ref=${box} role="log" tabindex="-1" aria-live="off" aria-label="Screen of the session">
-      <div ref=${past}></div><div ref=${present}></div>
-      <span class="probe" ref=${probe} aria-hidden="true">${"M".repeat(50)}</span>
-    </div>
-    <textarea ref=${field} aria-label=${`${label}. Shift and Tab leave it.`} rows="1" spellcheck="false"
-      autocomplete="off" autocapitalize="off" autocorrect="off"
-      onKeyDown=${press} onInput=${typed} onCompositionEnd=${typed} onPaste=${paste}></textarea>
+  // The page's own keys are for the page.
+  const press = (event) => event.stopPropagation();
+  return html`<div class="terminal-box" onKeyDown=${press} onPasteCapture=${paste}>
+    <div class="screen" ref=${box}></div>
   </div>`;
 }
 

@@ -4,7 +4,9 @@
 #   scripts/check-dist.sh dist/cellwright-VERSION-linux-ARCH.tar.gz
 set -euo pipefail
 
-tarball=$1
+tarball=$(realpath "$1")
+debug=${tarball%.tar.gz}.debug
+most=60000000 # bytes of the binary
 room=$(mktemp -d)
 trap 'rm -rf "$room"' EXIT
 fail() {
@@ -29,6 +31,16 @@ for page in docs/guide/*.md; do
     done < <(grep -oE '\]\([^)# ]+' "$page" | cut -c 3- | grep -v ://)
 done
 [ -x bin/cell ] || fail "bin/cell cannot be run"
+size=$(stat -c %s bin/cell)
+[ "$size" -le "$most" ] || fail "bin/cell has $size bytes; allowed: $most"
+# A trace from this binary can be read: the file beside the tarball is of the same build and has lines.
+build_id() { readelf -n "$1" 2>/dev/null | sed -n 's/.*Build ID: //p'; }
+[ -f "$debug" ] || fail "$debug is missing"
+[ -n "$(build_id bin/cell)" ] || fail "bin/cell has no build ID"
+[ "$(build_id bin/cell)" = "$(build_id "$debug")" ] || fail "$debug is of another build"
+main=$(nm bin/cell | sed -n 's/^\([0-9a-f]*\) t _ZN4cell4main.*/\1/p')
+[ -n "$main" ] || fail "bin/cell does not name its functions"
+addr2line -e "$debug" "$main" | grep -q 'cli/src/main\.rs:[0-9]' || fail "$debug has no lines"
 version=$(bin/cell --version | cut -d' ' -f2)
 case "$tarball" in
 *"cellwright-$version-"*) ;;

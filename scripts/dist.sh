@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes dist/cellwright-VERSION-linux-ARCH.tar.gz from a release binary that is built already.
+# Makes dist/cellwright-VERSION-linux-ARCH.tar.gz from a release binary that is built already, and
+# beside it the .debug file that turns the addresses of this very binary into lines.
 #
 #   scripts/dist.sh [BINARY]
 #
@@ -14,13 +15,17 @@ stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 
 mkdir -p "$stage/$name/bin" "$stage/$name/systemd" dist
-install -m 755 "$binary" "$stage/$name/bin/cell"
+# Four fifths of the binary say which line an address is; only who reads a trace needs them. The names
+# of functions stay, so that a trace says something by itself. Found again by the link and build ID.
+objcopy --only-keep-debug --compress-debug-sections=zlib "$binary" "$stage/cell.debug"
+objcopy --strip-debug --add-gnu-debuglink="$stage/cell.debug" "$binary" "$stage/$name/bin/cell"
+chmod 755 "$stage/$name/bin/cell"
 install -m 644 packaging/*.service "$stage/$name/systemd/"
 install -m 644 README.md LICENSE CHANGELOG.md "$stage/$name/"
 # The guide with all that it shows and asks for, at the places where its links look.
 mkdir -p "$stage/$name/docs" "$stage/$name/bench/reports"
 cp -r examples "$stage/$name/"
-cp -r docs/guide docs/glossary.md docs/coverage.md "$stage/$name/docs/"
+cp -r docs/guide docs/glossary.md docs/coverage.md docs/security.md "$stage/$name/docs/"
 install -m 644 bench/reports/*.md "$stage/$name/bench/reports/"
 mkdir -p "$stage/$name/clients"
 cp -r clients/python "$stage/$name/clients/"
@@ -43,4 +48,5 @@ sed "s|^data_dir = .*|data_dir = \"/var/lib/cellwright/master\"|" "$stage/sample
 date=$(git log -1 --format=%cI 2>/dev/null || echo 1980-01-01T00:00:00Z)
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="$date" -C "$stage" -cf - "$name" |
     gzip -n >"dist/$name.tar.gz"
+install -m 644 "$stage/cell.debug" "dist/$name.debug"
 echo "dist/$name.tar.gz"

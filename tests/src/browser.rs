@@ -20,6 +20,9 @@ const LOOK: Duration = Duration::from_millis(100);
 const INTERFERENCE: &str = "ERR_NETWORK_CHANGED";
 /// How often it may be sent to an address.
 const TRIES: usize = 20;
+/// Why a click finds nothing to click, though it will.
+const NOT_YET: [&str; 3] =
+    ["element not interactable", "stale element reference", "element click intercepted"];
 /// How WebDriver marks an element in JSON.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
@@ -41,6 +44,7 @@ pub mod key {
     pub const RIGHT: &str = "\u{e014}";
     pub const SHIFT: &str = "\u{e008}";
     pub const CONTROL: &str = "\u{e009}";
+    pub const PAGE_UP: &str = "\u{e00e}";
 }
 
 impl Browser {
@@ -189,12 +193,22 @@ impl Browser {
         self.until(script, |browser| (browser.run(script) == true).then_some(())).await;
     }
 
-    /// Clicks what a CSS selector finds first, as a person would.
+    /// Clicks what a CSS selector finds first, as a person would: once it is there to be clicked. A
+    /// dialog is in the page before it is open, and what a page draws anew is another element.
     pub async fn click(&self, selector: &str) {
         let find = json!({ "using": "css selector", "value": selector });
-        let found = self.until(selector, |b| b.call("POST", "/element", Some(&find)).ok()).await;
-        let id = found[ELEMENT].as_str().expect("an element has an id").to_owned();
-        self.post(&format!("/element/{id}/click"), json!({}));
+        let clicked = |browser: &Browser| {
+            let found = browser.call("POST", "/element", Some(&find)).ok()?;
+            let id = found[ELEMENT].as_str().expect("an element has an id");
+            match browser.call("POST", &format!("/element/{id}/click"), Some(&json!({}))) {
+                Ok(_) => Some(()),
+                Err(why) => {
+                    assert!(NOT_YET.iter().any(|reason| why.contains(reason)), "{why}");
+                    None
+                }
+            }
+        };
+        self.until(selector, clicked).await;
     }
 
     /// Presses keys, one after the other, wherever the focus is.

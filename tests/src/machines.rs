@@ -37,14 +37,23 @@ pub const CAPACITY: Resources = Resources { cpu: 4000, ram: 4 << 30, disk: 4 << 
 /// Whose jobs they are.
 pub const USER: &str = "admin";
 
-/// What a task runs first: it says its pid under its name. Tasks are different users, and write to
-/// the same files.
-pub const SAY_PID: &str = r#"umask 0; echo $$ > "$SHARED/.$$" &&
+/// Says the task's pid under its name. Tasks are different users, and write to the same files.
+const SAY_PID: &str = r#"
+    umask 0; echo $$ > "$SHARED/.$$" &&
     mv "$SHARED/.$$" "$SHARED/pid-$CELL_JOB-$CELL_INDEX-$CELL_ATTEMPT"
 "#;
 /// Waits for ever without using the processor, and hears signals at once.
 pub const STAY: &str = r#"
     while :; do sleep 1000 & wait $!; done"#;
+
+/// A script that says its pid: one that stays, when all before that is done, so that a test that
+/// has its pid finds it ready for signals; any other, first.
+fn saying_its_pid(script: &str) -> String {
+    match script.strip_suffix(STAY) {
+        Some(before) => format!("umask 0\n{before}{SAY_PID}{STAY}"),
+        None => format!("{SAY_PID}{script}"),
+    }
+}
 
 /// Number of a machine, from 1.
 pub type Machine = usize;
@@ -250,7 +259,7 @@ impl Machines {
             "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 },
             "task": {
                 "limits": { "cpu": 10, "ram": 8 << 20, "disk": 1 << 20 },
-                "command": ["sh", "-c", format!("{SAY_PID}{script}")],
+                "command": ["sh", "-c", saying_its_pid(script)],
                 "env": { "SHARED": self.shared("") },
                 "notice": 20_000,
             },
@@ -327,7 +336,7 @@ impl Machines {
         self.all(job, |task| task.state == TaskState::Running && task.healthy).await
     }
 
-    /// The pid of a task that ran [`SAY_PID`].
+    /// The pid of a task of [`Machines::job`].
     pub async fn pid(&self, job: &str, index: u32, attempt: u32) -> u32 {
         let file = format!("pid-{job}-{index}-{attempt}");
         self.until(&file, async |cell| cell.read(&file).trim().parse().ok()).await

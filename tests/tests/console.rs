@@ -603,7 +603,9 @@ async fn an_update_is_told_and_can_be_undone() {
     desk.nothing_is_wrong();
 }
 
-const SCREEN: &str = "return document.querySelector('.screen').innerText";
+/// The rows that are in sight; blanks within a row do not break.
+const SCREEN: &str =
+    "return document.querySelector('.xterm-rows').innerText.replaceAll('\\xa0', ' ')";
 
 /// Waits until the terminal shows this.
 async fn shows(browser: &Browser, words: &str) {
@@ -614,6 +616,16 @@ async fn shows(browser: &Browser, words: &str) {
 fn enter(browser: &Browser, line: &str) {
     browser.types(line);
     browser.press(&[key::ENTER]);
+}
+
+/// Waits until a piece of text is painted so: by rules of the emulator that the page's policy must
+/// let through.
+async fn colour_of(browser: &Browser, text: &str, property: &str, colour: &str) {
+    let script = format!(
+        "return [...document.querySelectorAll('.xterm-rows span')].some((one) =>
+            one.textContent === '{text}' && getComputedStyle(one).{property} === '{colour}')"
+    );
+    browser.holds(&script).await;
 }
 
 #[tokio::test]
@@ -630,12 +642,14 @@ async fn a_terminal_in_a_task_takes_keys_and_shows_what_comes() {
     browser.press(&[key::ENTER]);
     browser.holds("return document.activeElement.matches('.terminal textarea')").await;
     browser.says("Keys go to the command").await;
-    browser.holds("return document.querySelector('.screen').innerText.trim() !== ''").await;
+    browser.until("a prompt", |b| (b.run(SCREEN).as_str()?.trim() != "").then_some(())).await;
     enter(browser, "echo \"<$((6 * 7)) $CELL_JOB $TERM>\"");
     shows(browser, "<42 web xterm-256color>").await;
     enter(browser, "printf '\\033[31mred\\033[0m \\033[1;44mbold\\033[0m\\n'");
-    browser.holds("return document.querySelector('.screen .f-1')?.textContent === 'red'").await;
-    browser.holds("return document.querySelector('.screen .b-4.bold')?.innerText === 'bold'").await;
+    colour_of(browser, "red", "color", "rgb(255, 123, 134)").await;
+    colour_of(browser, "bold", "backgroundColor", "rgb(126, 171, 255)").await;
+    enter(browser, "printf '\\033[38;2;10;200;30mgreen\\033[0m\\n'");
+    colour_of(browser, "green", "color", "rgb(10, 200, 30)").await;
     // Ctrl+C is for the command, and what is typed wrong can be taken back.
     enter(browser, "echo begin $((2 + 1)); sleep 1000");
     shows(browser, "begin 3").await;
@@ -646,8 +660,15 @@ async fn a_terminal_in_a_task_takes_keys_and_shows_what_comes() {
     shows(browser, "<code 130>").await;
     let above = "document.querySelector('.inside').scrollIntoView(); return true";
     assert_eq!(browser.run(above), true);
-    browser.picture(&pictures().join("terminal.png"));
+    for scheme in ["dark", "light"] {
+        browser.prefer(scheme);
+        browser
+            .holds(&format!("return document.documentElement.dataset.theme === '{scheme}'"))
+            .await;
+        browser.picture(&pictures().join(format!("terminal-{scheme}.png")));
+    }
     for_the_guide(browser, "console-terminal.png");
+    pastes_copies_and_scrolls(browser).await;
     // The other end hears of a new size.
     enter(browser, "old=$(stty size); echo sizes $old.");
     shows(browser, "sizes ").await;
@@ -664,50 +685,113 @@ async fn a_terminal_in_a_task_takes_keys_and_shows_what_comes() {
     browser.press_with(key::CONTROL, "u");
     enter(browser, "printf '\\033[H\\033[2Jclean\\n'; exit 3");
     browser.says("Ended with exit code 3.").await;
-    browser.holds("return document.querySelector('.screen').innerText.trim() === 'clean'").await;
+    let is_clean = |b: &Browser| (b.run(SCREEN).as_str()?.trim() == "clean").then_some(());
+    browser.until("a clean screen", is_clean).await;
     desk.nothing_is_wrong();
     let audit = desk.cli(&["audit", "--output", "json"]);
     assert!(audit.contains("exec [\\\"sh\\\"]"), "{audit}");
 }
 
+/// Text with the end of a bracketed paste in it, as a page may put it into somebody's clipboard.
+const PASTE: &str = r"const data = new DataTransfer();
+    data.setData('text', 'seq 300; echo pa\x1b[201~sted\n');
+    const how = { clipboardData: data, bubbles: true, cancelable: true };
+    return !document.activeElement.dispatchEvent(new ClipboardEvent('paste', how))";
+
+/// A double click on the first word, and what a copy is then.
+const COPY: &str = r"const cells = document.querySelector('.xterm-screen');
+    const { left, top } = cells.getBoundingClientRect();
+    const place = { clientX: left + 4, clientY: top + 4, button: 0, buttons: 1, bubbles: true };
+    cells.dispatchEvent(new MouseEvent('mousedown', { ...place, detail: 2 }));
+    document.dispatchEvent(new MouseEvent('mouseup', place));
+    const how = { clipboardData: new DataTransfer(), bubbles: true, cancelable: true };
+    const event = new ClipboardEvent('copy', how);
+    document.querySelector('.xterm-helper-textarea').dispatchEvent(event);
+    return event.clipboardData.getData('text/plain')";
+
+async fn pastes_copies_and_scrolls(browser: &Browser) {
+    assert_eq!(browser.run(PASTE), true, "the page takes the paste");
+    // Without its escape it ends nothing.
+    shows(browser, "\npa[201~sted").await;
+    browser.press_with(key::SHIFT, key::PAGE_UP);
+    let first = |b: &Browser| {
+        let text = b.run(SCREEN).as_str()?.to_owned();
+        (!text.contains("\n300")).then(|| text.lines().next().unwrap_or_default().to_owned())
+    };
+    let first = browser.until("what went by", first).await;
+    assert_eq!(browser.run(COPY), first.as_str());
+    // Whoever types is shown where.
+    enter(browser, "clear; echo back");
+    shows(browser, "back\n").await;
+}
+
 /// Run in the page: what does not hold of the parts of a terminal is left in `window.said`.
 const PARTS: &str = r#"(async () => {
-    const { Screen } = await import("/console/screen.js");
-    const { FrameReader, words } = await import("/console/terminal.js");
+    const { FrameReader, emulate, words, writer } = await import("/console/terminal.js");
     const said = [];
     const check = (what, holds) => holds || said.push(what);
-    const row = (screen, n) => screen.lines[n].cells.join("").trimEnd();
-    const whole = ({ lines, past, rows, columns }) => lines.length === rows
-        && [...lines].every((line) => line && line.cells.length === columns) && past.every(Boolean);
-    const begin = (rows, columns) => {
-        const screen = new Screen(rows, columns);
-        return { screen, write: (text) => screen.feed(new TextEncoder().encode(text)) };
-    };
+    check("no page before has the emulator", !performance.getEntriesByType("resource")
+        .some(({ name }) => name.includes("xterm")));
+    const box = document.body.appendChild(document.createElement("div"));
+    const terminal = emulate(await import("/console/vendor/xterm.js"), box);
+    check("the page's own document is as it was", !Object.hasOwn(document, "createElement"));
+    const sheets = document.adoptedStyleSheets.length;
+    check("styles are sheets", sheets >= 3 && document.querySelector("style") === null);
+    terminal.resize(20, 4);
+    let typed = "";
+    terminal.onData((text) => { typed += text; });
+    const write = (text) => new Promise((done) => terminal.write(text, done));
+    const row = (n) => terminal.buffer.active.getLine(terminal.buffer.active.baseY + n)
+        .translateToString(true);
+    await write("x\x1b[5b\r\n");
+    check(`a character is repeated: ${row(0)}`, row(0) === "xxxxxx");
+    // A few bytes that ask for billions; this is not reached for as long as one is obeyed.
+    for (const count of ["9999", "2147483647", "99999999999"]) {
+        for (const final of "@PLMSTXABCDEFGIZdaeHf`bJKgnrsu") {
+            await write(`y\x1b[2;3H\x1b[${count}${final}\x1b[r`);
+        }
+    }
+    const { cols, rows, buffer } = terminal;
+    check(`the screen is whole: ${rows}x${cols}`, cols === 20 && rows === 4);
+    check("the cursor is on it", buffer.active.cursorX <= 20 && buffer.active.cursorY < 4);
+    check("what went by is bounded", buffer.active.length <= 1004);
+    await write("\x1bcabcdef\x1b[1;2H\x1b[2@");
+    check(`room for characters: ${row(0)}`, row(0) === "a  bcdef");
 
-    let { screen, write } = begin(4, 20);
-    write("x\x1b[5b\r\n");
-    check("a character is repeated", row(screen, 0) === "xxxxxx");
-    let puts = 0;
-    screen.put = (...all) => { puts += 1; Screen.prototype.put.apply(screen, all); };
-    write("y\x1b[9999b");
-    check(`a few bytes ask for ${puts} characters`, puts <= 21);
-    for (const final of "@PLMSTXABCDEFGIZdaeHf`") write(`\x1b[2;3H\x1b[9999${final}`);
-    check("large counts leave a whole screen", whole(screen));
-    write("\x1bcabcdef\x1b[1;2H\x1b[2@");
-    check("room for characters", row(screen, 0) === "a  bcdef");
-    write("\x1b[3P");
-    check("characters taken out", row(screen, 0) === "acdef");
+    // A program has the screen, and nothing else of the page.
+    const title = document.title;
+    const taken = [];
+    navigator.clipboard.writeText = navigator.clipboard.readText = async () => taken.push("it");
+    window.open = window.confirm = () => taken.push("a link");
+    typed = "";
+    await write("\x1bc\x1b]52;c;cm0gLXJmIC8=\x07\x1b]52;c;?\x07\x1b]0;evil\x07\x1b]2;evil\x1b\\");
+    await write("\x1b[21t\x1b[8;200;200t\x1b[?3h\x1b]8;;javascript:alert(1)\x07link\x1b]8;;\x07");
+    await write("\x1b]8;;https://elsewhere.example/\x07<img src=x onerror=alert(1)>\x1b]8;;\x07");
+    check(`the title: ${document.title}`, document.title === title);
+    check(`it types: ${typed}`, typed === "");
+    check("it has its size", terminal.cols === 20 && terminal.rows === 4);
+    check(`a link and markup are text: ${row(0)}`, row(0).startsWith("link<img src=x"));
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    check("no markup", box.querySelector("img, a, script, iframe") === null);
+    const cells = box.querySelector(".xterm-screen");
+    const at = cells.getBoundingClientRect();
+    for (const kind of ["mousemove", "mousedown", "mouseup", "click"]) {
+        const place = { clientX: at.left + 4, clientY: at.top + 4, bubbles: true, buttons: 1 };
+        cells.dispatchEvent(new MouseEvent(kind, place));
+    }
+    check(`taken: ${taken}`, taken.length === 0);
+    terminal.dispose();
+    check("its sheets went", document.adoptedStyleSheets.length < sheets);
 
-    // Saved on a large screen, looked at from the second one when it has become small.
-    ({ screen, write } = begin(50, 20));
-    write("first\x1b[50;20H\x1b7\x1b[H");
-    screen.resize(10, 20);
-    write("\x1b[?47h");
-    screen.resize(5, 10);
-    check("the second screen is whole", whole(screen));
-    check("saved places are on it", screen.saved.row < 5 && screen.saved.column < 10);
-    write("\x1b[?47l\x1b8");
-    check("the first screen is whole", whole(screen) && screen.row < 5 && screen.column < 10);
+    // Floods are bounded, and what was left out is told once there is room.
+    const [drawn, done] = [[], []];
+    const flood = writer({ write: (what, then) => { drawn.push(what); if (then) done.push(then); } });
+    for (let i = 0; i < 20; i += 1) flood(new Uint8Array(1 << 20));
+    check(`a flood waits: ${drawn.length}`, drawn.length === 8);
+    for (const then of done.splice(0)) then();
+    check(`what was left out: ${drawn[8]}`, drawn.length === 9 && drawn[8].includes("[12582912 bytes"));
+    flood(new Uint8Array(3));
+    check("it goes on", drawn.length === 10 && drawn[9].length === 3);
 
     const heard = [];
     const reader = new FrameReader((kind, body) => {

@@ -26,7 +26,8 @@ mod state;
 
 use cellwright_api::internal::{AgentReport, REPORT_FORMAT};
 use cellwright_cell::command::{Actor, Command, Entry, Request};
-use cellwright_cell::encode::{HEADER, save, save_entry};
+use cellwright_cell::encode::text::{self, Pick};
+use cellwright_cell::encode::{HEADER, Rows, save, save_entry};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Time;
 use cellwright_master::peers::{PeerAnswer, PeerCall, RecordLog, RecordsTold};
@@ -129,6 +130,9 @@ fn sound() -> Vec<(&'static str, Vec<u8>)> {
         raft(RaftCall::Vouch { id: 3, name: Some("m3".into()) }),
     ];
     all.extend(calls.iter().map(|call| ("peer", packed(call))));
+    let place = text::Place { index: 12, term: 1 };
+    let written = text::write(place, &Rows::of(&dns::running()), &Pick::default());
+    all.push(("checkpoint", written.into_bytes()));
     all
 }
 

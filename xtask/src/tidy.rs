@@ -21,7 +21,8 @@ use std::fmt;
 use crate::repo::Repo;
 
 /// Crates that decide and never act: their results depend on their arguments alone.
-const PURE_CRATES: &[&str] = &["cell", "sched", "policy", "negotiate", "stream"];
+const PURE_CRATES: &[&str] =
+    &["rows", "cell", "sched", "policy", "negotiate", "stream", "agent-core", "control"];
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {

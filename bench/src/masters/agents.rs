@@ -7,7 +7,8 @@ use crate::flags::Flags;
 use cellwright_api::client::{Client, Settings};
 use cellwright_scheduler::http_link::HttpLink;
 use cellwright_scheduler::{Lane, Scheduler};
-use cellwright_sim::agent::Pace;
+use cellwright_sim::agent::profile::Profile;
+use cellwright_sim::agent::{Pace, Settings as Behaviour};
 use cellwright_sim::fleet::{Fleet, Member};
 use std::io;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     let client = client(masters, usize::try_from(machines).unwrap_or(usize::MAX))?;
     let member = |number| Ok(Member { spec: work::machine(number)?, client: client.clone() });
     let members = (0..machines).map(member).collect::<io::Result<Vec<Member>>>()?;
-    let fleet = Fleet::start(members, PACE);
+    let fleet = Fleet::start(members, Behaviour::new(PACE, Profile::new(SEED)));
     let summary = async |_| serde_json::to_string(&fleet.summary()).map_err(io::Error::other);
     answer_questions(summary).await
 }

@@ -12,7 +12,6 @@
 //! | no | no | no | it never began: start a shim |
 
 use crate::boot;
-use crate::core::{Attempt, End, Health};
 use crate::open_files;
 use crate::proc;
 use crate::record::{self, Keep, RecordError};
@@ -22,6 +21,8 @@ use crate::shim::protocol::{
 use crate::shim::room::{Inside, Room};
 use crate::shim::{self, begun_in, exit_of, is_alive};
 use crate::watch::Finding;
+use cellwright_agent_core::decide::{End, Health};
+use cellwright_cell::id::Attempt;
 use cellwright_supervise::{of_request, plant};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};

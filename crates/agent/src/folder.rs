@@ -21,13 +21,13 @@
 
 #![expect(clippy::disallowed_types, reason = "files carry the time of day")]
 
-use crate::core::Attempt;
 use crate::output::Found;
 use crate::record::{self, Keep, RecordError};
 use crate::shim::protocol::{BEGUN, EXIT, LAUNCH, LOGS};
 use crate::trash::{Trash, is_taken};
 use cellwright_api::private::private_folder;
 use cellwright_cell::desired::{Action, DesiredTask};
+use cellwright_cell::id::Attempt;
 use cellwright_cell::id::TaskId;
 use std::fs;
 use std::io;

@@ -5,8 +5,8 @@
 //! the shim's list of processes stands around a task.
 
 use crate::config::Processes;
-use crate::core::Attempt;
 use cellwright_cell::desired::Work;
+use cellwright_cell::id::Attempt;
 use cellwright_cell::priority::AppClass;
 use cellwright_cell::resource::Resources;
 use cellwright_isolate::Error;
@@ -175,8 +175,8 @@ fn make(group: &Group, limits: &Limits) -> Result<Vec<Controller>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::tests::run;
     use crate::folder::scratch::Scratch;
+    use crate::sample_orders::run;
     use cellwright_cell::desired::Action;
     use cellwright_cell::id::TaskId;
     use std::io::{Read, Write};

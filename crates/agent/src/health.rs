@@ -1,14 +1,15 @@
 //! Asks tasks whether they are well (B15). What counts is decided by [`Checker`], which is pure;
-//! the probes around it ask over loopback or run a program, each within its time.
+//! the probes here ask over loopback or run a program, each within its time.
 //!
 //! The agent never restarts a task that is ill: it reports it, and the masters order the stop, so
 //! that health and every other reason to move obey one set of rules.
 
 use crate::attempt::ShimProgram;
-use crate::core::Health;
 use crate::driver::enter::{Enter, enter};
 use crate::session::{self, Told};
 use crate::shim::protocol::Launch;
+use cellwright_agent_core::decide::Health;
+use cellwright_agent_core::health::Checker;
 use cellwright_api::exec::Frame;
 use cellwright_cell::health::{HealthCheck, Probe};
 use cellwright_supervise::plant;
@@ -20,48 +21,8 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-/// While a task starts it is asked at least this often: it is of use as soon as it is well.
-const STARTING_INTERVAL: Duration = Duration::from_millis(500);
 /// Bytes of an answer that are read: its first line is shorter.
 const ANSWER_BYTES: u64 = 256;
-
-/// What answers so far mean.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checker {
-    health: Health,
-    failures_in_row: u32,
-    /// Failures in a row that count.
-    most: u32,
-    /// Failures before do not count, unless it was well already.
-    counts_from: u64,
-}
-
-impl Checker {
-    /// Of a task that started then, in milliseconds.
-    #[must_use]
-    pub fn new(check: &HealthCheck, started: u64) -> Checker {
-        Checker {
-            health: Health::Starting,
-            failures_in_row: 0,
-            most: check.failures,
-            counts_from: started.saturating_add(check.start_period.0),
-        }
-    }
-
-    /// Takes one answer.
-    pub fn hear(&mut self, well: bool, now: u64) -> Health {
-        if well {
-            self.failures_in_row = 0;
-            self.health = Health::Well;
-        } else if self.health != Health::Starting || now >= self.counts_from {
-            self.failures_in_row = self.failures_in_row.saturating_add(1);
-            if self.failures_in_row >= self.most {
-                self.health = Health::Ill;
-            }
-        }
-        self.health
-    }
-}
 
 /// Whom to ask, and how.
 #[derive(Clone, Debug)]
@@ -81,7 +42,6 @@ pub struct Patient {
 pub async fn watch(patient: Patient, tell: impl Fn(Health)) {
     let mut checker = Checker::new(&patient.check, patient.started);
     let mut last = Health::Starting;
-    let interval = Duration::from_millis(patient.check.interval.0);
     loop {
         plant("health");
         let limit = Duration::from_millis(patient.check.timeout.0);
@@ -98,8 +58,8 @@ pub async fn watch(patient: Patient, tell: impl Fn(Health)) {
             tell(health);
         }
         drop(turn);
-        let starting = health == Health::Starting;
-        sleep(if starting { interval.min(STARTING_INTERVAL) } else { interval }).await;
+        let interval = checker.interval(&patient.check);
+        sleep(Duration::from_millis(interval.0)).await;
     }
 }
 
@@ -176,23 +136,6 @@ mod tests {
         let text = r#"{"name": "u/j/0", "command": ["true"], "env": [], "directory": "/",
             "logs": {"file_bytes": 1, "files": 1, "rate": 1}}"#;
         serde_json::from_str(text).unwrap()
-    }
-
-    #[test]
-    fn failures_count_after_the_start_and_in_a_row() {
-        use Health::{Ill, Starting, Well};
-        let play = |answers: &[(bool, u64)]| {
-            let mut checker = Checker::new(&check(Probe::Tcp { port: 0 }), 1000);
-            let heard = answers.iter().map(|(well, now)| checker.hear(*well, *now));
-            heard.collect::<Vec<Health>>()
-        };
-        let slow = play(&[(false, 1000), (false, 1050), (false, 1099), (true, 1100)]);
-        assert_eq!(slow, [Starting, Starting, Starting, Well]);
-        let never = play(&[(false, 1099), (false, 1100), (false, 1101), (false, 1102)]);
-        assert_eq!(never, [Starting, Starting, Ill, Ill]);
-        // Once it was well the start is over.
-        let soon = play(&[(true, 1001), (false, 1002), (true, 1003), (false, 1004), (false, 1005)]);
-        assert_eq!(soon, [Well, Well, Well, Well, Ill]);
     }
 
     #[test]

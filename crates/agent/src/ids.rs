@@ -11,9 +11,9 @@
 //! as it ends what ran.
 
 use crate::config::IdRanges;
-use crate::core::Attempt;
 use crate::folder::Folders;
 use crate::record::{self, Keep, RecordError};
+use cellwright_cell::id::Attempt;
 use cellwright_isolate::container::IdRange;
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeSet;

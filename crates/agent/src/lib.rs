@@ -1,9 +1,8 @@
 //! The agent of a machine (B35): holds what the masters ordered, and tells them everything it sees.
+//! What it decides is in `agent-core`, which is pure; here is what it does.
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`core`] | pure: orders, what is seen, now → actions and the report |
-//! | [`orders`] | the newest orders, and which answers are older than them |
 //! | [`shim`] | the small process around each task: holds it, its end and its log |
 //! | [`attempt`] | the agent's end of one shim: makes it ready, attaches, tells it to stop |
 //! | [`ready`] | from an order to a shim: packages, control group, driver |
@@ -29,7 +28,6 @@
 pub mod attempt;
 pub mod boot;
 pub mod config;
-pub mod core;
 pub mod devices;
 pub mod driver;
 pub mod folder;
@@ -42,7 +40,6 @@ pub mod listen;
 pub mod machine;
 pub mod main_loop;
 pub mod open_files;
-pub mod orders;
 pub mod output;
 pub mod packages;
 pub mod papers;
@@ -51,6 +48,8 @@ pub mod positions;
 pub mod proc;
 pub mod ready;
 pub mod record;
+#[cfg(test)]
+mod sample_orders;
 pub mod session;
 pub mod shim;
 pub mod standing;

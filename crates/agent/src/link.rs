@@ -127,11 +127,17 @@ impl Link {
         let (mut hang, mut pause) = (FIRST_HANG, PAUSE);
         // Each kind of failure is told once, however many masters and tries it takes.
         let (mut told, mut dismissed) = (Vec::new(), false);
+        // A master that is new to the agent is first asked for an answer at once, which names all
+        // masters: it may itself be on its way out, and be gone before a hanging poll ends.
+        let mut greets = false;
         loop {
             plant("link");
             let master = round.master().to_owned();
-            match self.poll(&master, hang).await {
+            let asked =
+                if greets { self.ask(&master, None).await } else { self.poll(&master, hang).await };
+            match asked {
                 Ok(Some(answered)) => {
+                    greets = false;
                     if !told.is_empty() {
                         told.clear();
                         tracing::info!(%master, "a master answers again");
@@ -149,6 +155,7 @@ impl Link {
                         told.push(error.code());
                         say_failed(&master, &error);
                     }
+                    greets = true;
                     round.failed(&self.client.masters(), Instant::now());
                     sleep(self.client.jitter(pause, round.tries())).await;
                     pause = (pause * 2).min(PAUSE_MAX);

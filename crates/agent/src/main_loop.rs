@@ -9,25 +9,28 @@ mod watching;
 use crate::attempt::{Heard, ShimProgram, end};
 use crate::boot::{self, Life};
 use crate::config::{Config, ConfigError};
-use crate::core::{self, Action, AllSeen, Attempt, End, Health, Phase, Seen, Told, View};
 use crate::folder::{Folders, Ordered, SteadyTime};
 use crate::link::{Line, Link, Most, Pace};
 use crate::listen::{self, Access, Desk, Door};
 use crate::machine::describe;
-use crate::orders::Orders;
 use crate::positions;
 use crate::ready::Preparer;
 use crate::record::{self, Keep, RecordError, open_lock};
 use crate::session::{Doorman, Sessions};
 use crate::shim::protocol::{Cause, Request, Status};
-use crate::usage::Sampler;
+use crate::usage::ProcessSampler;
 use crate::watch::{Readings, Watched};
+use cellwright_agent_core::agent::{AgentCore, Event, Facts};
+use cellwright_agent_core::decide::{Action, End};
+use cellwright_agent_core::orders::Orders;
+use cellwright_agent_core::usage::Sampler;
 use cellwright_api::client::Client;
 use cellwright_api::client::agent::AgentDialler;
-use cellwright_api::internal::{AgentReport, REPORT_FORMAT};
+use cellwright_api::internal::AgentReport;
 use cellwright_api::output::ADDRESS_ATTRIBUTE;
 use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
+use cellwright_cell::id::Attempt;
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::Token;
 use cellwright_cell::task::StopCause;
@@ -38,6 +41,7 @@ use cellwright_supervise::Supervisor;
 use starting::{preparer, watcher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
@@ -82,10 +86,9 @@ pub enum Farewell {
     StopTasks,
 }
 
-/// One attempt and the agent's end of it.
+/// The agent's end of one attempt.
+#[derive(Default)]
 struct Local {
-    seen: Seen,
-    order: DesiredTask,
     requests: Option<mpsc::UnboundedSender<Request>>,
     status: Option<Status>,
     /// Asks whether it is well.
@@ -102,6 +105,9 @@ impl Drop for Local {
     }
 }
 
+/// A future whose code is made here: that of any other is made by the crate that awaits it.
+pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 pub struct Agent {
     config: Config,
     machine: MachineSpec,
@@ -110,15 +116,15 @@ pub struct Agent {
     /// By which it is known how old things are.
     time: SteadyTime,
     preparer: Arc<Preparer>,
-    orders: Orders,
-    heard: Option<u64>,
+    /// What it decides.
+    core: AgentCore,
     locals: BTreeMap<Attempt, Local>,
     sampler: Sampler,
+    /// For tasks without groups.
+    process_sampler: ProcessSampler,
     readings: Readings,
     /// Where tasks are sent to be looked at.
     watcher: SyncSender<Vec<Watched>>,
-    /// Number of the newest report.
-    reported: u64,
     /// The later life of the machine that was spoken of, if any.
     outlived: u64,
     news: Arc<Notify>,
@@ -177,16 +183,15 @@ impl Agent {
             config,
             machine,
             folders,
+            core: AgentCore::new(life.number, orders),
             life,
             time: SteadyTime::begin(cellwright_api::clock::system(), boot::now()),
             preparer,
-            orders,
-            heard: None,
             locals: BTreeMap::new(),
             sampler: Sampler::default(),
+            process_sampler: ProcessSampler::default(),
             readings,
             watcher,
-            reported: 0,
             outlived: 0,
             news: Arc::new(Notify::new()),
             told,
@@ -203,7 +208,8 @@ impl Agent {
         // Only now: an agent that dies before this finds the same boot again.
         boot::remember(&agent.folders.life(), &agent.life)?;
         // The orders may be newer than what each attempt was started with.
-        agent.refresh();
+        let other_checks = agent.core.refresh();
+        other_checks.into_iter().for_each(|attempt| agent.watch_health(attempt));
         Ok(agent)
     }
 
@@ -217,7 +223,15 @@ impl Agent {
     ///
     /// # Errors
     /// When the address cannot be had.
-    pub async fn listen(&mut self, access: Access, masters: &[String]) -> Result<(), AgentError> {
+    pub fn listen<'a>(
+        &'a mut self,
+        access: Access,
+        masters: &'a [String],
+    ) -> Boxed<'a, Result<(), AgentError>> {
+        Box::pin(self.listened(access, masters))
+    }
+
+    async fn listened(&mut self, access: Access, masters: &[String]) -> Result<(), AgentError> {
         self.dialler = access.dialler();
         self.has_identity = matches!(access, Access::Parts { .. });
         let Some(address) = self.config.listens_on() else { return Ok(()) };
@@ -260,18 +274,17 @@ impl Agent {
             if rebooted && ended.is_none() {
                 end(&folder, Cause::Lost("the machine booted again".into()));
             }
-            let mut local = Local::new(order);
-            if is_alloc && !rebooted {
-                local.seen.phase = match ended {
-                    Some(exit) => Phase::Ended(exit.end()),
-                    None => Phase::Running(Health::Well),
-                };
-            } else {
-                local.requests = Some(self.follow(attempt, &local.order));
+            let mut local = Local::default();
+            if !is_alloc || rebooted {
+                local.requests = Some(self.follow(attempt, &order));
             }
-            if matches!(local.order.action, Order::Stop { .. }) {
-                local.seen.told = Told::Kill;
+            if matches!(order.action, Order::Stop { .. }) {
                 local.ask(Request::Kill);
+            }
+            self.core.adopt(order);
+            if is_alloc && !rebooted {
+                let event = ended.map_or(Event::Held, |exit| Event::Ended(exit.end()));
+                self.core.observe(attempt, event);
             }
             self.locals.insert(attempt, local);
         }
@@ -289,7 +302,19 @@ impl Agent {
     }
 
     /// Polls the masters and does as they say until `stop` is done.
-    pub async fn run(mut self, client: Client, stop: impl Future<Output = Farewell>) {
+    pub fn run<'a>(
+        self,
+        client: Client,
+        stop: impl Future<Output = Farewell> + Send + 'a,
+    ) -> Boxed<'a, ()> {
+        self.run_until(client, Box::pin(stop))
+    }
+
+    fn run_until(self, client: Client, stop: Boxed<'_, Farewell>) -> Boxed<'_, ()> {
+        Box::pin(self.running(client, stop))
+    }
+
+    async fn running(mut self, client: Client, mut stop: Boxed<'_, Farewell>) {
         let (line, mut lines) = mpsc::unbounded_channel();
         let own = self.machine.name.clone();
         self.preparer.packages.reach(&client, self.dialler.clone(), own);
@@ -307,7 +332,6 @@ impl Agent {
         let mut prune = tokio::time::interval(PRUNE);
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        tokio::pin!(stop);
         let farewell = loop {
             tokio::select! {
                 Some(line) = lines.recv() => self.on_line(line),
@@ -340,7 +364,7 @@ impl Agent {
         // Not flushed: after a power cut the machine boots, and orders of another boot count for
         // nothing. Their epoch may be an older one then: a master that was overtaken could be
         // believed for one poll, as by a machine that is new; what must not run twice has a lease.
-        if let Err(error) = record::write(&path, &self.orders, Keep::Process) {
+        if let Err(error) = record::write(&path, self.core.orders(), Keep::Process) {
             tracing::error!(%error, "orders cannot be written");
             // An agent that comes back must not find older ones; with none it asks.
             if let Err(error) = std::fs::remove_file(&path) {
@@ -351,84 +375,58 @@ impl Agent {
 
     /// Decides anew only when that can come out differently: with many tasks it takes its time.
     fn on_heard(&mut self, attempt: Attempt, heard: Heard) {
-        let seen = |agent: &Agent| agent.locals.get(&attempt).map(|local| local.seen);
-        let before = seen(self);
-        self.take(attempt, heard);
-        if let (Some(before), Some(after)) = (before, seen(self))
-            && before.decides_otherwise(&after)
-        {
+        if self.take(attempt, heard) {
             self.settle();
         }
     }
 
-    fn take(&mut self, attempt: Attempt, heard: Heard) {
-        let Some(local) = self.locals.get_mut(&attempt) else { return };
-        let before = local.seen.phase;
-        match heard {
+    /// Whether there may be something to do.
+    fn take(&mut self, attempt: Attempt, heard: Heard) -> bool {
+        let Some(local) = self.locals.get_mut(&attempt) else { return false };
+        let Some(entry) = self.core.attempt(attempt) else { return false };
+        let event = match heard {
             Heard::Status(status) => {
-                local.seen.lease_until = status.lease_until;
-                if status.stopping {
-                    local.seen.told = local.seen.told.max(Told::Stop);
-                }
+                let (lease_until, is_stopping) = (status.lease_until, status.stopping);
                 local.status = Some(status);
-                if local.seen.phase == Phase::Preparing {
-                    local.seen.phase = Phase::Running(Health::Starting);
-                    self.find_group(attempt);
-                    self.watch_health(attempt);
-                }
+                Event::Status { lease_until, is_stopping }
             }
-            Heard::Found(finding) => self.on_finding(attempt, finding),
+            Heard::Found(finding) => {
+                self.on_finding(attempt, finding);
+                return false;
+            }
             Heard::Health(health) => {
-                if let Phase::Running(before) = &mut local.seen.phase {
-                    tracing::info!(task = local.order.name, ?before, ?health, "health");
-                    *before = health;
-                }
+                let before = entry.status.phase;
+                tracing::info!(task = entry.order.name, ?before, ?health, "health");
+                Event::Health(health)
             }
             Heard::Ended(end, words) => {
-                tracing::info!(task = local.order.name, attempt = attempt.number, words, "ended");
-                local.seen.phase = Phase::Ended(end);
+                tracing::info!(task = entry.order.name, attempt = attempt.number, words, "ended");
                 local.requests = None;
                 local.group = None;
                 local.dismiss();
                 self.sessions.close(attempt);
-                if !local.ungiven.is_empty() {
-                    self.say_ungiven();
-                }
+                Event::Ended(end)
             }
+        };
+        let change = self.core.observe(attempt, event);
+        if change.began {
+            self.find_group(attempt);
+            self.watch_health(attempt);
         }
-        if self.locals.get(&attempt).is_some_and(|local| local.seen.phase != before) {
+        let is_guilty = self.locals.get(&attempt).is_some_and(|local| !local.ungiven.is_empty());
+        if matches!(event, Event::Ended(_)) && is_guilty {
+            self.say_ungiven();
+        }
+        if change.is_news {
             self.news.notify_one();
         }
-    }
-
-    /// What may change while a task runs reaches it here.
-    fn refresh(&mut self) {
-        let mut other_checks = Vec::new();
-        for order in self.orders.list() {
-            let attempt = Attempt::of(order);
-            let Some(local) = self.locals.get_mut(&attempt) else { continue };
-            let (Order::Run(new), Order::Run(old)) = (&order.action, &local.order.action) else {
-                continue;
-            };
-            if *order == local.order {
-                continue;
-            }
-            if new.health != old.health {
-                other_checks.push(attempt);
-            }
-            local.order = order.clone();
-        }
-        other_checks.into_iter().for_each(|attempt| self.watch_health(attempt));
+        change.decides
     }
 
     /// Does what the core says until it has nothing more to say.
     fn settle(&mut self) {
         loop {
-            let seen: AllSeen =
-                self.locals.iter().map(|(attempt, local)| (*attempt, local.seen)).collect();
-            let orders = self.orders.tasks.as_deref();
-            let view = View { orders, seen: &seen, heard: self.heard, now: boot::now() };
-            let actions = core::decide(&view);
+            let actions = self.core.next_actions(boot::now());
             if actions.is_empty() {
                 return;
             }
@@ -440,13 +438,13 @@ impl Agent {
         match action {
             Action::Start { order, lease_until } => self.start(*order, lease_until),
             Action::Stop { attempt, notice } => {
-                self.tell(attempt, Told::Stop, Request::Stop { grace: notice.0 });
+                self.request(attempt, Request::Stop { grace: notice.0 });
             }
-            Action::Kill { attempt } => self.tell(attempt, Told::Kill, Request::Kill),
+            Action::Kill { attempt } => self.request(attempt, Request::Kill),
             Action::Renew { attempt, until } => {
-                let Some(local) = self.locals.get_mut(&attempt) else { return };
-                local.seen.lease_until = Some(until);
-                local.ask(Request::Lease { until });
+                if let Some(local) = self.locals.get(&attempt) {
+                    local.ask(Request::Lease { until });
+                }
             }
             Action::Forget { attempt } => {
                 self.locals.remove(&attempt);
@@ -457,10 +455,8 @@ impl Agent {
         }
     }
 
-    fn tell(&mut self, attempt: Attempt, told: Told, request: Request) {
-        let Some(local) = self.locals.get_mut(&attempt) else { return };
-        local.seen.told = told;
-        if local.seen.is_alloc {
+    fn request(&mut self, attempt: Attempt, request: Request) {
+        if self.core.attempt(attempt).is_some_and(|entry| entry.status.is_alloc) {
             // Empty by now: there is nobody to tell.
             end(&self.folders.attempt(attempt), Cause::Told);
             if let Some(group) = self.preparer.groups.of_alloc(attempt)
@@ -468,34 +464,23 @@ impl Agent {
             {
                 tracing::warn!(%error, "the group of an alloc stays");
             }
-            local.seen.phase = Phase::Ended(End::Gone);
+            self.core.observe(attempt, Event::Ended(End::Gone));
             self.news.notify_one();
-            return;
+        } else if let Some(local) = self.locals.get(&attempt) {
+            local.ask(request);
         }
-        local.ask(request);
     }
 
     fn report(&mut self, hang: bool) -> AgentReport {
-        let seen: AllSeen =
-            self.locals.iter().map(|(attempt, local)| (*attempt, local.seen)).collect();
-        // By the clock of this boot, so that it grows over a restart of the agent too.
-        self.reported = boot::now().max(self.reported + 1);
-        AgentReport {
-            format: REPORT_FORMAT,
-            machine: self.machine.name.clone(),
-            incarnation: self.life.number.incarnation,
-            number: self.reported,
-            taken: self.orders.epoch,
-            hang,
-            orders_digest: self.orders.digest,
-            spec: Some(self.machine.clone()),
-            tasks: core::report(&seen),
+        let facts = Facts {
+            spec: self.machine.clone(),
             packages: Some(self.preparer.packages.report()),
             // Rates are averages between hanging polls; news in between would cut them short.
             usage: if hang { self.measure() } else { Vec::new() },
             shortages: self.readings.shortages(),
             wall: cellwright_api::clock::wall(),
-        }
+        };
+        self.core.report(hang, facts, boot::now())
     }
 
     /// Beside the loop: what is over may be thousands of folders.
@@ -514,12 +499,11 @@ impl Agent {
         let live: Vec<Attempt> =
             self.locals.iter().filter(|(_, l)| l.requests.is_some()).map(|(a, _)| *a).collect();
         for attempt in live {
-            let Some(local) = self.locals.get_mut(&attempt) else { continue };
-            let grace = match &local.order.action {
-                Order::Run(work) => work.notice.0,
+            let grace = match self.core.attempt(attempt).map(|entry| &entry.order.action) {
+                Some(Order::Run(work)) => work.notice.0,
                 _ => 0,
             };
-            self.tell(attempt, Told::Stop, Request::Stop { grace });
+            self.request(attempt, Request::Stop { grace });
         }
         while self.locals.values().any(|local| local.requests.is_some()) {
             let Some((attempt, heard)) = self.tells.recv().await else { return };
@@ -529,18 +513,6 @@ impl Agent {
 }
 
 impl Local {
-    fn new(order: DesiredTask) -> Local {
-        let is_alloc = matches!(order.action, Order::Hold { .. });
-        let alloc = match &order.action {
-            Order::Run(work) => work.alloc,
-            _ => None,
-        };
-        let told = Told::Nothing;
-        let seen = Seen { phase: Phase::Preparing, told, is_alloc, alloc, lease_until: None };
-        let ungiven = BTreeSet::new();
-        Local { seen, order, requests: None, status: None, nurse: None, group: None, ungiven }
-    }
-
     fn dismiss(&mut self) {
         if let Some(nurse) = self.nurse.take() {
             nurse.abort();

@@ -3,9 +3,9 @@
 //! it keeps both when it is put aside, so a reader that waits does not lose the piece in between;
 //! the number alone is given again to a later file.
 
-use crate::core::Attempt;
 use crate::shim::protocol::LOGS;
 use cellwright_api::output::Stream;
+use cellwright_cell::id::Attempt;
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;

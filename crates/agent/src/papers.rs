@@ -12,7 +12,6 @@
 //! A task is not kept waiting for masters: after a moment it starts, and finds its certificate
 //! later.
 
-use crate::core::Attempt;
 use crate::driver::told::{Ids, io};
 use crate::driver::{DriverError, Start};
 use crate::record::{self, open_plain};
@@ -26,6 +25,7 @@ use cellwright_api::task_identity::{
     TASK_IDENTITY_PATH, TaskHolder, TaskIdentityAnswer, TaskIdentityRequest, new_key,
     signing_request,
 };
+use cellwright_cell::id::Attempt;
 use cellwright_cell::time::Time;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};

@@ -9,7 +9,6 @@
 //! without it, in which nothing ever ran, and begins anew.
 
 use crate::attempt::{Heard, ShimProgram, Turn, follow, give_up};
-use crate::core::{Attempt, End};
 use crate::devices::{self, Granted, Held};
 use crate::driver::{Driver, DriverError, Start};
 use crate::folder::Folders;
@@ -20,8 +19,10 @@ use crate::papers::{Papers, Registrar};
 use crate::record::{self, Keep, RecordError};
 use crate::shim::protocol::{Cause, LAUNCH, LogSettings, Request};
 use crate::shim::room::{Inside, Room};
+use cellwright_agent_core::decide::End;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::device::DeviceGrant;
+use cellwright_cell::id::Attempt;
 use cellwright_cell::task::ExitClass;
 use cellwright_package::cache::ObtainError;
 use cellwright_supervise::{Panicked, caught, guarded, note_handler_panic, plant};
@@ -236,8 +237,8 @@ impl Preparer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::tests::{order, run};
     use crate::folder::scratch::Scratch;
+    use crate::sample_orders::{order, run};
     use crate::shim::protocol::LOGS;
     use std::collections::BTreeSet;
     use std::sync::atomic::{AtomicUsize, Ordering};

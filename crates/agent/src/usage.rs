@@ -1,18 +1,14 @@
-//! What tasks use, for the report. Of those with a control group, from what the watcher read there.
-//! Of others from `/proc`: CPU of everything below the shim, memory that is resident now, and the
-//! bytes in the task's folder. That is good enough; a process that was born and died between two
-//! samples is still counted, in its parent's sum.
+//! What tasks without a control group use, for the report, from `/proc`: CPU of all below the shim,
+//! memory that is resident now, and the bytes in the task's folder. That is good enough; a process
+//! that was born and died between two samples is still counted, in its parent's sum.
 
-use crate::core::Attempt;
 use crate::folder::size;
 use crate::proc::{self, Process};
-use crate::watch::Latest;
 use cellwright_api::internal::TaskUsage;
+use cellwright_cell::id::Attempt;
 use cellwright_cell::resource::Resources;
-use cellwright_isolate::usage::Meter;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// Something to measure.
 pub struct Measured {
@@ -23,27 +19,11 @@ pub struct Measured {
 
 /// Remembers the last sample of each attempt; rates are between two of them.
 #[derive(Default)]
-pub struct Sampler {
+pub struct ProcessSampler {
     last: BTreeMap<Attempt, (u64, u64)>,
-    meters: BTreeMap<Attempt, Meter>,
 }
 
-impl Sampler {
-    /// From readings of groups: rates since the last call, memory as its peak since then.
-    pub fn of_groups(&mut self, latest: &BTreeMap<Attempt, Latest>) -> Vec<TaskUsage> {
-        self.meters.retain(|attempt, _| latest.contains_key(attempt));
-        let used = |(attempt, latest): (&Attempt, &Latest)| {
-            let meter = self.meters.entry(*attempt).or_default();
-            let now = Duration::from_millis(latest.at);
-            let used = meter.measure(now, latest.reading, latest.disk.bytes)?.now;
-            let ram = used.ram.max(latest.ram_peak);
-            let used = Resources { ram, ..used };
-            Some(TaskUsage { task: attempt.task, attempt: attempt.number, used })
-        };
-        // What a saver uses says nothing of the task whose leavings it saves.
-        latest.iter().filter(|(attempt, _)| !attempt.is_saver()).filter_map(used).collect()
-    }
-
+impl ProcessSampler {
     /// Looks at the machine. An attempt's first sample says nothing of rates, so it is not told.
     pub fn sample(&mut self, measured: &[Measured], now: u64) -> Vec<TaskUsage> {
         let all = proc::all();
@@ -87,8 +67,6 @@ fn milli_cores(before: (u64, u64), after: (u64, u64)) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellwright_isolate::usage::DiskUse;
-    use cellwright_isolate::usage::Reading;
 
     #[test]
     fn rates_are_between_samples() {
@@ -100,32 +78,12 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_rates_since_the_last_report_and_peaks_of_memory() {
-        let attempt = Attempt::new(cellwright_cell::id::TaskId(1), 2);
-        let latest = |at, cpu_ms, ram, ram_peak, io| {
-            let cpu = Duration::from_millis(cpu_ms);
-            let reading = Reading { cpu, ram, io, ..Reading::default() };
-            BTreeMap::from([(
-                attempt,
-                Latest { at, reading, disk: DiskUse { bytes: 7, ..DiskUse::default() }, ram_peak },
-            )])
-        };
-        let mut sampler = Sampler::default();
-        assert_eq!(sampler.of_groups(&latest(1000, 100, 5, 5, 0)), []);
-        let found = sampler.of_groups(&latest(3000, 1100, 5, 9, 4000));
-        assert_eq!(found[0].used, Resources::new(500, 9, 7, 2000));
-        assert_eq!((found[0].task.0, found[0].attempt), (1, 2));
-        // Nothing new was read: nothing is told.
-        assert_eq!(sampler.of_groups(&latest(3000, 1100, 5, 9, 4000)), []);
-    }
-
-    #[test]
     fn this_very_process_uses_memory() {
         let own = i32::try_from(std::process::id()).unwrap();
         let parent = proc::one(own).unwrap().parent;
         let attempt = Attempt::new(cellwright_cell::id::TaskId(1), 1);
         let measured = [Measured { attempt, shim: parent, folder: "/absent".into() }];
-        let mut sampler = Sampler::default();
+        let mut sampler = ProcessSampler::default();
         assert_eq!(sampler.sample(&measured, 0), []);
         let found = sampler.sample(&measured, 1000);
         assert!(found[0].used.ram > 0, "{found:?}");

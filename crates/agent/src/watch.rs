@@ -14,7 +14,9 @@ mod shared;
 mod verdicts;
 
 use crate::config::Counting;
-use crate::core::Attempt;
+use cellwright_agent_core::control::{Action, Control, MachineSample, Room, TaskSample};
+use cellwright_agent_core::usage::{self, Latest, Meter};
+use cellwright_cell::id::Attempt;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::isolation::Isolation;
 use cellwright_cell::machine::ShortageReport;
@@ -24,11 +26,8 @@ use cellwright_cell::task::ExitClass;
 use cellwright_cell::time::{Span, Time};
 use cellwright_isolate::Error;
 use cellwright_isolate::cgroup::{BlockDevice, CpuList, Group, GroupUsage};
-use cellwright_isolate::control::{
-    Action, Control, KillCause, KillReason, MachineSample, TaskSample,
-};
-use cellwright_isolate::machine::Room;
-use cellwright_isolate::usage::{DiskUse, Meter, Reading};
+use cellwright_isolate::machine::room;
+use cellwright_isolate::usage::group_reading;
 use cellwright_supervise::{Supervisor, plant};
 use count::Counts;
 use past::Past;
@@ -39,11 +38,6 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use verdicts::Verdicts;
-
-/// Of memory and disk, what is kept free by killing: a fiftieth.
-const KEPT_FREE: u64 = 50;
-/// And room for so many files: shims and agents write small ones.
-const FILES_KEPT_FREE: u64 = 10_000;
 
 /// One task to look at.
 #[derive(Clone, Debug)]
@@ -75,26 +69,15 @@ pub enum Finding {
     Ungiven(BTreeSet<u16>),
 }
 
-/// What a task used when it was last looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Latest {
-    /// On the boot clock.
-    pub at: u64,
-    pub reading: Reading,
-    pub disk: DiskUse,
-    /// Most memory since somebody asked.
-    pub ram_peak: u64,
-}
-
 /// What the watcher has seen, for the report.
 #[derive(Clone, Default)]
 pub struct Readings {
-    tasks: Arc<Mutex<BTreeMap<Attempt, Latest>>>,
+    tasks: Arc<Mutex<usage::Readings>>,
     shortages: Arc<Mutex<Vec<ShortageReport>>>,
 }
 
 impl Readings {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Attempt, Latest>> {
+    fn lock(&self) -> MutexGuard<'_, usage::Readings> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -111,10 +94,7 @@ impl Readings {
     /// All that was seen; peaks begin anew.
     #[must_use]
     pub fn take(&self) -> BTreeMap<Attempt, Latest> {
-        let mut all = self.lock();
-        let taken = all.clone();
-        all.values_mut().for_each(|latest| latest.ram_peak = 0);
-        taken
+        self.lock().take()
     }
 }
 
@@ -179,12 +159,7 @@ struct Watcher {
 
 impl Watcher {
     fn new(now: u64, machine: Machine, readings: Readings, counts: Counts) -> Watcher {
-        let total = |capacity: u64| capacity / KEPT_FREE;
-        let keep = Room {
-            ram_available: total(machine.capacity.ram),
-            disk_free: total(machine.capacity.disk),
-            files_free: FILES_KEPT_FREE,
-        };
+        let keep = Room::kept_free(machine.capacity);
         let disk = BlockDevice::of(&machine.data).ok().flatten();
         let past = Past::open(&machine.data);
         let control = Control::asking_after(machine.ask_after, past.known().clone(), Time(now));
@@ -211,7 +186,7 @@ impl Watcher {
             tasks.iter().filter_map(|task| self.sample(now, task)).collect();
         let used = |attempt| self.counts.of(attempt).bytes;
         let mut findings = shared::over_limit(tasks, used, &mut self.verdicts, now);
-        match Room::look(&self.machine.data) {
+        match room(&self.machine.data) {
             Ok(room) => findings.extend(self.share(now, room, &samples, tasks)),
             Err(error) => tracing::error!(%error, "the machine does not say what is free"),
         }
@@ -241,7 +216,7 @@ impl Watcher {
         self.meters.retain(|attempt, _| there.contains(attempt));
         self.used.retain(|attempt, _| there.contains(attempt));
         self.verdicts.retain(&there);
-        self.readings.lock().retain(|attempt, _| there.contains(attempt));
+        self.readings.lock().retain(|attempt| there.contains(&attempt));
     }
 
     /// Nothing at the first look, which gives no rates, and for a group that is gone by now.
@@ -254,16 +229,9 @@ impl Watcher {
             None => task.group.usage().ok()?,
         };
         self.used.insert(task.attempt, usage);
-        let reading = Reading::of_group(&usage);
+        let reading = group_reading(&usage);
         let disk = self.counts.of(task.attempt);
-        let latest = Latest { at: now, reading, disk, ram_peak: reading.ram };
-        self.readings
-            .lock()
-            .entry(task.attempt)
-            .and_modify(|old| {
-                *old = Latest { ram_peak: old.ram_peak.max(reading.ram), ..latest };
-            })
-            .or_insert(latest);
+        self.readings.lock().note(task.attempt, now, reading, disk.bytes);
         let meter = self.meters.entry(task.attempt).or_default();
         let used = meter.measure(Duration::from_millis(now), reading, disk.bytes)?;
         Some(TaskSample {
@@ -357,7 +325,7 @@ impl Watcher {
                     found.map_or_else(String::new, |found| found.name.clone())
                 };
                 let why = reason.describe(name);
-                let (task, class) = (of(attempt)?, class(attempt, &reason));
+                let (task, class) = (of(attempt)?, reason.exit_class(attempt));
                 tracing::warn!(task = task.name, why, "killed");
                 return Some((task.attempt, Finding::Condemned { class, why }));
             }
@@ -376,21 +344,6 @@ fn tell(task: &Watched, done: Result<(), Error>) {
     }
 }
 
-/// What the masters are told of a kill: also who had what it was killed for. Space that others lack
-/// is nobody's failure.
-fn class(killed: Attempt, reason: &KillReason) -> Option<ExitClass> {
-    let others = || reason.blamed.iter().map(|blame| blame.attempt);
-    let to = others().find(|other| *other != killed && !other.is_saver());
-    match (reason.dimension, reason.cause) {
-        (Dimension::Disk, KillCause::OverLimit { .. }) => Some(ExitClass::OverDiskLimit),
-        (Dimension::Disk, KillCause::Shortage { .. }) | (_, KillCause::Files { .. }) => None,
-        (_, KillCause::OverLimit { .. }) => Some(ExitClass::OutOfMemory),
-        (_, KillCause::Shortage { .. }) => {
-            Some(to.map_or(ExitClass::OutOfMemoryBystander, |to| ExitClass::GaveWayTo(to.task)))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::count::Counter;
@@ -398,7 +351,6 @@ mod tests {
     use crate::config::Processes;
     use crate::folder::scratch::Scratch;
     use crate::groups::{Groups, base_name};
-    use cellwright_isolate::control::Blame;
     use std::fs;
 
     /// Two tasks with groups of their own; nothing where groups cannot be made, and that is only
@@ -573,7 +525,7 @@ mod tests {
         assert!(why.starts_with("disk: used "), "{why}");
         let kept = watcher.readings.take();
         assert_eq!(kept.len(), 2);
-        assert!(kept[attempt].disk.bytes >= 64 << 10 && kept[attempt].at == 2000, "{kept:?}");
+        assert!(kept[attempt].disk >= 64 << 10 && kept[attempt].at == 2000, "{kept:?}");
         watcher.look(3000, &lab.tasks[..1]);
         assert_eq!(watcher.readings.take().len(), 1);
     }
@@ -638,21 +590,5 @@ mod tests {
         fs::remove_dir(data.join("trash/work.0")).unwrap();
         watcher.credit_what_is_removed();
         assert_eq!(watcher.control.not_emptied().count(), 0);
-    }
-
-    #[test]
-    fn who_is_killed_for_want_of_memory_is_told_for_whom() {
-        let attempt = |task| Attempt::new(TaskId(task), 1);
-        let blame = |task| Blame { attempt: attempt(task), used: 9, reservation: 4 };
-        let class_of = |cause, blamed| {
-            let reason = KillReason { dimension: Dimension::Ram, used: 5, cause, blamed };
-            class(attempt(1), &reason)
-        };
-        let short = KillCause::Shortage { short: 1, priority: Priority(100) };
-        let to = Some(ExitClass::GaveWayTo(TaskId(2)));
-        assert_eq!(class_of(short, vec![blame(1), blame(2), blame(3)]), to);
-        assert_eq!(class_of(short, vec![blame(1)]), Some(ExitClass::OutOfMemoryBystander));
-        let over = KillCause::OverLimit { limit: 4 };
-        assert_eq!(class_of(over, vec![blame(2)]), Some(ExitClass::OutOfMemory));
     }
 }

@@ -35,6 +35,7 @@ use bytes::Bytes;
 use cellwright_cell::units::times;
 use connection::{Fault, Pool};
 use content::Payload;
+use futures::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, IF_MATCH};
 use hyper::{Method, StatusCode};
@@ -356,7 +357,17 @@ impl Client {
         decode(&self.exchange_at(address, &call, limit).await?.body)
     }
 
-    async fn exchange_at(
+    /// Boxed, as [`Client::exchange`] is.
+    fn exchange_at<'a>(
+        &'a self,
+        address: &'a str,
+        call: &'a Call,
+        limit: Duration,
+    ) -> BoxFuture<'a, Result<Answer, ClientError>> {
+        Box::pin(self.send_to(address, call, limit))
+    }
+
+    async fn send_to(
         &self,
         address: &str,
         call: &Call,
@@ -426,8 +437,14 @@ impl Client {
         Call { method, path, headers, body, streamed, repeatable, attempt_timeout, deadline, most }
     }
 
-    /// Sends the call until it is answered for good or the deadline has passed.
-    async fn exchange(&self, call: Call) -> Result<Answer, ClientError> {
+    /// Sends the call until it is answered for good or the deadline has passed. Boxed: the code of
+    /// a future is made by the crate that awaits it, so that every crate with a client would make
+    /// all of HTTP again. Behind `dyn` it is made here, once.
+    fn exchange(&self, call: Call) -> BoxFuture<'_, Result<Answer, ClientError>> {
+        Box::pin(self.send_until_answered(call))
+    }
+
+    async fn send_until_answered(&self, call: Call) -> Result<Answer, ClientError> {
         let deadline = Instant::now() + call.deadline;
         let first = self.preferred();
         let mut address = first.clone();

@@ -1,33 +1,41 @@
 //! What a job or machine must look like to be let in (B2-B10): every field has a range, and what
 //! lies outside is refused with the field, the value and the range. Nothing is clamped.
 //!
+//! A rule takes the spec and a [`Review`], which collects everything that is wrong in one pass for
+//! those who write specs; `apply` asks for the first.
+//!
 //! These rules need the spec alone, so a client can check before it sends, and the loader can
 //! check what it reads. Whether the cell has the owner, the quota or the alloc set is decided by
 //! `apply`. The ranges also carry the arithmetic: below them no sum the cell keeps can overflow.
 
 mod digests;
+mod machine;
+mod periodic;
 mod program;
+mod review;
+mod task;
 mod volumes;
 
 pub use digests::digests_are_whole;
+pub use machine::check_machine;
+pub use periodic::{check_cron, review_cron};
 pub use program::runs_a_program;
+pub use review::{Rejection, Review};
 pub use volumes::volumes_can_be_seen;
 
 use crate::constraint::{AttributeValue, Constraint, MAX_PATTERN, Operator};
-use crate::device::{DeviceRequest, GONE, MAX_DEVICES, WHOLE};
-use crate::disruption::{DisruptionLimit, MAX_DISRUPTIONS};
-use crate::health::{HealthCheck, Probe};
-use crate::isolation::{HIDDEN, Network, Secret};
+use crate::device::GONE;
+use crate::disruption::MAX_DISRUPTIONS;
+use crate::field::{FieldPath, FieldSet};
 use crate::label::Labels;
-use crate::machine::MachineSpec;
-use crate::name::Token;
 use crate::named::{NamedAmount, UNBOUNDED};
 use crate::priority::MAX_PRIORITY;
 use crate::reason::Refusal;
 use crate::resource::{Dimension, MAX_QUANTITY, Resources};
 use crate::retry::Retries;
-use crate::spec::{JobKind, JobSpec, LogLimits, MAX_LIST, MAX_TASKS, PackageRef, TaskSpec};
+use crate::spec::{JobKind, JobSpec, MAX_LIST, MAX_TASKS, TaskOverride};
 use crate::time::Span;
+use review::bad;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most that all tasks of a job may ask for together, and that one quota may grant, in one
@@ -62,147 +70,39 @@ pub const LEAST_RAM_CONTAINED: u64 = 16 << 20;
 
 type Checked = Result<(), Refusal>;
 
-fn bad(field: impl Into<String>, value: impl ToString, allowed: impl Into<String>) -> Refusal {
-    // A value can be as long as a request; an error is read by a person.
-    let value = value.to_string().chars().take(200).collect();
-    Refusal::BadField { field: field.into(), value, allowed: allowed.into() }
+/// What a job must keep; what it breaks it tells the review.
+pub type Rule = fn(&JobSpec, &mut Review);
+
+/// Every rule for a job that is asked for anew, as the API takes it. Those who write jobs are also
+/// told of [`can_begin`].
+pub const RULES: [Rule; 6] = [
+    well_formed,
+    may_bound_notice,
+    asks_for_no_gaps,
+    volumes_can_be_seen,
+    digests_are_whole,
+    runs_a_program,
+];
+
+/// Everything that the rules reject, in their order. Of the fields in `unknown`, and of what is
+/// computed from them, nothing is said.
+#[must_use]
+pub fn review_job(spec: &JobSpec, rules: &[Rule], unknown: FieldSet) -> Vec<Rejection> {
+    let mut review = Review::new(unknown);
+    rules.iter().for_each(|rule| rule(spec, &mut review));
+    review.rejections()
 }
 
-fn ensure(holds: bool, refusal: impl FnOnce() -> Refusal) -> Checked {
-    if holds { Ok(()) } else { Err(refusal()) }
-}
-
-fn at_most(field: &str, value: u64, most: u64) -> Checked {
-    ensure(value <= most, || bad(field, value, format!("at most {most}")))
-}
-
-fn list_length(field: &str, length: usize, most: usize) -> Checked {
-    ensure(length <= most, || bad(field, format!("{length} entries"), format!("at most {most}")))
+/// # Errors
+/// [`Refusal::BadField`] for the first field that the rule rejects.
+pub fn check(spec: &JobSpec, rule: Rule) -> Checked {
+    Review::first(|review| rule(spec, review))
 }
 
 /// # Errors
 /// [`Refusal::BadField`] for the first field that is out of range.
 pub fn check_job(spec: &JobSpec) -> Checked {
-    let priority = spec.priority.0;
-    ensure((1..=MAX_TASKS).contains(&spec.count), || {
-        bad("count", spec.count, format!("1 to {MAX_TASKS}"))
-    })?;
-    at_most("priority", u64::from(priority), u64::from(MAX_PRIORITY))?;
-    labels("labels", &spec.labels)?;
-    task(&spec.task)?;
-    overrides(spec)?;
-    constraints(&spec.constraints)?;
-    spread(spec)?;
-    restart(spec)?;
-    retained(spec)?;
-    after(spec)?;
-    if let Some(lease) = spec.at_most_one {
-        ensure(lease.0 > 0, || bad("at_most_one", 0, "1 ms or more"))?;
-        span("at_most_one", lease)?;
-    }
-    if let Some(most) = spec.preemption_notice_max {
-        span("preemption_notice_max", most)?;
-    }
-    spec.disruptions.map_or(Ok(()), disruptions)?;
-    match spec.kind {
-        JobKind::AllocSet => alloc_set(spec)?,
-        JobKind::Tasks if spec.alloc_set.is_some() => inside_alloc_set(spec)?,
-        JobKind::Tasks => {}
-    }
-    total(spec)
-}
-
-/// A rule for what is asked anew, apart from [`check_job`]: jobs from before it stay what they
-/// are, and their bound counts for nothing.
-///
-/// # Errors
-/// [`Refusal::BadField`] for a job that may not shorten the notice of others.
-pub fn may_bound_notice(spec: &JobSpec) -> Checked {
-    match spec.preemption_notice_max.filter(|_| !spec.priority.is_prod()) {
-        None => Ok(()),
-        Some(most) => {
-            let allowed = "none below the production band (priority 200 or more)";
-            Err(bad("preemption_notice_max", most.0, allowed))
-        }
-    }
-}
-
-/// A rule for what is asked anew, apart from [`check_job`]: a kind is any token to logs and rows
-/// from before it.
-///
-/// # Errors
-/// [`Refusal::BadField`] for a job that asks for the gaps that devices left.
-pub fn asks_for_no_gaps(spec: &JobSpec) -> Checked {
-    ensure(!spec.task.devices.iter().any(|request| request.kind.as_str() == GONE), || {
-        let allowed = "any other kind; this one is of devices that are not there any more";
-        bad("task.devices.kind", GONE, allowed)
-    })
-}
-
-/// None at all is what `max_down` of 0 says, and has no next time to wait for.
-fn disruptions(limit: DisruptionLimit) -> Checked {
-    ensure((1..=MAX_DISRUPTIONS).contains(&limit.most), || {
-        bad("disruptions.most", limit.most, format!("1 to {MAX_DISRUPTIONS}"))
-    })?;
-    ensure(limit.within.0 > 0, || bad("disruptions.within", 0, "1 ms or more"))?;
-    span("disruptions.within", limit.within)
-}
-
-/// A rule for those who write jobs, not for the log: the cell itself takes what no machine can
-/// start, as it takes a program that does not exist.
-///
-/// # Errors
-/// [`Refusal::BadField`] for a task that cannot even begin with the memory it asks for.
-pub fn can_begin(spec: &JobSpec) -> Checked {
-    // An alloc starts nothing, and a task that may use more than it asks for begins with that.
-    if spec.kind == JobKind::AllocSet || spec.task.isolation.slack_ram {
-        return Ok(());
-    }
-    let enough = |field: String, ram: u64| {
-        ensure(ram >= LEAST_RAM, || {
-            let least = |bytes: u64| format!("{bytes} ({} MiB) or more", bytes >> 20);
-            let (plain, contained) = (least(LEAST_RAM), least(LEAST_RAM_CONTAINED));
-            bad(field, ram, format!("{plain}, and in a container {contained}"))
-        })
-    };
-    enough("task.limits.ram".to_owned(), spec.task.limits.ram)?;
-    let mut own = spec.overrides.iter().filter_map(|(index, own)| Some((index, own.limits?)));
-    own.try_for_each(|(index, own)| enough(format!("overrides.{index}.limits.ram"), own.ram))
-}
-
-fn after(spec: &JobSpec) -> Checked {
-    list_length("after", spec.after.len(), MAX_LIST)?;
-    let mut seen = BTreeSet::new();
-    match spec.after.iter().find(|after| !seen.insert(&after.job)) {
-        Some(twice) => Err(bad("after.job", &twice.job, "each job once")),
-        None => Ok(()),
-    }
-}
-
-/// # Errors
-/// [`Refusal::BadField`] for the first field that is out of range.
-pub fn check_machine(spec: &MachineSpec) -> Checked {
-    quantities("capacity", spec.capacity)?;
-    list_length("attributes", spec.attributes.len(), MAX_ATTRIBUTES)?;
-    for (name, value) in &spec.attributes {
-        if let AttributeValue::Text(text) = value {
-            at_most(&format!("attributes.{name} (bytes)"), text.len() as u64, MAX_PATTERN as u64)?;
-        }
-    }
-    labels("labels", &spec.labels)?;
-    list_length("devices", spec.devices.len(), MAX_DEVICES)?;
-    named("named", &spec.named, true)?;
-    if let Some(amount) = spec.named.iter().find(|amount| amount.name.namespace.is_some()) {
-        let allowed = "names without a namespace; those with one are ephemeral";
-        return Err(bad("named.name", &amount.name, allowed));
-    }
-    if let Some(address) = spec.address.filter(|a| a.is_unspecified() || a.is_multicast()) {
-        return Err(bad("address", address, "an address of one machine"));
-    }
-    let (first, last) = (spec.ports.first, spec.ports.last);
-    ensure(first > 0 && first <= last, || {
-        bad("ports", format!("{first}-{last}"), "1 to 65535, the first not above the last")
-    })
+    check(spec, well_formed)
 }
 
 /// # Errors
@@ -214,223 +114,190 @@ pub fn quantities(field: &str, amount: Resources) -> Checked {
 /// # Errors
 /// [`Refusal::BadField`] for the first dimension beyond `most`.
 pub fn bounded(field: &str, amount: Resources, most: u64) -> Checked {
-    Dimension::ALL.into_iter().try_for_each(|dimension| {
-        at_most(&format!("{field}.{dimension}"), amount.get(dimension), most)
-    })
+    Review::first(|review| review.bounded(&field.into(), amount, most))
 }
 
-fn span(field: &str, value: Span) -> Checked {
-    ensure(value <= MAX_SPAN, || {
-        bad(field, format!("{} ms", value.0), format!("at most {} ms", MAX_SPAN.0))
-    })
-}
-
-fn labels(field: &str, labels: &Labels) -> Checked {
-    list_length(field, labels.len(), MAX_LIST)?;
-    labels.iter().try_for_each(|(key, value)| {
-        at_most(&format!("{field}.{key} (bytes)"), value.len() as u64, MAX_LABEL as u64)
-    })
-}
-
-fn task(task: &TaskSpec) -> Checked {
-    quantities("task.limits", task.limits)?;
-    list_length("task.static_ports", task.static_ports.len(), MAX_LIST)?;
-    let mut ports = BTreeSet::new();
-    for port in &task.static_ports {
-        ensure(*port > 0, || bad("task.static_ports", port, "1 to 65535"))?;
-        ensure(ports.insert(port), || bad("task.static_ports", port, "each port once"))?;
+/// Ranges that many fields share. Paths that take making are made when something is wrong.
+impl Review {
+    fn at_most(&mut self, path: impl Into<FieldPath>, value: u64, most: u64) {
+        self.ensure(value <= most, || bad(path, value, format!("at most {most}")));
     }
-    named("task.named", &task.named, false)?;
-    list_length("task.devices", task.devices.len(), MAX_LIST)?;
-    task.devices.iter().try_for_each(device)?;
-    packages(&task.packages)?;
-    command("task.command", &task.command)?;
-    environment("task.env", &task.env)?;
-    task_text("task", &task.command, &task.env)?;
-    files(&task.files)?;
-    isolation(task)?;
-    secrets(&task.secrets)?;
-    span("task.notice", task.notice)?;
-    if let Some(length) = task.max_run {
-        ensure(length.0 > 0, || bad("task.max_run", 0, "1 ms or more"))?;
-        span("task.max_run", length)?;
+
+    /// Bytes of something, in words of their own.
+    fn bytes(&mut self, path: impl FnOnce() -> FieldPath, what: &str, bytes: usize, most: usize) {
+        self.ensure(bytes <= most, || bad(path(), bytes, format!("at most {most}")).of_its(what));
     }
-    if let Some(limits) = &task.logs {
-        logs(limits)?;
+
+    /// Whether the list is short enough for its items to be looked at.
+    fn is_short(&mut self, path: impl Into<FieldPath>, length: usize, most: usize) -> bool {
+        self.ensure(length <= most, || {
+            bad(path, format!("{length} entries"), format!("at most {most}"))
+        });
+        length <= most
     }
-    task.health.as_ref().map_or(Ok(()), |check| health(check, task))
-}
 
-/// Relative, without a way out of the task's folder.
-fn files(files: &BTreeMap<String, String>) -> Checked {
-    list_length("task.files", files.len(), MAX_LIST)?;
-    let bytes: usize = files.iter().map(|(path, text)| path.len() + text.len()).sum();
-    at_most("task.files (bytes)", bytes as u64, MAX_TASK_TEXT as u64)?;
-    files.keys().try_for_each(|path| {
-        let part = |part: &str| !part.is_empty() && part != "." && part != "..";
-        ensure(path.split('/').all(part) && !path.contains('\0'), || {
-            bad("task.files (path)", format!("{path:?}"), "relative, as conf/app.toml, without ..")
-        })
-    })
-}
-
-fn isolation(task: &TaskSpec) -> Checked {
-    let asked = &task.isolation;
-    if let Some(root) = &asked.root {
-        let names = || task.packages.iter().map(|package| package.name.as_str());
-        ensure(names().any(|name| name == root.as_str()), || {
-            let list: Vec<&str> = names().collect();
-            bad("task.isolation.root", root, format!("one of task.packages: {}", list.join(", ")))
-        })?;
+    fn span(&mut self, path: impl Into<FieldPath>, value: Span) {
+        self.ensure(value <= MAX_SPAN, || {
+            bad(path, format!("{} ms", value.0), format!("at most {} ms", MAX_SPAN.0))
+        });
     }
-    ensure((1..=MAX_PROCESSES).contains(&asked.processes), || {
-        bad("task.isolation.processes", asked.processes, format!("1 to {MAX_PROCESSES}"))
-    })?;
-    let cores = u64::from(asked.whole_cores);
-    ensure(cores * 1000 <= task.limits.cpu, || {
-        bad("task.isolation.whole_cores", cores, "no more than task.limits.cpu has")
-    })?;
-    let ports = task.static_ports.len() + usize::from(task.ports);
-    ensure(asked.network == Network::Host || ports == 0, || {
-        bad("task.isolation.network", "own", "host for a task that asks for ports")
-    })?;
-    list_length("task.isolation.volumes", asked.volumes.len(), MAX_LIST)?;
-    asked.volumes.iter().enumerate().try_for_each(|(position, one)| volumes::volume(position, one))
-}
 
-/// Names are those of files. The message never has a value in it.
-fn secrets(secrets: &BTreeMap<Token, Secret>) -> Checked {
-    list_length("task.secrets", secrets.len(), MAX_LIST)?;
-    let bytes: usize = secrets.values().map(|value| value.0.len()).sum();
-    at_most("task.secrets (bytes)", bytes as u64, MAX_TASK_TEXT as u64)?;
-    secrets.iter().try_for_each(|(name, value)| {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        let fits = name.as_str().bytes().all(plain) && !name.as_str().starts_with('.');
-        ensure(fits, || {
-            bad("task.secrets (name)", name, "letters, digits, `-`, `_` and `.`, no dot first")
-        })?;
-        ensure(value.0 != HIDDEN, || {
-            bad(format!("task.secrets.{name}"), HIDDEN, "the value itself, which is never shown")
-        })
-    })
-}
-
-fn logs(limits: &LogLimits) -> Checked {
-    let LogLimits { file_bytes, files, rate } = *limits;
-    ensure((MIN_LOG_FILE..=MAX_QUANTITY).contains(&file_bytes), || {
-        bad("task.logs.file_bytes", file_bytes, format!("{MIN_LOG_FILE} to {MAX_QUANTITY}"))
-    })?;
-    ensure((1..=MAX_LOG_FILES).contains(&files), || {
-        bad("task.logs.files", files, format!("1 to {MAX_LOG_FILES}"))
-    })?;
-    ensure((1..=MAX_QUANTITY).contains(&rate), || {
-        bad("task.logs.rate", rate, format!("1 to {MAX_QUANTITY}"))
-    })
-}
-
-fn health(check: &HealthCheck, task: &TaskSpec) -> Checked {
-    let shortest =
-        [("interval", check.interval, MIN_PROBE_INTERVAL), ("timeout", check.timeout, 1)];
-    for (field, value, least) in shortest {
-        let field = format!("task.health.{field}");
-        ensure(value.0 >= least, || bad(&field, value.0, format!("{least} ms or more")))?;
-        span(&field, value)?;
-    }
-    span("task.health.start_period", check.start_period)?;
-    ensure(check.failures > 0, || bad("task.health.failures", 0, "1 or more"))?;
-    let given = task.static_ports.len() + usize::from(task.ports);
-    match &check.probe {
-        Probe::Command(words) => {
-            ensure(!words.is_empty(), || bad("task.health.probe.command", "[]", "a program"))?;
-            command("task.health.probe.command", words)?;
-            task_text("task.health.probe", words, &BTreeMap::new())
+    /// A time that is there, and not nothing.
+    fn some_span(&mut self, path: &str, value: Option<Span>) {
+        if let Some(value) = value {
+            self.ensure(value.0 > 0, || bad(path, 0, "1 ms or more"));
+            self.span(path, value);
         }
-        Probe::Http { port, path } => {
-            let clean = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
-            ensure(clean && path.len() <= MAX_PATTERN, || {
-                let allowed = format!("a path from / on, ASCII, at most {MAX_PATTERN} bytes");
-                bad("task.health.probe.http.path", format!("{path:?}"), allowed)
-            })?;
-            probed_port("task.health.probe.http.port", *port, given)
+    }
+
+    fn bounded(&mut self, path: &FieldPath, amount: Resources, most: u64) {
+        for dimension in Dimension::ALL {
+            let asked = amount.get(dimension);
+            self.ensure(asked <= most, || {
+                let inner = path.field(field_of(dimension));
+                let name = format!("{}.{dimension}", path.dotted());
+                bad(inner, asked, format!("at most {most}")).called(name)
+            });
         }
-        Probe::Tcp { port } => probed_port("task.health.probe.tcp.port", *port, given),
+    }
+
+    fn labels(&mut self, labels: &Labels) {
+        if self.is_short("labels", labels.len(), MAX_LIST) {
+            for (key, value) in labels {
+                let path = || FieldPath::from("labels").field(key.as_str());
+                self.bytes(path, "bytes", value.len(), MAX_LABEL);
+            }
+        }
+    }
+
+    /// Sorted by name, each name once; unbounded amounts are for capacities.
+    fn named(&mut self, path: &str, list: &[NamedAmount], capacity: bool) {
+        if !self.is_short(path, list.len(), MAX_LIST) {
+            return;
+        }
+        let at = |position| FieldPath::from(path).index(position);
+        let pair = list.windows(2).position(|pair| pair[0].name >= pair[1].name);
+        if let Some(first) = pair {
+            let name = &list[first + 1].name;
+            self.reject(bad(at(first + 1), name, "names in order, each once").called(path));
+        }
+        for (position, amount) in list.iter().enumerate() {
+            let fits = capacity && amount.amount == UNBOUNDED || amount.amount <= MAX_QUANTITY;
+            self.ensure(fits, || {
+                let allowed = format!("at most {MAX_QUANTITY}");
+                bad(at(position).field("amount"), amount.amount, allowed)
+                    .called(format!("{path}.{}", amount.name))
+            });
+        }
     }
 }
 
-fn probed_port(field: &str, port: u8, given: usize) -> Checked {
-    ensure(usize::from(port) < given, || {
-        let allowed = match given {
-            0 => "none: the task asks for no port".to_owned(),
-            _ => format!("0 to {}, counted among the task's ports", given - 1),
-        };
-        bad(field, port, allowed)
-    })
-}
-
-/// Sorted by name, each name once; unbounded amounts are for capacities.
-fn named(field: &str, list: &[NamedAmount], capacity: bool) -> Checked {
-    list_length(field, list.len(), MAX_LIST)?;
-    if let Some(pair) = list.windows(2).find(|pair| pair[0].name >= pair[1].name) {
-        return Err(bad(field, &pair[1].name, "names in order, each once"));
+/// Of the type [`Resources`].
+fn field_of(dimension: Dimension) -> &'static str {
+    match dimension {
+        Dimension::Cpu => "cpu",
+        Dimension::Ram => "ram",
+        Dimension::Disk => "disk",
+        Dimension::DiskRate => "disk_rate",
     }
-    list.iter().try_for_each(|amount| {
-        let field = format!("{field}.{}", amount.name);
-        match capacity && amount.amount == UNBOUNDED {
-            true => Ok(()),
-            false => at_most(&field, amount.amount, MAX_QUANTITY),
+}
+
+/// Every field within its range, and those that go together. The bounds of all jobs there are: logs
+/// and rows are checked by it too.
+pub fn well_formed(spec: &JobSpec, review: &mut Review) {
+    review.ensure((1..=MAX_TASKS).contains(&spec.count), || {
+        bad("count", spec.count, format!("1 to {MAX_TASKS}"))
+    });
+    review.at_most("priority", u64::from(spec.priority.0), u64::from(MAX_PRIORITY));
+    review.labels(&spec.labels);
+    task::task(&spec.task, review);
+    overrides(spec, review);
+    constraints(&spec.constraints, review);
+    spread(spec, review);
+    restart(spec, review);
+    retained(spec, review);
+    after(spec, review);
+    review.some_span("at_most_one", spec.at_most_one);
+    if let Some(most) = spec.preemption_notice_max {
+        review.span("preemption_notice_max", most);
+    }
+    // None at all is what `max_down` of 0 says, and has no next time to wait for.
+    if let Some(limit) = spec.disruptions {
+        review.ensure((1..=MAX_DISRUPTIONS).contains(&limit.most), || {
+            bad("disruptions.most", limit.most, format!("1 to {MAX_DISRUPTIONS}"))
+        });
+        review.some_span("disruptions.within", Some(limit.within));
+    }
+    match spec.kind {
+        _ if !review.knows(["kind", "alloc_set"]) => {}
+        JobKind::AllocSet => alloc_set(spec, review),
+        JobKind::Tasks if spec.alloc_set.is_some() => inside_alloc_set(spec, review),
+        JobKind::Tasks => {}
+    }
+    total(spec, review);
+}
+
+/// A rule for what is asked anew, apart from [`well_formed`]: jobs from before it stay what they
+/// are, and their bound counts for nothing. Below production a job may not shorten the notice of
+/// others.
+pub fn may_bound_notice(spec: &JobSpec, review: &mut Review) {
+    let most = spec.preemption_notice_max.filter(|_| !spec.priority.is_prod());
+    if let Some(most) = most.filter(|_| review.knows(["priority"])) {
+        let allowed = "none below the production band (priority 200 or more)";
+        review.reject(bad("preemption_notice_max", most.0, allowed));
+    }
+}
+
+/// A rule for what is asked anew, apart from [`well_formed`]: a kind is any token to logs and rows
+/// from before it. Nobody asks for the gaps that devices left.
+pub fn asks_for_no_gaps(spec: &JobSpec, review: &mut Review) {
+    for (position, request) in spec.task.devices.iter().enumerate() {
+        review.ensure(request.kind.as_str() != GONE, || {
+            let allowed = "any other kind; this one is of devices that are not there any more";
+            let path = FieldPath::from("task.devices").index(position).field("kind");
+            bad(path, GONE, allowed).called("task.devices.kind")
+        });
+    }
+}
+
+/// A rule for those who write jobs, not for the log: the cell itself takes what no machine can
+/// start, as it takes a program that does not exist. A task needs the memory to begin with.
+pub fn can_begin(spec: &JobSpec, review: &mut Review) {
+    // An alloc starts nothing, and a task that may use more than it asks for begins with that.
+    let begins_anyway = spec.kind == JobKind::AllocSet || spec.task.isolation.slack_ram;
+    if begins_anyway || !review.knows(["kind", "task.isolation.slack_ram"]) {
+        return;
+    }
+    let mut enough = |path: &dyn Fn() -> FieldPath, ram: u64| {
+        review.ensure(ram >= LEAST_RAM, || {
+            let least = |bytes: u64| format!("{bytes} ({} MiB) or more", bytes >> 20);
+            let (plain, contained) = (least(LEAST_RAM), least(LEAST_RAM_CONTAINED));
+            bad(path(), ram, format!("{plain}, and in a container {contained}"))
+        });
+    };
+    enough(&|| "task.limits.ram".into(), spec.task.limits.ram);
+    for (index, own) in &spec.overrides {
+        if let Some(own) = own.limits {
+            enough(&|| override_of(*index).field("limits").field("ram"), own.ram);
         }
-    })
+    }
 }
 
-fn device(request: &DeviceRequest) -> Checked {
-    let (count, milli) = (request.count, request.milli);
-    list_length("task.devices.models", request.models.len(), MAX_LIST)?;
-    let distinct: BTreeSet<_> = request.models.iter().collect();
-    ensure(distinct.len() == request.models.len(), || {
-        bad("task.devices.models", format!("{:?}", request.models), "each model once")
-    })?;
-    ensure((1..=MAX_DEVICES).contains(&usize::from(count)), || {
-        bad("task.devices.count", count, format!("1 to {MAX_DEVICES}"))
-    })?;
-    ensure((1..=WHOLE).contains(&milli), || {
-        bad("task.devices.milli", milli, format!("1 to {WHOLE}"))
-    })?;
-    ensure(count == 1 || milli == WHOLE, || {
-        bad("task.devices.milli", milli, format!("{WHOLE} when more than one device is asked for"))
-    })
+fn override_of(index: u32) -> FieldPath {
+    FieldPath::from("overrides").field(&index.to_string())
 }
 
-fn packages(packages: &[PackageRef]) -> Checked {
-    list_length("task.packages", packages.len(), MAX_LIST)?;
-    let mut names = BTreeSet::new();
-    packages.iter().try_for_each(|package| {
-        ensure(names.insert(&package.name), || {
-            bad("task.packages.name", &package.name, "each package once")
-        })?;
-        at_most(&format!("task.packages.{}.bytes", package.name), package.bytes, MAX_QUANTITY)
-    })
-}
-
-fn command(field: &str, words: &[String]) -> Checked {
-    list_length(field, words.len(), MAX_WORDS)?;
-    let broken = words.iter().find(|word| word.contains('\0'));
-    broken.map_or(Ok(()), |word| Err(bad(field, format!("{word:?}"), "no zero bytes")))
-}
-
-fn environment(field: &str, env: &BTreeMap<String, String>) -> Checked {
-    list_length(field, env.len(), MAX_WORDS)?;
-    env.iter().try_for_each(|(key, value)| {
-        ensure(!key.is_empty() && !key.contains(['=', '\0']), || {
-            bad(
-                format!("{field} (name)"),
-                format!("{key:?}"),
-                "not empty, without = and zero bytes",
-            )
-        })?;
-        ensure(!value.contains('\0'), || {
-            bad(format!("{field}.{key}"), format!("{value:?}"), "no zero bytes")
-        })
-    })
+fn after(spec: &JobSpec, review: &mut Review) {
+    if !review.is_short("after", spec.after.len(), MAX_LIST) {
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for (position, after) in spec.after.iter().enumerate() {
+        review.ensure(seen.insert(&after.job), || {
+            let path = FieldPath::from("after").index(position).field("job");
+            bad(path, &after.job, "each job once").called("after.job")
+        });
+    }
 }
 
 fn text_bytes(command: &[String], env: &BTreeMap<String, String>) -> usize {
@@ -438,152 +305,171 @@ fn text_bytes(command: &[String], env: &BTreeMap<String, String>) -> usize {
     words + env.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>()
 }
 
-fn task_text(field: &str, command: &[String], env: &BTreeMap<String, String>) -> Checked {
-    let bytes = text_bytes(command, env);
-    at_most(&format!("{field} (bytes of command and env)"), bytes as u64, MAX_TASK_TEXT as u64)
-}
-
-fn overrides(spec: &JobSpec) -> Checked {
+fn overrides(spec: &JobSpec, review: &mut Review) {
     let mut text = text_bytes(&spec.task.command, &spec.task.env);
+    let counted = review.knows(["count"]);
     for (index, change) in &spec.overrides {
-        let field = format!("overrides.{index}");
-        ensure(*index < spec.count, || {
-            bad("overrides (task index)", index, format!("0 to {}", spec.count - 1))
-        })?;
-        quantities(&format!("{field}.limits"), change.limits.unwrap_or_default())?;
+        let path = override_of(*index);
+        review.ensure(*index < spec.count || !counted, || {
+            bad(path.clone(), index, format!("0 to {}", spec.count.saturating_sub(1)))
+                .called("overrides (task index)")
+        });
+        review.bounded(&path.field("limits"), change.limits.unwrap_or_default(), MAX_QUANTITY);
         let words = change.command.as_deref().unwrap_or_default();
-        command(&format!("{field}.command"), words)?;
+        task::command(&path.field("command"), words, review);
         let none = BTreeMap::new();
         let env = change.env.as_ref().unwrap_or(&none);
-        environment(&format!("{field}.env"), env)?;
-        task_text(&field, words, env)?;
+        task::environment(&path.field("env"), env, review);
+        task::text(&path, words, env, review);
         text += text_bytes(words, env);
     }
-    at_most("overrides (bytes of command and env)", text as u64, MAX_SPEC_TEXT as u64)
+    review.bytes(|| "overrides".into(), task::TEXT, text, MAX_SPEC_TEXT);
 }
 
-fn constraints(list: &[Constraint]) -> Checked {
-    list_length("constraints", list.len(), MAX_LIST)?;
-    list.iter().enumerate().try_for_each(|(position, constraint)| {
-        let field = format!("constraints.{position}");
+fn constraints(list: &[Constraint], review: &mut Review) {
+    if !review.is_short("constraints", list.len(), MAX_LIST) {
+        return;
+    }
+    for (position, constraint) in list.iter().enumerate() {
+        let path = FieldPath::from("constraints").index(position);
+        let mut bytes = |text: &str| {
+            review.bytes(|| path.clone(), "bytes", text.len(), MAX_PATTERN);
+        };
+        let mut operand = |value: &AttributeValue| match value {
+            AttributeValue::Text(text) => bytes(text),
+            AttributeValue::Integer(_) => {}
+        };
         match &constraint.operator {
+            Operator::In(values) | Operator::NotIn(values) if values.len() <= MAX_LIST => {
+                values.iter().for_each(operand);
+            }
             Operator::In(values) | Operator::NotIn(values) => {
-                list_length(&field, values.len(), MAX_LIST)?;
-                values.iter().try_for_each(|value| operand(&field, value))?;
+                review.is_short(path.clone(), values.len(), MAX_LIST);
             }
-            Operator::Equal(value) | Operator::NotEqual(value) => operand(&field, value)?,
-            Operator::VersionAtLeast(version) | Operator::VersionBelow(version) => {
-                at_most(&format!("{field} (bytes)"), version.len() as u64, MAX_PATTERN as u64)?;
-            }
+            Operator::Equal(value) | Operator::NotEqual(value) => operand(value),
+            Operator::VersionAtLeast(version) | Operator::VersionBelow(version) => bytes(version),
             _ => {}
         }
-        constraint.check().map_err(|why| bad(field, constraint, why))
-    })
-}
-
-fn operand(field: &str, value: &AttributeValue) -> Checked {
-    match value {
-        AttributeValue::Text(text) => {
-            at_most(&format!("{field} (bytes)"), text.len() as u64, MAX_PATTERN as u64)
+        if let Err(why) = constraint.check() {
+            review.reject(bad(path, constraint, why));
         }
-        AttributeValue::Integer(_) => Ok(()),
     }
 }
 
-fn spread(spec: &JobSpec) -> Checked {
+fn spread(spec: &JobSpec, review: &mut Review) {
     let mut domains = BTreeSet::new();
-    spec.spread.iter().try_for_each(|spread| {
-        ensure(domains.insert(spread.domain), || {
-            bad("spread.domain", format!("{:?}", spread.domain), "each domain once")
-        })?;
-        ensure(spread.limit > 0, || bad("spread.limit", spread.limit, "1 or more"))
-    })
+    for (position, spread) in spec.spread.iter().enumerate() {
+        let path = FieldPath::from("spread").index(position);
+        review.ensure(domains.insert(spread.domain), || {
+            let domain = format!("{:?}", spread.domain);
+            bad(path.field("domain"), domain, "each domain once").called("spread.domain")
+        });
+        review.ensure(spread.limit > 0, || {
+            bad(path.field("limit"), spread.limit, "1 or more").called("spread.limit")
+        });
+    }
 }
 
-fn restart(spec: &JobSpec) -> Checked {
+fn restart(spec: &JobSpec, review: &mut Review) {
     let exits = &spec.restart.retry.exit;
-    list_length("restart.retry.exit", exits.len(), MAX_LIST)?;
-    if let Some(code) = exits.keys().find(|code| !(1..=255).contains(*code)) {
-        return Err(bad("restart.retry.exit (code)", code, "1 to 255; 0 is success"));
+    if review.is_short("restart.retry.exit", exits.len(), MAX_LIST) {
+        for code in exits.keys().filter(|code| !(1..=255).contains(*code)) {
+            let path = FieldPath::from("restart.retry.exit").field(&code.to_string());
+            let rejection = bad(path, code, "1 to 255; 0 is success");
+            review.reject(rejection.called("restart.retry.exit (code)"));
+        }
     }
     let (first, most) = (spec.restart.backoff, spec.restart.backoff_max);
-    span("restart.backoff_max", most)?;
-    ensure(first <= most, || {
+    review.span("restart.backoff_max", most);
+    review.ensure(first <= most || !review.knows(["restart.backoff_max"]), || {
         let allowed = format!("at most backoff_max, {} ms", most.0);
         bad("restart.backoff", format!("{} ms", first.0), allowed)
-    })
+    });
 }
 
 /// What outlives a task must have been its own.
-fn retained(spec: &JobSpec) -> Checked {
-    let Some(retain) = &spec.retain_disk else { return Ok(()) };
-    if let Some(saver) = &retain.saver {
+fn retained(spec: &JobSpec, review: &mut Review) {
+    let Some(retain) = &spec.retain_disk else { return };
+    if let Some(saver) = retain.saver.as_ref().filter(|_| review.knows(["kind", "name"])) {
         let field = "retain_disk.saver";
-        ensure(spec.kind == JobKind::AllocSet, || {
+        review.ensure(spec.kind == JobKind::AllocSet, || {
             bad(field, saver, "none: only what an alloc left has a saver")
-        })?;
-        ensure(*saver != spec.name, || bad(field, saver, "a job that runs inside this alloc set"))?;
+        });
+        review.ensure(*saver != spec.name, || {
+            bad(field, saver, "a job that runs inside this alloc set")
+        });
     }
-    span("retain_disk.keep", retain.keep)?;
-    let own = spec.overrides.keys().map(|index| spec.limits_of(*index).disk);
-    let least = own.fold(spec.task.limits.disk, u64::min);
-    at_most("retain_disk.bytes", retain.bytes, least)
+    review.span("retain_disk.keep", retain.keep);
+    if review.knows(["overrides", "task.limits.disk"]) {
+        let own = spec.overrides.keys().map(|index| spec.limits_of(*index).disk);
+        let least = own.fold(spec.task.limits.disk, u64::min);
+        review.at_most("retain_disk.bytes", retain.bytes, least);
+    }
 }
 
 /// An alloc holds resources and runs nothing.
-fn alloc_set(spec: &JobSpec) -> Checked {
+fn alloc_set(spec: &JobSpec, review: &mut Review) {
     let nothing = "none: an alloc runs no program";
+    let task = &spec.task;
     if let Some(outer) = &spec.alloc_set {
-        return Err(bad("alloc_set", outer, "none: alloc sets do not nest"));
+        review.reject(bad("alloc_set", outer, "none: alloc sets do not nest"));
     }
-    ensure(spec.restart.retry == Retries::default(), || bad("restart.retry", "given", nothing))?;
-    let ports = spec.task.static_ports.len() + usize::from(spec.task.ports);
-    ensure(ports == 0, || {
+    review.ensure(spec.restart.retry == Retries::default(), || {
+        bad("restart.retry", "given", nothing)
+    });
+    let ports = task.static_ports.len() + usize::from(task.ports);
+    review.ensure(ports == 0, || {
         bad("task.ports", ports, "none: the tasks inside get ports from the machine")
-    })?;
-    let program =
-        |change: &crate::spec::TaskOverride| change.command.is_some() || change.env.is_some();
-    let overridden = spec.overrides.iter().find(|(_, change)| program(change));
-    let words = spec.task.command.join(" ");
-    ensure(spec.task.health.is_none(), || bad("task.health", "a check", nothing))?;
-    ensure(spec.task.files.is_empty(), || bad("task.files", spec.task.files.len(), nothing))?;
-    ensure(spec.task.secrets.is_empty(), || bad("task.secrets", spec.task.secrets.len(), nothing))?;
-    ensure(spec.task.command.is_empty(), || bad("task.command", words, nothing))?;
-    ensure(spec.task.env.is_empty(), || bad("task.env", spec.task.env.len(), nothing))?;
-    ensure(spec.task.packages.is_empty(), || {
-        bad("task.packages", spec.task.packages.len(), nothing)
-    })?;
-    overridden.map_or(Ok(()), |(index, _)| {
-        Err(bad(format!("overrides.{index}"), "command or env", nothing))
-    })
+    });
+    let of_programs = [
+        ("task.health", task.health.is_none(), "a check".to_owned()),
+        ("task.files", task.files.is_empty(), task.files.len().to_string()),
+        ("task.secrets", task.secrets.is_empty(), task.secrets.len().to_string()),
+        ("task.command", task.command.is_empty(), task.command.join(" ")),
+        ("task.env", task.env.is_empty(), task.env.len().to_string()),
+        ("task.packages", task.packages.is_empty(), task.packages.len().to_string()),
+    ];
+    for (field, is_absent, value) in of_programs {
+        review.ensure(is_absent, || bad(field, value, nothing));
+    }
+    let runs = |change: &TaskOverride| change.command.is_some() || change.env.is_some();
+    for (index, _) in spec.overrides.iter().filter(|(_, change)| runs(change)) {
+        review.reject(bad(override_of(*index), "command or env", nothing));
+    }
 }
 
 /// The alloc has the devices, the licences, the place and the disk; its tasks share them.
-fn inside_alloc_set(spec: &JobSpec) -> Checked {
-    let owned = "none inside an alloc set: ask for it in the alloc set";
-    ensure(spec.task.devices.is_empty(), || bad("task.devices", spec.task.devices.len(), owned))?;
-    ensure(spec.task.named.is_empty(), || bad("task.named", spec.task.named.len(), owned))?;
-    ensure(spec.spread.is_empty(), || bad("spread", spec.spread.len(), owned))?;
-    spec.retain_disk.as_ref().map_or(Ok(()), |retain| Err(bad("retain_disk", retain.bytes, owned)))
+fn inside_alloc_set(spec: &JobSpec, review: &mut Review) {
+    let mut none = |field: &str, value: u64, is_there: bool| {
+        let owned = "none inside an alloc set: ask for it in the alloc set";
+        review.ensure(!is_there, || bad(field, value, owned));
+    };
+    let task = &spec.task;
+    none("task.devices", task.devices.len() as u64, !task.devices.is_empty());
+    none("task.named", task.named.len() as u64, !task.named.is_empty());
+    none("spread", spec.spread.len() as u64, !spec.spread.is_empty());
+    let retained = spec.retain_disk.as_ref();
+    none("retain_disk", retained.map_or(0, |retain| retain.bytes), retained.is_some());
 }
 
 /// Exact sum of what all tasks ask for, refused beyond [`MAX_TOTAL`].
-fn total(spec: &JobSpec) -> Checked {
+fn total(spec: &JobSpec, review: &mut Review) {
+    if !review.knows(["count", "overrides"]) {
+        return;
+    }
     let own: Vec<u32> =
         spec.overrides.iter().filter(|(_, o)| o.limits.is_some()).map(|(i, _)| *i).collect();
-    let plain = u128::from(spec.count) - own.len() as u128;
-    Dimension::ALL.into_iter().try_for_each(|dimension| {
+    let plain = u128::from(spec.count).saturating_sub(own.len() as u128);
+    for dimension in Dimension::ALL {
         let base = u128::from(spec.task.limits.get(dimension)) * plain;
         let overridden = own.iter().map(|i| u128::from(spec.limits_of(*i).get(dimension)));
         let sum = overridden.fold(base, |sum, part| sum + part);
-        ensure(sum <= u128::from(MAX_TOTAL), || {
-            bad(
-                format!("total of all tasks' limits.{dimension}"),
-                sum,
-                format!("at most {MAX_TOTAL}"),
-            )
-        })
-    })
+        review.ensure(sum <= u128::from(MAX_TOTAL), || {
+            let path = FieldPath::from("task.limits").field(field_of(dimension));
+            bad(path, sum, format!("at most {MAX_TOTAL}"))
+                .called(format!("total of all tasks' limits.{dimension}"))
+        });
+    }
 }
 
 #[cfg(test)]
@@ -592,20 +478,22 @@ mod tests {
     use crate::after::After;
     use crate::apply::fixture::{all, job, key, machine};
     use crate::constraint::Strength;
-    use crate::device::Device;
-    use crate::isolation::Volume;
-    use crate::machine::PortRange;
+    use crate::device::{Device, DeviceRequest};
+    use crate::disruption::DisruptionLimit;
+    use crate::health::{HealthCheck, Probe};
+    use crate::isolation::{HIDDEN, Network, Secret, Volume};
+    use crate::machine::{MachineSpec, PortRange};
     use crate::name::Token;
     use crate::named::ResourceName;
     use crate::priority::Priority;
-    use crate::spec::{RetainDisk, SpreadLimit, TaskOverride};
+    use crate::spec::{LogLimits, PackageRef, RetainDisk, SpreadLimit};
 
     fn token(text: &str) -> Token {
         Token::new(text).unwrap()
     }
 
     /// `want`: the field and a part of what is allowed; empty when the spec is fine.
-    fn judge(got: Checked, want: (&str, &str)) {
+    fn holds(got: Checked, want: (&str, &str)) {
         match got {
             Ok(()) => assert_eq!(want, ("", "")),
             Err(Refusal::BadField { field, allowed, .. }) => {
@@ -619,7 +507,7 @@ mod tests {
     fn check(change: impl FnOnce(&mut JobSpec), field: &str, allowed: &str) {
         let mut spec = job("jfoo", 3, 200);
         change(&mut spec);
-        judge(check_job(&spec), (field, allowed));
+        holds(check_job(&spec), (field, allowed));
     }
 
     fn check_alloc_set(change: impl FnOnce(&mut JobSpec), field: &str, allowed: &str) {
@@ -644,7 +532,7 @@ mod tests {
     fn check_a_machine(change: impl FnOnce(&mut MachineSpec), field: &str, allowed: &str) {
         let mut spec = machine("m1", 100);
         change(&mut spec);
-        judge(check_machine(&spec), (field, allowed));
+        holds(check_machine(&spec), (field, allowed));
     }
 
     fn gpu(count: u8, milli: u16) -> DeviceRequest {
@@ -671,7 +559,7 @@ mod tests {
         let bound = |priority, field, allowed| {
             let mut spec = job("jfoo", 1, priority);
             spec.preemption_notice_max = Some(Span::ZERO);
-            judge(may_bound_notice(&spec), (field, allowed));
+            holds(super::check(&spec, may_bound_notice), (field, allowed));
         };
         bound(199, "preemption_notice_max", "priority 200 or more");
         bound(200, "", "");
@@ -697,7 +585,7 @@ mod tests {
             change(&mut spec);
             let allowed = "2097152 (2 MiB) or more, and in a container 16777216 (16 MiB) or more";
             let allowed = if field.is_empty() { "" } else { allowed };
-            judge(can_begin(&spec), (field, allowed));
+            holds(super::check(&spec, can_begin), (field, allowed));
         };
         check(|_| (), "");
         check(|s| s.task.limits.ram = 1024, "task.limits.ram");
@@ -730,10 +618,10 @@ mod tests {
         check(|s| s.task.devices = vec![gpu(2, 500)], "task.devices.milli", "1000 when more");
         let mut spec = job("jfoo", 3, 200);
         spec.task.devices = vec![gpu(1, 500), gpu(1, 500)];
-        judge(asks_for_no_gaps(&spec), ("", ""));
+        holds(super::check(&spec, asks_for_no_gaps), ("", ""));
         spec.task.devices[1].kind = token(GONE);
-        judge(asks_for_no_gaps(&spec), ("task.devices.kind", "any other kind"));
-        judge(check_job(&spec), ("", ""));
+        holds(super::check(&spec, asks_for_no_gaps), ("task.devices.kind", "any other kind"));
+        holds(check_job(&spec), ("", ""));
         check(|s| s.task.named = vec![amount("a", 1), amount("b", 1)], "", "");
         let unsorted = |s: &mut JobSpec| s.task.named = vec![amount("b", 1), amount("a", 1)];
         check(unsorted, "task.named", "names in order");
@@ -833,11 +721,11 @@ mod tests {
         let mut spec = job("jfoo", 3, 200);
         spec.task.isolation.volumes = vec![volume("/srv"), volume("/opt")];
         let field = "task.isolation.volumes.1.target";
-        judge(volumes_can_be_seen(&spec), (field, "each target once"));
+        holds(super::check(&spec, volumes_can_be_seen), (field, "each target once"));
         spec.task.isolation.volumes[1].target = "/dev/shm".into();
-        judge(volumes_can_be_seen(&spec), (field, "outside /proc, /sys and /dev"));
+        holds(super::check(&spec, volumes_can_be_seen), (field, "outside /proc, /sys and /dev"));
         spec.task.isolation.volumes[1].target = "/models".into();
-        judge(volumes_can_be_seen(&spec), ("", ""));
+        holds(super::check(&spec, volumes_can_be_seen), ("", ""));
         let secret =
             |name: &str, value: &str| BTreeMap::from([(token(name), Secret(value.to_owned()))]);
         check(|s| s.task.secrets = secret("key.pem", "x"), "", "");
@@ -905,6 +793,49 @@ mod tests {
             |s| s.retain_disk = Some(RetainDisk { bytes: 1, keep: Span(1), saver: None }),
             "retain_disk",
         );
+    }
+
+    fn rejected(spec: &JobSpec, unknown: &[&str]) -> Vec<String> {
+        let mut fields = FieldSet::default();
+        unknown.iter().for_each(|path| fields.insert(FieldPath::from(*path)));
+        let found = review_job(spec, &RULES, fields);
+        found.into_iter().map(|rejection| rejection.path.to_string()).collect()
+    }
+
+    #[test]
+    fn everything_is_rejected_in_one_pass_and_nothing_that_follows() {
+        let mut spec = job("jfoo", 0, 400);
+        spec.task.command = vec!["true".to_owned()];
+        spec.overrides.insert(7, limits(5));
+        spec.task.static_ports = vec![0, 80, 80];
+        spec.task.isolation.network = Network::Own;
+        spec.task.packages = ["a", "a"]
+            .map(|name| PackageRef { name: token(name), digest: token("d"), bytes: 1 })
+            .to_vec();
+        spec.restart.backoff = Span(u64::MAX);
+        let want = [
+            "count",
+            "priority",
+            "task.static_ports[0]",
+            "task.static_ports[2]",
+            "task.packages[1].name",
+            "restart.backoff",
+            "task.packages[0].digest",
+            "task.packages[1].digest",
+        ];
+        assert_eq!(rejected(&spec, &[]), want);
+        // The first of them is the verdict of the cell.
+        holds(check_job(&spec), ("count", "1 to 200000"));
+        // Nor is anything said of what is not known, or of what is computed from it.
+        let unknown = ["count", "priority", "task.static_ports", "task.packages", "restart"];
+        assert_eq!(rejected(&spec, &unknown), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_thousand_rejections_are_enough() {
+        let mut spec = job("jfoo", 1, 200);
+        spec.overrides = (1..3000).map(|index| (index, limits(MAX_QUANTITY + 1))).collect();
+        assert_eq!(rejected(&spec, &[]).len(), 1000);
     }
 
     #[test]

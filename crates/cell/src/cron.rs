@@ -9,10 +9,13 @@
 pub mod schedule;
 
 use crate::admit;
+use crate::encode::Rows;
+use crate::encode::validate::{Checked, MAX_COUNTER, admitted, at_most};
 use crate::id::{JobId, UserId};
 use crate::name::{BadName, Name};
 use crate::reason::Refusal;
 use crate::spec::JobSpec;
+use crate::tables::TableRow;
 use crate::time::{Span, Time};
 use schedule::{Schedule, stamp};
 use serde::{Deserialize, Serialize};
@@ -103,31 +106,13 @@ impl CronSpec {
     /// # Errors
     /// [`Refusal::BadField`] for the first field that is out of range.
     pub fn check(&self) -> Result<(), Refusal> {
-        let bad = |field: &str, value: String, allowed: String| {
-            Err(Refusal::BadField { field: field.into(), value, allowed })
-        };
-        if self.name.as_str().len() > MAX_CRON_NAME {
-            let allowed = format!("at most {MAX_CRON_NAME} characters, so that runs have names");
-            return bad("name", self.name.to_string(), allowed);
-        }
-        if self.job.name != self.name {
-            return bad("job.name", self.job.name.to_string(), format!("{}, as name", self.name));
-        }
-        if !(1..=MAX_RUNS).contains(&self.keep_runs) {
-            return bad("keep_runs", self.keep_runs.to_string(), format!("1 to {MAX_RUNS}"));
-        }
-        match self.missed {
-            MissedRuns::RunAll { max } if !(1..=MAX_RUNS).contains(&max) => {
-                bad("missed.run_all.max", max.to_string(), format!("1 to {MAX_RUNS}"))
-            }
-            _ => admit::check_job(&self.job),
-        }
+        admit::check_cron(self)
     }
 
     /// The name of the run at `slot`.
     ///
     /// # Errors
-    /// After the year 9999, when dates outgrow names.
+    /// After the year 9999, where the calendar ends.
     pub fn run_name(&self, slot: Time) -> Result<Name, BadName> {
         Name::new(&format!("{}-{}", self.name, stamp(slot)))
     }
@@ -178,6 +163,25 @@ pub fn due(cron: &Cron, now: Time) -> Vec<Time> {
         slots.take_while(|slot| *slot > cron.last_slot && fresh(slot)).take(most).collect();
     due.reverse();
     due
+}
+
+impl TableRow for Cron {
+    const NOUN: &'static str = "periodic job";
+    const OWNED: bool = true;
+
+    fn label(&self, rows: &Rows) -> String {
+        format!("{}/{}", rows.user_name(self.user.slot()), self.spec.name)
+    }
+
+    fn title(&self) -> Option<String> {
+        Some(self.spec.name.to_string())
+    }
+
+    fn check(&self, row: &str) -> Checked {
+        admitted(row, self.spec.check())?;
+        at_most(row, "version", u64::from(self.version), MAX_COUNTER)?;
+        at_most(row, "number of runs", self.runs.len() as u64, u64::from(self.spec.keep_runs))
+    }
 }
 
 #[cfg(test)]
@@ -249,5 +253,8 @@ mod tests {
             CronSpec { name: name(&"a".repeat(50)), ..(*cron(MissedRuns::Skip).spec).clone() };
         assert!(longest.run_name(minutes(1)).is_ok());
         assert!(longest.run_name(Time::NEVER).is_err());
+        let tick = cron(MissedRuns::Skip).spec;
+        let last = Time(253_402_300_799_999);
+        assert!(tick.run_name(last).is_ok() && tick.run_name(Time(last.0 + 1)).is_err());
     }
 }

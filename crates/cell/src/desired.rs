@@ -243,7 +243,6 @@ mod tests {
         (high.task.limits, high.preemption_notice_max) = (all(50), most);
         cell.grant("ubar", Band::Batch, 200);
         cell.submit(&high);
-        cell.state.level = crate::state::LEVEL;
         let victim = Victim { task: cell.task_id("low", 0), attempt: 1 };
         let task = cell.task_id("high", 0);
         let (ports, devices) = (Vec::new(), Vec::new());
@@ -263,8 +262,8 @@ mod tests {
         assert_eq!(notices(JobKind::Tasks, None), [day]);
         assert_eq!(notices(JobKind::Tasks, Some(short)), [short]);
         assert_eq!(notices(JobKind::Tasks, Some(Span::seconds(86_405))), [day]);
-        // Batch work can wait: a bound from before that was a rule counts for nothing.
-        assert_eq!(notices_for(150, JobKind::Tasks, Some(short)), [day]);
+        // Batch work can wait: it preempts and shortens nobody's notice.
+        assert_eq!(notices_for(150, JobKind::Tasks, None), [day]);
         assert_eq!(notices(JobKind::AllocSet, None), [day, day]);
         assert_eq!(notices(JobKind::AllocSet, Some(short)), [short, short]);
     }

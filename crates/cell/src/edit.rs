@@ -1,12 +1,13 @@
 //! The only writers of rows: each keeps the derived sums equal to what the rows add up to.
 
+mod ephemeral;
+
 use crate::blob::Blob;
 use crate::bounds::{Bounds, encoded_bytes};
 use crate::credential::AccessToken;
 use crate::cron::{Cron, CronSpec};
 use crate::device;
-use crate::ephemeral::ResourceRow;
-use crate::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
+use crate::id::{BlobId, CronId, JobId, MachineId, TaskId, TokenId, UserId};
 use crate::job::{Job, JobState};
 use crate::load::{AllocLoad, JobLoad, MachineLoad, UserLoad};
 use crate::machine::Machine;
@@ -18,7 +19,6 @@ use crate::resource::Resources;
 use crate::spec::{JobKind, JobSpec};
 use crate::state::State;
 use crate::task::Task;
-use crate::time::Time;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -379,15 +379,16 @@ impl State {
         let reserved = retained(&machine);
         self.machine_loads.push(MachineLoad { reserved, ..MachineLoad::default() });
         self.capacity = self.capacity.plus(machine.spec.capacity);
-        let name = machine.spec.name.clone();
-        let id = self.machines.push(machine);
-        self.machine_names.insert(name, id);
-        id
+        let id = self.machines.next_key();
+        self.count_ephemeral(id, &machine, true);
+        self.machine_names.insert(machine.spec.name.clone(), id);
+        self.machines.push(machine)
     }
 
     /// Forgets a machine on which nothing is any more.
     pub(crate) fn remove_machine(&mut self, id: MachineId) {
         if let Some(machine) = self.machines.remove(id) {
+            self.count_ephemeral(id, &machine, false);
             self.machine_loads.remove(id);
             self.capacity = self.capacity.minus(machine.spec.capacity);
             self.machine_names.remove(&machine.spec.name);
@@ -413,17 +414,6 @@ impl State {
             self.user_loads.remove(id);
             self.user_names.remove(&user.name);
         }
-    }
-
-    pub(crate) fn insert_resource(
-        &mut self,
-        name: ResourceName,
-        owner: Option<UserId>,
-        lease_until: Time,
-    ) -> ResourceId {
-        let id = self.resources.next_key();
-        self.resource_names.insert(name.clone(), id);
-        self.resources.push(ResourceRow { id, name, owner, lease_until })
     }
 
     /// The name and the owner of a row stay as they are.
@@ -490,13 +480,6 @@ impl State {
     pub(crate) fn remove_blob(&mut self, id: BlobId) {
         if let Some(row) = self.blobs.remove(id) {
             self.blob_names.remove(&row.digest);
-        }
-    }
-
-    /// Forgets a resource no machine has any more.
-    pub(crate) fn remove_resource(&mut self, id: ResourceId) {
-        if let Some(row) = self.resources.remove(id) {
-            self.resource_names.remove(&row.name);
         }
     }
 }

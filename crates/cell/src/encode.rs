@@ -11,19 +11,20 @@
 //! repair the same rows can be written and read as [`text`].
 
 mod derive;
-mod envelope;
 mod plain;
 mod rows;
 pub mod text;
-mod validate;
+pub(crate) mod validate;
 
-pub use envelope::HEADER;
+pub use cellwright_rows::LoadError;
+pub use cellwright_rows::envelope::HEADER;
 pub use plain::Rows;
 
 use crate::command::Entry;
-use crate::invariant::{self, Violation};
+use crate::invariant;
 use crate::state::State;
-use envelope::Kind;
+use cellwright_rows::bytes;
+use cellwright_rows::envelope::{self, Kind};
 
 /// Version of the durable forms. Any change of encoded bytes raises it and adds an upgrade, from
 /// the first release on: until then format 1 is what this build writes, and a log or checkpoint of
@@ -38,31 +39,6 @@ struct Upgrade {
 
 /// The upgrade at position `i` leads from format `i + 1` to `i + 2`.
 const UPGRADES: &[Upgrade] = &[];
-
-/// Why bytes are not a state or an entry.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LoadError {
-    #[error("{found} bytes are too few; the header alone takes {HEADER}")]
-    TooShort { found: usize },
-    #[error("the first bytes are {found:02x?}, not \"CELL\": this is something else")]
-    NotOurs { found: [u8; 4] },
-    #[error("the bytes are of kind {found:#04x}, not {expected:#04x}")]
-    WrongKind { expected: u8, found: u8 },
-    #[error("format {found} is not known here; allowed: 1 to {newest}; run the newer build")]
-    UnknownFormat { found: u16, newest: u16 },
-    #[error("the header announces {stated} bytes, {found} follow it")]
-    WrongLength { stated: u64, found: u64 },
-    #[error("checksum is {computed:016x}, the header says {stated:016x}: damaged")]
-    Damaged { stated: u64, computed: u64 },
-    #[error("{what} does not decode at byte {at} of the payload: {why}")]
-    Undecodable { what: String, at: usize, why: String },
-    #[error("{extra} bytes follow the end at byte {at} of the payload")]
-    Trailing { at: usize, extra: usize },
-    #[error("{row}: {why}")]
-    BadRow { row: String, why: String },
-    #[error("the rows contradict each other: {0}")]
-    Broken(Violation),
-}
 
 /// The whole state as bytes. The same rows give the same bytes, whatever led to them.
 #[must_use]
@@ -107,7 +83,7 @@ fn checked(mut state: State) -> Result<State, LoadError> {
 /// One log entry as bytes.
 #[must_use]
 pub fn save_entry(entry: &Entry) -> Vec<u8> {
-    envelope::seal(Kind::Entry, FORMAT, |out| rows::put(out, entry))
+    envelope::seal(Kind::Entry, FORMAT, |out| bytes::put(out, entry))
 }
 
 /// The entry that [`save_entry`] wrote. What it asks for is judged when it is applied.
@@ -117,8 +93,8 @@ pub fn save_entry(entry: &Entry) -> Vec<u8> {
 pub fn load_entry(bytes: &[u8]) -> Result<Entry, LoadError> {
     let (format, payload) = envelope::open(Kind::Entry, bytes)?;
     match upgraded(UPGRADES, format, payload, |step| step.entry)? {
-        None => rows::read_whole("entry", payload),
-        Some(payload) => rows::read_whole("entry", &payload),
+        None => bytes::read_whole("entry", payload),
+        Some(payload) => bytes::read_whole("entry", &payload),
     }
 }
 

@@ -3,10 +3,12 @@
 //! lease. Capacity is changed by deltas only, so concurrent writers never lose each other's work;
 //! it may fall below what is held: holders stay, nobody new matches.
 
+use crate::encode::Rows;
 use crate::id::{ResourceId, UserId};
 use crate::name::Name;
 use crate::named::{NamedAmount, ResourceName};
 use crate::resource::Resources;
+use crate::tables::TableRow;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +22,23 @@ pub struct ResourceRow {
     pub owner: Option<UserId>,
     /// When the resource disappears unless renewed.
     pub lease_until: Time,
+}
+
+/// What the resources of one namespace have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Namespace {
+    /// `None` for the system's own.
+    pub owner: Option<UserId>,
+    /// Never 0: a namespace is free again when its last resource is gone.
+    pub resources: u64,
+}
+
+impl TableRow for ResourceRow {
+    const NOUN: &'static str = "resource";
+
+    fn label(&self, _: &Rows) -> String {
+        self.name.to_string()
+    }
 }
 
 /// Which nodes a change is for. In the client's words, so that a request that is sent again is the

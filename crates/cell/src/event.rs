@@ -183,8 +183,6 @@ pub enum TaskChange {
     ReservationChanged,
     /// Dead.
     Finished,
-    /// Given up, as builds before told it: without where and how.
-    FailedForGood,
     Killed,
     NeverRan,
     /// Row purged.

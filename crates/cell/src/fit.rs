@@ -15,7 +15,7 @@ use crate::named::UNBOUNDED;
 use crate::reason::Misfit;
 use crate::resource::Resources;
 use crate::spec::{Domain, JobKind, JobSpec};
-use crate::state::{State, VOLUMES};
+use crate::state::State;
 use crate::task::Task;
 
 /// A task that looks for a place.
@@ -53,7 +53,7 @@ pub fn misfit(
     let Some(load) = state.machine_load(machine) else { return Some(Misfit::MachineDown) };
     None.or_else(|| status(row))
         .or_else(|| constraints(candidate.spec, row))
-        .or_else(|| not_lent(state, candidate.spec, row).map(Misfit::Volume))
+        .or_else(|| not_lent(candidate.spec, row).map(Misfit::Volume))
         .or_else(|| crashed(state, candidate.task, machine))
         .or_else(|| alloc_member(state, candidate.spec, machine, alloc))
         .or_else(|| spread(state, candidate, machine, row))
@@ -87,10 +87,7 @@ fn constraints(spec: &JobSpec, row: &Machine) -> Option<Misfit> {
 }
 
 /// The first volume of the job that the machine does not lend.
-pub(crate) fn not_lent(state: &State, spec: &JobSpec, row: &Machine) -> Option<Loan> {
-    if state.level() < VOLUMES {
-        return None;
-    }
+pub(crate) fn not_lent(spec: &JobSpec, row: &Machine) -> Option<Loan> {
     let mut loans = spec.task.isolation.volumes.iter().map(Volume::loan);
     loans.find(|loan| !loan.is_granted(&row.spec.attributes))
 }

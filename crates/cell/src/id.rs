@@ -1,71 +1,12 @@
-//! Newtype identities. A bare integer is never an identity: mixing a task slot with a machine slot
-//! must not compile. Ids index rows of the state's tables; people only ever see names.
+//! Identities. Those of rows are of the crate below, `cellwright-rows`; that of one try at running
+//! a task is ours, for it is made from what a machine is told.
+
+pub use cellwright_rows::id::{
+    BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId,
+};
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
-
-macro_rules! id {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(
-            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-        )]
-        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-        pub struct $name(pub u32);
-
-        impl $name {
-            /// Position of the row in its table.
-            #[inline]
-            pub fn slot(self) -> usize {
-                self.0 as usize
-            }
-        }
-
-        impl crate::table::Key for $name {
-            fn from_slot(slot: usize) -> Self {
-                // Tables refuse to grow past u32::MAX rows, so the cast cannot lose bits.
-                Self(slot as u32)
-            }
-            fn slot(self) -> usize {
-                self.0 as usize
-            }
-        }
-    };
-}
-
-id!(
-    /// A user of the cell.
-    UserId
-);
-id!(
-    /// A job or alloc set. Never reused, so a stale reference cannot meet a newer job.
-    JobId
-);
-id!(
-    /// The row of one task or alloc. Rows of purged jobs are reused; outside the state a task is
-    /// named by job and index.
-    TaskId
-);
-id!(
-    /// A machine. Never reused.
-    MachineId
-);
-id!(
-    /// A periodic job. Never reused.
-    CronId
-);
-id!(
-    /// A token's row. Never reused.
-    TokenId
-);
-id!(
-    /// A blob's row. Never reused.
-    BlobId
-);
-id!(
-    /// An interned name of a countable resource (static or ephemeral). Never reused.
-    ResourceId
-);
 
 /// One try at running one task. What was told to an attempt, or held against it, says nothing about
 /// the next one: that is another program in another place.

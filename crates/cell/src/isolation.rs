@@ -140,15 +140,14 @@ const GIVEN: [&str; 5] = ["/packages", "/secrets", "/identity", "/ports", "/devi
 const FILLED: [&str; 3] = ["/work", "/alloc", "/etc"];
 
 impl Isolation {
-    /// The first volume that no task could see where it asks for it: its position, and what is
+    /// Volumes that no task could see where they are asked for: their positions, and what is
     /// allowed instead. Admission asks this of new jobs, agents of jobs from before it did.
     ///
     /// One volume inside another is fine where the outer has a folder to put it on, which nobody
     /// knows before the machine is chosen.
-    #[must_use]
-    pub fn misplaced(&self) -> Option<(usize, &'static str)> {
+    pub fn misplaced(&self) -> impl Iterator<Item = (usize, &'static str)> {
         let mut seen = BTreeSet::new();
-        self.volumes.iter().enumerate().find_map(|(position, volume)| {
+        self.volumes.iter().enumerate().filter_map(move |(position, volume)| {
             let target = volume.target.as_str();
             let taken = if seen.insert(target) { None } else { Some("each target once") };
             taken.or_else(|| self.reserved(target)).map(|allowed| (position, allowed))
@@ -302,7 +301,7 @@ mod tests {
             let volumes = targets.iter().map(volume).collect();
             let root = root.map(|root| Token::new(root).unwrap());
             let asked = Isolation { volumes, root, ..Isolation::default() };
-            let found = asked.misplaced();
+            let found = asked.misplaced().next();
             assert_eq!(found.map(|found| found.0), want.map(|want| want.0), "{targets:?}");
             let says = want.is_none_or(|want| found.is_some_and(|(_, text)| text.contains(want.1)));
             assert!(says, "{targets:?}: {found:?}");
@@ -344,9 +343,9 @@ mod tests {
         };
         let volumes: Vec<Volume> = NAMES.iter().map(volume).collect();
         let own = Isolation { network: Network::Own, volumes, ..Isolation::default() };
-        assert!(own.misplaced().is_some_and(|(_, allowed)| allowed.contains("a package")));
+        assert!(own.misplaced().next().is_some_and(|(_, allowed)| allowed.contains("a package")));
         let root = Some(Token::new("alpine").unwrap());
-        assert_eq!(Isolation { root, ..own }.misplaced(), None);
+        assert_eq!(Isolation { root, ..own }.misplaced().next(), None);
     }
 
     #[test]

@@ -258,145 +258,85 @@ impl Refusal {
     }
 }
 
-/// Why something happened to a task, job, machine or resource.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Reason {
-    /// Somebody asked for it.
-    Requested,
-    /// Within quota and well formed.
-    Admitted,
-    /// The scheduler found a place.
-    FoundPlace,
-    /// Confirmed by the machine's agent.
-    AgentReport,
-    Preempted {
-        by: TaskId,
-    },
-    Drained,
-    OverCommitted,
-    AllocMoved,
-    /// A new spec takes effect without stopping the task.
-    UpdateInPlace,
-    /// A new spec needs a restart on the same machine.
-    UpdateRestart,
-    /// A new spec does not fit on the machine any more.
-    UpdateMove,
-    /// Skipped: it would have caused more disruptions than the update may.
-    UpdateSkipped,
-    Unhealthy,
-    Exited(ExitClass),
-    Succeeded,
-    MachineDown,
-    MachineRemoved,
-    /// What it waited for has ended as required.
-    DependencyMet,
-    /// What it waited for did not end as required, as builds before told it: without which.
-    DependencyFailed,
-    /// Failed more often in a row than its policy allows.
-    TooManyFailures,
-    /// Every task has ended.
-    AllTasksEnded,
-    LeaseExpired,
-    /// The world changed (usage, machine, quota): more is held than there is.
-    Excess,
-    /// The excess is gone.
-    ExcessGone,
-    /// The estimator's batch.
-    Reservation,
-    Retention,
-    /// Moved because the cell is better off with it elsewhere.
-    Rebalanced,
-    /// A moment of a periodic job has come.
-    SlotDue,
-    /// The last run of the periodic job still goes on.
-    LastRunActive,
-    /// Its policy forgives this kind of end so often in a row, and no more.
-    NotRetried {
-        exit: ExitClass,
-        forgiven: u32,
-    },
-    /// The machine is short of this, and holding others back did not help.
-    MachineShort(Dimension),
-    /// This one, for which it waited, did not end as required.
-    NeededFailed {
-        job: JobId,
-    },
+macro_rules! reasons {
+    ($(
+        $(#[$about:meta])*
+        $name:ident $({ $($field:ident: $part:ty),* })? $(($inner:ty))? = $code:literal;
+    )*) => {
+        /// Why something happened to a task, job, machine or resource.
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[serde(rename_all = "snake_case")]
+        pub enum Reason {
+            $($(#[$about])* $name $({ $($field: $part),* })? $(($inner))?,)*
+        }
+
+        impl Reason {
+            /// Stable code for programs.
+            #[must_use]
+            pub fn code(&self) -> &'static str {
+                match self { $(Reason::$name { .. } => $code,)* }
+            }
+
+            /// The code of every reason: tests hold that each is reached.
+            pub const CODES: [&'static str; [$($code),*].len()] = [$($code),*];
+        }
+    };
 }
 
-impl Reason {
-    /// Stable code for programs.
-    #[must_use]
-    pub fn code(&self) -> &'static str {
-        use Reason as R;
-        match self {
-            R::Requested => "requested",
-            R::Admitted => "admitted",
-            R::FoundPlace => "found-place",
-            R::AgentReport => "agent-report",
-            R::Preempted { .. } => "preempted",
-            R::Drained => "drained",
-            R::OverCommitted => "over-committed",
-            R::AllocMoved => "alloc-moved",
-            R::UpdateInPlace => "update-in-place",
-            R::UpdateRestart => "update-restart",
-            R::UpdateMove => "update-move",
-            R::UpdateSkipped => "update-skipped",
-            R::Unhealthy => "unhealthy",
-            R::Exited(_) => "exited",
-            R::Succeeded => "succeeded",
-            R::MachineDown => "machine-down",
-            R::MachineRemoved => "machine-removed",
-            R::DependencyMet => "dependency-met",
-            R::DependencyFailed | R::NeededFailed { .. } => "dependency-failed",
-            R::TooManyFailures => "too-many-failures",
-            R::NotRetried { .. } => "not-retried",
-            R::AllTasksEnded => "all-tasks-ended",
-            R::LeaseExpired => "lease-expired",
-            R::Excess => "excess",
-            R::ExcessGone => "excess-gone",
-            R::Reservation => "reservation",
-            R::Retention => "retention",
-            R::Rebalanced => "rebalanced",
-            R::SlotDue => "slot-due",
-            R::LastRunActive => "last-run-active",
-            R::MachineShort(_) => "machine-short",
-        }
-    }
-
-    /// Every code: tests hold that each is reached.
-    pub const CODES: [&'static str; 31] = [
-        "requested",
-        "admitted",
-        "found-place",
-        "agent-report",
-        "preempted",
-        "drained",
-        "over-committed",
-        "alloc-moved",
-        "update-in-place",
-        "update-restart",
-        "update-move",
-        "update-skipped",
-        "unhealthy",
-        "exited",
-        "succeeded",
-        "machine-down",
-        "machine-removed",
-        "dependency-met",
-        "dependency-failed",
-        "too-many-failures",
-        "not-retried",
-        "all-tasks-ended",
-        "lease-expired",
-        "excess",
-        "excess-gone",
-        "reservation",
-        "retention",
-        "rebalanced",
-        "slot-due",
-        "last-run-active",
-        "machine-short",
-    ];
+// Logs go by number: new ones come last.
+reasons! {
+    /// Somebody asked for it.
+    Requested = "requested";
+    /// Within quota and well formed.
+    Admitted = "admitted";
+    /// The scheduler found a place.
+    FoundPlace = "found-place";
+    /// Confirmed by the machine's agent.
+    AgentReport = "agent-report";
+    Preempted { by: TaskId } = "preempted";
+    Drained = "drained";
+    OverCommitted = "over-committed";
+    AllocMoved = "alloc-moved";
+    /// A new spec takes effect without stopping the task.
+    UpdateInPlace = "update-in-place";
+    /// A new spec needs a restart on the same machine.
+    UpdateRestart = "update-restart";
+    /// A new spec does not fit on the machine any more.
+    UpdateMove = "update-move";
+    /// Skipped: it would have caused more disruptions than the update may.
+    UpdateSkipped = "update-skipped";
+    Unhealthy = "unhealthy";
+    Exited(ExitClass) = "exited";
+    Succeeded = "succeeded";
+    MachineDown = "machine-down";
+    MachineRemoved = "machine-removed";
+    /// What it waited for has ended as required.
+    DependencyMet = "dependency-met";
+    /// What it waited for did not end as required, and is forgotten meanwhile.
+    DependencyFailed = "dependency-failed";
+    /// Failed more often in a row than its policy allows.
+    TooManyFailures = "too-many-failures";
+    /// Every task has ended.
+    AllTasksEnded = "all-tasks-ended";
+    LeaseExpired = "lease-expired";
+    /// The world changed (usage, machine, quota): more is held than there is.
+    Excess = "excess";
+    /// The excess is gone.
+    ExcessGone = "excess-gone";
+    /// The estimator's batch.
+    Reservation = "reservation";
+    Retention = "retention";
+    /// Moved because the cell is better off with it elsewhere.
+    Rebalanced = "rebalanced";
+    /// A moment of a periodic job has come.
+    SlotDue = "slot-due";
+    /// The last run of the periodic job still goes on.
+    LastRunActive = "last-run-active";
+    /// Its policy forgives this kind of end so often in a row, and no more.
+    NotRetried { exit: ExitClass, forgiven: u32 } = "not-retried";
+    /// The machine is short of this, and holding others back did not help.
+    MachineShort(Dimension) = "machine-short";
+    /// This one, for which it waited, did not end as required.
+    NeededFailed { job: JobId } = "dependency-failed";
 }

@@ -340,7 +340,6 @@ fn task_change(state: &State, change: TaskChange) -> String {
         TaskChange::UpdateSkipped => "not updated".into(),
         TaskChange::ReservationChanged => "reserves a new amount".into(),
         TaskChange::Finished => "finished".into(),
-        TaskChange::FailedForGood => "failed for good".into(),
         TaskChange::GaveUp { machine, .. } => format!("failed for good on {}", at(machine)),
         TaskChange::Killed => "killed".into(),
         TaskChange::NeverRan => "never ran".into(),

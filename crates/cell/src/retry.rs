@@ -330,7 +330,6 @@ mod tests {
     #[test]
     fn a_row_keeps_why_it_is_not_tried_again() {
         let mut cell = Cell::with_machines(1);
-        cell.state.level = crate::state::LEVEL;
         let mut spec = job("jfoo", 1, 100);
         spec.restart.retry.out_of_memory = Some(0);
         cell.submit(&spec);
@@ -346,7 +345,6 @@ mod tests {
         let retry = Retries { unhealthy: Some(0), lost: Some(0), ..Retries::default() };
         let running = || {
             let mut cell = Cell::with_machines(1);
-            cell.state.level = crate::state::LEVEL;
             let mut spec = job("jfoo", 1, 100);
             spec.restart.retry = retry.clone();
             cell.submit(&spec);

@@ -281,7 +281,60 @@ pub struct JobSpec {
     pub disruptions: Option<DisruptionLimit>,
 }
 
+impl TaskSpec {
+    /// A task that asks for room alone and runs nothing yet, all else as where it is left out.
+    #[must_use]
+    pub fn new(limits: Resources) -> TaskSpec {
+        TaskSpec {
+            limits,
+            ports: 0,
+            static_ports: Vec::new(),
+            named: Vec::new(),
+            devices: Vec::new(),
+            packages: Vec::new(),
+            command: Vec::new(),
+            env: BTreeMap::new(),
+            notice: defaults::notice(),
+            health: None,
+            max_run: None,
+            files: BTreeMap::new(),
+            user: None,
+            logs: None,
+            isolation: Isolation::default(),
+            secrets: BTreeMap::new(),
+        }
+    }
+}
+
 impl JobSpec {
+    /// A job of [such](TaskSpec::new) tasks, all else as where it is left out.
+    #[must_use]
+    pub fn new(name: Name, count: u32, priority: Priority, limits: Resources) -> JobSpec {
+        JobSpec {
+            name,
+            kind: JobKind::default(),
+            count,
+            priority,
+            appclass: AppClass::default(),
+            labels: Labels::new(),
+            task: TaskSpec::new(limits),
+            overrides: BTreeMap::new(),
+            constraints: Vec::new(),
+            spread: Vec::new(),
+            alloc_set: None,
+            after: Vec::new(),
+            gang: false,
+            max_down: None,
+            max_update_disruptions: None,
+            preemption_notice_max: None,
+            restart: RestartPolicy::default(),
+            reclaimable: defaults::yes(),
+            at_most_one: None,
+            retain_disk: None,
+            disruptions: None,
+        }
+    }
+
     /// The spec as it may be shown to people.
     #[must_use]
     pub fn shown(&self) -> JobSpec {
@@ -359,5 +412,19 @@ impl JobSpec {
     #[must_use]
     pub fn spread_limit(&self, domain: Domain) -> Option<u32> {
         self.spread.iter().filter(|s| s.domain == domain).map(|s| s.limit).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_job_is_what_is_read_where_all_else_is_left_out() {
+        let text = r#"{"name": "web", "count": 3, "priority": 200,
+                       "task": {"limits": {"cpu": 500, "ram": 7}, "command": []}}"#;
+        let limits = Resources { cpu: 500, ram: 7, ..Resources::ZERO };
+        let spec = JobSpec::new(Name::new("web").unwrap(), 3, Priority(200), limits);
+        assert_eq!(serde_json::from_str::<JobSpec>(text).unwrap(), spec);
     }
 }

@@ -3,39 +3,19 @@
 use cellwright_cell::time::{Span, Time};
 use cellwright_sim::experiment::load::Units;
 use std::cmp::Ordering;
+use time::OffsetDateTime;
 
 pub use cellwright_cell::units::{counted, counted_as, grouped as count, times};
 
 /// `2026-03-01 12:00:00Z`.
 pub fn utc(time: Time) -> String {
-    let seconds = time.0 / 1000;
-    let (mut days, of_day) = (seconds / 86_400, seconds % 86_400);
-    let is_leap =
-        |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
-    let mut year = 1970;
-    loop {
-        let length = 365 + u64::from(is_leap(year));
-        // A time beyond every calendar is shown as the number it is.
-        if year > 9999 {
-            return format!("{} ms", time.0);
-        }
-        if days < length {
-            break;
-        }
-        days -= length;
-        year += 1;
-    }
-    let february = 28 + u64::from(is_leap(year));
-    let mut month = 1;
-    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
-        if days < length {
-            break;
-        }
-        days -= length;
-        month += 1;
-    }
-    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    format!("{year}-{month:02}-{:02} {hour:02}:{minute:02}:{second:02}Z", days + 1)
+    let seconds = i64::try_from(time.0 / 1000).unwrap_or(i64::MAX);
+    // A time beyond every calendar is shown as the number it is.
+    let Ok(at) = OffsetDateTime::from_unix_timestamp(seconds) else {
+        return format!("{} ms", time.0);
+    };
+    let (hour, minute, second) = at.to_hms();
+    format!("{} {hour:02}:{minute:02}:{second:02}Z", at.date())
 }
 
 /// `2026-03-01 12:00:00.250Z`.

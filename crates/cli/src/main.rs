@@ -7,13 +7,13 @@ mod commands;
 mod examples;
 mod failure;
 mod format;
-mod meant;
 mod output;
 mod progress;
 mod reach;
 mod retyped;
 mod server;
 mod style;
+mod suggestions;
 mod table;
 mod token_input;
 mod visible;
@@ -120,7 +120,7 @@ fn asked() -> Result<Success, Failure> {
     token_input::check_words(&words)?;
     let matches = match command.try_get_matches_from_mut(words) {
         Ok(matches) => matches,
-        Err(error) => match meant::instead(&command, &error) {
+        Err(error) => match suggestions::instead(&command, &error) {
             Some(failure) => return Err(failure),
             None => error.exit(),
         },

@@ -46,9 +46,11 @@ use std::path::Path;
 use support::{Folder, PATIENCE, Running, cell, free_address, json, said, text};
 use tokio::time::timeout;
 
-/// Waits until all tasks of the job run, each placed this often.
+/// Waits until all tasks of the job run, each placed at least this often: after a restart of the
+/// whole cell a task may be placed on a machine that has not told yet that it booted again, and
+/// then once more.
 fn wait_running(address: &str, job: &JobKey, attempt: u32) -> JobView {
-    let runs = |task: &TaskView| task.state == TaskState::Running && task.attempt == attempt;
+    let runs = |task: &TaskView| task.state == TaskState::Running && task.attempt >= attempt;
     wait_job(address, job, |view, tasks| {
         tasks.len() == view.spec.count as usize && tasks.iter().all(runs)
     })

@@ -150,7 +150,6 @@ fn machine_of(change: TaskChange) -> Option<MachineId> {
         | T::UpdateSkipped
         | T::ReservationChanged
         | T::Finished
-        | T::FailedForGood
         | T::Killed
         | T::NeverRan
         | T::Purged => None,
@@ -258,7 +257,7 @@ fn task_word(change: TaskChange) -> &'static str {
         T::UpdateSkipped => "update-skipped",
         T::ReservationChanged => "reservation-changed",
         T::Finished => "finished",
-        T::FailedForGood | T::GaveUp { .. } => "failed-for-good",
+        T::GaveUp { .. } => "failed-for-good",
         T::Killed => "killed",
         T::NeverRan => "never-ran",
         T::Purged => "purged",

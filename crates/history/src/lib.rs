@@ -12,14 +12,10 @@
 //! (`crate::share`). Nothing in the cell waits for any of it.
 
 mod archive;
-mod bare;
-mod by_counting;
 mod columns;
-mod counted;
 mod day;
 mod error;
 mod fold;
-mod grouping;
 mod pages;
 mod parquet_table;
 mod query;
@@ -40,6 +36,8 @@ pub use share::{Mark, Told};
 pub use store::{History, Place, Settings, Stretch};
 pub use usage::{Measured, UsageRow, WINDOW, Whose, Windows};
 
+#[cfg(test)]
+mod differential;
 #[cfg(test)]
 mod other_readers;
 #[cfg(test)]

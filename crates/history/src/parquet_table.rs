@@ -11,7 +11,6 @@
 
 use crate::archive::Archive;
 use crate::columns::{Decoded, Reader};
-use crate::counted::Asked;
 use crate::tables::Table;
 use rusqlite::ffi;
 use rusqlite::types::{Null, ValueRef};
@@ -41,15 +40,12 @@ const FULL: f64 = 1e7;
 pub(crate) struct Behind {
     pub table: &'static Table,
     pub archives: Arc<Vec<Archive>>,
-    /// Hears what a statement wants of the whole table; there are no rows then.
-    pub asked: Option<Arc<Asked>>,
 }
 
-/// Makes the table `archived_…` over these files, or the table `asked_…`, for this connection.
+/// Makes the table `archived_…` over these files, for this connection.
 pub(crate) fn offer(db: &Connection, behind: Behind) -> Result<()> {
     const MODULE: Module<ParquetTable> = Module::eponymous_only_module();
-    let what = if behind.asked.is_some() { "asked" } else { "archived" };
-    let name = CString::new(format!("{what}_{}", behind.table.name))?;
+    let name = CString::new(format!("archived_{}", behind.table.name))?;
     db.create_module(name.as_c_str(), &MODULE, Some(behind))
 }
 
@@ -81,10 +77,6 @@ unsafe impl<'vtab> VTab<'vtab> for ParquetTable {
 
     /// The plan is told to the cursor as text: the mask of columns, then a letter for each bound.
     fn best_index(&self, info: &mut IndexInfo) -> Result<bool> {
-        if let Some(asked) = &self.behind.asked {
-            wish(asked, info);
-            return Ok(true);
-        }
         let mut plan = format!("{:x}:", info.col_used());
         let mut cost = FULL;
         let mut wanted = Vec::new();
@@ -126,19 +118,6 @@ unsafe impl<'vtab> VTab<'vtab> for ParquetTable {
             phantom: PhantomData,
         })
     }
-}
-
-/// Tells what SQLite wants of a table that is only asked about.
-fn wish(asked: &Asked, info: &mut IndexInfo) {
-    let is_bounded =
-        info.constraints().any(|bound| letter(bound.column(), bound.operator()).is_some());
-    let column = |at: c_int| usize::try_from(at).ok();
-    let order: Option<Vec<usize>> =
-        info.order_bys().map(|by| column(by.column()).filter(|_| !by.is_order_by_desc())).collect();
-    asked.wants(info.col_used(), order.as_deref().unwrap_or(&[]), is_bounded);
-    info.set_order_by_consumed(order.is_some_and(|order| !order.is_empty()));
-    info.set_estimated_cost(FULL);
-    info.set_estimated_rows(FULL as i64);
 }
 
 impl ParquetTable {
@@ -314,9 +293,6 @@ fn broken(path: &Path, why: &dyn Display) -> Error {
 // SAFETY: `#[repr(C)]`, and SQLite's struct is the first field.
 unsafe impl VTabCursor for ParquetCursor<'_> {
     fn filter(&mut self, _number: c_int, plan: Option<&str>, args: &Filters<'_>) -> Result<()> {
-        if self.behind.asked.is_some() {
-            return Err(Error::ModuleError("a table that is only asked about".into()));
-        }
         self.wanted = Wanted::read(plan.unwrap_or(""), args);
         let files = self.behind.archives.iter().rev().filter(|file| self.wanted.file(file));
         self.files = files.cloned().collect();

@@ -8,7 +8,6 @@
 //! and is right by construction.
 
 use crate::archive::{Archive, archives};
-use crate::grouping::tokens;
 use crate::pages;
 use crate::parquet_table::{Behind, TROUBLE, offer};
 use crate::store::{FILE, since};
@@ -149,9 +148,6 @@ impl Reader {
         };
         self.look_at_pages()?;
         let start = Instant::now();
-        if let Some(answer) = self.by_counting(start, sql, args, bounds) {
-            return Ok(answer);
-        }
         let mut db = self.open(start, bounds.time).map_err(slow_or_broken)?;
         self.offer_rows(&db, present).map_err(slow_or_broken)?;
         let reaches_back_to = since(&db, "events").map_err(slow_or_broken)?;
@@ -202,7 +198,7 @@ impl Reader {
     }
 
     /// Whether a query that began then has to end.
-    pub(crate) fn is_over(&self, start: Instant, time: Duration) -> bool {
+    fn is_over(&self, start: Instant, time: Duration) -> bool {
         self.stop.load(Ordering::Relaxed) || start.elapsed() > time
     }
 
@@ -218,7 +214,7 @@ impl Reader {
     }
 
     /// The raw tables as rows: recent ones, archived ones and what is not written yet.
-    pub(crate) fn offer_rows(&self, db: &Connection, present: &[UsageRow]) -> rusqlite::Result<()> {
+    fn offer_rows(&self, db: &Connection, present: &[UsageRow]) -> rusqlite::Result<()> {
         if !present.is_empty() {
             add_present(db, present)?;
         }
@@ -234,7 +230,7 @@ impl Reader {
     }
 
     /// One that gives up this long after the start; the making of tables counts.
-    pub(crate) fn open(&self, start: Instant, time: Duration) -> rusqlite::Result<Connection> {
+    fn open(&self, start: Instant, time: Duration) -> rusqlite::Result<Connection> {
         let mut db = self.connect()?;
         let reader = self.clone();
         db.progress_handler(STEPS, Some(move || reader.is_over(start, time)))?;
@@ -254,7 +250,7 @@ impl Reader {
 }
 
 /// The tables that are the same for every query.
-pub(crate) fn offer_rest(db: &Connection) -> rusqlite::Result<()> {
+fn offer_rest(db: &Connection) -> rusqlite::Result<()> {
     for (table, _) in ROLLUPS {
         let (name, from, columns) = (table.name, recent(table), table.names());
         let sql = format!("CREATE TEMP VIEW {name} AS SELECT {columns} FROM main.{from}");
@@ -291,7 +287,7 @@ fn view(db: &Connection, table: &'static Table, files: Vec<Archive>) -> rusqlite
     let (name, columns, from) = (table.name, table.shown(), recent(table));
     let mut sql = format!("CREATE TEMP VIEW {name} AS SELECT {columns} FROM main.{from}");
     if !files.is_empty() {
-        offer(db, Behind { table, archives: Arc::new(files), asked: None })?;
+        offer(db, Behind { table, archives: Arc::new(files) })?;
         sql.push_str(&format!(" UNION ALL SELECT {columns} FROM archived_{name}"));
     }
     Ok(sql)
@@ -300,7 +296,7 @@ fn view(db: &Connection, table: &'static Table, files: Vec<Archive>) -> rusqlite
 type Denied = Arc<Mutex<Option<String>>>;
 
 /// From here on the connection is in the hands of whoever wrote the statement.
-pub(crate) fn guard(db: &mut Connection) -> rusqlite::Result<Denied> {
+fn guard(db: &mut Connection) -> rusqlite::Result<Denied> {
     let denied: Denied = Arc::default();
     let seen = denied.clone();
     db.authorizer(Some(move |context: AuthContext<'_>| match refusal(&context.action) {
@@ -314,7 +310,7 @@ pub(crate) fn guard(db: &mut Connection) -> rusqlite::Result<Denied> {
 }
 
 /// What of a statement is refused, in a person's words.
-pub(crate) fn refusal(action: &AuthAction<'_>) -> Option<String> {
+fn refusal(action: &AuthAction<'_>) -> Option<String> {
     match action {
         AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => None,
         AuthAction::Function { function_name } => {
@@ -419,9 +415,9 @@ fn explained(error: Error, sql: &str, denied: &Denied) -> QueryError {
 
 /// A statement that compiles and has no answer.
 fn no_question(sql: &str) -> QueryError {
-    let is_word = |text: &str| text.starts_with(|first: char| first.is_ascii_alphabetic());
-    match tokens(sql).into_iter().find(|token| is_word(&token.text)) {
-        Some(first) => QueryError::NotAllowed(first.text.to_uppercase()),
+    let is_verb = |word: &String| word.starts_with(|first: char| first.is_ascii_alphabetic());
+    match words_of(sql).into_iter().find(is_verb) {
+        Some(first) => QueryError::NotAllowed(first.to_uppercase()),
         None => QueryError::Sql("nothing is asked: a query reads, with one SELECT".into()),
     }
 }
@@ -431,9 +427,32 @@ fn no_question(sql: &str) -> QueryError {
 fn changing(message: &str, sql: &str) -> Option<QueryError> {
     const WORDS: [&str; 4] = ["insert", "replace", "update", "delete"];
     let is_refused = message.ends_with("because it is a view");
-    let word = tokens(sql).into_iter().find(|token| WORDS.contains(&token.text.as_str()));
+    let word = words_of(sql).into_iter().find(|word| WORDS.contains(&word.as_str()));
     let word = is_refused.then_some(word).flatten();
-    word.map(|word| QueryError::NotAllowed(word.text.to_uppercase()))
+    word.map(|word| QueryError::NotAllowed(word.to_uppercase()))
+}
+
+/// The words of a statement in small letters, comments left out. Errors are worded by them; what a
+/// statement means is SQLite's to say.
+fn words_of(sql: &str) -> Vec<String> {
+    let (mut words, mut rest) = (Vec::new(), sql);
+    while let Some(first) = rest.chars().next() {
+        let until = |end: &str| rest.find(end).map_or(rest.len(), |at| at + end.len());
+        let is_of_word = |c: char| c.is_alphanumeric() || c == '_';
+        let length = if rest.starts_with("--") {
+            until("\n")
+        } else if rest.starts_with("/*") {
+            until("*/")
+        } else if is_of_word(first) {
+            let length = rest.find(|c| !is_of_word(c)).unwrap_or(rest.len());
+            words.push(rest[..length].to_lowercase());
+            length
+        } else {
+            first.len_utf8()
+        };
+        rest = &rest[length..];
+    }
+    words
 }
 
 /// Whether the disk or the file is to blame, and not the statement.
@@ -483,8 +502,8 @@ fn unplaced(message: &str, sql: &str) -> String {
 fn meant_column(message: &str, sql: &str) -> String {
     let Some(wrong) = message.strip_prefix("no such column: ") else { return String::new() };
     let wrong = wrong.rsplit('.').next().unwrap_or(wrong);
-    let words = tokens(sql);
-    let is_named = |table: &&Table| words.iter().any(|word| word.text == table.name);
+    let words = words_of(sql);
+    let is_named = |table: &&Table| words.iter().any(|word| word == table.name);
     let named: Vec<&Table> = tables::all().into_iter().filter(is_named).collect();
     let columns = named.iter().flat_map(|table| table.columns).map(|column| column.name);
     if let Some(column) = nearest(wrong, columns) {

@@ -15,9 +15,11 @@ mod tree;
 mod v1;
 mod v2;
 
+pub use cellwright_agent_core::cpus::CpuList;
 pub use layout::{Controller, Layout, LayoutKind, Place};
 pub use name::GroupPath;
-pub use settings::{BlockDevice, CpuList, Limits, MAX_WEIGHT, cpu_weight};
+pub(crate) use settings::parse_cpus;
+pub use settings::{BlockDevice, Limits, MAX_WEIGHT, cpu_weight};
 pub use tree::{Group, Tree};
 
 use std::time::Duration;

@@ -4,14 +4,12 @@
 //! Nothing here knows of cells or masters. An agent asks [`machine`] what there is, opens a
 //! [`cgroup::Tree`], gives each task a [`cgroup::Group`] with limits and, where
 //! [`container::Probe`] says that it works, a container around it; once a second it reads
-//! [`usage`] and does what [`control`] decides.
+//! [`usage`] and does what the control loops of `agent-core` decide.
 //!
-//! Only `control` decides; the rest carries out. So the policy is tested without root, and what
-//! needs root is short.
+//! Nothing here decides: so the policy is tested without root, and what needs root is short.
 
 pub mod cgroup;
 pub mod container;
-pub mod control;
 mod error;
 mod kernel_file;
 pub mod machine;

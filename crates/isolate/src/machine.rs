@@ -5,8 +5,9 @@
 //! allow (an agent in a container must not promise the whole host), less a reserve for the system.
 
 use crate::Error;
-use crate::cgroup::{Controller, CpuList, Layout, Place};
+use crate::cgroup::{Controller, CpuList, Layout, Place, parse_cpus};
 use crate::kernel_file::{keyed, number_or_max, parse, read, read_if_there};
+use cellwright_agent_core::control::Room;
 use cellwright_cell::constraint::{AttributeValue, Attributes};
 use cellwright_cell::name::Token;
 use cellwright_cell::resource::Resources;
@@ -135,7 +136,7 @@ pub fn offered(capacity: Resources, reserve: Resources) -> Result<Resources, Err
 /// Online CPUs by physical core.
 fn cores(directory: &Path) -> Result<Vec<CpuList>, Error> {
     let path = directory.join("online");
-    let online = CpuList::parse(&path, &read(&path)?)?;
+    let online = parse_cpus(&path, &read(&path)?)?;
     let mut cores = Vec::new();
     for cpu in online.as_slice() {
         let topology = directory.join(format!("cpu{cpu}/topology"));
@@ -144,7 +145,7 @@ fn cores(directory: &Path) -> Result<Vec<CpuList>, Error> {
         let mut siblings = CpuList::new(vec![*cpu]);
         for path in names.map(|name| topology.join(name)) {
             if let Some(text) = read_if_there(&path)? {
-                siblings = CpuList::parse(&path, &text)?;
+                siblings = parse_cpus(&path, &text)?;
                 break;
             }
         }
@@ -176,7 +177,7 @@ fn os_release(text: &str, key: &str) -> Option<String> {
 
 fn numa_nodes() -> Option<usize> {
     let path = Path::new("/sys/devices/system/node/online");
-    CpuList::parse(path, &read_if_there(path).ok()??).ok().map(|nodes| nodes.len())
+    parse_cpus(path, &read_if_there(path).ok()??).ok().map(|nodes| nodes.len())
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -251,39 +252,27 @@ fn milli_cores(quota: u64, period: u64) -> u64 {
     quota.saturating_mul(1000) / period.max(1)
 }
 
-/// How much room the machine has this moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
-    /// Bytes that programs could still get without hurting one another.
-    pub ram_available: u64,
-    pub disk_free: u64,
-    /// How many more files the disk has room for. File systems that do not count them say 0 of 0,
-    /// which is told as `u64::MAX`.
-    pub files_free: u64,
-}
-
-impl Room {
-    /// # Errors
-    /// When the kernel does not tell.
-    pub fn look(data: &Path) -> Result<Room, Error> {
-        let path = Path::new("/proc/meminfo");
-        let text = read(path)?.replace(':', "").replace(" kB", "");
-        let squeezed: String = text
-            .lines()
-            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") + "\n")
-            .collect();
-        let kib = keyed(path, &squeezed, "MemAvailable")?.ok_or_else(|| Error::Unreadable {
-            path: path.to_owned(),
-            field: "MemAvailable",
-            value: "nothing".to_owned(),
-            expected: "a number of kB",
-        })?;
-        let space =
-            rustix::fs::statvfs(data).map_err(|e| Error::file("look at", data)(e.into()))?;
-        let disk_free = space.f_bavail.saturating_mul(space.f_frsize);
-        let files_free = if space.f_files == 0 { u64::MAX } else { space.f_favail };
-        Ok(Room { ram_available: kib.saturating_mul(1024), disk_free, files_free })
-    }
+/// How much room the machine has this moment, with the disk that `data` lies on.
+///
+/// # Errors
+/// When the kernel does not tell.
+pub fn room(data: &Path) -> Result<Room, Error> {
+    let path = Path::new("/proc/meminfo");
+    let text = read(path)?.replace(':', "").replace(" kB", "");
+    let squeezed: String = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") + "\n")
+        .collect();
+    let kib = keyed(path, &squeezed, "MemAvailable")?.ok_or_else(|| Error::Unreadable {
+        path: path.to_owned(),
+        field: "MemAvailable",
+        value: "nothing".to_owned(),
+        expected: "a number of kB",
+    })?;
+    let space = rustix::fs::statvfs(data).map_err(|e| Error::file("look at", data)(e.into()))?;
+    let disk_free = space.f_bavail.saturating_mul(space.f_frsize);
+    let files_free = if space.f_files == 0 { u64::MAX } else { space.f_favail };
+    Ok(Room { ram_available: kib.saturating_mul(1024), disk_free, files_free })
 }
 
 #[cfg(test)]
@@ -312,7 +301,7 @@ mod tests {
         for name in ["arch", "kernel", "cpus", "cores"] {
             assert!(facts.attributes.contains_key(&Token::new(name).unwrap()), "{name}");
         }
-        let room = Room::look(Path::new("/")).unwrap();
+        let room = room(Path::new("/")).unwrap();
         assert!(room.ram_available > 0 && room.disk_free <= disk, "{room:?}");
     }
 

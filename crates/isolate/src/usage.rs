@@ -1,13 +1,11 @@
-//! What a task uses, from its group or, where there are no groups, from the list of processes; and
-//! turning totals into rates.
+//! What a task uses, from its group or, where there are no groups, from the list of processes.
 //!
-//! Reading and reckoning are apart: a [`Meter`] takes readings with their times and is exact to
-//! test, the readers below only read.
+//! Reading and reckoning are apart: the readers below only read, `agent-core` makes rates of it.
 
 use crate::Error;
 use crate::cgroup::GroupUsage;
 use crate::kernel_file::parse;
-use cellwright_cell::resource::Resources;
+use cellwright_agent_core::usage::Reading;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,75 +13,15 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// Totals since the task started, and what it holds now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
-    pub cpu: Duration,
-    /// Time in which threads waited for a CPU; `None` where nobody knows.
-    pub cpu_stalled: Option<Duration>,
-    pub ram: u64,
-    pub ram_peak: u64,
-    /// Bytes read from and written to disks.
-    pub io: u64,
-}
-
-impl Reading {
-    #[must_use]
-    pub fn of_group(usage: &GroupUsage) -> Reading {
-        Reading {
-            cpu: usage.cpu,
-            cpu_stalled: usage.cpu_stalled,
-            ram: usage.working_set,
-            ram_peak: usage.memory_peak.unwrap_or(0),
-            io: usage.io_read.saturating_add(usage.io_written),
-        }
-    }
-}
-
-/// What a task uses at a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// CPU and disk rate since the reading before; RAM and disk as they are.
-    pub now: Resources,
-    /// Most RAM seen so far.
-    pub ram_peak: u64,
-    /// Milli-cores that the task wanted and did not get, as far as the kernel knows.
-    pub cpu_wanting: Option<u64>,
-}
-
-/// Makes rates of readings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Meter {
-    before: Option<(Duration, Reading)>,
-    ram_peak: u64,
-}
-
-impl Meter {
-    /// `now` is a time that only moves forward. The first reading, and one taken at the time of the
-    /// one before, give no rate, so there is nothing to tell.
-    pub fn measure(&mut self, now: Duration, reading: Reading, disk: u64) -> Option<Usage> {
-        self.ram_peak = self.ram_peak.max(reading.ram).max(reading.ram_peak);
-        let before = self.before;
-        if before.is_some_and(|(at, _)| at >= now) {
-            return None;
-        }
-        self.before = Some((now, reading));
-        let (at, old) = before?;
-        let micros = u64::try_from(now.saturating_sub(at).as_micros()).unwrap_or(u64::MAX).max(1);
-        let milli = |new: Duration, old: Duration| {
-            let spent = u64::try_from(new.saturating_sub(old).as_micros()).unwrap_or(u64::MAX);
-            spent.saturating_mul(1000) / micros
-        };
-        let moved = reading.io.saturating_sub(old.io);
-        let stalled = reading.cpu_stalled.zip(old.cpu_stalled);
-        let now = Resources {
-            cpu: milli(reading.cpu, old.cpu),
-            ram: reading.ram,
-            disk,
-            disk_rate: moved.saturating_mul(1_000_000) / micros,
-        };
-        let cpu_wanting = stalled.map(|(new, old)| milli(new, old));
-        Some(Usage { now, ram_peak: self.ram_peak, cpu_wanting })
+/// What a group has used so far.
+#[must_use]
+pub fn group_reading(usage: &GroupUsage) -> Reading {
+    Reading {
+        cpu: usage.cpu,
+        cpu_stalled: usage.cpu_stalled,
+        ram: usage.working_set,
+        ram_peak: usage.memory_peak.unwrap_or(0),
+        io: usage.io_read.saturating_add(usage.io_written),
     }
 }
 
@@ -268,26 +206,6 @@ fn is_directory(about: &rustix::fs::Stat) -> bool {
 mod tests {
     use super::*;
     use std::process::Command;
-
-    #[test]
-    fn rates_are_totals_over_time() {
-        let mut meter = Meter::default();
-        let reading = |cpu_ms, stalled_ms, ram, io| Reading {
-            cpu: Duration::from_millis(cpu_ms),
-            cpu_stalled: Some(Duration::from_millis(stalled_ms)),
-            ram,
-            ram_peak: 0,
-            io,
-        };
-        let at = Duration::from_millis;
-        assert_eq!(meter.measure(at(1000), reading(500, 0, 900, 0), 7), None);
-        let usage = meter.measure(at(3000), reading(1500, 100, 300, 4096), 8).unwrap();
-        assert_eq!(usage.now, Resources::new(500, 300, 8, 2048));
-        assert_eq!((usage.ram_peak, usage.cpu_wanting), (900, Some(50)));
-        assert_eq!(meter.measure(at(3000), reading(1500, 100, 300, 4096), 8), None);
-        let after_restart = meter.measure(at(4000), reading(0, 0, 1, 0), 8).unwrap();
-        assert_eq!(after_restart.now, Resources::new(0, 1, 8, 0));
-    }
 
     #[test]
     fn a_process_may_be_called_anything() {

@@ -2,12 +2,11 @@
 //! are written out here, for all three languages alike: fields of the task in the job itself,
 //! `user/job` as a text, the name from the object the job stands in.
 
-use crate::judge;
-use crate::mend::Mended;
-use crate::path::{Path, Step};
 use crate::schema::Schema;
-use crate::shape::Checker;
+use crate::schema_check::{Checker, UNNAMED};
+use crate::validate;
 use cellwright_cell::cron::CronSpec;
+use cellwright_cell::field::{FieldPath, Step};
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::JobSpec;
 use serde::Serialize;
@@ -72,12 +71,12 @@ impl Document {
 
 /// A document where it was found.
 pub(crate) struct Placed {
-    pub path: Path,
-    /// With stand-ins for what is wrong with it.
+    pub path: FieldPath,
+    /// Without what is wrong with it.
     pub document: Document,
     /// Whether what it says of its owner is right.
     pub is_owned: bool,
-    /// Whether its name is the one that is written, and no stand-in.
+    /// Whether its name is the one that is written.
     pub is_named: bool,
 }
 
@@ -85,15 +84,15 @@ pub(crate) struct Placed {
 #[derive(Default)]
 pub(crate) struct Reader {
     pub checker: Checker,
-    pub warnings: Vec<(Path, String, String)>,
+    pub warnings: Vec<(FieldPath, String, String)>,
     pub placed: Vec<Placed>,
     /// Where a field really stands that was written in short: full path to written path.
-    pub written: BTreeMap<Path, Path>,
+    pub written: BTreeMap<FieldPath, FieldPath>,
     pub default_owner: Option<Name>,
     /// References by bare name, which are to be in the same file: field and name.
-    pub short: Vec<(Path, String)>,
+    pub short: Vec<(FieldPath, String)>,
     /// References that no job could have as its name: field and text.
-    pub nameless: Vec<(Path, String)>,
+    pub nameless: Vec<(FieldPath, String)>,
     /// Jobs of the file by name, with the kind that is written: whoever refers to one that has
     /// something wrong with it has not made a mistake.
     pub named: Vec<(String, Option<Value>)>,
@@ -105,7 +104,7 @@ impl Reader {
     }
 
     /// Documents in lists and objects, however nested.
-    pub(crate) fn read(&mut self, value: Value, path: &Path, key: Option<&str>) {
+    pub(crate) fn read(&mut self, value: Value, path: &FieldPath, key: Option<&str>) {
         const WANTED: &str = "a job (an object with `name`, `priority` and `task`), a list of \
                               jobs, or an object of jobs by name";
         let too_deep = path.0.len() > MOST_NESTING;
@@ -128,7 +127,7 @@ impl Reader {
         }
     }
 
-    fn document(&mut self, mut map: Map<String, Value>, path: &Path, key: Option<&str>) {
+    fn document(&mut self, mut map: Map<String, Value>, path: &FieldPath, key: Option<&str>) {
         let (before, nameless) = (self.checker.wrong.len(), self.nameless.len());
         let owner = self.owner(&mut map, path);
         let is_owned = self.checker.wrong.len() == before;
@@ -150,14 +149,13 @@ impl Reader {
         let name = if is_cron { "CronSpec" } else { "JobSpec" };
         let mut value = Value::Object(map);
         self.checker.check(&mut value, name, path);
-        let mut mended = Mended::new(value, name);
-        // What stands in for a name is nothing that admission could judge.
-        for (nameless, _) in &self.nameless[nameless..] {
-            mended.doubt(judge::inside(path, nameless));
-        }
         let found = self.checker.wrong.split_off(before);
-        self.checker.wrong.extend(judge::mend(&mut mended, found, path));
-        let document = judge::admitted(mended, path, owner, &mut self.checker);
+        let (found, mut unknown) = validate::unknown(found, path);
+        self.checker.wrong.extend(found);
+        for (nameless, _) in &self.nameless[nameless..] {
+            unknown.insert(validate::inside(path, nameless));
+        }
+        let document = validate::validate(value, unknown, path, owner, &mut self.checker);
         let path = path.clone();
         self.placed.extend(document.map(|document| {
             let is_named = called.is_some_and(|name| name == document.name().as_str());
@@ -165,31 +163,32 @@ impl Reader {
         }));
     }
 
-    fn owner(&mut self, map: &mut Map<String, Value>, path: &Path) -> Option<Name> {
+    fn owner(&mut self, map: &mut Map<String, Value>, path: &FieldPath) -> Option<Name> {
         let mut given = map.remove("owner")?;
-        let before = self.checker.wrong.len();
         self.checker.check(&mut given, "Name", &path.field("owner"));
-        if self.checker.wrong.len() > before {
-            return None;
-        }
         given.as_str().and_then(|name| Name::new(name).ok())
     }
 
     /// The job of a periodic job is called as that is.
-    fn lengthen_cron(&mut self, map: &mut Map<String, Value>, path: &Path, owner: Option<&Name>) {
+    fn lengthen_cron(
+        &mut self,
+        map: &mut Map<String, Value>,
+        path: &FieldPath,
+        owner: Option<&Name>,
+    ) {
         let name = map.get("name").cloned();
         let name = name.filter(|name| name.as_str().is_some_and(|name| Name::new(name).is_ok()));
         let Some(Value::Object(job)) = map.get_mut("job") else { return };
-        if let (false, Some(name)) = (job.contains_key("name"), name) {
-            job.insert("name".into(), name);
-        }
+        // A name that is wrong is told of the periodic job alone.
+        job.entry("name").or_insert(name.unwrap_or(json!(UNNAMED)));
         self.lengthen(job, &path.field("job"), owner);
     }
 
     /// Writes out what may be written in short in a job.
-    fn lengthen(&mut self, job: &mut Map<String, Value>, path: &Path, owner: Option<&Name>) {
+    fn lengthen(&mut self, job: &mut Map<String, Value>, path: &FieldPath, owner: Option<&Name>) {
         self.lift(job, path);
-        if job.get("kind") == Some(&json!("alloc_set"))
+        // Also where the kind is no kind: it may be meant so.
+        if job.get("kind").is_some_and(|kind| !kind.is_null() && *kind != json!("tasks"))
             && let Some(Value::Object(task)) = job.get_mut("task")
         {
             task.entry("command").or_insert(json!([]));
@@ -199,7 +198,7 @@ impl Reader {
         {
             let message = format!("{few} is {few} thousandths of a core, which is very little");
             let help = format!("for {few} cores write '{few}' in quotes");
-            self.warnings.push((path.below("task.limits.cpu"), message, help));
+            self.warnings.push((path.join(&"task.limits.cpu".into()), message, help));
         }
         if let Some(set) = job.get_mut("alloc_set") {
             self.reference(set, &path.field("alloc_set"), owner);
@@ -210,7 +209,7 @@ impl Reader {
     }
 
     /// One job to wait for stands for a list of one, and its name for itself.
-    fn lengthen_after(&mut self, after: &mut Value, path: &Path, owner: Option<&Name>) {
+    fn lengthen_after(&mut self, after: &mut Value, path: &FieldPath, owner: Option<&Name>) {
         let alone = matches!(after, Value::String(_) | Value::Object(_));
         match alone {
             true => *after = json!([after.take()]),
@@ -239,7 +238,7 @@ impl Reader {
     }
 
     /// Fields of the task and of its limits that stand in the job itself.
-    fn lift(&mut self, job: &mut Map<String, Value>, path: &Path) {
+    fn lift(&mut self, job: &mut Map<String, Value>, path: &FieldPath) {
         let schema = Schema::get();
         for (owner, way) in [("TaskSpec", &["task"][..]), ("Resources", &["task", "limits"][..])] {
             for field in schema.fields(owner) {
@@ -262,7 +261,7 @@ impl Reader {
     }
 
     /// `user/job`, or a bare name of this file.
-    fn reference(&mut self, value: &mut Value, path: &Path, owner: Option<&Name>) {
+    fn reference(&mut self, value: &mut Value, path: &FieldPath, owner: Option<&Name>) {
         let Value::String(text) = value else { return };
         let (user, job) = match text.split_once('/') {
             Some((user, job)) => (Some(user), job),
@@ -288,11 +287,11 @@ impl Reader {
     }
 
     /// What stands in the file where the full form has `path`.
-    pub(crate) fn as_written(&self, path: &Path) -> Path {
+    pub(crate) fn as_written(&self, path: &FieldPath) -> FieldPath {
         let steps: &[Step] = &path.0;
         let found = (0..=steps.len()).rev().find_map(|length| {
-            let written = self.written.get(&Path(steps[..length].to_vec()))?;
-            Some(Path([&written.0[..], &steps[length..]].concat()))
+            let written = self.written.get(&FieldPath(steps[..length].to_vec()))?;
+            Some(FieldPath([&written.0[..], &steps[length..]].concat()))
         });
         found.unwrap_or_else(|| path.clone())
     }

@@ -118,8 +118,8 @@ fn package(text: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::document::Reader;
-    use crate::path::Path;
     use crate::schema::file_schema;
+    use cellwright_cell::field::FieldPath;
 
     #[test]
     fn a_text_becomes_the_words_that_a_shell_would_find_or_a_shell() {
@@ -157,8 +157,10 @@ mod tests {
             let mut reader = Reader::default();
             match name {
                 // In its short form, as people write it.
-                "JobSpec" => reader.read(value, &Path::default(), Some("a")),
-                _ => reader.checker.check(&mut value, name, &Path::default()),
+                "JobSpec" => reader.read(value, &FieldPath::default(), Some("a")),
+                _ => {
+                    reader.checker.check(&mut value, name, &FieldPath::default());
+                }
             }
             assert_eq!(reader.checker.wrong, [], "{name}");
         }

@@ -4,7 +4,7 @@
 //! One way for all three: a value first, then documents, checked against the schema of the cell's
 //! own types ([`mod@schema`]) and by the cell's own admission rules. Evaluation is hermetic: no
 //! network, no clock, no environment, imports from the file's own folder alone, and limits on
-//! steps, memory, depth and size ([`limits`]).
+//! time, memory, depth and size ([`limits`]).
 //!
 //! Rejected: a language of our own. Jsonnet is known, small and pure, and its objects inherit,
 //! which is what configurations are made of.
@@ -15,16 +15,14 @@ mod evaluate;
 mod example;
 pub mod format;
 mod json;
-mod judge;
 pub mod limits;
 mod locate;
-mod mend;
 mod number;
-mod path;
 mod references;
 pub mod schema;
-mod shape;
+mod schema_check;
 pub mod units;
+mod validate;
 pub mod written;
 mod yaml;
 
@@ -33,12 +31,13 @@ pub use evaluate::import::{LIBRARY, LIBRARY_NAME};
 pub use evaluate::{CHILD, Evaluator, run_child};
 pub use limits::Limits;
 
+use cellwright_cell::field::FieldPath;
 use cellwright_cell::name::Name;
 use diagnostic::{Diagnostic, Place, Severity, Source};
 use document::Reader;
 use locate::Part;
+use schema_check::{Fault, Wrong};
 use serde_json::Value;
-use shape::{Fault, Wrong};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use yaml::Places;
@@ -150,7 +149,7 @@ pub fn load_text(
     })?;
     let (value, places) = value_of(source, &root, format, options).map_err(Diagnostics)?;
     let mut reader = Reader::new(options.owner.clone());
-    reader.read(value, &path::Path::default(), None);
+    reader.read(value, &FieldPath::default(), None);
     let file = File { source, root, places, most_bytes: options.limits.file_bytes };
     let (reader, documents) = reader.finish();
     if documents.is_empty() && reader.checker.wrong.is_empty() {
@@ -200,12 +199,12 @@ struct File<'a> {
 }
 
 impl File<'_> {
-    fn places_of(&self, wanted: &[(path::Path, Part)]) -> Vec<Option<Place>> {
+    fn places_of(&self, wanted: &[(FieldPath, Part)]) -> Vec<Option<Place>> {
         let Some(places) = &self.places else {
             let found = locate::locate(self.source, &self.root, self.most_bytes, wanted);
             return found.into_iter().map(|found| found.map(|(place, _)| place)).collect();
         };
-        let find = |(path, part): &(path::Path, Part)| {
+        let find = |(path, part): &(FieldPath, Part)| {
             let exact = match part {
                 Part::Name => places.name(path),
                 Part::Value => places.value(path),
@@ -218,7 +217,7 @@ impl File<'_> {
     fn errors(&self, reader: &Reader) -> Vec<Diagnostic> {
         let wrong = &reader.checker.wrong;
         let looked = &wrong[..wrong.len().min(MOST_PLACED)];
-        let wanted: Vec<(path::Path, Part)> =
+        let wanted: Vec<(FieldPath, Part)> =
             looked.iter().map(|wrong| (reader.as_written(&wrong.path), wrong.part)).collect();
         let places = self.places_of(&wanted);
         let made =
@@ -251,7 +250,7 @@ impl File<'_> {
         let characters = place.text.chars().skip(place.column as usize - 1);
         let written: String = characters.take(place.width as usize).collect();
         let is_number = written.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
-        is_number.then(|| shape::unquoted(&written))
+        is_number.then(|| schema_check::unquoted(&written))
     }
 
     /// As one reads: the file itself from the top, then what it imports.
@@ -266,7 +265,7 @@ impl File<'_> {
 
     fn warnings(&self, reader: &Reader) -> Vec<Diagnostic> {
         let shown: Vec<_> = reader.warnings.iter().take(MOST_ERRORS).collect();
-        let wanted: Vec<(path::Path, Part)> =
+        let wanted: Vec<(FieldPath, Part)> =
             shown.iter().map(|(path, ..)| (reader.as_written(path), Part::Value)).collect();
         let places = if wanted.is_empty() { Vec::new() } else { self.places_of(&wanted) };
         let made = shown.iter().zip(wanted.iter().zip(places));
@@ -280,6 +279,6 @@ impl File<'_> {
 }
 
 /// The top of the file has no path.
-fn named(path: &path::Path) -> Option<String> {
+fn named(path: &FieldPath) -> Option<String> {
     Some(path.to_string()).filter(|text| !text.is_empty())
 }

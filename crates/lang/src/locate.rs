@@ -8,7 +8,7 @@
 
 use crate::diagnostic::{Place, Source};
 use crate::evaluate::import;
-use crate::path::{Path, Step};
+use cellwright_cell::field::{FieldPath, Step};
 use rsjsonnet_lang::arena::Arena;
 use rsjsonnet_lang::ast::{
     Arg, BinaryOp, Bind, Expr, ExprKind, Field, FieldName, Member, ObjInside, Param,
@@ -68,7 +68,7 @@ pub(crate) fn locate(
     source: &Source,
     root: &FilePath,
     most_bytes: u64,
-    wanted: &[(Path, Part)],
+    wanted: &[(FieldPath, Part)],
 ) -> Vec<Option<(Place, bool)>> {
     let (arena, nodes) = (Arena::new(), Arena::new());
     let files = Files {
@@ -85,7 +85,7 @@ pub(crate) fn locate(
     };
     let Some(top) = files.parse(source) else { return vec![None; wanted.len()] };
     let scope = Scope { names: Vec::new(), outer: None, folder: root };
-    let place = |(path, part): &(Path, Part)| {
+    let place = |(path, part): &(FieldPath, Part)| {
         let steps = &path.0;
         (0..=steps.len()).rev().find_map(|length| {
             let exact = length == steps.len();

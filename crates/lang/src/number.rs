@@ -5,7 +5,7 @@
 //! the cell's admission, field by field.
 
 use crate::schema::{Schema, unit_of};
-use crate::shape::shown;
+use crate::schema_check::shown;
 use crate::units::Unit;
 use serde_json::{Value, json};
 

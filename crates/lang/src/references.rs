@@ -3,8 +3,8 @@
 //! looked at like the others, as far as they are known.
 
 use crate::document::{Document, Placed, Reader};
-use crate::path::{Path, Step};
-use crate::shape::guess;
+use crate::schema_check::guess;
+use cellwright_cell::field::{FieldPath, Step};
 use cellwright_cell::name::{JobKey, MAX_NAME, Name};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ impl Reader {
     }
 
     fn distinct(&mut self) {
-        let mut seen: BTreeMap<(Option<Name>, Name), Path> = BTreeMap::new();
+        let mut seen: BTreeMap<(Option<Name>, Name), FieldPath> = BTreeMap::new();
         for placed in self.placed.iter().filter(|placed| placed.is_owned && placed.is_named) {
             let key = self.key(&placed.document);
             if let Some(first) = seen.get(&key) {
@@ -145,7 +145,7 @@ impl Reader {
 
 /// Among which names a reference is looked up, and what they are names of.
 fn referred<'a>(
-    path: &Path,
+    path: &FieldPath,
     jobs: &'a [String],
     sets: &'a [String],
 ) -> (&'a [String], &'static str) {

@@ -1,6 +1,7 @@
 //! The JSON Schema of jobs, made from the types of the cell, so that the language cannot know a
 //! field that the cell does not, nor the other way round. The checker walks it
-//! ([`crate::shape`]), editors get it from `cell schema`, and the guide's tables are made from it.
+//! ([`crate::schema_check`]), editors get it from `cell schema`, and the guide's tables are made
+//! from it.
 
 use crate::units::Unit;
 use cellwright_cell::cron::CronSpec;

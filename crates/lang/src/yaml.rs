@@ -6,7 +6,7 @@
 //! alias that unfolds without end meets a limit.
 
 use crate::diagnostic::{Diagnostic, Place, Source};
-use crate::path::{Path, Step};
+use cellwright_cell::field::{FieldPath, Step};
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use serde_json::{Map, Number, Value};
 use std::collections::BTreeMap;
@@ -18,15 +18,15 @@ const MOST_VALUES: usize = 1_000_000;
 
 /// Where names and values of fields are, by the path of the field.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places(BTreeMap<Path, (Option<Place>, Place)>);
+pub(crate) struct Places(BTreeMap<FieldPath, (Option<Place>, Place)>);
 
 impl Places {
-    pub(crate) fn name(&self, path: &Path) -> Option<&Place> {
+    pub(crate) fn name(&self, path: &FieldPath) -> Option<&Place> {
         let (name, value) = self.0.get(path)?;
         Some(name.as_ref().unwrap_or(value))
     }
 
-    pub(crate) fn value(&self, path: &Path) -> Option<&Place> {
+    pub(crate) fn value(&self, path: &FieldPath) -> Option<&Place> {
         self.0.get(path).map(|(_, value)| value)
     }
 }
@@ -98,8 +98,8 @@ impl<'a> Reader<'a> {
                 | Event::Nothing => {}
                 event => {
                     let path = match count {
-                        0 | 1 => Path::default(),
-                        _ => Path::default().index(documents.len()),
+                        0 | 1 => FieldPath::default(),
+                        _ => FieldPath::default().index(documents.len()),
                     };
                     let value = self.value(event, span, &path, None)?;
                     documents.push(value);
@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
         &mut self,
         event: Event<'a>,
         span: Span,
-        path: &Path,
+        path: &FieldPath,
         name: Option<Place>,
     ) -> Result<Value, Box<Diagnostic>> {
         self.values += 1;
@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    fn list(&mut self, path: &Path) -> Result<Value, Box<Diagnostic>> {
+    fn list(&mut self, path: &FieldPath) -> Result<Value, Box<Diagnostic>> {
         let mut items = Vec::new();
         while let Some((event, span)) = self.events.next() {
             if event == Event::SequenceEnd {
@@ -172,7 +172,7 @@ impl<'a> Reader<'a> {
         Ok(Value::Array(items))
     }
 
-    fn map(&mut self, path: &Path) -> Result<Value, Box<Diagnostic>> {
+    fn map(&mut self, path: &FieldPath) -> Result<Value, Box<Diagnostic>> {
         let mut fields = Map::new();
         while let Some((event, span)) = self.events.next() {
             let key = match event {
@@ -237,9 +237,9 @@ fn scalar(text: &str) -> Value {
 }
 
 /// Steps that lead to a field of the value at `path`, longest first.
-pub(crate) fn shortened(path: &Path) -> impl Iterator<Item = Path> + '_ {
+pub(crate) fn shortened(path: &FieldPath) -> impl Iterator<Item = FieldPath> + '_ {
     let steps: &[Step] = &path.0;
-    (0..=steps.len()).rev().map(move |length| Path(steps[..length].to_vec()))
+    (0..=steps.len()).rev().map(move |length| FieldPath(steps[..length].to_vec()))
 }
 
 #[cfg(test)]
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn places_are_those_of_the_file() {
         let (_, places) = parse(&source("a:\n  - b: 5\n    c: 'x y'\n")).unwrap();
-        let path = Path::default().field("a").index(0).field("c");
+        let path = FieldPath::default().field("a").index(0).field("c");
         let (name, value) = (places.name(&path).unwrap(), places.value(&path).unwrap());
         assert_eq!((name.line, name.column, name.width), (3, 5, 1));
         assert_eq!((value.line, value.column, value.width), (3, 8, 5));

@@ -129,7 +129,10 @@ fn what_follows_from_something_else_is_not_told() {
     check_alone("isolation: { root: 'os' }, packages: 'os'", "a list is wanted");
     check_alone("isolation: { network: 'own' }, static_ports: [0]", "0 is out of range");
     check_alone("retain_disk: { bytes: '1GiB', keep: '1h' }, disk: 'x'", "no amount here");
-    check_alone("retain_disk: { bytes: 1, keep: '1h', saver: 's' }, kind: 'x'", "not known here");
+    check_alone(
+        "disk: 1, retain_disk: { bytes: 1, keep: '1h', saver: 's' }, kind: 'x'",
+        "not known here",
+    );
     check_alone("restart: { backoff: '1h', backoff_max: 'x' }", "no amount here");
     check_alone("priority: 'high', preemption_notice_max: 1", "is not a priority");
     check_alone("count: 'x', overrides: { '5': { env: {} } }", "a number is wanted");

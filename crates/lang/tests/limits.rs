@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const TESTS: [(&str, fn()); 3] = [
     ("every_limit_has_an_error_of_its_own", every_limit_has_an_error_of_its_own),
-    ("steps_are_the_same_whatever_the_machine_does", steps_are_the_same_whatever_the_machine_does),
+    ("memory_is_counted_from_the_start_of_the_evaluation", memory_from_the_start),
     ("what_never_ends_or_grows_is_ended", what_never_ends_or_grows_is_ended),
 ];
 
@@ -38,11 +38,9 @@ fn every_limit_has_an_error_of_its_own() {
     let fine = "{ name: 'w', priority: 1, cpu: '1', ram: '1GiB', command: ['a'] }";
     assert_eq!(said(fine, usual), "");
     let endless = "local f(x) = if x < 0 then x else f(x + 1) tailstrict; f(0)";
-    check(endless, Limits { steps: 1000, ..usual }, "step limit: 1,000 calls of functions");
-    let unlimited = Limits { steps: u64::MAX, ..usual };
-    let limits = Limits { cpu_seconds: 1, ..unlimited };
+    let limits = Limits { cpu_seconds: 1, ..usual };
     check(endless, limits, "time limit: 1 s; look for what never ends");
-    let limits = Limits { wall: Duration::from_millis(50), ..unlimited };
+    let limits = Limits { wall: Duration::from_millis(50), ..usual };
     check(endless, limits, "by the clock");
     let growing =
         "local f(x) = if std.length(x) < 0 then x else f(x + x) tailstrict; f('xxxxxxxx')";
@@ -56,38 +54,25 @@ fn every_limit_has_an_error_of_its_own() {
     check("{ a: 1 + }", usual, "cannot stand here");
 }
 
-/// Just enough steps are enough, again and again, and one less is not.
-fn steps_are_the_same_whatever_the_machine_does() {
-    let job = |value: &str| {
+/// However large the program is that evaluates: a small file takes little, and what grows beyond
+/// that is ended, with limits far below the size of this program in a debug build.
+fn memory_from_the_start() {
+    let little = Limits { memory_bytes: 16 << 20, ..Limits::default() };
+    let size = |mib: u32| {
         format!(
-            "{{ name: 'w', priority: 1, cpu: '1', ram: '1GiB', command: ['a', '%d' % {value}] }}"
+            "{{ name: 'w', priority: 1, cpu: '1', ram: '1GiB',
+               command: ['%d' % std.length(std.repeat('x', {mib} * 1024 * 1024))] }}"
         )
     };
-    let loops = "local f(x) = if x == 0 then 0 else f(x - 1) tailstrict; ";
-    // Of the job two fields are computed.
-    let counted = [
-        (format!("{loops}{}", job("f(99)")), 101),
-        (job("std.length([1 for x in std.range(1, 10) for y in std.range(1, 10)])"), 111),
-        (job("std.foldl(function(sum, x) sum + x, std.range(1, 50), 0)"), 51),
-        (format!("local o = {{ a: 1 + 1 }}; {}", job("o.a + (o + {}).a + o.a")), 3),
-    ];
-    for (text, steps) in counted {
-        let usual = Limits::default();
-        assert_eq!(said(&text, Limits { steps, ..usual }), "", "{text}");
-        let help = format!("step limit: {} calls", steps - 1);
-        check(&text, Limits { steps: steps - 1, ..usual }, &help);
-    }
-    let said = said(
-        "local f(x) =\n  f(x + 1) tailstrict;\nf(0)",
-        Limits { steps: 9, ..Limits::default() },
-    );
-    assert!(said.contains("--> f.jsonnet:2:3") && !said.contains("import"), "{said}");
+    assert_eq!(said(&size(1), little), "");
+    check(&size(64), little, "memory limit: 16 MiB");
+    assert_eq!(said(&size(64), Limits { memory_bytes: 256 << 20, ..little }), "");
 }
 
 /// Mistakes of every week: each ends with the name of a limit.
 fn what_never_ends_or_grows_is_ended() {
-    // Fewer steps than usual, since debugging builds take a while for each.
-    let usual = Limits { memory_bytes: 512 << 20, steps: 200_000, ..Limits::default() };
+    // Less than usual, so that the test does not take long: the limits are the same.
+    let usual = Limits { memory_bytes: 256 << 20, cpu_seconds: 1, ..Limits::default() };
     let doubled = |first: &str, next: &str, last: &str| {
         let lines: String = (1..=40)
             .map(|at| next.replace("NEW", &at.to_string()).replace("OLD", &(at - 1).to_string()))
@@ -113,11 +98,11 @@ fn what_never_ends_or_grows_is_ended() {
          std.range(1, 100000) if c < 0 }",
         &texts,
         &objects,
+        // Nothing grows here, and nothing is called, until it is written out.
+        &lists,
     ] {
         check(text, usual, limits);
     }
-    // Nothing grows here, and nothing is called, until it is written out.
-    check(&lists, Limits { cpu_seconds: 1, ..usual }, "time limit: 1 s");
 }
 
 /// What is wrong with the text, in words; nothing when it is right.

@@ -22,6 +22,7 @@ use cellwright_store::{
     CallError, CallFuture, Disk, LoggedEntry, Machine, NodeId, OpenError, Peer, RaftCall, Replica,
     Role, Settings, Transport,
 };
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
@@ -369,7 +370,16 @@ pub fn replay(
 ///
 /// # Errors
 /// When the directory is not empty or the store does not start.
-pub async fn restore(
+pub fn restore(
+    view: View,
+    disk: Arc<dyn Disk>,
+    me: (NodeId, Peer),
+    settings: Settings,
+) -> BoxFuture<'static, Result<u64, CheckpointError>> {
+    Box::pin(restored(view, disk, me, settings))
+}
+
+async fn restored(
     view: View,
     disk: Arc<dyn Disk>,
     me: (NodeId, Peer),

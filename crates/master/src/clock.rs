@@ -1,6 +1,6 @@
 //! Which clock a replica asks for the time of day. Elapsed time (leases, silence, timeouts) is
 //! tokio's monotonic clock, which the simulator pauses; the wall clock dates certificates and leads
-//! log time (`crates/master/src/dating.rs`). Whatever is compared with rows is compared with log
+//! log time (`crates/control/src/dating.rs`). Whatever is compared with rows is compared with log
 //! time (`crates/master/src/replicated.rs`).
 
 use cellwright_cell::time::Time;

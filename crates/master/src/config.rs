@@ -10,7 +10,6 @@
 
 mod keys;
 
-use crate::controller::reclaim::ReclaimSettings;
 use crate::history::QuerySettings;
 use crate::http::FlowSettings;
 use crate::http::bodies::Pace;
@@ -22,6 +21,7 @@ use cellwright_cell::reclaim;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::MAX_TASKS;
 use cellwright_cell::time::Span;
+use cellwright_control::controller::reclaim::ReclaimSettings;
 use cellwright_names::Zone;
 use keys::KEYS;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! Flow limits: how much of a replica one caller may have at once, and whose turn it is.
 //!
-//! Admission to the log has fair turns (`crate::admission`); this is the same for what never comes
-//! to the log: streams that go on, requests under way, bodies that are being read, and work that
+//! Admission to the log has fair turns (`cellwright_control::admission`); this is the same for what
+//! never comes to the log: streams that go on, requests under way, bodies being read, and work that
 //! keeps a processor busy. Everything is counted by who asks, so whoever asks for too much is told
 //! so, with the figure and the limit, and nobody else waits for it.
 //!

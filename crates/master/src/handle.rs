@@ -1,9 +1,6 @@
 //! What the rest of the program may ask of a master: HTTP handlers, the supervisor of the
 //! scheduler, tests and the simulator all go through here.
 
-use crate::dating::Skews;
-use crate::input::{Alarm, Committed, Origin, Unavailable};
-use crate::lease::LaneName;
 use crate::links::{LinkError, LinkShard, Standing, UsageSink};
 use crate::main_loop::{Message, lost, unavailable};
 use crate::peers::{PastUsage, PeerAnswer, PeerCall, Peers, refusal};
@@ -18,6 +15,9 @@ use cellwright_api::masters::Masters;
 use cellwright_cell::command::{Actor, Command, Request, RequestId, Verdict};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
+use cellwright_control::dating::Skews;
+use cellwright_control::input::{Alarm, Committed, Origin, Unavailable};
+use cellwright_control::lease::LaneName;
 use cellwright_history::Mark;
 use cellwright_store::{NodeId, Replica, Sender, Status};
 use cellwright_supervise::{Supervisor, lock, plant};
@@ -90,6 +90,7 @@ pub(crate) struct Parts {
     pub alarms: watch::Receiver<Vec<Alarm>>,
     pub passes: watch::Receiver<BTreeMap<String, PassStatistics>>,
     pub skews: watch::Receiver<Skews>,
+    pub controllers: watch::Receiver<BTreeMap<&'static str, u64>>,
     /// Who tells other replicas what was used.
     pub past: OnceLock<UsageTeller>,
     /// Watches over what this replica cannot live without.
@@ -297,6 +298,12 @@ impl Handle {
     #[must_use]
     pub fn skews(&self) -> Skews {
         self.0.skews.borrow().clone()
+    }
+
+    /// How many commands each controller has given since this replica leads; nothing elsewhere.
+    #[must_use]
+    pub fn controllers(&self) -> BTreeMap<&'static str, u64> {
+        self.0.controllers.borrow().clone()
     }
 
     /// Sums of what schedulers said of their passes, by scheduler.

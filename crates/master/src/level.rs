@@ -28,13 +28,22 @@ pub async fn keep_raising(handle: Handle, others: Arc<dyn Candidates>) {
 
 /// Raises the cell by one level if every member knows it; says whether it did.
 pub async fn raise(handle: &Handle, others: &dyn Candidates) -> bool {
+    let Some(level) = next_level(handle, others, LEVEL).await else { return false };
+    let caller = Caller::System("level".into());
+    let raised = handle.submit(&caller, None, Command::RaiseLevel { level }).await;
+    raised.is_ok_and(|answer| answer.verdict.is_ok())
+}
+
+/// The level to raise the cell to: the next one, where this replica leads, its build knows levels
+/// up to `known` and every other member's build knows the next too.
+pub async fn next_level(handle: &Handle, others: &dyn Candidates, known: u32) -> Option<u32> {
     let next = handle.replicated().with(|view| view.state.level()) + 1;
     let status = handle.status();
-    if next > LEVEL || status.role != Role::Leader {
-        return false;
+    if next > known || status.role != Role::Leader {
+        return None;
     }
     let others_here = status.members.iter().filter(|(id, _)| **id != status.id);
-    let asked = join_all(others_here.map(|(id, member)| async move {
+    let answers = join_all(others_here.map(|(id, member)| async move {
         let found = others.identify(member.peer.address.clone()).await;
         match found {
             Ok(found) if found.id == *id && found.level >= next => true,
@@ -49,10 +58,5 @@ pub async fn raise(handle: &Handle, others: &dyn Candidates) -> bool {
             }
         }
     }));
-    if !asked.await.into_iter().all(|knows| knows) {
-        return false;
-    }
-    let caller = Caller::System("level".into());
-    let raised = handle.submit(&caller, None, Command::RaiseLevel { level: next }).await;
-    raised.is_ok_and(|answer| answer.verdict.is_ok())
+    answers.await.into_iter().all(|knows| knows).then_some(next)
 }

@@ -7,9 +7,6 @@
 //! obey only newer ones.
 
 use crate::clock::Clock;
-use crate::controller::reclaim::{ReclaimFeed, ReclaimSettings};
-use crate::dating::apart;
-use crate::input::Role;
 use crate::peers::{PeerAnswer, PeerCall, Peers};
 use crate::replicated::{Replicated, View};
 use crate::share;
@@ -28,13 +25,16 @@ use cellwright_cell::relief::is_news;
 use cellwright_cell::saver::saver_ends;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Span;
+use cellwright_control::controller::reclaim::{ReclaimFeed, ReclaimSettings};
+use cellwright_control::dating::apart;
+use cellwright_control::input::Role;
 use cellwright_store::{NodeId, Peer, Status};
 use cellwright_supervise::{lock, plant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 /// How long a machine the log does not know yet waits for its entry before it is asked again.
@@ -104,6 +104,9 @@ pub struct LinkShard {
     standing: Mutex<Standing>,
     /// How often replicas have come or gone.
     tenure: AtomicU64,
+    /// The entry of the log that says which replicas there are. Whoever polls is told of another
+    /// at once: the next change may take away all the masters that it knows.
+    settled: watch::Sender<Option<(u64, u64)>>,
     outgoing: Mutex<Outgoing>,
     /// Incarnation and number of each machine's newest report.
     taken: Mutex<BTreeMap<Name, (u64, u64)>>,
@@ -154,6 +157,7 @@ impl LinkShard {
             settings,
             standing: Mutex::default(),
             tenure: AtomicU64::new(0),
+            settled: watch::Sender::default(),
             outgoing: Mutex::default(),
             taken: Mutex::default(),
             confirmed: Mutex::default(),
@@ -175,12 +179,15 @@ impl LinkShard {
         if held.replicas != standing.replicas {
             self.tenure.fetch_add(1, Ordering::Relaxed);
         }
+        let settled = standing.settled.or(held.settled);
         *held = standing;
         drop(held);
+        self.settled.send_if_modified(|known| std::mem::replace(known, settled) != settled);
         self.wake.notify_one();
     }
 
-    /// One poll: takes the report, answers when there are new orders or the interval is over.
+    /// One poll: takes the report, answers when there are new orders or other masters, or the
+    /// interval is over.
     ///
     /// # Errors
     /// When the agent speaks for another machine.
@@ -202,6 +209,8 @@ impl LinkShard {
         let most = if report.hang { self.settings.poll.0 } else { 0 };
         let deadline = Instant::now() + Duration::from_millis(most);
         let notify = self.replicated.wakers.of(machine);
+        let mut settled = self.settled.subscribe();
+        let mut is_resettled = false;
         loop {
             let changed = notify.notified();
             tokio::pin!(changed);
@@ -210,7 +219,7 @@ impl LinkShard {
             let digest = digest(&tasks);
             let news = digest != report.orders_digest;
             let over = Instant::now() >= deadline;
-            if news || over {
+            if news || over || is_resettled {
                 return Ok(AgentOrders {
                     epoch: epoch.max(report.taken),
                     tasks: (news && epoch >= report.taken).then_some(tasks),
@@ -225,6 +234,7 @@ impl LinkShard {
             tokio::select! {
                 biased;
                 () = &mut changed => {}
+                _ = settled.changed() => is_resettled = true,
                 () = tokio::time::sleep_until(deadline) => {}
             }
         }
@@ -592,6 +602,33 @@ mod tests {
         assert!(stand(3 - owner, &[1, 2]).ends, "it is another's");
         let later = stand(owner, &[owner]);
         assert!(later.number > first.number && !later.ends);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_poll_that_hangs_ends_when_there_are_other_masters() {
+        let folder = Folder::new();
+        let mut shard = shard(&folder);
+        shard.settings.poll = Span::seconds(60);
+        let spec = serde_json::json!({
+            "name": "machine-1",
+            "capacity": { "cpu": 1, "ram": 1, "disk": 1, "disk_rate": 1 },
+        });
+        let command = Command::AddMachine(serde_json::from_value(spec).unwrap());
+        let requests = vec![Request { by: Actor::System, id: None, command }];
+        let entry = encode::save_entry(&Entry { now: Time(8), requests });
+        CellMachine(shard.replicated.clone()).apply(8, 3, &entry);
+        let settle = |settled| shard.stand(Standing { settled, ..Standing::default() });
+        let hanging = || AgentReport { hang: true, orders_digest: digest(&[]), ..report(1, 1) };
+        settle(Some((1, 1)));
+        let begun = Instant::now();
+        let (answered, ()) = tokio::join!(shard.poll(hanging()), async { settle(Some((1, 2))) });
+        assert!(answered.is_ok() && begun.elapsed() < Duration::from_secs(60));
+        // The same ones, and a moment of doubt, are no news.
+        let (_, ()) = tokio::join!(shard.poll(hanging()), async {
+            settle(None);
+            settle(Some((1, 2)));
+        });
+        assert!(begun.elapsed() >= Duration::from_secs(60));
     }
 
     #[tokio::test]

@@ -2,17 +2,17 @@
 //! waiting happens in tasks of their own that come back as messages.
 
 use crate::clock::Clock;
-use crate::core::Core;
-use crate::dating::Skews;
-use crate::input::{
-    Alarm, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket, Unavailable,
-};
-use crate::lease::LaneName;
 use crate::replicated::Replicated;
 use cellwright_api::internal::{LeaseAnswer, LinkForward, PassStatistics};
 use cellwright_cell::command::{Entry, Request, Verdict};
 use cellwright_cell::encode;
 use cellwright_cell::time::{Span, Time};
+use cellwright_control::core::Core;
+use cellwright_control::dating::Skews;
+use cellwright_control::input::{
+    Alarm, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket, Unavailable,
+};
+use cellwright_control::lease::LaneName;
 use cellwright_store::{ProposeError, Purpose, Replica};
 use cellwright_supervise::{Supervisor, plant};
 use std::collections::BTreeMap;
@@ -69,6 +69,7 @@ pub struct Loop {
     pub alarms: watch::Sender<Vec<Alarm>>,
     pub passes: watch::Sender<BTreeMap<String, PassStatistics>>,
     pub skews: watch::Sender<Skews>,
+    pub controllers: watch::Sender<BTreeMap<&'static str, u64>>,
     pub supervisor: Supervisor,
 }
 
@@ -181,6 +182,9 @@ impl Loop {
                 Output::LogTime(date) => self.replicated.set_log_time(date),
                 Output::Skews(skews) => {
                     self.skews.send_replace(skews);
+                }
+                Output::Controllers(given) => {
+                    self.controllers.send_replace(given);
                 }
                 Output::Alarms(alarms) => {
                     self.alarms.send_if_modified(|old| {

@@ -1,8 +1,6 @@
 //! One replica of the master, assembled: store, replicated state, core and its loop, link shard.
 
 use crate::clock::Clock;
-use crate::core::Core;
-use crate::dating::Skews;
 use crate::handle::{Handle, Parts};
 use crate::links::{LinkSettings, LinkShard};
 use crate::main_loop::{Loop, Message};
@@ -12,6 +10,8 @@ use crate::records::Records;
 use crate::refused::RefusedBook;
 use crate::replicated::{CellMachine, Replicated};
 use crate::settings::Settings;
+use cellwright_control::core::Core;
+use cellwright_control::dating::Skews;
 use cellwright_store::{Disk, NodeId, OpenError, Replica};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -63,19 +63,18 @@ impl Master {
         let (peers, shared) = (world.peers.clone(), replicated.clone());
         let transport = Arc::new(RaftOver { id, peers, replicated: shared });
         let machine = wrap(CellMachine(replicated.clone()));
-        let replica = Replica::open(id, store, world.disk, transport, machine).await?;
-        let replica = Arc::new(replica);
+        let replica = Arc::new(Replica::open(id, store, world.disk, transport, machine).await?);
         let links = LinkSettings {
-            poll: settings.liveness.poll,
+            poll: settings.core.liveness.poll,
             redial: settings.redial,
             reclaim: settings.reclaim,
         };
-        let clock = world.clock.clone();
-        let links = Arc::new(LinkShard::new(replicated.clone(), clock, links));
+        let links = Arc::new(LinkShard::new(replicated.clone(), world.clock.clone(), links));
         let (sender, messages) = mpsc::unbounded_channel();
         let (alarms, alarms_seen) = watch::channel(Vec::new());
         let (passes, passes_seen) = watch::channel(BTreeMap::new());
         let (skews, skews_seen) = watch::channel(Skews::default());
+        let (controllers, controllers_seen) = watch::channel(BTreeMap::new());
         let handle = Handle(Arc::new(Parts {
             replica: replica.clone(),
             replicated: replicated.clone(),
@@ -85,6 +84,7 @@ impl Master {
             alarms: alarms_seen,
             passes: passes_seen,
             skews: skews_seen,
+            controllers: controllers_seen,
             past: OnceLock::new(),
             supervisor: supervisor.clone(),
             refused: RefusedBook::default(),
@@ -92,7 +92,7 @@ impl Master {
             caught_up: AtomicBool::new(false),
         }));
         let around = Loop {
-            core: Core::new(settings),
+            core: Core::new(settings.core),
             replica,
             replicated,
             clock: world.clock,
@@ -101,6 +101,7 @@ impl Master {
             alarms,
             passes,
             skews,
+            controllers,
             supervisor: supervisor.clone(),
         };
         let peers = world.peers;

@@ -115,7 +115,7 @@ impl Drop for Claim {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::testing::{Cell, name};
+    use cellwright_control::controller::testing::{Cell, name};
 
     #[test]
     fn uploads_at_once_share_the_quota_and_give_back_what_they_did_not_use() {

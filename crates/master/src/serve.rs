@@ -54,6 +54,7 @@ use cellwright_cell::time::Time;
 use cellwright_names::dns::{DnsServer, ListenError};
 use cellwright_store::{BootstrapError, OpenError, Peer, RealDisk, Role};
 use cellwright_supervise::{Supervisor, plant};
+use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -135,9 +136,20 @@ pub struct Running {
 
 /// Starts a master as configured. `scheduler`: a process to keep running beside it.
 ///
+/// Boxed, as all that another crate awaits of a whole master: the code of a future is made by the
+/// crate that awaits it, which would compile the replica and its log once more, as its own.
+///
 /// # Errors
 /// What keeps it from starting.
-pub async fn run_master(
+pub fn run_master(
+    config: Config,
+    access: Access,
+    scheduler: Option<Supervised>,
+) -> BoxFuture<'static, Result<Running, ServeError>> {
+    Box::pin(started(config, access, scheduler))
+}
+
+async fn started(
     config: Config,
     access: Access,
     scheduler: Option<Supervised>,
@@ -261,7 +273,11 @@ impl Running {
     }
 
     /// Stops in order: the scheduler and the listener, then the replica.
-    pub async fn stop(self) {
+    pub fn stop(self) -> BoxFuture<'static, ()> {
+        Box::pin(self.stopped())
+    }
+
+    async fn stopped(self) {
         self.handle().0.supervisor.stops();
         self.stopping.send_replace(true);
         self.chores.iter().for_each(JoinHandle::abort);
@@ -333,15 +349,15 @@ async fn open_door(
 #[must_use]
 pub fn master_settings(config: &Config) -> Settings {
     let mut settings = Settings::default();
-    settings.liveness.poll = config.poll_interval;
-    settings.liveness.missed_polls = config.silence_polls;
-    settings.liveness.per_minute = config.down_per_minute;
-    settings.control.keep_jobs = config.keep_dead_jobs;
+    settings.core.liveness.poll = config.poll_interval;
+    settings.core.liveness.missed_polls = config.silence_polls;
+    settings.core.liveness.per_minute = config.down_per_minute;
+    settings.core.control.keep_jobs = config.keep_dead_jobs;
     settings.reclaim = config.reclaim;
     settings.events = config.events_kept();
     settings.audit = config.audit_kept();
     settings.audit_per_user = config.audit_size_user;
-    settings.clocks.bound = config.clock_skew_alarm;
+    settings.core.clocks.bound = config.clock_skew_alarm;
     settings
 }
 
@@ -473,9 +489,10 @@ async fn chores(
             .map(|requests| requests.into_iter().map(|request| request.command).collect()),
     };
     if let Some(mut commands) = first {
-        // A cell that begins has no replica that knows less.
         commands.push(Command::SetBounds(config.bounds));
-        commands.extend((2..=LEVEL).map(|level| Command::RaiseLevel { level }));
+        // A cell that begins has no replica that knows less.
+        let next = State::default().level() + 1;
+        commands.extend((next..=LEVEL).map(|level| Command::RaiseLevel { level }));
         let saying = say_first(handle.clone(), commands, config.data_dir.clone());
         match handle.status().members.len() {
             0 | 1 => saying.await,

@@ -2,7 +2,8 @@
 //! word of each of its own share, and asks the others for theirs when somebody wants to see it.
 //!
 //! Soft and small: one sample a task. Nothing decides by it (reservations have estimates of their
-//! own, `crate::controller::reclaim`), so a replica that does not answer only leaves blanks.
+//! own, `cellwright_control::controller::reclaim`), so a replica that does not answer only leaves
+//! blanks.
 //!
 //! Rejected: usage in the replicated log. It changes with every poll of every machine, and whoever
 //! reads it wants the present, not a past that all replicas agree on.

@@ -10,6 +10,7 @@
 
 pub(crate) mod image;
 mod tree;
+pub(crate) mod zstd;
 
 use crate::build::Built;
 use crate::error::{Limit, PackageError, at};
@@ -136,6 +137,7 @@ fn unpacked_layer(
     let copied = match layer.compression {
         Compression::None => copy(&mut blob, &file, most),
         Compression::Gzip => copy(&mut MultiGzDecoder::new(BufReader::new(&mut blob)), &file, most),
+        Compression::Zstd => copy(&mut zstd::Frames::new(&mut blob), &file, most),
     };
     let bytes = copied.map_err(|why| crate::stream::unreadable(0, why))?;
     // A decompressor may stop before the end.

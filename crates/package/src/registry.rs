@@ -9,14 +9,15 @@
 //! so an image from a registry meets the same suspicion as one from a file, and nothing is looked
 //! at before its digest is right.
 //!
-//! The protocol is a handful of GETs, written out here. Rejected: a client library. Those there are
-//! bring a second HTTP client and a second TLS, and settle by themselves where credentials go.
+//! The protocol is a handful of GETs, written out here. Rejected: a client library. What came of
+//! one before a hostile registry is in `docs/decisions/0021-own-registry-client.md`.
 
 mod blob;
 mod challenge;
 pub mod credentials;
 mod error;
 mod line;
+mod proxy;
 mod reference;
 mod roots;
 mod session;
@@ -25,6 +26,7 @@ pub use blob::Progress;
 pub use credentials::Login;
 pub use error::{Credentials, RegistryError, Why};
 pub use line::Times;
+pub use proxy::Proxies;
 pub use reference::{BadReference, Reference, SCHEME};
 
 use crate::digest::PackageDigest;
@@ -66,6 +68,7 @@ pub struct Settings {
     /// Whether the registry is spoken to in plain text. On loopback it is unless `authority` is
     /// given.
     pub insecure_http: bool,
+    pub proxies: Proxies,
     pub limits: Limits,
     pub times: Times,
 }
@@ -152,6 +155,7 @@ fn open(reference: &Reference, settings: &Settings) -> Result<Session, RegistryE
         tls: roots::config(settings.authority.as_deref()).map_err(failed)?,
         insecure_http: settings.insecure_http,
         is_local,
+        proxies: settings.proxies.clone(),
         times: settings.times,
     };
     Ok(Session::new(reference.clone(), line, registry, settings.login.clone()))

@@ -135,9 +135,6 @@ pub struct Board {
     pub(crate) crashes_end: BTreeSet<(Time, TaskId)>,
     /// Passes made on this board: whose turn it is to be first.
     pub(crate) passes: u64,
-    /// Volumes keep nobody from a machine: the cell is below the level from which machines must
-    /// say what they lend, and agents of older builds never say it.
-    pub(crate) volumes_anywhere: bool,
     /// Tasks that one machine may hold; `None`: any number.
     pub(crate) machine_tasks: Option<u64>,
 }

@@ -84,8 +84,7 @@ pub struct Shapes {
 #[must_use]
 pub fn shapes(board: &Board, names: &dyn Names, question: &Question<'_>) -> Shapes {
     let own;
-    let loans: &[Loan] = if board.volumes_anywhere { &[] } else { question.loans };
-    let (board, constraints) = match (question.constraints, loans) {
+    let (board, constraints) = match (question.constraints, question.loans) {
         ([], []) => (board, None),
         // To judge demands leaves them behind on the board; that of the asker stays as it was.
         (constraints, loans) => {

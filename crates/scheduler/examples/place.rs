@@ -14,18 +14,17 @@ use cellwright_cell::id::MachineId;
 use cellwright_cell::label::Labels;
 use cellwright_cell::machine::{MachineSpec, PortRange};
 use cellwright_cell::name::{Name, Token};
-use cellwright_cell::priority::{AppClass, Band, Priority};
+use cellwright_cell::priority::{Band, Priority};
 use cellwright_cell::quota::Quota;
 use cellwright_cell::resource::{MAX_QUANTITY, Resources};
-use cellwright_cell::spec::{JobKind, JobSpec, RestartPolicy, TaskSpec};
+use cellwright_cell::spec::JobSpec;
 use cellwright_cell::state::State;
-use cellwright_cell::time::{Span, Time};
+use cellwright_cell::time::Time;
 use cellwright_sched::Solver;
 use cellwright_scheduler::pass::{self, Passer};
 use cellwright_scheduler::settings::DEFAULT_CHUNK;
 use cellwright_scheduler::{CellCopy, Lane};
 use rustix::time::{ClockId, clock_gettime};
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
@@ -203,44 +202,8 @@ fn machine(number: u32) -> Result<MachineSpec, Box<dyn Error>> {
 /// One core, 2 GiB; jobs by themselves differ a little, as jobs do.
 fn job(number: u32, count: u32) -> Result<JobSpec, Box<dyn Error>> {
     let more = u64::from(number % 8);
-    Ok(JobSpec {
-        name: Name::new(&format!("j{number}"))?,
-        kind: JobKind::Tasks,
-        count,
-        priority: Priority(150),
-        appclass: AppClass::Batch,
-        labels: Labels::new(),
-        task: TaskSpec {
-            limits: Resources::new(1000 + 100 * more, (2 << 30) + (more << 27), 1 << 30, 1 << 20),
-            ports: 0,
-            static_ports: Vec::new(),
-            named: Vec::new(),
-            devices: Vec::new(),
-            packages: Vec::new(),
-            command: vec!["work".into()],
-            env: BTreeMap::new(),
-            notice: Span::seconds(10),
-            health: None,
-            max_run: None,
-            files: BTreeMap::new(),
-            user: None,
-            logs: None,
-            isolation: Default::default(),
-            secrets: BTreeMap::new(),
-        },
-        overrides: BTreeMap::new(),
-        constraints: Vec::new(),
-        spread: Vec::new(),
-        alloc_set: None,
-        after: Vec::new(),
-        gang: false,
-        max_down: None,
-        max_update_disruptions: None,
-        restart: RestartPolicy::default(),
-        reclaimable: true,
-        at_most_one: None,
-        retain_disk: None,
-        preemption_notice_max: None,
-        disruptions: None,
-    })
+    let limits = Resources::new(1000 + 100 * more, (2 << 30) + (more << 27), 1 << 30, 1 << 20);
+    let mut spec = JobSpec::new(Name::new(&format!("j{number}"))?, count, Priority(150), limits);
+    spec.task.command = vec!["work".into()];
+    Ok(spec)
 }

@@ -6,9 +6,13 @@
 //! has become of its copy.
 
 use crate::link::{LinkError, MasterLink};
+use crate::settings::BadSetting;
+use crate::{Scheduler, Settings};
 use cellwright_api::client::{Client, ClientError};
 use cellwright_api::internal::{LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer};
 use cellwright_cell::time::Span;
+use std::pin::Pin;
+use std::sync::Arc;
 
 #[derive(Clone)]
 pub struct HttpLink {
@@ -35,6 +39,19 @@ impl MasterLink for HttpLink {
         request.wall = cellwright_api::clock::wall();
         self.client.lease(&request).await.map_err(link_error)
     }
+}
+
+/// Schedules over the network until dropped. Boxed, so that the scheduler is compiled here and not
+/// by the crate that awaits it.
+///
+/// # Errors
+/// A setting that cannot be.
+pub fn schedule(
+    client: Client,
+    settings: Settings,
+) -> Result<Pin<Box<dyn Future<Output = ()> + Send>>, BadSetting> {
+    let scheduler = Scheduler::new(Arc::new(HttpLink::new(client)), settings)?;
+    Ok(Box::pin(scheduler.run()))
 }
 
 fn link_error(error: ClientError) -> LinkError {

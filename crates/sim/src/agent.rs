@@ -1,21 +1,34 @@
-//! A virtual agent: speaks the real protocol of agents, runs nothing. Starts, stops, finishes and
-//! fails as a task's command tells it (`["sim", "finish", "500"]` ends well after 500 ms,
-//! `["sim", "fail", "500"]` badly; anything else runs until stopped). What runs longer than its
-//! `max_run` is ended as a real agent ends it.
+//! A virtual agent: the core and the control loops of real agents (`agent-core`) on a machine whose
+//! programs are rows in a table ([`kernel`]). It speaks the real protocol and runs nothing; how its
+//! tasks behave is drawn from a seed or told by their commands ([`profile`]).
 //!
 //! Pure: time comes in as milliseconds, what to send comes out as reports. Around it stands either
-//! the simulated network or a real connection to a real master.
+//! the simulated network or a real connection to a real master. In simulated cells a [`witness`]
+//! watches over it, and bugs are planted in what passes between the core and the machine.
 
-use cellwright_api::internal::{AgentOrders, AgentReport, Epoch, REPORT_FORMAT};
+pub mod kernel;
+pub mod profile;
+pub mod witness;
+
+use cellwright_agent_core::agent::{AgentCore, Event, Facts};
+use cellwright_agent_core::control::{self, Control, MachineSample, Remembered, Room, TaskSample};
+use cellwright_agent_core::cpus::CpuList;
+use cellwright_agent_core::decide::{Action, End, Health, Phase};
+use cellwright_agent_core::orders::{Orders, Taken};
+use cellwright_agent_core::usage::{Meter, Readings, Sampler};
+use cellwright_api::internal::{AgentOrders, AgentReport};
 use cellwright_api::life::{LifeNumber, Told};
-use cellwright_cell::desired::{Action, DesiredTask};
-use cellwright_cell::id::{Attempt, TaskId};
+use cellwright_cell::desired::{Action as Order, DesiredTask};
+use cellwright_cell::id::Attempt;
 use cellwright_cell::machine::MachineSpec;
-use cellwright_cell::observed::{ObservedState, ObservedTask};
-use cellwright_cell::plan::Victim;
-use cellwright_cell::task::ExitClass;
+use cellwright_cell::observed::ObservedState;
+use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::time::{Span, Time};
+use kernel::{Kernel, Row};
+use profile::Profile;
 use std::collections::BTreeMap;
+use std::time::Duration;
+use witness::Witness;
 
 /// How long things take on the virtual machine, in milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +36,25 @@ pub struct Pace {
     pub start: u64,
     pub stop: u64,
 }
+
+/// How a virtual machine and its tasks behave.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    pub pace: Pace,
+    pub profile: Profile,
+    /// How long it is short before the masters are asked for relief.
+    pub ask_after: Span,
+}
+
+impl Settings {
+    #[must_use]
+    pub fn new(pace: Pace, profile: Profile) -> Settings {
+        Settings { pace, profile, ask_after: control::ASK_AFTER }
+    }
+}
+
+/// Milliseconds between two looks at what tasks use, as real agents look.
+const LOOK: u64 = 1000;
 
 /// Known bugs that a test plants to see them caught.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,58 +71,20 @@ pub struct AgentBugs {
     pub life_by_clock: bool,
     /// Asks the master it knows again and again, and never another.
     pub knows_one_master: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Local {
-    attempt: u32,
-    name: String,
-    state: ObservedState,
-    /// When the present state ends by itself.
-    until: Option<u64>,
-    stopping: bool,
-    ends: Ending,
-    waits_for: Vec<Victim>,
-    lease: Option<u64>,
-    is_alloc: bool,
-    cpu: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
-    Never,
-    Finish {
-        after: u64,
-    },
-    Fail {
-        after: u64,
-    },
-    /// Its `max_run` is over first.
-    TimeOut {
-        after: u64,
-    },
-}
-
-impl Ending {
-    /// When it ends by itself, counted from its start.
-    fn after(self) -> Option<u64> {
-        match self {
-            Ending::Never => None,
-            Ending::Finish { after } | Ending::Fail { after } | Ending::TimeOut { after } => {
-                Some(after)
-            }
-        }
-    }
-
-    /// Its own end, unless it is not allowed to run as long.
-    fn within(self, max_run: Option<Span>) -> Ending {
-        match max_run {
-            Some(Span(length)) if self.after().is_none_or(|own| length < own) => {
-                Ending::TimeOut { after: length }
-            }
-            _ => self,
-        }
-    }
+    /// Tells of an end once, and not until newer orders drop it.
+    pub forgets_ends: bool,
+    /// Begins what has ended again when orders still list it.
+    pub begins_twice: bool,
+    /// Lets tasks run longer than they may.
+    pub ignores_max_run: bool,
+    /// Does not kill those that the control loops tell it to.
+    pub spares_condemned: bool,
+    /// Calls a task healthy whatever its checks say.
+    pub hides_illness: bool,
+    /// Reports that tasks use nothing.
+    pub hides_usage: bool,
+    /// Reports what one task uses as what another does.
+    pub swaps_usage: bool,
 }
 
 /// A task began or ceased to run here: what overlap checks are made from.
@@ -103,387 +97,326 @@ pub struct Ran {
     pub at_most_one: bool,
 }
 
-#[derive(Clone, Debug)]
+impl Ran {
+    fn of(row: &Row, started: bool, at: u64) -> Ran {
+        let (name, at_most_one) = (row.order.name.clone(), row.order.lease.is_some());
+        Ran { name, attempt: row.order.attempt, started, at, at_most_one }
+    }
+}
+
 pub struct VirtualAgent {
     pub spec: MachineSpec,
-    life: LifeNumber,
     pub bugs: AgentBugs,
-    pace: Pace,
-    taken: Epoch,
-    digest: u64,
-    tasks: BTreeMap<TaskId, Local>,
-    /// Runs of savers: over as soon as they are ordered.
-    savers: BTreeMap<Attempt, ObservedState>,
-    /// Reports made so far.
-    reports: u64,
-    /// From when leases count.
-    heard: u64,
-    /// What happened since it was last asked.
-    pub history: Vec<Ran>,
-    /// Something ran that there was no room for.
-    pub overfull: bool,
+    settings: Settings,
+    core: AgentCore,
+    kernel: Kernel,
+    control: Control,
+    cores: Vec<CpuList>,
+    meters: BTreeMap<Attempt, Meter>,
+    readings: Readings,
+    sampler: Sampler,
+    looked: u64,
+    /// Of simulated cells.
+    pub witness: Option<Witness>,
 }
 
 impl VirtualAgent {
     #[must_use]
-    pub fn new(spec: MachineSpec, pace: Pace) -> VirtualAgent {
+    pub fn new(spec: MachineSpec, settings: Settings) -> VirtualAgent {
+        let cores = u32::try_from(spec.capacity.cpu / 1000).unwrap_or(u32::MAX).clamp(1, 1024);
         VirtualAgent {
             spec,
-            life: LifeNumber::after(None),
             bugs: AgentBugs::default(),
-            pace,
-            taken: Epoch::default(),
-            digest: 0,
-            tasks: BTreeMap::new(),
-            savers: BTreeMap::new(),
-            reports: 0,
-            heard: 0,
-            history: Vec::new(),
-            overfull: false,
+            settings,
+            core: AgentCore::new(LifeNumber::after(None), Orders::default()),
+            kernel: Kernel::default(),
+            control: fresh_control(settings, 0),
+            cores: (0..cores).map(|core| CpuList::new(vec![core])).collect(),
+            meters: BTreeMap::new(),
+            readings: Readings::default(),
+            sampler: Sampler::default(),
+            looked: 0,
+            witness: None,
         }
     }
 
-    /// The machine boots again: nothing of before runs any more.
+    /// The machine boots again: nothing of before runs any more, and its agent finds what it had.
     pub fn reboot(&mut self, now: u64) {
-        let names: Vec<TaskId> = self.tasks.keys().copied().collect();
-        names.into_iter().for_each(|task| self.forget(task, now));
-        self.life = LifeNumber::after(Some(self.life));
-        self.taken = Epoch::default();
-        self.digest = 0;
+        let epoch = self.core.orders().epoch;
+        let orders = Orders { epoch, ..Orders::default() };
+        let mut next = AgentCore::new(LifeNumber::after(Some(self.core.life)), orders);
+        for entry in self.core.attempts().values() {
+            let attempt = next.adopt(entry.order.clone());
+            let end = match entry.status.phase {
+                Phase::Ended(end) => end,
+                Phase::Preparing | Phase::Running(_) => End::Gone,
+            };
+            next.observe(attempt, Event::Ended(end));
+        }
+        self.begin_life(next, false, now);
     }
 
     /// The machine comes back without anything it knew.
     pub fn lose_data(&mut self, now: u64, wall: Time) {
-        self.reboot(now);
-        self.life = LifeNumber::after(None);
+        let mut life = LifeNumber::after(None);
         if self.bugs.life_by_clock {
-            self.life.incarnation = wall.0;
-            self.life.is_granted = true;
+            life.incarnation = wall.0;
+            life.is_granted = true;
+        }
+        self.begin_life(AgentCore::new(life, Orders::default()), true, now);
+    }
+
+    fn begin_life(&mut self, core: AgentCore, is_disk_lost: bool, now: u64) {
+        self.kernel.end_all(now);
+        self.core = core;
+        self.control = fresh_control(self.settings, now);
+        self.meters.clear();
+        (self.readings, self.sampler) = Default::default();
+        if let Some(witness) = &mut self.witness {
+            witness.reboot(is_disk_lost);
         }
     }
 
     /// Number of this life.
     #[must_use]
     pub fn incarnation(&self) -> u64 {
-        self.life.incarnation
+        self.core.life.incarnation
     }
 
     /// Its full state; `wall` is what its clock says.
     #[must_use]
-    pub fn report(&mut self, hang: bool, wall: Time) -> AgentReport {
-        self.reports += 1;
-        let observed = |(task, local): (&TaskId, &Local)| ObservedTask {
-            task: *task,
-            attempt: local.attempt,
-            saver: 0,
-            state: local.state,
+    pub fn report(&mut self, hang: bool, wall: Time, now: u64) -> AgentReport {
+        let mut usage = match hang {
+            // Rates are averages between hanging polls; news in between would cut them short.
+            true => self.sampler.usage(&self.readings.take()),
+            false => Vec::new(),
         };
-        let savers = self.savers.iter().map(|(at, state)| ObservedTask {
-            task: at.task,
-            attempt: at.number,
-            saver: at.saver,
-            state: *state,
-        });
-        AgentReport {
-            format: REPORT_FORMAT,
-            machine: self.spec.name.clone(),
-            incarnation: self.life.incarnation,
-            number: self.reports,
-            taken: self.taken,
-            hang,
-            orders_digest: self.digest,
-            spec: Some(self.spec.clone()),
-            tasks: self.tasks.iter().map(observed).chain(savers).collect(),
-            packages: None,
-            usage: Vec::new(),
-            shortages: Vec::new(),
-            wall,
+        if self.bugs.hides_usage {
+            usage.iter_mut().for_each(|usage| usage.used = Resources::ZERO);
+        }
+        if self.bugs.swaps_usage {
+            let last = usage.last().map_or(Resources::ZERO, |usage| usage.used);
+            usage.iter_mut().fold(last, |before, usage| std::mem::replace(&mut usage.used, before));
+        }
+        let shortages = self.control.shortages(Time(now));
+        let facts = Facts { spec: self.spec.clone(), packages: None, usage, shortages, wall };
+        let mut report = self.core.report(hang, facts, now);
+        if self.bugs.forgets_ends {
+            let lives =
+                |state| matches!(state, ObservedState::Preparing | ObservedState::Running { .. });
+            report.tasks.retain(|task| lives(task.state));
+        }
+        if let Some(witness) = &mut self.witness {
+            witness.reports(&report, &self.kernel, now);
+        }
+        report
+    }
+
+    /// Takes the answer to a poll sent at `sent`.
+    pub fn obey(&mut self, answer: AgentOrders, sent: u64, now: u64) {
+        let real = self.witness.is_some().then(|| answer.clone());
+        let heard = self.core.hear(self.mistaken(answer), sent);
+        let is_for_us = heard.life != Told::Raised;
+        if let (Some(witness), Some(real)) = (&mut self.witness, &real) {
+            witness.answered(real, is_for_us && heard.taken != Taken::Refused);
+        }
+        for attempt in heard.other_checks {
+            if let Some(entry) = self.core.attempt(attempt) {
+                self.kernel.check_anew(&entry.order, now);
+            }
+        }
+        if self.bugs.begins_twice && heard.taken == Taken::New {
+            self.begin_again(now);
+        }
+        if is_for_us {
+            self.advance(now);
         }
     }
 
-    /// Takes the answer to a poll sent at `sent`; orders older than what it has taken are ignored.
-    pub fn obey(&mut self, orders: AgentOrders, sent: u64, now: u64) {
-        if self.life.hear(orders.incarnation) == Told::Raised {
-            return;
+    /// Orders as an agent with these bugs understands them.
+    fn mistaken(&self, mut answer: AgentOrders) -> AgentOrders {
+        if self.bugs.obeys_old_orders {
+            answer.epoch = answer.epoch.max(self.core.orders().epoch);
         }
-        if let Some(ago) = orders.heard_ago {
-            // Never later than when the leader heard: the poll arrived after it was sent.
-            self.heard = self.heard.max(sent.saturating_sub(ago.0));
+        for order in answer.tasks.iter_mut().flatten() {
+            let Order::Run(work) = &mut order.action else { continue };
+            if self.bugs.starts_early {
+                work.waits_for.clear();
+            }
         }
-        if orders.epoch < self.taken && !self.bugs.obeys_old_orders {
-            return;
-        }
-        self.taken = orders.epoch;
-        let Some(wanted) = orders.tasks else { return };
-        self.digest = orders.orders_digest;
-        let (wanted, left): (Vec<_>, Vec<_>) =
-            wanted.into_iter().partition(|order| order.saver == 0 && order.action != Action::Keep);
-        self.savers = left.iter().filter_map(saved).collect();
-        let listed = |task: &TaskId| wanted.iter().any(|w| w.task == *task);
-        let gone: Vec<TaskId> = self.tasks.keys().copied().filter(|task| !listed(task)).collect();
-        if !self.bugs.keeps_unlisted {
-            gone.into_iter().for_each(|task| self.forget(task, now));
-        }
-        for desired in &wanted {
-            self.want(desired, now);
-        }
-        self.advance(now);
+        answer
     }
 
-    fn want(&mut self, desired: &DesiredTask, now: u64) {
-        let held = self.tasks.get(&desired.task).map(|local| local.attempt);
-        if held.is_some_and(|attempt| attempt != desired.attempt) {
-            self.forget(desired.task, now);
-        }
-        let stop = self.pace.stop;
-        match &desired.action {
-            Action::Stop { notice, .. } => {
-                let Some(local) = self.tasks.get_mut(&desired.task) else {
-                    // Never got here, or is gone already: say so.
-                    let local = Local::new(desired, ObservedState::Stopped, None);
-                    self.tasks.insert(desired.task, local);
-                    return;
-                };
-                let live =
-                    matches!(local.state, ObservedState::Preparing | ObservedState::Running { .. });
-                if live && !local.stopping {
-                    local.stopping = true;
-                    local.until = Some(now + stop.min(notice.0));
-                }
-            }
-            Action::Run(work) => {
-                if held == Some(desired.attempt) {
-                    return;
-                }
-                let ready = Some(now + self.pace.start);
-                let mut local = Local::new(desired, ObservedState::Preparing, ready);
-                local.ends = ending(&work.command).within(work.max_run);
-                local.waits_for.clone_from(&work.waits_for);
-                // Tasks in an alloc use the alloc's room.
-                local.cpu = if work.alloc.is_some() { 0 } else { work.limits.cpu };
-                self.tasks.insert(desired.task, local);
-            }
-            // Sorted out before.
-            Action::Keep => {}
-            Action::Hold { .. } => {
-                if held != Some(desired.attempt) {
-                    let mut local = Local::new(desired, ObservedState::Preparing, Some(now));
-                    local.is_alloc = true;
-                    self.tasks.insert(desired.task, local);
-                }
-            }
-        }
+    fn begin_again(&mut self, now: u64) {
+        let over = |order: &&DesiredTask| {
+            let entry = self.core.attempt(Attempt::of(order));
+            entry.is_some_and(|entry| !entry.status.lives())
+                && matches!(order.action, Order::Run(_))
+        };
+        let again: Vec<DesiredTask> =
+            self.core.orders().list().iter().filter(over).cloned().collect();
+        again.into_iter().for_each(|order| self.start(order, None, now));
     }
 
     /// Lets time pass. Returns whether something changed that the master should hear of.
     pub fn advance(&mut self, now: u64) -> bool {
-        let mut changed = false;
-        // A start may wait for a stop of the same instant.
-        for _ in 0..2 {
-            let due: Vec<TaskId> = self.tasks.keys().copied().collect();
-            for task in due {
-                changed |= self.step(task, now);
+        let mut is_news = self.next_look().is_some_and(|at| at <= now) && self.look(now);
+        loop {
+            let events = self.kernel.advance(self.bugs, now);
+            let mut is_still = events.is_empty();
+            for (attempt, event) in events {
+                if self.bugs.hides_illness && event == Event::Health(Health::Ill) {
+                    continue;
+                }
+                is_news |= self.core.observe(attempt, event).is_news;
+            }
+            for action in self.core.next_actions(now) {
+                is_still = false;
+                is_news |= self.act(action, now);
+            }
+            if is_still {
+                return is_news;
             }
         }
-        changed
     }
 
-    fn step(&mut self, task: TaskId, now: u64) -> bool {
-        let lease_over = self.lease_over(task, now);
-        let early = self.bugs.starts_early;
-        let here = |victim: &Victim| {
-            self.tasks.get(&victim.task).is_some_and(|v| v.attempt == victim.attempt && v.live())
-        };
-        let Some(local) = self.tasks.get(&task) else { return false };
-        let waits = !early && local.waits_for.iter().any(here);
-        let due = local.until.is_some_and(|until| until <= now);
-        if !local.live() || !(due || lease_over) {
-            return false;
-        }
-        let was = local.state;
-        let next = match was {
-            _ if lease_over => ObservedState::Failed(ExitClass::TimedOut),
-            _ if local.stopping => ObservedState::Stopped,
-            ObservedState::Preparing if waits => return false,
-            ObservedState::Preparing => ObservedState::Running { healthy: true },
-            ObservedState::Running { .. } => match local.ends {
-                Ending::Fail { .. } => ObservedState::Failed(ExitClass::Code(1)),
-                Ending::TimeOut { .. } => ObservedState::Failed(ExitClass::TimedOut),
-                _ => ObservedState::Finished,
-            },
-            ended => ended,
-        };
-        self.enter(task, was, next, now);
-        true
-    }
-
-    fn enter(&mut self, task: TaskId, was: ObservedState, next: ObservedState, now: u64) {
-        let Some(local) = self.tasks.get_mut(&task) else { return };
-        local.state = next;
-        local.until = match next {
-            ObservedState::Running { .. } => {
-                local.ends.after().map(|after| now.saturating_add(after))
+    fn act(&mut self, action: Action, now: u64) -> bool {
+        let pace = self.settings.pace;
+        match action {
+            Action::Start { order, lease_until } => {
+                self.start(*order, lease_until, now);
+                return true;
             }
-            _ => None,
-        };
-        let ran = Ran {
-            name: local.name.clone(),
-            attempt: local.attempt,
-            started: matches!(next, ObservedState::Running { .. }),
-            at: now,
-            at_most_one: local.lease.is_some(),
-        };
-        let running = matches!(was, ObservedState::Running { .. });
-        if !local.is_alloc && (ran.started || running) {
-            self.history.push(ran);
+            Action::Stop { attempt, .. } | Action::Kill { attempt } if self.is_alloc(attempt) => {
+                if let Some(witness) = &mut self.witness {
+                    witness.holds(attempt.task, false);
+                }
+                self.core.observe(attempt, Event::Ended(End::Gone));
+                return true;
+            }
+            Action::Stop { attempt, notice } => self.kernel.stop(attempt, notice.0, pace, now),
+            Action::Kill { .. } if self.bugs.keeps_unlisted => {}
+            Action::Kill { attempt } => self.kernel.kill(attempt, now),
+            Action::Renew { attempt, until } => self.kernel.renew(attempt, until),
+            Action::Forget { .. } => {}
         }
-        let runs = |local: &&Local| matches!(local.state, ObservedState::Running { .. });
-        let used: u64 = self.tasks.values().filter(runs).map(|local| local.cpu).sum();
-        self.overfull |= used > self.spec.capacity.cpu;
+        false
     }
 
-    fn lease_over(&self, task: TaskId, now: u64) -> bool {
-        let lease = self.tasks.get(&task).and_then(|local| local.lease);
-        let over = lease.is_some_and(|lease| now.saturating_sub(self.heard) >= lease);
-        over && !self.bugs.ignores_lease
+    fn is_alloc(&self, attempt: Attempt) -> bool {
+        self.core.attempt(attempt).is_some_and(|entry| entry.status.is_alloc)
+    }
+
+    fn start(&mut self, order: DesiredTask, lease_until: Option<u64>, now: u64) {
+        let attempt = Attempt::of(&order);
+        let is_alloc = matches!(order.action, Order::Hold { .. });
+        if let Some(witness) = &mut self.witness {
+            witness.begins(attempt, &self.kernel);
+            if is_alloc {
+                witness.holds(attempt.task, true);
+            }
+        }
+        if is_alloc {
+            self.core.observe(attempt, Event::Held);
+            return;
+        }
+        let settings = (self.settings.pace, &self.settings.profile);
+        self.kernel.start(order, settings, lease_until, now);
+    }
+
+    /// One look at what tasks use, and what the control loops make of it; whether somebody ended.
+    fn look(&mut self, now: u64) -> bool {
+        self.looked = now;
+        let capacity = self.spec.capacity;
+        let read = self.kernel.look(capacity, now);
+        self.meters.retain(|attempt, _| self.kernel.rows().contains_key(attempt));
+        self.readings.retain(|attempt| self.kernel.rows().contains_key(&attempt));
+        let mut samples = Vec::new();
+        for (attempt, reading) in read {
+            let disk = self.kernel.rows().get(&attempt).map_or(0, |row| row.has.disk);
+            self.readings.note(attempt, now, reading, disk);
+            let meter = self.meters.entry(attempt).or_default();
+            let usage = meter.measure(Duration::from_millis(now), reading, disk);
+            let order = self.core.attempt(attempt).map(|entry| &entry.order.action);
+            if let (Some(usage), Some(Order::Run(work))) = (usage, order) {
+                samples.push(TaskSample::of(attempt, work, &usage, 0));
+            }
+        }
+        // Nothing outlives its program on this disk.
+        let emptied: Vec<Attempt> = self.control.not_emptied().collect();
+        emptied.into_iter().for_each(|attempt| self.control.emptied(attempt));
+        let (room, keep) = (self.kernel.room(capacity), Room::kept_free(capacity));
+        let machine = MachineSample { capacity, room, keep, cores: self.cores.clone() };
+        let mut is_news = false;
+        for action in self.control.step(Time(now), &machine, &samples) {
+            is_news |= self.control_task(action, now);
+        }
+        if let Some(witness) = &mut self.witness {
+            witness.look(&self.kernel, now);
+        }
+        is_news
+    }
+
+    fn control_task(&mut self, action: control::Action, now: u64) -> bool {
+        match action {
+            control::Action::Cap { attempt, dimension, cap, .. } => {
+                let Some(row) = self.kernel.row_mut(attempt) else { return false };
+                match dimension {
+                    Dimension::Cpu => row.cpu_cap = cap,
+                    Dimension::DiskRate => row.io_cap = cap,
+                    Dimension::Ram | Dimension::Disk => {}
+                }
+            }
+            control::Action::Kill { attempt, reason } => {
+                if !self.bugs.spares_condemned && self.kernel.end(attempt, now) {
+                    let end = reason.exit_class(attempt).map_or(End::Gone, End::Failed);
+                    return self.core.observe(attempt, Event::Ended(end)).is_news;
+                }
+            }
+            // Told with the report, or of no effect where nothing really runs.
+            control::Action::RunOn { .. }
+            | control::Action::NoCores { .. }
+            | control::Action::SizeMemory { .. }
+            | control::Action::AskForRelief { .. } => {}
+        }
+        false
+    }
+
+    fn next_look(&self) -> Option<u64> {
+        let is_short = !self.control.shortages(Time(self.looked)).is_empty();
+        let looks = is_short || !self.kernel.rows().is_empty();
+        looks.then_some(self.looked + LOOK)
     }
 
     /// The next instant at which [`VirtualAgent::advance`] does something.
     #[must_use]
     pub fn next_change(&self) -> Option<u64> {
-        let due = |local: &Local| {
-            let lease = local.lease.map(|lease| self.heard + lease);
-            let live = local.live();
-            local.until.into_iter().chain(lease).filter(|_| live).min()
-        };
-        self.tasks.values().filter_map(due).min()
+        self.kernel.next_change(self.bugs).into_iter().chain(self.next_look()).min()
     }
 
-    /// The newest orders it has taken.
+    /// What began and ended since this was last called.
+    pub fn take_history(&mut self) -> Vec<Ran> {
+        std::mem::take(&mut self.kernel.history)
+    }
+
+    /// Its programs.
     #[must_use]
-    pub fn taken(&self) -> Epoch {
-        self.taken
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
     }
 
-    /// Tasks that run now.
+    /// Tasks and allocs that run now, as the masters are told.
     #[must_use]
     pub fn running(&self) -> usize {
-        let runs = |local: &&Local| matches!(local.state, ObservedState::Running { .. });
-        self.tasks.values().filter(runs).count()
-    }
-
-    fn forget(&mut self, task: TaskId, now: u64) {
-        let was = self.tasks.get(&task).map(|local| local.state);
-        if let Some(was @ ObservedState::Running { .. }) = was {
-            self.enter(task, was, ObservedState::Stopped, now);
-        }
-        self.tasks.remove(&task);
+        let runs = |phase| matches!(phase, Phase::Running(Health::Well | Health::Ill));
+        let all = self.core.attempts().iter().filter(|(attempt, _)| !attempt.is_saver());
+        all.filter(|(_, entry)| runs(entry.status.phase)).count()
     }
 }
 
-impl Local {
-    fn new(desired: &DesiredTask, state: ObservedState, until: Option<u64>) -> Local {
-        Local {
-            attempt: desired.attempt,
-            name: desired.name.clone(),
-            state,
-            until,
-            stopping: false,
-            ends: Ending::Never,
-            waits_for: Vec::new(),
-            lease: desired.lease.map(|lease| lease.0),
-            is_alloc: false,
-            cpu: 0,
-        }
-    }
-
-    fn live(&self) -> bool {
-        matches!(self.state, ObservedState::Preparing | ObservedState::Running { .. })
-    }
-}
-
-/// A run of a saver, and how it ends.
-fn saved(order: &DesiredTask) -> Option<(Attempt, ObservedState)> {
-    let Action::Run(work) = &order.action else { return None };
-    let state = match ending(&work.command) {
-        Ending::Fail { .. } => ObservedState::Failed(ExitClass::Code(1)),
-        _ => ObservedState::Finished,
-    };
-    Some((Attempt::of(order), state))
-}
-
-fn ending(command: &[String]) -> Ending {
-    let words: Vec<&str> = command.iter().map(String::as_str).collect();
-    let after = |text: &str| text.parse().ok();
-    match words.as_slice() {
-        ["sim", "finish", ms] => after(ms).map_or(Ending::Never, |after| Ending::Finish { after }),
-        ["sim", "fail", ms] => after(ms).map_or(Ending::Never, |after| Ending::Fail { after }),
-        _ => Ending::Never,
-    }
+fn fresh_control(settings: Settings, now: u64) -> Control {
+    Control::asking_after(settings.ask_after, Remembered::default(), Time(now))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::convert::plain_machine;
-    use cellwright_cell::name::Name;
-    use cellwright_cell::resource::Resources;
-    use serde_json::json;
-
-    const START: u64 = 100;
-
-    fn orders(words: &[&str], max_run: Option<u64>) -> AgentOrders {
-        let work = json!({
-            "command": words, "env": {}, "files": {}, "max_run": max_run,
-            "limits": { "cpu": 1, "ram": 1 }, "reservation": { "cpu": 1, "ram": 1 },
-            "ports": [], "devices": [], "packages": [], "notice": 1000, "priority": 100,
-            "appclass": "batch", "waits_for": [], "delay": 0,
-        });
-        let task = DesiredTask {
-            task: TaskId(7),
-            attempt: 1,
-            saver: 0,
-            name: "ubar/jfoo/0".into(),
-            action: Action::Run(serde_json::from_value(work).unwrap()),
-            lease: None,
-        };
-        AgentOrders {
-            epoch: Epoch { era: 1, index: 1 },
-            tasks: Some(vec![task]),
-            orders_digest: 1,
-            poll: Span::seconds(10),
-            heard_ago: None,
-            redial: None,
-            is_dismissed: false,
-            incarnation: 0,
-        }
-    }
-
-    /// How a task with this command ends, and when; `None` while it still runs.
-    fn check(words: &[&str], max_run: Option<u64>, want: Option<(u64, ObservedState)>) {
-        let capacity = Resources::new(1000, 1 << 30, 0, 0);
-        let spec = plain_machine(Name::new("m1").unwrap(), capacity).spec;
-        let mut agent = VirtualAgent::new(spec, Pace { start: START, stop: 50 });
-        agent.obey(orders(words, max_run), 0, 0);
-        assert!(agent.advance(START) && agent.running() == 1, "{words:?}");
-        let Some((at, state)) = want else {
-            assert_eq!(agent.next_change(), None, "{words:?}");
-            return;
-        };
-        assert_eq!(agent.next_change(), Some(START + at), "{words:?}");
-        assert!(!agent.advance(START + at - 1) && agent.advance(START + at), "{words:?}");
-        assert_eq!(agent.report(false, Time::ZERO).tasks[0].state, state, "{words:?}");
-    }
-
-    #[test]
-    fn a_task_ends_as_told_or_when_its_time_is_over() {
-        let timed_out = ObservedState::Failed(ExitClass::TimedOut);
-        check(&["serve"], None, None);
-        check(&["serve"], Some(3000), Some((3000, timed_out)));
-        check(&["sim", "finish", "500"], None, Some((500, ObservedState::Finished)));
-        check(&["sim", "finish", "500"], Some(500), Some((500, ObservedState::Finished)));
-        check(&["sim", "finish", "500"], Some(499), Some((499, timed_out)));
-        let failed = ObservedState::Failed(ExitClass::Code(1));
-        check(&["sim", "fail", "500"], Some(9000), Some((500, failed)));
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@
 //! seen and measured on one. Each agent does as a real one does: one hanging poll at a time, news
 //! of its own sent apart, another master when one does not answer or says so.
 
-use crate::agent::{Pace, VirtualAgent};
+use crate::agent::{Settings, VirtualAgent};
 use cellwright_api::client::{Client, ClientError};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::time::Span;
@@ -63,7 +63,7 @@ pub struct Fleet {
 impl Fleet {
     /// Starts all of them. What ran on the same machines in a fleet before is gone.
     #[must_use]
-    pub fn start(members: Vec<Member>, pace: Pace) -> Fleet {
+    pub fn start(members: Vec<Member>, settings: Settings) -> Fleet {
         let tally = Arc::new(Tally {
             intervals: (0..=LONGEST_MILLIS).map(|_| AtomicU32::new(0)).collect(),
             connected: AtomicU64::new(0),
@@ -74,7 +74,7 @@ impl Fleet {
         let supervisor = Supervisor::default();
         let mut fleet = Fleet { agents: Vec::new(), tally, tasks: Vec::new() };
         for (number, Member { spec, client }) in (0..).zip(members) {
-            let agent = Arc::new(Mutex::new(VirtualAgent::new(spec, pace)));
+            let agent = Arc::new(Mutex::new(VirtualAgent::new(spec, settings)));
             fleet.agents.push(agent.clone());
             let tally = fleet.tally.clone();
             let line = Line { agent, client, tally, started };
@@ -181,9 +181,6 @@ impl Line {
                     if changed {
                         // A lost message costs nothing: the next poll says it again.
                         let _ = self.ask(master, None).await;
-                    } else {
-                        // Waits for another task of this machine to be gone.
-                        sleep(Duration::from_millis(20)).await;
                     }
                 }
             }
@@ -192,14 +189,15 @@ impl Line {
 
     async fn ask(&self, master: &str, hang: Option<Span>) -> Result<Answered, ClientError> {
         let sent = self.now();
-        let report = lock(&self.agent).report(hang.is_some(), cellwright_api::clock::wall());
+        let wall = cellwright_api::clock::wall();
+        let report = lock(&self.agent).report(hang.is_some(), wall, sent);
         let orders = self.client.poll(master, &report, hang.unwrap_or(Span::ZERO)).await?;
         self.tally.polls.fetch_add(1, Ordering::Relaxed);
         let answered = Answered { hang: orders.poll, redial: orders.redial.clone() };
         let mut agent = lock(&self.agent);
         agent.obey(orders, sent, self.now());
         // Nobody here asks what ran when.
-        agent.history.clear();
+        drop(agent.take_history());
         Ok(answered)
     }
 

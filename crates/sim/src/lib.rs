@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod convert;
 pub mod experiment;
 pub mod fleet;
+pub mod machines;
 pub mod plot;
 pub mod trace;
 pub mod workload;

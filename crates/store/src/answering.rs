@@ -134,6 +134,10 @@ impl Replica {
                 self.look_at_disk();
                 RaftAnswer::Room(self.room())
             }
+            RaftCall::ReadIndex => match self.read_barrier().await {
+                Ok(index) => RaftAnswer::ReadIndex { index },
+                Err(e) => RaftAnswer::Refused { why: e.to_string() },
+            },
             RaftCall::TakeOver if self.status().leader == Some(from) => {
                 self.take_over.notify_one();
                 RaftAnswer::TakingOver

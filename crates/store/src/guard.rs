@@ -87,7 +87,9 @@ pub(crate) fn check_call(call: &RaftCall, sender: NodeId, own: u64) -> Result<()
             check_place(request.last_log_id.as_ref(), request.vote.leader_id.term)
         }
         RaftCall::PreVote(asked) => check_place(asked.last_log.as_ref(), HIGHEST),
-        RaftCall::Vouch { .. } | RaftCall::Room | RaftCall::TakeOver => Ok(()),
+        RaftCall::Vouch { .. } | RaftCall::Room | RaftCall::TakeOver | RaftCall::ReadIndex => {
+            Ok(())
+        }
     }
 }
 

@@ -22,6 +22,7 @@ mod machine;
 mod members;
 mod offline;
 mod raft;
+mod read_index;
 mod real_disk;
 mod record;
 mod recover;

@@ -73,7 +73,7 @@ pub struct Recovery {
     pub passed_over: Vec<String>,
 }
 
-type Barrier = oneshot::Sender<Result<u64, ProposeError>>;
+pub(crate) type Barrier = oneshot::Sender<Result<u64, ProposeError>>;
 
 pub struct Replica {
     pub(crate) raft: Raft<TypeConfig>,
@@ -96,8 +96,10 @@ pub struct Replica {
     /// Of the other voters, as a leader knows it.
     rooms: Arc<Mutex<BTreeMap<NodeId, Room>>>,
     ops: mpsc::UnboundedSender<Op>,
-    status: watch::Receiver<Status>,
-    barriers: mpsc::UnboundedSender<Barrier>,
+    pub(crate) status: watch::Receiver<Status>,
+    pub(crate) barriers: mpsc::UnboundedSender<Barrier>,
+    /// Those who want to know whether this replica is current.
+    pub(crate) confirmations: mpsc::UnboundedSender<Barrier>,
     recovery: Recovery,
     id: NodeId,
 }
@@ -250,6 +252,7 @@ impl Replica {
         let (barriers, waiting) = mpsc::unbounded_channel();
         let serving = serve_barriers(raft.clone(), fence.clone(), settings.clone(), waiting);
         supervisor.errand("fresh reads", serving);
+        let (confirmations, asked) = mpsc::unbounded_channel();
         let replica = Replica {
             raft,
             settings,
@@ -270,12 +273,14 @@ impl Replica {
             ops,
             status,
             barriers,
+            confirmations,
             recovery,
             id,
         };
         replica.look_at_disk();
         supervisor.errand("the steward of room", replica.steward().run());
         supervisor.errand("the campaign for votes", replica.campaign().run());
+        supervisor.errand("read indexes", replica.read_index().run(asked));
         Ok(replica)
     }
 

@@ -49,6 +49,8 @@ pub enum RaftCall {
     Room,
     /// From the leader: stand for election now.
     TakeOver,
+    /// To the leader: up to which index was the log acknowledged when you were asked?
+    ReadIndex,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -70,6 +72,9 @@ pub enum RaftAnswer {
     },
     Room(Room),
     TakingOver,
+    ReadIndex {
+        index: u64,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -276,11 +276,13 @@ fn at(sorted: &[f64], share: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * share).round() as usize]
 }
 
+/// Bytes of all scripts but the terminal emulator, which is fetched by who opens a terminal.
 fn scripts(console: &Path) -> u64 {
     let mut sum = 0;
     for folder in ["", "pages", "vendor"] {
         for entry in fs::read_dir(console.join(folder)).expect("the console's folder").flatten() {
-            if entry.path().extension().is_some_and(|ending| ending == "js") {
+            let is_script = entry.path().extension().is_some_and(|ending| ending == "js");
+            if is_script && entry.file_name() != "xterm.js" {
                 sum += entry.metadata().map_or(0, |about| about.len());
             }
         }

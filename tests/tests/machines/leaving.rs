@@ -1,6 +1,6 @@
 //! Tasks that have to leave: for a drain, within their budgets; for production work, with notice.
 
-use crate::ledger::{KEEP, lines, most_down};
+use crate::ledger::{KEEP, has_started, lines, most_down};
 use cellwright_api::types::{DrainLimit, DrainWaitView, EventView, TaskView};
 use cellwright_cell::event::{TaskChange, What};
 use cellwright_cell::name::Name;
@@ -25,13 +25,14 @@ async fn a_drained_machine_gives_its_tasks_away_within_budgets_and_leaves() {
     web["spread"] = spread(2);
     web["max_down"] = json!(1);
     web["task"]["env"]["VERSION"] = json!("1");
+    web["task"]["health"] = has_started();
     cell.submit(&web).await;
     let placed = cell.all_run("web").await;
     let pids = cell.pids(&placed).await;
     // Two on each; what leaves the first must be allowed on the others.
     web["spread"] = spread(3);
     cell.update(&web).await;
-    let before = cell.all("web", |task| task.version == 2).await;
+    let before = cell.all("web", |task| task.version == 2 && task.healthy).await;
     let here = |task: &TaskView| task.machine == Some(name(1));
     assert_eq!(before.iter().filter(|task| here(task)).count(), 2, "{before:#?}");
     cell.masters.cell(&["machine", "drain", "n1"]).expect("a drain begins");
@@ -149,9 +150,12 @@ async fn arrive(cell: &Machines, job: &str) -> (Vec<String>, Vec<String>) {
     vital["priority"] = json!(200);
     vital["task"]["limits"]["cpu"] = json!(1000);
     cell.submit(&vital).await;
-    let placed = cell.all_run(job).await;
-    cell.pids(&placed).await;
-    let ledger = cell.read("ledger");
+    let started = format!("start {job}/0 ");
+    let ledger = cell
+        .until("it says that it started", async |cell| {
+            Some(cell.read("ledger")).filter(|ledger| ledger.contains(&started))
+        })
+        .await;
     let order: Vec<&str> = ledger.lines().collect();
     let what = |line: &&str| line.split(' ').next().unwrap_or_default().to_owned();
     let when = |line: &&str| line.rsplit(' ').next().unwrap_or_default().to_owned();

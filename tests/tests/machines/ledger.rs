@@ -3,6 +3,7 @@
 //! masters believe.
 
 use cellwright_tests::machines::Machines;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// A task that takes down when it begins and when it is told to end.
@@ -19,6 +20,18 @@ pub fn lines(cell: &Machines, job: &str) -> Vec<[String; 3]> {
         [what, task, more].map(str::to_owned)
     });
     all.filter(|[_, task, _]| task.split('/').next() == Some(job)).collect()
+}
+
+/// A check by which a task of [`KEEP`] is up when it has written so: without one it is up when its
+/// process is there, and a shell that has not come to its first line would count as down here.
+pub fn has_started() -> Value {
+    let test = r#"test -e "$SHARED/pid-$CELL_JOB-$CELL_INDEX-$CELL_ATTEMPT""#;
+    json!({
+        "probe": { "command": ["sh", "-c", test] },
+        "interval": 200,
+        "timeout": 20_000,
+        "start_period": 120_000,
+    })
 }
 
 /// The most tasks of a job that were down at once after all had been up. No task of it was ever up

@@ -1,6 +1,6 @@
 //! Services and batch jobs side by side; updates that roll within their budget, and back.
 
-use crate::ledger::{KEEP, lines, most_down};
+use crate::ledger::{KEEP, has_started, lines, most_down};
 use cellwright_cell::task::{ExitClass, Fate, TaskState};
 use cellwright_tests::machines::{Machines, STAY, gone, is_alive, key, spread};
 use serde_json::json;
@@ -14,6 +14,7 @@ async fn a_service_and_a_batch_job_run_side_by_side_and_updates_roll_and_are_und
     web["max_down"] = json!(2);
     web["restart"]["restart_on_success"] = json!(true);
     web["task"]["env"]["VERSION"] = json!("one");
+    web["task"]["health"] = has_started();
     cell.submit(&web).await;
     let first = cell.all_run("web").await;
     let machines: BTreeSet<_> = first.iter().map(|task| task.machine.clone()).collect();

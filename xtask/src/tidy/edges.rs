@@ -19,7 +19,8 @@ enum Allowed {
 use Allowed::{AllBut, Only};
 
 const CRATES: &[(&str, Allowed)] = &[
-    ("cell", Only(&[])),
+    ("rows", Only(&[])),
+    ("cell", Only(&["rows"])),
     ("supervise", Only(&[])),
     ("store", Only(&["supervise"])),
     ("sched", Only(&["cell"])),
@@ -31,10 +32,37 @@ const CRATES: &[(&str, Allowed)] = &[
     ("history", Only(&["cell"])),
     ("policy", Only(&["cell", "sched"])),
     ("negotiate", Only(&["cell", "sched"])),
-    ("isolate", Only(&["cell"])),
-    ("agent", Only(&["cell", "negotiate", "api", "names", "package", "isolate", "supervise"])),
+    ("agent-core", Only(&["cell", "api"])),
+    ("control", Only(&["cell", "api"])),
+    ("isolate", Only(&["cell", "agent-core"])),
+    (
+        "agent",
+        Only(&[
+            "cell",
+            "negotiate",
+            "api",
+            "names",
+            "package",
+            "agent-core",
+            "isolate",
+            "supervise",
+        ]),
+    ),
     ("scheduler", Only(&["cell", "sched", "api", "supervise"])),
-    ("master", Only(&["cell", "sched", "stream", "store", "api", "names", "history", "supervise"])),
+    (
+        "master",
+        Only(&[
+            "cell",
+            "sched",
+            "stream",
+            "store",
+            "api",
+            "control",
+            "names",
+            "history",
+            "supervise",
+        ]),
+    ),
     ("sim", AllBut(&["cli"])),
     ("cli", AllBut(&[])),
 ];
@@ -141,7 +169,8 @@ mod tests {
     #[test]
     fn other_edges_names_and_crates_are_refused() {
         for (path, text, expected) in [
-            ("crates/cell", manifest("cellwright-cell", "cellwright-sched = \"1\""), "no crate"),
+            ("crates/rows", manifest("cellwright-rows", "cellwright-cell = \"1\""), "no crate"),
+            ("crates/cell", manifest("cellwright-cell", "cellwright-sched = \"1\""), "rows only"),
             ("crates/sched", manifest("cellwright-sched", "cellwright-sim = \"1\""), "cell only"),
             (
                 "crates/master",

@@ -31,7 +31,7 @@ use Pattern::{Crate, FloatLiteral, Macro, Name, Std};
 
 const BANS: &[Ban] = &[
     Ban {
-        pattern: Name(&["Instant", "SystemTime"]),
+        pattern: Name(&["Instant", "SystemTime", "now_utc", "now_local", "current_local_offset"]),
         in_tests: true,
         reason: "no clock: `now` is an argument, so that a replay sees the same time",
     },
@@ -215,6 +215,7 @@ mod tests {
     fn impure_code_is_found() {
         for source in [
             "fn f() { std::time::Instant::now(); }",
+            "fn f() { time::OffsetDateTime::now_utc(); }",
             "use std::time::{Duration, SystemTime};",
             "use std::{collections::BTreeMap, fs};",
             "use std::{fs::File, fmt};",

@@ -202,7 +202,7 @@ fn real(volume: &LentVolume) -> Option<LentVolume> {
 
 /// A job that was admitted before its volumes' targets were looked at may ask for any.
 fn check_targets(asked: &Isolation) -> Result<(), DriverError> {
-    let Some((position, allowed)) = asked.misplaced() else { return Ok(()) };
+    let Some((position, allowed)) = asked.misplaced().next() else { return Ok(()) };
     let target = asked.volumes.get(position).map(|volume| volume.target.clone());
     Err(DriverError::Cannot {
         field: "task.isolation.volumes.target",

@@ -9,13 +9,13 @@ pub mod told;
 pub mod who;
 
 use crate::config::{Config, ConfigError, DriverChoice};
-use crate::core::Attempt;
 use crate::devices::Granted;
 use crate::folder::Folders;
 use crate::groups::Groups;
 use crate::papers::Papers;
 use crate::shim::protocol::{Launch, LogSettings};
 use cellwright_cell::desired::Work;
+use cellwright_cell::id::Attempt;
 use cellwright_isolate::cgroup::Group;
 use cellwright_isolate::container::{IdRange, is_open_to_all};
 use container::ContainerDriver;

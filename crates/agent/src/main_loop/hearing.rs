@@ -2,16 +2,16 @@
 
 use super::Agent;
 use crate::boot;
-use crate::orders::Taken;
+use cellwright_agent_core::orders::Taken;
 use cellwright_api::internal::AgentOrders;
 use cellwright_api::life::Told;
 
 impl Agent {
-    /// Whether the answer is for this life as it is now.
-    fn hear_life(&mut self, newest: u64) -> bool {
-        let told = self.life.number.hear(newest);
+    /// What a word about the number of this life has changed is written down and said.
+    fn note_life(&mut self, told: Told) {
+        self.life.number = self.core.life;
         match told {
-            Told::Same => return true,
+            Told::Same => {}
             Told::Granted | Told::Raised => {
                 if let Err(error) = boot::remember(&self.folders.life(), &self.life) {
                     tracing::error!(%error, "the number of this life cannot be written");
@@ -35,23 +35,17 @@ impl Agent {
             tracing::info!(incarnation, "the masters know an earlier life of this machine");
             self.news.notify_one();
         }
-        told != Told::Raised
     }
 
     pub(super) fn on_answer(&mut self, answer: AgentOrders, sent: u64) {
-        // Nothing of an answer to another life's number is for this one.
-        if !self.hear_life(answer.incarnation) {
-            return;
-        }
-        if let Some(ago) = answer.heard_ago {
-            // Never later than when the leader heard: the poll arrived after it was sent.
-            let heard = sent.saturating_sub(ago.0);
-            self.heard = Some(self.heard.map_or(heard, |before| before.max(heard)));
-        }
-        if self.orders.take(answer) == Taken::New {
+        let heard = self.core.hear(answer, sent);
+        self.note_life(heard.life);
+        if heard.taken == Taken::New {
             self.write_orders();
-            self.refresh();
+            heard.other_checks.into_iter().for_each(|attempt| self.watch_health(attempt));
         }
-        self.settle();
+        if heard.life != Told::Raised {
+            self.settle();
+        }
     }
 }

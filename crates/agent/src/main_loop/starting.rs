@@ -4,7 +4,6 @@
 use super::{Agent, AgentError, Local};
 use crate::attempt::{Heard, ShimProgram, follow, give_up};
 use crate::config::{Config, ConfigError, Counting};
-use crate::core::{Attempt, End, Health, Phase};
 use crate::devices::Held;
 use crate::driver;
 use crate::folder::Folders;
@@ -16,7 +15,10 @@ use crate::papers::Registrar;
 use crate::ready::{Beginning, Preparer};
 use crate::shim::protocol::{Cause, Request};
 use crate::watch::{self, Readings, Watched};
+use cellwright_agent_core::agent::Event;
+use cellwright_agent_core::decide::End;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
+use cellwright_cell::id::Attempt;
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::task::ExitClass;
 use cellwright_cell::time::Span;
@@ -28,18 +30,23 @@ use tokio::sync::mpsc;
 impl Agent {
     pub(super) fn start(&mut self, order: DesiredTask, lease_until: Option<u64>) {
         let attempt = Attempt::of(&order);
-        let mut local = Local::new(order);
-        match self.make_folder(&local.order) {
-            Ok(()) if local.seen.is_alloc => local.seen.phase = Phase::Running(Health::Well),
-            Ok(()) => local.requests = Some(self.begin(&local.order, lease_until)),
-            Err(error) => {
-                tracing::error!(task = local.order.name, error, "cannot be started");
-                give_up(&self.folders.attempt(attempt), Cause::CouldNotStart(error));
-                local.seen.phase = Phase::Ended(End::Failed(ExitClass::CouldNotStart));
+        let mut local = Local::default();
+        let event = match self.make_folder(&order) {
+            Ok(()) if matches!(order.action, Order::Hold { .. }) => Some(Event::Held),
+            Ok(()) => {
+                local.requests = Some(self.begin(&order, lease_until));
+                None
             }
-        }
-        local.seen.lease_until = lease_until;
+            Err(error) => {
+                tracing::error!(task = order.name, error, "cannot be started");
+                give_up(&self.folders.attempt(attempt), Cause::CouldNotStart(error));
+                Some(Event::Ended(End::Failed(ExitClass::CouldNotStart)))
+            }
+        };
         self.locals.insert(attempt, local);
+        if let Some(event) = event {
+            self.core.observe(attempt, event);
+        }
         self.news.notify_one();
     }
 
@@ -87,18 +94,14 @@ impl Agent {
             Order::Run(work) => (work.alloc, work.devices.clone()),
             _ => (None, Vec::new()),
         };
-        let alloc = inside.and_then(|alloc| {
-            let here =
-                |(attempt, local): &(&Attempt, &Local)| attempt.task == alloc && local.seen.lives();
-            self.locals.iter().find(here)
-        });
+        let alloc = inside.and_then(|alloc| self.core.alloc(alloc));
         // Its tasks share what the alloc has, and have no devices of their own.
-        if let Some((_, Local { order: DesiredTask { action, .. }, .. })) = alloc
-            && let Order::Hold { devices: shared, .. } = action
+        if let Some((_, entry)) = alloc
+            && let Order::Hold { devices: shared, .. } = &entry.order.action
         {
             devices.clone_from(shared);
         }
-        let alloc = alloc.map(|(attempt, _)| *attempt);
+        let alloc = alloc.map(|(attempt, _)| attempt);
         let (requests, received) = mpsc::unbounded_channel();
         let beginning = Beginning { order: order.clone(), lease_until, alloc, devices };
         let preparer = Arc::clone(&self.preparer);

@@ -4,14 +4,16 @@
 use super::{Agent, Local};
 use crate::attempt::Heard;
 use crate::boot;
-use crate::core::{Attempt, Health, Phase};
 use crate::health::{Patient, watch};
 use crate::machine;
 use crate::record;
 use crate::shim::protocol::{LAUNCH, Launch, Request};
 use crate::usage::Measured;
 use crate::watch::{Finding, Shared, Watched};
+use cellwright_agent_core::agent::AttemptEntry;
+use cellwright_agent_core::decide::Phase;
 use cellwright_cell::desired::Action as Order;
+use cellwright_cell::id::Attempt;
 use cellwright_cell::id::TaskId;
 use cellwright_supervise::plant;
 
@@ -21,12 +23,12 @@ impl Agent {
         let path = self.folders.attempt(attempt).join(LAUNCH);
         let Some(local) = self.locals.get_mut(&attempt) else { return };
         local.dismiss();
-        let Phase::Running(health) = &mut local.seen.phase else { return };
-        let Order::Run(work) = &local.order.action else { return };
-        let Some(check) = work.health.clone() else {
-            *health = Health::Well;
+        let Some(entry) = self.core.attempt(attempt) else { return };
+        let (Phase::Running(_), Order::Run(work)) = (entry.status.phase, &entry.order.action)
+        else {
             return;
         };
+        let Some(check) = work.health.clone() else { return };
         let Some(launch) = record::read::<Launch>(&path).ok().flatten() else { return };
         let patient = Patient {
             check,
@@ -58,15 +60,15 @@ impl Agent {
     /// Has the tasks looked at that run in groups. A look that is not over yet is not hurried.
     pub(super) fn look(&self) {
         plant("agent");
-        let watched = |(attempt, local): (&Attempt, &Local)| {
-            let (Phase::Running(_), Order::Run(work)) = (local.seen.phase, &local.order.action)
+        let watched = |(attempt, entry): (&Attempt, &AttemptEntry)| {
+            let (Phase::Running(_), Order::Run(work)) = (entry.status.phase, &entry.order.action)
             else {
                 return None;
             };
             Some(Watched {
                 attempt: *attempt,
-                name: local.order.name.clone(),
-                group: local.group.clone()?,
+                name: entry.order.name.clone(),
+                group: self.locals.get(attempt)?.group.clone()?,
                 folder: self.folders.work(*attempt),
                 shared: work.alloc.and_then(|alloc| self.shared(alloc)),
                 class: work.appclass,
@@ -77,20 +79,17 @@ impl Agent {
                 ports: work.ports.clone(),
             })
         };
-        let _ = self.watcher.try_send(self.locals.iter().filter_map(watched).collect());
+        let _ = self.watcher.try_send(self.core.attempts().iter().filter_map(watched).collect());
     }
 
     /// What the tasks of an alloc have together.
     fn shared(&self, alloc: TaskId) -> Option<Shared> {
-        let held = |(attempt, local): &(&Attempt, &Local)| {
-            attempt.task == alloc && local.seen.is_alloc && local.seen.lives()
-        };
-        let (alloc, local) = self.locals.iter().find(held)?;
-        let Order::Hold { limits, .. } = &local.order.action else { return None };
+        let (alloc, entry) = self.core.alloc(alloc)?;
+        let Order::Hold { limits, .. } = &entry.order.action else { return None };
         Some(Shared {
-            alloc: *alloc,
-            group: self.preparer.groups.of_alloc(*alloc),
-            folder: self.folders.work(*alloc),
+            alloc,
+            group: self.preparer.groups.of_alloc(alloc),
+            folder: self.folders.work(alloc),
             limit: limits.disk,
         })
     }
@@ -104,7 +103,8 @@ impl Agent {
                 local.ask(if known { Request::Condemn { class, why } } else { Request::Kill });
             }
             Finding::Ungiven(ports) => {
-                tracing::warn!(task = local.order.name, ?ports, "listens where it was not told to");
+                let task = self.core.attempt(attempt).map(|entry| entry.order.name.as_str());
+                tracing::warn!(task, ?ports, "listens where it was not told to");
                 local.ungiven = ports;
                 self.say_ungiven();
             }
@@ -113,12 +113,12 @@ impl Agent {
 
     /// Has everybody know, at the machine, who uses ports that were not given.
     pub(super) fn say_ungiven(&mut self) {
-        let guilty = |local: &&Local| !local.ungiven.is_empty() && local.seen.lives();
-        let one = |local: &Local| {
+        let one = |(attempt, local): (&Attempt, &Local)| {
+            let entry = self.core.attempt(*attempt).filter(|entry| entry.status.lives())?;
             let ports: Vec<String> = local.ungiven.iter().map(ToString::to_string).collect();
-            format!("{}: {}", local.order.name, ports.join(", "))
+            (!ports.is_empty()).then(|| format!("{}: {}", entry.order.name, ports.join(", ")))
         };
-        let all: Vec<String> = self.locals.values().filter(guilty).map(one).collect();
+        let all: Vec<String> = self.locals.iter().filter_map(one).collect();
         let text = (!all.is_empty()).then(|| all.join("; "));
         machine::say(&mut self.machine, machine::UNGIVEN_PORTS, text.as_deref());
         self.news.notify_one();
@@ -130,15 +130,16 @@ impl Agent {
             .iter()
             .filter_map(|(attempt, local)| {
                 // What a saver uses says nothing of the task whose leavings it saves.
-                let is_task = local.seen.lives() && !attempt.is_saver();
+                let lives = self.core.attempt(*attempt).is_some_and(|e| e.status.lives());
+                let is_task = lives && !attempt.is_saver();
                 let is_plain = is_task && local.group.is_none();
                 let shim = local.status.as_ref().filter(|_| is_plain)?.shim;
                 Some(Measured { attempt: *attempt, shim, folder: self.folders.work(*attempt) })
             })
             .collect();
-        let mut used = self.sampler.of_groups(&self.readings.take());
+        let mut used = self.sampler.usage(&self.readings.take());
         if !measured.is_empty() {
-            used.extend(self.sampler.sample(&measured, boot::now()));
+            used.extend(self.process_sampler.sample(&measured, boot::now()));
         }
         used
     }

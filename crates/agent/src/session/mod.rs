@@ -15,7 +15,6 @@ pub mod program;
 mod pty;
 
 use crate::attempt::ShimProgram;
-use crate::core::Attempt;
 use crate::driver::enter::{Enter, Entry, enter};
 use crate::folder::Folders;
 use crate::open_files;
@@ -24,6 +23,7 @@ use crate::shim::exit_of;
 use crate::shim::protocol::{LAUNCH, Launch};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::exec::{ExecQuery, TerminalSize, carry_bytes, words};
+use cellwright_cell::id::Attempt;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};

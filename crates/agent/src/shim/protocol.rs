@@ -2,7 +2,7 @@
 //! folder. A shim lives longer than the agent that started it, so this is a contract between
 //! versions: fields are added with defaults, never changed.
 
-use crate::core::End;
+use cellwright_agent_core::decide::End;
 use cellwright_cell::task::{ExitClass, Notice};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -5,8 +5,8 @@
 use super::verdicts::Verdicts;
 use super::{Finding, Shared, Watched, hidden};
 use crate::config::Counting;
-use crate::core::Attempt;
 use crate::ports::{self, Search};
+use cellwright_cell::id::Attempt;
 use cellwright_cell::isolation::Network;
 use cellwright_cell::task::ExitClass;
 use cellwright_isolate::cgroup::Group;

@@ -6,8 +6,8 @@
 
 use crate::boot;
 use crate::record::{self, Keep};
+use cellwright_agent_core::control::Remembered;
 use cellwright_cell::time::Span;
-use cellwright_isolate::control::Remembered;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

@@ -6,7 +6,7 @@
 
 use super::verdicts::Verdicts;
 use super::{Finding, Watched};
-use crate::core::Attempt;
+use cellwright_cell::id::Attempt;
 use cellwright_cell::task::ExitClass;
 use cellwright_isolate::cgroup::Group;
 use std::collections::BTreeMap;

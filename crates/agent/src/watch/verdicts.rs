@@ -2,7 +2,7 @@
 //! once, and again after a while should it still be there, as the policy of the isolation library
 //! does with those that it has killed.
 
-use crate::core::Attempt;
+use cellwright_cell::id::Attempt;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Milliseconds after which it is said again.

@@ -2,7 +2,8 @@
 //! a slow answer delays nobody else, and a dead connection costs one retry.
 //!
 //! Rejected: multiplexing over HTTP/2. It saves sockets that a cell has plenty of, and couples all
-//! calls of a part to the fate and the flow control of one connection.
+//! calls of a part to the fate and the flow control of one connection. Rejected too: a pool of
+//! others, see `docs/decisions/0020-own-connection-pool.md`.
 
 use super::content::{Outgoing, Payload};
 use super::{Call, ClientError, Received, bearer};

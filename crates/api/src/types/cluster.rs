@@ -86,7 +86,6 @@ pub struct MasterStatus {
     /// Version of the software that answers.
     pub version: String,
     /// Newest behaviour of the log that the software knows; the cell is raised to what all know.
-    #[serde(default = "first_level")]
     pub level: u32,
     /// Milliseconds for which the replica has known no leader, or as the leader has heard from no
     /// majority; absent while all is well.
@@ -116,11 +115,6 @@ pub struct WaitingReplica {
     pub confirmed: bool,
     /// The token it came with, which can be revoked.
     pub token: Name,
-}
-
-/// Software from before levels said nothing of them.
-fn first_level() -> u32 {
-    1
 }
 
 /// A saved picture of the whole state (B22).

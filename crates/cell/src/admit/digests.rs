@@ -1,7 +1,9 @@
 //! That every package is named by a digest which some content could have: a machine looks for
 //! another one as long as the job lives.
 
-use super::{Checked, bad, ensure};
+use super::Review;
+use super::review::bad;
+use crate::field::FieldPath;
 use crate::spec::JobSpec;
 
 /// Digits of a SHA-256.
@@ -9,18 +11,15 @@ const DIGITS: usize = 64;
 
 /// A rule for those who write jobs, not for the log, as [`super::can_begin`] is: jobs from before
 /// it, and the logs that made them, stay what they are.
-///
-/// # Errors
-/// [`crate::reason::Refusal::BadField`] for the first package whose digest is none.
-pub fn digests_are_whole(spec: &JobSpec) -> Checked {
+pub fn digests_are_whole(spec: &JobSpec, review: &mut Review) {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     for (at, package) in spec.task.packages.iter().enumerate() {
         let digest = package.digest.as_str();
-        ensure(digest.len() == DIGITS && digest.bytes().all(is_digit), || {
+        review.ensure(digest.len() == DIGITS && digest.bytes().all(is_digit), || {
             let allowed =
                 format!("{DIGITS} digits 0-9 and a-f, as `cell package ls -o json` shows them");
-            bad(format!("task.packages.{at}.digest"), digest, allowed)
-        })?;
+            let path = FieldPath::from("task.packages").index(at).field("digest");
+            bad(path, digest, allowed)
+        });
     }
-    Ok(())
 }

@@ -14,7 +14,7 @@ use crate::machine::MachineSpec;
 use crate::name::Name;
 use crate::quota::Capability;
 use crate::reason::{Reason, Refusal};
-use crate::state::{DISMISSALS, dismissal_name};
+use crate::state::dismissal_name;
 
 impl Context<'_> {
     pub(super) fn dismiss(&mut self, part: PartKind, name: &Name) -> Verdict {
@@ -22,10 +22,6 @@ impl Context<'_> {
             PartKind::Agent => Capability::ManageMachines,
             PartKind::Replica | PartKind::Scheduler => Capability::ManageUsers,
         })?;
-        if self.state.level < DISMISSALS {
-            let what = "some replica is of a build that cannot remember who was sent away";
-            return Err(Refusal::WrongState { what: what.into() });
-        }
         if part == PartKind::Agent && self.state.machine_named(name).is_some() {
             let what = format!("machine {name} is part of the cell: remove it instead");
             return Err(Refusal::WrongState { what });
@@ -47,12 +43,8 @@ impl Context<'_> {
         self.add_machine(spec)
     }
 
-    /// From now on the part is not listened to, and what it could join with is worthless. Cells
-    /// with replicas of older builds remember nothing.
+    /// From now on the part is not listened to, and what it could join with is worthless.
     pub(super) fn remember_gone(&mut self, part: PartKind, name: &Name) {
-        if self.state.level < DISMISSALS {
-            return;
-        }
         let Some(id) = dismissal_name(part, name) else { return };
         let keys = self.state.tokens.iter().filter(|(_, token)| {
             let opens = token.kind.joiner() == Some((part, name)) && !token.used;
@@ -94,12 +86,6 @@ mod tests {
 
     const SECRET: SecretHash = SecretHash([7; 32]);
 
-    fn raised() -> Cell {
-        let mut cell = Cell::with_machines(1);
-        cell.ok(Command::RaiseLevel { level: DISMISSALS });
-        cell
-    }
-
     fn remove() -> Command {
         Command::RemoveMachine { name: name("m1"), expect: None }
     }
@@ -123,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_machine_that_was_removed_does_not_add_itself_again() {
-        let mut cell = raised();
+        let mut cell = Cell::with_machines(1);
         let enlist = || Command::Enlist(machine("m1", 100));
         cell.ok(token("old", agent()));
         cell.ok(remove());
@@ -139,7 +125,7 @@ mod tests {
 
     #[test]
     fn an_operator_who_adds_the_machine_means_it() {
-        let mut cell = raised();
+        let mut cell = Cell::with_machines(1);
         cell.ok(remove());
         cell.ok(Command::AddMachine(machine("m1", 100)));
         assert!(!gone(&cell));
@@ -147,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_dismissal_is_forgotten_when_no_certificate_can_be_left() {
-        let mut cell = raised();
+        let mut cell = Cell::with_machines(1);
         cell.ok(remove());
         cell.now += DISMISSED_FOR.0 - 10;
         cell.ok(Command::Expire);
@@ -158,17 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn before_every_replica_knows_of_dismissals_nothing_is_remembered() {
-        let mut cell = Cell::with_machines(1);
-        cell.ok(remove());
-        assert!(!gone(&cell));
-        let dismiss = Command::Dismiss { part: PartKind::Scheduler, name: name("s1") };
-        assert!(cell.refused(dismiss).contains("some replica is of a build"));
-    }
-
-    #[test]
     fn who_may_send_whom_away() {
-        let mut cell = raised();
+        let mut cell = Cell::with_machines(1);
         let dismiss = |part| Command::Dismiss { part, name: name("x1") };
         let machines = BTreeSet::from([Capability::ManageMachines]);
         let set =

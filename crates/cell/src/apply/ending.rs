@@ -121,7 +121,6 @@ mod tests {
     use crate::reason::Reason;
     use crate::render;
     use crate::spec::{JobKind, JobSpec, RetainDisk};
-    use crate::state::LEVEL;
     use crate::task::{ExitClass, Fate, StopCause, TaskState};
     use crate::time::{Span, Time};
     use TaskState::{Dead, Pending, Running, Stopping};
@@ -242,7 +241,6 @@ mod tests {
     #[test]
     fn one_task_is_stopped_for_good_and_its_job_goes_on() {
         let mut cell = Cell::with_machines(1);
-        cell.state.level = LEVEL;
         cell.submit(&job("jfoo", 2, 100));
         cell.run("jfoo", 0, "m1");
         cell.run("jfoo", 1, "m1");
@@ -266,7 +264,6 @@ mod tests {
     #[test]
     fn a_row_says_how_its_last_attempt_ended() {
         let mut cell = Cell::with_machines(2);
-        cell.state.level = LEVEL;
         cell.submit(&job("jfoo", 1, 100));
         cell.run("jfoo", 0, "m1");
         cell.report("jfoo", 0, Observed::Failed(ExitClass::Code(7)));

@@ -290,7 +290,6 @@ mod tests {
         let index = cell.state.tasks.get(must).unwrap().index;
         assert_eq!(evict(&mut cell, "jfoo", index as usize, EvictCause::OverCommit), "done");
         assert_eq!(disrupted_at(&cell).len(), 1);
-        cell.state.level = crate::state::LEVEL;
         let (job, index) = (key("ubar/jfoo"), (index + 1) % 3);
         cell.ok(Command::StopTask { job, index, expect: None });
         assert_eq!(disrupted_at(&cell).len(), 1);

@@ -8,11 +8,11 @@ use crate::invariant;
 use crate::machine::{MachineSpec, PortRange};
 use crate::name::{JobKey, Name};
 use crate::plan::{Assignment, Group, Plan};
-use crate::priority::{AppClass, Band, Priority};
+use crate::priority::{Band, Priority};
 use crate::quota::Quota;
 use crate::render;
 use crate::resource::Resources;
-use crate::spec::{JobKind, JobSpec, RestartPolicy, TaskSpec};
+use crate::spec::JobSpec;
 use crate::state::State;
 use crate::task::{Task, TaskState};
 use crate::time::{Span, Time};
@@ -39,52 +39,10 @@ pub(crate) fn quota(amount: u64) -> Quota {
 
 /// A job of tasks that ask for 10 of everything.
 pub(crate) fn job(job: &str, count: u32, priority: u16) -> JobSpec {
-    JobSpec {
-        name: name(job),
-        kind: JobKind::Tasks,
-        count,
-        priority: Priority(priority),
-        appclass: AppClass::Batch,
-        labels: BTreeMap::new(),
-        task: TaskSpec {
-            limits: all(10),
-            ports: 0,
-            static_ports: Vec::new(),
-            named: Vec::new(),
-            devices: Vec::new(),
-            packages: Vec::new(),
-            command: Vec::new(),
-            env: BTreeMap::new(),
-            notice: Span::seconds(10),
-            health: None,
-            max_run: None,
-            files: BTreeMap::new(),
-            user: None,
-            logs: None,
-            isolation: Default::default(),
-            secrets: BTreeMap::new(),
-        },
-        overrides: BTreeMap::new(),
-        constraints: Vec::new(),
-        spread: Vec::new(),
-        alloc_set: None,
-        after: Vec::new(),
-        gang: false,
-        max_down: None,
-        max_update_disruptions: None,
-        restart: RestartPolicy {
-            max_failures: Some(0),
-            retry: Default::default(),
-            backoff: Span::seconds(1),
-            backoff_max: Span::seconds(60),
-            restart_on_success: false,
-        },
-        reclaimable: true,
-        at_most_one: None,
-        retain_disk: None,
-        preemption_notice_max: None,
-        disruptions: None,
-    }
+    let mut spec = JobSpec::new(name(job), count, Priority(priority), all(10));
+    spec.restart.max_failures = Some(0);
+    spec.restart.backoff_max = Span::seconds(60);
+    spec
 }
 
 pub(crate) fn machine(machine: &str, capacity: u64) -> MachineSpec {

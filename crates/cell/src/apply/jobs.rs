@@ -16,7 +16,6 @@ use crate::quota::Capability;
 use crate::reason::{Reason, Refusal};
 use crate::resource::{Dimension, Shortfall};
 use crate::spec::{JobKind, JobSpec};
-use crate::state::{GAPS, LAST_ENDS, SEEN_VOLUMES};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -109,16 +108,9 @@ impl Context<'_> {
     /// Rules that jobs from before need not keep.
     pub(super) fn asked_anew(&self, spec: &JobSpec) -> Result<(), Refusal> {
         // Batch work of any user would otherwise take everybody's notice away.
-        if self.state.level >= LAST_ENDS {
-            admit::may_bound_notice(spec)?;
-        }
-        if self.state.level >= GAPS {
-            admit::asks_for_no_gaps(spec)?;
-        }
-        if self.state.level >= SEEN_VOLUMES {
-            admit::volumes_can_be_seen(spec)?;
-        }
-        Ok(())
+        admit::check(spec, admit::may_bound_notice)?;
+        admit::check(spec, admit::asks_for_no_gaps)?;
+        admit::check(spec, admit::volumes_can_be_seen)
     }
 
     /// Tasks in an alloc set spend what its owner pays for.
@@ -320,7 +312,6 @@ mod tests {
     use crate::render;
     use crate::resource::Resources;
     use crate::spec::{JobKind, JobSpec};
-    use crate::state::{GAPS, SEEN_VOLUMES, VOLUMES};
     use crate::task::{ExitClass, Fate, TaskState};
     use crate::time::{Span, Time};
     use TaskState::{Dead, Deferred, Pending};
@@ -336,7 +327,6 @@ mod tests {
     #[test]
     fn only_prod_jobs_bound_the_notice_of_others() {
         let mut cell = Cell::with_machines(1);
-        cell.state.level = crate::state::LEVEL;
         let mut spec = job("jfoo", 1, 100);
         cell.submit(&spec);
         spec.preemption_notice_max = Some(Span::ZERO);
@@ -357,11 +347,6 @@ mod tests {
         let mut spec = job("jfoo", 1, 100);
         let (kind, models) = (Token::new(GONE).unwrap(), Vec::new());
         spec.task.devices = vec![DeviceRequest { kind, models, count: 1, milli: 1000 }];
-        // A log from before the rule means what it meant.
-        cell.state.level = GAPS - 1;
-        cell.submit(&spec);
-        cell.state.level = GAPS;
-        spec.name = name("jbar");
         let said = cell.refused(submit(spec));
         assert!(said.contains("task.devices.kind") && said.contains(GONE), "{said}");
     }
@@ -372,14 +357,6 @@ mod tests {
         let mut spec = job("jfoo", 1, 100);
         let (source, target) = ("/srv".into(), "/proc/sys".into());
         spec.task.isolation.volumes = vec![Volume { source, target, writable: false }];
-        // A log from before the rule means what it meant, also where volumes were judged already.
-        for (level, job) in [(VOLUMES - 1, "jfoo"), (VOLUMES, "jbar"), (SEEN_VOLUMES - 1, "jbaz")] {
-            cell.state.level = level;
-            spec.name = name(job);
-            cell.submit(&spec);
-        }
-        cell.state.level = SEEN_VOLUMES;
-        spec.name = name("jnew");
         let said = cell.refused(submit(spec));
         assert!(said.contains("task.isolation.volumes.0.target: value \"/proc/sys\""), "{said}");
     }

@@ -10,7 +10,6 @@ use crate::job::JobState;
 use crate::reason::Reason;
 use crate::retry;
 use crate::spec::{JobKind, JobSpec};
-use crate::state::LAST_ENDS;
 use crate::task::{
     CRASH_KEEP, CrashPair, ExitClass, Fate, LastEnd, MAX_CRASH_PAIRS, StopCause, Task, TaskState,
 };
@@ -71,9 +70,6 @@ impl Context<'_> {
 
     /// Keeps on the row why its attempt ends.
     pub(super) fn note_end(&mut self, id: TaskId, machine: MachineId, why: Reason) {
-        if self.state.level < LAST_ENDS {
-            return;
-        }
         let Some(row) = self.state.machines.get(machine) else { return };
         let (at, machine) = (self.now, row.spec.name.clone());
         self.set_task(id, |t| {
@@ -204,7 +200,6 @@ impl Context<'_> {
         let Some(job) = self.state.jobs.get(task.job) else { return };
         let (version, limits) = (job.version, job.spec().limits_of(task.index));
         let new_program = change::starts_afresh(job, &task);
-        let forgiven = new_program && self.state.level >= LAST_ENDS;
         // What failed has surely ended, so no lease is waited for.
         let backs_off = matches!(change, TaskChange::Failed { .. });
         let unwanted = job.state != JobState::Active || task.index >= job.spec().count;
@@ -229,10 +224,10 @@ impl Context<'_> {
             if new_program {
                 t.crashed_on = Vec::new();
             }
-            if forgiven {
+            if new_program {
                 (t.failures_in_row, t.apart) = (0, Vec::new());
             }
-            if forgiven && backs_off {
+            if new_program && backs_off {
                 t.not_before = Time::ZERO;
             }
         });
@@ -310,7 +305,7 @@ impl Context<'_> {
             let row = self.state.machines.get(machine).filter(|row| row.schedulable());
             let allows =
                 |attributes| spec.constraints.iter().all(|c| !c.is_hard() || c.holds(attributes));
-            let lends = |row| fit::not_lent(self.state, &spec, row).is_none();
+            let lends = |row| fit::not_lent(&spec, row).is_none();
             row.is_some_and(|row| allows(&row.spec.attributes) && lends(row))
                 && !task.avoids(machine, self.now)
         };

@@ -20,7 +20,7 @@ use crate::quota::Capability;
 use crate::reason::{Reason, Refusal};
 use crate::resource::Resources;
 use crate::spec::PackageRef;
-use crate::state::{EMPTY_REMOVAL, State};
+use crate::state::State;
 use crate::task::{StopCause, TaskState};
 use crate::time::{Span, Time};
 use std::collections::BTreeSet;
@@ -31,10 +31,7 @@ pub const LEASE_MARGIN: Span = Span::seconds(5);
 
 /// What is on a machine that is up ends at once when it is removed, without notice and within no
 /// job's budget. Whoever means that says so.
-///
-/// # Errors
-/// That it holds tasks, and how many.
-pub fn spares_tasks(state: &State, name: &Name) -> Result<(), Refusal> {
+fn spares_tasks(state: &State, name: &Name) -> Result<(), Refusal> {
     let Some(machine) = state.machine_named(name) else { return Ok(()) };
     let is_up = state.machines().get(machine).is_some_and(|row| row.status == MachineStatus::Up);
     let tasks = state.machine_load(machine).map_or(0, |load| load.tasks.len());
@@ -125,10 +122,6 @@ impl Context<'_> {
     /// As [`Context::remove_machine`], for whoever looked and saw nothing on it.
     pub(super) fn remove_empty_machine(&mut self, name: &Name, expect: Option<u32>) -> Verdict {
         self.require(Capability::ManageMachines)?;
-        if self.state.level < EMPTY_REMOVAL {
-            let what = "some replica is of a build that removes machines on no condition";
-            return Err(Refusal::WrongState { what: what.into() });
-        }
         spares_tasks(self.state, name)?;
         self.remove_machine(name, expect)
     }
@@ -264,7 +257,6 @@ mod tests {
     use crate::reason::Refusal;
     use crate::render;
     use crate::spec::{JobKind, RetainDisk};
-    use crate::state::EMPTY_REMOVAL;
     use crate::task::{Fate, TaskState};
     use crate::time::{Span, Time};
     use std::collections::BTreeSet;
@@ -363,8 +355,6 @@ mod tests {
         let mut cell = Cell::with_machines(2);
         cell.submit(&job("jfoo", 2, 100));
         let remove = || Command::RemoveEmptyMachine { name: name("m1"), expect: None };
-        assert!(cell.refused(remove()).contains("some replica is of a build"));
-        cell.state.level = EMPTY_REMOVAL;
         // Placed after somebody looked.
         cell.run("jfoo", 0, "m1");
         let held = "machine m1 is up with 1 task on it, which would end at once";

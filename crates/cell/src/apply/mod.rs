@@ -33,7 +33,6 @@ mod update;
 mod users;
 
 pub(crate) use life::back_off;
-pub use machines::spares_tasks;
 pub(crate) use resources::SYSTEM_NAMESPACE;
 
 use crate::bounds::SYSTEM_ANSWER_BYTES;

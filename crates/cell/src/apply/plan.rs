@@ -21,7 +21,7 @@ use crate::priority::Priority;
 use crate::reason::{Misfit, Reason, Refusal};
 use crate::resource::Resources;
 use crate::spec::JobSpec;
-use crate::state::{LAST_ENDS, State};
+use crate::state::State;
 use crate::task::{Grant, StopCause, Task, TaskState};
 use crate::time::Span;
 use std::collections::BTreeMap;
@@ -292,7 +292,7 @@ impl Context<'_> {
     /// that is not prod can wait: it shortens nobody's.
     fn notice_granted(&self, victim: &Gone, arriving: &[&Assignment]) -> Option<Span> {
         let takers = arriving.iter().filter(|a| victim.is_taken_by(a));
-        let may_bound = |spec: &JobSpec| self.state.level < LAST_ENDS || spec.priority.is_prod();
+        let may_bound = |spec: &JobSpec| spec.priority.is_prod();
         let bounds = takers.filter_map(|a| {
             let taker = Candidate::of(self.state, a.task)?;
             taker.spec.preemption_notice_max.filter(|_| may_bound(taker.spec))
@@ -476,7 +476,6 @@ mod tests {
     use crate::priority::Band;
     use crate::render;
     use crate::spec::{JobKind, JobSpec, RetainDisk};
-    use crate::state::VOLUMES;
     use crate::task::{StopCause, TaskState};
     use crate::time::Span;
 
@@ -627,9 +626,8 @@ mod tests {
     /// `m1` lends `/srv` for reading and `m2` nothing; both tasks of `jfoo` borrow.
     #[test]
     fn a_task_that_borrows_goes_only_where_its_volume_is_lent() {
-        let borrows = |writable, level| {
+        let borrows = |writable| {
             let mut cell = Cell::with_machines(2);
-            cell.state.level = level;
             let mut lender = machine("m1", 100);
             let how = AttributeValue::Text(LENT_READ_ONLY.into());
             lender.attributes.insert(lent_attribute("/srv").unwrap(), how);
@@ -644,7 +642,7 @@ mod tests {
             let group = group(cell, &[], &[text]);
             commit(cell, vec![group])
         };
-        let mut cell = borrows(false, VOLUMES);
+        let mut cell = borrows(false);
         let said = place(&mut cell, "jfoo/0@m2");
         assert!(said.contains("the machine does not lend volume /srv/data"), "{said}");
         assert_eq!(place(&mut cell, "jfoo/0@m1"), "done");
@@ -652,10 +650,8 @@ mod tests {
         cell.ok(Command::UpdateMachine { spec: machine("m1", 100), expect: None });
         let said = place(&mut cell, "jfoo/1@m1");
         assert!(said.contains("the machine does not lend volume /srv/data"), "{said}");
-        let said = place(&mut borrows(true, VOLUMES), "jfoo/0@m1");
+        let said = place(&mut borrows(true), "jfoo/0@m1");
         assert!(said.contains("does not lend volume /srv/data for writing"), "{said}");
-        // As it was for those who have not heard of it.
-        assert_eq!(place(&mut borrows(true, VOLUMES - 1), "jfoo/0@m2"), "done");
     }
 
     /// A pending task that `spoil` makes unfit to be placed as planned.

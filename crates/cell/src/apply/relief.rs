@@ -76,7 +76,6 @@ mod tests {
     use crate::render;
     use crate::resource::{Dimension, Resources};
     use crate::spec::JobKind;
-    use crate::state::LEVEL;
     use crate::task::{StopCause, TaskState};
     use crate::time::Span;
 
@@ -107,7 +106,6 @@ mod tests {
     /// Production, two of batch and one of best effort on `m1`.
     fn cell() -> Cell {
         let mut cell = Cell::with_machines(1);
-        cell.state.level = LEVEL;
         cell.now += 120_000;
         cell.grant("ubar", Band::BestEffort, 100);
         let jobs = [("jprod", 200, 20), ("jbig", 100, 9), ("jsmall", 100, 3), ("jlow", 50, 1)];

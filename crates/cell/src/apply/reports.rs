@@ -289,7 +289,6 @@ mod tests {
     /// The end of a stop, as the row and the history keep it.
     fn check_notice(what: Observed, notice: Option<Notice>, said: &str) {
         let mut cell = Cell::with_machines(1);
-        cell.state.level = crate::state::LEVEL;
         cell.submit(&job("jfoo", 1, 100));
         cell.run("jfoo", 0, "m1");
         cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });

@@ -52,8 +52,8 @@ impl Context<'_> {
         let wanted = self.capacities(&name, changes)?;
         let known = self.state.resource_named(&name);
         if known.is_none() {
-            let own = self.state.resources.iter().filter(|(_, row)| row.owner == owner);
-            self.one_more(Holding::Resources, own.count(), self.state.bounds.resources)?;
+            let own = self.state.resource_counts.get(&owner).copied().unwrap_or(0);
+            self.one_more(Holding::Resources, own as usize, self.state.bounds.resources)?;
         }
         if known.is_none() && !self.state.resources.has_room_for(1) {
             return Err(Refusal::Full("resources".into()));
@@ -82,27 +82,19 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// Deletes resources everywhere, in one walk over the machines. Holders stay.
+    /// Deletes resources everywhere. Holders stay. Costs the machines that have them.
     pub(super) fn drop_resources(&mut self, resources: &[ResourceId], reason: &Reason) {
-        if resources.is_empty() {
-            return;
-        }
         let named = |id: &ResourceId| Some((self.state.resources.get(*id)?.name.clone(), *id));
         let names: BTreeMap<ResourceName, ResourceId> =
             resources.iter().filter_map(named).collect();
-        let mut gone: Vec<(MachineId, ResourceId)> = Vec::new();
-        for (machine, row) in self.state.machines.iter() {
-            let here = row.ephemeral.iter().filter_map(|e| names.get(&e.name));
-            gone.extend(here.map(|resource| (machine, *resource)));
+        // By machine, and by name on each: events are told in this order.
+        let mut gone: BTreeMap<(MachineId, &ResourceName), ResourceId> = BTreeMap::new();
+        for (name, resource) in &names {
+            let machines = self.state.machines_with(*resource);
+            gone.extend(machines.map(|machine| ((machine, name), *resource)));
         }
-        let mut machines: Vec<MachineId> = gone.iter().map(|(machine, _)| *machine).collect();
-        machines.dedup();
-        for machine in machines {
-            self.state.edit_machine(machine, |m| {
-                m.ephemeral.retain(|e| !names.contains_key(&e.name));
-            });
-        }
-        for (machine, resource) in gone {
+        for ((machine, name), resource) in gone {
+            self.state.set_capacity(resource, name, machine, None);
             let change = ResourceChange::RemovedFromMachine;
             self.resource_event(resource, Some(machine), change, reason.clone());
         }
@@ -122,19 +114,18 @@ impl Context<'_> {
                 allowed: "a token without /".into(),
             });
         }
-        let inside = |n: &ResourceName| n.namespace.as_ref() == Some(namespace);
-        let rows = self.state.resources.iter().filter(|(_, row)| inside(&row.name));
-        let mut owners = rows.map(|(_, row)| row.owner);
-        let Actor::User(name) = self.by else { return Ok(owners.next().flatten()) };
+        let known = self.state.namespaces.get(namespace).map(|known| known.owner);
+        let Actor::User(name) = self.by else { return Ok(known.flatten()) };
         let Some(user) = self.state.user_named(name) else {
             return Err(Refusal::NoSuchUser(name.clone()));
         };
         if namespace.as_str() == SYSTEM_NAMESPACE {
             return Err(foreign(name, namespace));
         }
-        match owners.all(|owner| owner == Some(user)) {
-            true => Ok(Some(user)),
-            false => Err(foreign(name, namespace)),
+        match known {
+            None => Ok(Some(user)),
+            Some(owner) if owner == Some(user) => Ok(Some(user)),
+            Some(_) => Err(foreign(name, namespace)),
         }
     }
 
@@ -246,16 +237,7 @@ impl Context<'_> {
             (_, Some(capacity)) => ResourceChange::CapacityChanged { capacity },
             (_, None) => ResourceChange::RemovedFromMachine,
         };
-        self.state.edit_machine(machine, |m| match (place, capacity) {
-            (Ok(at), Some(capacity)) => m.ephemeral[at].amount = capacity,
-            (Err(at), Some(amount)) => {
-                m.ephemeral.insert(at, NamedAmount { name: name.clone(), amount });
-            }
-            (Ok(at), None) => {
-                m.ephemeral.remove(at);
-            }
-            (Err(_), None) => {}
-        });
+        self.state.set_capacity(resource, name, machine, capacity);
         self.resource_event(resource, Some(machine), change, Reason::Requested);
     }
 

@@ -378,7 +378,6 @@ mod tests {
     /// The only task failed, waits for its next try, and then the update is undone.
     fn undone_while_waiting(shape: impl Fn(&mut JobSpec), ends: Observed) -> Task {
         let mut cell = Cell::with_machines(1);
-        cell.state.level = crate::state::LEVEL;
         let spec = changed(&job("jfoo", 1, 100), |s| {
             (s.restart.max_failures, s.restart.backoff) = (Some(9), Span::seconds(50));
             shape(s);
@@ -410,7 +409,6 @@ mod tests {
     fn a_failure_under_the_old_program_does_not_hold_up_the_new_one() {
         let spec = changed(&job("jfoo", 3, 100), |s| s.restart.max_failures = Some(9));
         let mut cell = rolling(&spec);
-        cell.state.level = crate::state::LEVEL;
         cell.ok(update(&new_program(&spec), None));
         cell.report("jfoo", 0, Observed::Failed(ExitClass::Code(1)));
         let task = cell.task("jfoo", 0);
@@ -452,7 +450,6 @@ mod tests {
         {
             let spec = job("jfoo", 3, 100);
             let mut cell = rolling(&spec);
-            cell.state.level = crate::state::VOLUMES;
             let mut lender = machine("m1", 100);
             let how = AttributeValue::Text(LENT_WRITABLE.into());
             lender.attributes.insert(lent_attribute("/srv").unwrap(), how);

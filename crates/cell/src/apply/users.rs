@@ -15,7 +15,7 @@ use crate::priority::Band;
 use crate::quota::{Capability, Quota};
 use crate::reason::{Reason, Refusal};
 use crate::resource::{Resources, Shortfall};
-use crate::state::{LAST_ENDS, State};
+use crate::state::State;
 use crate::time::Time;
 use crate::units::counted;
 use std::collections::BTreeSet;
@@ -34,22 +34,21 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// A user whose jobs are on record, dead ones too, stays: their history needs a name.
+    /// A user with live jobs stays; dead ones go with their owner.
     pub(super) fn remove_user(&mut self, name: &Name, expect: Option<u32>) -> Verdict {
         self.require(Capability::ManageUsers)?;
         let user = self.user_by_name(name)?;
         self.expected_user(name, user, expect)?;
-        let all = self.state.level < LAST_ENDS;
-        let counts = |job: &Job| job.user == user && (all || !job.is_dead());
+        let counts = |job: &Job| job.user == user && !job.is_dead();
         let live = self.state.jobs.iter().filter(|(_, job)| counts(job)).count();
         if live > 0 {
-            let live = counted(live as u64, if all { "job" } else { "live job" });
+            let live = counted(live as u64, "live job");
             let what = format!("user {name} has {live}");
             return Err(Refusal::WrongState { what });
         }
-        let owned = self.state.resources.iter().filter(|(_, r)| r.owner == Some(user)).count();
+        let owned = self.state.resource_counts.get(&Some(user)).copied().unwrap_or(0);
         if owned > 0 {
-            let owned = counted(owned as u64, "ephemeral resource");
+            let owned = counted(owned, "ephemeral resource");
             let what = format!("user {name} owns {owned}");
             return Err(Refusal::WrongState { what });
         }
@@ -187,7 +186,6 @@ mod tests {
     use crate::priority::Band;
     use crate::quota::{Capability, Quota};
     use crate::render;
-    use crate::state::LEVEL;
     use crate::time::Time;
     use std::collections::BTreeSet;
 
@@ -258,7 +256,6 @@ mod tests {
     #[test]
     fn users_come_and_go_only_without_jobs() {
         let mut cell = Cell::with_machines(1);
-        cell.state.level = LEVEL;
         assert_eq!(cell.ok(Command::AddUser { name: name("ubar") }), Done::Unchanged);
         cell.submit(&job("jfoo", 1, 0));
         let remove = || Command::RemoveUser { name: name("ubar"), expect: None };

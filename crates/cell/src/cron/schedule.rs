@@ -1,12 +1,14 @@
-//! When a periodic job runs: five fields of the familiar crontab, in UTC, and the calendar that
-//! makes moments of them. Parsed once, on the way in; what is kept is sets of numbers, so the next
-//! moment is found by looking, day by day, without a clock and without a time zone database.
+//! When a periodic job runs: five fields of the familiar crontab, in UTC. Parsed once, on the way
+//! in; what is kept is sets of numbers, so the next moment is found by looking, day by day, without
+//! a clock and without a time zone database. Which date a day has is said by the crate `time`;
+//! beyond the year 9999 there are no moments.
 //!
 //! Rejected: local time. Twice a year an hour happens twice or not at all, and a cell has no place
 //! on a map. Rejected too: a list of future moments kept in the state, which would have to be
 //! refilled.
 
 use crate::time::Time;
+use ::time::{Month, OffsetDateTime, util::days_in_month};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -164,9 +166,10 @@ impl Schedule {
 
     /// 30 February is no day of any year.
     fn ever(&self) -> bool {
-        let longest = |month: u64| (1..=days_in(month, true)).fold(0, |set, day| set | 1 << day);
-        let mut months = (1..=12u64).filter(|month| self.months >> month & 1 == 1);
-        !self.any_weekday() || months.any(|month| self.days & longest(month) != 0)
+        const LEAP: i32 = 2000;
+        let has = |month| (1..=days_in_month(month, LEAP)).any(|day| self.days >> day & 1 == 1);
+        let months = (1..=12u8).filter(|month| self.months >> month & 1 == 1);
+        !self.any_weekday() || months.flat_map(Month::try_from).any(has)
     }
 
     /// Whether `at` is a moment of this schedule: the beginning of a minute it names.
@@ -215,49 +218,31 @@ impl Schedule {
         self.hours >> (minute / 60) & 1 == 1 && self.minutes >> (minute % 60) & 1 == 1
     }
 
-    /// `day` counts from 1 January 1970, a Thursday.
+    /// `day` counts from 1 January 1970.
     fn on_day(&self, day: u64) -> bool {
-        let (_, month, day_of_month) = date(day);
-        let on_date = self.days >> day_of_month & 1 == 1;
-        let on_weekday = self.weekdays >> ((day + 4) % 7) & 1 == 1;
+        let Some(date) = day.checked_mul(DAY).and_then(calendar) else { return false };
+        let on_date = self.days >> date.day() & 1 == 1;
+        let on_weekday = self.weekdays >> date.weekday().number_days_from_sunday() & 1 == 1;
         let either = self.days != DAYS.all() && !self.any_weekday();
         let holds = if either { on_date || on_weekday } else { on_date && on_weekday };
-        holds && self.months >> month & 1 == 1
+        holds && self.months >> u8::from(date.month()) & 1 == 1
     }
 }
 
-fn days_in(month: u64, leap: bool) -> u64 {
-    match month {
-        2 => 28 + u64::from(leap),
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
+/// The moment at which a minute counted from 1 January 1970 begins; none after the year 9999.
+fn calendar(minute: u64) -> Option<OffsetDateTime> {
+    let seconds = i64::try_from(minute).ok()?.checked_mul(60)?;
+    OffsetDateTime::from_unix_timestamp(seconds).ok()
 }
 
-/// Year, month and day of month of a day counted from 1 January 1970.
-///
-/// Years are taken to begin in March, so that the leap day comes last and the lengths of months
-/// follow a line: 153 days in every five months.
-fn date(day: u64) -> (u64, u64, u64) {
-    const ERA: u64 = 146_097;
-    // From 1 March of the year 0.
-    let day = day + 719_468;
-    let (era, of_era) = (day / ERA, day % ERA);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let day_of_month = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    (era * 400 + year + u64::from(month <= 2), month, day_of_month)
-}
-
-/// `202602281430`: a moment as the names of runs have it.
+/// `202602281430`: a moment as the names of runs have it. One beyond the calendar is the number it
+/// is, which is part of no name.
 #[must_use]
 pub fn stamp(at: Time) -> String {
-    let minute = at.0 / MINUTE;
-    let (year, month, day) = date(minute / DAY);
-    let (hour, minute) = (minute % DAY / 60, minute % 60);
-    format!("{year:04}{month:02}{day:02}{hour:02}{minute:02}")
+    let Some(at) = calendar(at.0 / MINUTE) else { return format!("{} ms", at.0) };
+    let (year, month, day) = at.to_calendar_date();
+    let month = u8::from(month);
+    format!("{year:04}{month:02}{day:02}{:02}{:02}", at.hour(), at.minute())
 }
 
 impl TryFrom<String> for Schedule {
@@ -336,6 +321,8 @@ mod tests {
         assert_eq!(stamp(Time(Y2026_NOV_15_SUNDAY * 1000)), "202611150000");
         assert_eq!(stamp(Time(4_107_542_399_000)), "210002282359");
         assert_eq!(stamp(Time(4_107_542_400_000)), "210003010000");
+        assert_eq!(stamp(Time(253_402_300_799_999)), "999912312359");
+        assert_eq!(stamp(Time(253_402_300_800_000)), "253402300800000 ms");
     }
 
     #[test]
@@ -363,6 +350,13 @@ mod tests {
         check(leap, Y2096_MAR_1, &["210402290000", "210802290000"]);
         assert_eq!(Schedule::new("* * * * *").unwrap().next_after(Time::NEVER), Time::NEVER);
         assert_eq!(Schedule::new(leap).unwrap().latest_until(Time(5)), None);
+        // The calendar ends with the year 9999.
+        let (yearly, last) = (Schedule::new("0 0 1 jan *").unwrap(), Time(253_370_764_800_000));
+        assert_eq!(
+            (yearly.next_after(Time(last.0 - 1)), yearly.next_after(last)),
+            (last, Time::NEVER)
+        );
+        assert_eq!(stamp(last), "999901010000");
     }
 
     #[test]

@@ -36,14 +36,13 @@ fn aligned<K: Key, V: Clone, L: Clone>(
 }
 
 fn users_and_resources(state: &mut State) {
-    let State { users, user_names, resources, resource_names, .. } = state;
+    let State { users, user_names, .. } = state;
     state.user_loads = aligned(users, |id, user| {
         user_names.insert(user.name.clone(), id);
         UserLoad::default()
     });
-    for (id, row) in resources.iter() {
-        resource_names.insert(row.name.clone(), id);
-    }
+    let rows = state.resources.clone();
+    rows.iter().for_each(|(_, row)| state.count_resource(row, true));
 }
 
 fn names(state: &mut State) {
@@ -68,6 +67,8 @@ fn machines(state: &mut State) {
         *capacity = capacity.plus(machine.spec.capacity);
         MachineLoad { reserved: retained(machine), ..MachineLoad::default() }
     });
+    let rows = state.machines.clone();
+    rows.iter().for_each(|(id, machine)| state.count_ephemeral(id, machine, true));
 }
 
 fn jobs(state: &mut State) {

@@ -5,41 +5,42 @@
 //! its sums and references, and a type that may lie about them would be believed.
 
 use super::{LoadError, checked};
-use crate::blob::Blob;
 use crate::bounds::Bounds;
 use crate::command::Actor;
-use crate::credential::AccessToken;
-use crate::cron::Cron;
-use crate::ephemeral::ResourceRow;
-use crate::job::Job;
-use crate::machine::Machine;
-use crate::quota::User;
 use crate::replay::{Window, Windows};
 use crate::state::State;
 use crate::table::{Key, Table};
-use crate::task::Task;
+use crate::tables::each_table;
 use crate::time::Time;
 
-/// What a state holds and does not derive. In each list the position is the id, and an absence is
-/// a row that was removed.
-#[derive(Clone, Debug)]
-pub struct Rows {
-    pub level: u32,
-    pub now: Time,
-    pub applied: u64,
-    pub attempt_floor: u32,
-    pub bounds: Bounds,
-    pub users: Vec<Option<User>>,
-    pub machines: Vec<Option<Machine>>,
-    pub resources: Vec<Option<ResourceRow>>,
-    pub jobs: Vec<Option<Job>>,
-    pub tasks: Vec<Option<Task>>,
-    pub crons: Vec<Option<Cron>>,
-    pub tokens: Vec<Option<AccessToken>>,
-    pub blobs: Vec<Option<Blob>>,
-    /// By who asked and which of their clients, in that order.
-    pub windows: Vec<((Actor, u64), Window)>,
+macro_rules! rows {
+    ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
+        /// What a state holds and does not derive. In each list the position is the id, and an
+        /// absence is a row that was removed.
+        #[derive(Clone, Debug, Default)]
+        pub struct Rows {
+            pub level: u32,
+            pub now: Time,
+            pub applied: u64,
+            pub attempt_floor: u32,
+            pub bounds: Bounds,
+            $(pub $field: Vec<Option<$row>>,)*
+            /// By who asked and which of their clients, in that order.
+            pub windows: Vec<((Actor, u64), Window)>,
+        }
+
+        impl Rows {
+            fn of_tables(state: &State) -> Rows {
+                Rows { $($field: list(&state.$field),)* ..Rows::default() }
+            }
+
+            fn into_tables(self) -> State {
+                State { $($field: table(self.$field),)* ..State::default() }
+            }
+        }
+    };
 }
+each_table!(rows);
 
 impl Rows {
     #[must_use]
@@ -53,15 +54,8 @@ impl Rows {
             applied: state.applied,
             attempt_floor: state.attempt_floor,
             bounds: state.bounds,
-            users: list(&state.users),
-            machines: list(&state.machines),
-            resources: list(&state.resources),
-            jobs: list(&state.jobs),
-            tasks: list(&state.tasks),
-            crons: list(&state.crons),
-            tokens: list(&state.tokens),
-            blobs: list(&state.blobs),
             windows,
+            ..Rows::of_tables(state)
         }
     }
 
@@ -69,32 +63,19 @@ impl Rows {
     ///
     /// # Errors
     /// The first row that is wrong, or the first invariant that they break.
-    pub fn into_state(self) -> Result<State, LoadError> {
+    pub fn into_state(mut self) -> Result<State, LoadError> {
         let mut windows = Windows::default();
-        for (key, window) in self.windows {
+        for (key, window) in std::mem::take(&mut self.windows) {
             if windows.get(&key).is_some() {
                 let row = format!("replay window of client {}", key.1);
                 return Err(LoadError::BadRow { row, why: "it is there twice".into() });
             }
             windows.insert(key, window);
         }
-        checked(State {
-            level: self.level,
-            now: self.now,
-            applied: self.applied,
-            attempt_floor: self.attempt_floor,
-            bounds: self.bounds,
-            users: table(self.users),
-            machines: table(self.machines),
-            resources: table(self.resources),
-            jobs: table(self.jobs),
-            tasks: table(self.tasks),
-            crons: table(self.crons),
-            tokens: table(self.tokens),
-            blobs: table(self.blobs),
-            windows,
-            ..State::default()
-        })
+        let (level, now, applied) = (self.level, self.now, self.applied);
+        let (attempt_floor, bounds) = (self.attempt_floor, self.bounds);
+        let tables = self.into_tables();
+        checked(State { level, now, applied, attempt_floor, bounds, windows, ..tables })
     }
 }
 

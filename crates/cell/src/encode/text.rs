@@ -25,20 +25,18 @@ mod read;
 #[cfg(test)]
 mod tests;
 
+pub use crate::tables::TableName;
 pub use read::{Mended, TextError, read};
 
 use super::Rows;
 use crate::bounds::Bounds;
 use crate::command::{Actor, Verdict};
-use crate::cron::Cron;
-use crate::job::Job;
 use crate::name::{JobKey, Name};
 use crate::replay::{Answered, Window};
-use crate::task::Task;
+use crate::tables::{TableRow, each_table};
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt;
 
 /// Version of the text. Another one is refused.
 pub const VERSION: u32 = 1;
@@ -48,54 +46,6 @@ pub const VERSION: u32 = 1;
 pub struct Place {
     pub index: u64,
     pub term: u64,
-}
-
-/// The tables of a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TableName {
-    Users,
-    Machines,
-    Resources,
-    Jobs,
-    Tasks,
-    Crons,
-    Tokens,
-    /// What users know as packages; text from before has the other word.
-    #[serde(rename = "packages", alias = "blobs")]
-    Blobs,
-    /// What clients were answered lately, should they ask again.
-    Windows,
-}
-
-impl TableName {
-    pub const ALL: [TableName; 9] = [
-        TableName::Users,
-        TableName::Machines,
-        TableName::Resources,
-        TableName::Jobs,
-        TableName::Tasks,
-        TableName::Crons,
-        TableName::Tokens,
-        TableName::Blobs,
-        TableName::Windows,
-    ];
-}
-
-impl fmt::Display for TableName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            TableName::Users => "users",
-            TableName::Machines => "machines",
-            TableName::Resources => "resources",
-            TableName::Jobs => "jobs",
-            TableName::Tasks => "tasks",
-            TableName::Crons => "crons",
-            TableName::Tokens => "tokens",
-            TableName::Blobs => "packages",
-            TableName::Windows => "windows",
-        })
-    }
 }
 
 /// Which rows to write. All that is given must hold.
@@ -113,15 +63,15 @@ impl Pick {
         *self == Pick::default()
     }
 
-    fn takes(&self, table: TableName, about: &About<'_>) -> bool {
+    fn takes(&self, table: TableName, label: &str, machine: Option<&Name>) -> bool {
         let of_job = |job: &JobKey| {
-            let rest = about.name.strip_prefix(&job.to_string());
+            let rest = label.strip_prefix(&job.to_string());
             matches!(table, TableName::Jobs | TableName::Tasks)
                 && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         self.table.is_none_or(|wanted| wanted == table)
             && self.job.as_ref().is_none_or(of_job)
-            && self.machine.as_ref().is_none_or(|wanted| about.machine == Some(wanted))
+            && self.machine.as_ref().is_none_or(|wanted| machine == Some(wanted))
     }
 }
 
@@ -145,20 +95,25 @@ struct Head {
     slots: Slots,
 }
 
-/// How many ids each table has given away, and how many windows there are, which have none.
-#[derive(Clone, Copy, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Slots {
-    users: u32,
-    machines: u32,
-    resources: u32,
-    jobs: u32,
-    tasks: u32,
-    crons: u32,
-    tokens: u32,
-    blobs: u32,
-    windows: u32,
+macro_rules! slots {
+    ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
+        /// How many ids each table has given away, and how many windows there are, which have none.
+        #[derive(Clone, Copy, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Slots {
+            $(#[serde(rename = $word)] $field: u32,)*
+            windows: u32,
+        }
+
+        impl Slots {
+            /// Tables refuse to grow past this many rows, so no cast loses bits.
+            fn of(rows: &Rows) -> Slots {
+                Slots { $($field: rows.$field.len() as u32,)* windows: rows.windows.len() as u32 }
+            }
+        }
+    };
 }
+each_table!(slots);
 
 /// The last line of a whole text.
 #[derive(Serialize, Deserialize)]
@@ -248,34 +203,17 @@ impl WindowRow {
     }
 }
 
-/// What a row is called, and the machine it is of.
-struct About<'a> {
-    name: String,
-    machine: Option<&'a Name>,
-}
-
-impl About<'_> {
-    fn named(name: impl ToString) -> About<'static> {
-        About { name: name.to_string(), machine: None }
-    }
-}
-
 /// The text of these rows.
 #[must_use]
 pub fn write(place: Place, rows: &Rows, pick: &Pick) -> String {
     let mut writer = Writer { rows, pick, out: String::new() };
     writer.line(&json(&head(place, rows, pick)));
-    writer.table(TableName::Users, &rows.users, |user| About::named(&user.name));
-    writer.table(TableName::Machines, &rows.machines, |machine| {
-        let name = &machine.spec.name;
-        About { name: name.to_string(), machine: Some(name) }
-    });
-    writer.table(TableName::Resources, &rows.resources, |row| About::named(&row.name));
-    writer.table(TableName::Jobs, &rows.jobs, |job| About::named(rows.job_name(job)));
-    writer.table(TableName::Tasks, &rows.tasks, |task| rows.about_task(task));
-    writer.table(TableName::Crons, &rows.crons, |cron| About::named(rows.cron_name(cron)));
-    writer.table(TableName::Tokens, &rows.tokens, |token| About::named(&token.id));
-    writer.table(TableName::Blobs, &rows.blobs, |blob| About::named(&blob.digest));
+    macro_rules! write_tables {
+        ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
+            $(writer.table(TableName::$variant, &rows.$field);)*
+        };
+    }
+    each_table!(write_tables);
     writer.windows();
     // A part is never imported, so nobody has to know whether it was cut.
     if pick.is_whole() {
@@ -286,18 +224,6 @@ pub fn write(place: Place, rows: &Rows, pick: &Pick) -> String {
 
 fn head(place: Place, rows: &Rows, pick: &Pick) -> Head {
     let attempts = rows.tasks.iter().flatten().map(|task| task.attempt.saturating_add(1));
-    // Tables refuse to grow past this many rows, so no cast loses bits.
-    let slots = Slots {
-        users: rows.users.len() as u32,
-        machines: rows.machines.len() as u32,
-        resources: rows.resources.len() as u32,
-        jobs: rows.jobs.len() as u32,
-        tasks: rows.tasks.len() as u32,
-        crons: rows.crons.len() as u32,
-        tokens: rows.tokens.len() as u32,
-        blobs: rows.blobs.len() as u32,
-        windows: rows.windows.len() as u32,
-    };
     Head {
         checkpoint: VERSION,
         index: place.index,
@@ -309,51 +235,29 @@ fn head(place: Place, rows: &Rows, pick: &Pick) -> Head {
         bounds: rows.bounds,
         next_attempt: attempts.fold(rows.attempt_floor, u32::max),
         part: !pick.is_whole(),
-        slots,
+        slots: Slots::of(rows),
     }
 }
 
 impl Rows {
     /// Rows nobody has vouched for: an owner may be missing.
-    fn user_name(&self, slot: usize) -> String {
+    pub(crate) fn user_name(&self, slot: usize) -> String {
         let row = self.users.get(slot).and_then(Option::as_ref);
         row.map_or_else(|| format!("user#{slot}"), |user| user.name.to_string())
     }
 
-    fn job_name(&self, job: &Job) -> String {
-        format!("{}/{}", self.user_name(job.user.slot()), job.name)
-    }
-
-    fn cron_name(&self, cron: &Cron) -> String {
-        format!("{}/{}", self.user_name(cron.user.slot()), cron.spec.name)
-    }
-
     /// What the row with this id is called; nothing where there is none, or it has no name.
     fn name_of(&self, table: TableName, id: u32) -> Option<String> {
-        fn row<T>(rows: &[Option<T>], id: u32) -> Option<&T> {
-            rows.get(id as usize)?.as_ref()
+        let (rows, at) = (self, id as usize);
+        macro_rules! label {
+            ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
+                match table {
+                    $(TableName::$variant => Some(rows.$field.get(at)?.as_ref()?.label(rows)),)*
+                    TableName::Windows => None,
+                }
+            };
         }
-        Some(match table {
-            TableName::Users => row(&self.users, id)?.name.to_string(),
-            TableName::Machines => row(&self.machines, id)?.spec.name.to_string(),
-            TableName::Resources => row(&self.resources, id)?.name.to_string(),
-            TableName::Jobs => self.job_name(row(&self.jobs, id)?),
-            TableName::Tasks => self.about_task(row(&self.tasks, id)?).name,
-            TableName::Crons => self.cron_name(row(&self.crons, id)?),
-            TableName::Tokens => row(&self.tokens, id)?.id.to_string(),
-            TableName::Blobs => row(&self.blobs, id)?.digest.to_string(),
-            TableName::Windows => return None,
-        })
-    }
-
-    fn about_task(&self, task: &Task) -> About<'_> {
-        let job = self.jobs.get(task.job.slot()).and_then(Option::as_ref);
-        let job = job.map_or_else(|| format!("job#{}", task.job.0), |job| self.job_name(job));
-        let on = task.machine.and_then(|machine| self.machines.get(machine.slot())?.as_ref());
-        About {
-            name: format!("{job}/{}", task.index),
-            machine: on.map(|machine| &machine.spec.name),
-        }
+        each_table!(label)
     }
 }
 
@@ -375,22 +279,18 @@ impl Writer<'_> {
         self.out.push('\n');
     }
 
-    fn table<'a, T: Serialize>(
-        &mut self,
-        table: TableName,
-        rows: &'a [Option<T>],
-        about: impl Fn(&'a T) -> About<'a>,
-    ) {
+    fn table<T: TableRow>(&mut self, table: TableName, list: &[Option<T>]) {
+        let rows = self.rows;
         let mut gone: Option<(u32, u32)> = None;
-        for (id, row) in (0u32..).zip(rows) {
+        for (id, row) in (0u32..).zip(list) {
             let Some(row) = row else {
                 gone = Some((gone.map_or(id, |(from, _)| from), id));
                 continue;
             };
             self.vacant(table, gone.take());
-            let about = about(row);
-            if self.pick.takes(table, &about) {
-                let (name, row) = (json(&about.name), json(row));
+            let label = row.label(rows);
+            if self.pick.takes(table, &label, row.machine(rows)) {
+                let (name, row) = (json(&label), json(row));
                 let line = format!(r#"{{"table":"{table}","id":{id},"name":{name},"row":{row}}}"#);
                 self.line(&line);
             }
@@ -410,7 +310,7 @@ impl Writer<'_> {
         let rows = self.rows;
         for (key, window) in &rows.windows {
             let table = TableName::Windows;
-            if self.pick.takes(table, &About::named("")) {
+            if self.pick.takes(table, "", None) {
                 let row = json(&WindowRow::of(key, window));
                 self.line(&format!(r#"{{"table":"{table}","row":{row}}}"#));
             }

@@ -1,66 +1,153 @@
 //! Rows that decode and refer to each other may still hold what admission would never have let in.
 //! Everything `apply` relies on being bounded is bounded here again, by admission's own rules.
 
-use super::LoadError;
+use super::{LoadError, Rows};
 use crate::admit;
-use crate::blob;
-use crate::cron::Cron;
+use crate::blob::{self, Blob};
+use crate::credential::AccessToken;
 use crate::disruption::MAX_DISRUPTIONS;
 use crate::job::Job;
 use crate::machine::{MAX_CELL_CAPACITY, Machine};
+use crate::name::Name;
 use crate::named::UNBOUNDED;
+use crate::quota::User;
 use crate::reason::Refusal;
 use crate::replay::{MAX_WINDOWS, WINDOW};
 use crate::resource::MAX_QUANTITY;
 use crate::spec::{MAX_LIST, MAX_TASKS};
 use crate::state::{LEVEL, State};
+use crate::tables::{TableRow, each_table, row_title};
 use crate::task::{MAX_CRASH_PAIRS, Task};
 
 /// Counters that grow by one stay far from their end; one beyond this was never counted up to.
-const MAX_COUNTER: u64 = 1 << 31;
+pub(crate) const MAX_COUNTER: u64 = 1 << 31;
 
-type Checked = Result<(), LoadError>;
+pub(crate) type Checked = Result<(), LoadError>;
 
-fn bad(row: &str, why: impl ToString) -> LoadError {
+pub(crate) fn bad(row: &str, why: impl ToString) -> LoadError {
     LoadError::BadRow { row: row.to_owned(), why: why.to_string() }
 }
 
-fn at_most(row: &str, field: &str, value: u64, most: u64) -> Checked {
+pub(crate) fn at_most(row: &str, field: &str, value: u64, most: u64) -> Checked {
     match value <= most {
         true => Ok(()),
         false => Err(bad(row, format!("{field} is {value}; allowed: at most {most}"))),
     }
 }
 
-fn admitted(row: &str, checked: Result<(), Refusal>) -> Checked {
+pub(crate) fn admitted(row: &str, checked: Result<(), Refusal>) -> Checked {
     checked.map_err(|refusal| bad(row, refusal))
 }
 
 pub(super) fn rows(state: &State) -> Checked {
     head(state)?;
-    for (id, user) in state.users.iter() {
-        let row = format!("user row {} ({})", id.0, user.name);
-        at_most(&row, "version", u64::from(user.version), MAX_COUNTER)?;
-        user.quota.values().try_for_each(|quota| {
-            admitted(&row, admit::bounded("quota", quota.amount, admit::MAX_TOTAL))
-        })?;
+    macro_rules! check {
+        ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
+            $(
+                for (id, row) in state.$field.iter() {
+                    row.check(&row_title(id.slot(), row))?;
+                }
+            )*
+        };
     }
-    for (id, machine) in state.machines.iter() {
-        check_machine(&format!("machine row {} ({})", id.0, machine.spec.name), machine)?;
-    }
-    for (id, job) in state.jobs.iter() {
-        check_job(&format!("job row {} ({})", id.0, job.name), job)?;
-    }
-    for (id, task) in state.tasks.iter() {
-        check_task(&format!("task row {}", id.0), task)?;
-    }
-    for (id, cron) in state.crons.iter() {
-        check_cron(&format!("periodic job row {} ({})", id.0, cron.spec.name), cron)?;
-    }
-    for (id, row) in state.blobs.iter() {
-        admitted(&format!("package row {}", id.0), blob::check(&row.digest, row.bytes))?;
-    }
+    each_table!(check);
     windows(state)
+}
+
+impl TableRow for User {
+    const NOUN: &'static str = "user";
+
+    fn label(&self, _: &Rows) -> String {
+        self.name.to_string()
+    }
+
+    fn title(&self) -> Option<String> {
+        Some(self.name.to_string())
+    }
+
+    fn check(&self, row: &str) -> Checked {
+        at_most(row, "version", u64::from(self.version), MAX_COUNTER)?;
+        self.quota.values().try_for_each(|quota| {
+            admitted(row, admit::bounded("quota", quota.amount, admit::MAX_TOTAL))
+        })
+    }
+}
+
+impl TableRow for Machine {
+    const NOUN: &'static str = "machine";
+
+    fn label(&self, _: &Rows) -> String {
+        self.spec.name.to_string()
+    }
+
+    fn title(&self) -> Option<String> {
+        Some(self.spec.name.to_string())
+    }
+
+    fn machine<'a>(&'a self, _: &'a Rows) -> Option<&'a Name> {
+        Some(&self.spec.name)
+    }
+
+    fn check(&self, row: &str) -> Checked {
+        check_machine(row, self)
+    }
+}
+
+impl TableRow for Job {
+    const NOUN: &'static str = "job";
+    const OWNED: bool = true;
+
+    fn label(&self, rows: &Rows) -> String {
+        format!("{}/{}", rows.user_name(self.user.slot()), self.name)
+    }
+
+    fn title(&self) -> Option<String> {
+        Some(self.name.to_string())
+    }
+
+    fn check(&self, row: &str) -> Checked {
+        check_job(row, self)
+    }
+}
+
+impl TableRow for Task {
+    const NOUN: &'static str = "task";
+    const OWNED: bool = true;
+
+    fn label(&self, rows: &Rows) -> String {
+        let job = rows.jobs.get(self.job.slot()).and_then(Option::as_ref);
+        let job = job.map_or_else(|| format!("job#{}", self.job.0), |job| job.label(rows));
+        format!("{job}/{}", self.index)
+    }
+
+    fn machine<'a>(&'a self, rows: &'a Rows) -> Option<&'a Name> {
+        let row = self.machine.and_then(|machine| rows.machines.get(machine.slot())?.as_ref());
+        row.map(|machine| &machine.spec.name)
+    }
+
+    fn check(&self, row: &str) -> Checked {
+        check_task(row, self)
+    }
+}
+
+impl TableRow for AccessToken {
+    const NOUN: &'static str = "token";
+
+    fn label(&self, _: &Rows) -> String {
+        self.id.to_string()
+    }
+}
+
+impl TableRow for Blob {
+    const NOUN: &'static str = "package";
+
+    fn label(&self, _: &Rows) -> String {
+        self.digest.to_string()
+    }
+
+    fn check(&self, row: &str) -> Checked {
+        admitted(row, blob::check(&self.digest, self.bytes))
+    }
 }
 
 fn head(state: &State) -> Checked {
@@ -96,12 +183,6 @@ fn check_job(row: &str, job: &Job) -> Checked {
     let disrupted = job.disrupted_at.len() as u64;
     at_most(row, "times of disruptions", disrupted, u64::from(MAX_DISRUPTIONS))?;
     job.specs.values().try_for_each(|spec| admitted(row, admit::check_job(spec)))
-}
-
-fn check_cron(row: &str, cron: &Cron) -> Checked {
-    admitted(row, cron.spec.check())?;
-    at_most(row, "version", u64::from(cron.version), MAX_COUNTER)?;
-    at_most(row, "number of runs", cron.runs.len() as u64, u64::from(cron.spec.keep_runs))
 }
 
 fn check_task(row: &str, task: &Task) -> Checked {

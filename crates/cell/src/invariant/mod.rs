@@ -73,14 +73,7 @@ use crate::event::Event;
 use crate::state::State;
 use std::fmt::Display;
 
-/// A broken promise: which, of which row, and the numbers.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{invariant}: {row}: {detail}")]
-pub struct Violation {
-    pub invariant: &'static str,
-    pub row: String,
-    pub detail: String,
-}
+pub use cellwright_rows::Violation;
 
 type Check = Result<(), Violation>;
 
@@ -103,6 +96,7 @@ pub fn references(state: &State) -> Check {
 pub fn check_state(state: &State) -> Check {
     let checks: [fn(&State) -> Check; 15] = [
         references::check,
+        one_owner_per_namespace::check,
         sums_equal_parts::check,
         one_machine::check,
         life::check,
@@ -115,7 +109,6 @@ pub fn check_state(state: &State) -> Check {
         quota::check,
         inner_not_above_set::check,
         counted_apart::check,
-        one_owner_per_namespace::check,
         disruption_rate::check,
     ];
     checks.iter().try_for_each(|check| check(state))

@@ -9,7 +9,6 @@ use super::{Check, Step, violation};
 use crate::id::TaskId;
 use crate::machine::{Machine, MachineStatus};
 use crate::spec::JobSpec;
-use crate::state::VOLUMES;
 use crate::task::{CRASHES_TO_AVOID, Task, TaskState};
 
 const NAME: &str = "placed_where_allowed";
@@ -47,9 +46,6 @@ pub(super) fn check(step: &Step<'_>) -> Check {
 }
 
 fn check_volumes(step: &Step<'_>, id: TaskId, spec: &JobSpec, machine: &Machine) -> Check {
-    if step.before.level < VOLUMES {
-        return Ok(());
-    }
     let attributes = &machine.spec.attributes;
     let mut volumes = spec.task.isolation.volumes.iter();
     match volumes.find(|volume| !volume.loan().is_granted(attributes)) {

@@ -7,6 +7,7 @@ use crate::command::{Command, Done, Verdict};
 use crate::event::What;
 use crate::state::State;
 use crate::table::{Key, Table};
+use crate::tables::{TableRow, each_table};
 use std::fmt::Debug;
 
 const NAME: &str = "refused_leaves_no_trace";
@@ -50,14 +51,13 @@ fn same_rows(before: &State, after: &State) -> Check {
     if before.level != after.level {
         return Err(violation(NAME, "level", format!("{} -> {}", before.level, after.level)));
     }
-    same("user", &before.users, &after.users)?;
-    same("machine", &before.machines, &after.machines)?;
-    same("resource", &before.resources, &after.resources)?;
-    same("periodic job", &before.crons, &after.crons)?;
-    same("token", &before.tokens, &after.tokens)?;
-    same("package", &before.blobs, &after.blobs)?;
-    same("job", &before.jobs, &after.jobs)?;
-    same("task", &before.tasks, &after.tasks)
+    macro_rules! same_tables {
+        ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
+            $(same(<$row as TableRow>::NOUN, &before.$field, &after.$field)?;)*
+        };
+    }
+    each_table!(same_tables);
+    Ok(())
 }
 
 fn same<K: Key, V: Clone + PartialEq + Debug>(

@@ -7,6 +7,7 @@ use crate::apply::fixture::{Cell, job, key, machine, name};
 use crate::command::{Command, Entry, EvictCause, Observed, Request, ReservationChange};
 use crate::constraint::{AttributeValue, Constraint, Operator, Strength};
 use crate::disruption::DisruptionLimit;
+use crate::ephemeral::{CapacityChange, NodeChoice};
 use crate::id::{JobId, MachineId};
 use crate::isolation::{LENT_WRITABLE, Volume, lent_attribute};
 use crate::name::Token;
@@ -15,7 +16,7 @@ use crate::priority::Priority;
 use crate::resource::Resources;
 use crate::retry::{CountedApart, EndKind};
 use crate::spec::{Domain, JobKind, JobSpec, SpreadLimit};
-use crate::state::{State, VOLUMES};
+use crate::state::State;
 use crate::time::{Span, Time};
 use std::sync::Arc;
 
@@ -91,7 +92,6 @@ fn a_task_in_a_place_it_may_not_have_is_noticed() {
         spec.task.isolation.volumes = vec![Volume { source, target, writable: true }];
     };
     let lends = |cell: &mut Cell| {
-        cell.state.level = VOLUMES;
         let mut spec = machine("m1", 100);
         let how = AttributeValue::Text(LENT_WRITABLE.into());
         spec.attributes.insert(lent_attribute("/srv").unwrap(), how);
@@ -216,6 +216,23 @@ fn a_namespace_of_two_owners_is_noticed() {
         }
     };
     assert_eq!(noticed_in_state(&mut cell, spoil), Some("one_owner_per_namespace"));
+}
+
+#[test]
+fn what_is_kept_beside_ephemeral_resources_is_added_up_again() {
+    let spoils: [fn(&mut State); 3] = [
+        |state| state.namespaces = Default::default(),
+        |state| state.resource_counts = Default::default(),
+        |state| state.resource_machines = Default::default(),
+    ];
+    for spoil in spoils {
+        let mut cell = Cell::with_machines(1);
+        let changes = vec![(NodeChoice::Node(name("m1")), CapacityChange::Add(1))];
+        let (namespace, lease) = (token("app"), Span::seconds(60));
+        let set = Command::SetResource { namespace, name: token("slot"), lease, changes };
+        cell.by("ubar", set).unwrap();
+        assert_eq!(noticed_in_state(&mut cell, spoil), Some("sums_equal_parts"));
+    }
 }
 
 #[test]

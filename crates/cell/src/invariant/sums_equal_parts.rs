@@ -2,9 +2,11 @@
 //! code, from scratch, so that a mistake in the incremental accounting shows.
 
 use super::{Check, violation};
-use crate::id::{JobId, MachineId, TaskId, UserId};
+use crate::id::{JobId, MachineId, ResourceId, TaskId, UserId};
 use crate::job::{Job, JobState};
 use crate::load::{AllocLoad, JobLoad, MachineLoad, UserLoad};
+use crate::machine::Machine;
+use crate::name::Token;
 use crate::priority::Band;
 use crate::resource::Resources;
 use crate::spec::JobSpec;
@@ -263,6 +265,33 @@ fn compare_loads(state: &State, parts: &Parts) -> Check {
     equal("capacity of the cell".to_owned(), &state.capacity, &capacity)
 }
 
+/// Owners and sizes of namespaces, resources of each owner, machines of each resource.
+fn compare_ephemeral(state: &State) -> Check {
+    let mut namespaces: BTreeMap<Token, u64> = BTreeMap::new();
+    let mut owners: BTreeMap<Option<UserId>, u64> = BTreeMap::new();
+    let mut machines: BTreeMap<ResourceId, BTreeSet<MachineId>> = BTreeMap::new();
+    for (id, row) in state.resources.iter() {
+        *owners.entry(row.owner).or_default() += 1;
+        if let Some(namespace) = &row.name.namespace {
+            *namespaces.entry(namespace.clone()).or_default() += 1;
+            let kept = state.namespaces.get(namespace).map(|known| known.owner);
+            equal(format!("owner of namespace {namespace}"), &kept, &Some(row.owner))?;
+        }
+        let has = |machine: &Machine| machine.ephemeral.iter().any(|entry| entry.name == row.name);
+        let with = state.machines.iter().filter(|(_, machine)| has(machine));
+        let with: BTreeSet<MachineId> = with.map(|(machine, _)| machine).collect();
+        if !with.is_empty() {
+            machines.insert(id, with);
+        }
+    }
+    let kept = state.namespaces.iter().map(|(k, v)| (k.clone(), v.resources)).collect();
+    equal_map("resources of namespace", kept, &namespaces)?;
+    let kept = state.resource_counts.iter().map(|(k, v)| (*k, *v)).collect();
+    equal_map("resources of owner", kept, &owners)?;
+    let kept = state.resource_machines.iter().map(|(k, v)| (*k, (**v).clone())).collect();
+    equal_map("machines of resource", kept, &machines)
+}
+
 fn compare_indexes(state: &State, parts: &Parts) -> Check {
     let dependents = state.dependents.iter().map(|(k, v)| (*k, v.clone())).collect();
     equal_map("dependents", dependents, &parts.dependents)?;
@@ -279,6 +308,7 @@ fn compare_indexes(state: &State, parts: &Parts) -> Check {
     let resources = state.resources.iter().map(|(id, r)| (r.name.clone(), id)).collect();
     let kept = state.resource_names.iter().map(|(k, v)| (k.clone(), *v)).collect();
     equal_map("resource name", kept, &resources)?;
+    compare_ephemeral(state)?;
     let crons = state.crons.iter().map(|(id, c)| ((c.user, c.spec.name.clone()), id)).collect();
     let kept = state.cron_names.iter().map(|(k, v)| (k.clone(), *v)).collect();
     equal_map("name of a periodic job", kept, &crons)?;

@@ -5,9 +5,9 @@ use cellwright_cell::device::{Device, DeviceRequest, WHOLE};
 use cellwright_cell::machine::{MachineSpec, PortRange};
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::named::{NamedAmount, ResourceName};
-use cellwright_cell::priority::{AppClass, Priority};
+use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::Resources;
-use cellwright_cell::spec::{JobKind, JobSpec, RestartPolicy, TaskSpec};
+use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Span;
 use std::collections::BTreeMap;
 
@@ -67,55 +67,8 @@ pub fn gpu_request(count: u8, milli: u16) -> DeviceRequest {
     DeviceRequest { kind: token("gpu"), models: Vec::new(), count, milli }
 }
 
-pub fn task(limits: Resources) -> TaskSpec {
-    TaskSpec {
-        limits,
-        ports: 0,
-        static_ports: Vec::new(),
-        named: Vec::new(),
-        devices: Vec::new(),
-        packages: Vec::new(),
-        command: Vec::new(),
-        env: BTreeMap::new(),
-        notice: Span::seconds(10),
-        health: None,
-        max_run: None,
-        files: BTreeMap::new(),
-        user: None,
-        logs: None,
-        isolation: Default::default(),
-        secrets: BTreeMap::new(),
-    }
-}
-
 pub fn job(text: &str, priority: u16, count: u32, limits: Resources) -> JobSpec {
-    JobSpec {
-        name: name(text),
-        kind: JobKind::Tasks,
-        count,
-        priority: Priority(priority),
-        appclass: AppClass::Batch,
-        labels: BTreeMap::new(),
-        task: task(limits),
-        overrides: BTreeMap::new(),
-        constraints: Vec::new(),
-        spread: Vec::new(),
-        alloc_set: None,
-        after: Vec::new(),
-        gang: false,
-        max_down: None,
-        max_update_disruptions: None,
-        restart: RestartPolicy {
-            max_failures: None,
-            retry: Default::default(),
-            backoff: Span(0),
-            backoff_max: Span::seconds(300),
-            restart_on_success: false,
-        },
-        reclaimable: true,
-        at_most_one: None,
-        retain_disk: None,
-        preemption_notice_max: None,
-        disruptions: None,
-    }
+    let mut spec = JobSpec::new(name(text), count, Priority(priority), limits);
+    spec.restart.backoff = Span(0);
+    spec
 }

@@ -8,12 +8,8 @@ use cellwright_cell::reason::Reason;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Refusals that no run is long enough for: one takes four billion rows or versions, the other a
-/// client's whole window of requests, which a test in `properties` fills. And a change that only
-/// feeds of earlier builds have: [`TaskChange::GaveUp`] says more.
-///
-/// [`TaskChange::GaveUp`]: cellwright_cell::event::TaskChange::GaveUp
-const OUT_OF_REACH: [&str; 3] =
-    ["Refusal.Full", "Refusal.RequestTooOld", "TaskChange.FailedForGood"];
+/// client's whole window of requests, which a test in `properties` fills.
+const OUT_OF_REACH: [&str; 2] = ["Refusal.Full", "Refusal.RequestTooOld"];
 
 /// All transcripts, and random runs that are the same each time.
 fn worlds() -> impl Iterator<Item = World> {

@@ -221,8 +221,8 @@ impl<'a> Options<'a> {
         spec.reclaimable &= self.text("not-reclaimable").is_none();
         if let Some(bytes) = self.text("retain") {
             let keep = self.span("keep")?.unwrap_or(Span::seconds(3600));
-            spec.retain_disk =
-                Some(RetainDisk { bytes: quantity(bytes, false)?, keep, saver: None });
+            let saver = self.text("saver").map(build::name);
+            spec.retain_disk = Some(RetainDisk { bytes: quantity(bytes, false)?, keep, saver });
         }
         let strict = self.text("on-success").is_some();
         let others = self.text("after").unwrap_or_default().split(',');

@@ -590,7 +590,6 @@ fn task_changes() -> Vec<TaskChange> {
         TaskChange::UpdateSkipped,
         TaskChange::ReservationChanged,
         TaskChange::Finished,
-        TaskChange::FailedForGood,
         TaskChange::Killed,
         TaskChange::NeverRan,
         TaskChange::Purged,

@@ -10,6 +10,7 @@ use super::dev_ready::{grant_production, until_up};
 use super::fleet::{FleetArgs, Papers};
 use super::parse::{some_cores, some_size};
 use super::scheduler::{SchedulerArgs, run_scheduler};
+use super::virtual_args::VirtualArgs;
 use super::{Success, agent, pages};
 use crate::failure::Failure;
 use crate::output::print;
@@ -74,6 +75,9 @@ pub struct DevArgs {
     /// Memory of each virtual machine
     #[arg(long, value_name = "SIZE", default_value = "16GiB", value_parser = some_size)]
     ram: u64,
+
+    #[command(flatten)]
+    virtual_args: VirtualArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -168,7 +172,8 @@ impl DevArgs {
     pub fn bare(data_dir: PathBuf, listen: SocketAddr) -> DevArgs {
         let driver = Driver::Auto;
         let (dns, machines, lend) = (None, Some(0), Vec::new());
-        DevArgs { data_dir, listen, dns, machines, driver, lend, cpu: 4000, ram: 16 << 30 }
+        let (cpu, ram, virtual_args) = (4000, 16 << 30, VirtualArgs::plain());
+        DevArgs { data_dir, listen, dns, machines, driver, lend, cpu, ram, virtual_args }
     }
 
     pub fn run(self) -> Result<Success, Failure> {
@@ -291,7 +296,8 @@ impl DevArgs {
     async fn machines(&self, client: &Client, address: &str) -> Result<Machines, Failure> {
         let masters = vec![address.to_owned()];
         if let Some(number) = self.machines {
-            let fleet = FleetArgs::plain("dev", number, self.cpu, self.ram);
+            let fleet =
+                FleetArgs::plain("dev", number, (self.cpu, self.ram), self.virtual_args.clone());
             return Ok(Machines::Virtual(fleet.start(masters, &Papers::None)?));
         }
         let (mut agent, ports) = self.agent()?;

@@ -2,6 +2,7 @@
 
 use super::Success;
 use super::parse::{some_cores, some_size, span};
+use super::virtual_args::VirtualArgs;
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
@@ -14,13 +15,11 @@ use cellwright_api::spiffe::Part;
 use cellwright_api::tls::{self, Shown, Trust};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::Name;
-use cellwright_cell::resource::Resources;
 use cellwright_cell::time::Span;
 use cellwright_master::clock::{Clock, SystemClock};
 use cellwright_master::config::Config;
 use cellwright_master::identity::authority::Authority;
 use cellwright_master::identity::files::IdentityFiles;
-use cellwright_sim::agent::Pace;
 use cellwright_sim::fleet::{Fleet, Member, Summary};
 use clap::Args;
 use std::path::PathBuf;
@@ -32,10 +31,14 @@ Examples:
   cell sim agents --master 127.0.0.1:7070 --machines 1000
   cell sim agents --master 127.0.0.1:7070 --machines 10000 --for 60s -o json
   cell sim agents --config /etc/cellwright/master.toml --machines 100
+  cell sim agents --master 127.0.0.1:7070 --machines 40 --racks 8 \\
+    --attribute arch=x86_64,arm64 --device gpu:a100:4 --usage 30-90 --ill 5
 
 The machines speak the protocol of real agents and run nothing: a task whose
-command is `sim finish 500` ends well after 500 ms, `sim fail 500` badly, any
-other runs until it is stopped or its max_run is over. With --config, on a
+command is `sim finish 500` ends well after 500 ms, `sim fail 500` badly, and
+`sim use 120 60` uses 120 % of its limit of CPU and 60 % of that of memory; any
+other runs until it is stopped or its max_run is over. What tasks use, and
+which of them fail or fall ill, is drawn from --seed. With --config, on a
 master's machine, each machine gets its own certificate.";
 
 /// Virtual machines that poll a real master
@@ -67,6 +70,9 @@ pub struct FleetArgs {
     config: Option<PathBuf>,
 
     #[command(flatten)]
+    virtual_args: VirtualArgs,
+
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -77,13 +83,16 @@ pub enum Papers {
     Signed(Box<Authority>),
 }
 
-/// What a virtual machine takes to start and to stop a task, in milliseconds.
-const PACE: Pace = Pace { start: 100, stop: 50 };
 /// Between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(5);
 
 impl FleetArgs {
-    pub fn plain(prefix: &str, machines: u32, cpu: u64, ram: u64) -> FleetArgs {
+    pub fn plain(
+        prefix: &str,
+        machines: u32,
+        (cpu, ram): (u64, u64),
+        virtual_args: VirtualArgs,
+    ) -> FleetArgs {
         FleetArgs {
             machines,
             cpu,
@@ -91,6 +100,7 @@ impl FleetArgs {
             prefix: prefix.to_owned(),
             length: None,
             config: None,
+            virtual_args,
             output: OutputArgs { output: Output::Table },
         }
     }
@@ -148,24 +158,14 @@ impl FleetArgs {
             };
             members.push(Member { spec, client });
         }
-        Ok(Fleet::start(members, PACE))
+        Ok(Fleet::start(members, self.virtual_args.settings()))
     }
 
     fn machine(&self, number: u32) -> Result<MachineSpec, Failure> {
-        let name = Name::new(&format!("{}-{number}", self.prefix)).map_err(|error| {
-            Failure::Usage { message: error.to_string(), next: "correct --prefix".into() }
-        })?;
-        Ok(MachineSpec {
-            name,
-            capacity: Resources { cpu: self.cpu, ram: self.ram, disk: 1 << 40, disk_rate: 1 << 30 },
-            attributes: Default::default(),
-            labels: Default::default(),
-            rack: None,
-            power: None,
-            devices: Vec::new(),
-            named: Vec::new(),
-            ports: Default::default(),
-            address: None,
+        let shape = self.virtual_args.shape(self.cpu, self.ram);
+        shape.spec(&self.prefix, number).map_err(|error| Failure::Usage {
+            message: error.to_string(),
+            next: "correct --prefix".into(),
         })
     }
 

@@ -53,6 +53,7 @@ mod top;
 mod update;
 mod user;
 mod validate;
+mod virtual_args;
 mod wait;
 mod whatif;
 mod words;

@@ -5,6 +5,7 @@ use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::time::{Span, Time};
 use cellwright_lang::units::Unit;
 use cellwright_master::checkpoint::Target;
+use time::{Date, Month};
 
 /// Sizes as they may be typed.
 const SIZES: &str = "an amount with B, KiB, MiB, GiB, TiB, PiB, kB, MB, GB or TB, as 64GiB";
@@ -94,40 +95,27 @@ fn moment(text: &str) -> Option<Time> {
     let millis = match fraction {
         None => 999,
         Some(digits) if (1..=3).contains(&digits.len()) => {
-            whole(digits)? * 10_u64.pow(3 - digits.len() as u32)
+            u64::from(whole(digits)?) * 10_u64.pow(3 - digits.len() as u32)
         }
         Some(_) => return None,
     };
     let [year, month, day] = three(date, '-')?;
     let [hour, minute, second] = three(clock, ':')?;
-    let is_clock = hour < 24 && minute < 60 && second < 60;
-    let seconds = days_since_1970(year, month, day)? * 86_400 + hour * 3600 + minute * 60 + second;
-    is_clock.then_some(Time(seconds * 1000 + millis))
+    let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
+    let date = Date::from_calendar_date(year.into(), month, u8::try_from(day).ok()?).ok()?;
+    let [hour, minute, second] = [hour, minute, second].map(u8::try_from);
+    let at = date.with_hms(hour.ok()?, minute.ok()?, second.ok()?).ok()?.assume_utc();
+    let seconds = u64::try_from(at.unix_timestamp()).ok()?;
+    Some(Time(seconds * 1000 + millis))
 }
 
-fn whole(digits: &str) -> Option<u64> {
+fn whole(digits: &str) -> Option<u16> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }
 
-fn three(text: &str, between: char) -> Option<[u64; 3]> {
-    let parts: Vec<u64> = text.split(between).map(whole).collect::<Option<_>>()?;
+fn three(text: &str, between: char) -> Option<[u16; 3]> {
+    let parts: Vec<u16> = text.split(between).map(whole).collect::<Option<_>>()?;
     parts.try_into().ok()
-}
-
-fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
-    if !(1970..=9999).contains(&year) {
-        return None;
-    }
-    let is_leap =
-        |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
-    let february = 28 + u64::from(is_leap(year));
-    let months = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let before = usize::try_from(month.checked_sub(1)?).ok()?;
-    if day == 0 || day > *months.get(before)? {
-        return None;
-    }
-    let years: u64 = (1970..year).map(|year| 365 + u64::from(is_leap(year))).sum();
-    Some(years + months[..before].iter().sum::<u64>() + day - 1)
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ impl ResizeArgs {
         limits.ram = self.ram.unwrap_or(limits.ram);
         limits.disk = self.disk.unwrap_or(limits.disk);
         spec.count = self.tasks.unwrap_or(spec.count);
-        admit::can_begin(&spec).map_err(|refusal| {
+        admit::check(&spec, admit::can_begin).map_err(|refusal| {
             // Tasks with limits of their own are not reached by this command.
             let next = match spec.task.limits.ram < admit::LEAST_RAM {
                 true => "the same command with a larger --ram",

@@ -21,8 +21,8 @@ use cellwright_master::config::Config;
 use cellwright_master::identity::authority::Authority;
 use cellwright_master::identity::files::IdentityFiles;
 use cellwright_sched::Options;
-use cellwright_scheduler::http_link::HttpLink;
-use cellwright_scheduler::{Lane, Scheduler};
+use cellwright_scheduler::Lane;
+use cellwright_scheduler::http_link::schedule;
 use cellwright_supervise::give_up;
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -263,7 +263,7 @@ pub async fn run_scheduler(args: SchedulerArgs, client: Client) -> Result<(), Fa
     let name = args.name()?;
     let mut settings = cellwright_scheduler::Settings::new(name.as_str(), lane, args.seed);
     settings.options = args.techniques.options();
-    Scheduler::new(Arc::new(HttpLink::new(client)), settings).map_err(usage)?.run().await;
+    schedule(client, settings).map_err(usage)?.await;
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 
 use crate::Error;
 use crate::kernel_file;
+use cellwright_agent_core::cpus::CpuList;
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -36,70 +37,25 @@ pub fn cpu_weight(milli_cores: u64) -> u64 {
     (milli_cores / 4).clamp(1, MAX_WEIGHT)
 }
 
-/// A set of CPUs, ascending.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CpuList(Vec<u32>);
-
-impl CpuList {
-    #[must_use]
-    pub fn new(mut cpus: Vec<u32>) -> CpuList {
-        cpus.sort_unstable();
-        cpus.dedup();
-        CpuList(cpus)
-    }
-
-    /// Reads `0-3,8`.
-    pub(crate) fn parse(path: &Path, text: &str) -> Result<CpuList, Error> {
-        let wrong = || Error::Unreadable {
-            path: path.to_owned(),
-            field: "CPUs",
-            value: text.trim().chars().take(80).collect(),
-            expected: "ranges such as 0-3,8",
-        };
-        let mut cpus = Vec::new();
-        for part in text.trim().split(',').filter(|part| !part.is_empty()) {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let first: u32 = first.parse().map_err(|_| wrong())?;
-            let last: u32 = last.parse().map_err(|_| wrong())?;
-            if first > last || last > 65_535 {
-                return Err(wrong());
-            }
-            cpus.extend(first..=last);
+/// Reads CPUs as the kernel writes them, `0-3,8`.
+pub(crate) fn parse_cpus(path: &Path, text: &str) -> Result<CpuList, Error> {
+    let wrong = || Error::Unreadable {
+        path: path.to_owned(),
+        field: "CPUs",
+        value: text.trim().chars().take(80).collect(),
+        expected: "ranges such as 0-3,8",
+    };
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let first: u32 = first.parse().map_err(|_| wrong())?;
+        let last: u32 = last.parse().map_err(|_| wrong())?;
+        if first > last || last > 65_535 {
+            return Err(wrong());
         }
-        Ok(CpuList::new(cpus))
+        cpus.extend(first..=last);
     }
-
-    #[must_use]
-    pub fn as_slice(&self) -> &[u32] {
-        &self.0
-    }
-
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    #[must_use]
-    pub fn contains(&self, cpu: u32) -> bool {
-        self.0.binary_search(&cpu).is_ok()
-    }
-
-    #[must_use]
-    pub fn without(&self, other: &CpuList) -> CpuList {
-        CpuList(self.0.iter().copied().filter(|cpu| !other.contains(*cpu)).collect())
-    }
-}
-
-impl fmt::Display for CpuList {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts: Vec<String> = self.0.iter().map(u32::to_string).collect();
-        f.write_str(&parts.join(","))
-    }
+    Ok(CpuList::new(cpus))
 }
 
 /// A whole disk, as the kernel numbers it.
@@ -171,7 +127,7 @@ mod tests {
 
     #[test]
     fn cpu_lists_read_and_print() {
-        let read = |text| CpuList::parse(Path::new("cpuset.cpus"), text);
+        let read = |text| parse_cpus(Path::new("cpuset.cpus"), text);
         let list = read("8,0-2\n").unwrap();
         assert_eq!((list.as_slice(), list.to_string().as_str()), (&[0, 1, 2, 8][..], "0,1,2,8"));
         assert_eq!(list.without(&CpuList::new(vec![1, 8, 9])).as_slice(), [0, 2]);

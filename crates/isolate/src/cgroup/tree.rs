@@ -1,9 +1,10 @@
 //! Making, limiting, reading and removing groups, whatever the version.
 
+use super::CpuList;
 use super::emptied;
 use super::layout::{Controller, Layout, Place};
 use super::name::GroupPath;
-use super::settings::{BlockDevice, CpuList, Limits};
+use super::settings::{BlockDevice, Limits};
 use super::{GroupUsage, OomCounts, v1, v2};
 use crate::Error;
 use crate::kernel_file::{number, read, write};

@@ -1,7 +1,8 @@
 //! Files of v1 controllers. Each function is given the directory of the group in the hierarchy of
 //! the controller it is about.
 
-use super::settings::{BlockDevice, CpuList, checked_weight, cpu_window};
+use super::CpuList;
+use super::settings::{BlockDevice, checked_weight, cpu_window};
 use super::{GroupUsage, OomCounts};
 use crate::Error;
 use crate::kernel_file::{keyed, number, parse, read, read_if_there, write};

@@ -1,6 +1,7 @@
 //! Files of the unified hierarchy. Each function is given the directory of the group.
 
-use super::settings::{BlockDevice, CpuList, checked_weight, cpu_window};
+use super::CpuList;
+use super::settings::{BlockDevice, checked_weight, cpu_window};
 use super::{Controller, GroupUsage, OomCounts};
 use crate::Error;
 use crate::kernel_file::{keyed, number, parse, read, read_if_there, write};

@@ -3,7 +3,6 @@
 use super::{Answer, Request, inside};
 use crate::diagnostic::Diagnostic;
 use crate::limits::Limits;
-use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -36,15 +35,24 @@ fn answer() -> io::Result<()> {
     out.flush()
 }
 
-fn confine(limits: &Limits) -> Result<(), Errno> {
+fn confine(limits: &Limits) -> io::Result<()> {
     let most = |amount: u64, above: u64| Rlimit {
         current: Some(amount),
         maximum: Some(amount.saturating_add(above)),
     };
     // A second between the signal that says why and the one that nobody survives.
     setrlimit(Resource::Cpu, most(limits.cpu_seconds, 1))?;
-    setrlimit(Resource::As, most(limits.memory_bytes, 0))?;
+    setrlimit(Resource::As, most(address_space()?.saturating_add(limits.memory_bytes), 0))?;
     setrlimit(Resource::Core, most(0, 0))?;
     // It reads; it writes to a pipe alone.
-    setrlimit(Resource::Fsize, most(0, 0))
+    Ok(setrlimit(Resource::Fsize, most(0, 0))?)
+}
+
+/// Bytes of address space that the process has before it evaluates anything. The program itself is
+/// most of it, a large one in debug builds, and is not what the file costs.
+fn address_space() -> io::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let kib = size.and_then(|size| size.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.map(|kib| kib << 10).ok_or_else(|| io::Error::other("/proc/self/status has no VmSize"))
 }

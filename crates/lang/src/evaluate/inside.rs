@@ -2,11 +2,9 @@
 //! ours because the ready ones of the evaluator let `importstr` read any file.
 
 use super::import::{self, LIBRARY, LIBRARY_NAME};
-use super::steps::{self, STEP};
 use super::words::{self, Names};
 use super::{Answer, Request};
 use crate::diagnostic::{Diagnostic, Source};
-use cellwright_cell::units::grouped;
 use rsjsonnet_lang::arena::Arena;
 use rsjsonnet_lang::interner::InternedStr;
 use rsjsonnet_lang::program::{
@@ -25,25 +23,18 @@ struct Files<'p, 'r> {
     folders: BTreeMap<SpanContextId, PathBuf>,
     loaded: BTreeMap<PathBuf, Thunk<'p>>,
     failed: Option<Diagnostic>,
-    /// What stands for a step in the sources: `true`.
-    step: Thunk<'p>,
-    steps: u64,
 }
 
 pub(super) fn evaluate(request: &Request) -> Answer {
     let arena = Arena::new();
     let mut program = Program::new(&arena);
-    // The step that a function begins with is one call more inside it.
-    program.set_max_stack(request.limits.depth.saturating_add(1));
-    let step = program.value_to_thunk(&Value::bool(true));
+    program.set_max_stack(request.limits.depth);
     let mut files = Files {
         request,
         names: Names::default(),
         folders: BTreeMap::new(),
         loaded: BTreeMap::new(),
         failed: None,
-        step,
-        steps: 0,
     };
     let loaded = files.load(&mut program, &request.source, &request.root);
     let text = loaded.and_then(|thunk| {
@@ -70,10 +61,9 @@ impl<'p> Files<'p, '_> {
         source: &Source,
         folder: &Path,
     ) -> Result<Thunk<'p>, Box<Diagnostic>> {
-        let (text, added) = steps::counted(&source.text);
-        let bytes = text.as_bytes();
+        let bytes = source.text.as_bytes();
         let (context, _) = program.span_manager_mut().insert_source_context(bytes.len());
-        self.names.insert(context, source.clone(), added);
+        self.names.insert(context, source.clone());
         self.folders.insert(context, folder.to_owned());
         program
             .load_source(context, bytes, true, &source.name)
@@ -100,26 +90,6 @@ impl<'p> Files<'p, '_> {
         }
     }
 
-    /// So many steps more, if there are as many left.
-    fn take(&mut self, steps: u64) -> Result<(), ImportError> {
-        self.steps = self.steps.saturating_add(steps);
-        let most = self.request.limits.steps;
-        if self.steps <= most {
-            return Ok(());
-        }
-        let most = grouped(most);
-        let wrong = Diagnostic::error(
-            &self.request.source.name,
-            format!("evaluation took more than {most} steps"),
-        );
-        let help = format!(
-            "step limit: {most} calls of functions, computed fields and turns of `for`; look for \
-             what never ends"
-        );
-        self.failed = Some(wrong.with_help(help));
-        Err(ImportError)
-    }
-
     /// The file that `from` asks for, below the root.
     fn find(&self, program: &Program<'p>, from: SpanId, path: &str) -> Result<PathBuf, String> {
         let (context, _, _) = program.span_manager().get_span(from);
@@ -134,10 +104,7 @@ impl<'p> Files<'p, '_> {
         path: &str,
     ) -> Result<Vec<u8>, ImportError> {
         let real = self.find(program, from, path).map_err(|why| self.fail(why))?;
-        let bytes = import::read(&real, self.request.limits.file_bytes);
-        let bytes = bytes.map_err(|why| self.fail(why))?;
-        self.take(steps::of_bytes(bytes.len()))?;
-        Ok(bytes)
+        import::read(&real, self.request.limits.file_bytes).map_err(|why| self.fail(why))
     }
 
     fn fail(&mut self, message: String) -> ImportError {
@@ -173,7 +140,6 @@ impl<'p> Files<'p, '_> {
             false => {
                 let bytes = import::read(&real, self.request.limits.file_bytes);
                 let bytes = bytes.map_err(|why| self.fail(why))?;
-                self.take(steps::of_bytes(bytes.len()))?;
                 let text = String::from_utf8(bytes)
                     .map_err(|error| self.fail(format!("{path:?} is not UTF-8: {error}")))?;
                 Source { name: self.name_of(&real), text }
@@ -196,12 +162,6 @@ impl<'p> Callbacks<'p> for Files<'p, '_> {
         from: SpanId,
         path: &str,
     ) -> Result<Thunk<'p>, ImportError> {
-        if path == STEP && self.names.is_step(program.span_manager(), from) {
-            return self.take(1).map(|()| self.step.clone()).inspect_err(|_| {
-                let place = self.names.step(program.span_manager(), from);
-                self.failed.iter_mut().for_each(|wrong| wrong.place.clone_from(&place));
-            });
-        }
         self.imported(program, from, path)
     }
 

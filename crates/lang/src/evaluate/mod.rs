@@ -3,13 +3,14 @@
 //! itself before it looks at the file. Whatever the file does, the caller gets a value or an error
 //! that names the limit.
 //!
-//! Rejected: a watchdog thread in this process. It could see the time but not end the work, and an
-//! allocation that fails ends the whole process.
+//! Rejected: counting steps, by assertions added to the source. What a step costs ranges from
+//! nothing to seconds, so the limits on memory and time were needed all the same, and every place
+//! in an error had to be translated back. Rejected: a watchdog thread in this process. It could see
+//! the time but not end the work, and an allocation that fails ends the whole process.
 
 mod child;
 pub(crate) mod import;
 mod inside;
-mod steps;
 pub(crate) mod words;
 
 pub use child::run as run_child;

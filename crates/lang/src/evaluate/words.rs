@@ -3,9 +3,8 @@
 //! theirs.
 
 use super::import::{LIBRARY, LIBRARY_NAME};
-use super::steps::Added;
 use crate::diagnostic::{Diagnostic, Frame, Place, Source};
-use crate::shape::guess;
+use crate::schema_check::guess;
 use rsjsonnet_lang::lexer::LexError;
 use rsjsonnet_lang::parser::{ActualToken, ExpectedToken, ParseError};
 use rsjsonnet_lang::program::{
@@ -16,35 +15,19 @@ use rsjsonnet_lang::span::{SpanContextId, SpanId, SpanManager};
 use rsjsonnet_lang::token::STokenKind;
 use std::collections::BTreeMap;
 
-/// Texts, with what was added to them, by the number that spans know them by.
+/// Texts by the number that spans know them by.
 #[derive(Default)]
-pub(super) struct Names(BTreeMap<SpanContextId, (Source, Added)>);
+pub(super) struct Names(BTreeMap<SpanContextId, Source>);
 
 impl Names {
-    pub(super) fn insert(&mut self, context: SpanContextId, source: Source, added: Added) {
-        self.0.insert(context, (source, added));
+    pub(super) fn insert(&mut self, context: SpanContextId, source: Source) {
+        self.0.insert(context, source);
     }
 
     /// Nothing for the evaluator's own library.
     fn place(&self, spans: &SpanManager, span: SpanId) -> Option<Place> {
         let (context, start, end) = spans.get_span(span);
-        let (source, added) = self.0.get(&context)?;
-        let (start, end) = added.written(start, end)?;
-        Some(source.place(start, end))
-    }
-
-    /// Whether this is a step rather than something that a file says.
-    pub(super) fn is_step(&self, spans: &SpanManager, span: SpanId) -> bool {
-        let (context, start, _) = spans.get_span(span);
-        self.0.get(&context).is_some_and(|(_, added)| added.beside(start).is_some())
-    }
-
-    /// What a step was taken for, in a file that the user wrote.
-    pub(super) fn step(&self, spans: &SpanManager, span: SpanId) -> Option<Place> {
-        let (context, start, _) = spans.get_span(span);
-        let (source, added) = self.0.get(&context)?;
-        let at = added.beside(start)?;
-        (source.name != LIBRARY_NAME).then(|| source.place(at, at + 1))
+        Some(self.0.get(&context)?.place(start, end))
     }
 
     /// Of a file that the user wrote.

@@ -1,11 +1,11 @@
 //! Many changes in one call: one entry of the log, one fsync, a verdict for each.
 
 use super::call::Call;
-use super::machines::sparing_removal;
+use super::limits::FieldErrors;
 use super::{Answered, Api, reply, user_of};
 use cellwright_api::error::ApiError;
-use cellwright_api::types::{Batch, BatchAnswer, BatchItem, Changed, ItemVerdict, MAX_BATCH};
-use cellwright_cell::command::{Command, RequestId};
+use cellwright_api::types::{Batch, BatchAnswer, Changed, ItemVerdict, MAX_BATCH};
+use cellwright_cell::command::RequestId;
 use cellwright_cell::replay::WINDOW;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -17,30 +17,18 @@ impl Api {
             return Err(ApiError::field("items", &value, &format!("1 to {MAX_BATCH}")));
         }
         let caller = call.caller()?;
-        let removes =
-            |item: &BatchItem| matches!(item, BatchItem::RemoveMachine { force: false, .. });
-        let now = match items.iter().any(removes) {
-            true => Some(self.handle.read_now().await?.state),
-            false => None,
-        };
         let mut verdicts: Vec<Option<ItemVerdict>> = vec![None; items.len()];
         let mut requests = Vec::with_capacity(items.len());
         let mut places = Vec::with_capacity(items.len());
         for (at, item) in items.into_iter().enumerate() {
             let command = item
                 .into_command(user_of(caller))
-                .and_then(|command| match (command, &now) {
-                    (Command::RemoveEmptyMachine { name, expect }, Some(state)) => {
-                        sparing_removal(state, name, expect)
-                    }
-                    (command, _) => Ok(command),
-                })
                 .and_then(|command| self.within_limits(&command).map(|()| command));
             match command {
                 Ok(command) => {
                     let id = call.key()?.map(|key| item_id(key, at));
+                    places.push((at, FieldErrors::of(&command)));
                     requests.push((id, command));
-                    places.push(at);
                 }
                 Err(error) => verdicts[at] = Some(ItemVerdict::Refused(error)),
             }
@@ -49,10 +37,10 @@ impl Api {
             true => self.handle.read().index,
             false => {
                 let done = self.handle.submit_many(caller, requests).await?;
-                for (at, verdict) in places.into_iter().zip(done.verdicts) {
+                for ((at, errors), verdict) in places.into_iter().zip(done.verdicts) {
                     verdicts[at] = Some(match verdict {
                         Ok(what) => ItemVerdict::Done(Changed::new(done.index, &what)),
-                        Err(refusal) => ItemVerdict::Refused(refusal.into()),
+                        Err(refusal) => ItemVerdict::Refused(errors.beside(refusal.into())),
                     });
                 }
                 done.index

@@ -119,7 +119,7 @@ impl Api {
         let status = self.handle.status();
         if status.role != Role::Leader {
             let leader = status.leader_peer().map(|(_, peer)| peer.address);
-            return Err(crate::input::Unavailable::NotLeader { leader }.into());
+            return Err(cellwright_control::input::Unavailable::NotLeader { leader }.into());
         }
         let content = call.stream();
         if !content.is_end_stream() {
@@ -180,8 +180,8 @@ impl Api {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::testing::{Cell, job, key, name};
     use cellwright_cell::spec::PackageRef;
+    use cellwright_control::controller::testing::{Cell, job, key, name};
 
     #[test]
     fn a_blob_is_known_by_what_jobs_call_it_and_by_those_that_need_it() {

@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use super::jobs::guess;
+use super::limits::FieldErrors;
 use super::{Answered, Api, quota_hint, reply};
 use cellwright_api::error::ApiError;
 use cellwright_api::types::Changed;
@@ -20,11 +21,13 @@ impl Api {
         self.within_limits(&command)?;
         let asked = |state: &State| quota_hint::asked_of(state, &command);
         let asked = self.handle.replicated().with(|view| asked(&view.state));
+        let errors = FieldErrors::of(&command);
         let answer = self.handle.submit(caller, call.request_id()?, command).await?;
         match answer.verdict {
             Ok(done) => Ok((answer.index, done)),
             Err(refusal) => {
-                let mut error = ApiError::from(&refusal).with("index", answer.index);
+                let error = ApiError::from(&refusal).with("index", answer.index);
+                let mut error = errors.beside(error);
                 // Rows have names here; the refusal itself only knows numbers.
                 let said = |state: &State| cellwright_cell::render::refusal(state, &refusal);
                 error.message = match &refusal {

@@ -16,7 +16,7 @@ use cellwright_cell::load::MachineLoad;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::resource::Resources;
-use cellwright_cell::state::{DISMISSALS, LEVEL, State};
+use cellwright_cell::state::{LEVEL, State};
 use cellwright_store::{Member, Peer, Role};
 use std::collections::BTreeMap;
 
@@ -109,9 +109,6 @@ impl Api {
     /// remembered, its certificate is still good for no longer than a day.
     async fn send_away(&self, member: Option<&str>) {
         let Some(name) = member.and_then(|name| Name::new(name).ok()) else { return };
-        if !self.knows_dismissals() {
-            return;
-        }
         let command = Command::Dismiss { part: PartKind::Replica, name };
         let system = Caller::System("removal of a replica".into());
         if let Err(error) = self.handle.submit(&system, None, command).await {
@@ -119,18 +116,9 @@ impl Api {
         }
     }
 
-    /// Before every replica knows the command, none of them may find it in the log.
-    fn knows_dismissals(&self) -> bool {
-        self.handle.replicated().with(|view| view.state.level()) >= DISMISSALS
-    }
-
     /// Any part, for one whose certificate is in the wrong hands.
     pub(super) async fn dismiss(&self, mut call: Call) -> Answered {
         let Dismiss { part, name } = call.json(self).await?;
-        if !self.knows_dismissals() {
-            let message = "some replica is of a build that cannot remember who was sent away";
-            return Err(ApiError::new(Code::WrongState, message).hint("upgrade every replica"));
-        }
         let present = |member: &cellwright_store::Member| member.peer.name == name.as_str();
         if part == PartKind::Replica && self.handle.status().members.values().any(present) {
             let message = format!("replica {name} is a member");

@@ -12,7 +12,7 @@ use cellwright_cell::name::JobKey;
 use cellwright_cell::near::nearest;
 use cellwright_cell::reason::Refusal;
 use cellwright_cell::spec::JobSpec;
-use cellwright_cell::state::{LAST_ENDS, State};
+use cellwright_cell::state::State;
 use cellwright_cell::task::TaskState;
 
 fn job_state(state: JobState) -> &'static str {
@@ -166,11 +166,6 @@ impl Api {
     pub(super) async fn stop_task(&self, call: Call) -> Answered {
         let (job, expect) = (call.job()?, call.expect()?);
         let index = u32::try_from(call.number("index")?).unwrap_or(u32::MAX);
-        // Before every replica knows the command, none of them may find it in the log.
-        if self.handle.replicated().with(|view| view.state.level()) < LAST_ENDS {
-            let message = "some replica is of a build that cannot stop a single task";
-            return Err(ApiError::new(Code::WrongState, message).hint("upgrade every replica"));
-        }
         let stopped = self.change(&call, Command::StopTask { job, index, expect }).await;
         stopped.map_err(|error| match error.code {
             // Reads of a task that its job has not say how many it has; so does this.

@@ -6,16 +6,19 @@
 //! and jobs from before stay.
 
 use super::Api;
-use cellwright_api::error::ApiError;
-use cellwright_cell::admit;
+use cellwright_api::error::{ApiError, Code};
+use cellwright_cell::admit::{self, Rejection};
 use cellwright_cell::command::Command;
+use cellwright_cell::field::FieldSet;
 use cellwright_cell::reason::Refusal;
 use cellwright_cell::spec::JobSpec;
+use serde_json::{Value, json};
 
 impl Api {
     /// Whether the command asks for what this cell lets in.
     pub(super) fn within_limits(&self, command: &Command) -> Result<(), ApiError> {
-        can_ever_run(command)?;
+        can_ever_run(command)
+            .map_err(|refusal| FieldErrors::of(command).beside(ApiError::from(&refusal)))?;
         let (field, count) = match command {
             Command::SubmitJob { spec, .. } | Command::UpdateJob { spec, .. } => {
                 ("count", spec.count)
@@ -29,13 +32,16 @@ impl Api {
             return Ok(());
         }
         let allowed = format!("at most {most}, the tasks_per_job of this master");
-        Err(ApiError::field(field, &count.to_string(), &allowed).with("limit", most))
+        let error = ApiError::field(field, &count.to_string(), &allowed).with("limit", most);
+        Err(FieldErrors::of(command).beside(error))
     }
 }
 
 fn can_ever_run(command: &Command) -> Result<(), Refusal> {
-    let checked =
-        |spec: &JobSpec| admit::runs_a_program(spec).and_then(|()| admit::digests_are_whole(spec));
+    let checked = |spec: &JobSpec| {
+        admit::check(spec, admit::runs_a_program)?;
+        admit::check(spec, admit::digests_are_whole)
+    };
     match command {
         Command::SubmitJob { spec, .. } | Command::UpdateJob { spec, .. } => checked(spec),
         Command::SetCron { spec, .. } => checked(&spec.job).map_err(|refusal| match refusal {
@@ -45,5 +51,43 @@ fn can_ever_run(command: &Command) -> Result<(), Refusal> {
             other => other,
         }),
         _ => Ok(()),
+    }
+}
+
+/// Fields of a spec that an error names at once.
+const MOST_ERRORS: usize = 20;
+
+/// Every field that is wrong with a spec, for the error of the first: whoever corrects one shall
+/// not send it again to hear of the next.
+pub(super) struct FieldErrors(Vec<Rejection>);
+
+impl FieldErrors {
+    pub(super) fn of(command: &Command) -> FieldErrors {
+        match command {
+            Command::SubmitJob { spec, .. } | Command::UpdateJob { spec, .. } => {
+                FieldErrors::of_job(spec)
+            }
+            Command::SetCron { spec, .. } => {
+                FieldErrors(admit::review_cron(spec, &admit::RULES, FieldSet::default()))
+            }
+            _ => FieldErrors(Vec::new()),
+        }
+    }
+
+    pub(super) fn of_job(spec: &JobSpec) -> FieldErrors {
+        FieldErrors(admit::review_job(spec, &admit::RULES, FieldSet::default()))
+    }
+
+    /// With all of them beside the one that it is about.
+    pub(super) fn beside(&self, error: ApiError) -> ApiError {
+        if error.code != Code::BadField || self.0.is_empty() {
+            return error;
+        }
+        let shown = |one: &Rejection| {
+            let path = one.path.to_string();
+            json!({ "path": path, "value": one.value, "allowed": one.allowed })
+        };
+        let errors: Vec<Value> = self.0.iter().take(MOST_ERRORS).map(shown).collect();
+        error.with("errors", errors)
     }
 }

@@ -6,13 +6,10 @@ use super::{Answered, Api, reply, view};
 use cellwright_api::client::parts::HOLDINGS_PATH;
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{MachinePackages, MachineView};
-use cellwright_cell::apply::spares_tasks;
 use cellwright_cell::command::Command;
 use cellwright_cell::label;
 use cellwright_cell::machine::{Machine, MachineSpec, MachineStatus};
-use cellwright_cell::name::Name;
 use cellwright_cell::reason::Refusal;
-use cellwright_cell::state::{EMPTY_REMOVAL, State};
 use std::time::Duration;
 
 /// What an agent may take for an answer.
@@ -24,20 +21,6 @@ fn stands(row: &Machine, want: &str) -> bool {
         "down" => row.status == MachineStatus::Down,
         _ => row.draining,
     }
-}
-
-/// A removal that spares what is on the machine. Below the level at which the log can judge it,
-/// it is judged by what is known now.
-pub(super) fn sparing_removal(
-    state: &State,
-    name: Name,
-    expect: Option<u32>,
-) -> Result<Command, ApiError> {
-    if state.level() >= EMPTY_REMOVAL {
-        return Ok(Command::RemoveEmptyMachine { name, expect });
-    }
-    spares_tasks(state, &name)?;
-    Ok(Command::RemoveMachine { name, expect })
 }
 
 impl Api {
@@ -127,7 +110,7 @@ impl Api {
         let (name, expect) = (call.name("machine")?, call.expect()?);
         let command = match call.flag("force") {
             true => Command::RemoveMachine { name, expect },
-            false => sparing_removal(&self.handle.read_now().await?.state, name, expect)?,
+            false => Command::RemoveEmptyMachine { name, expect },
         };
         self.change(&call, command).await
     }

@@ -4,11 +4,11 @@
 use super::call::Call;
 use super::cluster::role;
 use super::{Answered, Api, cluster, removed, reply};
-use crate::dating::Clocked;
-use crate::input::Alarm;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::routes::Route;
 use cellwright_cell::resource::{Dimension, Resources};
+use cellwright_control::dating::Clocked;
+use cellwright_control::input::Alarm;
 use cellwright_store::{Role, Room, Status};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -117,6 +117,7 @@ impl Api {
         let view = self.handle.read();
         state_metrics(&mut page, &cluster::sums(&view.state));
         self.scheduler_metrics(&mut page);
+        self.controller_metrics(&mut page);
         self.answers.write(&mut page);
         page.0.push_str(&self.backstage.metrics());
         Ok(reply::text(TEXT, page.0))
@@ -243,6 +244,15 @@ impl Api {
                 let labels = format!("scheduler=\"{}\"", escaped(scheduler));
                 page.value(name, &labels, of(statistics));
             }
+        }
+    }
+
+    fn controller_metrics(&self, page: &mut Page) {
+        let about = "Commands given by a controller in this leadership; leader.";
+        page.about("cell_controller_commands_total", "counter", about);
+        for (controller, given) in self.handle.controllers() {
+            let labels = format!("controller=\"{controller}\"");
+            page.value("cell_controller_commands_total", &labels, given);
         }
     }
 

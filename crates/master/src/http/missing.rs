@@ -53,9 +53,9 @@ fn obstacle(package: &PackageRef) -> ObstacleView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::testing::{Cell, job};
     use cellwright_cell::command::Command;
     use cellwright_cell::id::MachineId;
+    use cellwright_control::controller::testing::{Cell, job};
 
     fn package(name: &str) -> PackageRef {
         let digest = Token::new(&name.repeat(64)).unwrap();

@@ -3,6 +3,7 @@
 
 use super::call::Call;
 use super::explain::shown;
+use super::limits::FieldErrors;
 use super::missing::Missing;
 use super::viewer::Viewer;
 use super::{Answered, Api, reply, user_of};
@@ -118,7 +119,7 @@ fn shown_plan(state: &State, told: Rehearsed, spec: &JobSpec) -> JobPlan {
     let fates = &told.fates;
     let by_machine = told.by_machine();
     let refused = told.verdict.as_ref().err().map(|refusal| {
-        let mut error = ApiError::from(refusal);
+        let mut error = FieldErrors::of_job(spec).beside(ApiError::from(refusal));
         error.message = render::refusal(state, refusal);
         error
     });

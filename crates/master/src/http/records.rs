@@ -3,10 +3,10 @@
 use super::backstage::{Cursor, EventRecord, Stretch};
 use super::call::Call;
 use super::{Answered, Api, reply};
-use crate::input::Unavailable;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{AuditView, EventPage, EventView, Page};
 use cellwright_cell::quota::Capability;
+use cellwright_control::input::Unavailable;
 use cellwright_store::Room;
 use cellwright_supervise::note_handler_panic;
 

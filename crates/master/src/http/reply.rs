@@ -2,17 +2,12 @@
 
 use super::call::Call;
 use super::{Answered, Api};
-use crate::input::Unavailable;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::routes::{CELL_INDEX, CELL_READ};
 use cellwright_api::types::{One, Page};
-use cellwright_cell::time::Span;
 use serde::Serialize;
-
-/// What to wait when nobody knows better.
-const SOON: Span = Span(200);
 
 /// The reply that tells a client what went wrong.
 #[must_use]
@@ -77,34 +72,6 @@ pub(super) fn document(call: &Call) -> Response<Body> {
     let mut response = json(call, 0, &cellwright_api::openapi::document());
     response.headers_mut().remove(CELL_INDEX);
     response
-}
-
-impl From<Unavailable> for ApiError {
-    fn from(unavailable: Unavailable) -> ApiError {
-        let message = unavailable.to_string();
-        match unavailable {
-            Unavailable::NotLeader { leader: Some(leader) } => {
-                ApiError::new(Code::NotLeader, message).with("leader", leader)
-            }
-            Unavailable::NotLeader { leader: None } => {
-                ApiError::new(Code::NoLeader, message).with_retry_after(SOON)
-            }
-            Unavailable::NoQuorum => ApiError::new(Code::NoQuorum, message).with_retry_after(SOON),
-            Unavailable::Overloaded { retry_after, .. } => {
-                ApiError::new(Code::Overloaded, message).with_retry_after(retry_after)
-            }
-            Unavailable::TooLarge { bytes, limit } => {
-                ApiError::new(Code::TooLarge, message).with("bytes", bytes).with("limit", limit)
-            }
-            Unavailable::DiskFull { free, reserve } => {
-                ApiError::new(Code::DiskFull, message).with("free", free).with("reserve", reserve)
-            }
-            Unavailable::Unknown { .. } => {
-                ApiError::new(Code::TimedOut, message).with_retry_after(SOON)
-            }
-            Unavailable::ShuttingDown => ApiError::new(Code::ShuttingDown, message),
-        }
-    }
 }
 
 impl Api {

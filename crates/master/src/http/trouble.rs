@@ -1,7 +1,6 @@
 //! Why the cell does not count on a machine: nobody hears its agent, or what it says is refused.
 
 use super::Api;
-use crate::input::Alarm;
 use crate::refused::RefusedPoll;
 use cellwright_api::types::{MachineView, Trouble, TroubleView};
 use cellwright_cell::id::MachineId;
@@ -9,6 +8,7 @@ use cellwright_cell::machine::{Machine, MachineStatus};
 use cellwright_cell::name::Name;
 use cellwright_cell::state::State;
 use cellwright_cell::time::{Span, Time};
+use cellwright_control::input::Alarm;
 use std::collections::BTreeMap;
 
 const LOOK: &str = "on its machine: does the agent run (systemctl status cell-agent), what does it \

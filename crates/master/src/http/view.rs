@@ -308,7 +308,8 @@ pub(super) fn cron(state: &State, viewer: &Viewer, row: &Cron) -> Option<CronVie
 
 /// `None` for the operator's resources, which come with machines.
 pub(super) fn resource(state: &State, row: &ResourceRow) -> Option<ResourceView> {
-    let here = |(id, machine): (MachineId, &Machine)| {
+    let here = |id: MachineId| {
+        let machine = state.machines().get(id)?;
         let at = machine.ephemeral.binary_search_by(|e| e.name.cmp(&row.name)).ok()?;
         let capacity = machine.ephemeral[at].amount;
         Some(ResourceOnMachine {
@@ -322,7 +323,7 @@ pub(super) fn resource(state: &State, row: &ResourceRow) -> Option<ResourceView>
         name: row.name.name.clone(),
         owner: row.owner.and_then(|user| user_name(state, user)),
         lease_until: row.lease_until,
-        machines: state.machines().iter().filter_map(here).collect(),
+        machines: state.machines_with(row.id).filter_map(here).collect(),
     })
 }
 
@@ -345,11 +346,11 @@ pub(super) fn blob(row: &Blob, held: bool, known: &Known) -> BlobView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::testing::{Cell, job, key, name};
     use cellwright_cell::command::Command;
     use cellwright_cell::disruption::DisruptionLimit;
     use cellwright_cell::spec::JobSpec;
     use cellwright_cell::time::Span;
+    use cellwright_control::controller::testing::{Cell, job, key, name};
 
     #[test]
     fn a_machine_says_whose_limit_its_drain_waits_for() {

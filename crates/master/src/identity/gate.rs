@@ -1,10 +1,11 @@
 //! What the listener asks of a running master: who a caller is, by the state as this replica has
 //! it, and a line in the audit log for whoever is turned away, or a number for many.
 //!
-//! The state may lag behind on a follower: a token made a moment ago may be refused there, and one
-//! revoked a moment ago accepted. Everything that changes the cell is judged again by the leader.
-//! A replica that knows that it is behind, because it joins, was removed or has no leader, refuses
-//! nobody for what it does not know: it says that it is not ready, and clients ask another.
+//! The state may lag behind on a follower: a token revoked a moment ago may be accepted there.
+//! Everything that changes the cell is judged again by the leader. But nobody is refused for what a
+//! replica does not know before the replica has caught up with all that was acknowledged when it
+//! was asked, as its leader confirms. One that joins, was removed or is cut off cannot: it says
+//! that it is not ready, and clients ask another.
 
 use super::caller::{Evidence, Moment, Unauthenticated, caller};
 use super::listener::{ConnInfo, Gate};
@@ -15,6 +16,7 @@ use crate::handle::{Caller, Handle};
 use cellwright_api::masters::Masters;
 use cellwright_cell::credential::SecretHash;
 use cellwright_cell::name::Name;
+use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,13 +68,14 @@ impl Gate for MasterGate {
         let evidence = Evidence { holder, authorization, open };
         let replicated = self.handle.replicated();
         let now = Moment { wall: self.clock.wall(), log: replicated.log_time() };
-        let found = replicated.with(|view| caller(evidence, &self.cell, &view.state, now));
-        match found {
-            Err(why) if why.is_by_state() && !self.handle.is_current() => {
-                Err(Unauthenticated::Behind)
-            }
-            found => found,
-        }
+        replicated.with(|view| caller(evidence, &self.cell, &view.state, now))
+    }
+
+    fn catch_up(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async {
+            // One that knows that it is behind does not wait for others to say so.
+            self.handle.is_current() && self.handle.replica().confirm_current().await.is_ok()
+        })
     }
 
     fn masters(&self) -> Option<Masters> {

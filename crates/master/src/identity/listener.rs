@@ -27,6 +27,7 @@ use cellwright_api::seats::{Counts, Guest, Seat, Stranger, Strangers};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
 use cellwright_supervise::{guarded, lock, note_handler_panic, of_request, plant};
+use futures::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -138,6 +139,12 @@ pub trait Gate: Send + Sync + 'static {
         connection: &ConnInfo,
         authorization: Option<&[u8]>,
     ) -> Result<Caller, Unauthenticated>;
+
+    /// Has this replica learn all that was acknowledged before now. Whether it has: where it has
+    /// not, [`Gate::caller`] may take for unknown whom the cell knows.
+    fn catch_up(&self) -> BoxFuture<'_, bool> {
+        Box::pin(std::future::ready(true))
+    }
 
     /// A request was turned away; for the audit log.
     fn refused(&self, connection: &ConnInfo, method: &str, path: &str, why: &str);
@@ -489,7 +496,8 @@ async fn answer(
     let authorization = shown::take(request.headers_mut());
     // Whoever joins is known once it got its certificate.
     let mut is_known = request.uri().path() == JOIN_PATH;
-    match gate.caller(&info, authorization.as_ref().map(HeaderValue::as_bytes)) {
+    let is_public = gate.is_public(request.uri().path());
+    match find_caller(&*gate, &info, authorization.as_ref(), is_public).await {
         Ok(caller) => {
             if info.holder.is_none()
                 && !info.open
@@ -504,7 +512,7 @@ async fn answer(
             request.extensions_mut().insert(caller);
             request.extensions_mut().insert(proof);
         }
-        Err(_) if gate.is_public(request.uri().path()) => {}
+        Err(_) if is_public => {}
         Err(why) => {
             gate.refused(&info, request.method().as_str(), request.uri().path(), why.code());
             seen.nobody();
@@ -517,6 +525,27 @@ async fn answer(
         name_masters(&mut response, gate.masters());
     }
     Ok(response)
+}
+
+/// Who asks. Nobody is refused for what this replica may only not know yet; a path that is for
+/// anyone is not worth asking the leader.
+async fn find_caller(
+    gate: &dyn Gate,
+    info: &ConnInfo,
+    authorization: Option<&HeaderValue>,
+    is_public: bool,
+) -> Result<Caller, Unauthenticated> {
+    let shown = authorization.map(HeaderValue::as_bytes);
+    match gate.caller(info, shown) {
+        Err(why) if why.is_by_state() && !is_public => {
+            if gate.catch_up().await {
+                gate.caller(info, shown)
+            } else {
+                Err(Unauthenticated::Behind)
+            }
+        }
+        found => found,
+    }
 }
 
 /// Whoever asked is told that it failed; nobody else notices.

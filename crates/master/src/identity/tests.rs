@@ -1044,8 +1044,6 @@ fn whoever_was_sent_away_is_nobody_and_renews_nothing() {
     let (authority, _) = cell();
     let at = now();
     let mut state = state_with_ann(at);
-    let raise = Command::RaiseLevel { level: 2 };
-    assert_eq!(apply(&mut state, at, Actor::System, raise), Ok(Done::Applied));
     for (part, kind) in [
         (Part::Scheduler(name("s1")), PartKind::Scheduler),
         (Part::Master(name("m2")), PartKind::Replica),

@@ -16,7 +16,6 @@ use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::plan::{Assignment, Group, Plan};
 use cellwright_cell::spec::PackageRef;
-use cellwright_cell::state::EMPTY_REMOVAL;
 use cellwright_master::handle::Caller;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -302,17 +301,7 @@ async fn an_agent_is_told_who_else_has_a_package_and_who_is_about_to() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_that_is_up_with_tasks_on_it_is_removed_only_by_force() {
-    for level in [1, EMPTY_REMOVAL] {
-        removed_by_force_alone(level).await;
-    }
-}
-
-/// Judged by the log, or at the door where some replica could not read that in the log.
-async fn removed_by_force_alone(level: u32) {
     let cell = running(None).await;
-    for level in 2..=level {
-        say(&cell, Command::RaiseLevel { level }).await;
-    }
     run_first_task(&cell).await;
     let got = cell.ask("DELETE /v1/machines/m1", json!(null)).await;
     assert_eq!((got.status, got.code()), (409, "wrong-state"), "{}", got.text);

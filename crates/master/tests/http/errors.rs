@@ -131,6 +131,28 @@ async fn bodies_and_headers_have_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_wrong_field_of_a_job_is_named_at_once() {
+    let cell = Cell::start().await;
+    cell.furnish(10).await;
+    let mut spec = job("jbar", 0);
+    spec["priority"] = json!(200);
+    spec["task"]["static_ports"] = json!([80, 80]);
+    spec["task"]["isolation"] = json!({ "network": "own" });
+    let paths = |error: &Value| -> Vec<String> {
+        let errors = error["details"]["errors"].as_array().unwrap();
+        errors.iter().map(|one| one["path"].as_str().unwrap().to_owned()).collect()
+    };
+    let submit = json!({ "owner": "ubar", "spec": spec });
+    let error = cell.ask("POST /v1/jobs", submit.clone()).await.body;
+    assert_eq!(error["details"]["field"], "count", "{error}");
+    // Not that the network is not its own with ports: which it has is not known.
+    assert_eq!(paths(&error), ["count", "task.static_ports[1]"], "{error}");
+    let items = json!({ "items": [{ "submit_job": submit }] });
+    let answer = cell.must("POST /v1/batch", items).await.body;
+    assert_eq!(paths(&answer["verdicts"][0]["refused"]).len(), 2, "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_has_no_more_tasks_than_the_cell_lets_in() {
     let cell = Cell::start_with(ApiSettings { tasks_per_job: 10, ..ApiSettings::default() }).await;
     cell.furnish(10).await;

@@ -380,7 +380,6 @@ async fn wait_to_be_confirmed(cell: &Cell) {
 pub async fn furnished() -> (Cell, Cell, Vec<Step>) {
     let authority = Some("ab".repeat(32));
     let cell = Cell::start_with(ApiSettings { authority, ..ApiSettings::default() }).await;
-    cell.raise().await;
     for name in ["root", "weak"] {
         cell.must("POST /v1/users", json!({ "name": name })).await;
     }

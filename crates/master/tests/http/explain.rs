@@ -36,7 +36,7 @@ async fn lease(cell: &Cell, scheduler: &str, lane: &str) {
 /// it takes.
 async fn furnished() -> Cell {
     let mut plan = crate::support::Plan::default();
-    plan.master.scheduler_lease = cellwright_cell::time::Span::seconds(3600);
+    plan.master.core.scheduler_lease = cellwright_cell::time::Span::seconds(3600);
     let cell = Cell::planned(plan).await;
     cell.furnish(1).await;
     cell

@@ -103,7 +103,7 @@ async fn add(cell: &Cell, caller: &Caller, name: String) -> Got {
 
 async fn furnished() -> Cell {
     let mut master = Settings::default();
-    master.admission.lane.items = 64;
+    master.core.admission.lane.items = 64;
     let disk: fn(RealDisk) -> Arc<dyn Disk> = |disk| Arc::new(Halting(disk));
     let cell = Cell::planned(Plan { master, disk: Some(disk), ..Plan::default() }).await;
     for name in ["flooder", "other"] {

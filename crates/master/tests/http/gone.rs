@@ -1,5 +1,5 @@
-//! Who was sent away stays away until it joins again; and the level of the cell, on which it hangs
-//! that this is remembered.
+//! Who was sent away stays away until it joins again; and the level of the cell, which replicas of
+//! older builds hold back.
 
 use crate::support::{Cell, Plan, digest_of, machine, within};
 use cellwright_api::internal::{AgentOrders, AgentReport, Epoch, REPORT_FORMAT};
@@ -65,7 +65,6 @@ async fn enlisted(cell: &Cell, mut number: u64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_that_was_removed_stays_away_however_often_its_agent_polls() {
     let cell = Cell::start().await;
-    cell.raise().await;
     enlisted(&cell, 0).await;
     cell.must("DELETE /v1/machines/m7", NONE).await;
     let orders = poll(&cell, 1_000_000, 77).await;
@@ -95,7 +94,6 @@ async fn a_machine_that_was_removed_stays_away_however_often_its_agent_polls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_and_schedulers_that_were_sent_away_are_remembered() {
     let cell = Cell::start().await;
-    cell.raise().await;
     let second = Cell::planned(Plan { id: 2, first: false, ..Plan::default() }).await;
     let member = json!({ "id": 2, "name": "m2", "address": second.address });
     cell.must("POST /v1/masters", member).await;
@@ -124,38 +122,31 @@ impl Candidates for Saying {
     }
 }
 
-fn level_of(cell: &Cell) -> u32 {
-    cell.handle().read().state.level()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_cell_is_raised_when_every_voter_knows_the_level() {
     let cell = Cell::start().await;
     let second = Cell::planned(Plan { id: 2, first: false, ..Plan::default() }).await;
     let member = json!({ "id": 2, "name": "m2", "address": second.address });
     cell.must("POST /v1/masters", member).await;
-    assert_eq!(level_of(&cell), 1, "as every cell begins");
-    let older = Saying(Candidate { id: 2, level: 1 });
-    assert!(!level::raise(cell.handle(), &older).await);
-    let another = Saying(Candidate { id: 3, level: LEVEL });
-    assert!(!level::raise(cell.handle(), &another).await);
-    assert_eq!(level_of(&cell), 1);
-    let body = json!({ "part": "scheduler", "name": "s1" });
-    let got = cell.ask("POST /v1/dismissals", body).await;
-    assert_eq!((got.status, got.code()), (409, "wrong-state"), "{}", got.text);
-    assert!(!level::raise(second.handle(), second.others.as_ref()).await, "it does not lead");
-    cell.raise().await;
-    assert_eq!(level_of(&cell), LEVEL);
-    let mut applied = second.handle().changed();
-    let index = cell.handle().read().index;
-    within(applied.wait_for(|at| *at >= index)).await.unwrap();
-    assert_eq!(level_of(&second), LEVEL);
+    assert_eq!(cell.handle().read().state.level(), 1, "as every cell begins");
+    // Asked in the name of the build after this one, which knows one level more.
+    let (next, handle) = (LEVEL + 1, cell.handle());
+    let at = |id, level| Saying(Candidate { id, level });
+    let found = level::next_level(handle, &at(2, LEVEL), next).await;
+    assert_eq!(found, None, "an older build");
+    let found = level::next_level(handle, &at(3, next), next).await;
+    assert_eq!(found, None, "another replica answers");
+    let found = level::next_level(handle, &at(2, next), LEVEL).await;
+    assert_eq!(found, None, "its own build does not know it");
+    let found = level::next_level(second.handle(), &at(1, next), next).await;
+    assert_eq!(found, None, "it does not lead");
+    assert_eq!(level::next_level(handle, &at(2, next), next).await, Some(next));
+    assert!(!level::raise(handle, cell.others.as_ref()).await, "nobody knows more than it is at");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_of_an_older_build_is_not_taken_into_a_cell_that_was_raised() {
     let cell = Cell::start().await;
-    cell.raise().await;
     let peer = cellwright_store::Peer { name: "m2".into(), address: "127.0.0.1:1".into() };
     let older = Saying(Candidate { id: 2, level: LEVEL - 1 });
     let refused = cellwright_master::membership::admit(cell.handle(), &older, 2, peer).await;

@@ -97,7 +97,6 @@ async fn what_agents_measure_is_in_the_picture_and_at_the_machine() {
 async fn what_a_machine_is_short_of_is_in_the_picture_and_at_the_machine() {
     let cell = Cell::start().await;
     cell.furnish(1).await;
-    cell.raise().await;
     let (dimension, lasted) = (Dimension::DiskRate, Span::seconds(60));
     let mut applied = cell.handle().changed();
     let mut number = 0;

@@ -4,7 +4,6 @@ use crate::support::{Cell, job, machine, user};
 use cellwright_cell::command::{Command, Done, Observed, TaskReport};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
-use cellwright_cell::state::LAST_ENDS;
 use cellwright_cell::task::ExitClass;
 use cellwright_master::handle::Caller;
 use serde_json::{Value, json};
@@ -197,9 +196,6 @@ async fn an_update_that_is_complete_is_planned_as_closed_and_otherwise_named_in_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn to_stop_a_task_that_there_is_not_says_how_many_there_are() {
     let cell = running().await;
-    for level in 2..=LAST_ENDS {
-        system(&cell, Command::RaiseLevel { level }).await;
-    }
     for request in ["DELETE /v1/jobs/ubar/jfoo/tasks/9", "GET /v1/jobs/ubar/jfoo/tasks/9"] {
         let answer = cell.ask(request, Value::Null).await;
         assert_eq!((answer.status, answer.code()), (404, "no-such-task"), "{}", answer.text);

@@ -82,7 +82,12 @@ async fn users(cell: &Cell) {
     let joins = cell.must("POST /v1/tokens/join", join).await;
     assert!(joins.body["token"].as_str().unwrap().starts_with("CELL-JOIN.agent.m9."));
     let tokens = cell.must("GET /v1/tokens", NONE).await;
-    assert_eq!(tokens.body["items"].as_array().unwrap().len(), 1);
+    let kinds = tokens.body["items"].as_array().unwrap().iter().map(|token| &token["kind"]);
+    let kinds: Vec<&Value> = kinds.collect();
+    // The machine that was removed is kept out by the other.
+    let kept_out = json!({ "dismissed": { "part": "agent", "name": "m2" } });
+    let invited = json!({ "join_agent": { "machine": "m9" } });
+    assert_eq!(kinds, [&kept_out, &invited], "{}", tokens.text);
     cell.must("DELETE /v1/users/ufoo", NONE).await;
     let left = cell.must("GET /v1/users", NONE).await;
     assert_eq!(left.body["items"].as_array().unwrap().len(), 1);
@@ -159,6 +164,8 @@ async fn service(cell: &Cell) {
     assert_eq!(document.body["openapi"], "3.1.0");
     let metrics = cell.must("GET /metrics", NONE).await;
     assert!(metrics.text.contains("cell_raft_role{role=\"leader\"} 1"), "{}", metrics.text);
+    let drains = "cell_controller_commands_total{controller=\"drain\"} ";
+    assert!(metrics.text.contains(drains), "{}", metrics.text);
     let submitted = "cell_api_requests_total{operation=\"submitJob\",status=\"201\"} 2";
     assert!(metrics.text.contains(submitted), "{}", metrics.text);
     assert_eq!(cell.must("GET /healthz", NONE).await.text, "ok\n");

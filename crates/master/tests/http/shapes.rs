@@ -29,7 +29,7 @@ async fn run(cell: &Cell, task: u32, machine: u32) {
 async fn furnished(max_run: Option<u64>) -> Cell {
     let mut plan = crate::support::Plan::default();
     // Longer than the test, so that nothing here depends on how long it takes.
-    plan.master.scheduler_lease = cellwright_cell::time::Span::seconds(3600);
+    plan.master.core.scheduler_lease = cellwright_cell::time::Span::seconds(3600);
     let cell = Cell::planned(plan).await;
     cell.must("POST /v1/users", json!({ "name": "ubar" })).await;
     let quota = json!({ "amount": { "cpu": 9000, "ram": 9000 } });

@@ -243,11 +243,6 @@ impl Cell {
         }
     }
 
-    /// To the newest level, as a cell is soon after its replicas know it.
-    pub async fn raise(&self) {
-        while cellwright_master::level::raise(self.handle(), self.others.as_ref()).await {}
-    }
-
     pub fn handle(&self) -> &Handle {
         self.master.handle()
     }

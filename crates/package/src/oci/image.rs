@@ -79,6 +79,7 @@ struct Run {
 pub(super) enum Compression {
     None,
     Gzip,
+    Zstd,
 }
 
 pub(super) struct Layer {
@@ -347,12 +348,15 @@ fn compression(media_type: &str) -> Result<Compression, PackageError> {
     if media_type.ends_with("+gzip") || media_type.ends_with(".gzip") {
         return Ok(Compression::Gzip);
     }
+    if media_type.ends_with("+zstd") || media_type.ends_with(".zstd") {
+        return Ok(Compression::Zstd);
+    }
     if media_type.ends_with(".tar") {
         return Ok(Compression::None);
     }
     let media_type = shortened(media_type);
     Err(image(&format!(
-        "a layer is of type {media_type:?}; allowed: tar and tar+gzip, as from \
+        "a layer is of type {media_type:?}; allowed: tar, tar+gzip and tar+zstd, as from \
          `skopeo copy --dest-compress-format gzip`"
     )))
 }

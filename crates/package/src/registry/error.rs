@@ -59,11 +59,12 @@ impl RegistryError {
     pub fn next(&self) -> &'static str {
         match &self.why {
             Why::Unreachable(_) => {
-                "check the host's name, its port and that the registry is reachable from here"
+                "check the host's name, its port and that the registry is reachable from here; \
+                 through a proxy if HTTPS_PROXY names one"
             }
             Why::Untrusted(_) => {
-                "give the certificate of the registry's authority with --ca FILE; only TLS 1.3 is \
-                 spoken"
+                "give the certificate of the registry's authority with --ca FILE; TLS 1.2 and 1.3 \
+                 are spoken"
             }
             Why::PlainText { .. } => {
                 "the same command with --insecure-http, if the network in between is your own"

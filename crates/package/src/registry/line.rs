@@ -5,9 +5,11 @@
 //! it was meant for, since a registry sends its readers to storage of others.
 //!
 //! Plain text is for loopback, and for those who ask for it. A registry elsewhere cannot send us to
-//! our own loopback either: what listens there takes callers for local ones.
+//! our own loopback either: what listens there takes callers for local ones. Where a proxy is in
+//! between, it looks up the names, and what they mean is for it to say.
 
 use super::error::{Why, shown};
+use super::proxy::{Proxies, Proxy};
 use super::reference::split_host;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
@@ -114,6 +116,20 @@ impl Address {
         Address { path, ..self.clone() }
     }
 
+    /// The whole of it, as a proxy wants to hear it.
+    pub(super) fn uri(&self) -> Result<Uri, hyper::http::uri::InvalidUri> {
+        let scheme = if self.tls { "https" } else { "http" };
+        format!("{scheme}://{}{}", self.authority(), self.path).parse()
+    }
+
+    /// Host and port, the usual one too.
+    fn target(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
+
     pub(super) fn is_loopback(&self) -> bool {
         is_loopback(&self.host)
     }
@@ -212,6 +228,7 @@ pub(super) struct Line {
     pub(super) host: String,
     /// Whether the registry itself is on this machine.
     pub(super) is_local: bool,
+    pub(super) proxies: Proxies,
     pub(super) times: Times,
 }
 
@@ -269,7 +286,8 @@ impl Line {
     ) -> Result<Response<Incoming>, Fault> {
         let server = address.authority();
         let slow = |what: &str, limit: Duration| format!("{server}: {what} {} s", limit.as_secs());
-        let dialled = match timeout(self.times.connect, self.dial(address)).await {
+        let proxy = self.proxies.of(address).map_err(Fault::Final)?;
+        let dialled = match timeout(self.times.connect, self.dial(address, proxy.as_ref())).await {
             Ok(dialled) => dialled,
             Err(_) => Err(Why::Unreachable(slow("no connection within", self.times.connect))),
         };
@@ -278,6 +296,9 @@ impl Line {
             .body(Empty::new())
             .map_err(|why| Fault::Final(Why::Untrue(format!("{server}: {why}"))))?;
         *request.headers_mut() = headers.clone();
+        if let Some(proxy) = proxy.filter(|_| !address.tls) {
+            through(&proxy, &mut request, address, authorization).map_err(Fault::Final)?;
+        }
         let host = HeaderValue::from_str(&server)
             .map_err(|why| Fault::Final(Why::Untrue(format!("{server}: {why}"))))?;
         let own = request.headers_mut();
@@ -294,7 +315,23 @@ impl Line {
         }
     }
 
-    async fn dial(&self, address: &Address) -> Result<SendRequest<Empty<Bytes>>, Why> {
+    async fn dial(
+        &self,
+        address: &Address,
+        proxy: Option<&Proxy>,
+    ) -> Result<SendRequest<Empty<Bytes>>, Why> {
+        let broke = |why| Why::Unreachable(format!("{}: {why}", address.authority()));
+        match (proxy, address.tls) {
+            (None, false) => handshake(self.connect(address).await?).await.map_err(broke),
+            (Some(proxy), false) => handshake(proxy.connect().await?).await.map_err(broke),
+            (None, true) => self.secured(address, self.connect(address).await?).await,
+            (Some(proxy), true) => {
+                self.secured(address, proxy.tunnel(&address.target()).await?).await
+            }
+        }
+    }
+
+    async fn connect(&self, address: &Address) -> Result<TcpStream, Why> {
         let server = address.authority();
         let unreachable =
             |why: &dyn std::fmt::Display| Why::Unreachable(format!("{server}: {why}"));
@@ -306,9 +343,20 @@ impl Line {
         if leads_inward(peer.ip()) && !self.is_local && address.host != self.host {
             return Err(inward(address));
         }
-        if !address.tls {
-            return handshake(stream).await.map_err(|why| unreachable(&why));
-        }
+        Ok(stream)
+    }
+
+    async fn secured<S>(
+        &self,
+        address: &Address,
+        stream: S,
+    ) -> Result<SendRequest<Empty<Bytes>>, Why>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let server = address.authority();
+        let unreachable =
+            |why: &dyn std::fmt::Display| Why::Unreachable(format!("{server}: {why}"));
         let name = ServerName::try_from(address.host.clone()).map_err(|why| unreachable(&why))?;
         let connector = TlsConnector::from(self.tls.clone());
         let stream = connector.connect(name, stream).await;
@@ -317,13 +365,31 @@ impl Line {
     }
 }
 
-async fn handshake<S>(stream: S) -> hyper::Result<SendRequest<Empty<Bytes>>>
+/// The question as a proxy takes it that passes on plain text. It reads all of it, so what is for
+/// the registry's eyes does not go this way.
+fn through(
+    proxy: &Proxy,
+    request: &mut Request<Empty<Bytes>>,
+    address: &Address,
+    authorization: Option<&HeaderValue>,
+) -> Result<(), Why> {
+    if authorization.is_some() {
+        let host = format!("{} through {}", address.authority(), proxy.name());
+        return Err(Why::PlainCredentials { host });
+    }
+    *request.uri_mut() = address.uri().map_err(|why| Why::Untrue(why.to_string()))?;
+    proxy.authorize(request);
+    Ok(())
+}
+
+pub(super) async fn handshake<S>(stream: S) -> hyper::Result<SendRequest<Empty<Bytes>>>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Ends when the sender and the answer are dropped; its errors reach whoever waits for one.
-    tokio::spawn(connection);
+    // Ends when the sender and the answer, or the tunnel it became, are dropped; its errors reach
+    // whoever waits for one.
+    tokio::spawn(connection.with_upgrades());
     Ok(sender)
 }
 
@@ -361,6 +427,7 @@ mod tests {
             insecure_http: true,
             host: host.to_owned(),
             is_local,
+            proxies: Proxies::default(),
             times: Times::default(),
         };
         let (far, near) = (line("registry.example", false), line("localhost", true));
@@ -380,8 +447,11 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let named = Address::new(false, &format!("127.1:{port}"), "/").unwrap();
         assert!(far.check(&named).is_ok());
-        assert!(matches!(far.dial(&named).await, Err(Why::Untrue(_))));
-        assert!(near.dial(&named).await.is_ok());
-        assert!(line("127.1", false).dial(&named).await.is_ok(), "the registry that was asked for");
+        assert!(matches!(far.dial(&named, None).await, Err(Why::Untrue(_))));
+        assert!(near.dial(&named, None).await.is_ok());
+        assert!(
+            line("127.1", false).dial(&named, None).await.is_ok(),
+            "the one that was asked for"
+        );
     }
 }

@@ -23,7 +23,7 @@ const LISTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// TLS 1.3 alone, as between the parts of a cell.
+/// TLS 1.3, or 1.2 where a registry has no other; between the parts of a cell it is 1.3 alone.
 pub(super) fn config(also: Option<&Path>) -> Result<Arc<ClientConfig>, Why> {
     let mut roots = RootCertStore::empty();
     let named = std::env::var_os(VARIABLE).map(PathBuf::from);
@@ -36,7 +36,7 @@ pub(super) fn config(also: Option<&Path>) -> Result<Arc<ClientConfig>, Why> {
         }
     }
     let config = ClientConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&rustls::version::TLS13])
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
         .map_err(|why| Why::Untrusted(why.to_string()))?;
     let mut config = config.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];

@@ -4,8 +4,10 @@ mod server;
 
 use super::*;
 use crate::oci;
+use crate::oci::zstd::tests::{bomb, packed};
 use crate::testing::{Folder, names, tree};
-use server::{Given, Server, Store};
+use rustls::version::{TLS12, TLS13};
+use server::{Given, Middle, Server, Store, tar_of};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -159,7 +161,7 @@ async fn manifests_that_can_be_read_two_ways_or_promise_too_much_are_refused() {
     check(&|m| m["layers"][0]["size"] = (9u64 << 20).into(), &["bytes unpacked", "at most"]).await;
     check(&|m| m["layers"][0]["size"] = u64::MAX.into(), &["bytes unpacked"]).await;
     check(&|m| m["layers"][0]["digest"] = "sha512:12".into(), &["not sha256:"]).await;
-    check(&|m| m["layers"][0]["mediaType"] = "a.tar+zstd".into(), &["tar+zstd", "allowed"]).await;
+    check(&|m| m["layers"][0]["mediaType"] = "a.tar+xz".into(), &["tar+xz", "allowed"]).await;
     check(&|m| m["config"]["size"] = (5 << 20).into(), &["bytes of head"]).await;
     let layer = Store::image(false).manifest()["layers"][0].clone();
     let many: Vec<_> = (0..300).map(|_| layer.clone()).collect();
@@ -257,11 +259,126 @@ async fn other_hosts_are_not_spoken_to_in_plain_text_and_tls_is_checked() {
     let error = fetched(&server, &tls).await.1.unwrap_err();
     assert!(matches!(error.why, Why::Untrusted(_)), "{error}");
     assert!(error.next().contains("--ca FILE"), "{}", error.next());
-    let secure = Server::start_tls(Store::image(false), &authority, &key).await;
+    // Old registries have nothing newer than 1.2.
+    let old = Server::start_tls(Store::image(false), &authority, &key, &TLS12).await;
+    fetched(&old, &tls).await.1.unwrap();
+    let secure = Server::start_tls(Store::image(false), &authority, &key, &TLS13).await;
     fetched(&secure, &tls).await.1.unwrap();
     let stranger = fetched(&secure, &Settings { authority: None, ..tls.clone() }).await.1;
     assert!(stranger.is_err());
     let missing = Settings { authority: Some(folder.path("none.pem")), ..tls };
     let error = fetched(&secure, &missing).await.1.unwrap_err().to_string();
     assert!(error.contains("none.pem"), "{error}");
+}
+
+#[tokio::test]
+async fn layers_in_zstd_are_unpacked_and_bombs_are_not() {
+    let program = packed(&tar_of("run", &[b'a'; 100_000]));
+    // A hundred blocks of four bytes each, and a window that no machine has to spare.
+    let (much, wide) = (bomb(7, 100), bomb(20, 1));
+    for (layer, part) in [(program, None), (much, Some("bytes unpacked")), (wide, Some("indow"))] {
+        let mut store = Store::image(false);
+        let layer = store.blob("application/vnd.oci.image.layer.v1.tar+zstd", layer);
+        store.change_manifest(&|manifest| manifest["layers"] = json!([layer]));
+        let server = Server::start(store).await;
+        let (_, settings) = quick(&server);
+        let (folder, fetched) = fetched(&server, &settings).await;
+        fetched.unwrap();
+        let (layout, package) = (folder.path("layout"), folder.path("package"));
+        let platform = settings.platform.as_deref();
+        let imported = oci::import(&layout, &package, platform, settings.limits);
+        match part {
+            None => assert_eq!(imported.unwrap().built.entries, 1),
+            Some(part) => {
+                let error = imported.unwrap_err().to_string();
+                assert!(error.contains(part), "{error}");
+            }
+        }
+    }
+}
+
+/// The proxy's own name and password, and as it sees them.
+const MIDDLE: (&str, &str) = ("me:word", "Basic bWU6d29yZA==");
+
+/// A registry that only the proxy can find, and how to get there.
+fn behind(proxy: &Middle, folder: &Folder, authority: &str) -> (Reference, Settings) {
+    let reference: Reference = "docker://registry.test/team/app:v1".parse().unwrap();
+    let login = r#"{"auths": {"registry.test": {"auth": "dTpw"}}}"#;
+    tree(folder.root(), &[("auth.json", login), ("ca.pem", authority)]);
+    let login = credentials::read(&folder.path("auth.json"), &reference).unwrap();
+    let proxies = Proxies::all(&format!("http://{}@{}", MIDDLE.0, proxy.address), "");
+    let times = Times { backoff: Duration::from_millis(1), ..Times::default() };
+    let limits = Limits { entries: 1000, bytes: 8 << 20, disk: 16 << 20 };
+    let platform = Some("linux/amd64".into());
+    let authority = Some(folder.path("ca.pem"));
+    let settings =
+        Settings { platform, login, authority, proxies, limits, times, ..Settings::default() };
+    (reference, settings)
+}
+
+#[tokio::test]
+async fn a_proxy_is_gone_through_and_reads_nothing_of_ours() {
+    let (authority, key) = server::authority();
+    let folder = Folder::new();
+    let mut store = Store::image(false);
+    store.basic = Some("Basic dTpw".into());
+    let secure = Server::start_tls(store, &authority, &key, &TLS13).await;
+    let proxy = Middle::start(secure.address, MIDDLE.1).await;
+    let (reference, settings) = behind(&proxy, &folder, &authority);
+    fetch(&reference, &folder.path("layout"), &settings, &()).await.unwrap();
+    assert!(secure.shown().contains(&"Basic dTpw".to_owned()), "the registry saw who we are");
+    for head in proxy.heads() {
+        assert!(head.starts_with("CONNECT registry.test:443 HTTP/1.1\r\n"), "{head}");
+        assert!(head.contains(MIDDLE.1) && !head.contains("dTpw"), "{head}");
+    }
+    // Who does not let us through is named, and what the registry would have seen stays here.
+    let strict = Middle::start(secure.address, "Basic other").await;
+    let (_, settings) = behind(&strict, &folder, &authority);
+    let error = fetch(&reference, &folder.path("again"), &settings, &()).await.unwrap_err();
+    let named = format!("the proxy {}: it answers 407", strict.address);
+    assert!(error.to_string().contains(&named), "{error}");
+}
+
+#[tokio::test]
+async fn plain_text_goes_through_a_proxy_without_credentials_alone() {
+    let folder = Folder::new();
+    let server = Server::start(Store::image(false)).await;
+    let proxy = Middle::start(server.address, MIDDLE.1).await;
+    let (reference, settings) = behind(&proxy, &folder, &server::authority().0);
+    let plain = Settings { insecure_http: true, authority: None, ..settings };
+    fetch(&reference, &folder.path("layout"), &plain, &()).await.unwrap();
+    let heads = proxy.heads();
+    assert!(
+        heads[0].starts_with("GET http://registry.test/v2/team/app/manifests/v1 "),
+        "{heads:?}"
+    );
+    // A registry that grants tokens in the clear: what it granted does not pass by the proxy.
+    let mut store = Store::image(false);
+    store.token = Some(("secret-token".into(), Some("http://registry.test/token".into())));
+    let server = Server::start(store).await;
+    let proxy = Middle::start(server.address, MIDDLE.1).await;
+    let (_, settings) = behind(&proxy, &folder, &server::authority().0);
+    let plain = Settings { insecure_http: true, authority: None, login: None, ..settings };
+    let error = fetch(&reference, &folder.path("again"), &plain, &()).await.unwrap_err();
+    assert!(matches!(error.why, Why::PlainCredentials { .. }), "{error}");
+    assert!(!proxy.heads().concat().contains("secret-token"));
+}
+
+#[tokio::test]
+async fn a_proxy_is_for_those_whom_the_environment_names() {
+    // Nobody listens there; loopback does not go through it.
+    let server = Server::start(Store::image(false)).await;
+    let (_, settings) = quick(&server);
+    let none = Settings { proxies: Proxies::all("http://127.0.0.1:1", ""), ..settings };
+    fetched(&server, &none).await.1.unwrap();
+    let of = |proxy: &str, except: &str, to: &str| {
+        Proxies::all(proxy, except).of(&Address::parse(to).unwrap())
+    };
+    let to = "https://registry.test/v2/";
+    for (except, is_used) in [("", true), ("other.test", true), ("*", false), (".test", false)] {
+        assert_eq!(of("p.test:3128", except, to).unwrap().is_some(), is_used, "{except}");
+    }
+    assert!(of("p.test:3128", "10.0.0.0/8", "https://10.1.2.3/").unwrap().is_none());
+    let error = of("socks5://p.test", "", to).unwrap_err().to_string();
+    assert!(error.contains("a socks5 one; allowed: http://HOST:PORT"), "{error}");
 }

@@ -22,9 +22,9 @@ pub(crate) struct Demands {
 }
 
 impl Demands {
-    /// `None` for a job that demands nothing; volumes are no demand where they do not count.
-    pub fn of(spec: &JobSpec, volumes_anywhere: bool) -> Option<Demands> {
-        let volumes: &[Volume] = if volumes_anywhere { &[] } else { &spec.task.isolation.volumes };
+    /// `None` for a job that demands nothing.
+    pub fn of(spec: &JobSpec) -> Option<Demands> {
+        let volumes = &spec.task.isolation.volumes;
         if spec.constraints.is_empty() && volumes.is_empty() {
             return None;
         }

@@ -196,8 +196,7 @@ impl Board {
             static_ports: spec.task.static_ports.clone(),
             named: named.collect(),
             devices: spec.task.devices.clone(),
-            constraints: Demands::of(spec, self.volumes_anywhere)
-                .map(|demands| self.constraints.list(&demands)),
+            constraints: Demands::of(spec).map(|demands| self.constraints.list(&demands)),
             packages,
             alloc_set: spec
                 .alloc_set

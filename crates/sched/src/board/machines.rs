@@ -8,6 +8,7 @@ use cellwright_cell::device::{Device, WHOLE};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::machine::PortRange;
 use cellwright_cell::name::Token;
+use cellwright_cell::named::ResourceName;
 use cellwright_cell::resource::{DIMENSIONS, Dimension};
 
 /// Free amounts of every sum: by limits, then by reservations. Negative where over-committed.
@@ -263,6 +264,20 @@ impl Board {
         self.machines.packages[m] = packages;
         for task in holders {
             self.count_in(task);
+        }
+        self.log.push(id.0);
+    }
+
+    /// What the machine has of one named resource.
+    pub fn put_capacity(&mut self, id: MachineId, name: &ResourceName, capacity: u64) {
+        let (m, name) = (id.slot(), self.names.intern(name));
+        if !self.machines.exists(m) {
+            return;
+        }
+        let room = self.machines.named_entry(m, name);
+        room.capacity = capacity;
+        if room.capacity == 0 && room.used == 0 {
+            self.machines.named[m].retain(|(known, _)| *known != name);
         }
         self.log.push(id.0);
     }

@@ -5,11 +5,11 @@
 
 use super::{Board, HeldFacts, Holding, JobFacts, MachineFacts, PendingFacts, Written};
 use cellwright_cell::event::{Event, JobChange, What};
-use cellwright_cell::id::{JobId, MachineId, TaskId};
+use cellwright_cell::id::{JobId, MachineId, ResourceId, TaskId};
 use cellwright_cell::job::JobState;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::spec::{JobKind, PackageRef};
-use cellwright_cell::state::{State, VOLUMES};
+use cellwright_cell::state::State;
 use cellwright_cell::task::{Task, TaskState};
 use std::collections::BTreeSet;
 
@@ -17,6 +17,8 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default)]
 struct Touched {
     machines: BTreeSet<MachineId>,
+    /// Of named resources on machines that are otherwise as they were.
+    capacities: BTreeSet<(ResourceId, MachineId)>,
     jobs: BTreeSet<JobId>,
     /// Jobs all of whose tasks are read again.
     whole_jobs: BTreeSet<JobId>,
@@ -42,8 +44,8 @@ impl Touched {
                 What::Machine { machine, .. } => {
                     touched.machines.insert(*machine);
                 }
-                What::Resource { machine: Some(machine), .. } => {
-                    touched.machines.insert(*machine);
+                What::Resource { resource, machine: Some(machine), .. } => {
+                    touched.capacities.insert((*resource, *machine));
                 }
                 // Capacity changes name their machine; what names none concerns leases and names.
                 What::Resource { machine: None, .. }
@@ -70,11 +72,7 @@ impl Board {
     /// The board of a state: everything that waits or holds.
     #[must_use]
     pub fn from_state(state: &State) -> Board {
-        let mut board = Board {
-            volumes_anywhere: volumes_anywhere(state),
-            machine_tasks: machine_tasks(state),
-            ..Board::new()
-        };
+        let mut board = Board { machine_tasks: machine_tasks(state), ..Board::new() };
         for (id, _) in state.machines().iter() {
             board.read_machine(state, id);
         }
@@ -97,12 +95,9 @@ impl Board {
     /// Takes over what `events` say has changed; `state` is the state after them. What a pass wrote
     /// becomes what the state says of it, so a plan is to be committed before the next sync.
     pub fn sync(&mut self, state: &State, events: &[Event]) {
-        // Every class of a job with volumes, or every machine, means something else now. It
-        // happens when operators change a setting: nothing that depended on the old meaning is
-        // worth keeping.
-        if self.volumes_anywhere != volumes_anywhere(state)
-            || self.machine_tasks != machine_tasks(state)
-        {
+        // Every machine means something else now. It happens when operators change a setting:
+        // nothing that depended on the old meaning is worth keeping.
+        if self.machine_tasks != machine_tasks(state) {
             *self = Board { passes: self.passes, ..Board::from_state(state) };
             return;
         }
@@ -125,6 +120,9 @@ impl Board {
         let left = |task: &TaskId| !state.tasks().get(*task).is_some_and(holds);
         touched.tasks.iter().copied().filter(left).for_each(|task| self.drop_task(task));
         touched.machines.iter().for_each(|machine| self.read_machine(state, *machine));
+        let others = |machine: &MachineId| !touched.machines.contains(machine);
+        let capacities = touched.capacities.iter().filter(|(_, machine)| others(machine));
+        capacities.for_each(|(resource, machine)| self.read_capacity(state, *resource, *machine));
         touched.jobs.iter().for_each(|job| self.read_job(state, *job));
         let inside = |task: &TaskId| state.tasks().get(*task).is_some_and(|t| t.alloc.is_some());
         let (inner, outer): (Vec<TaskId>, Vec<TaskId>) =
@@ -171,6 +169,16 @@ impl Board {
             packages: &packages,
         };
         self.put_machine(id, &facts);
+    }
+
+    /// One capacity of a machine; the others, and who is there, stay as they are. A resource that
+    /// is gone has no name any more, so its machine is read as a whole.
+    fn read_capacity(&mut self, state: &State, resource: ResourceId, machine: MachineId) {
+        let name = state.resources().get(resource).map(|row| &row.name);
+        match (name, state.machines().get(machine)) {
+            (Some(name), Some(row)) => self.put_capacity(machine, name, row.named_capacity(name)),
+            _ => self.read_machine(state, machine),
+        }
     }
 
     fn read_job(&mut self, state: &State, id: JobId) {
@@ -229,11 +237,6 @@ impl Board {
         };
         self.put_pending(id, &facts);
     }
-}
-
-/// As the definition of "fits" has it.
-fn volumes_anywhere(state: &State) -> bool {
-    state.level() < VOLUMES
 }
 
 fn machine_tasks(state: &State) -> Option<u64> {

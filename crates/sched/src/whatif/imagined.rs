@@ -44,9 +44,9 @@ impl Stage {
     ) -> Result<Stage, Refusal> {
         if let Whose::New { spec, .. } = whose {
             admit::check_job(spec)?;
-            admit::may_bound_notice(spec)?;
-            admit::asks_for_no_gaps(spec)?;
-            admit::volumes_can_be_seen(spec)?;
+            admit::check(spec, admit::may_bound_notice)?;
+            admit::check(spec, admit::asks_for_no_gaps)?;
+            admit::check(spec, admit::volumes_can_be_seen)?;
         }
         let mut board = board.clone();
         // Who waits already found no place, and must not be what this pass is spent on.

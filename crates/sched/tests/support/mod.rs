@@ -15,7 +15,6 @@ use cellwright_cell::plan::Plan;
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::{Capability, Quota};
 use cellwright_cell::resource::{Dimension, Resources};
-use cellwright_cell::state::LEVEL;
 use cellwright_cell::task::{ExitClass, TaskState};
 use cellwright_cell::time::{Span, Time};
 use cellwright_cell::{Event, State};
@@ -38,10 +37,6 @@ pub const USERS: [&str; 3] = ["ada", "bob", "cyd"];
 impl World {
     /// Machines up and ready, users with quota, no jobs.
     pub fn new(seed: u64, machines: u32) -> World {
-        World::at_level(LEVEL, seed, machines)
-    }
-
-    pub fn at_level(level: u32, seed: u64, machines: u32) -> World {
         let mut world = World {
             state: State::default(),
             board: Board::new(),
@@ -51,7 +46,6 @@ impl World {
             jobs: 0,
             machines: 0,
         };
-        (2..=level).for_each(|level| world.must(Command::RaiseLevel { level }));
         (0..machines).for_each(|_| world.add_machine());
         for user in USERS {
             let name = Name::new(user).unwrap();

@@ -177,52 +177,10 @@ fn task(draw: &mut Draw, limits: Resources, plain: bool) -> TaskSpec {
 
 /// A job of batch tasks that ask for room alone: what all other specs of the tests differ from.
 pub fn plain(name: &str, count: u32, priority: u16, limits: Resources) -> JobSpec {
-    JobSpec {
-        name: Name::new(name).unwrap(),
-        kind: JobKind::Tasks,
-        count,
-        priority: Priority(priority),
-        appclass: AppClass::Batch,
-        labels: BTreeMap::new(),
-        task: TaskSpec {
-            limits,
-            ports: 0,
-            static_ports: Vec::new(),
-            named: Vec::new(),
-            devices: Vec::new(),
-            packages: Vec::new(),
-            command: Vec::new(),
-            env: BTreeMap::new(),
-            notice: Span::seconds(1),
-            health: None,
-            max_run: None,
-            files: BTreeMap::new(),
-            user: None,
-            logs: None,
-            isolation: Default::default(),
-            secrets: BTreeMap::new(),
-        },
-        overrides: BTreeMap::new(),
-        constraints: Vec::new(),
-        spread: Vec::new(),
-        alloc_set: None,
-        after: Vec::new(),
-        gang: false,
-        max_down: None,
-        max_update_disruptions: None,
-        restart: RestartPolicy {
-            max_failures: None,
-            retry: Default::default(),
-            backoff: Span(100),
-            backoff_max: Span(4000),
-            restart_on_success: false,
-        },
-        reclaimable: true,
-        at_most_one: None,
-        retain_disk: None,
-        preemption_notice_max: None,
-        disruptions: None,
-    }
+    let mut spec = JobSpec::new(Name::new(name).unwrap(), count, Priority(priority), limits);
+    spec.task.notice = Span::seconds(1);
+    (spec.restart.backoff, spec.restart.backoff_max) = (Span(100), Span(4000));
+    spec
 }
 
 /// A job of any kind: tasks, a gang, an alloc set, tasks inside one of `sets`.

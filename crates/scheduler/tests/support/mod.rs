@@ -16,10 +16,10 @@ use cellwright_cell::invariant;
 use cellwright_cell::label::Labels;
 use cellwright_cell::machine::{MachineSpec, PortRange};
 use cellwright_cell::name::{JobKey, Name, Token};
-use cellwright_cell::priority::{AppClass, Band, Priority};
+use cellwright_cell::priority::{Band, Priority};
 use cellwright_cell::quota::Quota;
 use cellwright_cell::resource::Resources;
-use cellwright_cell::spec::{JobKind, JobSpec, RestartPolicy, TaskSpec};
+use cellwright_cell::spec::JobSpec;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{ExitClass, TaskState};
 use cellwright_cell::time::{Span, Time};
@@ -66,46 +66,9 @@ pub fn machine(text: &str, capacity: u64) -> MachineSpec {
 }
 
 pub fn job(text: &str, count: u32, size: u64) -> JobSpec {
-    JobSpec {
-        name: name(text),
-        kind: JobKind::Tasks,
-        count,
-        priority: Priority(150),
-        appclass: AppClass::Batch,
-        labels: Labels::new(),
-        task: TaskSpec {
-            limits: all(size),
-            ports: 0,
-            static_ports: Vec::new(),
-            named: Vec::new(),
-            devices: Vec::new(),
-            packages: Vec::new(),
-            command: vec!["work".into()],
-            env: BTreeMap::new(),
-            notice: Span::seconds(10),
-            health: None,
-            max_run: None,
-            files: BTreeMap::new(),
-            user: None,
-            logs: None,
-            isolation: Default::default(),
-            secrets: BTreeMap::new(),
-        },
-        overrides: BTreeMap::new(),
-        constraints: Vec::new(),
-        spread: Vec::new(),
-        alloc_set: None,
-        after: Vec::new(),
-        gang: false,
-        max_down: None,
-        max_update_disruptions: None,
-        restart: RestartPolicy::default(),
-        reclaimable: true,
-        at_most_one: None,
-        retain_disk: None,
-        preemption_notice_max: None,
-        disruptions: None,
-    }
+    let mut spec = JobSpec::new(name(text), count, Priority(150), all(size));
+    spec.task.command = vec!["work".into()];
+    spec
 }
 
 /// A job for the scheduler of a lane.

@@ -2,6 +2,7 @@
 
 use super::client::{LEASE, LEASED};
 use super::ledger::Broken;
+use super::usage_rules::UsageRules;
 use super::world::Cluster;
 use crate::agent::Ran;
 use cellwright_api::internal::LogAnswer;
@@ -33,6 +34,7 @@ pub struct Checker {
     /// For how many looks the leader has been short of disk while another replica was not, and
     /// nothing else was wrong.
     short: u32,
+    usage: UsageRules,
     pub entries: u64,
 }
 
@@ -55,6 +57,7 @@ impl Checker {
         if let Some(flaw) = cluster.flaws.first() {
             return Err(Broken(flaw));
         }
+        self.usage.check(cluster, &self.state)?;
         self.overlaps(cluster.take_history())
     }
 

@@ -10,13 +10,15 @@ use super::world::{Bugs, machine_spec};
 use cellwright_cell::admit::MAX_SPAN;
 use cellwright_cell::command::{Command, RequestId};
 use cellwright_cell::ephemeral::{CapacityChange, NodeChoice};
+use cellwright_cell::health::{HealthCheck, Probe};
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::named::ResourceName;
 use cellwright_cell::priority::Priority;
+use cellwright_cell::spec::JobKind;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Span;
+use cellwright_control::input::Unavailable;
 use cellwright_master::handle::{Answer, Caller, Handle};
-use cellwright_master::input::Unavailable;
 use cellwright_store::NodeId;
 use cellwright_supervise::lock;
 use rand::seq::IndexedRandom;
@@ -29,6 +31,15 @@ use std::time::Duration;
 pub const LEASED: &str = "leased";
 /// For how long.
 pub const LEASE: Span = Span(5000);
+
+/// How some of their tasks are asked whether they are well.
+const CHECK: HealthCheck = HealthCheck {
+    probe: Probe::Tcp { port: 0 },
+    interval: Span(1000),
+    timeout: Span(500),
+    start_period: Span(500),
+    failures: 2,
+};
 
 /// Whose jobs these are.
 #[must_use]
@@ -68,7 +79,8 @@ impl Client {
         for sequence in 1.. {
             self.planted.reach(Panics::Client);
             match rng.random_range(0..10) {
-                0..4 => self.submit(sequence, &mut rng, &mut replica).await,
+                0..3 => self.submit(sequence, &mut rng, &mut replica).await,
+                3 => self.submit_set(sequence, &mut rng, &mut replica).await,
                 4..6 => self.stop(sequence, &mut rng, &mut replica).await,
                 6 => self.add(sequence, &mut replica).await,
                 7 => self.lease(sequence, &mut replica).await,
@@ -81,10 +93,14 @@ impl Client {
     async fn submit(&self, sequence: u64, rng: &mut ChaCha8Rng, replica: &mut NodeId) {
         let name = format!("j{}-{sequence}", self.place);
         let (count, cpu) = (rng.random_range(1..3), rng.random_range(200..1500));
-        let mut spec = match rng.random_range(0..4) {
+        let mut spec = match rng.random_range(0..6) {
             0 => plain::job(&name, count, cpu, &["sim", "finish", "300"]),
             1 => plain::job(&name, count, cpu, &["sim", "fail", "200"]),
             2 => plain::job(&name, 1, cpu, &["serve"]),
+            // More CPU than its limit, which it may have while others leave it.
+            3 => plain::job(&name, 1, cpu, &["sim", "use", "300", "50"]),
+            // More memory than its limit, for which it is killed.
+            4 => plain::job(&name, 1, cpu, &["sim", "use", "50", "120"]),
             _ => plain::job(&name, count, cpu, &["sim", "finish", "2000"]),
         };
         spec.restart.max_failures = Some(2);
@@ -92,9 +108,38 @@ impl Client {
         if rng.random_bool(0.4) {
             spec.at_most_one = Some(Span(4000));
         }
+        if rng.random_bool(0.2) {
+            spec.task.max_run = Some(Span(1000));
+        }
+        if rng.random_bool(0.3) {
+            (spec.task.ports, spec.task.health) = (1, Some(CHECK));
+        }
         let job = spec.name.clone();
         let command = Command::SubmitJob { owner: user(), spec };
-        if let Some(index) = self.request(sequence, command, replica).await {
+        if let Some(index) = self.request(sequence * 2, command, replica).await {
+            self.ledger().jobs.insert(job, index);
+        }
+    }
+
+    /// An alloc, and a task for it.
+    async fn submit_set(&self, sequence: u64, rng: &mut ChaCha8Rng, replica: &mut NodeId) {
+        let name = format!("s{}-{sequence}", self.place);
+        let mut set = plain::job(&name, 1, 300, &[]);
+        set.kind = JobKind::AllocSet;
+        set.task.limits.ram = 4 << 20;
+        set.task.command.clear();
+        let key = JobKey { user: user(), job: set.name.clone() };
+        let command = Command::SubmitJob { owner: user(), spec: set };
+        if self.request(sequence * 2, command, replica).await.is_none() {
+            return;
+        }
+        let words: &[&str] =
+            if rng.random_bool(0.5) { &["serve"] } else { &["sim", "finish", "500"] };
+        let mut inside = plain::job(&format!("j{}-{sequence}", self.place), 1, 200, words);
+        inside.alloc_set = Some(key);
+        let job = inside.name.clone();
+        let command = Command::SubmitJob { owner: user(), spec: inside };
+        if let Some(index) = self.request(sequence * 2 + 1, command, replica).await {
             self.ledger().jobs.insert(job, index);
         }
     }
@@ -104,7 +149,7 @@ impl Client {
         let own = format!("j{}-{}", self.place, rng.random_range(1..=sequence));
         let Ok(job) = Name::new(&own) else { return };
         let job = JobKey { user: user(), job };
-        self.request(sequence, Command::StopJob { job, expect: None }, replica).await;
+        self.request(sequence * 2, Command::StopJob { job, expect: None }, replica).await;
     }
 
     async fn add(&self, sequence: u64, replica: &mut NodeId) {
@@ -115,7 +160,7 @@ impl Client {
             changes: vec![(NodeChoice::Node(machine_spec(0).name), CapacityChange::Add(1))],
         };
         self.ledger().perhaps_added += 1;
-        let done = self.request(sequence, command, replica).await;
+        let done = self.request(sequence * 2, command, replica).await;
         let mut ledger = self.ledger();
         ledger.perhaps_added -= 1;
         if done.is_some() {
@@ -135,7 +180,7 @@ impl Client {
             lease,
             changes: Vec::new(),
         };
-        if self.request(sequence, command, replica).await.is_none() {
+        if self.request(sequence * 2, command, replica).await.is_none() {
             self.ledger().fail(format!("a lease of {} ms was refused", LEASE.0));
         }
     }

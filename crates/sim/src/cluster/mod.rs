@@ -4,6 +4,7 @@
 //!
 //! **Invariant:** nothing here reads a real clock, a real disk or a real socket.
 
+mod agent_line;
 mod check;
 pub mod client;
 pub mod clocks;
@@ -16,13 +17,16 @@ pub mod net;
 pub mod plain;
 pub mod planted;
 mod scheduler_line;
+mod usage_rules;
 pub mod watches;
 pub mod world;
 
 use cellwright_cell::command::Command;
+use cellwright_cell::job::{Job, JobState};
 use cellwright_cell::priority::Priority;
 use cellwright_cell::quota::Quota;
 use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::{JobKind, JobSpec};
 use cellwright_cell::time::Time;
 use cellwright_master::handle::Caller;
 use cellwright_supervise::{caught, lock, recorded};
@@ -39,6 +43,8 @@ pub use world::{Bugs, Cluster, Shape};
 
 /// How often the checker looks.
 const LOOK: Duration = Duration::from_millis(100);
+/// Looks without anything left to stop after which nothing more comes.
+const STILL_LOOKS: u32 = 20;
 /// A healed cell that has not come to rest after this long never will.
 const REST_WITHIN: Duration = Duration::from_secs(120);
 /// A run that is not over after this long waits for something that never comes.
@@ -218,24 +224,42 @@ async fn found(cluster: &Cluster, checker: &mut Checker) -> Result<(), Broken> {
     Err(Broken("the cell did not form within 20 s".into()))
 }
 
-/// Stops what would run for ever, so that everything that waits finds a place.
+/// Stops what would run for ever, so that everything that waits finds a place. Looks again for a
+/// while: what the clients sent last may be on its way into the log.
 async fn make_room(cluster: &Cluster) -> Result<(), Broken> {
+    let mut still = 0;
     for _ in 0..600 {
         tokio::time::sleep(LOOK).await;
         let Some((_, leader)) = cluster.leader() else { continue };
         let Ok(view) = leader.read_now().await else { continue };
-        let serves = |job: &cellwright_cell::job::Job| job.spec().task.command == ["serve"];
-        let keys = view.state.jobs().iter().filter(|(_, job)| !job.is_dead() && serves(job));
+        // Those that are going down take as long as their machines.
+        let is_left = |job: &Job| !job.is_dead() && job.state != JobState::Stopping;
+        let keys = view.state.jobs().iter();
+        let keys = keys.filter(|(_, job)| is_left(job) && goes_on(job.spec()));
         let stops: Vec<_> = keys
             .filter_map(|(id, _)| view.state.job_key(id))
             .map(|job| (None, Command::StopJob { job, expect: None }))
             .collect();
         let caller = Caller::System("sim".into());
-        if stops.is_empty() || leader.submit_many(&caller, stops).await.is_ok() {
+        if stops.is_empty() {
+            still += 1;
+        } else {
+            // Refused or lost, they are found again.
+            let _again = leader.submit_many(&caller, stops).await;
+            still = 0;
+        }
+        if still == STILL_LOOKS {
             return Ok(());
         }
     }
     Err(Broken("no leader within a minute of healing".into()))
+}
+
+/// Runs until it is stopped, or is in something that does.
+fn goes_on(spec: &JobSpec) -> bool {
+    let words: Vec<&str> = spec.task.command.iter().map(String::as_str).collect();
+    let is_inside = spec.kind == JobKind::AllocSet || spec.alloc_set.is_some();
+    is_inside || matches!(words.as_slice(), ["serve"] | ["sim", "use", ..])
 }
 
 async fn rest(

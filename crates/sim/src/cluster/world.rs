@@ -1,14 +1,17 @@
 //! A simulated cell: real masters on virtual disks and a virtual network, the real scheduler, and
 //! virtual agents, all on one paused single-threaded runtime. What happens follows from the seed.
 
+use super::agent_line::AgentLine;
 use super::clocks::{ClockAt, Clocks};
 use super::disk::{DiskBugs, VirtualDisk};
 use super::flaws::Flaws;
-use super::net::{Lost, NetBugs, Place, VirtualNet, VirtualPeers, address_id};
+use super::net::{NetBugs, Place, VirtualNet, VirtualPeers, address_id};
 use super::planted::{Panics, Planted};
 use super::scheduler_line::SchedulerLine;
 use super::watches::{FlowBugs, Watches};
-use crate::agent::{AgentBugs, Pace, Ran, VirtualAgent};
+use crate::agent::profile::Profile;
+use crate::agent::witness::Witness;
+use crate::agent::{AgentBugs, Pace, Ran, Settings as AgentSettings, VirtualAgent};
 use cellwright_api::masters::{KnownMasters, Masters, Round};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::time::Span;
@@ -63,6 +66,14 @@ pub struct Shape {
     pub schedulers: u64,
 }
 
+/// What a virtual machine takes to start and to stop a task, in milliseconds.
+const PACE: Pace = Pace { start: 20, stop: 80 };
+/// How long a machine is short before it asks for relief: runs are short too.
+pub(super) const ASK_AFTER: Span = Span::seconds(5);
+/// How many times as fast estimates fall as in a real cell, and from when on.
+const HASTE: u64 = 100;
+const WARM_UP: Span = Span::seconds(3);
+
 /// Addresses after the replicas'.
 pub(super) const AGENTS: Place = 1000;
 const SCHEDULERS: Place = 2000;
@@ -115,6 +126,7 @@ impl Drop for PerhapsDiffers {
 }
 
 pub struct Cluster {
+    seed: u64,
     pub shape: Shape,
     pub bugs: Bugs,
     pub net: VirtualNet,
@@ -149,6 +161,7 @@ impl Cluster {
         cellwright_store::seed_randomness(seed);
         let flaws = Flaws::default();
         let mut cluster = Cluster {
+            seed,
             shape,
             bugs,
             net: VirtualNet::new(seed ^ 1, bugs.net),
@@ -216,7 +229,7 @@ impl Cluster {
             keep_entries: 20,
             segment_bytes: 4096,
             on_fatal: Arc::new(move |_| failed.store(true, Ordering::SeqCst)),
-            supervisor: self.flaws.supervisor(format!("replica {id}")),
+            supervisor: self.flaws.replica_supervisor(format!("replica {id}"), node.failed.clone()),
             ..cellwright_store::Settings::default()
         };
         let around = Around {
@@ -309,8 +322,10 @@ impl Cluster {
     }
 
     fn add_agent(&mut self, number: u64) {
-        let mut agent = VirtualAgent::new(machine_spec(number), Pace { start: 20, stop: 80 });
-        agent.bugs = self.bugs.agent;
+        let profile = Profile { ill_permille: 200, ..Profile::new(self.seed ^ number) };
+        let settings = AgentSettings { ask_after: ASK_AFTER, ..AgentSettings::new(PACE, profile) };
+        let mut agent = VirtualAgent::new(machine_spec(number), settings);
+        (agent.bugs, agent.witness) = (self.bugs.agent, Some(Witness::default()));
         let agent = Arc::new(Mutex::new(agent));
         self.agents.push(agent.clone());
         let line = AgentLine {
@@ -356,9 +371,14 @@ impl Cluster {
     #[must_use]
     pub fn take_history(&self) -> Vec<(usize, Ran)> {
         let take = |(at, agent): (usize, &Arc<Mutex<VirtualAgent>>)| {
-            std::mem::take(&mut lock(agent).history).into_iter().map(move |ran| (at, ran))
+            lock(agent).take_history().into_iter().map(move |ran| (at, ran))
         };
         self.agents.iter().enumerate().flat_map(take).collect()
+    }
+
+    #[must_use]
+    pub fn agents(&self) -> &[Arc<Mutex<VirtualAgent>>] {
+        &self.agents
     }
 
     #[must_use]
@@ -432,16 +452,19 @@ impl Cluster {
 
 fn settings(bugs: Bugs) -> Settings {
     let mut settings = Settings::default();
-    settings.liveness.poll = Span(1000);
-    settings.liveness.shard_silence = Span(2000);
-    settings.liveness.extra = Span(3000);
-    settings.scheduler_lease = Span(1000);
+    settings.core.liveness.poll = Span(1000);
+    settings.core.liveness.shard_silence = Span(2000);
+    settings.core.liveness.extra = Span(3000);
+    settings.core.scheduler_lease = Span(1000);
+    settings.reclaim.gather = Span(1000);
+    settings.reclaim.estimate = settings.reclaim.estimate.hastened(HASTE);
+    settings.reclaim.estimate.warm_up = WARM_UP;
     if bugs.hasty {
-        settings.liveness.missed_polls = 1;
-        settings.liveness.extra = Span::ZERO;
-        settings.liveness.hold_above_permille = 1000;
-        settings.liveness.per_minute = 60_000;
-        settings.liveness.burst = 1000;
+        settings.core.liveness.missed_polls = 1;
+        settings.core.liveness.extra = Span::ZERO;
+        settings.core.liveness.hold_above_permille = 1000;
+        settings.core.liveness.per_minute = 60_000;
+        settings.core.liveness.burst = 1000;
     }
     settings
 }
@@ -464,7 +487,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    fn one(id: NodeId) -> Known {
+    pub fn one(id: NodeId) -> Known {
         let address = peer(id).address;
         Known { masters: KnownMasters::named(vec![address.clone()]), round: Round::from(address) }
     }
@@ -482,115 +505,3 @@ impl Known {
         self.round.failed(self.masters.all(), Instant::now());
     }
 }
-
-struct AgentLine {
-    agent: Arc<Mutex<VirtualAgent>>,
-    net: VirtualNet,
-    place: Place,
-    /// Whom it polls.
-    line: Mutex<Known>,
-    /// Orders came, so something else may be the next to change.
-    orders: Notify,
-    /// Something changed that the masters should hear of.
-    news: Notify,
-    started: Instant,
-    clocks: Clocks,
-    flaws: Flaws,
-    planted: Planted,
-}
-
-impl AgentLine {
-    /// Three things at once, none of which may hold up another: a lease ends on time while a
-    /// message is on its way to nowhere.
-    async fn run(self) {
-        tokio::join!(self.keep_time(), self.tell_news(), self.poll());
-    }
-
-    async fn keep_time(&self) {
-        loop {
-            self.planted.reach(Panics::Agent);
-            let due = lock(&self.agent).next_change();
-            let at = due.map(|at| self.started + Duration::from_millis(at));
-            let change = async {
-                match at {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                () = self.orders.notified() => {}
-                () = change => {
-                    let changed = lock(&self.agent).advance(self.now());
-                    if changed {
-                        self.news.notify_one();
-                    } else {
-                        // It waits for others to leave.
-                        tokio::time::sleep(Duration::from_millis(5)).await;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Sends news as they come. A lost message costs nothing: the next poll says it again.
-    async fn tell_news(&self) {
-        loop {
-            self.news.notified().await;
-            let replica = lock(&self.line).replica();
-            let _lost = self.ask(replica, false).await;
-        }
-    }
-
-    /// Polls a replica, another one when that fails.
-    async fn poll(&self) {
-        loop {
-            let replica = lock(&self.line).replica();
-            let stays = lock(&self.agent).bugs.knows_one_master;
-            match self.ask(replica, true).await {
-                Ok((said, redial)) => lock(&self.line).answered(said.as_ref(), redial),
-                Err(Lost) if stays => {}
-                Err(Lost) => lock(&self.line).failed(),
-            }
-        }
-    }
-
-    async fn ask(&self, replica: NodeId, hang: bool) -> Result<Told, Lost> {
-        let sent = self.now();
-        let wall = self.clocks.at(self.place);
-        let report = lock(&self.agent).report(hang, wall);
-        let incarnation = report.incarnation;
-        // As at the door of the product: one that was removed orders nothing.
-        let poll = |master: Handle| async move {
-            let is_member = !master.is_removed();
-            let orders = if is_member { master.poll(report).await.ok() } else { None };
-            (orders, master.masters())
-        };
-        let asked = self.net.ask(self.place, replica, poll);
-        let answer = tokio::time::timeout(Duration::from_secs(3), asked).await;
-        let (orders, said) = answer.map_err(|_| Lost)??;
-        let orders = orders.ok_or(Lost)?;
-        let redial = orders.redial.clone();
-        let mut agent = lock(&self.agent);
-        if agent.incarnation() == incarnation {
-            let before = agent.taken();
-            agent.obey(orders, sent, self.now());
-            self.orders.notify_one();
-            if agent.taken() < before {
-                self.flaws.note(format!("machine {} obeyed older orders", self.place - AGENTS));
-            }
-            if agent.overfull {
-                let number = self.place - AGENTS;
-                self.flaws.note(format!("machine {number} holds more than it has"));
-            }
-        }
-        Ok((said, redial))
-    }
-
-    fn now(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-}
-
-/// Which masters there are, and where to go on.
-type Told = (Option<Masters>, Option<String>);

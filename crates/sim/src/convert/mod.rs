@@ -19,8 +19,7 @@ use cellwright_cell::machine::{MachineSpec, PortRange};
 use cellwright_cell::name::{BadName, Name};
 use cellwright_cell::priority::{AppClass, Priority};
 use cellwright_cell::resource::Resources;
-use cellwright_cell::spec::{JobKind, JobSpec, RestartPolicy, TaskSpec};
-use cellwright_cell::time::Span;
+use cellwright_cell::spec::JobSpec;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Why a trace could not be turned into a workload.
@@ -100,51 +99,11 @@ pub(crate) fn plain_machine(name: Name, capacity: Resources) -> WorkloadMachine 
 /// A job of `count` equal tasks that asks for room and nothing else.
 #[must_use]
 pub fn plain_job(name: Name, count: u32, priority: Priority, limits: Resources) -> JobSpec {
-    let service = priority.is_prod();
-    JobSpec {
-        name,
-        kind: JobKind::Tasks,
-        count,
-        priority,
-        appclass: if service { AppClass::LatencySensitive } else { AppClass::Batch },
-        labels: BTreeMap::new(),
-        task: TaskSpec {
-            limits,
-            ports: 0,
-            static_ports: Vec::new(),
-            named: Vec::new(),
-            devices: Vec::new(),
-            packages: Vec::new(),
-            command: vec!["run".into()],
-            env: BTreeMap::new(),
-            notice: Span::seconds(10),
-            health: None,
-            max_run: None,
-            files: BTreeMap::new(),
-            user: None,
-            logs: None,
-            isolation: Default::default(),
-            secrets: BTreeMap::new(),
-        },
-        overrides: BTreeMap::new(),
-        constraints: Vec::new(),
-        spread: Vec::new(),
-        alloc_set: None,
-        after: Vec::new(),
-        gang: false,
-        max_down: None,
-        max_update_disruptions: None,
-        restart: RestartPolicy {
-            max_failures: None,
-            retry: Default::default(),
-            backoff: Span::seconds(1),
-            backoff_max: Span::seconds(300),
-            restart_on_success: service,
-        },
-        reclaimable: true,
-        at_most_one: None,
-        retain_disk: None,
-        preemption_notice_max: None,
-        disruptions: None,
+    let mut spec = JobSpec::new(name, count, priority, limits);
+    spec.task.command = vec!["run".into()];
+    if priority.is_prod() {
+        spec.appclass = AppClass::LatencySensitive;
+        spec.restart.restart_on_success = true;
     }
+    spec
 }

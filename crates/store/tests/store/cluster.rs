@@ -225,3 +225,62 @@ async fn entries_can_be_read_until_they_are_purged() {
     let gone = replica.read_entries(1, 300).await;
     assert!(matches!(gone, Err(ReadEntriesError::Purged { asked: 1, .. })), "{gone:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn every_member_shows_that_it_is_current_and_knows_what_was_acknowledged() {
+    let cell = Cell::start(3, Settings::default()).await;
+    for value in 1..=20 {
+        let index = cell.add(value).await.index;
+        for id in 1..=3 {
+            let shown = cell.replica(id).confirm_current().await.unwrap();
+            assert!(shown >= index, "{id}: {shown} {index}");
+            assert!(cell.sums(id).seen.iter().any(|(at, _)| *at == index), "{id} knows it");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_removed_or_cut_off_is_not_current_even_before_it_notices() {
+    let cell = Cell::start(3, Settings::default()).await;
+    cell.add(1).await;
+    let leader = cell.leader().await;
+    let mut others = (1..=3).filter(|id| *id != leader.status().id);
+    let (gone, cut) = (others.next().unwrap(), others.next().unwrap());
+    leader.remove(gone).await.unwrap();
+    cell.add(2).await;
+    let status = cell.replica(gone).status();
+    assert_eq!(status.leader, Some(leader.status().id), "it has not noticed");
+    assert!(cell.replica(gone).confirm_current().await.is_err());
+    // A leader that was cut off is not current either, before it notices.
+    cell.replica(cut).confirm_current().await.unwrap();
+    cell.net.cut_off(leader.status().id, [cut]);
+    assert_eq!(leader.status().role, Role::Leader);
+    assert!(leader.confirm_current().await.is_err());
+    assert!(cell.replica(cut).confirm_current().await.is_err());
+}
+
+/// However many ask, the leader is asked once in a while.
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_questions_is_a_few_rounds() {
+    let cell = Cell::start(3, Settings::default()).await;
+    cell.add(1).await;
+    cell.settle().await;
+    let leader = cell.leader().await.status().id;
+    let follower = cell.replica((1..=3).find(|id| *id != leader).unwrap());
+    let began = tokio::time::Instant::now();
+    let mut askers = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let follower = follower.clone();
+        askers.spawn(async move {
+            for _ in 0..20 {
+                follower.confirm_current().await.unwrap();
+            }
+        });
+    }
+    while let Some(asker) = askers.join_next().await {
+        asker.unwrap();
+    }
+    let (rounds, millis) = (cell.net.read_indexes(), began.elapsed().as_millis());
+    assert!(rounds >= 20, "each question is answered by a round that began after it: {rounds}");
+    assert!(u128::from(rounds) <= millis / 20 + 1, "{rounds} rounds in {millis} ms");
+}

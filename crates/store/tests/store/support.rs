@@ -204,6 +204,7 @@ impl Machine for Adder {
 struct Lines {
     replicas: BTreeMap<NodeId, Arc<Replica>>,
     cut: BTreeSet<(NodeId, NodeId)>,
+    read_indexes: u64,
 }
 
 /// Delivers calls between replicas of one process, through their binary form.
@@ -222,6 +223,11 @@ impl Net {
         self.0.lock().unwrap().cut.clear();
     }
 
+    /// How often a leader was asked for its read index.
+    pub fn read_indexes(&self) -> u64 {
+        self.0.lock().unwrap().read_indexes
+    }
+
     fn target(&self, from: NodeId, to: NodeId) -> Option<Arc<Replica>> {
         let lines = self.0.lock().unwrap();
         lines.replicas.get(&to).filter(|_| !lines.cut.contains(&(from, to))).cloned()
@@ -236,6 +242,7 @@ struct Port {
 impl Transport for Port {
     fn call(&self, to: NodeId, _peer: Peer, call: RaftCall) -> CallFuture {
         let (net, from) = (self.net.clone(), self.from);
+        net.0.lock().unwrap().read_indexes += u64::from(matches!(call, RaftCall::ReadIndex));
         Box::pin(async move {
             tokio::time::sleep(Duration::from_millis(1)).await;
             let away = || CallError::Unreachable(format!("no way from {from} to {to}"));

@@ -15,7 +15,7 @@ use crate::named::ResourceName;
 use crate::reason::Reason;
 use crate::resource::{Dimension, Resources};
 use crate::spec::{Domain, JobKind, JobSpec};
-use crate::state::{LAST_ENDS, State};
+use crate::state::State;
 use crate::task::{Grant, Task};
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ impl Context<'_> {
         let old = job.spec_of(task.version).clone();
         let reservation = reservation_under(&task, &old, &new);
         let new_program = change::starts_afresh(job, &task);
-        let forgiven = new_program && !task.state.is_dead() && self.state.level >= LAST_ENDS;
+        let forgiven = new_program && !task.state.is_dead();
         let leased = old.at_most_one.is_some() || new.at_most_one.is_some();
         let take = |t: &mut Task| {
             t.version = version;
@@ -141,7 +141,7 @@ impl Context<'_> {
             && named_no_worse(before, &after, row)
             && (old.constraints == new.constraints || constraints_hold(new, row))
             && (old.task.isolation.volumes == new.task.isolation.volumes
-                || fit::not_lent(self.state, new, row).is_none())
+                || fit::not_lent(new, row).is_none())
             && (old.spread == new.spread || self.spread_holds(task, new, machine, row))
             && self.inner_fits(id, task, old, new)
     }

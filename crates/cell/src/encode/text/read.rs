@@ -3,18 +3,11 @@
 
 use super::fields::{compare, parse};
 use super::{End, Head, Line, Place, Slots, TableName, VERSION, WindowRow};
-use crate::blob::Blob;
 use crate::command::Actor;
-use crate::credential::AccessToken;
-use crate::cron::Cron;
 use crate::encode::{LoadError, Rows};
-use crate::ephemeral::ResourceRow;
-use crate::job::Job;
-use crate::machine::Machine;
-use crate::quota::User;
 use crate::replay::Window;
 use crate::state::State;
-use crate::task::Task;
+use crate::tables::each_table;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -136,26 +129,47 @@ fn misnamed(rows: &Rows, numbers: &Numbers) -> Option<TextError> {
 /// What of a row's name stands in the row. Who owns it, and what job a task is of, stands in other
 /// rows: one that is renamed must not make all lines wrong that depend on it.
 fn own_part(table: TableName, name: &str) -> &str {
-    match table {
-        TableName::Jobs | TableName::Tasks | TableName::Crons => {
-            name.rsplit_once('/').map_or(name, |(_, own)| own)
-        }
-        _ => name,
-    }
+    let own = name.rsplit_once('/').filter(|_| table.is_owned());
+    own.map_or(name, |(_, own)| own)
 }
 
-#[derive(Default)]
-struct Found {
-    users: Gathered<User>,
-    machines: Gathered<Machine>,
-    resources: Gathered<ResourceRow>,
-    jobs: Gathered<Job>,
-    tasks: Gathered<Task>,
-    crons: Gathered<Cron>,
-    tokens: Gathered<AccessToken>,
-    blobs: Gathered<Blob>,
-    windows: Vec<((Actor, u64), Window)>,
+macro_rules! found {
+    ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
+        #[derive(Default)]
+        struct Found {
+            $($field: Gathered<$row>,)*
+            windows: Vec<((Actor, u64), Window)>,
+        }
+
+        impl Found {
+            fn take(&mut self, number: usize, text: &str, slots: &Slots) -> Result<(), TextError> {
+                let table = table_of(number, text)?;
+                let at = At { table, number };
+                match table {
+                    $(TableName::$variant => self.$field.take(at, text, slots.$field),)*
+                    TableName::Windows => self.take_window(at, text),
+                }
+            }
+
+            /// Ids that each table has, by the head and by its lines.
+            fn ids(&self, slots: &Slots) -> Vec<(TableName, u32, u64)> {
+                vec![
+                    $((TableName::$variant, slots.$field, self.$field.ids()),)*
+                    (TableName::Windows, slots.windows, self.windows.len() as u64),
+                ]
+            }
+
+            fn into_rows(self, end: &mut Ending<'_>, slots: &Slots) -> Rows {
+                Rows {
+                    $($field: end.list(TableName::$variant, self.$field, slots.$field),)*
+                    windows: self.windows,
+                    ..Rows::default()
+                }
+            }
+        }
+    };
 }
+each_table!(found);
 
 /// Which table a line is of, before its row is looked at.
 #[derive(Deserialize)]
@@ -164,42 +178,17 @@ struct OfTable {
 }
 
 impl Found {
-    fn take(&mut self, number: usize, text: &str, slots: &Slots) -> Result<(), TextError> {
-        let table = table_of(number, text)?;
-        let at = At { table, number };
-        match table {
-            TableName::Users => self.users.take(at, text, slots.users),
-            TableName::Machines => self.machines.take(at, text, slots.machines),
-            TableName::Resources => self.resources.take(at, text, slots.resources),
-            TableName::Jobs => self.jobs.take(at, text, slots.jobs),
-            TableName::Tasks => self.tasks.take(at, text, slots.tasks),
-            TableName::Crons => self.crons.take(at, text, slots.crons),
-            TableName::Tokens => self.tokens.take(at, text, slots.tokens),
-            TableName::Blobs => self.blobs.take(at, text, slots.blobs),
-            TableName::Windows => {
-                let line: Line<WindowRow> = line(at, text)?;
-                let alone = line.id.is_none() && line.name.is_none() && line.vacant.is_none();
-                let row = line.row.filter(|_| alone);
-                let row = row.ok_or_else(|| at.wrong("the line", "allowed: table and row"))?;
-                self.windows.push(row.into_window());
-                Ok(())
-            }
-        }
+    fn take_window(&mut self, at: At, text: &str) -> Result<(), TextError> {
+        let line: Line<WindowRow> = line(at, text)?;
+        let alone = line.id.is_none() && line.name.is_none() && line.vacant.is_none();
+        let row = line.row.filter(|_| alone);
+        let row = row.ok_or_else(|| at.wrong("the line", "allowed: table and row"))?;
+        self.windows.push(row.into_window());
+        Ok(())
     }
 
     fn check_slots(&self, line: usize, slots: &Slots) -> Result<(), TextError> {
-        let all = [
-            (TableName::Users, slots.users, self.users.ids()),
-            (TableName::Machines, slots.machines, self.machines.ids()),
-            (TableName::Resources, slots.resources, self.resources.ids()),
-            (TableName::Jobs, slots.jobs, self.jobs.ids()),
-            (TableName::Tasks, slots.tasks, self.tasks.ids()),
-            (TableName::Crons, slots.crons, self.crons.ids()),
-            (TableName::Tokens, slots.tokens, self.tokens.ids()),
-            (TableName::Blobs, slots.blobs, self.blobs.ids()),
-            (TableName::Windows, slots.windows, self.windows.len() as u64),
-        ];
-        for (table, slots, ids) in all {
+        for (table, slots, ids) in self.ids(slots) {
             let most = ids.saturating_add(MAX_DROPPED);
             if u64::from(slots) > most {
                 let field = format!("slots.{table}");
@@ -223,15 +212,7 @@ impl Found {
             applied: head.applied,
             attempt_floor: head.attempt_floor,
             bounds: head.bounds,
-            users: end.list(TableName::Users, self.users, slots.users),
-            machines: end.list(TableName::Machines, self.machines, slots.machines),
-            resources: end.list(TableName::Resources, self.resources, slots.resources),
-            jobs: end.list(TableName::Jobs, self.jobs, slots.jobs),
-            tasks: end.list(TableName::Tasks, self.tasks, slots.tasks),
-            crons: end.list(TableName::Crons, self.crons, slots.crons),
-            tokens: end.list(TableName::Tokens, self.tokens, slots.tokens),
-            blobs: end.list(TableName::Blobs, self.blobs, slots.blobs),
-            windows: self.windows,
+            ..self.into_rows(&mut end, slots)
         };
         // A late report about a row that was taken out must never name an attempt of the next one
         // to get that row.
@@ -369,21 +350,14 @@ impl Ending<'_> {
 
 /// The line of the row that is complained about.
 fn line_of(why: &LoadError, numbers: &Numbers) -> Option<usize> {
-    const NOUNS: [(&str, TableName); 6] = [
-        ("user row ", TableName::Users),
-        ("machine row ", TableName::Machines),
-        ("job row ", TableName::Jobs),
-        ("task row ", TableName::Tasks),
-        ("periodic job row ", TableName::Crons),
-        ("package row ", TableName::Blobs),
-    ];
     let row = match why {
         LoadError::BadRow { row, .. } => row,
         LoadError::Broken(violation) => &violation.row,
         _ => return None,
     };
-    NOUNS.iter().find_map(|(noun, table)| {
-        let id = row.strip_prefix(noun)?.split(' ').next()?.parse().ok()?;
+    TableName::ALL.iter().find_map(|table| {
+        let rest = row.strip_prefix(table.noun()?)?.strip_prefix(" row ")?;
+        let id = rest.split(' ').next()?.parse().ok()?;
         numbers.get(&(*table, id)).map(|given| given.line)
     })
 }

@@ -201,17 +201,6 @@ fn text_that_was_cut_is_refused_wherever_it_was() {
 }
 
 #[test]
-fn packages_are_read_by_the_name_they_had_before() {
-    let mut cell = cell();
-    let digest = crate::name::Token::new(&"a".repeat(64)).unwrap();
-    cell.ok(Command::AddBlob { digest, bytes: 9, limits: Default::default() });
-    let text = write(PLACE, &Rows::of(&cell.state), &Pick::default());
-    let before = text.replacen(r#"{"table":"packages""#, r#"{"table":"blobs""#, 1);
-    assert_ne!(before, text);
-    assert_eq!(mended(&before).state.hash(), cell.state.hash());
-}
-
-#[test]
 fn windows_that_were_taken_out_are_counted() {
     // Nobody asked this cell over the network; so it looks as if one window had been there.
     let dropped = mended(&with(r#""windows":0}"#, r#""windows":1}"#)).dropped;

@@ -10,7 +10,9 @@ use crate::output::{Output, print_json, say};
 use crate::progress::Transfer;
 use crate::server::{Stop, ask};
 use cellwright_package::oci::{self, Imported};
-use cellwright_package::registry::{self, Fetched, Reference, RegistryError, SCHEME, Settings};
+use cellwright_package::registry::{
+    self, Fetched, Proxies, Reference, RegistryError, SCHEME, Settings,
+};
 use cellwright_package::{Limits, PackageError};
 use clap::Args;
 use serde_json::json;
@@ -159,6 +161,7 @@ impl ImportArgs {
             login,
             authority: ca.clone(),
             insecure_http: *insecure_http,
+            proxies: Proxies::from_environment(),
             ..Settings::default()
         };
         let (imported, fetched) = ask(until_stopped(&reference.to_string(), async {

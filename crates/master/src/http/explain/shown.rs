@@ -84,7 +84,6 @@ fn is_end(change: TaskChange) -> bool {
             | C::Lost { .. }
             | C::Restarted { .. }
             | C::Finished
-            | C::FailedForGood
             | C::GaveUp { .. }
             | C::Killed
             | C::NeverRan
@@ -508,10 +507,10 @@ pub(super) fn job_text(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::testing::{Cell, job, name};
     use cellwright_cell::command::Command;
     use cellwright_cell::disruption::DisruptionLimit;
     use cellwright_cell::spec::JobSpec;
+    use cellwright_control::controller::testing::{Cell, job, name};
 
     #[test]
     fn a_task_that_may_not_leave_yet_says_whose_limit_it_waits_for() {

@@ -65,7 +65,7 @@ pub struct Store {
     asked: Vec<(String, String)>,
 }
 
-fn tar_of(name: &str, content: &[u8]) -> Vec<u8> {
+pub fn tar_of(name: &str, content: &[u8]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
     header.set_mode(0o755);
@@ -120,7 +120,7 @@ impl Store {
         self.manifest_of(kinds[1], manifest.to_string().into_bytes())
     }
 
-    fn blob(&mut self, kind: &str, content: Vec<u8>) -> Value {
+    pub fn blob(&mut self, kind: &str, content: Vec<u8>) -> Value {
         let described = describe(kind, &content);
         self.blobs.insert(digits(&described), Given::Whole(content));
         described
@@ -308,12 +308,17 @@ impl Server {
     }
 
     /// The same behind TLS.
-    pub async fn start_tls(store: Store, certificate: &str, key: &str) -> Server {
+    pub async fn start_tls(
+        store: Store,
+        certificate: &str,
+        key: &str,
+        version: &'static rustls::SupportedProtocolVersion,
+    ) -> Server {
         let plain = Server::start(store).await;
         let chain = cellwright_api::tls::certificates("test", certificate).unwrap();
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
         let config = rustls::ServerConfig::builder_with_provider(cellwright_api::tls::provider())
-            .with_protocol_versions(&[&rustls::version::TLS13])
+            .with_protocol_versions(&[version])
             .unwrap()
             .with_no_client_auth()
             .with_single_cert(chain, key)
@@ -385,6 +390,58 @@ async fn serve(
 
 /// A certificate for loopback that vouches for itself, and its key.
 pub fn authority() -> (String, String) {
-    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let names = vec!["127.0.0.1".to_owned(), "registry.test".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).unwrap();
     (made.cert.pem(), made.signing_key.serialize_pem())
+}
+
+/// A proxy that knows one server, whatever it is asked for.
+pub struct Middle {
+    pub address: SocketAddr,
+    heads: Arc<Mutex<Vec<String>>>,
+}
+
+impl Middle {
+    /// It wants to see `wanted` as the `Proxy-Authorization`.
+    pub async fn start(to: SocketAddr, wanted: &'static str) -> Middle {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let heads = Arc::new(Mutex::new(Vec::new()));
+        let kept = heads.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(pass_on(stream, to, wanted, kept.clone()));
+            }
+        });
+        Middle { address, heads }
+    }
+
+    /// What it read of every connection.
+    pub fn heads(&self) -> Vec<String> {
+        self.heads.lock().unwrap().clone()
+    }
+}
+
+async fn pass_on(
+    mut stream: TcpStream,
+    to: SocketAddr,
+    wanted: &str,
+    heads: Arc<Mutex<Vec<String>>>,
+) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await?);
+    }
+    let head = String::from_utf8(head).unwrap();
+    heads.lock().unwrap().push(head.clone());
+    if !head.to_lowercase().contains(&format!("proxy-authorization: {wanted}").to_lowercase()) {
+        let refusal = b"HTTP/1.1 407 X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        return stream.write_all(refusal).await;
+    }
+    let mut inner = TcpStream::connect(to).await?;
+    match head.starts_with("CONNECT ") {
+        true => stream.write_all(b"HTTP/1.1 200 X\r\n\r\n").await?,
+        false => inner.write_all(head.replace("http://registry.test", "").as_bytes()).await?,
+    }
+    copy_bidirectional(&mut stream, &mut inner).await.map(drop)
 }

@@ -1,0 +1,125 @@
+//! An agent from its orders to its reports, with a machine that does what it is told.
+
+use super::*;
+use crate::decide::tests::{order, run, work};
+use cellwright_api::internal::Epoch;
+use cellwright_cell::health::{HealthCheck, Probe};
+use cellwright_cell::name::Name;
+use cellwright_cell::observed::ObservedState;
+use cellwright_cell::task::StopCause;
+use cellwright_cell::time::Span;
+
+fn answer(index: u64, tasks: Vec<DesiredTask>) -> AgentOrders {
+    AgentOrders {
+        epoch: Epoch { era: 1, index },
+        tasks: Some(tasks),
+        orders_digest: index,
+        poll: Span::seconds(5),
+        heard_ago: None,
+        redial: None,
+        is_dismissed: false,
+        incarnation: 0,
+    }
+}
+
+fn agent() -> AgentCore {
+    AgentCore::new(LifeNumber::after(None), Orders::default())
+}
+
+fn states(agent: &mut AgentCore) -> Vec<ObservedState> {
+    let spec = MachineSpec {
+        name: Name::new("m").unwrap(),
+        capacity: Default::default(),
+        attributes: Default::default(),
+        labels: Default::default(),
+        rack: None,
+        power: None,
+        devices: Vec::new(),
+        named: Vec::new(),
+        ports: Default::default(),
+        address: None,
+    };
+    let (usage, shortages) = (Vec::new(), Vec::new());
+    let facts = Facts { spec, packages: None, usage, shortages, wall: Time::ZERO };
+    let report = agent.report(false, facts, 7);
+    report.tasks.into_iter().map(|task| task.state).collect()
+}
+
+const RUNS: Event = Event::Status { lease_until: None, is_stopping: false };
+
+#[test]
+fn an_end_is_reported_until_orders_drop_it_and_nothing_begins_twice() {
+    let mut agent = agent();
+    let first = Attempt::new(TaskId(1), 1);
+    assert_eq!(agent.next_actions(0), [], "without orders");
+    assert_eq!(agent.hear(answer(1, vec![order(1, 1, run())]), 0).taken, Taken::New);
+    let [Action::Start { .. }] = agent.next_actions(0)[..] else { panic!("not started") };
+    assert_eq!(agent.next_actions(0), [], "it is given once");
+    assert_eq!(states(&mut agent), [ObservedState::Preparing]);
+    let began = Change { is_news: true, decides: false, began: true };
+    assert_eq!(agent.observe(first, RUNS), began);
+    assert_eq!(states(&mut agent), [ObservedState::Running { healthy: true }]);
+    assert_eq!(agent.observe(first, RUNS), Change::default());
+    let ended = agent.observe(first, Event::Ended(End::Finished));
+    assert!(ended.is_news && ended.decides);
+    for index in [1, 2, 0] {
+        agent.hear(answer(index, vec![order(1, 1, run())]), 0);
+        assert_eq!(agent.next_actions(0), [], "orders of {index}");
+        assert_eq!(states(&mut agent), [ObservedState::Finished]);
+    }
+    assert_eq!(agent.hear(answer(1, Vec::new()), 0).taken, Taken::Refused);
+    assert_eq!(states(&mut agent), [ObservedState::Finished]);
+    agent.hear(answer(3, Vec::new()), 0);
+    assert_eq!(agent.next_actions(0), [Action::Forget { attempt: first }]);
+    assert_eq!(states(&mut agent), []);
+    assert_eq!(agent.observe(first, RUNS), Change::default(), "unknown by now");
+}
+
+#[test]
+fn an_answer_to_another_lifes_number_is_not_obeyed() {
+    let mut agent = agent();
+    let mut orders = answer(1, vec![order(1, 1, run())]);
+    orders.incarnation = 5;
+    let heard = agent.hear(orders, 0);
+    assert_eq!((heard.life, heard.taken), (Told::Raised, Taken::Refused));
+    assert_eq!((agent.life.incarnation, agent.next_actions(0)), (6, Vec::new()));
+}
+
+#[test]
+fn what_changes_while_a_task_runs_reaches_it() {
+    let mut agent = agent();
+    let first = Attempt::new(TaskId(1), 1);
+    let mut checked = work();
+    checked.health = Some(HealthCheck {
+        probe: Probe::Tcp { port: 0 },
+        interval: Span(1),
+        timeout: Span(1),
+        start_period: Span(1),
+        failures: 1,
+    });
+    let checked = Order::Run(Box::new(checked));
+    agent.hear(answer(1, vec![order(1, 1, checked)]), 0);
+    agent.next_actions(0);
+    agent.observe(first, RUNS);
+    assert_eq!(states(&mut agent), [ObservedState::Preparing], "it has not said that it is well");
+    let ill = agent.observe(first, Event::Health(Health::Ill));
+    assert_eq!((ill.is_news, ill.decides), (true, false));
+    assert_eq!(states(&mut agent), [ObservedState::Running { healthy: false }]);
+    let heard = agent.hear(answer(2, vec![order(1, 1, run())]), 0);
+    assert_eq!(heard.other_checks, [first]);
+    assert_eq!(states(&mut agent), [ObservedState::Running { healthy: true }]);
+}
+
+#[test]
+fn an_agent_that_comes_back_goes_on_with_what_it_finds() {
+    let mut agent = agent();
+    let cause = StopCause::Killed;
+    let stopped = agent.adopt(order(1, 1, Order::Stop { notice: Span::ZERO, cause }));
+    assert_eq!(agent.attempt(stopped).map(|a| a.status.requested), Some(Requested::Kill));
+    let hold =
+        || Order::Hold { limits: Default::default(), devices: Vec::new(), waits_for: Vec::new() };
+    let alloc = agent.adopt(order(2, 1, hold()));
+    assert!(agent.observe(alloc, Event::Held).decides, "who waits for it can start");
+    assert_eq!(agent.alloc(TaskId(2)).map(|(attempt, _)| attempt), Some(alloc));
+    assert_eq!(agent.alloc(TaskId(1)), None);
+}

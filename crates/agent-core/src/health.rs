@@ -1,0 +1,96 @@
+//! What the answers of a health check mean (B15). Whoever asks is elsewhere.
+
+use crate::decide::Health;
+use cellwright_cell::health::HealthCheck;
+use cellwright_cell::time::Span;
+
+/// While a task starts it is asked at least this often: it is of use as soon as it is well.
+const STARTING_INTERVAL: Span = Span(500);
+
+/// What answers so far mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checker {
+    health: Health,
+    failures_in_row: u32,
+    /// Failures in a row that count.
+    most: u32,
+    /// Failures before do not count, unless it was well already.
+    counts_from: u64,
+}
+
+impl Checker {
+    /// Of a task that started then, in milliseconds.
+    #[must_use]
+    pub fn new(check: &HealthCheck, started: u64) -> Checker {
+        Checker {
+            health: Health::Starting,
+            failures_in_row: 0,
+            most: check.failures,
+            counts_from: started.saturating_add(check.start_period.0),
+        }
+    }
+
+    /// Takes one answer.
+    pub fn hear(&mut self, well: bool, now: u64) -> Health {
+        if well {
+            self.failures_in_row = 0;
+            self.health = Health::Well;
+        } else if self.health != Health::Starting || now >= self.counts_from {
+            self.failures_in_row = self.failures_in_row.saturating_add(1);
+            if self.failures_in_row >= self.most {
+                self.health = Health::Ill;
+            }
+        }
+        self.health
+    }
+
+    /// How long until it is asked again.
+    #[must_use]
+    pub fn interval(&self, check: &HealthCheck) -> Span {
+        match self.health {
+            Health::Starting => check.interval.min(STARTING_INTERVAL),
+            Health::Well | Health::Ill => check.interval,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellwright_cell::health::Probe;
+
+    fn check() -> HealthCheck {
+        HealthCheck {
+            probe: Probe::Tcp { port: 0 },
+            interval: Span(1000),
+            timeout: Span(60_000),
+            start_period: Span(100),
+            failures: 2,
+        }
+    }
+
+    #[test]
+    fn a_task_that_starts_is_asked_more_often() {
+        let mut checker = Checker::new(&check(), 0);
+        assert_eq!(checker.interval(&check()), Span(500));
+        checker.hear(true, 1);
+        assert_eq!(checker.interval(&check()), Span(1000));
+    }
+
+    #[test]
+    fn failures_count_after_the_start_and_in_a_row() {
+        use Health::{Ill, Starting, Well};
+        let play = |answers: &[(bool, u64)]| {
+            let mut checker = Checker::new(&check(), 1000);
+            let heard = answers.iter().map(|(well, now)| checker.hear(*well, *now));
+            heard.collect::<Vec<Health>>()
+        };
+        let slow = play(&[(false, 1000), (false, 1050), (false, 1099), (true, 1100)]);
+        assert_eq!(slow, [Starting, Starting, Starting, Well]);
+        let never = play(&[(false, 1099), (false, 1100), (false, 1101), (false, 1102)]);
+        assert_eq!(never, [Starting, Starting, Ill, Ill]);
+        // Once it was well the start is over.
+        let soon = play(&[(true, 1001), (false, 1002), (true, 1003), (false, 1004), (false, 1005)]);
+        assert_eq!(soon, [Well, Well, Well, Well, Ill]);
+    }
+}

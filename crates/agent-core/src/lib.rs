@@ -1,0 +1,28 @@
+//! What the agent of a machine decides (B35, B38, B39), and nothing else: no process is started and
+//! no file is read here. Real agents run it, and so do the virtual machines of `cell dev` and `cell
+//! sim agents` and the simulated cells of the tests, so that what is tried without hardware is the
+//! product and not a model of it.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`agent`] | one agent: its orders, its attempts, its reports; events in, actions out |
+//! | [`decide`] | orders, attempts, now → actions |
+//! | [`orders`] | the newest orders, and which answers are older than them |
+//! | [`health`] | what the answers of a health check mean |
+//! | [`usage`] | readings → rates, and the usage of a report |
+//! | [`control`] | who gives way on a crowded machine, and when the masters are asked for help |
+//! | [`cpus`] | sets of CPUs |
+//!
+//! **Invariant:** nothing here reads a clock, a file or a socket, or draws a number: times and what
+//! was seen arrive as arguments.
+//!
+//! Rejected: a trait of effects that the core calls. Actions as values can be compared, dropped and
+//! repeated by a test; calls cannot.
+
+pub mod agent;
+pub mod control;
+pub mod cpus;
+pub mod decide;
+pub mod health;
+pub mod orders;
+pub mod usage;

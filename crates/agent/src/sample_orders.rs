@@ -1,0 +1,41 @@
+//! Orders for tests.
+
+use cellwright_cell::desired::{Action as Order, DesiredTask, Work};
+use cellwright_cell::id::TaskId;
+use cellwright_cell::priority::{AppClass, Priority};
+use cellwright_cell::time::Span;
+use std::collections::BTreeMap;
+
+pub(crate) fn order(task: u32, attempt: u32, action: Order) -> DesiredTask {
+    let name = format!("u/j/{task}");
+    DesiredTask { task: TaskId(task), attempt, saver: 0, name, action, lease: None }
+}
+
+fn work() -> Work {
+    Work {
+        command: vec!["true".into()],
+        env: BTreeMap::new(),
+        limits: Default::default(),
+        reservation: Default::default(),
+        ports: Vec::new(),
+        devices: Vec::new(),
+        packages: Vec::new(),
+        notice: Span::seconds(1),
+        priority: Priority(100),
+        appclass: AppClass::Batch,
+        alloc: None,
+        waits_for: Vec::new(),
+        delay: Span::ZERO,
+        health: None,
+        max_run: None,
+        files: BTreeMap::new(),
+        user: None,
+        logs: None,
+        isolation: Default::default(),
+        secrets: BTreeMap::new(),
+    }
+}
+
+pub(crate) fn run() -> Order {
+    Order::Run(Box::new(work()))
+}

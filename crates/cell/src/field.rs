@@ -1,0 +1,119 @@
+//! Where in a spec a field is: the steps from its top down. Rules name fields by these, so that
+//! whoever knows where each was written can point at it, and nobody has to read names apart.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::Bound;
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    Field(String),
+    Index(usize),
+}
+
+/// From the top down.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FieldPath(pub Vec<Step>);
+
+impl From<&str> for FieldPath {
+    /// Fields with dots between them, as `task.limits.ram`.
+    fn from(dotted: &str) -> FieldPath {
+        let fields = dotted.split('.').filter(|field| !field.is_empty());
+        FieldPath(fields.map(|field| Step::Field(field.to_owned())).collect())
+    }
+}
+
+impl FieldPath {
+    #[must_use]
+    pub fn field(&self, name: &str) -> FieldPath {
+        self.then(Step::Field(name.to_owned()))
+    }
+
+    #[must_use]
+    pub fn index(&self, position: usize) -> FieldPath {
+        self.then(Step::Index(position))
+    }
+
+    fn then(&self, step: Step) -> FieldPath {
+        FieldPath(self.0.iter().cloned().chain([step]).collect())
+    }
+
+    /// `inner` below this one.
+    #[must_use]
+    pub fn join(&self, inner: &FieldPath) -> FieldPath {
+        FieldPath([&self.0[..], &inner.0].concat())
+    }
+
+    /// With dots before positions as before names, as verdicts have it.
+    #[must_use]
+    pub fn dotted(&self) -> String {
+        let word = |step: &Step| match step {
+            Step::Field(name) => name.clone(),
+            Step::Index(index) => index.to_string(),
+        };
+        self.0.iter().map(word).collect::<Vec<_>>().join(".")
+    }
+}
+
+impl fmt::Display for FieldPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, step) in self.0.iter().enumerate() {
+            match step {
+                Step::Field(name) if position == 0 => write!(f, "{name}")?,
+                Step::Field(name) => write!(f, ".{name}")?,
+                Step::Index(index) => write!(f, "[{index}]")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Fields, in order: what is related to one is found without a look at the others, of which there
+/// may be thousands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldSet(BTreeSet<Vec<Step>>);
+
+impl FieldSet {
+    pub fn insert(&mut self, path: FieldPath) {
+        self.0.insert(path.0);
+    }
+
+    /// Whether the field, or what it is part of, or any part of it is among them.
+    #[must_use]
+    pub fn touches(&self, path: &FieldPath) -> bool {
+        let steps = &path.0[..];
+        let around = (0..=steps.len()).any(|length| self.0.contains(&steps[..length]));
+        // What begins with the steps comes right after them.
+        let from = (Bound::Included(steps), Bound::Unbounded);
+        let next = || self.0.range::<[Step], _>(from).next();
+        around || next().is_some_and(|inner| inner.starts_with(steps))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_touched_by_what_is_around_it_and_in_it() {
+        let mut set = FieldSet::default();
+        set.insert("task.limits.cpu".into());
+        set.insert(FieldPath::from("task.volumes").index(1));
+        let check = |path: FieldPath, want: bool| assert_eq!(set.touches(&path), want, "{path}");
+        check("task.limits.cpu".into(), true);
+        check("task.limits".into(), true);
+        check("task.limits.cpu.x".into(), true);
+        check("task.limits.ram".into(), false);
+        check("task.limits.cp".into(), false);
+        check(FieldPath::from("task.volumes").index(1).field("source"), true);
+        check(FieldPath::from("task.volumes").index(2), false);
+        check(FieldPath::default(), true);
+    }
+
+    #[test]
+    fn paths_are_written_for_people_and_for_verdicts() {
+        let path = FieldPath::from("constraints").index(1).field("operator");
+        assert_eq!((path.to_string(), path.dotted()).0, "constraints[1].operator");
+        assert_eq!(path.dotted(), "constraints.1.operator");
+    }
+}

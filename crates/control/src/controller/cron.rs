@@ -1,0 +1,41 @@
+//! Firing periodic jobs (B42). Which slots are due, and which of those that were missed still get
+//! a run, is `cell::cron::due`; that none fires twice is a rule of `apply`, which remembers the
+//! last slot it dealt with.
+
+use super::sweep::Cursor;
+use super::{Controller, Draft, Look};
+use cellwright_cell::command::Command;
+use cellwright_cell::cron::due;
+
+/// Finding what is due takes some arithmetic of calendars.
+const ROWS_PER_CRON: usize = 4;
+
+#[derive(Debug, Default)]
+pub struct Cron {
+    cursor: Cursor,
+}
+
+impl Controller for Cron {
+    fn name(&self) -> &'static str {
+        "cron"
+    }
+
+    fn step(&mut self, look: &Look<'_>, draft: &mut Draft<'_>) {
+        let most = (look.settings.rows / ROWS_PER_CRON).max(1).min(draft.room().max(1));
+        let (found, _) = self.cursor.advance(look.state.crons(), most);
+        for (id, row) in found {
+            let slots = due(row, look.now);
+            let Some(cron) = look.state.cron_key(id).filter(|_| !slots.is_empty()) else {
+                continue;
+            };
+            // Oldest first: dealing with a later slot deals with those before it.
+            for slot in slots {
+                let fire = Command::FireCron { cron: cron.clone(), slot };
+                if !draft.takes(&fire) {
+                    break;
+                }
+                draft.push(fire);
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Controllers: what the cell does by itself. Each is a pure step from the state and the time to
+//! commands, one file each, which implements [`Controller`] and has its line in [`registered`].
+//! What must survive them is in the replicated state; what makes them quick (where they were
+//! looking) is in their own fields, which die with a leadership, and so does what was refused.
+//!
+//! Every command carries what it is conditional on (an attempt, a version, a slot), so repeating
+//! one is harmless, and `apply` enforces budgets, so a controller that is wrong is refused. It
+//! still counts budgets itself: commands that are sure to be refused only fill the log. What was
+//! refused or changed nothing is asked again later and later, see [`backoff`].
+//!
+//! A step looks at a bounded number of rows and gives a bounded number of commands, whatever the
+//! size of the cell; what it found worth watching it looks at every time, see [`sweep`].
+//!
+//! Reservations are the exception: their estimates follow usage samples, which reach a link shard
+//! and not the leader, so [`reclaim`] runs there.
+//!
+//! Deferred jobs have no controller: the command that ends a job releases those that wait for it.
+//!
+//! Rejected: controllers that follow the events. They would be quicker by a part of a second and
+//! wrong for ever after one event missed.
+
+mod backoff;
+mod budget;
+mod cron;
+mod drain;
+mod expire;
+mod overcommit;
+mod purge;
+pub mod reclaim;
+mod relief;
+mod sweep;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod update;
+
+use backoff::Backoff;
+use budget::Budgets;
+use cellwright_cell::command::{Command, Verdict};
+use cellwright_cell::state::State;
+use cellwright_cell::time::{Span, Time};
+use std::collections::BTreeMap;
+use std::fmt;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Rows of one table that a controller looks at in one step.
+    pub rows: usize,
+    /// Commands that a controller gives in one step.
+    pub commands: usize,
+    /// Tasks of a job without a disruption budget that an update takes down at once, in thousandths
+    /// of the job; at least one task.
+    pub wave_permille: u32,
+    /// Tasks on their way out of draining machines at once, over all machines.
+    pub draining_at_once: usize,
+    /// How long jobs stay on record after their end.
+    pub keep_jobs: Span,
+    /// Tasks that one command of purging forgets, about.
+    pub purged_tasks: usize,
+    /// Expiry is asked for this often even when nothing seems due: windows of silent clients are
+    /// not visible from here.
+    pub expire_every: Span,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            rows: 4096,
+            commands: 256,
+            wave_permille: 100,
+            draining_at_once: 100,
+            keep_jobs: Span::seconds(7 * 24 * 3600),
+            purged_tasks: 10_000,
+            expire_every: Span::seconds(3600),
+        }
+    }
+}
+
+/// One thing that the cell does by itself. Fields of the implementing type are what it remembers
+/// from step to step; a new leader starts with none, so they may only make it quicker.
+trait Controller: fmt::Debug + Send {
+    /// What it is called on the page of metrics.
+    fn name(&self) -> &'static str;
+
+    /// Adds to `draft` the commands that the state asks for now.
+    fn step(&mut self, look: &Look<'_>, draft: &mut Draft<'_>);
+}
+
+/// Every controller, in the order of their turns: what must be done comes before what is chosen, so
+/// that it is what spends disruption budgets.
+fn registered() -> Vec<Box<dyn Controller>> {
+    vec![
+        Box::<overcommit::Overcommit>::default(),
+        Box::<relief::Relief>::default(),
+        Box::<cron::Cron>::default(),
+        Box::<drain::Drain>::default(),
+        Box::<update::RollingUpdate>::default(),
+        Box::<expire::Expire>::default(),
+        Box::<purge::Purge>::default(),
+    ]
+}
+
+/// The controllers of one leadership.
+#[derive(Debug)]
+pub struct Controllers {
+    backoff: Backoff,
+    list: Vec<Box<dyn Controller>>,
+    /// Commands given so far, by the controller's name.
+    given: BTreeMap<&'static str, u64>,
+}
+
+impl Default for Controllers {
+    fn default() -> Self {
+        let list = registered();
+        let given = list.iter().map(|controller| (controller.name(), 0)).collect();
+        Controllers { backoff: Backoff::default(), list, given }
+    }
+}
+
+/// What a controller sees.
+struct Look<'a> {
+    state: &'a State,
+    now: Time,
+    settings: &'a Settings,
+}
+
+/// What controllers have decided so far in this step.
+struct Draft<'a> {
+    backoff: &'a Backoff,
+    budgets: Budgets,
+    commands: Vec<Command>,
+    /// Where the present controller has to stop.
+    most: usize,
+}
+
+impl Draft<'_> {
+    fn is_full(&self) -> bool {
+        self.commands.len() >= self.most
+    }
+
+    /// How many more commands the present controller may give.
+    fn room(&self) -> usize {
+        self.most.saturating_sub(self.commands.len())
+    }
+
+    /// Whether there is room for the command, and it was not refused a moment ago.
+    fn takes(&self, command: &Command) -> bool {
+        !self.is_full() && self.backoff.allows(command)
+    }
+
+    fn push(&mut self, command: Command) {
+        self.commands.push(command);
+    }
+}
+
+impl Controllers {
+    /// One step of all controllers. `now` is the date the commands will bear, or earlier.
+    pub fn step(&mut self, state: &State, now: Time, settings: &Settings) -> Vec<Command> {
+        self.backoff.next_round();
+        let look = Look { state, now: now.max(state.now()), settings };
+        let backoff = &self.backoff;
+        let mut draft =
+            Draft { backoff, budgets: Budgets::default(), commands: Vec::new(), most: 0 };
+        for controller in &mut self.list {
+            let before = draft.commands.len();
+            draft.most = before + settings.commands;
+            controller.step(&look, &mut draft);
+            let more = (draft.commands.len() - before) as u64;
+            *self.given.entry(controller.name()).or_default() += more;
+        }
+        let commands = draft.commands;
+        self.backoff.asked(&commands);
+        commands
+    }
+
+    /// How many commands each controller has given, by its name.
+    #[must_use]
+    pub fn given(&self) -> &BTreeMap<&'static str, u64> {
+        &self.given
+    }
+
+    /// Verdicts on the commands of the last step, in their order; none when they are not known.
+    pub fn answered(&mut self, verdicts: &[Verdict]) {
+        self.backoff.answered(verdicts);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! A small cell for tests of what the leader does by itself: commands in a line each, a scheduler
+//! that takes the first machine that fits, agents that do as they are told at once. Every step is
+//! checked against every invariant.
+
+use super::{Controllers, Settings};
+use cellwright_cell::command::{
+    Actor, Command, Done, Entry, Observed, Request, TaskReport, Verdict,
+};
+use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::invariant;
+use cellwright_cell::machine::MachineSpec;
+use cellwright_cell::name::{JobKey, Name};
+use cellwright_cell::plan::{Assignment, Group, Plan};
+use cellwright_cell::priority::Band;
+use cellwright_cell::quota::Quota;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::JobSpec;
+use cellwright_cell::state::State;
+use cellwright_cell::task::{Task, TaskState};
+use cellwright_cell::time::Time;
+use serde_json::json;
+
+pub fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+/// The job of the only user, `ubar`.
+pub fn key(job: &str) -> JobKey {
+    JobKey { user: name("ubar"), job: name(job) }
+}
+
+/// The same amount in every dimension.
+pub fn all(amount: u64) -> Resources {
+    Resources::new(amount, amount, amount, amount)
+}
+
+/// A batch job of tasks that ask for 10 of everything.
+pub fn job(job: &str, count: u32) -> JobSpec {
+    let limits = all(10);
+    let spec = json!({
+        "name": job, "count": count, "priority": 100, "task": { "limits": limits, "command": [] },
+    });
+    serde_json::from_value(spec).unwrap()
+}
+
+pub fn machine(number: u32, capacity: u64) -> MachineSpec {
+    let spec = json!({ "name": format!("m{number}"), "capacity": all(capacity) });
+    serde_json::from_value(spec).unwrap()
+}
+
+fn entry(now: u64, commands: &[Command]) -> Entry {
+    let by_system =
+        |command: &Command| Request { by: Actor::System, id: None, command: command.clone() };
+    Entry { now: Time(now), requests: commands.iter().map(by_system).collect() }
+}
+
+#[derive(Default)]
+pub struct Cell {
+    pub state: State,
+    pub now: u64,
+    incarnation: u64,
+    pub settings: Settings,
+    pub controllers: Controllers,
+    /// The scheduler tries the first machine first, draining or not.
+    pub stubborn: bool,
+}
+
+impl Cell {
+    /// Machines `m0`, `m1`, ... of 100 each, up; `ubar` may ask for all of them.
+    pub fn with_machines(count: u32) -> Cell {
+        let mut cell = Cell::default();
+        cell.ok(Command::AddUser { name: name("ubar") });
+        for number in 0..count {
+            cell.ok(Command::AddMachine(machine(number, 100)));
+            cell.up(number);
+        }
+        let quota = Quota { amount: all(1_000_000), from: Time::ZERO, until: Time::NEVER };
+        let (user, quota) = (name("ubar"), Some(quota));
+        cell.ok(Command::SetQuota { user, band: Band::Batch, quota, expect: None });
+        cell
+    }
+
+    pub fn up(&mut self, machine: u32) {
+        self.incarnation += 1;
+        let (machine, incarnation) = (MachineId(machine), self.incarnation);
+        self.ok(Command::MachineUp { machine, incarnation });
+    }
+
+    pub fn apply_all(&mut self, commands: &[Command]) -> Vec<Verdict> {
+        self.now += 1;
+        let before = self.state.clone();
+        let entry = entry(self.now, commands);
+        let mut events = Vec::new();
+        let verdicts = self.state.apply(&entry, &mut events);
+        invariant::check_state(&self.state).unwrap();
+        invariant::check_step(&before, &entry, &verdicts, &self.state, &events).unwrap();
+        verdicts
+    }
+
+    /// What the cell would answer.
+    pub fn try_all(&self, commands: &[Command]) -> Vec<Verdict> {
+        self.state.clone().apply(&entry(self.now + 1, commands), &mut Vec::new())
+    }
+
+    pub fn ok(&mut self, command: Command) -> Done {
+        self.apply_all(&[command]).remove(0).unwrap()
+    }
+
+    pub fn submit(&mut self, spec: &JobSpec) {
+        self.ok(Command::SubmitJob { owner: name("ubar"), spec: spec.clone() });
+    }
+
+    pub fn task_id(&self, job: &str, index: usize) -> TaskId {
+        let id = self.state.job_named(&key(job)).unwrap();
+        self.state.jobs().get(id).unwrap().tasks[index]
+    }
+
+    pub fn task(&self, job: &str, index: usize) -> &Task {
+        self.state.tasks().get(self.task_id(job, index)).unwrap()
+    }
+
+    /// How many tasks of the job should run and do not.
+    pub fn down(&self, job: &str) -> u32 {
+        self.state.job_load(self.state.job_named(&key(job)).unwrap()).unwrap().down()
+    }
+
+    /// Every pending task goes to the first machine, or alloc of its set, that has room.
+    pub fn place(&mut self) {
+        let pending = |(id, row): (TaskId, &Task)| (row.state == TaskState::Pending).then_some(id);
+        let pending: Vec<TaskId> = self.state.tasks().iter().filter_map(pending).collect();
+        for task in pending {
+            if let Some(assignment) = self.first_fit(task) {
+                let groups = vec![Group { victims: Vec::new(), assignments: vec![assignment] }];
+                self.ok(Command::CommitPlan(Plan { made_at: 0, groups }));
+            }
+        }
+    }
+
+    fn first_fit(&self, task: TaskId) -> Option<Assignment> {
+        let row = self.state.tasks().get(task)?;
+        let set = self.state.jobs().get(row.job)?.spec().alloc_set.clone();
+        let allocs: Vec<Option<TaskId>> = match set.and_then(|key| self.state.job_named(&key)) {
+            None => vec![None],
+            Some(set) => self.state.jobs().get(set)?.tasks.iter().copied().map(Some).collect(),
+        };
+        let mut machines: Vec<(bool, MachineId)> = self
+            .state
+            .machines()
+            .iter()
+            .map(|(id, row)| (row.draining && !self.stubborn, id))
+            .collect();
+        machines.sort_unstable();
+        let machines = machines.into_iter().map(|(_, id)| id);
+        let mut places = machines.flat_map(|id| allocs.iter().map(move |alloc| (id, *alloc)));
+        places.find_map(|(machine, alloc)| self.fits(task, machine, alloc))
+    }
+
+    fn fits(&self, task: TaskId, machine: MachineId, alloc: Option<TaskId>) -> Option<Assignment> {
+        let attempt = self.state.tasks().get(task)?.attempt;
+        let (ports, devices) = (Vec::new(), Vec::new());
+        let assignment = Assignment { task, attempt, machine, alloc, ports, devices };
+        let group = Group { victims: Vec::new(), assignments: vec![assignment.clone()] };
+        let command = Command::CommitPlan(Plan { made_at: 0, groups: vec![group] });
+        (self.try_all(&[command]) == [Ok(Done::Applied)]).then_some(assignment)
+    }
+
+    /// Agents start what is assigned and stop what is told to stop.
+    pub fn obey(&mut self) {
+        let told = |(id, row): (TaskId, &Task)| {
+            let what = match row.state {
+                TaskState::Assigned => Observed::Started,
+                TaskState::Stopping(_) => Observed::Stopped,
+                _ => return None,
+            };
+            Some((row.machine?, TaskReport { task: id, attempt: row.attempt, what }))
+        };
+        let told: Vec<(MachineId, TaskReport)> =
+            self.state.tasks().iter().filter_map(told).collect();
+        // Those who leave first: others may wait for them.
+        let leaving = told.iter().filter(|(_, report)| report.what == Observed::Stopped);
+        let starting = told.iter().filter(|(_, report)| report.what == Observed::Started);
+        for (machine, report) in leaving.chain(starting).cloned().collect::<Vec<_>>() {
+            let incarnation = self.state.machines().get(machine).unwrap().incarnation;
+            let reports = vec![report];
+            self.ok(Command::TaskReports { machine, incarnation, reports });
+        }
+    }
+
+    /// Places and starts everything that can be.
+    pub fn settle(&mut self) {
+        self.obey();
+        self.place();
+        self.obey();
+    }
+
+    /// One step of the controllers, as commands only.
+    pub fn decide(&mut self) -> Vec<Command> {
+        self.controllers.step(&self.state, Time(self.now), &self.settings)
+    }
+
+    /// One step of the controllers, applied and answered.
+    pub fn control(&mut self) -> Vec<(Command, Verdict)> {
+        let commands = self.decide();
+        let verdicts = self.apply_all(&commands);
+        self.controllers.answered(&verdicts);
+        commands.into_iter().zip(verdicts).collect()
+    }
+}

@@ -1,0 +1,533 @@
+//! Controllers on a cell whose scheduler and agents do as they should, and on some where they do
+//! not.
+
+use super::testing::{Cell, all, job, key, machine, name};
+use super::*;
+use cellwright_cell::command::{Done, EvictCause};
+use cellwright_cell::disruption::DisruptionLimit;
+use cellwright_cell::id::MachineId;
+use cellwright_cell::machine::{MachineStatus, ShortageReport};
+use cellwright_cell::name::Token;
+use cellwright_cell::resource::Dimension;
+use cellwright_cell::spec::{JobKind, JobSpec};
+use proptest::prelude::*;
+
+fn new_program(spec: &JobSpec) -> JobSpec {
+    let mut new = spec.clone();
+    new.task.command = vec!["new".into()];
+    new
+}
+
+fn update(spec: JobSpec) -> Command {
+    Command::UpdateJob { owner: name("ubar"), spec, expect: None }
+}
+
+fn drain(machine: u32) -> Command {
+    Command::StartDrain { name: name(&format!("m{machine}")), expect: None }
+}
+
+fn versions(cell: &Cell, job: &str, count: usize) -> Vec<u32> {
+    (0..count).map(|index| cell.task(job, index).version).collect()
+}
+
+fn is_open(cell: &Cell, job: &str) -> bool {
+    let id = cell.state.job_named(&key(job)).unwrap();
+    cell.state.jobs().get(id).unwrap().update.is_some()
+}
+
+/// Runs controllers, agents and scheduler until the controllers rest; the number of steps. Nothing
+/// may be refused, and the jobs named may never have more tasks down than said.
+fn run(cell: &mut Cell, budgets: &[(&str, u32)]) -> u32 {
+    for steps in 0..200 {
+        let answered = cell.control();
+        for (command, verdict) in &answered {
+            assert!(verdict.is_ok(), "{command:?}: {verdict:?}");
+        }
+        for (job, most) in budgets {
+            assert!(cell.down(job) <= *most, "{} of {job} down", cell.down(job));
+        }
+        if answered.is_empty() {
+            return steps;
+        }
+        cell.settle();
+    }
+    panic!("the controllers never rest");
+}
+
+/// `jfoo` of `count` tasks, running.
+fn running(machines: u32, spec: &JobSpec) -> Cell {
+    let mut cell = Cell::with_machines(machines);
+    cell.submit(spec);
+    cell.settle();
+    assert_eq!(cell.down(spec.name.as_str()), 0);
+    cell
+}
+
+#[test]
+fn a_quiet_cell_is_left_alone() {
+    let mut cell = running(2, &job("jfoo", 5));
+    for _ in 0..10 {
+        assert_eq!(cell.decide(), []);
+    }
+}
+
+#[test]
+fn an_update_rolls_within_its_budget_and_stays_open() {
+    let spec = JobSpec { max_down: Some(2), ..job("jfoo", 9) };
+    let mut cell = running(2, &spec);
+    cell.ok(update(new_program(&spec)));
+    let steps = run(&mut cell, &[("jfoo", 2)]);
+    assert!((5..=6).contains(&steps), "two at a time, not {steps} steps");
+    assert_eq!(versions(&cell, "jfoo", 9), [2; 9]);
+    assert!(is_open(&cell, "jfoo"), "its owner may still undo it");
+    cell.ok(Command::UndoUpdate { job: key("jfoo"), expect: None });
+    run(&mut cell, &[("jfoo", 2)]);
+    assert_eq!(versions(&cell, "jfoo", 9), [1; 9]);
+    assert!(!is_open(&cell, "jfoo"), "nothing is left to return to");
+}
+
+#[test]
+fn a_job_without_a_budget_rolls_in_waves() {
+    let spec = job("jfoo", 30);
+    let mut cell = running(4, &spec);
+    cell.ok(update(new_program(&spec)));
+    let steps = run(&mut cell, &[("jfoo", 3)]);
+    assert!((10..=11).contains(&steps), "a tenth at a time, not {steps} steps");
+    assert_eq!(versions(&cell, "jfoo", 30), [2; 30]);
+}
+
+#[test]
+fn an_update_that_does_not_come_up_stops_by_itself() {
+    let spec = JobSpec { max_down: Some(2), ..job("jfoo", 9) };
+    let mut cell = running(2, &spec);
+    cell.ok(update(new_program(&spec)));
+    let asked: usize = (0..50).map(|_| cell.control().len()).sum();
+    assert_eq!(asked, 2, "nothing is asked for that the budget does not allow");
+    assert_eq!(cell.down("jfoo"), 2);
+}
+
+#[test]
+fn what_an_update_may_not_disrupt_is_noted_and_left() {
+    let spec = JobSpec { max_update_disruptions: Some(2), ..job("jfoo", 5) };
+    let mut cell = running(1, &spec);
+    cell.ok(update(new_program(&spec)));
+    run(&mut cell, &[("jfoo", 1)]);
+    assert_eq!(versions(&cell, "jfoo", 5), [2, 2, 1, 1, 1]);
+    cell.ok(Command::CloseUpdate { job: key("jfoo"), expect: None });
+}
+
+#[test]
+fn open_updates_take_turns() {
+    let mut cell = Cell::with_machines(8);
+    cell.settings.commands = 2;
+    for number in 0..5 {
+        let spec = JobSpec { max_down: Some(5), ..job(&format!("j{number}"), 5) };
+        cell.submit(&spec);
+        cell.settle();
+        cell.ok(update(new_program(&spec)));
+    }
+    (0..3).for_each(|_| drop(cell.control()));
+    let begun = (0..5).filter(|n| versions(&cell, &format!("j{n}"), 5).contains(&2)).count();
+    assert_eq!(begun, 5);
+}
+
+#[test]
+fn drains_empty_their_machines_in_turn_and_within_budgets() {
+    let spec = JobSpec { max_down: Some(3), ..job("jfoo", 18) };
+    let mut cell = running(4, &spec);
+    cell.settings.draining_at_once = 2;
+    cell.ok(drain(0));
+    cell.ok(drain(1));
+    let first = cell.control();
+    let from = |(command, _): &(Command, Verdict)| match command {
+        Command::Evict { task, cause: EvictCause::Drain, .. } => {
+            cell.state.tasks().get(*task).unwrap().machine
+        }
+        other => panic!("{other:?}"),
+    };
+    let machines: Vec<_> = first.iter().map(from).collect();
+    assert_eq!(machines, [Some(MachineId(0)), Some(MachineId(1))], "one of each");
+    assert_eq!(cell.control().len(), 0, "as many as may leave at once are leaving");
+    cell.settle();
+    run(&mut cell, &[("jfoo", 2)]);
+    for machine in [MachineId(0), MachineId(1)] {
+        assert!(cell.state.machine_load(machine).unwrap().tasks.is_empty());
+    }
+    assert_eq!(cell.down("jfoo"), 0);
+}
+
+#[test]
+fn a_drain_with_nowhere_to_go_keeps_to_the_budget_and_rests() {
+    let spec = JobSpec { max_down: Some(1), ..job("jfoo", 20) };
+    let mut cell = running(2, &spec);
+    cell.ok(drain(0));
+    let asked: usize = (0..50).map(|_| (cell.control().len(), cell.settle()).0).sum();
+    assert_eq!((asked, cell.down("jfoo")), (1, 1));
+}
+
+/// Steps a second apart until machine `m0` is empty; when tasks were told to leave it. Nothing may
+/// be refused.
+fn leaving_times(cell: &mut Cell) -> Vec<u64> {
+    let mut times = Vec::new();
+    for _ in 0..100 {
+        for (command, verdict) in cell.control() {
+            assert_eq!(verdict, Ok(Done::Applied), "{command:?}");
+            times.push(cell.now);
+        }
+        cell.settle();
+        cell.now += 1000;
+        if cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty() {
+            return times;
+        }
+    }
+    panic!("the machine never gets empty: {times:?}");
+}
+
+const EVERY: u64 = 10_000;
+
+fn rate(most: u32) -> Option<DisruptionLimit> {
+    Some(DisruptionLimit { most, within: Span(EVERY) })
+}
+
+#[test]
+fn a_drain_takes_as_many_in_a_span_as_the_job_allows_and_goes_on_then() {
+    let mut cell = running(2, &JobSpec { disruptions: rate(2), ..job("jfoo", 6) });
+    cell.ok(drain(0));
+    let times = leaving_times(&mut cell);
+    assert_eq!(times.len(), 6);
+    for pair in times.windows(3) {
+        let apart = pair[2] - pair[0];
+        assert!((EVERY..EVERY + 2000).contains(&apart), "neither early nor late: {times:?}");
+    }
+    assert_eq!(cell.down("jfoo"), 0);
+}
+
+#[test]
+fn the_tasks_of_an_alloc_leave_one_by_one_as_their_job_allows() {
+    let mut cell = drained_alloc(JobSpec { disruptions: rate(1), ..job("jfoo", 4) });
+    let times = leaving_times(&mut cell);
+    assert_eq!(times.len(), 4, "the alloc takes the last of them along: {times:?}");
+    assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= EVERY), "{times:?}");
+    assert_eq!(cell.down("jfoo"), 0);
+}
+
+/// Three allocs on three machines, all four tasks of `inner` in the first, and the machine drains.
+fn drained_alloc(inner: JobSpec) -> Cell {
+    let mut cell = Cell::with_machines(3);
+    let mut set = JobSpec { kind: JobKind::AllocSet, ..job("set", 3) };
+    set.task.limits = all(60);
+    cell.submit(&set);
+    cell.submit(&JobSpec { alloc_set: Some(key("set")), ..inner });
+    cell.settle();
+    assert_eq!((cell.down("set"), cell.down("jfoo")), (0, 0));
+    let together = (0..4).all(|index| cell.task("jfoo", index).machine == Some(MachineId(0)));
+    assert!(together, "all four are in the first alloc");
+    cell.ok(drain(0));
+    cell
+}
+
+#[test]
+fn an_alloc_leaves_when_its_tasks_allow_it_one_by_one() {
+    let mut cell = drained_alloc(JobSpec { max_down: Some(1), ..job("jfoo", 4) });
+    run(&mut cell, &[("jfoo", 1)]);
+    assert!(cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty());
+    assert_eq!(cell.down("jfoo"), 0);
+    assert_eq!(cell.down("set"), 1, "the machines that are left hold one alloc each");
+}
+
+#[test]
+fn a_drain_ends_though_the_scheduler_would_rather_have_tasks_back_in_their_alloc() {
+    let mut cell = drained_alloc(JobSpec { max_down: Some(1), ..job("jfoo", 4) });
+    cell.stubborn = true;
+    run(&mut cell, &[("jfoo", 1)]);
+    assert!(cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty());
+    let attempts: Vec<u32> = (0..4).map(|index| cell.task("jfoo", index).attempt).collect();
+    assert_eq!(attempts, [2; 4], "each moved once");
+    assert_eq!(cell.down("jfoo"), 0);
+}
+
+#[test]
+fn tasks_for_which_no_other_alloc_has_room_stay_in_theirs() {
+    let mut cell = Cell::with_machines(2);
+    let mut set = JobSpec { kind: JobKind::AllocSet, ..job("set", 1) };
+    set.task.limits = all(60);
+    cell.submit(&set);
+    cell.submit(&JobSpec { alloc_set: Some(key("set")), max_down: Some(1), ..job("jfoo", 4) });
+    cell.settle();
+    cell.ok(drain(0));
+    run(&mut cell, &[("jfoo", 1)]);
+    let attempts: Vec<u32> = (0..4).map(|index| cell.task("jfoo", index).attempt).collect();
+    assert_eq!((attempts, cell.down("jfoo")), (vec![1; 4], 0), "nobody is down for nothing");
+    // Room elsewhere, and they go one by one.
+    cell.ok(Command::ResizeJob { job: key("set"), count: 2, expect: None });
+    cell.settle();
+    run(&mut cell, &[("jfoo", 1)]);
+    assert!(cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty());
+    assert_eq!(cell.down("jfoo"), 0);
+}
+
+#[test]
+fn a_machine_that_holds_too_much_sheds_what_it_must() {
+    let spec = JobSpec { max_down: Some(0), ..job("jfoo", 10) };
+    let mut cell = running(1, &spec);
+    cell.ok(Command::UpdateMachine { spec: machine(0, 75), expect: None });
+    let answered = cell.control();
+    let cause = |(command, _): &(Command, Verdict)| match command {
+        Command::Evict { cause, .. } => *cause,
+        other => panic!("{other:?}"),
+    };
+    let causes: Vec<EvictCause> = answered.iter().map(cause).collect();
+    assert_eq!(causes, [EvictCause::OverCommit; 3]);
+    assert!(answered.iter().all(|(_, verdict)| *verdict == Ok(Done::Applied)));
+    assert!(!cell.state.machines().get(MachineId(0)).unwrap().over_committed);
+    assert_eq!(cell.control().len(), 0);
+}
+
+/// What the agent of `m0` says in one life of its machine.
+fn short(cell: &Cell, asked: u32) -> Command {
+    let machine = MachineId(0);
+    let incarnation = cell.state.machines().get(machine).unwrap().incarnation;
+    let (dimension, lasted) = (Dimension::Cpu, Span::seconds(60));
+    let shortages = vec![ShortageReport { dimension, lasted, asked }];
+    Command::SetShortages { machine, incarnation, shortages }
+}
+
+#[test]
+fn a_machine_that_is_short_gives_one_task_away_each_time_it_asks() {
+    let spec = JobSpec { max_down: Some(0), ..job("jfoo", 3) };
+    let mut cell = running(2, &spec);
+    let here = |cell: &Cell| cell.state.machine_load(MachineId(0)).unwrap().tasks.len();
+    assert_eq!(here(&cell), 3, "the first machine is filled first");
+    for (asked, left) in [(1, 2), (2, 1), (3, 0)] {
+        cell.ok(short(&cell, asked));
+        let answered = cell.control();
+        let [(Command::Evict { cause, .. }, Ok(Done::Applied))] = &answered[..] else {
+            panic!("{answered:?}")
+        };
+        assert_eq!(*cause, EvictCause::Relief(Dimension::Cpu));
+        assert_eq!(cell.control(), [], "before it asks again");
+        cell.settle();
+        assert_eq!((here(&cell), cell.down("jfoo")), (left, 0), "it runs on the other machine");
+    }
+    cell.ok(short(&cell, 4));
+    assert_eq!(cell.control(), [], "nobody is left");
+}
+
+#[test]
+fn nobody_leaves_a_machine_that_has_become_well() {
+    let mut cell = running(2, &job("jfoo", 3));
+    cell.ok(short(&cell, 1));
+    let late = cell.decide();
+    assert_eq!(late.len(), 1);
+    cell.ok(short(&cell, 0));
+    assert_eq!(cell.decide(), []);
+    assert!(cell.apply_all(&late)[0].is_err(), "what was decided before is refused");
+    assert_eq!(cell.down("jfoo"), 0);
+}
+
+const MINUTE: u64 = 60_000;
+
+fn tick() -> Command {
+    let spec = serde_json::json!({
+        "name": "tick", "schedule": "*/10 * * * *", "job": job("tick", 1), "missed": "run_once",
+    });
+    let spec = serde_json::from_value(spec).unwrap();
+    Command::SetCron { owner: name("ubar"), spec, expect: None }
+}
+
+#[test]
+fn a_slot_fires_once_over_any_number_of_leaders() {
+    let mut cell = Cell::with_machines(1);
+    cell.now = 60 * MINUTE;
+    cell.ok(tick());
+    assert_eq!(cell.control(), []);
+    cell.now = 70 * MINUTE;
+    let before = cell.decide();
+    let slot = Time(70 * MINUTE);
+    assert_eq!(before, [Command::FireCron { cron: key("tick"), slot }]);
+    // Another leader sees the same state and decides the same; the log takes both.
+    cell.controllers = Controllers::default();
+    let after = cell.decide();
+    let verdicts = cell.apply_all(&[before, after].concat());
+    assert_eq!(verdicts, [Ok(Done::Applied), Ok(Done::Unchanged)]);
+    assert_eq!(cell.state.jobs().len(), 1);
+    cell.controllers = Controllers::default();
+    assert_eq!(cell.decide(), []);
+    // Two slots missed, one run makes up for them.
+    cell.now = 95 * MINUTE;
+    assert_eq!(cell.control().len(), 1);
+    assert_eq!((cell.control().len(), cell.state.jobs().len()), (0, 2));
+}
+
+#[test]
+fn expiry_is_asked_for_when_something_is_due() {
+    let mut cell = Cell::with_machines(1);
+    let token = |text| Token::new(text).unwrap();
+    let (namespace, name) = (token("n"), token("r"));
+    let lease = Span(9_000);
+    cell.now = 999;
+    cell.ok(Command::SetResource { namespace, name, lease, changes: Vec::new() });
+    assert_eq!(cell.decide(), []);
+    cell.now = 9_998;
+    assert_eq!(cell.control(), []);
+    cell.now = 10_000;
+    assert_eq!(cell.control(), [(Command::Expire, Ok(Done::Applied))]);
+    assert_eq!(cell.control(), [], "what was due is gone");
+    // Rarely, for what cannot be seen from here.
+    cell.now += cell.settings.expire_every.0;
+    assert_eq!(cell.control(), [(Command::Expire, Ok(Done::Unchanged))]);
+    assert_eq!(cell.control(), []);
+}
+
+#[test]
+fn a_quota_that_ends_is_noticed_once() {
+    let mut cell = running(1, &job("jfoo", 2));
+    let band = cellwright_cell::priority::Band::Batch;
+    let amount = all(1_000);
+    let quota = cellwright_cell::quota::Quota { amount, from: Time::ZERO, until: Time(5_000) };
+    let (user, quota) = (name("ubar"), Some(quota));
+    cell.ok(Command::SetQuota { user, band, quota, expect: None });
+    assert_eq!(cell.decide(), []);
+    cell.now = 5_000;
+    assert_eq!(cell.control(), [(Command::Expire, Ok(Done::Applied))]);
+    assert_eq!(cell.control(), []);
+}
+
+#[test]
+fn old_jobs_are_forgotten_in_portions_and_young_ones_kept() {
+    let mut cell = Cell::with_machines(1);
+    cell.settings.keep_jobs = Span(1_000);
+    cell.settings.purged_tasks = 4;
+    for number in 0..5 {
+        cell.submit(&job(&format!("j{number}"), 2));
+        let job = key(&format!("j{number}"));
+        cell.ok(Command::StopJob { job, expect: None });
+    }
+    assert_eq!(cell.control(), []);
+    cell.now += 1_000;
+    cell.submit(&job("young", 2));
+    cell.ok(Command::StopJob { job: key("young"), expect: None });
+    let left = |cell: &mut Cell| (cell.control(), cell.state.jobs().len()).1;
+    let mut left: Vec<usize> = (0..10).map(|_| left(&mut cell)).collect();
+    left.dedup();
+    assert_eq!(left, [6, 4, 2, 1]);
+    assert!(cell.state.job_named(&key("young")).is_some());
+}
+
+#[test]
+fn a_refused_command_is_not_asked_for_at_every_step() {
+    let spec = JobSpec { max_down: Some(2), ..job("jfoo", 9) };
+    let mut cell = running(2, &spec);
+    cell.ok(drain(0));
+    let mut asked = 0;
+    for _ in 0..64 {
+        let commands = cell.decide();
+        asked += commands.len();
+        // The drain was called off between the look and the log.
+        let called_off = Command::StopDrain { name: name("m0"), expect: None };
+        let verdicts = cell.try_all(&[vec![called_off], commands].concat());
+        cell.controllers.answered(&verdicts[1..]);
+    }
+    // Nine tasks, each asked for at rounds apart by 4, 8, 16 and so on.
+    assert!(asked <= 9 * 5, "{asked} commands in 64 steps");
+    assert!(asked >= 9, "they are asked for again");
+}
+
+/// What people and the world do to a cell.
+#[derive(Clone, Debug)]
+enum Deed {
+    Drain(u32),
+    StopDrain(u32),
+    Update(u8),
+    Undo(u8),
+    Down(u32),
+    Shrink(u32),
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    prop_oneof![
+        (0..6u32).prop_map(Deed::Drain),
+        (0..6u32).prop_map(Deed::StopDrain),
+        (0..3u8).prop_map(Deed::Update),
+        (0..3u8).prop_map(Deed::Undo),
+        (0..6u32).prop_map(Deed::Down),
+        (0..6u32).prop_map(Deed::Shrink),
+    ]
+}
+
+fn spec_of(job_number: u8, generation: u32) -> JobSpec {
+    let max_down = [None, Some(1), Some(3)][usize::from(job_number)];
+    let mut spec = JobSpec { max_down, ..job(&format!("j{job_number}"), 6) };
+    spec.task.command = vec![generation.to_string()];
+    spec
+}
+
+fn befall(cell: &mut Cell, deed: &Deed, generation: u32) {
+    let named = |machine: &u32| name(&format!("m{machine}"));
+    let command = match deed {
+        Deed::Drain(machine) => Command::StartDrain { name: named(machine), expect: None },
+        Deed::StopDrain(machine) => Command::StopDrain { name: named(machine), expect: None },
+        Deed::Update(number) => update(spec_of(*number, generation)),
+        Deed::Undo(number) => Command::UndoUpdate { job: key(&format!("j{number}")), expect: None },
+        Deed::Down(machine) => Command::MachineDown { machine: MachineId(*machine) },
+        Deed::Shrink(number) => Command::UpdateMachine { spec: machine(*number, 40), expect: None },
+    };
+    // Some are refused: an update that is still open, an undo of none.
+    drop(cell.apply_all(&[command]));
+}
+
+/// Everything that was asked of the cell has been done, or cannot be.
+fn check_rest(cell: &Cell) {
+    for (id, row) in cell.state.jobs().iter() {
+        let behind = row.tasks.iter().filter_map(|task| cell.state.tasks().get(*task));
+        let behind = behind.filter(|task| task.version != row.version).count();
+        let waiting = cell.state.job_load(id).unwrap().down() > 0;
+        assert!(behind == 0 || waiting, "an update of {} stands still", row.name);
+        assert!(row.update.as_ref().is_none_or(|update| !update.undoing || behind > 0));
+    }
+    for (id, row) in cell.state.machines().iter() {
+        assert!(!row.over_committed, "{} holds too much", row.spec.name);
+        let load = cell.state.machine_load(id).unwrap();
+        let short = cell.state.jobs().iter().any(|(id, job)| {
+            let down = cell.state.job_load(id).unwrap().down();
+            job.spec().max_down.is_some_and(|most| down >= most)
+        });
+        assert!(!row.draining || load.tasks.is_empty() || short, "{} stays full", row.spec.name);
+        assert!(row.status == MachineStatus::Up || load.tasks.is_empty());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever happens: no command of a controller is refused while nobody interferes, and the
+    /// controllers come to rest with everything done.
+    #[test]
+    fn controllers_finish_what_was_begun(deeds in prop::collection::vec(deed(), 1..12)) {
+        let mut cell = Cell::with_machines(6);
+        (0..3).for_each(|number| cell.submit(&spec_of(number, 0)));
+        cell.settle();
+        for (generation, deed) in (1u32..).zip(&deeds) {
+            befall(&mut cell, deed, generation);
+            for (command, verdict) in cell.control() {
+                prop_assert!(verdict.is_ok(), "{command:?}: {verdict:?}");
+            }
+            cell.settle();
+        }
+        run(&mut cell, &[]);
+        check_rest(&cell);
+    }
+}
+
+#[test]
+fn what_each_controller_gave_is_counted_under_a_name_of_its_own() {
+    let mut cell = running(2, &job("jfoo", 4));
+    let count = cell.controllers.list.len();
+    assert_eq!(cell.controllers.given().len(), count, "two have the same name");
+    assert!(cell.controllers.given().values().all(|given| *given == 0));
+    cell.ok(drain(0));
+    let given = cell.control().len() as u64;
+    assert!(given > 0);
+    assert_eq!(cell.controllers.given()["drain"], given);
+    assert_eq!(cell.controllers.given().values().sum::<u64>(), given);
+}

@@ -1,0 +1,503 @@
+//! The core of the master: a pure step from what happened to what is to be done. It owns what only
+//! the leader knows and nobody needs after it: the queue at the door, the batches under way, who
+//! was heard when, which scheduler holds which lane. Everything else is in the log.
+//!
+//! **Invariant:** every accepted request is answered exactly once: with its verdict, or with why
+//! there is none.
+
+use crate::admission::Admission;
+use crate::batching::Batching;
+use crate::controller::Controllers;
+use crate::dating::{Dating, Skews};
+use crate::input::{
+    Alarm, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket, Unavailable,
+};
+use crate::lease::{LaneName, Leases, TooManyLanes};
+use crate::liveness::Liveness;
+use crate::settings::Settings;
+use cellwright_api::internal::{Difference, LinkForward};
+use cellwright_cell::command::{Actor, Command, Request};
+use cellwright_cell::credential::PartKind;
+use cellwright_cell::id::MachineId;
+use cellwright_cell::machine::MachineSpec;
+use cellwright_cell::saver::{SaverEnd, Saving};
+use cellwright_cell::state::State;
+use cellwright_cell::task::{Task, TaskState};
+use cellwright_cell::time::{Span, Time};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Requests that are answered together.
+struct Queued {
+    /// `None`: nobody waits for the answer.
+    ticket: Option<Ticket>,
+    requests: Vec<Request>,
+}
+
+/// A batch on its way: whose requests stand where in it.
+struct Flying {
+    parts: Vec<(Option<Ticket>, usize)>,
+}
+
+pub struct Core {
+    settings: Settings,
+    role: Role,
+    /// What all but removals are told while the disk is nearly full.
+    full: Option<Unavailable>,
+    queue: Admission<Queued>,
+    batching: Batching,
+    flying: BTreeMap<BatchId, Flying>,
+    next_batch: u64,
+    dating: Dating,
+    /// How far clocks were apart when this was last looked at, and when to look again.
+    skews: (Skews, Span),
+    /// When an entry is to carry log time to whoever follows the log, if it goes its own way.
+    next_stamp: Span,
+    liveness: Liveness,
+    leases: Leases,
+    /// Incarnation and number of the newest report of each machine that told something new.
+    reported: BTreeMap<MachineId, (u64, u64)>,
+    controllers: Controllers,
+    /// Commands of the controllers that have not come back yet. None are asked for meanwhile.
+    controlling: usize,
+    next_control: Span,
+}
+
+const CONTROLLERS: Ticket = Ticket(0);
+/// Between two looks at clocks.
+const LOOK_AT_CLOCKS: Span = Span(1000);
+/// Between two entries that carry nothing but a log time that is slowed down.
+const STAMP_EVERY: Span = Span::seconds(60);
+
+/// Whether some task may not start yet because its predecessor may still run.
+fn lease_waited_for(state: &State) -> bool {
+    let waits = |task: &Task| {
+        let lease = state.spec_of(task).and_then(|spec| spec.at_most_one);
+        lease.is_some() && task.state == TaskState::Pending && task.not_before > state.now()
+    };
+    state.tasks().iter().any(|(_, task)| waits(task))
+}
+
+impl Core {
+    #[must_use]
+    pub fn new(settings: Settings) -> Core {
+        Core {
+            queue: Admission::new(settings.admission),
+            batching: Batching::new(settings.batching),
+            liveness: Liveness::new(settings.liveness, Span::ZERO),
+            leases: Leases::new(settings.scheduler_lease),
+            reported: BTreeMap::new(),
+            controllers: Controllers::default(),
+            dating: Dating::new(settings.clocks),
+            skews: (Skews::default(), Span::ZERO),
+            next_stamp: Span::ZERO,
+            settings,
+            role: Role::default(),
+            full: None,
+            flying: BTreeMap::new(),
+            next_batch: 0,
+            controlling: 0,
+            next_control: Span::ZERO,
+        }
+    }
+
+    /// `look` gives the state as of now; it is asked only where a decision needs it.
+    pub fn step(
+        &mut self,
+        input: Input,
+        now: Now,
+        look: &dyn Fn() -> State,
+        outputs: &mut Vec<Output>,
+    ) {
+        match input {
+            Input::Tick => self.on_tick(now, look, outputs),
+            Input::Role(role) => self.on_role(role, now, look, outputs),
+            Input::Requests { ticket, origin, bytes, requests } => {
+                self.on_requests(ticket, &origin, bytes, requests, outputs);
+            }
+            Input::Committed { batch, result } => self.on_committed(batch, result, outputs),
+            Input::Forward(forward) => self.on_forward(forward, now, look),
+            Input::Lease { ticket, scheduler, lane, wall } => {
+                self.dating.hear_scheduler(&scheduler, wall, now);
+                let refused = |error: TooManyLanes| Unavailable::Overloaded {
+                    who: error.to_string(),
+                    retry_after: self.settings.scheduler_lease,
+                };
+                let answer = match self.role.leading {
+                    true => self.leases.ask(&scheduler, &lane, now.elapsed).map_err(refused),
+                    false => Err(self.not_leader()),
+                };
+                outputs.push(Output::Lease { ticket, answer });
+            }
+        }
+    }
+
+    /// From now on, until told otherwise, the disk has room for removals alone; `full`: what others
+    /// are told.
+    pub fn set_full(&mut self, full: Option<Unavailable>) {
+        self.full = full;
+    }
+
+    /// Requests that are in the log's hands.
+    #[must_use]
+    pub fn flying(&self) -> BTreeSet<Ticket> {
+        let parts = self.flying.values().flat_map(|flying| &flying.parts);
+        parts.filter_map(|(ticket, _)| *ticket).collect()
+    }
+
+    /// Who plans a lane of jobs at `at`; only the leader knows.
+    ///
+    /// # Errors
+    /// When this replica does not lead.
+    pub fn lane_holder(&self, lane: &LaneName, at: Span) -> Result<Option<String>, Unavailable> {
+        match self.role.leading {
+            true => Ok(self.leases.holder(lane, at).map(str::to_owned)),
+            false => Err(self.not_leader()),
+        }
+    }
+
+    /// Starts batches while there is something to send and room in flight.
+    pub fn flush(&mut self, now: Now, outputs: &mut Vec<Output>) {
+        if !self.role.leading {
+            return;
+        }
+        while let Some(room) = self.batching.room(self.queue.waiting()) {
+            let taken = self.queue.pop_batch(room);
+            self.batching.sent();
+            self.next_batch += 1;
+            let batch = BatchId(self.next_batch);
+            let date = self.dating.date(now);
+            let parts = taken.iter().map(|q| (q.ticket, q.requests.len())).collect();
+            let requests = taken.into_iter().flat_map(|q| q.requests).collect();
+            self.flying.insert(batch, Flying { parts });
+            outputs.push(Output::Propose { batch, now: date, requests });
+        }
+    }
+
+    fn not_leader(&self) -> Unavailable {
+        Unavailable::NotLeader { leader: self.role.leader.clone() }
+    }
+
+    fn on_requests(
+        &mut self,
+        ticket: Ticket,
+        origin: &Origin,
+        bytes: usize,
+        requests: Vec<Request>,
+        outputs: &mut Vec<Output>,
+    ) {
+        let refuse = |why| Output::Answer { ticket, result: Err(why) };
+        if !self.role.leading {
+            return outputs.push(refuse(self.not_leader()));
+        }
+        let removes = |request: &Request| request.command.makes_room();
+        if let Some(full) = self.full.as_ref().filter(|_| !requests.iter().all(removes)) {
+            return outputs.push(refuse(full.clone()));
+        }
+        let limit = self.settings.batching.most.bytes;
+        if bytes > limit {
+            return outputs.push(refuse(Unavailable::TooLarge { bytes, limit }));
+        }
+        let item = Queued { ticket: Some(ticket), requests };
+        if let Err(overload) = self.queue.push(origin, bytes, item) {
+            let (who, retry_after) = (origin.to_string(), overload.retry_after);
+            outputs.push(refuse(Unavailable::Overloaded { who, retry_after }));
+        }
+    }
+
+    /// Commands of the core itself: nobody waits for them, and they are never behind users.
+    fn enqueue(&mut self, origin: &Origin, ticket: Option<Ticket>, mut commands: Vec<Command>) {
+        if self.full.is_some() {
+            commands.retain(Command::makes_room);
+        }
+        if commands.is_empty() {
+            if ticket == Some(CONTROLLERS) {
+                self.controlling = 0;
+            }
+            return;
+        }
+        let requests: Vec<Request> = commands
+            .into_iter()
+            .map(|command| Request { by: Actor::System, id: None, command })
+            .collect();
+        let bytes = postcard::experimental::serialized_size(&requests).unwrap_or(0);
+        // A full lane drops what it is told here: differences and controllers' commands are
+        // found again from the state.
+        let queued = self.queue.push(origin, bytes, Queued { ticket, requests });
+        if queued.is_err() && ticket == Some(CONTROLLERS) {
+            self.controlling = 0;
+        }
+    }
+
+    fn on_committed(
+        &mut self,
+        batch: BatchId,
+        result: Result<Committed, Unavailable>,
+        outputs: &mut Vec<Output>,
+    ) {
+        let Some(flying) = self.flying.remove(&batch) else { return };
+        self.batching.done();
+        let mut rest = result.as_ref().map(|done| done.verdicts.as_slice()).unwrap_or_default();
+        for (ticket, count) in flying.parts {
+            let (own, later) = rest.split_at(count.min(rest.len()));
+            rest = later;
+            match ticket {
+                None => {}
+                Some(CONTROLLERS) => {
+                    self.controlling = 0;
+                    self.controllers.answered(own);
+                }
+                Some(ticket) => {
+                    let result = result.as_ref().map_err(Clone::clone).map(|done| Committed {
+                        index: done.index,
+                        term: done.term,
+                        verdicts: own.to_vec(),
+                    });
+                    outputs.push(Output::Answer { ticket, result });
+                }
+            }
+        }
+    }
+
+    /// Soft state belongs to one leadership: a new leader gives everybody full grace.
+    fn on_role(
+        &mut self,
+        role: Role,
+        now: Now,
+        look: &dyn Fn() -> State,
+        outputs: &mut Vec<Output>,
+    ) {
+        let was = std::mem::replace(&mut self.role, role);
+        if self.role.leading && (!was.leading || was.term != self.role.term) {
+            self.liveness = Liveness::new(self.settings.liveness, now.elapsed);
+            self.leases = Leases::new(self.settings.scheduler_lease);
+            self.controllers = Controllers::default();
+            self.controlling = 0;
+            self.next_control = now.elapsed;
+            let state = look();
+            self.dating.lead(state.now(), !lease_waited_for(&state), now);
+            self.skews = (Skews::default(), now.elapsed);
+            self.next_stamp = now.elapsed;
+        }
+        self.liveness.set_voters(&self.role.voters);
+        self.dating.set_voters(self.role.id, &self.role.voters);
+        if was.leading && !self.role.leading {
+            for queued in self.queue.drain() {
+                if let Some(ticket) = queued.ticket.filter(|ticket| *ticket != CONTROLLERS) {
+                    let result = Err(self.not_leader());
+                    outputs.push(Output::Answer { ticket, result });
+                }
+            }
+            outputs.push(Output::Alarms(Vec::new()));
+            outputs.push(Output::Skews(Skews::default()));
+            outputs.push(Output::Controllers(BTreeMap::new()));
+        }
+    }
+
+    fn on_forward(&mut self, forward: LinkForward, now: Now, look: &dyn Fn() -> State) {
+        if !self.role.leading || forward.term != self.role.term {
+            return;
+        }
+        self.liveness.shard_reported(forward.shard, now.elapsed);
+        self.dating.hear(forward.shard, forward.wall, &forward.clocks, now);
+        for machine in &forward.heard {
+            self.liveness.heard(*machine, forward.shard, now.elapsed);
+        }
+        if forward.differences.is_empty() {
+            return;
+        }
+        let state = look();
+        for found in forward.differences {
+            if self.is_overtaken(&found) {
+                continue;
+            }
+            // Each machine waits in its own queue: one that reports without end delays no other.
+            let origin = reporter(&found, &state);
+            self.enqueue(&origin, None, commands(found, &state));
+        }
+    }
+
+    /// Whether a later report of the machine, perhaps through another replica, has been heard.
+    fn is_overtaken(&mut self, found: &Difference) -> bool {
+        let Difference::Tasks { machine, incarnation, number, .. } = found else { return false };
+        let newest = self.reported.entry(*machine).or_default();
+        let overtaken = (*incarnation, *number) < *newest;
+        *newest = (*newest).max((*incarnation, *number));
+        overtaken
+    }
+
+    fn on_tick(&mut self, now: Now, look: &dyn Fn() -> State, outputs: &mut Vec<Output>) {
+        if !self.role.leading {
+            return;
+        }
+        let state = look();
+        let date = self.keep_time(&state, now, outputs);
+        let found = self.liveness.step(&state, now.elapsed);
+        let down = found.down.iter().map(|machine| Command::MachineDown { machine: *machine });
+        self.enqueue(&Origin::System, None, down.collect());
+        let silent = found.silent.into_iter();
+        let silent = silent.map(|(machine, silent)| Alarm::MachineSilent { machine, silent });
+        let skewed = self.skews.0.beyond(self.settings.clocks.bound);
+        let skewed = skewed.map(|(whose, seconds)| Alarm::ClockSkew { whose, seconds });
+        let alarms = found.alarms.into_iter().chain(silent).chain(skewed);
+        outputs.push(Output::Alarms(alarms.collect()));
+        if self.controlling == 0 && now.elapsed >= self.next_control {
+            self.next_control = Span(now.elapsed.0 + self.settings.control_every.0);
+            let commands = self.controllers.step(&state, date, &self.settings.control);
+            self.controlling = commands.len();
+            outputs.push(Output::Controllers(self.controllers.given().clone()));
+            self.enqueue(&Origin::System, Some(CONTROLLERS), commands);
+        }
+        self.flush(now, outputs);
+    }
+}
+
+impl Core {
+    /// Log time as it is now, for this replica, and how far clocks are apart.
+    fn keep_time(&mut self, state: &State, now: Now, outputs: &mut Vec<Output>) -> Time {
+        // Asked only when it matters: it looks at every task.
+        let may_leap = self.dating.leap_wanted(now) && !lease_waited_for(state);
+        self.dating.set_may_leap(may_leap);
+        let date = self.dating.date(now);
+        outputs.push(Output::LogTime(date));
+        if now.elapsed >= self.skews.1 {
+            let known = |machine| state.machines().get(machine).is_some();
+            let skews = self.dating.skews(known, now);
+            outputs.push(Output::Skews(skews.clone()));
+            self.skews = (skews, Span(now.elapsed.0 + LOOK_AT_CLOCKS.0));
+        }
+        let slowed = self.skews.0.log.unsigned_abs() > self.settings.clocks.bound.0;
+        let leapt = self.dating.take_leapt();
+        if leapt || (slowed && now.elapsed >= self.next_stamp) {
+            self.next_stamp = Span(now.elapsed.0 + STAMP_EVERY.0);
+            self.enqueue(&Origin::System, None, vec![Command::Expire]);
+        }
+        date
+    }
+}
+
+/// Whose report a difference was seen in.
+fn reporter(found: &Difference, state: &State) -> Origin {
+    let machine = match found {
+        Difference::Up { machine, .. } => return Origin::Agent(machine.to_string()),
+        Difference::Tasks { machine, .. }
+        | Difference::Packages { machine, .. }
+        | Difference::Savers { machine, .. }
+        | Difference::Shortages { machine, .. } => Some(*machine),
+        Difference::Reservations(changes) => {
+            let task = changes.first().and_then(|change| state.tasks().get(change.task));
+            task.and_then(|task| task.machine)
+        }
+    };
+    let row = machine.and_then(|machine| state.machines().get(machine));
+    row.map_or(Origin::System, |row| Origin::Agent(row.spec.name.to_string()))
+}
+
+/// What a difference seen by a link shard asks of the log.
+fn commands(found: Difference, state: &State) -> Vec<Command> {
+    match found {
+        Difference::Tasks { machine, incarnation, reports, .. } => {
+            vec![Command::TaskReports { machine, incarnation, reports }]
+        }
+        Difference::Packages { machine, packages } => {
+            vec![Command::SetMachinePackages { machine, packages }]
+        }
+        Difference::Shortages { machine, incarnation, shortages } => {
+            vec![Command::SetShortages { machine, incarnation, shortages }]
+        }
+        Difference::Reservations(changes) => vec![Command::SetReservations(changes)],
+        Difference::Savers { machine, ends } => {
+            ends.into_iter().map(|end| saver_ended(machine, end)).collect()
+        }
+        Difference::Up { machine: name, incarnation, spec } => {
+            // Nobody speaks for another machine.
+            let spec = spec.filter(|spec| spec.name == name);
+            let known = state.machine_named(&name);
+            let row = known.and_then(|id| Some((id, state.machines().get(id)?)));
+            let Some((machine, row)) = row else {
+                // The machine comes up with its next report, when it has a row.
+                let row = |spec: Box<MachineSpec>| Command::Enlist(*spec);
+                let gone = state.is_dismissed(PartKind::Agent, &name);
+                return spec.filter(|_| !gone).map(row).into_iter().collect();
+            };
+            let changed = spec.filter(|spec| **spec != row.spec);
+            let update = changed.map(|spec| Command::UpdateMachine { spec: *spec, expect: None });
+            update.into_iter().chain([Command::MachineUp { machine, incarnation }]).collect()
+        }
+    }
+}
+
+fn saver_ended(machine: MachineId, end: SaverEnd) -> Command {
+    let SaverEnd { task, attempt, run, how } = end;
+    match how {
+        Saving::Succeeded => Command::ReleaseRetained { machine, task, attempt },
+        Saving::Failed(exit) => Command::SaverFailed { machine, task, attempt, run, exit },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a client is told to repeat must not have been done.
+    #[test]
+    fn what_is_in_the_hands_of_the_log_is_told_apart_from_what_waits() {
+        let mut core = Core::new(Settings::default());
+        let (look, mut outputs) = (|| State::default(), Vec::new());
+        let now = Now { wall: Time(1), elapsed: Span(1) };
+        let role = Role { id: 1, term: 1, leading: true, leader: None, voters: vec![1] };
+        core.step(Input::Role(role), now, &look, &mut outputs);
+        let ask = |number| {
+            let requests = vec![Request { by: Actor::System, id: None, command: Command::Expire }];
+            let (ticket, origin) = (Ticket(number), Origin::User("ann".into()));
+            Input::Requests { ticket, origin, bytes: 10, requests }
+        };
+        core.step(ask(7), now, &look, &mut outputs);
+        assert_eq!(core.flying(), BTreeSet::new());
+        core.flush(now, &mut outputs);
+        core.step(ask(8), now, &look, &mut outputs);
+        assert_eq!(core.flying(), BTreeSet::from([Ticket(7)]));
+    }
+
+    #[test]
+    fn on_a_full_disk_removals_are_taken_and_all_else_is_told_why() {
+        let mut core = Core::new(Settings::default());
+        let (look, mut outputs) = (|| State::default(), Vec::new());
+        let now = Now { wall: Time(1), elapsed: Span(1) };
+        let role = Role { id: 1, term: 1, leading: true, leader: None, voters: vec![1] };
+        core.step(Input::Role(role), now, &look, &mut outputs);
+        outputs.clear();
+        let name = |text: &str| cellwright_cell::name::Name::new(text).unwrap();
+        let ask = |number, command| {
+            let requests = vec![Request { by: Actor::System, id: None, command }];
+            let (ticket, origin) = (Ticket(number), Origin::User("ann".into()));
+            Input::Requests { ticket, origin, bytes: 10, requests }
+        };
+        let full = Unavailable::DiskFull { free: 3, reserve: 9 };
+        core.set_full(Some(full.clone()));
+        core.step(ask(7, Command::AddUser { name: name("bob") }), now, &look, &mut outputs);
+        assert_eq!(outputs, [Output::Answer { ticket: Ticket(7), result: Err(full) }]);
+        let gone = Command::RemoveUser { name: name("bob"), expect: None };
+        core.step(ask(8, gone), now, &look, &mut outputs);
+        core.flush(now, &mut outputs);
+        assert_eq!(core.flying(), BTreeSet::from([Ticket(8)]));
+        core.set_full(None);
+        outputs.clear();
+        core.step(ask(9, Command::AddUser { name: name("bob") }), now, &look, &mut outputs);
+        assert_eq!(outputs, [], "it waits for its turn");
+    }
+
+    #[test]
+    fn what_a_late_report_says_through_another_replica_is_not_believed() {
+        let mut core = Core::new(Settings::default());
+        let mut overtaken = |incarnation, number| {
+            let machine = MachineId(1);
+            let reports = Vec::new();
+            core.is_overtaken(&Difference::Tasks { machine, incarnation, number, reports })
+        };
+        assert!(!overtaken(1, 5));
+        assert!(overtaken(1, 4));
+        assert!(!overtaken(1, 6));
+        assert!(!overtaken(2, 1), "after a reboot");
+        assert!(overtaken(1, 7), "of the life before");
+    }
+}

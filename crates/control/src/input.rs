@@ -1,0 +1,171 @@
+//! Everything that can happen to the core, and everything it can ask for: two closed enums, so that
+//! the loop, the tests and the simulator speak the same language.
+
+use crate::dating::{Clocked, Skews};
+use crate::lease::LaneName;
+use cellwright_api::error::{ApiError, Code};
+use cellwright_api::internal::{LeaseAnswer, LinkForward};
+use cellwright_cell::command::{Request, Verdict};
+use cellwright_cell::id::MachineId;
+use cellwright_cell::time::{Span, Time};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What to wait when nobody knows better.
+const SOON: Span = Span(200);
+
+/// Names a request that waits for its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// Names a batch on its way through the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BatchId(pub u64);
+
+/// Both clocks at one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Leads log time, see [`crate::dating`]; may jump.
+    pub wall: Time,
+    /// Milliseconds since the process started; never jumps. Leases and silence use this one.
+    pub elapsed: Span,
+}
+
+/// Whose requests are served from one queue.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// The cell's own parts: never behind users.
+    System,
+    /// What the agent of one machine reports and asks for.
+    Agent(String),
+    Scheduler(String),
+    User(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::System => f.write_str("the system"),
+            Origin::Agent(machine) => write!(f, "the agent of {machine}"),
+            Origin::Scheduler(name) => write!(f, "scheduler {name}"),
+            Origin::User(name) => write!(f, "user {name}"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    Tick,
+    Role(Role),
+    Requests { ticket: Ticket, origin: Origin, bytes: usize, requests: Vec<Request> },
+    Committed { batch: BatchId, result: Result<Committed, Unavailable> },
+    Forward(LinkForward),
+    Lease { ticket: Ticket, scheduler: String, lane: LaneName, wall: Time },
+}
+
+/// What raft says of this replica.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Role {
+    /// Number of this replica.
+    pub id: u64,
+    pub term: u64,
+    pub leading: bool,
+    /// Address of the leader, if there is one.
+    pub leader: Option<String>,
+    pub voters: Vec<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    pub index: u64,
+    pub term: u64,
+    pub verdicts: Vec<Verdict>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    Propose {
+        batch: BatchId,
+        now: Time,
+        requests: Vec<Request>,
+    },
+    Answer {
+        ticket: Ticket,
+        result: Result<Committed, Unavailable>,
+    },
+    Lease {
+        ticket: Ticket,
+        answer: Result<LeaseAnswer, Unavailable>,
+    },
+    Alarms(Vec<Alarm>),
+    /// What time it is by the log.
+    LogTime(Time),
+    /// How far clocks are apart.
+    Skews(Skews),
+    /// How many commands each controller has given in this leadership, by its name.
+    Controllers(BTreeMap<&'static str, u64>),
+}
+
+/// Something a person should look at; shown on the metrics page and in the status.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Alarm {
+    /// More than half of the machines that were up are silent: nothing is moved.
+    MostMachinesSilent { silent: u32, up: u32 },
+    /// Machines wait to be declared down because of the rate limit.
+    DownRateLimited { waiting: u32 },
+    /// A machine that is up has not been heard from for this long.
+    MachineSilent { machine: MachineId, silent: Span },
+    /// A clock is further from the cell's than the bound, ahead if positive.
+    ClockSkew { whose: Clocked, seconds: i64 },
+}
+
+/// Why there is no verdict. The request may be sent again, under the same request id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    #[error("this replica does not lead{}", leader.as_ref().map_or_else(
+        || ", and no leader is known".to_owned(), |at| format!("; the leader is at {at}")))]
+    NotLeader { leader: Option<String> },
+    #[error("no majority of the replicas answers")]
+    NoQuorum,
+    #[error("too many requests of {who} are waiting; retry in {} ms", retry_after.0)]
+    Overloaded { who: String, retry_after: Span },
+    #[error("the request has {bytes} bytes; at most {limit} are allowed")]
+    TooLarge { bytes: usize, limit: usize },
+    #[error(
+        "the disk of the log has {free} bytes free and keeps {reserve} in reserve; \
+         writes are refused until space is freed"
+    )]
+    DiskFull { free: u64, reserve: u64 },
+    #[error("the outcome is not known: {why}; send it again with the same request id")]
+    Unknown { why: String },
+    #[error("the master is shutting down")]
+    ShuttingDown,
+}
+
+impl From<Unavailable> for ApiError {
+    fn from(unavailable: Unavailable) -> ApiError {
+        let message = unavailable.to_string();
+        match unavailable {
+            Unavailable::NotLeader { leader: Some(leader) } => {
+                ApiError::new(Code::NotLeader, message).with("leader", leader)
+            }
+            Unavailable::NotLeader { leader: None } => {
+                ApiError::new(Code::NoLeader, message).with_retry_after(SOON)
+            }
+            Unavailable::NoQuorum => ApiError::new(Code::NoQuorum, message).with_retry_after(SOON),
+            Unavailable::Overloaded { retry_after, .. } => {
+                ApiError::new(Code::Overloaded, message).with_retry_after(retry_after)
+            }
+            Unavailable::TooLarge { bytes, limit } => {
+                ApiError::new(Code::TooLarge, message).with("bytes", bytes).with("limit", limit)
+            }
+            Unavailable::DiskFull { free, reserve } => {
+                ApiError::new(Code::DiskFull, message).with("free", free).with("reserve", reserve)
+            }
+            Unavailable::Unknown { .. } => {
+                ApiError::new(Code::TimedOut, message).with_retry_after(SOON)
+            }
+            Unavailable::ShuttingDown => ApiError::new(Code::ShuttingDown, message),
+        }
+    }
+}

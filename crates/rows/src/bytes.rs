@@ -1,0 +1,117 @@
+//! Rows to bytes and back. A table is its number of slots and then, slot by slot, a row or its
+//! absence: ids are positions, so absences are part of the value.
+
+use crate::LoadError;
+use crate::table::{Key, Table};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Appends one value.
+///
+/// # Panics
+/// If the encoding cannot carry the type. That depends on the type alone, never on the value: the
+/// recorded samples of every durable noun hold it.
+#[must_use]
+pub fn put<T: Serialize + ?Sized>(out: Vec<u8>, value: &T) -> Vec<u8> {
+    postcard::to_extend(value, out).expect("every durable noun has a pinned encoding")
+}
+
+/// How long a value is when it is kept.
+#[must_use]
+pub fn length<T: Serialize + ?Sized>(value: &T) -> u64 {
+    put(Vec::new(), value).len() as u64
+}
+
+/// Hash of a value as it is kept.
+#[must_use]
+pub fn hash<T: Serialize + ?Sized>(value: &T) -> u64 {
+    xxh3_64(&put(Vec::new(), value))
+}
+
+#[must_use]
+pub fn write_table<K: Key, V: Clone + Serialize>(table: &Table<K, V>, out: Vec<u8>) -> Vec<u8> {
+    let out = put(out, &(table.slots() as u64));
+    (0..table.slots()).fold(out, |out, slot| put(out, &table.get(K::from_slot(slot))))
+}
+
+/// Grows row by row: a table is never larger than the bytes that describe it allow.
+///
+/// # Errors
+/// The row that does not decode, by the word `what` for rows of this table.
+pub fn read_table<K: Key, V: Clone + DeserializeOwned>(
+    reader: &mut Reader<'_>,
+    what: &str,
+) -> Result<Table<K, V>, LoadError> {
+    let slots: u64 = reader.take(|| format!("number of {what} rows"))?;
+    if slots > u64::from(u32::MAX) {
+        let why = format!("{slots} rows; allowed: at most {}", u32::MAX);
+        return Err(LoadError::BadRow { row: format!("table of {what} rows"), why });
+    }
+    let mut table = Table::default();
+    for slot in 0..slots {
+        match reader.take(|| format!("{what} row {slot}"))? {
+            Some(row) => {
+                table.push(row);
+            }
+            None => table.push_vacant(),
+        }
+    }
+    Ok(table)
+}
+
+/// A payload that is one value and nothing else.
+///
+/// # Errors
+/// Where it does not decode, or what follows it.
+pub fn read_whole<T: DeserializeOwned>(what: &str, payload: &[u8]) -> Result<T, LoadError> {
+    let mut reader = Reader::new(payload);
+    let value = reader.take(|| what.to_owned())?;
+    reader.end()?;
+    Ok(value)
+}
+
+/// The rest of a payload and how far into it we are.
+pub struct Reader<'a> {
+    rest: &'a [u8],
+    length: usize,
+}
+
+impl<'a> Reader<'a> {
+    #[must_use]
+    pub fn new(payload: &'a [u8]) -> Reader<'a> {
+        Reader { rest: payload, length: payload.len() }
+    }
+
+    fn at(&self) -> usize {
+        self.length - self.rest.len()
+    }
+
+    /// The next value; `what` names it where it does not decode.
+    ///
+    /// # Errors
+    /// That it does not, and at which byte.
+    pub fn take<T: DeserializeOwned>(
+        &mut self,
+        what: impl FnOnce() -> String,
+    ) -> Result<T, LoadError> {
+        match postcard::take_from_bytes(self.rest) {
+            Ok((value, rest)) => {
+                self.rest = rest;
+                Ok(value)
+            }
+            Err(error) => {
+                Err(LoadError::Undecodable { what: what(), at: self.at(), why: error.to_string() })
+            }
+        }
+    }
+
+    /// # Errors
+    /// What follows the last value.
+    pub fn end(self) -> Result<(), LoadError> {
+        match self.rest.len() {
+            0 => Ok(()),
+            extra => Err(LoadError::Trailing { at: self.at(), extra }),
+        }
+    }
+}

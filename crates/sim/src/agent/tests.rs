@@ -1,0 +1,164 @@
+//! A virtual agent by itself: its tasks end as they are to, and its reports say what it measured.
+
+use super::*;
+use crate::convert::plain_machine;
+use cellwright_api::internal::Epoch;
+use cellwright_cell::desired::Work;
+use cellwright_cell::id::TaskId;
+use cellwright_cell::name::Name;
+use cellwright_cell::task::ExitClass;
+use serde_json::json;
+
+const PACE: Pace = Pace { start: 100, stop: 50 };
+const GIB: u64 = 1 << 30;
+
+fn work(words: &[&str]) -> Work {
+    let work = json!({
+        "command": words, "env": {}, "files": {},
+        "limits": { "cpu": 1000, "ram": GIB }, "reservation": { "cpu": 1000, "ram": GIB },
+        "ports": [], "devices": [], "packages": [], "notice": 1000, "priority": 100,
+        "appclass": "batch", "waits_for": [], "delay": 0,
+    });
+    serde_json::from_value(work).unwrap()
+}
+
+fn order(task: u32, work: Work) -> DesiredTask {
+    let (name, action) = (format!("ubar/jfoo/{task}"), Order::Run(Box::new(work)));
+    DesiredTask { task: TaskId(task), attempt: 1, saver: 0, name, action, lease: None }
+}
+
+fn answer(index: u64, tasks: Vec<DesiredTask>) -> AgentOrders {
+    AgentOrders {
+        epoch: Epoch { era: 1, index },
+        tasks: Some(tasks),
+        orders_digest: index,
+        poll: Span::seconds(10),
+        heard_ago: None,
+        redial: None,
+        is_dismissed: false,
+        incarnation: 0,
+    }
+}
+
+fn agent(profile: Profile) -> VirtualAgent {
+    let capacity = Resources::new(2000, 4 * GIB, 0, 0);
+    let spec = plain_machine(Name::new("m1").unwrap(), capacity).spec;
+    let settings = Settings { ask_after: Span::seconds(5), ..Settings::new(PACE, profile) };
+    let mut agent = VirtualAgent::new(spec, settings);
+    agent.witness = Some(Witness::default());
+    agent
+}
+
+/// Lets it live until then, as whoever drives it does.
+fn live(agent: &mut VirtualAgent, until: u64) {
+    while let Some(at) = agent.next_change().filter(|at| *at <= until) {
+        agent.advance(at);
+    }
+    assert_eq!(agent.witness.as_mut().and_then(Witness::take_flaw), None);
+}
+
+fn state(agent: &mut VirtualAgent, now: u64) -> ObservedState {
+    agent.report(false, Time::ZERO, now).tasks[0].state
+}
+
+/// How a task with this command ends, and when; `None` while it still runs.
+fn check(words: &[&str], max_run: Option<u64>, want: Option<(u64, ObservedState)>) {
+    let mut agent = agent(Profile::new(1));
+    let work = Work { max_run: max_run.map(Span), ..work(words) };
+    agent.obey(answer(1, vec![order(7, work)]), 0, 0);
+    live(&mut agent, PACE.start);
+    assert_eq!(agent.running(), 1, "{words:?}");
+    let Some((after, ended)) = want else {
+        live(&mut agent, 600_000);
+        assert_eq!(agent.running(), 1, "{words:?}");
+        return;
+    };
+    let at = PACE.start + after;
+    live(&mut agent, at - 1);
+    assert_eq!(state(&mut agent, at - 1), ObservedState::Running { healthy: true }, "{words:?}");
+    live(&mut agent, at);
+    assert_eq!(state(&mut agent, at), ended, "{words:?}");
+}
+
+#[test]
+fn a_task_ends_as_told_or_when_its_time_is_over() {
+    let timed_out = ObservedState::Failed(ExitClass::TimedOut);
+    check(&["serve"], None, None);
+    check(&["serve"], Some(3000), Some((3000, timed_out)));
+    check(&["sim", "finish", "500"], None, Some((500, ObservedState::Finished)));
+    check(&["sim", "finish", "500"], Some(499), Some((499, timed_out)));
+    let failed = ObservedState::Failed(ExitClass::Code(1));
+    check(&["sim", "fail", "500"], Some(9000), Some((500, failed)));
+}
+
+#[test]
+fn usage_is_reported_as_the_seed_draws_it_and_again_the_same() {
+    let usage = |seed| {
+        let mut agent = agent(Profile::new(seed));
+        agent.obey(answer(1, vec![order(1, work(&["serve"]))]), 0, 0);
+        live(&mut agent, 40_000);
+        assert_eq!(agent.report(true, Time::ZERO, 40_000).usage, [], "one reading gives no rate");
+        live(&mut agent, 50_000);
+        let report = agent.report(true, Time::ZERO, 50_000);
+        let [usage] = report.usage[..] else { panic!("{:?}", report.usage) };
+        usage.used
+    };
+    let used = usage(1);
+    assert!((100..1000).contains(&used.cpu) && (GIB / 10..GIB).contains(&used.ram), "{used:?}");
+    assert_eq!(usage(1), used);
+    assert_ne!(usage(2), used);
+}
+
+#[test]
+fn who_is_over_its_limit_of_memory_is_killed_by_the_control_loops() {
+    let mut agent = agent(Profile::new(1));
+    agent.obey(answer(1, vec![order(1, work(&["sim", "use", "10", "120"]))]), 0, 0);
+    live(&mut agent, 5000);
+    assert_eq!(state(&mut agent, 5000), ObservedState::Failed(ExitClass::OutOfMemory));
+}
+
+#[test]
+fn a_machine_that_stays_short_asks_for_relief() {
+    let mut agent = agent(Profile::new(1));
+    let sensitive = |task, percent: &str| {
+        let mut work = work(&["sim", "use", percent, "10"]);
+        work.appclass = cellwright_cell::priority::AppClass::LatencySensitive;
+        order(task, work)
+    };
+    let batch = order(3, work(&["sim", "use", "90", "10"]));
+    agent.obey(answer(1, vec![sensitive(1, "400"), sensitive(2, "90"), batch]), 0, 0);
+    live(&mut agent, 6000);
+    assert_eq!(agent.report(true, Time::ZERO, 6000).shortages, []);
+    live(&mut agent, 10_000);
+    let shortages = agent.report(true, Time::ZERO, 10_000).shortages;
+    let asked: Vec<(Dimension, u32)> = shortages.iter().map(|s| (s.dimension, s.asked)).collect();
+    assert_eq!(asked, [(Dimension::Cpu, 1)]);
+}
+
+#[test]
+fn tasks_fall_ill_and_fail_as_often_as_their_machine_is_told() {
+    let profile = Profile { fails_after: Some(10_000), ill_permille: 1000, ..Profile::new(1) };
+    let mut sick = agent(Profile { fails_after: None, ..profile });
+    let mut checked = work(&["serve"]);
+    let check = json!({ "probe": { "tcp": { "port": 0 } }, "start_period": 0 });
+    checked.health = Some(serde_json::from_value(check).unwrap());
+    sick.obey(answer(1, vec![order(1, checked)]), 0, 0);
+    live(&mut sick, 200_000);
+    assert_eq!(state(&mut sick, 200_000), ObservedState::Running { healthy: false });
+    let mut frail = agent(profile);
+    frail.obey(answer(1, vec![order(1, work(&["serve"]))]), 0, 0);
+    live(&mut frail, 30_000);
+    assert_eq!(state(&mut frail, 30_000), ObservedState::Failed(ExitClass::Code(1)));
+}
+
+#[test]
+fn a_reboot_ends_everything_and_the_next_life_says_so() {
+    let mut agent = agent(Profile::new(1));
+    agent.obey(answer(1, vec![order(1, work(&["serve"]))]), 0, 0);
+    live(&mut agent, 1000);
+    agent.reboot(1000);
+    assert_eq!((agent.running(), agent.incarnation()), (0, 2));
+    assert_eq!(state(&mut agent, 1001), ObservedState::Stopped);
+    agent.lose_data(2000, Time::ZERO);
+    assert_eq!(agent.report(false, Time::ZERO, 2000).tasks, []);
+}
